@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypedDict
 
-from proxy.trust.ca import ensure
-from proxy.trust.client_environment import CA_BUNDLE, PROXY, captive_variables, variables
+from proxy.trust.ca import ensure_ca
+from proxy.trust.client_environment import CA_BUNDLE_VARIABLES, PROXY_VARIABLES, captive_environment, proxy_variables
 
 TIMES = 7
 MAKE = """
@@ -40,19 +40,19 @@ ADDRESS = "http://run:x@127.0.0.1:9"
 
 def environments(directory: Path) -> dict[str, Mapping[str, str]]:
     """By name, the first without Playhead."""
-    authority = ensure(directory)
-    named = {*PROXY, *CA_BUNDLE, "SSL_CERT_FILE", "SSL_CERT_DIR", "NO_PROXY"}
+    authority = ensure_ca(directory)
+    named = {*PROXY_VARIABLES, *CA_BUNDLE_VARIABLES, "SSL_CERT_FILE", "SSL_CERT_DIR", "NO_PROXY"}
     base = {name: value for name, value in os.environ.items() if name.upper() not in named}
     trust = Trust(ca=authority.certificate, ca_bundle=authority.bundle)
     alone = Trust(ca=authority.certificate, ca_bundle=authority.certificate)
-    recording = {**base, **variables(proxy=ADDRESS, base=base, run="r", **trust)}
+    recording = {**base, **proxy_variables(proxy=ADDRESS, base=base, run="r", **trust)}
     return {
         "without Playhead": base,
         "playhead env, with an SSL_CERT_FILE of the user's own": {**recording, "SSL_CERT_FILE": str(authority.bundle)},
         "playhead env; record --isolation off": recording,
-        "record": captive_variables(proxy=ADDRESS, base=base, run="r", api=None, **trust),
-        "replay --isolation off": {**base, **variables(proxy=ADDRESS, base=base, run="r", **alone)},
-        "replay": captive_variables(proxy=ADDRESS, base=base, run="r", api=None, **alone),
+        "record": captive_environment(proxy=ADDRESS, base=base, run="r", api=None, **trust),
+        "replay --isolation off": {**base, **proxy_variables(proxy=ADDRESS, base=base, run="r", **alone)},
+        "replay": captive_environment(proxy=ADDRESS, base=base, run="r", api=None, **alone),
     }
 
 

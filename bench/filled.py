@@ -92,10 +92,10 @@ async def _record(recorder: Recorder, sample: Sample) -> bool:
         http_version="HTTP/1.1",
         headers=REQUEST_HEADERS,
     )
-    recording.data("request", sample.request, 20_000)
-    recording.ended("request", 30_000)
-    recording.response(900_000, 200, "OK", "HTTP/1.1", RESPONSE_HEADERS)
-    recording.data("response", sample.response, 950_000)
-    recording.ended("response", 960_000)
-    recording.closed(970_000, "completed")
-    return await recording.kept()
+    recording.record_data("request", sample.request, 20_000)
+    recording.record_end("request", 30_000)
+    recording.record_response_head(900_000, 200, "OK", "HTTP/1.1", RESPONSE_HEADERS)
+    recording.record_data("response", sample.response, 950_000)
+    recording.record_end("response", 960_000)
+    recording.record_close(970_000, "completed")
+    return await recording.wait_until_recorded()

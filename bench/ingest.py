@@ -21,8 +21,8 @@ from bench.figures import Row, cpu, cpu_with_children, finish, machine, print_js
 from bench.filled import Sample, agents, fill, small, talks
 from bench.stage import Process
 from bench.wire import Broken
-from store.datadir import DataDir, opened
-from store.embedded.postgres import ensure
+from store.datadir import DataDir, open_data_dir
+from store.embedded.postgres import ensure_server
 
 WORKLOADS: Mapping[str, Callable[[int, int], Iterator[Sample]]] = MappingProxyType(
     {"small": small, "talk": talks, "agent": agents}
@@ -64,12 +64,12 @@ class Kept:
 def keeping() -> Iterator[Kept]:
     """A store server with an embedded Postgres, in a directory that goes with it."""
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
-        data = opened(Path(name) / "data")
+        data = open_data_dir(Path(name) / "data")
         # As root, Postgres runs as another user, who must be able to pass through.
         Path(name).chmod(0o711)
         with Process("store", {"data": str(data.root)}) as store_server:
             store_server.said()
-            with ensure(data.postgres) as server:
+            with ensure_server(data.postgres) as server:
                 postgres = int((data.postgres / "data" / "postmaster.pid").read_text().split()[0])
                 yield Kept(data=data, store_server=store_server.pid, postgres=postgres, dsn=server.dsn)
 

@@ -14,16 +14,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from bench.figures import machine
-from calls.derive import derived
-from calls.keys.key import keyed, raw_digest
+from calls.derive import derive_keyed_call
+from calls.keys.key import make_key, raw_digest
 from calls.model import Call, Exchange
-from store.active_profiles import shipped
+from store.active_profiles import load_profiles
 from tests.calls import test_cloud_sdks, test_openai_sdks, test_sdks
 from tests.calls.judging import differences, said
 from tests.calls.recorded import exchange
 from tests.support.corpus import Recorded, cassettes
 
-PROFILES = shipped()
+PROFILES = load_profiles()
 
 MEGABYTE = 1_000_000
 
@@ -59,8 +59,8 @@ def all_seen() -> list[Seen]:
     for cassette in cassettes():
         for recorded in cassette.exchanges:
             one = exchange(recorded, cassette.name)
-            key = keyed(one.request, PROFILES)
-            found.append(Seen(cassette.name, recorded, one, derived(one, key), key.strict))
+            key = make_key(one.request, PROFILES)
+            found.append(Seen(cassette.name, recorded, one, derive_keyed_call(one, key), key.strict_key))
     return found
 
 
@@ -179,9 +179,9 @@ def _best(seen: Sequence[Seen], rounds: int) -> tuple[list[float], list[float], 
             start = clock()
             raw_digest(request)
             digested = clock()
-            key = keyed(request, PROFILES)
+            key = make_key(request, PROFILES)
             made = clock()
-            derived(one.exchange, key)
+            derive_keyed_call(one.exchange, key)
             spans = (digested - start, made - digested, clock() - digested)
             for column, span in zip(least, spans, strict=True):
                 column[n] = min(column[n], span / 1000)

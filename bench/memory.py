@@ -152,7 +152,7 @@ class Processes:
         for pid in found:
             with suppress(OSError, StopIteration, ValueError):
                 name = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-                kind = "helper" if "store.large" in name else "store" if "-m store" in name else "worker"
+                kind = "helper" if "store_helper" in name else "store" if "store_server" in name else "worker"
                 if "proxy.worker.process" not in name and kind == "worker":
                     continue
                 lines = Path(f"/proc/{pid}/status").read_text().splitlines()

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from calls.codec.encoding import Undecodable, decode
-from calls.placeholder import MARK
+from calls.codec.encoding import Undecodable, decode_content
+from calls.placeholder import PREFIX
 from calls.redaction.redactor import Redactor
 from tests.support.corpus import cassettes
 
@@ -34,7 +34,7 @@ def bodies() -> Iterator[tuple[bytes, str | None]]:
             for headers, body in ((one.request_headers, one.request_body), (one.response_headers, one.response_body)):
                 named = {name.lower(): value for name, value in headers}
                 try:
-                    yield decode(body, named.get("content-encoding")), named.get("content-type")
+                    yield decode_content(body, named.get("content-encoding")), named.get("content-type")
                 except Undecodable:
                     yield body, named.get("content-type")
 
@@ -46,12 +46,12 @@ def hits(old: bytes, new: bytes) -> Iterator[Hit]:
         if old[at] == new[at]:
             at += 1
             continue
-        start = at if new[at : at + 1] == b"*" else max(0, new.rfind(MARK, 0, at + len(MARK)))
+        start = at if new[at : at + 1] == b"*" else max(0, new.rfind(PREFIX, 0, at + len(PREFIX)))
         end = at
         while end < len(old) and (old[end] != new[end] or new[end : end + 1].isalnum()):
             end += 1
         yield Hit(
-            chr(new[start + len(MARK)]) if new[at] != 0x2A else "*", old[start:end], old[max(0, start - 40) : start]
+            chr(new[start + len(PREFIX)]) if new[at] != 0x2A else "*", old[start:end], old[max(0, start - 40) : start]
         )
         at = end
 
@@ -76,7 +76,7 @@ def _report(redactor: Redactor, *, show: bool, personal_data: bool) -> None:
     around: dict[tuple[str, bytes], bytes] = {}
     for body, media in bodies():
         seen, size = seen + 1, size + len(body)
-        new = redactor.whole(body, media)[0]
+        new = redactor.redact_body(body, media)[0]
         touched += new != body
         for hit in hits(body, new) if new != body else ():
             if personal_data and hit.kind != "D":

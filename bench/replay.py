@@ -24,7 +24,7 @@ def recorded(stage: Stage) -> Path:
         raise Broken(f"of {CALLS} calls {found} were recorded")
     bundle = stage.directory / "recorded.playhead"
     with bundle.open("wb") as file:
-        file.writelines(api.raw("/runs/recorded/bundle"))
+        file.writelines(api.stream_bytes("/runs/recorded/bundle"))
     return bundle
 
 

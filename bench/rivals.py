@@ -187,7 +187,7 @@ def _bundle(stage: Stage, calls: int) -> Path:
     api.get(f"/runs/{name}/calls", settled="true", limit=1)
     bundle = stage.directory / f"{name}.jsonl"
     with bundle.open("wb") as file:
-        file.writelines(api.raw(f"/runs/{name}/bundle"))
+        file.writelines(api.stream_bytes(f"/runs/{name}/bundle"))
     worker.process.stop()
     store_server.stop()
     return bundle

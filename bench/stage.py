@@ -19,7 +19,7 @@ from bench.load import DOMAIN, HOST, HOST_H2, NEW_HOST
 from bench.wire import Broken
 from proxy.processes.command_processes import CommandProcesses
 from proxy.processes.store_client import Api
-from proxy.settings import load
+from proxy.settings import load_settings
 
 GRACE = 15.0
 """Seconds that a process of ours may take to stop."""
@@ -172,7 +172,7 @@ class Stage:
         upstreams = {NEW_HOST.format(n): f"https://localhost:{port}" for n, port in enumerate(self.ports)}
         upstreams |= {HOST: f"https://localhost:{self.port}", HOST_H2: f"https://localhost:{self.port_h2}"}
         return CommandProcesses(
-            load({"data": self.directory / name, "upstreams": upstreams, "spool_limit": SPOOL}, None)
+            load_settings({"data": self.directory / name, "upstreams": upstreams, "spool_limit": SPOOL}, None)
         )
 
     def ours(self, name: str, **differences: Any) -> Worker:

@@ -22,14 +22,14 @@ from bench.figures import cpu
 from bench.stage import staged
 from bench.wire import Broken
 from calls.codec.json import dumps
-from calls.keys.key import keyed
+from calls.keys.key import make_key
 from calls.keys.profile import Profiles
 from calls.model import Body, Chunk, Exchange, Json, Request, Response
-from replay.recording import Recording, recording, undisturbed
-from replay.session import Options, Session
-from store.active_profiles import shipped
+from replay.recording import Recording, build_recording, pause_gc
+from replay.session import ReplayOptions, Session
+from store.active_profiles import load_profiles
 from store.bundle import rows_bundle as packed
-from store.bundle.bundle import Bundle, Entry, load, write
+from store.bundle.bundle import Bundle, Entry, bundle_lines, load_bundle
 
 SECOND = 1_000_000_000
 CHANGED = 5
@@ -45,19 +45,19 @@ ROUNDS = 3
 
 def start(calls: int) -> None:
     """Print what it costs to begin a replay of so many calls."""
-    profiles = shipped(None)
+    profiles = load_profiles(None)
     with tempfile.TemporaryDirectory() as directory:
         bundle = Path(directory) / "start.jsonl"
         with bundle.open("wb") as file:
-            file.writelines(write(_run(calls, profiles)))
+            file.writelines(bundle_lines(_run(calls, profiles)))
         told = {"calls": calls, "bundle_mb": round(bundle.stat().st_size / 1e6, 1)}
-        with _timed(told, "load_ms"), undisturbed():
-            run = load(bundle)
+        with _timed(told, "load_ms"), pause_gc():
+            run = load_bundle(bundle)
         with _timed(told, "index_ms"):
-            ready = recording(run, profiles)
+            ready = build_recording(run, profiles)
         single = Path(directory) / "single.jsonl"
         with single.open("wb") as file:
-            file.writelines(write(_run(1, profiles, SINGLE)))
+            file.writelines(bundle_lines(_run(1, profiles, SINGLE)))
         _stored(bundle, single, told, profiles)
     told["rss_mib"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
     asyncio.run(_asked(ready, told))
@@ -73,17 +73,17 @@ def _stored(bundle: Path, single: Path, told: dict[str, float], profiles: Profil
         for file in (bundle, single):
             api.post("/import", content=file.read_bytes())
         used = cpu(process.pid)
-        content = b"".join(api.raw("/runs/start/rows"))
+        content = b"".join(api.stream_bytes("/runs/start/rows"))
         told["rows_store_server_ms"] = round((cpu(process.pid) - used) * 1000, 2)
         for name, long, short in (("store", "start", SINGLE), ("bundle", str(bundle), str(single))):
             rounds = [(_begun(data.root, long), _begun(data.root, short)) for _ in range(ROUNDS)]
             for place, what in enumerate(("wall_ms", "ms")):
                 least = [min(one[which][place] for one in rounds) for which in (0, 1)]
                 told[f"{name}_{what}"] = round((least[0] - least[1]) * 1000, 2)
-    with _timed(told, "rows_load_ms"), undisturbed():
-        run = packed.read(content)
+    with _timed(told, "rows_load_ms"), pause_gc():
+        run = packed.read_rows(content)
     with _timed(told, "rows_index_ms"):
-        recording(run, profiles)
+        build_recording(run, profiles)
 
 
 def _begun(data: Path, name: str) -> tuple[float, float]:
@@ -98,7 +98,7 @@ def _begun(data: Path, name: str) -> tuple[float, float]:
 
 
 async def _asked(ready: Recording, told: dict[str, float]) -> None:
-    session = Session("start", ready, Options(), lambda _: None)
+    session = Session("start", ready, ReplayOptions(), lambda _: None)
     middle = ready.index.entries[len(ready.index.entries) // 2].exchange.request
     with _timed(told, "hit_ms"):
         await session.answer(middle)
@@ -120,7 +120,7 @@ def _timed(told: dict[str, float], name: str) -> Iterator[None]:
 def _run(calls: int, profiles: Profiles, name: str = "start") -> Bundle:
     first = 1 if name == "start" else OTHERS
     exchanges = (replace(_exchange(number), run=name) for number in range(first, first + calls))
-    entries = tuple(Entry(exchange=each, call={"key": keyed(each.request, profiles).key}) for each in exchanges)
+    entries = tuple(Entry(exchange=each, call={"key": make_key(each.request, profiles).key}) for each in exchanges)
     return Bundle(run={"id": name}, profiles=profiles.digest, entries=entries)
 
 

@@ -215,7 +215,8 @@ def journeys(root: Path) -> Iterator[Journey]:
         client.write_text(CLIENT)
         start, end = bench.next_mark(), bench.next_mark()
         command = (sys.executable, str(client), HOST, "a", str(start), "b", "c", str(end))
-        bench.playhead("fork", "one", "--from", "3", "--", *command)
+        option = "--after-step" if "--after-step" in bench.playhead("fork", "--help") else "--from"
+        bench.playhead("fork", "one", option, "2", "--", *command)
         yield Journey("a fork: one step replayed, one live", bench.between_marks(bench.marks))
     server.shutdown()
 

@@ -1,12 +1,12 @@
-"""The pure core: what was sent and answered, and what it meant. No clock, socket, file, database or randomness.
+"""The pure core: what was sent and answered, and what it meant. It uses no clock, socket, file, database or randomness.
 
 The terms, in the order to learn them:
 
 - event: one thing that happened on the wire, with its time, after redaction.
 - exchange: one HTTP request and its response, built from its events. It is the evidence.
 - framing, dialect, provider: how a body is divided into messages, their JSON shape, and who answered.
-- profile, key: the rules that say which fields of a request count, and the digest of these fields.
-- call: what was requested and answered, derived from an exchange. It can be derived again.
+- profile, key: the rules that decide which fields of a request count, and the digest of these fields.
+- call: the request and answer in the API's own terms, derived from an exchange. It can be derived again.
 
 model                 the types: exchanges, calls, gaps
 events                what a wire engine reports, one event for each thing that happened
@@ -17,7 +17,7 @@ effects               classify what a request may change in the outside world
 retry_grouping        group exchanges that are retries or polls of one call
 request_identifiers   identifiers of runs and sessions in the body of a request
 websocket_messages    the messages of a WebSocket as values
-mcp_late_answers      match MCP answers that came on another exchange with their requests
+mcp_late_answers      match MCP answers that arrived on another exchange with their requests
 answer_form           whether an answer is whole or streamed, and how it is divided
 telemetry             services that receive traces, metrics and errors
 own_fields            the names of Playhead's own response fields

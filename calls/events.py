@@ -1,9 +1,9 @@
 """The events that a wire engine reports: one for each thing that happened to an exchange, with its time.
 
-The spool holds exactly these events, after redaction, in the order in which they happened; an exchange is their fold
-(`fold`). Times are nanoseconds on a monotonic clock since the exchange began; only `RequestStarted` and `Gap`
-carry wall time. Encoded as MessagePack arrays, tagged by name (msgspec): one for each event, or an array of them for what
-came together.
+The spool holds exactly these events, after redaction, in the order in which they happened; `calls.exchange_builder` builds
+an exchange from them. Times are nanoseconds on a monotonic clock since the exchange began; only `RequestStarted` and `Gap`
+carry wall time. An event is encoded as a MessagePack array with its tag (msgspec), and events that arrived together as an
+array of these.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,13 +17,13 @@ type Side = Literal["request", "response"]
 
 
 class Event(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Something that happened to the exchange `id`."""
+    """An event of the exchange `id`."""
 
     id: str
 
 
 class RequestStarted(Event, frozen=True, tag="req"):
-    """The request's head has arrived. `run` is what the worker knows (credentials, our header, or the connection's owner)."""
+    """The request's head has arrived. `run` is what the worker knows: from credentials, a header, or the connection."""
 
     run: str
     started_at: int
@@ -49,7 +49,7 @@ class ResponseStarted(Event, frozen=True, tag="res"):
 
 
 class Data(Event, frozen=True, tag="data"):
-    """A piece of a body, or a WebSocket message, as it arrived. `size` is what crossed the wire where that is not len(data)."""
+    """A piece of a body, or a WebSocket message, as it arrived. `size` is its size on the wire if that is not `len(data)`."""
 
     at: int
     side: Side
@@ -61,7 +61,7 @@ class Data(Event, frozen=True, tag="data"):
 
 
 class MessageEnded(Event, frozen=True, tag="end"):
-    """One message is whole. With it the recorder says how many bytes passed (`size`), kept or not."""
+    """A request or response is complete. `size` is how many bytes passed, stored or not."""
 
     at: int
     side: Side
@@ -71,7 +71,7 @@ class MessageEnded(Event, frozen=True, tag="end"):
 
 
 class ExchangeClosed(Event, frozen=True, tag="closed"):
-    """The exchange is over; nothing follows. The only event that every exchange of a living worker has last."""
+    """The exchange is over. Every exchange ends with this event unless its worker dies."""
 
     at: int
     outcome: Outcome
@@ -79,38 +79,38 @@ class ExchangeClosed(Event, frozen=True, tag="closed"):
 
 
 class Gap(msgspec.Struct, frozen=True, array_like=True, tag="gap"):
-    """Something passed (or may have passed) that could not be recorded."""
+    """Traffic that passed, or may have passed, and could not be recorded."""
 
     run: str
     happened_at: int
     reason: str
     exchange: str | None = None
     count: int = 1
-    """How often: gaps of one run and reason that had to wait become one."""
+    """How many gaps this stands for: gaps of one run and reason that had to wait are merged."""
 
 
-class ReplayNoted(msgspec.Struct, frozen=True, array_like=True, tag="replay"):
-    """A replay's report so far, as JSON; the last one of a replay counts."""
+class ReplayReported(msgspec.Struct, frozen=True, array_like=True, tag="replay"):
+    """The report of a replay so far, as JSON. The last one of a replay is valid."""
 
     replay: str
     report: bytes
 
 
-type Record = RequestStarted | ResponseStarted | Data | MessageEnded | ExchangeClosed | Gap | ReplayNoted
+type Record = RequestStarted | ResponseStarted | Data | MessageEnded | ExchangeClosed | Gap | ReplayReported
 
-# Not wrapped: a worker does this for every event of every stream.
-encode: Final[Callable[[Record | Sequence[Record]], bytes]] = msgspec.msgpack.Encoder().encode
-"""One record, or several that are kept together or not at all, as MessagePack."""
+# Not wrapped in a function: a worker calls this for every event of every stream.
+encode_records: Final[Callable[[Record | Sequence[Record]], bytes]] = msgspec.msgpack.Encoder().encode
+"""Encode one record, or several that are stored all or none, as MessagePack."""
 
 _decoder = msgspec.msgpack.Decoder(Record)
 _decoder_of_several = msgspec.msgpack.Decoder(list[Record])
 
 SEVERAL_BELOW: Final = 0xA0
-"""What a record begins with, behind its length, is its tag; several begin with the first one's length, which is below."""
+"""The bound of the second byte: of one record it is the start of its tag, of several the length of the first, below this."""
 
 
-def decode(data: bytes | memoryview) -> list[Record]:
-    """The records that `encode` made bytes of. Raises `msgspec.ValidationError` on anything else."""
+def decode_records(data: bytes | memoryview) -> list[Record]:
+    """Decode what `encode_records` encoded. Raises `msgspec.ValidationError` on anything else."""
     if len(data) > 1 and data[1] < SEVERAL_BELOW:
         several: list[Record] = _decoder_of_several.decode(data)
         return several
@@ -119,7 +119,7 @@ def decode(data: bytes | memoryview) -> list[Record]:
 
 
 class DataHead(Event, frozen=True, tag="data"):
-    """A `Data` whose bytes were not opened."""
+    """A `Data` event without a copy of its bytes."""
 
     at: int
     side: Side
@@ -136,8 +136,8 @@ _head_decoder = msgspec.msgpack.Decoder(RecordHead)
 _head_decoder_of_several = msgspec.msgpack.Decoder(list[RecordHead])
 
 
-def decode_heads(data: bytes | memoryview) -> list[RecordHead]:
-    """The same events without a copy of their bodies. Raises `msgspec.ValidationError`, also for a gap or a report."""
+def decode_record_heads(data: bytes | memoryview) -> list[RecordHead]:
+    """Decode events without copying their bodies. Raises `msgspec.ValidationError`, also for a gap or a report."""
     if len(data) > 1 and data[1] < SEVERAL_BELOW:
         several: list[RecordHead] = _head_decoder_of_several.decode(data)
         return several

@@ -1,9 +1,10 @@
 """Build an exchange from its events, in their order.
 
-The life of an exchange is the table below: in a state, which words may come and where they lead. What the table does
-not allow (a second head, data after the end, anything after `Closed`) does not change the exchange; it is kept in
-`ignored`, so that the store server can say so and goes on. HTTP lets a server answer before the request is whole, hence the
-two `early` states; a WebSocket's messages may come from both sides once the response head is there.
+`TABLE` is the life cycle of an exchange: for each state, which events are allowed and the state that follows. An event that
+the table does not allow (a second head, data after the end, anything after the close) does not change the exchange; it is
+listed in `ignored_events`, so that the store server can report it and continue. The two `early response` states exist because HTTP
+lets a server respond before the request is complete. The messages of a WebSocket may come from both sides once the
+response head has arrived.
 """
 
 from collections.abc import Iterator
@@ -17,136 +18,161 @@ from calls.events import (
     Gap,
     MessageEnded,
     Record,
-    ReplayNoted,
+    ReplayReported,
     RequestStarted,
     ResponseStarted,
     Side,
 )
 from calls.model import Body, Chunk, Exchange, Headers, Outcome, Request, Response
 
-type State = Literal["idle", "asking", "asked", "early", "answering", "early done", "answered", "closed"]
+type State = Literal[
+    "idle",
+    "request open",
+    "request complete",
+    "early response",
+    "early response complete",
+    "response open",
+    "complete",
+    "closed",
+]
 
-type Word = Literal["ask", "ask data", "ask end", "answer", "answer data", "answer end", "message", "close"]
+type EventName = Literal[
+    "request", "request data", "request end", "response", "response data", "response end", "message", "close"
+]
 
-TABLE: dict[State, dict[Word, State]] = {
-    "idle": {"ask": "asking"},
-    "asking": {"ask data": "asking", "ask end": "asked", "answer": "early", "close": "closed"},
-    "asked": {"answer": "answering", "close": "closed"},
-    "early": {
-        "ask data": "early",
-        "ask end": "answering",
-        "answer data": "early",
-        "answer end": "early done",
-        "message": "early",
+TABLE: dict[State, dict[EventName, State]] = {
+    "idle": {"request": "request open"},
+    "request open": {
+        "request data": "request open",
+        "request end": "request complete",
+        "response": "early response",
         "close": "closed",
     },
-    "answering": {"answer data": "answering", "answer end": "answered", "message": "answering", "close": "closed"},
-    "early done": {"ask data": "early done", "ask end": "answered", "close": "closed"},
-    "answered": {"close": "closed"},
+    "request complete": {"response": "response open", "close": "closed"},
+    "early response": {
+        "request data": "early response",
+        "request end": "response open",
+        "response data": "early response",
+        "response end": "early response complete",
+        "message": "early response",
+        "close": "closed",
+    },
+    "response open": {
+        "response data": "response open",
+        "response end": "complete",
+        "message": "response open",
+        "close": "closed",
+    },
+    "early response complete": {
+        "request data": "early response complete",
+        "request end": "complete",
+        "close": "closed",
+    },
+    "complete": {"close": "closed"},
     "closed": {},
 }
 
-UNFINISHED = "the record stops before the exchange ended"
+UNFINISHED = "the recording stops before the end of the exchange"
 
 
-class NotBegun(RuntimeError):
-    """An exchange was asked of a fold that has not seen a request's head: ask `begun` first."""
+class NoRequestHead(RuntimeError):
+    """`build` was called before the builder received a request head: check `has_begun` first."""
 
 
 @dataclass(slots=True)
-class _Side:
-    """One message while it comes in."""
+class _MessageBuilder:
+    """A request or response whose events are arriving."""
 
     pieces: list[bytes] = field(default_factory=list)
     chunks: list[Chunk] = field(default_factory=list)
-    kept: int = 0
-    passed: int = 0
+    stored_size: int = 0
+    wire_size: int = 0
     size: int | None = None
     truncated: bool = False
     reencoded: bool = False
     trailers: Headers = ()
 
-    def data(self, event: Data) -> None:
-        passed = _passed(event)
-        self.passed += passed
+    def add_data(self, event: Data) -> None:
+        passed = _wire_size(event)
+        self.wire_size += passed
         if self.size is not None:  # a WebSocket's messages follow the end of the request that opened it
             self.size += passed
         self.reencoded |= event.reencoded
         if event.data or event.kind != "data":
-            self.chunks.append(Chunk(event.at, self.kept, len(event.data), event.kind))
+            self.chunks.append(Chunk(event.at, self.stored_size, len(event.data), event.kind))
             self.pieces.append(event.data)
-            self.kept += len(event.data)
+            self.stored_size += len(event.data)
 
-    def end(self, event: MessageEnded) -> None:
+    def end_message(self, event: MessageEnded) -> None:
         self.size, self.trailers = event.size, event.trailers
-        # Fewer bytes in the events than the recorder saw pass: an event was lost on the way here.
-        self.truncated = event.truncated or event.size != self.passed
+        # The events hold fewer bytes than the recorder counted: an event was lost in between.
+        self.truncated = event.truncated or event.size != self.wire_size
 
-    def body(self) -> Body:
+    def build_body(self) -> Body:
         return Body(
             data=b"".join(self.pieces),
             chunks=tuple(self.chunks),
-            size=self.passed if self.size is None else self.size,
+            size=self.wire_size if self.size is None else self.size,
             truncated=self.truncated,
             reencoded=self.reencoded,
         )
 
 
-def _passed(event: Data) -> int:
+def _wire_size(event: Data) -> int:
     return len(event.data) if event.size is None else event.size
 
 
 class ExchangeBuilder:
-    """One exchange while its events come in."""
+    """An exchange whose events are arriving."""
 
     def __init__(self) -> None:
         self.state: State = "idle"
-        self.ignored: list[tuple[State, str]] = []
-        """What came when it could not: the state, and what came."""
+        self.ignored_events: list[tuple[State, str]] = []
+        """The events that the table did not allow, each with the state at that time."""
         self._request: RequestStarted | None = None
         self._response: ResponseStarted | None = None
         self._closed: ExchangeClosed | None = None
-        self._sides: dict[Side, _Side] = {"request": _Side(), "response": _Side()}
+        self._sides: dict[Side, _MessageBuilder] = {"request": _MessageBuilder(), "response": _MessageBuilder()}
         self._redactions = 0
 
     @property
-    def begun(self) -> bool:
-        """Whether there is an exchange to speak of."""
+    def has_begun(self) -> bool:
+        """Whether a request head has arrived, so that there is an exchange to build."""
         return self._request is not None
 
     @property
-    def done(self) -> bool:
-        """Whether nothing more can come."""
+    def is_closed(self) -> bool:
+        """Whether no further event is allowed."""
         return self.state == "closed"
 
     @property
-    def answered(self) -> bool:
-        """Whether the answer came to its end."""
+    def is_answered(self) -> bool:
+        """Whether the response has ended."""
         return self._sides["response"].size is not None
 
     def feed(self, record: Record) -> None:
-        """Take the next event of the exchange. Never raises for what the wire or a damaged spool brings."""
-        if isinstance(record, Gap | ReplayNoted):
+        """Apply the next event of the exchange. Never raises, whatever the wire or a damaged spool contains."""
+        if isinstance(record, Gap | ReplayReported):
             return
-        word = _word(record)
-        after = TABLE[self.state].get(word)
+        name = _event_name(record)
+        after = TABLE[self.state].get(name)
         if after is None:
-            self.ignored.append((self.state, word))
+            self.ignored_events.append((self.state, name))
             return
         self.state = after
-        self._take(record)
+        self._apply(record)
 
-    def exchange(self) -> Exchange:
-        """The exchange so far. Unfinished, it reads as one that the server closed, without an end."""
+    def build(self) -> Exchange:
+        """Build the exchange so far. An unfinished one has the outcome `server_closed` and no end time."""
         if self._request is None:
-            raise NotBegun("no request head was fed to this fold")
+            raise NoRequestHead("the builder received no request head: check has_begun before build()")
         head, closed = self._request, self._closed
         outcome: Outcome = closed.outcome if closed else "server_closed"
         return Exchange(
             id=head.id,
             run=head.run,
-            request=self._asked(head),
-            response=self._answered(self._response),
+            request=self._build_request(head),
+            response=self._build_response(self._response),
             outcome=outcome,
             started_at=head.started_at,
             first_byte_at=self._response.at if self._response else None,
@@ -158,7 +184,7 @@ class ExchangeBuilder:
             error=closed.error if closed else UNFINISHED,
         )
 
-    def _take(self, record: RequestStarted | ResponseStarted | Data | MessageEnded | ExchangeClosed) -> None:
+    def _apply(self, record: RequestStarted | ResponseStarted | Data | MessageEnded | ExchangeClosed) -> None:
         match record:
             case RequestStarted():
                 self._request = record
@@ -167,27 +193,27 @@ class ExchangeBuilder:
                 self._response = record
                 self._redactions += record.redactions
             case Data():
-                self._sides[record.side].data(record)
+                self._sides[record.side].add_data(record)
                 self._redactions += record.redactions
             case MessageEnded():
-                self._sides[record.side].end(record)
+                self._sides[record.side].end_message(record)
             case ExchangeClosed():
                 self._closed = record
             case _:
                 assert_never(record)
 
-    def _asked(self, head: RequestStarted) -> Request:
+    def _build_request(self, head: RequestStarted) -> Request:
         side = self._sides["request"]
         return Request(
             method=head.method,
             url=head.url,
             http_version=head.http_version,
             headers=head.headers,
-            body=side.body(),
+            body=side.build_body(),
             trailers=side.trailers,
         )
 
-    def _answered(self, head: ResponseStarted | None) -> Response | None:
+    def _build_response(self, head: ResponseStarted | None) -> Response | None:
         if head is None:
             return None
         side = self._sides["response"]
@@ -196,31 +222,31 @@ class ExchangeBuilder:
             reason=head.reason,
             http_version=head.http_version,
             headers=head.headers,
-            body=side.body(),
+            body=side.build_body(),
             trailers=side.trailers,
         )
 
 
-def _word(record: RequestStarted | ResponseStarted | Data | MessageEnded | ExchangeClosed) -> Word:
+def _event_name(record: RequestStarted | ResponseStarted | Data | MessageEnded | ExchangeClosed) -> EventName:
     match record:
         case RequestStarted():
-            return "ask"
+            return "request"
         case ResponseStarted():
-            return "answer"
+            return "response"
         case Data(kind="data"):
-            return "ask data" if record.side == "request" else "answer data"
+            return "request data" if record.side == "request" else "response data"
         case Data():
             return "message"
         case MessageEnded():
-            return "ask end" if record.side == "request" else "answer end"
+            return "request end" if record.side == "request" else "response end"
         case ExchangeClosed():
             return "close"
         case _:
             assert_never(record)
 
 
-def events_of(exchange: Exchange) -> Iterator[Record]:
-    """Events that fold to this exchange: for imports, whose source has no events, and for tests."""
+def exchange_events(exchange: Exchange) -> Iterator[Record]:
+    """Yield events from which this exchange is built: for imports, whose source has no events, and for tests."""
     request, response = exchange.request, exchange.response
     yield RequestStarted(
         id=exchange.id,
@@ -235,17 +261,24 @@ def events_of(exchange: Exchange) -> Iterator[Record]:
         actor=exchange.actor,
         redactions=exchange.redactions,
     )
-    asked = list(_pieces(exchange.id, "request", request.body))
-    sent = [event for event in asked if event.kind != "data"]
-    yield from (event for event in asked if event.kind == "data")
-    yield _end(exchange.id, "request", asked, request.body, request.trailers, later=sum(map(_passed, sent)))
+    request_data = list(_data_events(exchange.id, "request", request.body))
+    client_messages = [event for event in request_data if event.kind != "data"]
+    yield from (event for event in request_data if event.kind == "data")
+    yield _end_event(
+        exchange.id,
+        "request",
+        request_data,
+        request.body,
+        request.trailers,
+        later=sum(map(_wire_size, client_messages)),
+    )
     if response is not None:
-        yield from _answer_events(exchange, response, sent)
+        yield from _response_events(exchange, response, client_messages)
     if exchange.ended_at is not None:
         yield ExchangeClosed(id=exchange.id, at=exchange.ended_at, outcome=exchange.outcome, error=exchange.error)
 
 
-def _answer_events(exchange: Exchange, response: Response, sent: list[Data]) -> Iterator[Record]:
+def _response_events(exchange: Exchange, response: Response, client_messages: list[Data]) -> Iterator[Record]:
     yield ResponseStarted(
         id=exchange.id,
         at=exchange.first_byte_at or 0,
@@ -254,16 +287,16 @@ def _answer_events(exchange: Exchange, response: Response, sent: list[Data]) -> 
         http_version=response.http_version,
         headers=response.headers,
     )
-    answered = list(_pieces(exchange.id, "response", response.body))
-    yield from merge(sent, answered, key=lambda event: event.at)
-    end = _end(exchange.id, "response", answered, response.body, response.trailers)
-    # A cut response has no end; one that says more than its pieces do needs it.
+    response_data = list(_data_events(exchange.id, "response", response.body))
+    yield from merge(client_messages, response_data, key=lambda event: event.at)
+    end = _end_event(exchange.id, "response", response_data, response.body, response.trailers)
+    # A response that broke off has no end event, unless that event carries what its pieces do not.
     if exchange.outcome == "completed" or end.truncated or end.trailers:
         yield end
 
 
-def _pieces(exchange: str, side: Side, body: Body) -> Iterator[Data]:
-    """The body's pieces; the first one accounts for a size on the wire that is not the size kept."""
+def _data_events(exchange: str, side: Side, body: Body) -> Iterator[Data]:
+    """Yield the pieces of a body. The first one carries the size on the wire if that differs from the stored size."""
     differs = body.size != len(body.data) and not body.truncated
     chunks = body.chunks or ((Chunk(0, 0, len(body.data)),) if body.data or differs or body.reencoded else ())
     for number, chunk in enumerate(chunks):
@@ -278,7 +311,9 @@ def _pieces(exchange: str, side: Side, body: Body) -> Iterator[Data]:
         )
 
 
-def _end(exchange: str, side: Side, pieces: list[Data], body: Body, trailers: Headers, later: int = 0) -> MessageEnded:
+def _end_event(
+    exchange: str, side: Side, pieces: list[Data], body: Body, trailers: Headers, later: int = 0
+) -> MessageEnded:
     return MessageEnded(
         id=exchange,
         at=pieces[-1].at if pieces else 0,

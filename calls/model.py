@@ -15,19 +15,19 @@ type Headers = tuple[tuple[str, str], ...]
 """Ordered (name, value) pairs, names in the case they came in."""
 
 type Outcome = Literal["completed", "client_closed", "server_closed", "timed_out", "refused"]
-"""How an exchange ended: whole; the client left; the upstream broke off or was never reached; a limit of time ran out;
-we or the engine declined it."""
+"""How an exchange ended: completely; the client closed; the upstream closed early or was never reached; a time limit
+expired; Playhead declined it."""
 
-type Kind = Literal["model", "tool", "retrieval", "other"]
+type CallKind = Literal["model", "tool", "retrieval", "other"]
 
 type ChunkKind = Literal["data", "text", "binary", "close"]
 """A piece of an HTTP body is `data`; a WebSocket's messages are `text`, `binary` or `close`."""
 
-LINGERED = 4_000_000_000
-"""Nanoseconds. Who has waited for so long after the last byte has waited for more: httpx gives up after 5 s of silence."""
+LATE_CLOSE_AFTER = 4_000_000_000
+"""Nanoseconds after the last byte. A client that closes later was still waiting for data: httpx gives up after 5 s."""
 
 FORMAT = 1
-"""The version of the trace format (docs/trace-format.md). A reader refuses one it does not know."""
+"""The version of the trace format (docs/trace-format.md). A reader refuses unknown versions."""
 
 
 class UnknownFormat(ValueError):
@@ -55,16 +55,16 @@ class Body:
     data: bytes = b""
     chunks: tuple[Chunk, ...] = ()
     size: int = 0
-    """How many bytes passed on the wire, also those that were not kept."""
+    """Bytes that passed on the wire, including those that were not stored."""
 
     truncated: bool = False
-    """True when bytes passed that `data` lacks. Such a body is never served as a whole one."""
+    """True when bytes that passed are missing in `data`. Such a body is never served as complete."""
 
     reencoded: bool = False
-    """True when a compressed body had to be opened to be redacted, so that its bytes are ours and not the sender's."""
+    """True when a compressed body was decoded, redacted and compressed again: its bytes differ from the sender's."""
 
 
-EMPTY = Body()
+EMPTY_BODY = Body()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,23 +73,23 @@ class Request:
 
     method: str
     url: str
-    """As the client asked: scheme, authority, path and query (an upstream override does not show)."""
+    """As the client sent it: scheme, authority, path and query, before any upstream override."""
 
     http_version: str = "HTTP/1.1"
     headers: Headers = ()
-    body: Body = EMPTY
+    body: Body = EMPTY_BODY
     trailers: Headers = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response:
-    """One HTTP response, after redaction. 1xx responses are not kept."""
+    """One HTTP response, after redaction. 1xx responses are not stored."""
 
     status: int
     reason: str = ""
     http_version: str = "HTTP/1.1"
     headers: Headers = ()
-    body: Body = EMPTY
+    body: Body = EMPTY_BODY
     trailers: Headers = ()
 
 
@@ -98,12 +98,12 @@ class Exchange:
     """One HTTP request and its response as they crossed the wire, after redaction: the evidence."""
 
     id: str
-    """A uuidv7 made at the worker."""
+    """A UUIDv7 created by the proxy worker."""
 
     run: str
     request: Request
     response: Response | None
-    """None when no response head came."""
+    """None when no response head arrived."""
 
     outcome: Outcome
     started_at: int
@@ -117,26 +117,26 @@ class Exchange:
 
     redactions: int = 0
     run_evidence: tuple[tuple[str, str], ...] = ()
-    """Every identifier of a run that the exchange carried, as (source, value), strongest first."""
+    """Every run identifier that the exchange carried, as (source, value), strongest first."""
 
     step: int | None = None
-    """The client's own `X-Playhead-Step`, where it sent one."""
+    """The client's `X-Playhead-Step` header, if it sent one."""
 
     actor: str | None = None
     error: str | None = None
-    """Why it did not complete, in words for a person."""
+    """Why the exchange did not complete, as a readable message."""
 
     format: int = FORMAT
 
     @property
-    def truncated(self) -> bool:
-        """Whether bytes of either body are lacking."""
+    def is_truncated(self) -> bool:
+        """Whether bytes of either body are missing."""
         return self.request.body.truncated or (self.response is not None and self.response.body.truncated)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Token counts as the provider reported them; None where it did not."""
+    """Token counts as the provider reported them; None for those it did not report."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -146,12 +146,12 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """A call of a tool that a model asked for."""
+    """A tool call that a model requested."""
 
     id: str | None
     name: str
     arguments: Json
-    """Parsed where they are valid JSON, else the text as it came."""
+    """The parsed value if the arguments are valid JSON, else their text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,30 +159,30 @@ class Call:
     """One logical model or tool call, derived from one exchange."""
 
     exchanges: tuple[str, ...]
-    kind: Kind
+    kind: CallKind
     provider: str
     dialect: str
     operation: str
-    """A `gen_ai.operation.name` of OpenTelemetry where there is one, else the dialect's own word."""
+    """OpenTelemetry's `gen_ai.operation.name` if it defines one, else the dialect's own name."""
 
     key: str
-    """`sha256:…`: which request this is (`key`)."""
+    """`sha256:…`: the key of the request (`calls.keys.key`)."""
 
     profile: str
-    """Name of the profile that made the key."""
+    """The name of the profile that the key was made with."""
 
     warnings: tuple[str, ...] = ()
-    """What the key's maker wants a person to know: fields that no rule classifies, bodies that fell to a raw-bytes key."""
+    """Notes for the user on the key: fields that no rule classifies, bodies that are keyed by their raw bytes."""
 
     model_requested: str | None = None
     model_returned: str | None = None
     system_fingerprint: str | None = None
     params: Mapping[str, Json] = field(default_factory=dict)
-    """Sampling and other scalar parameters of the request."""
+    """Sampling parameters and other scalars of the request."""
 
     request: Json = None
     answer: Json = None
-    """In the shape of the API's own non-streamed response, whether or not it was streamed."""
+    """The answer in the shape of the API's non-streamed response, even if it was streamed."""
 
     text: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
@@ -194,33 +194,36 @@ class Call:
     """False when the answer ended before the dialect's own end marker."""
 
     polls: str | None = None
-    """The id of the work that the request only asks after: a background response, a run of a thread."""
+    """The id of the work whose status the request polls: a background response, the run of a thread."""
 
     pending: str | None = None
-    """The id of the work that goes on after this answer; whoever polls it continues this call (`folding`)."""
+    """The id of the work that continues after this answer. Polls of it belong to this call (`calls.retry_grouping`)."""
 
 
-def concluded(call: Call) -> bool:
-    """Whether the answer came to its own end: its end mark, or an error in a stream's midst, behind which nothing comes."""
+def has_answer_ended(call: Call) -> bool:
+    """Return whether the answer reached its own end: the end marker, or an error in the stream, which nothing follows."""
     broken = call.streamed and isinstance(call.answer, Mapping) and call.answer.get("error") is not None
     return call.complete or broken
 
 
-def ended(exchange: Exchange, *, concluded: bool) -> Outcome:
-    """How an exchange ended for its client, which had all of an answer that is `concluded`: many leave a stream at its own
-    end (OpenAI's SDK at `[DONE]`), and whether HTTP's came first is a matter of milliseconds. Who waited for it (Anthropic's
-    SDK) and gave up has failed."""
-    body = exchange.response.body if exchange.response else EMPTY
+def client_outcome(exchange: Exchange, *, answer_ended: bool) -> Outcome:
+    """Return how the exchange ended for the client.
+
+    A client that closes right after the answer's own end received all of it: many SDKs stop reading there (OpenAI's at
+    `[DONE]`), milliseconds before or after HTTP's end. A client that waited for HTTP's end and gave up (Anthropic's SDK)
+    has failed.
+    """
+    body = exchange.response.body if exchange.response else EMPTY_BODY
     last = body.chunks[-1].at if body.chunks else 0
-    at_once = (exchange.ended_at or last) - last < LINGERED
-    return "completed" if exchange.outcome == "client_closed" and concluded and at_once else exchange.outcome
+    at_once = (exchange.ended_at or last) - last < LATE_CLOSE_AFTER
+    return "completed" if exchange.outcome == "client_closed" and answer_ended and at_once else exchange.outcome
 
 
 def header(headers: Headers, name: str) -> str | None:
-    """The first value of a header, by its case-insensitive name."""
-    wanted, size = name.lower(), len(name)
-    # A loop, and lengths first: this is asked several times for each exchange, and mostly in vain.
+    """Return the first value of a header by its case-insensitive name."""
+    lowered, size = name.lower(), len(name)
+    # A loop that compares lengths first: this runs several times for each exchange and rarely finds the header.
     for key, value in headers:
-        if len(key) == size and key.lower() == wanted:
+        if len(key) == size and key.lower() == lowered:
             return value
     return None

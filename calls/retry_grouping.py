@@ -1,8 +1,8 @@
 """Group the exchanges that are one call: retries of a request, and polls of work that continues.
 
-A try is repeated (same key, soon after) where an SDK would: after 408, 409, 429 or 5xx, or when the connection broke
-before the answer was whole. A look (`Call.polls`) belongs to the call whose answer left that work unfinished (`Call.pending`). What
-ran at the same time is never one call: that is a hedge, and stays two.
+An exchange is a retry of one with the same key shortly before it if an SDK would have retried: after 408, 409, 429 or 5xx,
+or when the connection broke before the answer was complete. A poll (`Call.polls`) belongs to the call whose answer left
+that work unfinished (`Call.pending`). Exchanges that ran at the same time (hedged requests) are never one call.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,25 +12,25 @@ from typing import Final
 from calls.model import Call, Outcome
 
 RETRY_WITHIN: Final = 90 * 1_000_000_000
-"""Nanoseconds. SDKs wait at most a minute before they try again, if a server asks for so much."""
+"""Nanoseconds. SDKs wait up to a minute before they retry, if the server asks for it."""
 
-SEEN_LATE: Final = 50 * 1_000_000
-"""Nanoseconds. A client may know of an end, and try again, a moment before the worker has written it down."""
+CLOCK_TOLERANCE: Final = 50 * 1_000_000
+"""Nanoseconds. A client may see the end of an exchange, and retry, slightly before the worker records that end."""
 
-_TRANSIENT: Final = frozenset((408, 409, 429))
-_BROKEN: Final = frozenset(("client_closed", "server_closed", "timed_out"))
+_RETRIED_STATUSES: Final = frozenset((408, 409, 429))
+_BROKEN_OUTCOMES: Final = frozenset(("client_closed", "server_closed", "timed_out"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """What must be known of an exchange and its call to tell whether it goes on with another."""
+class Attempt:
+    """The fields of an exchange and its call that decide whether it belongs to the same call as another exchange."""
 
     id: str
     key: str
     started_at: int
     """Nanoseconds of wall time."""
     ended_at: int | None
-    """Likewise; None where nobody saw its end."""
+    """Nanoseconds of wall time; None if the end was not observed."""
     status: int | None
     outcome: Outcome
     complete: bool
@@ -38,69 +38,69 @@ class Part:
     pending: str | None = None
 
     @property
-    def failed(self) -> bool:
-        """Whether an SDK would try again."""
-        if self.status is not None and (self.status in _TRANSIENT or self.status >= 500):
+    def has_failed(self) -> bool:
+        """Whether an SDK would retry after this exchange."""
+        if self.status is not None and (self.status in _RETRIED_STATUSES or self.status >= 500):
             return True
-        return self.outcome in _BROKEN and not self.complete
+        return self.outcome in _BROKEN_OUTCOMES and not self.complete
 
 
 @dataclass(slots=True)
 class RetryGroup:
     """One call, and its exchanges in step order."""
 
-    parts: list[Part] = field(default_factory=list)
+    parts: list[Attempt] = field(default_factory=list)
     attempts: int = 1
-    """How often it was tried. Looks at its work are no tries."""
+    """The number of tries. Polls are not counted."""
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """The ids of its exchanges; the first is the call's own."""
+        """The ids of the call's exchanges; the first is the id of the call."""
         return tuple(part.id for part in self.parts)
 
 
-def fold(parts: Iterable[Part]) -> list[RetryGroup]:
-    """The calls that these exchanges of one run are. The exchanges come in step order, and so do the calls."""
-    folding = _Folding()
+def group_retries(parts: Iterable[Attempt]) -> list[RetryGroup]:
+    """Group the exchanges of one run into calls. Both are in step order."""
+    grouping = _Grouping()
     for part in parts:
-        folding.take(part)
-    return folding.calls
+        grouping.add(part)
+    return grouping.calls
 
 
-class _Folding:
-    """What is still open while the exchanges of a run go by."""
+class _Grouping:
+    """The calls so far, and those that a later exchange may still join."""
 
     def __init__(self) -> None:
         self.calls: list[RetryGroup] = []
         self._failed: dict[str, list[RetryGroup]] = {}
         self._pending: dict[str, RetryGroup] = {}
 
-    def take(self, part: Part) -> None:
-        """Join the exchange to the call that it goes on with, or begin one with it."""
-        looked_at = self._looked_at(part)
-        call = looked_at or self._tried_again(part) or self._begun()
+    def add(self, part: Attempt) -> None:
+        """Add an exchange to the call that it belongs to, or begin a new call."""
+        polled = self._polled_call(part)
+        call = polled or self._retried_call(part) or self._begin_call()
         call.parts.append(part)
-        if part.failed and looked_at is None:
+        if part.has_failed and polled is None:
             self._failed.setdefault(part.key, []).append(call)
         if part.pending is not None:
             self._pending[part.pending] = call
 
-    def _begun(self) -> RetryGroup:
+    def _begin_call(self) -> RetryGroup:
         self.calls.append(RetryGroup())
         return self.calls[-1]
 
-    def _looked_at(self, part: Part) -> RetryGroup | None:
-        """The call whose work this is a look at. The work is over when an answer does not say that it goes on."""
+    def _polled_call(self, part: Attempt) -> RetryGroup | None:
+        """Return the call whose work is polled. The work is over when an answer no longer reports it as pending."""
         if part.polls is None or (call := self._pending.get(part.polls)) is None:
             return None
-        if part.pending != part.polls and not part.failed:
+        if part.pending != part.polls and not part.has_failed:
             del self._pending[part.polls]
         return call
 
-    def _tried_again(self, part: Part) -> RetryGroup | None:
-        """The call of which this is the next try: the first that had failed by then, not long before."""
-        waiting = [call for call in self._failed.pop(part.key, ()) if part.started_at - _end(call) <= RETRY_WITHIN]
-        found = next((call for call in waiting if part.started_at - _end(call) >= -SEEN_LATE), None)
+    def _retried_call(self, part: Attempt) -> RetryGroup | None:
+        """Return the call that is retried: the first one that had failed by then, within `RETRY_WITHIN`."""
+        waiting = [call for call in self._failed.pop(part.key, ()) if part.started_at - _end_time(call) <= RETRY_WITHIN]
+        found = next((call for call in waiting if part.started_at - _end_time(call) >= -CLOCK_TOLERANCE), None)
         if found is not None:
             waiting.remove(found)
             found.attempts += 1
@@ -109,16 +109,16 @@ class _Folding:
         return found
 
 
-def _end(call: RetryGroup) -> int:
+def _end_time(call: RetryGroup) -> int:
     last = call.parts[-1]
     return last.started_at if last.ended_at is None else last.ended_at
 
 
-def joined(calls: Sequence[Call]) -> Call:
-    """One call of those of its exchanges: asked as the first was, answered as the last was."""
+def merge_calls(calls: Sequence[Call]) -> Call:
+    """Merge the calls of the exchanges of one call: the request of the first, the answer of the last."""
     first, last = calls[0], calls[-1]
-    # A look brings no tool's results itself; a try brings them all again.
-    brought = first.tool_results if last.polls is not None and first is not last else ()
+    # A poll carries no tool results; a retry repeats them all.
+    tool_results = first.tool_results if last.polls is not None and first is not last else ()
     return replace(
         last,
         exchanges=tuple(name for call in calls for name in call.exchanges),
@@ -132,6 +132,6 @@ def joined(calls: Sequence[Call]) -> Call:
         model_requested=first.model_requested,
         params=first.params,
         request=first.request,
-        tool_results=(*brought, *last.tool_results),
+        tool_results=(*tool_results, *last.tool_results),
         polls=first.polls,
     )

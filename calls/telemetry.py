@@ -1,4 +1,4 @@
-"""Recognise requests to services that receive traces, metrics, errors and usage: no answer depends on them."""
+"""Recognise requests to services that receive traces, metrics, errors and usage; programs do not depend on the answers."""
 
 import re
 from typing import Final
@@ -7,7 +7,7 @@ from calls.model import Headers, header
 
 OPERATION: Final = "report"
 
-_PLACES: Final = re.compile(
+_REPORT_URLS: Final = re.compile(
     r"""
       (.+\.)?openai\.com/v1/traces/ingest
     | (.+\.)?api\.smith\.langchain\.com/(api/v1/)?(otel/v1/traces|runs(/batch|/multipart|/[0-9a-f-]{36})?)
@@ -35,21 +35,21 @@ _PLACES: Final = re.compile(
     """,
     re.VERBOSE,
 )
-"""Host and path. Of a service that is asked as well, only where it is told."""
+"""Host and path. For services that also answer queries, only the paths that receive reports."""
 
-_PIXELS: Final = re.compile(r"(static|api|.+\.gateway)\.scarf\.sh/.*")
-"""Who counts an installation by a GET: CrewAI at each import."""
+_COUNTING_URLS: Final = re.compile(r"(static|api|.+\.gateway)\.scarf\.sh/.*")
+"""Services that count installations by GET requests: CrewAI sends one at each import."""
 
 _OTLP: Final = re.compile(r"(/.*)?/v1/(traces|metrics|logs)")
 _ID: Final = re.compile(r"(?<=/)([0-9a-f]{8}-[0-9a-f-]{27}|\d+)(?=/|$)")
 
 
-def place(method: str, host: str, path: str, headers: Headers) -> str | None:
-    """The path as it counts, ids left out, where this is a report; else None."""
-    if method in ("GET", "HEAD") and _PIXELS.fullmatch(f"{host}{path}"):
+def report_path(method: str, host: str, path: str, headers: Headers) -> str | None:
+    """Return the path of a report with its ids replaced by `*`; None if the request is no report."""
+    if method in ("GET", "HEAD") and _COUNTING_URLS.fullmatch(f"{host}{path}"):
         return path
     if method not in ("POST", "PUT", "PATCH"):
         return None
-    # OpenTelemetry's exporters say who they are, and may be sent anywhere (OTLP/HTTP 1.x: the paths; "User Agent": the name).
-    exported = _OTLP.fullmatch(path) and (header(headers, "user-agent") or "").startswith("OTel")
-    return _ID.sub("*", path) if exported or _PLACES.fullmatch(f"{host}{path}") else None
+    # OpenTelemetry's exporters may send to any host, and name themselves (OTLP/HTTP 1.x: the paths; "User Agent": the name).
+    is_otlp = _OTLP.fullmatch(path) and (header(headers, "user-agent") or "").startswith("OTel")
+    return _ID.sub("*", path) if is_otlp or _REPORT_URLS.fullmatch(f"{host}{path}") else None

@@ -1,18 +1,18 @@
 """The proxy, the recorder and the command line.
 
-settings           the settings
+settings           the settings: files, environment variables and flags
 errors             the exception that ends a command
-clock              wall time without jumps
-uuid7              ids in order of time
-run_names          what the name of a recording means
+clock              wall time without short jumps
+uuid7              identifiers that sort by time
+run_names          resolve the name of a recording to a run or a file
 worker_config      the configuration of a proxy worker
-recording_file     write a file that holds a recording
+recording_file     replace a file that holds a recording
 wire               what both wire engines share
 lane               the fast wire engine
-mitm               the wire engine made of mitmproxy
-recording          from an engine to the spool
+mitm               the wire engine built on mitmproxy
+recording          record what an engine sees in the spool
 capture            run commands in a namespace where every address is local
-trust              certificates and the environment of clients
+trust              certificates, and the environment variables of clients
 worker             the proxy worker's process
 processes          find or start the processes that a command needs
 commands           what the commands do
@@ -22,5 +22,5 @@ fixtures           record and replay for test suites
 terminal           text for terminals
 inference          the batch-invariant model server
 demo               the demo
-clients            programs that run in other people's interpreters
+clients            programs that run in the interpreters of recorded clients
 """

@@ -1,16 +1,16 @@
-"""The exception that ends a command, with a sentence for its user."""
+"""The exception that ends a command with a message for its user."""
 
 from typing import Final
 
-OWN_FAILURE: Final = 125
-"""The exit code of our own failures; those of a wrapped command are its own."""
+FAILURE_EXIT_CODE: Final = 125
+"""The exit code of Playhead's own failures. A wrapped command keeps its exit codes."""
 
 
 class Failure(Exception):
-    """What happened, why, and what to do, in one sentence. The command line prints it and exits with 125."""
+    """A message that says what happened, why, and what to do. The command line prints it and exits with 125."""
 
 
-def first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first exception of a group, out of however many task groups it has come."""
+def first_exception(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the first exception of a group, which may be nested."""
     inner = group.exceptions[0]
-    return first(inner) if isinstance(inner, BaseExceptionGroup) else inner
+    return first_exception(inner) if isinstance(inner, BaseExceptionGroup) else inner

@@ -1,8 +1,8 @@
-"""Write a file that holds a recording: whole or not at all, and by one command at a time.
+"""Replace a file that holds a recording: atomically, and by one command at a time.
 
-The new content goes into `.NAME.part` beside the file, which is locked while it exists. A command that reads a recording,
-runs for a while and then replaces it holds that lock from the beginning: else the last of two such commands would undo what
-the other one recorded.
+The new content is written to `.NAME.part` beside the file, and that part file is locked. A command that reads a
+recording, runs for a while and then replaces it holds the lock from the beginning: otherwise the last of two such
+commands would undo what the other one recorded.
 """
 
 import fcntl
@@ -15,83 +15,83 @@ from typing import IO, Final
 
 from proxy.errors import Failure
 
-Identity = tuple[int, int, int] | None
+FileIdentity = tuple[int, int, int] | None
 
 
-class FileTaken(Failure):
-    """Another command holds the file."""
+class FileLocked(Failure):
+    """Another command is writing the file."""
 
 
 @dataclass(slots=True)
-class Claim:
-    """The right to replace one file. Made by `claim`."""
+class FileReplacement:
+    """The right to replace one file, from `lock_for_replacement`."""
 
     path: Path
-    part: IO[bytes]
-    before: Identity = field(default=None)
+    part_file: IO[bytes]
+    original_identity: FileIdentity = field(default=None)
 
     def replace(self, lines: Iterable[bytes]) -> None:
-        """Put these lines in the file's place. Raises Failure where something else changed it since the claim."""
-        self.part.writelines(lines)
-        self.finish()
+        """Replace the file by these lines. Raises Failure if it was changed since it was locked."""
+        self.part_file.writelines(lines)
+        self.finish_replacement()
 
     def remove(self) -> None:
-        """Remove the file that is to be replaced, before there is another one. Raises OSError."""
+        """Remove the file before its replacement is written. Raises OSError."""
         self.path.unlink(missing_ok=True)
-        self.before = None
+        self.original_identity = None
 
-    def finish(self) -> None:
-        """Put what was written to the part in the file's place."""
-        self.part.flush()
-        os.fsync(self.part.fileno())
-        if _identity(self.path) != self.before:
-            raise Failure(f"{self.path} was changed meanwhile and is left as it is; run the command again")
-        _part(self.path).replace(self.path)
+    def finish_replacement(self) -> None:
+        """Move the part file to the file's place. Raises Failure if the file was changed since it was locked."""
+        self.part_file.flush()
+        os.fsync(self.part_file.fileno())
+        if _file_identity(self.path) != self.original_identity:
+            raise Failure(f"{self.path} was changed by another program and stays as it is: run the command again")
+        _part_path(self.path).replace(self.path)
 
 
 @contextmanager
-def claim(path: Path) -> Iterator[Claim]:
-    """Hold a file against other commands that would write it. Raises Failure where one of them does; and OSError."""
+def lock_for_replacement(path: Path) -> Iterator[FileReplacement]:
+    """Lock a file against other commands that would replace it. Raises FileLocked and OSError."""
     path = path.resolve()
-    part = _locked(path)
+    part = _lock_part_file(path)
     try:
-        yield Claim(path, part, _identity(path))
+        yield FileReplacement(path, part, _file_identity(path))
     finally:
-        # While we hold the lock the part is ours, if it has not become the file.
-        if _is_open_at(part, _part(path)):
-            _part(path).unlink()
+        # The part file is ours while we hold the lock, unless it has become the file.
+        if _is_open_at(part, _part_path(path)):
+            _part_path(path).unlink()
         part.close()
 
 
 def write_whole(path: Path, lines: Iterable[bytes]) -> None:
-    """Put these lines in the file's place: it is the old one or the new one, whenever we are killed."""
-    with claim(path) as claimed:
+    """Replace a file by these lines, atomically. Raises Failure and OSError."""
+    with lock_for_replacement(path) as claimed:
         claimed.replace(lines)
 
 
 _TRIES: Final = 100
 
 
-def _locked(path: Path) -> IO[bytes]:
+def _lock_part_file(path: Path) -> IO[bytes]:
     for _ in range(_TRIES):
-        part = _part(path).open("ab")
+        part = _part_path(path).open("ab")
         try:
             fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             part.close()
-            raise FileTaken(
-                f"another command is writing the recording {path}: wait until it has ended, or give each a file of its own"
+            raise FileLocked(
+                f"another command is writing the recording {path}: wait until it ends, or use another file"
             ) from error
-        # What we have opened may have become the file meanwhile, or be gone.
-        if _is_open_at(part, _part(path)):
-            # A command that was killed leaves its part behind.
+        # The file that we opened may have been renamed or removed before we got the lock.
+        if _is_open_at(part, _part_path(path)):
+            # A killed command leaves its part file behind.
             part.truncate(0)
             return part
         part.close()
-    raise Failure(f"{_part(path)} is replaced again and again; see which program writes it")
+    raise Failure(f"{_part_path(path)} is replaced again and again: find the program that writes it")
 
 
-def _part(path: Path) -> Path:
+def _part_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.part")
 
 
@@ -102,7 +102,7 @@ def _is_open_at(file: IO[bytes], path: Path) -> bool:
         return False
 
 
-def _identity(path: Path) -> Identity:
+def _file_identity(path: Path) -> FileIdentity:
     try:
         found = path.stat()
     except FileNotFoundError:

@@ -1,66 +1,67 @@
-"""Find what the name of a recording means: a file, a run, or `last`.
+"""Resolve the name of a recording: a run in the store, a file, or `last`.
 
-A name is that of a run in the store, that of a file, or `last`. Agents name their runs as they like, and are recorded all the
-same; whoever types a name is told at once that nothing could be done with it later.
+Agents may give a run any name. A name that is typed on the command line must be one that commands can find again.
 """
 
 from pathlib import Path
 
-from calls.request_identifiers import RUN
+from calls.request_identifiers import RUN_ID
 from proxy.errors import Failure
 
 
-def unfit(run: str) -> str | None:
-    """Why nobody should give a run this name; None where they may."""
-    if not RUN.fullmatch(run):
+def invalid_name_reason(run: str) -> str | None:
+    """Explain why a run cannot have this name; None if it can."""
+    if not RUN_ID.fullmatch(run):
         return "use 1 to 128 of the characters A-Z a-z 0-9 . _ : -"
     if run == "last":
-        return "every command takes it for the newest run"
+        return "commands read it as the newest run"
     if run.startswith("-"):
-        return "every command takes it for an option"
+        return "commands read it as an option"
     if run.endswith(".jsonl"):
-        return "every command takes it for a file"
+        return "commands read it as a file"
     return None
 
 
-def file_of(name: str) -> Path | None:
-    """The file that is meant; None where it is a run. What only happens to lie here under a run's name, and is no recording,
-    is not meant."""
+def recording_path(name: str) -> Path | None:
+    """Return the recording's file, or None if the name is a run's.
+
+    A file in the current directory that is not a recording does not hide a run of the same name.
+    """
     path = Path(name)
     if not path.is_file():
         return None
-    by_chance = "/" not in name and not path.suffix and RUN.fullmatch(name)
-    return None if by_chance and not _is_recording(path) else path
+    may_be_run = "/" not in name and not path.suffix and RUN_ID.fullmatch(name)
+    return None if may_be_run and not _is_recording(path) else path
 
 
 def _is_recording(path: Path) -> bool:
-    # Readers of other programs' files take long to import, and mostly none is needed.
+    # The readers of other programs' formats are slow to import, and mostly not needed.
     from store.foreign.contents import Interaction, NotReadable
-    from store.foreign.read import opened
+    from store.foreign.read import open_source
 
     try:
-        source = opened(path)
-        return source.form == "bundle" or any(isinstance(found, Interaction) for found in source.found)
+        source = open_source(path)
+        return source.form == "bundle" or any(isinstance(found, Interaction) for found in source.items)
     except (NotReadable, OSError):
         return False
 
 
-def no_file(name: str) -> Failure:
-    """There is no recording of this path."""
+def missing_file_failure(name: str) -> Failure:
+    """Describe why there is no recording at this path."""
     path = Path(name)
     if path.is_dir():
-        return Failure(f"{name} is a directory; name a bundle in it, or a run")
+        return Failure(f"{name} is a directory: name a bundle in it, or a run")
     if path.exists():
         return Failure(
-            f"{name} is a pipe or a device, and a recording is read more than once; write it to a file first"
+            f"{name} is a pipe or a device, and a recording is read more than once: write it to a file first"
         )
     return Failure(f"there is no bundle {name}; make one with: playhead export RUN -o {name}")
 
 
-def unknown(run: str) -> Failure:
-    """There is no such run."""
+def unknown_run_failure(run: str) -> Failure:
+    """Describe that a run does not exist."""
     if Path(run).is_file():
         return Failure(
-            f"there is no run {run} here, and the file {run} is no recording: ./{run} names it, to see why not"
+            f"there is no run {run} here, and the file {run} is not a recording: name it as ./{run} to see why"
         )
     return Failure(f"there is no run {run} here; `playhead ls` lists what was recorded")

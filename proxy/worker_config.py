@@ -1,4 +1,4 @@
-"""The configuration of a proxy worker: written by the process that starts it, read from stdin by `proxy.worker.process`."""
+"""The configuration of a proxy worker, which `proxy.worker.process` reads from stdin."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -9,16 +9,16 @@ from proxy.settings import EngineName, Mode
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One JSON line. Sizes are bytes, times nanoseconds since the Unix epoch."""
+    """The configuration, sent as one JSON line. Sizes are in bytes, times in nanoseconds since the Unix epoch."""
 
     name: str
-    """Names its spool and its log."""
+    """The name of the worker's spool and log."""
 
     data: str
     """The data directory."""
 
     started: int
-    """When the command or `up` that started it began; names runs that have no name of their own."""
+    """When the command or `up` that starts the worker began. Names the runs of clients that name none."""
 
     mode: Mode
     engine: EngineName
@@ -27,13 +27,13 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     reuse_port: bool = False
     reverse: str | None = None
     token: str | None = None
-    """The password that clients must send, beside the recording token of the data directory."""
+    """A recording token that clients may send in place of the one in the data directory."""
 
     api: str | None = None
-    """The store server's REST API, from which it fetches recordings."""
+    """The URL of the store server's REST API, from which the worker fetches recordings."""
 
     api_token: str | None = None
-    """None: the one of the data directory."""
+    """The API token; None: the one in the data directory."""
 
     shared_runs: bool = False
     durability: Literal["process", "fsync"] = "process"
@@ -51,19 +51,19 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     redact_personal_data: bool = False
     redact_names: tuple[str, ...] = ()
     spooled: bool = True
-    """Whether it has a spool: one that only replays records nothing."""
+    """Whether the worker has a spool. One that only replays records nothing."""
 
     replay: tuple[str, ...] = ()
-    """The runs and files that it answers from."""
+    """The runs and files that the worker answers from."""
 
     replay_options: Mapping[str, Any] = {}
     """The options of a single replay or fork (`replay.replay_options`)."""
 
     own_addresses: tuple[tuple[str, int], ...] = ()
-    """Where our own API listens: never reached through the worker."""
+    """Addresses of Playhead's own API, which clients cannot reach through the worker."""
 
     control: str | None = None
-    """The path of the socket on which launchers hand over captured connections."""
+    """The path of the control socket, on which launchers pass the sockets of captured commands."""
 
     transparent: int | None = None
-    """The port at which redirected connections arrive."""
+    """The port on which redirected connections arrive (`up --transparent`)."""

@@ -3,15 +3,15 @@
 replays           choose the recording that answers a request
 recording         a recorded run, keyed and indexed
 script            choose the recorded exchange that answers a request
-session           one replay: a position in a recording, and what happened
-answer            what a wire engine is told to send
-playback          a recorded exchange as an answer
+session           one replay: its position in a recording, its counts and its report
+answer            the answer that a wire engine sends
+playback          turn a recorded exchange into an answer
 pacing            when each piece of a body is sent
 report            the report of a replay
-replay_options    overrides and forks, as clients of the API request them
+replay_options    parse the overrides and the fork that a client of the API requests
 misses            requests that the recording does not answer
-overrides         give other answers than the recorded ones
-reframing         give a recorded answer in another form
+overrides         replace recorded answers
+reframing         serve a recorded answer in another form
 websocket         replay WebSockets
-forks             leave the recording at a step
+forks             leave the recording at a step and continue live
 """

@@ -1,7 +1,8 @@
-"""The answer that a replay gives to the wire engine: one whole response, in pieces with their times.
+"""Define the answer that a replay hands to a wire engine: one whole response, in pieces with their send times.
 
-An engine sends the head, then each piece by itself at its time; it makes the hop-by-hop part (framing, connection)
-itself and leaves the other headers as they stand. Times are nanoseconds after the answer was given; 0 is at once.
+An engine sends the head, then each piece separately at its time. It generates the hop-by-hop headers (framing,
+connection) itself and leaves the other headers unchanged. Times are nanoseconds after the engine got the answer; 0 means
+immediately.
 """
 
 from collections.abc import Callable
@@ -12,70 +13,73 @@ from typing import Final, Literal, Protocol
 from calls.model import ChunkKind, Headers
 
 type End = Literal["complete", "cut", "hold"]
-"""`complete`: the message ends. `cut`: break the connection there. `hold`: send nothing more and wait for the client to
-leave; where it is still there after `patience`, call `stayed`, send what that returns if no head has gone out, and
-else break the connection."""
+"""How the engine ends an answer.
 
-AGAIN: Final = 5_000_000
-"""Nanoseconds until a piece that had to wait is looked at again, at the least…"""
+`complete`: end the message. `cut`: break the connection. `hold`: send nothing more and wait for the client to leave. If it
+is still connected after `patience`, call `answer_waiting_client`; then send what that returns if no head was sent, and
+break the connection otherwise.
+"""
 
-AGAIN_AT_MOST: Final = 100_000_000
-"""…and at the most: who has waited for long is not held up by a little more."""
+SHORTEST_RECHECK: Final = 5_000_000
+"""Minimum nanoseconds between two checks of a piece that has to wait."""
 
-type Standing = Literal["replayed", "edited", "live", "miss"]
+LONGEST_RECHECK: Final = 100_000_000
+"""Maximum nanoseconds between two checks of a piece that has to wait."""
 
-type Tier = Literal["strict", "semantic"]
-"""How a request is the recorded one: in all that it says, or only in what its profile calls load-bearing."""
+type AnswerSource = Literal["replayed", "edited", "live", "miss"]
+
+type MatchTier = Literal["strict", "semantic"]
+"""`strict`: the request equals the recorded one in everything it says. `semantic`: only in the fields of its key."""
 
 
-# Neither this nor an answer is frozen: they are made for each replayed call, and to make a frozen one takes five times as
-# long. Nobody changes them.
+# Piece and Answer are created for each replayed call, and creating a frozen dataclass takes five times as long. Treat them
+# as immutable.
 @dataclass(slots=True)
 class Piece:
-    """Some bytes of the body, to be sent by themselves."""
+    """Some bytes of the body, sent separately."""
 
     at: int
     data: bytes
-    ready: Callable[[], bytes | None] | None = None
-    """What it waits for beside its time: None as long as it has to wait, then the bytes to be sent."""
+    ready_data: Callable[[], bytes | None] | None = None
+    """Returns the bytes to send instead of `data`, or None while the piece has to wait longer than its time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """A message for the client of a WebSocket, or what becomes of its connection."""
+    """A message for the client of a WebSocket, or an action on its connection."""
 
     kind: Literal["text", "binary", "close", "cut", "wait"]
-    """`cut`: break the connection. `wait`: where the client is still there after that time, call `stayed`."""
+    """`cut`: break the connection. `wait`: call `answer_waiting_client` if the client is still connected then."""
 
     data: bytes = b""
-    """A goodbye is its code in two bytes and its reason, or empty."""
+    """The data of a `close` frame is empty, or the code in two bytes followed by the reason."""
 
     after: int = 0
-    """Nanoseconds after what was said before it, by either side."""
+    """Nanoseconds after the previous message of either side."""
 
 
 class Dialogue(Protocol):
-    """What is said to the client of a WebSocket. Each method gives what to say next, in its order."""
+    """The server's side of a replayed WebSocket. Methods return the frames to send next, in order."""
 
     def begin(self) -> list[Frame]:
-        """It is open."""
+        """Return the first frames, once the WebSocket is open."""
 
-    def hear(self, kind: ChunkKind, data: bytes) -> list[Frame]:
-        """The client has said this."""
+    def receive(self, kind: ChunkKind, data: bytes) -> list[Frame]:
+        """Handle a message of the client."""
 
-    def stayed(self) -> list[Frame]:
-        """It has not left."""
+    def answer_waiting_client(self) -> list[Frame]:
+        """Handle a client that is still connected when a `wait` frame is over."""
 
-    def left(self) -> None:
-        """It is gone without a goodbye."""
+    def note_client_left(self) -> None:
+        """Handle a client that disconnected without a close frame."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Answer:
-    """A response to one request, from a recording or a refusal of ours."""
+    """The response to one request: a recorded one, or a refusal by Playhead."""
 
     status: int
-    """0 when no response head was recorded: send nothing, go to `end` at once."""
+    """0 if no response head was recorded: send nothing and go to `end`."""
 
     reason: str = ""
     http_version: str = "HTTP/1.1"
@@ -84,47 +88,46 @@ class Answer:
     trailers: Headers = ()
     end: End = "complete"
     at: int = 0
-    """When the head goes out."""
+    """Send time of the head."""
 
     end_at: int = 0
-    """The earliest time of the end."""
+    """Earliest time of the end."""
 
     patience: int = 0
-    """How long a `hold` waits for the client to leave."""
+    """Nanoseconds that a `hold` waits for the client to leave."""
 
-    stayed: Callable[[], "Answer"] | None = None
-    """What a `hold` calls when the client did not leave."""
+    answer_waiting_client: Callable[[], "Answer"] | None = None
+    """Called at the end of a `hold` whose client did not leave."""
 
-    left: Callable[[int], None] | None = None
-    """What the engine calls when the client has left before all went out, unless the end is a `hold`: with the bytes of
-    the body that did."""
+    note_client_left: Callable[[int], None] | None = None
+    """Called with the number of body bytes sent when the client leaves early, unless the end is a `hold`."""
 
-    recorded: Literal["completed", "refused"] | None = None
-    """As what the engine tells the recorder of it, where it becomes part of a run of its own."""
+    recorded_outcome: Literal["completed", "refused"] | None = None
+    """The outcome that the engine reports to the recorder if the answer becomes part of a new run."""
 
     dialogue: Dialogue | None = None
-    """What follows a 101."""
+    """The WebSocket that follows a status of 101."""
 
     @property
     def body(self) -> bytes:
-        """All pieces together."""
+        """The data of all pieces."""
         return b"".join(piece.data for piece in self.pieces)
 
 
-def again(waited: int) -> int:
-    """Nanoseconds until a piece is looked at again that has waited for so many: a tenth of it, within limits."""
-    return min(max(waited // 10, AGAIN), AGAIN_AT_MOST)
+def recheck_delay(waited: int) -> int:
+    """Return the nanoseconds until a waiting piece is checked again: a tenth of the time it has waited, within limits."""
+    return min(max(waited // 10, SHORTEST_RECHECK), LONGEST_RECHECK)
 
 
-def mark(
-    standing: Standing, *, run: str, step: int | None = None, match: Tier | None = None, reframed: bool = False
+def source_header(
+    source: AnswerSource, *, run: str, step: int | None = None, match: MatchTier | None = None, reframed: bool = False
 ) -> tuple[str, str]:
-    """The header by which every answer says what it is (RFC 9651)."""
-    place = "" if step is None else f"; step={step}"
-    tier = "" if match is None else f"; match={match}"
-    return "Playhead", f'{standing}; run="{_quoted(run)}"{place}{tier}{"; reframed" if reframed else ""}'
+    """Return the `Playhead` header of an answer, which says where the answer comes from (RFC 9651)."""
+    step_part = "" if step is None else f"; step={step}"
+    match_part = "" if match is None else f"; match={match}"
+    return "Playhead", f'{source}; run="{_escape_run(run)}"{step_part}{match_part}{"; reframed" if reframed else ""}'
 
 
 @lru_cache(256)
-def _quoted(run: str) -> str:
+def _escape_run(run: str) -> str:
     return run.encode("ascii", "replace").decode().replace("\\", "\\\\").replace('"', '\\"')

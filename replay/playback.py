@@ -1,4 +1,4 @@
-"""Give a recorded exchange as an answer: the same head, the same bytes in the same pieces, the same end."""
+"""Turn a recorded exchange into an answer: the same head, the same bytes in the same pieces, the same end."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,15 +7,15 @@ from calls.model import Exchange, Headers, Response, header
 from calls.own_fields import is_own_field
 from replay.answer import Answer, End
 from replay.pacing import Pace
-from store.generations.build import is_websocket, lacking
+from store.generations.build import is_websocket, unreplayable_reason
 
-__all__ = ["answer", "headers", "is_websocket", "lacking"]
+__all__ = ["is_websocket", "recorded_answer", "recorded_headers", "unreplayable_reason"]
 
 GRACE = 10_000_000_000
-"""How much longer than in the recording a client that left then may stay, in nanoseconds."""
+"""Nanoseconds by which a client may stay longer than the recorded client, which left before the end."""
 
-# RFC 9110 7.6.1, and what would have the client leave for QUIC, past us: other programs record it. The engine makes its own
-# framing.
+# RFC 9110 7.6.1. Alt-Svc as well: it would make the client switch to QUIC, which bypasses the proxy. The engine generates
+# its own framing.
 _HOP_BY_HOP = frozenset(
     {
         *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection"),
@@ -32,59 +32,69 @@ _ENDS: dict[str, End] = {
 }
 
 
-def answer(
+def recorded_answer(
     exchange: Exchange,
     pace: Pace,
-    mark: tuple[str, str],
+    source_header: tuple[str, str],
     *,
-    stayed: Callable[[], Answer] | None = None,
-    left: Callable[[int], None] | None = None,
+    answer_waiting_client: Callable[[], Answer] | None = None,
+    note_client_left: Callable[[int], None] | None = None,
 ) -> Answer:
-    """The answer that the client of the recording got. To be told: that it `stayed` where that one left, or `left` where
-    that one did not."""
+    """The answer that the recorded client got, with callbacks for a client that stays or leaves when that one did not."""
     end = _end(exchange)
     response = exchange.response
     patience = (exchange.ended_at or 0) + GRACE if end == "hold" else 0
-    stayed, left = (stayed, None) if end == "hold" else (None, left)
+    answer_waiting_client, note_client_left = (
+        (answer_waiting_client, None) if end == "hold" else (None, note_client_left)
+    )
     if response is None:
-        return Answer(status=0, end=end, end_at=pace.end(exchange), patience=patience, stayed=stayed, left=left)
-    # RFC 9110 8.6: these may state the length of a body that they do not have.
+        return Answer(
+            status=0,
+            end=end,
+            end_at=pace.end_time(exchange),
+            patience=patience,
+            answer_waiting_client=answer_waiting_client,
+            note_client_left=note_client_left,
+        )
+    # RFC 9110 8.6: responses without a body may state the length that it would have.
     bodiless = exchange.request.method == "HEAD" or response.status in (204, 304)
     return Answer(
         status=response.status,
         reason=response.reason,
         http_version=response.http_version,
-        headers=(*headers(response, whole=end == "complete" and not bodiless), mark),
+        headers=(*recorded_headers(response, whole=end == "complete" and not bodiless), source_header),
         pieces=() if bodiless else tuple(pace.pieces(response.body)),
         trailers=response.trailers,
         end=end,
-        at=pace.at(exchange.first_byte_at),
-        end_at=pace.end(exchange),
+        at=pace.send_time(exchange.first_byte_at),
+        end_at=pace.end_time(exchange),
         patience=patience,
-        stayed=stayed,
-        left=left,
+        answer_waiting_client=answer_waiting_client,
+        note_client_left=note_client_left,
     )
 
 
-def cut(exchange: Exchange, size: int) -> Exchange:
-    """The exchange as it would be, had its client left after so many bytes of the answer."""
-    had = response = exchange.response
+def exchange_cut_at(exchange: Exchange, size: int) -> Exchange:
+    """The exchange as if its client had left after `size` bytes of the answer."""
+    shortened = response = exchange.response
     if response is not None:
-        had = replace(response, body=replace(response.body, data=response.body.data[:size], size=size))
-    return replace(exchange, outcome="client_closed", response=had)
+        shortened = replace(response, body=replace(response.body, data=response.body.data[:size], size=size))
+    return replace(exchange, outcome="client_closed", response=shortened)
 
 
 def _end(exchange: Exchange) -> End:
-    """How it ended. A problem that we told of says how long it is: what is shorter is an answer that was broken off."""
+    """How the answer ends. A problem response of Playhead states its length; a shorter body was broken off."""
     response = exchange.response
     if exchange.outcome in ("completed", "client_closed") or response is None or exchange.request.method == "HEAD":
         return _ENDS[exchange.outcome]
     return "complete" if header(response.headers, "content-length") == str(response.body.size) else "cut"
 
 
-def headers(response: Response, *, whole: bool) -> Headers:
-    """The recorded headers without the hop-by-hop ones. A length that redaction made wrong is mended, a broken-off body
-    keeps the length that it never reached."""
+def recorded_headers(response: Response, *, whole: bool) -> Headers:
+    """The recorded headers without hop-by-hop ones.
+
+    A `whole` body gets its actual length, which redaction may have changed; a broken-off body keeps the announced one.
+    """
     size = str(len(response.body.data))
     kept: list[tuple[str, str]] = []
     named: set[str] = set()

@@ -1,4 +1,4 @@
-"""A recorded run that is ready to answer: keyed under today's rules, indexed, shared by its replays."""
+"""Build a recording: a run keyed under the current profiles and indexed, shared by all its replays."""
 
 import gc
 import hashlib
@@ -9,78 +9,79 @@ from functools import cached_property, partial
 from itertools import islice
 from threading import Lock
 
-from calls.keys.key import keyed, raw_digest_of
+from calls.keys.key import make_key, raw_digest_of_parts
 from calls.keys.profile import Profiles
 from calls.model import Json, Request
-from calls.route import route_of, target
-from calls.websocket_messages import opening
-from replay.misses.nearest import Finder, document
-from replay.script import Index, RecordedExchange, index
+from calls.route import route_request, split_url
+from calls.websocket_messages import opening_request
+from replay.misses.nearest import NearestCallFinder, comparison_document
+from replay.script import RecordedExchange, ScriptIndex, build_index
 from store.bundle.bundle import Bundle
-from store.bundle.exchange_summary import Brief, brief
+from store.bundle.exchange_summary import ExchangeSummary, summarize_exchange
 from store.bundle.rows_bundle import StoredRun
 
 
 @dataclass(kw_only=True)
 class Recording:
-    """A run, indexed. It does not change, but for what is made when it is first needed."""
+    """An indexed run. Immutable, except for members computed on first use."""
 
     run: str
-    index: Index
+    index: ScriptIndex
     profiles: Profiles
-    rekeyed: bool
-    """The run was recorded under other profiles than today's."""
+    is_rekeyed: bool
+    """True if the run was recorded under other profiles than the current ones."""
 
-    over_http2: Mapping[str, bool]
-    """The authorities that were asked, and whether any request came over HTTP/2."""
+    http2_by_authority: Mapping[str, bool]
+    """The authorities of all recorded requests, and whether any request to them used HTTP/2."""
 
-    _making: Lock = field(init=False, repr=False, default_factory=Lock)
+    _finder_lock: Lock = field(init=False, repr=False, default_factory=Lock)
 
     @cached_property
     def digest(self) -> str:
-        """Which exchanges these are. Equal digests have equal positions."""
-        told = "\n".join(entry.id for entry in self.index.entries)
-        return hashlib.sha256(told.encode()).hexdigest()
+        """The digest of the exchange ids. Positions are interchangeable between recordings of equal digest."""
+        ids = "\n".join(entry.id for entry in self.index.entries)
+        return hashlib.sha256(ids.encode()).hexdigest()
 
-    def fork_step(self, edited: int) -> int:
-        """The last step that a fork can answer whose agent is told something else at the `edited` step: that one, what ran
-        beside it, and tools that were asked before the next model was. Otherwise a tool that was asked for along with
-        the edited one would be beyond the record, and blocked."""
+    def fork_step(self, edited_step: int) -> int:
+        """The last step that a fork should answer from the record when the answer at `edited_step` changes.
+
+        It includes the steps that ran concurrently, and the tool calls before the next model call. Otherwise a tool call
+        that the same answer requested would be outside the record, and blocked.
+        """
         entries = self.index.entries
-        start = next((place for place, entry in enumerate(entries) if entry.step == edited), None)
+        start = next((place for place, entry in enumerate(entries) if entry.step == edited_step), None)
         if start is None:
-            return edited
-        brief, last = entries[start].brief, edited
+            return edited_step
+        brief, last = entries[start].brief, edited_step
         end = brief.started_at + (brief.ended_at or 0)
         for entry in islice(entries, start + 1, None):
-            if entry.brief.started_at >= end and _is_model(entry.brief):
+            if entry.brief.started_at >= end and _is_model_request(entry.brief):
                 break
             last = entry.step
         return last
 
     @property
-    def finder(self) -> Finder:
-        """Looks for the nearest recorded call. Made at the first miss, on whatever thread asks first: a right replay
-        never needs it."""
-        with self._making:
+    def finder(self) -> NearestCallFinder:
+        """The finder of nearest calls. It is built at the first miss, on the thread that needs it first."""
+        with self._finder_lock:
             return self._finder
 
     @cached_property
-    def _finder(self) -> Finder:
-        return Finder(self.index.entries, self._document)
+    def _finder(self) -> NearestCallFinder:
+        return NearestCallFinder(self.index.entries, self._comparison_document)
 
-    def _document(self, request: Request) -> Json:
-        return document(opening(request), self.profiles)
+    def _comparison_document(self, request: Request) -> Json:
+        return comparison_document(opening_request(request), self.profiles)
 
 
-def _is_model(one: Brief) -> bool:
-    request = Request(method=one.method, url=one.url, http_version=one.http_version, headers=one.headers)
-    return route_of(request).kind == "model"
+def _is_model_request(brief: ExchangeSummary) -> bool:
+    request = Request(method=brief.method, url=brief.url, http_version=brief.http_version, headers=brief.headers)
+    return route_request(request).kind == "model"
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
-    """Make what stays without a collector that looks for garbage in it again and again: that is a third of the time."""
+def pause_gc() -> Iterator[None]:
+    """Build long-lived objects without garbage collection, which would take a third of the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -90,59 +91,65 @@ def undisturbed() -> Iterator[None]:
             gc.enable()
 
 
-@undisturbed()
-def recording(bundle: Bundle, profiles: Profiles, *, from_step: int = 1, until_step: int | None = None) -> Recording:
-    """Make a run ready. Exchanges before a step may be left out, where an agent goes on from there; and those after one,
-    where it is to go its own way from there."""
-    rekeyed = bundle.profiles != profiles.digest
+@pause_gc()
+def build_recording(
+    bundle: Bundle, profiles: Profiles, *, from_step: int = 1, until_step: int | None = None
+) -> Recording:
+    """Key and index the exchanges of a run, from `from_step` to `until_step`."""
+    is_rekeyed = bundle.profiles != profiles.digest
     entries = bundle.entries
-    briefs = entries.briefs() if isinstance(entries, StoredRun) else map(brief, entries)
+    briefs = entries.summaries() if isinstance(entries, StoredRun) else map(summarize_exchange, entries)
     ordered = sorted(briefs, key=lambda one: (one.started_at, one.id))
     gaps = {
         gap.exchange: f"part of {'it' if gap.exchange else 'its run'} could not be recorded ({gap.reason})"
         for gap in bundle.gaps
     }
-    make = partial(_recorded, profiles, rekeyed, profiles.told, gaps)
+    make = partial(_recorded_exchange, profiles, is_rekeyed, profiles.report_profiles, gaps)
     last = len(ordered) if until_step is None else until_step
     steps = [make(step, one) for step, one in enumerate(ordered, 1) if from_step <= step <= last]
     return Recording(
         run=str(bundle.run["id"]),
-        index=index(steps),
+        index=build_index(steps),
         profiles=profiles,
-        rekeyed=rekeyed,
-        over_http2=_over_http2(ordered),
+        is_rekeyed=is_rekeyed,
+        http2_by_authority=_http2_by_authority(ordered),
     )
 
 
-def _recorded(
-    profiles: Profiles, rekeyed: bool, told: frozenset[str], gaps: Mapping[str | None, str], step: int, one: Brief
+def _recorded_exchange(
+    profiles: Profiles,
+    is_rekeyed: bool,
+    telemetry_profiles: frozenset[str],
+    gaps: Mapping[str | None, str],
+    step: int,
+    brief: ExchangeSummary,
 ) -> RecordedExchange:
-    # A WebSocket is found by its opening; its own key is of all that was said over it.
-    if one.key is None or rekeyed or one.spoken:
-        key, profile = _keyed(opening(one.exchange().request), profiles)
+    # A WebSocket is matched by its opening request, whereas its recorded key covers all of its messages.
+    if brief.key is None or is_rekeyed or brief.has_client_messages:
+        key, profile = _key_and_profile(opening_request(brief.load_exchange().request), profiles)
     else:
-        key, profile = one.key, one.profile or ""
+        key, profile = brief.key, brief.profile or ""
     return RecordedExchange(
         step=step,
         key=key,
-        raw=raw_digest_of(one.method, one.url, one.headers, one.body),
-        brief=one,
-        actor=one.actor,
-        recorded_key=one.key,
-        gap=gaps.get(one.id),
-        loose=gaps.get(None),
-        told=profile in told,
+        raw=raw_digest_of_parts(brief.method, brief.url, brief.headers, brief.body_digest),
+        brief=brief,
+        actor=brief.actor,
+        recorded_key=brief.key,
+        gap=gaps.get(brief.id),
+        run_gap=gaps.get(None),
+        is_telemetry=profile in telemetry_profiles,
     )
 
 
-def _keyed(request: Request, profiles: Profiles) -> tuple[str, str]:
-    made = keyed(request, profiles)
-    return made.key, made.profile
+def _key_and_profile(request: Request, profiles: Profiles) -> tuple[str, str]:
+    result = make_key(request, profiles)
+    return result.key, result.profile
 
 
-def _over_http2(briefs: Iterable[Brief]) -> dict[str, bool]:
+def _http2_by_authority(briefs: Iterable[ExchangeSummary]) -> dict[str, bool]:
     found: dict[str, bool] = {}
-    for one in briefs:
-        authority, _, _ = target(one.url)
-        found[authority] = found.get(authority, False) or one.http_version.startswith("HTTP/2")
+    for brief in briefs:
+        authority, _, _ = split_url(brief.url)
+        found[authority] = found.get(authority, False) or brief.http_version.startswith("HTTP/2")
     return found

@@ -1,84 +1,97 @@
-"""The options of a replay beyond the record, in JSON (overrides, a fork): from a file, over REST, or from a command line.
+"""Apply the options requested for a replay, as JSON from a file, over REST, or from a command line: overrides, a fork.
 
     {"overrides": [{"step": 2, "text": "…"}, …], "fork": {"at": 3, "effects": ["block"], "allow": ["POST tickets.example.com"]}}
 
-With `"options": {"on_miss": "live", "after_last": …, "pace": …, "allow_unused": …, "allowed_hosts": […]}` it answers so.
-`at` of null is the last step. What is wished for is told in the report, so that whoever takes over a replay knows it.
+`"options": {"on_miss": "live", "after_last": …, "pace": …, "allow_unused": …, "allowed_hosts": […]}` sets further options.
+`at` of null means the last step. The report repeats the requested options for a process that takes over the replay.
 """
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from calls.effects import BadRule, effects
+from calls.effects import BadRule, parse_effects
 from calls.keys.profile import Profiles
 from calls.model import Json
-from calls.overrides.overrides import BadOverride, cleaned, listed
-from replay.forks.fork import BadFork, ForkOptions, forked
-from replay.overrides.prepare import prepared
-from replay.pacing import parse as pace
-from replay.replays import Source, Unusable
-from replay.session import Options
+from calls.overrides.overrides import BadOverride, clean_entries, read_overrides
+from replay.forks.fork import BadFork, ForkOptions, prepare_fork
+from replay.overrides.prepare import prepare_overrides
+from replay.pacing import parse_pace as pace
+from replay.replays import ReplaySource, UnusableRecording
+from replay.session import ReplayOptions
 from store.bundle.bundle import Bundle
 
-type Wishes = Mapping[str, Any]
+type RequestedOptions = Mapping[str, Any]
 
 
-def dressed(
-    source: Source, wishes: Wishes, options: Options, profiles: Profiles, clean: Callable[[str], str]
-) -> Source:
-    """The recording as it is wished for. Raises Unusable where that cannot be. `clean` takes secrets out of a text."""
-    entries, fork = cleaned(wishes.get("overrides") or [], clean), wishes.get("fork")
+def source_as_requested(
+    source: ReplaySource,
+    requested: RequestedOptions,
+    options: ReplayOptions,
+    profiles: Profiles,
+    redact: Callable[[str], str],
+) -> ReplaySource:
+    """Apply the requested overrides or fork to a recording. `redact` removes secrets from a text.
+
+    Raises UnusableRecording.
+    """
+    entries, fork = clean_entries(requested.get("overrides") or [], redact), requested.get("fork")
     options = source.options or options
     if not entries and fork is None:
         return source
     try:
-        overrides = listed(entries, wishes.get("lines") or ())
+        overrides = read_overrides(entries, requested.get("lines") or ())
         if fork is None:
-            bundle, editor = prepared(source.bundle, overrides, profiles)
-            more: dict[str, Any] = {"edits": editor, "beyond": editor}
+            bundle, editor = prepare_overrides(source.bundle, overrides, profiles)
+            more: dict[str, Any] = {"edit_hook": editor, "miss_hook": editor}
         else:
-            wanted = ForkOptions(at=fork.get("at"), effects=effects(fork.get("effects") or (), fork.get("allow") or ()))
-            bundle, more = forked(source.bundle, overrides, profiles, wanted, fork=source.replay)
+            fork_options = ForkOptions(
+                at=fork.get("at"), effects=parse_effects(fork.get("effects") or (), fork.get("allow") or ())
+            )
+            bundle, more = prepare_fork(source.bundle, overrides, profiles, fork_options, fork=source.replay)
     except (BadOverride, BadRule, BadFork) as why:
-        raise Unusable(str(why)) from why
-    more["wishes"] = {**wishes, "overrides": entries, "fork": fork}
+        raise UnusableRecording(str(why)) from why
+    more["requested"] = {**requested, "overrides": entries, "fork": fork}
     return replace(source, bundle=bundle, options=replace(options, **more))
 
 
-def unfit(bundle: Bundle, wishes: Wishes, profiles: Profiles, clean: Callable[[str], str], name: str) -> str | None:
-    """Why a replay of this recording cannot be as it is wished for; None where it can. The store server asks it
-    (`checks` in store/__main__.py) before anybody waits for an answer."""
+def rejection_reason(
+    bundle: Bundle, requested: RequestedOptions, profiles: Profiles, redact: Callable[[str], str], name: str
+) -> str | None:
+    """A sentence that says why the requested options cannot be applied; None if they can.
+
+    The store server checks this when a replay is created.
+    """
     try:
-        dressed(Source(replay=name, bundle=bundle), wishes, Options(), profiles, clean)
-    except Unusable as why:
+        source_as_requested(ReplaySource(replay=name, bundle=bundle), requested, ReplayOptions(), profiles, redact)
+    except UnusableRecording as why:
         return str(why)
     return None
 
 
-def served(options: Options, wishes: Wishes) -> Options:
-    """How a replay that somebody made over REST answers: from the record alone, but for what was wished for."""
-    asked = wishes.get("options") or {}
-    allowed = frozenset(asked.get("allowed_hosts", ()))
+def options_as_requested(options: ReplayOptions, requested: RequestedOptions) -> ReplayOptions:
+    """The options of a replay created over REST: it never goes live unless that was requested."""
+    wanted = requested.get("options") or {}
+    allowed = frozenset(wanted.get("allowed_hosts", ()))
     return replace(
         options,
-        on_miss="fail" if asked.get("on_miss", "fail") == "fail" else "live",
-        after_last=asked.get("after_last", options.after_last),
-        pace=pace(asked["pace"]) if "pace" in asked else options.pace,
-        allow_unused=asked.get("allow_unused", options.allow_unused),
-        own_mode=lambda host: "passthrough" if covers(allowed, host) else options.own_mode(host),
-        wishes=wishes,
+        on_miss="fail" if wanted.get("on_miss", "fail") == "fail" else "live",
+        after_last=wanted.get("after_last", options.after_last),
+        pace=pace(wanted["pace"]) if "pace" in wanted else options.pace,
+        allow_unused=wanted.get("allow_unused", options.allow_unused),
+        own_mode=lambda host: "passthrough" if is_host_listed(allowed, host) else options.own_mode(host),
+        requested=requested,
     )
 
 
-def covers(hosts: Collection[str], host: str) -> bool:
-    """Whether a host is one of these, by its name or as one below a `*.name`."""
+def is_host_listed(hosts: Collection[str], host: str) -> bool:
+    """Whether a host is listed by name or by a `*.` wildcard."""
     host = host.lower()
     above = (f"*.{host.split('.', cut)[-1]}" for cut in range(1, host.count(".") + 1))
     return any(name in hosts for name in (host, *above))
 
 
-def wished(report: Mapping[str, Json]) -> Wishes:
-    """What was wished for of a replay, as its report tells it."""
-    told = report.get("wishes")
-    return told if isinstance(told, Mapping) else {}
+def requested_in_report(report: Mapping[str, Json]) -> RequestedOptions:
+    """The requested options that a report repeats; empty if there are none."""
+    requested = report.get("wishes")
+    return requested if isinstance(requested, Mapping) else {}

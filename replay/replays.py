@@ -1,8 +1,8 @@
-"""Choose the recording that answers a request, and answer it: what a worker uses instead of every upstream.
+"""Choose the recording that answers a request, and answer from it in place of the upstream.
 
-A process that was started with one recording answers everything from it, whatever run is named. With several, and with
-none (then recordings come from the store), the run that our own credentials or header name selects; ids that an agent
-sends for purposes of its own never do. Each replay has a position and a report of its own.
+A process started with one recording answers every request from it, whatever run the request names. With several
+recordings, or with none (recordings are then loaded from the store), the run is the one in Playhead's own credentials or
+header; ids that an agent sends for its own purposes never select a run. Each replay has its own position and report.
 """
 
 import asyncio
@@ -12,85 +12,87 @@ from functools import partial
 
 from calls.keys.profile import Profiles
 from calls.model import Json, Request
-from calls.redaction.redactor import Redactor, all_of
+from calls.redaction.redactor import Redactor, redact_whole_body
 from replay.answer import Answer
 from replay.misses import explain, miss
-from replay.recording import recording
-from replay.session import Options, Rest, Session
-from replay.websocket.session import redacting
+from replay.recording import build_recording
+from replay.session import ReplayOptions, Session, SuspendedSession
+from replay.websocket.session import with_redaction
 from store.bundle.bundle import Bundle
 
 _HEAVY = 256 << 10
 
-EARLY = 256
-"""Connections, refused before a replay is loaded, that are kept for its report."""
+EARLY_REFUSALS_LISTED = 256
+"""Maximum number of connections refused before their replay is loaded that are kept for its report."""
 
-RESTS_AFTER = 600.0
-"""Seconds without a request after which a replay that can be loaded again gives its memory back."""
+SUSPEND_AFTER = 600.0
+"""Seconds without a request after which a replay that can be loaded again is removed from memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """A recording that the process was started with."""
+class ReplaySource:
+    """A recording to replay."""
 
     replay: str
-    """The id of its replay."""
+    """The id of the replay."""
 
     bundle: Bundle
-    options: Options | None = None
-    """Its own, where they are not those of the process."""
+    options: ReplayOptions | None = None
+    """Options of this replay that replace those of the process."""
 
 
-type Load = Callable[[str], Awaitable[Source | None]]
-"""The recording of a run or of a replay, by its id; None where there is none. Raises Unusable."""
+type LoadSource = Callable[[str], Awaitable[ReplaySource | None]]
+"""Loads the recording of a run or replay by its id; returns None if there is none. Raises UnusableRecording."""
 
 
-class Unusable(ValueError):
-    """A recording cannot answer in the way that was wished for; the message says why."""
+class UnusableRecording(ValueError):
+    """A recording cannot be replayed with the requested options; the message says why."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Replays:
-    """The replays of one worker. Answers instead of the network (`Answerer` in proxy/wire/config.py)."""
+    """The replays of one worker (implements `Answerer` in proxy/wire/engine.py)."""
 
     redactor: Redactor
     profiles: Profiles
-    options: Options
-    load: Load | None = None
-    """Where recordings come from when the process was started with none."""
+    options: ReplayOptions
+    load: LoadSource | None = None
+    """Loads recordings that the process was not started with."""
 
-    given: tuple[str, ...] = ()
-    """Of what `load` finds, that which the process was started with. A single one answers everything; each begins anew when
-    it has ended."""
+    startup_recordings: tuple[str, ...] = ()
+    """Names of recordings that the process was started with and that `load` finds.
 
-    changed: Callable[[str], None]
-    """Called with a replay's id after each change of its report: often, so it should do little."""
+    A single one answers every request. A replay that has ended starts again at the next request.
+    """
 
-    begin: Callable[[str, dict[str, Json]], bool] = lambda _replay, _report: True
-    """Called with a replay's id before its first answer: whether it may begin, or another worker had begun it."""
+    on_change: Callable[[str], None]
+    """Called with the id of a replay after each change of its report. It is called often and must return quickly."""
+
+    may_begin: Callable[[str, dict[str, Json]], bool] = lambda _replay, _report: True
+    """Called with the id and report of a replay before its first answer; False if another worker began the replay."""
 
     run_mode: Callable[[str], str | None] = lambda _run: None
-    """The mode that a run was given: one in `replay` never goes live."""
+    """The mode of a run, if it has its own. Requests of a run in mode `replay` never go live."""
 
     now: Callable[[], float] = lambda: 0.0
-    """A clock that does not go back, in seconds."""
+    """A monotonic clock, in seconds."""
 
     _sessions: dict[str, Session] = field(init=False, default_factory=dict)
     _by_run: dict[str, Session] = field(init=False, default_factory=dict)
-    _only: Session | None = field(init=False, default=None)
-    _resting: dict[str, Rest] = field(init=False, default_factory=dict)
-    _spoken: dict[str, bool] = field(init=False, default_factory=dict)
+    _single_session: Session | None = field(init=False, default=None)
+    _suspended: dict[str, SuspendedSession] = field(init=False, default_factory=dict)
+    _http2_by_authority: dict[str, bool] = field(init=False, default_factory=dict)
     _loading: dict[str, asyncio.Event] = field(init=False, default_factory=dict)
-    _early: list[tuple[str, str, str]] = field(init=False, default_factory=list)
-    """Connections that were refused before their replay was loaded: run, destination and reason."""
+    _early_refusals: list[tuple[str, str, str]] = field(init=False, default_factory=list)
+    """Run, destination and reason of connections refused before their replay was loaded."""
 
-    async def start(self, sources: Iterable[Source]) -> None:
-        """Make ready what the process was started with."""
+    async def start(self, sources: Iterable[ReplaySource]) -> None:
+        """Open the recordings that the process was started with."""
         for source in sources:
-            session = await self._open(source)
+            session = await self._open_session(source)
             self._by_run.setdefault(session.recording.run, session)
         sessions = list(self._sessions.values())
-        self._only = sessions[0] if len(sessions) == 1 and not self.given else None
+        self._single_session = sessions[0] if len(sessions) == 1 and not self.startup_recordings else None
 
     async def answer(
         self,
@@ -100,94 +102,96 @@ class Replays:
         owner: str,  # noqa: ARG002 - an owner selects nothing
         actor: str | None = None,
     ) -> Answer | None:
-        """Answer a raw request. `run` is what our own credentials or header name. None: it goes live."""
-        strict = run is not None and self.run_mode(run) == "replay"
+        """Answer a raw request; None if it goes live. `run` is the run in Playhead's own credentials or header."""
+        never_live = run is not None and self.run_mode(run) == "replay"
         try:
-            session = self._only or await self._named(self._meant(run))
-        except Unusable as why:
-            return miss.answer(explain.unusable(run, str(why)))
+            session = self._single_session or await self._session_for(self._recording_name(run))
+        except UnusableRecording as why:
+            return miss.miss_answer(explain.unusable_recording_miss(run, str(why)))
         if session is None:
-            return self._unknown(run, strict=strict)
-        self._asked(session)
+            return self._unknown_run_answer(run, never_live=never_live)
+        self._note_request(session)
         try:
             if len(request.body.data) > _HEAVY:
-                request = await asyncio.to_thread(redacted, request, self.redactor)
+                request = await asyncio.to_thread(redact_request, request, self.redactor)
             else:
-                request = redacted(request, self.redactor)
+                request = redact_request(request, self.redactor)
         except asyncio.CancelledError:
             session.note_unseen_request()
             raise
-        return redacting(await session.answer(request, actor, strict=strict), request, self.redactor)
+        return with_redaction(await session.answer(request, actor, never_live=never_live), request, self.redactor)
 
     def note_passed_request(self, *, run: str | None) -> None:
-        """A request went to its upstream, because the mode of its host wants it so. It is counted where it belongs."""
-        if session := self._open_for(run):
+        """Count a request that went to its upstream because of the mode of its host."""
+        if session := self._loaded_session(run):
             session.note_passed_request()
 
     def note_unseen_request(self, *, run: str | None, large: bool = False) -> None:
-        """A request broke off, or was too large to be looked up: no replay is right that forgets it."""
-        if session := self._open_for(run):
+        """Count as missed a request that broke off or was too large to be looked up."""
+        if session := self._loaded_session(run):
             session.note_unseen_request(large=large)
 
     def note_refused_connection(self, destination: str, reason: str, *, run: str | None) -> None:
-        """A captured connection was refused: no replay is right that forgets it."""
-        if session := self._open_for(run):
-            session.refuse_connection(destination, reason)
-        elif run is not None and len(self._early) < EARLY:
-            self._early.append((run, destination, reason))
+        """Report a captured connection that was refused."""
+        if session := self._loaded_session(run):
+            session.note_refused_connection(destination, reason)
+        elif run is not None and len(self._early_refusals) < EARLY_REFUSALS_LISTED:
+            self._early_refusals.append((run, destination, reason))
 
-    def _open_for(self, run: str | None) -> Session | None:
-        meant = self._meant(run) or ""
-        return self._only or self._sessions.get(meant) or self._by_run.get(meant)
+    def _loaded_session(self, run: str | None) -> Session | None:
+        name = self._recording_name(run) or ""
+        return self._single_session or self._sessions.get(name) or self._by_run.get(name)
 
     def report(self, replay: str) -> dict[str, Json]:
-        """The report of a replay, so far."""
-        return self._resting[replay].report if replay in self._resting else self._sessions[replay].report()
+        """The current report of a replay."""
+        return self._suspended[replay].report if replay in self._suspended else self._sessions[replay].report()
 
     def reports(self) -> list[dict[str, Json]]:
-        """The reports of all replays, so far."""
-        return [self.report(replay) for replay in (*self._resting, *self._sessions)]
+        """The current reports of all replays."""
+        return [self.report(replay) for replay in (*self._suspended, *self._sessions)]
 
-    def loaded(self, replay: str) -> bool:
-        """Whether it can answer at once."""
+    def is_loaded(self, replay: str) -> bool:
+        """Whether a replay is in memory."""
         return replay in self._sessions
 
     def end(self, replay: str) -> dict[str, Json]:
-        """Forget a replay. Who names it next begins another one. Its last report."""
+        """Remove a replay and return its last report. The next request that names it starts a new one."""
         session = self._sessions.pop(replay)
-        # What is still being answered belongs to nobody.
-        session.changed = lambda _replay: None
+        # Answers still in progress no longer change a report.
+        session.on_change = lambda _replay: None
         return session.report()
 
-    def idle(self, replay: str) -> float:
-        """Seconds since a replay was asked something; none where it is not loaded."""
+    def idle_seconds(self, replay: str) -> float:
+        """Seconds since the last request to a replay; 0 if it is not loaded."""
         session = self._sessions.get(replay)
-        return 0.0 if session is None else self.now() - session.asked_at
+        return 0.0 if session is None else self.now() - session.last_request_at
 
-    def rest(self) -> None:
-        """Keep of replays that nobody asks only where they stand. What the process was started with stays."""
-        given = {session.id for session in self._by_run.values()}
+    def suspend_idle(self) -> None:
+        """Reduce idle replays to their state. Recordings that the process was started with stay loaded."""
+        kept = {session.id for session in self._by_run.values()}
         for replay, session in list(self._sessions.items()):
-            # What is recorded beside it ends with its run.
+            # An auto session ends with its run.
             if (
                 session.options.candidate is None
-                and not session.streaming
-                and replay not in given
-                and self.now() - session.asked_at >= RESTS_AFTER
+                and not session.has_open_stream
+                and replay not in kept
+                and self.now() - session.last_request_at >= SUSPEND_AFTER
             ):
-                self._resting[replay] = session.rest()
+                self._suspended[replay] = session.suspend()
                 del self._sessions[replay]
 
-    def _asked(self, session: Session) -> None:
-        session.asked_at = self.now()
-        if not session.begun and not self.begin(session.id, session.report()):
-            session.interrupted = True
+    def _note_request(self, session: Session) -> None:
+        session.last_request_at = self.now()
+        if not session.has_begun and not self.may_begin(session.id, session.report()):
+            session.is_interrupted = True
 
     def recorded_protocols(self, authority: str) -> tuple[str, ...] | None:
-        """What to offer a client that connects to this host and port: HTTP/2 only where it was spoken when recorded.
-        None for a host that was not recorded."""
+        """The ALPN protocols to offer the clients of an authority; None if it was not recorded.
+
+        HTTP/2 is offered only if the recorded client used it.
+        """
         name = authority.lower().removesuffix(":443")
-        match self._spoken.get(name):
+        match self._http2_by_authority.get(name):
             case None:
                 return None
             case True:
@@ -195,15 +199,15 @@ class Replays:
             case False:
                 return ("http/1.1",)
 
-    def _meant(self, run: str | None) -> str | None:
-        """Which recording a request is for that names this run."""
-        return self.given[0] if len(self.given) == 1 and not self._by_run else run
+    def _recording_name(self, run: str | None) -> str | None:
+        """The recording that answers a request with this run."""
+        return self.startup_recordings[0] if len(self.startup_recordings) == 1 and not self._by_run else run
 
     def _may_load(self, run: str) -> bool:
-        return run in self.given or not (self.given or self._by_run)
+        return run in self.startup_recordings or not (self.startup_recordings or self._by_run)
 
-    async def _named(self, run: str | None) -> Session | None:
-        """The replay of this name, loaded at its first request: once, however many come at the same time."""
+    async def _session_for(self, run: str | None) -> Session | None:
+        """Return the replay of this name. The first request loads it; concurrent requests wait for that."""
         if run is None:
             return None
         while (
@@ -211,55 +215,55 @@ class Replays:
         ):
             if waiting := self._loading.get(run):
                 await waiting.wait()
-            elif not await self._loaded(run, self.load):
+            elif not await self._load_session(run, self.load):
                 return None
         return session
 
-    async def _loaded(self, run: str, load: Load) -> bool:
+    async def _load_session(self, run: str, load: LoadSource) -> bool:
         arrived = self._loading[run] = asyncio.Event()
         try:
             source = await load(run)
             if source is not None:
-                await self._open(source)
+                await self._open_session(source)
             return source is not None
         finally:
             del self._loading[run]
             arrived.set()
 
-    async def _open(self, source: Source) -> Session:
-        """Keys and digests are made on a thread: a long recording takes a while."""
+    async def _open_session(self, source: ReplaySource) -> Session:
         replay, options = source.replay, source.options or self.options
         if replay in self._sessions:
             raise ValueError(f"two recordings were given for {replay}: each replay has one; leave one of them out")
         first, last = options.from_step, options.until_step
-        ready = partial(recording, source.bundle, self.profiles, from_step=first, until_step=last)
-        session = Session(replay, await asyncio.to_thread(ready), options, self.changed)
-        for name, http2 in session.recording.over_http2.items():
-            self._spoken[name] = http2 or self._spoken.get(name, False)
-        if (rest := self._resting.pop(replay, None)) is not None:
-            session.go_on(rest)
-        session.asked_at = self.now()
+        # Computing the keys of a long recording takes a while, so it is done on a thread.
+        build = partial(build_recording, source.bundle, self.profiles, from_step=first, until_step=last)
+        session = Session(replay, await asyncio.to_thread(build), options, self.on_change)
+        for name, http2 in session.recording.http2_by_authority.items():
+            self._http2_by_authority[name] = http2 or self._http2_by_authority.get(name, False)
+        if (suspended := self._suspended.pop(replay, None)) is not None:
+            session.resume(suspended)
+        session.last_request_at = self.now()
         self._sessions[replay] = session
-        for run, destination, reason in self._early:
+        for run, destination, reason in self._early_refusals:
             if run in (replay, session.recording.run):
-                session.refuse_connection(destination, reason)
-        self._early = [one for one in self._early if one[0] not in (replay, session.recording.run)]
+                session.note_refused_connection(destination, reason)
+        self._early_refusals = [one for one in self._early_refusals if one[0] not in (replay, session.recording.run)]
         return session
 
-    def _unknown(self, run: str | None, *, strict: bool) -> Answer | None:
-        if self.options.on_miss == "live" and not strict:
+    def _unknown_run_answer(self, run: str | None, *, never_live: bool) -> Answer | None:
+        if self.options.on_miss == "live" and not never_live:
             return None
-        return miss.answer(explain.unknown_run(run, (*self._by_run, *self.given)))
+        return miss.miss_answer(explain.unknown_run_miss(run, (*self._by_run, *self.startup_recordings)))
 
 
-def redacted(request: Request, redactor: Redactor) -> Request:
-    """The request as the recorder would have kept it: a secret never reaches a message, and keys agree."""
-    head = redactor.head(request.method, request.url, request.headers)
+def redact_request(request: Request, redactor: Redactor) -> Request:
+    """Redact a request as the recorder does, so that keys match and no secret gets into a message."""
+    head = redactor.redact_request_head(request.method, request.url, request.headers)
     body = request.body
-    if body.data and not (head.plain and redactor.is_clean(body.data)):
-        data, _, reencoded = all_of(head.body(), body.data)
+    if body.data and not (head.is_plain and redactor.is_clean(body.data)):
+        data, _, reencoded = redact_whole_body(head.new_body_redactor(), body.data)
         body = body if data == body.data else replace(body, data=data, reencoded=reencoded)
-    # Not by `replace`, which takes three times as long.
+    # `replace` would take three times as long.
     return Request(
         method=request.method,
         url=head.url,

@@ -1,4 +1,4 @@
-"""The report of a replay: as JSON, and in a few lines for a person."""
+"""Build the report of a replay, as JSON and as a few lines of text."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,102 +7,102 @@ from itertools import chain, repeat
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Literal
 
-from calls.keys.divergence import readable
+from calls.keys.divergence import shorten_pointer
 from calls.model import Json
-from replay.answer import Tier
+from replay.answer import MatchTier
 
 if TYPE_CHECKING:
     from replay.script import ScriptMatch
 
 type Verdict = Literal["right", "diverged", "unknown"]
 
-LISTED = 50
-"""Misses, left-over recordings and text lines that are listed. The counts are always whole."""
+REPORT_LISTED = 50
+"""Maximum number of misses, unused exchanges and refused destinations that a report lists. Counts are always complete."""
 
-DRIFTS = 1000
+DRIFTS_LISTED = 1000
 
 
 @dataclass(slots=True)
 class Tally:
-    """What happened in a replay so far."""
+    """The counts of a replay."""
 
     served: int = 0
     missed: int = 0
     live: int = 0
     edited: int = 0
-    edited_at: int | None = None
-    """The step that was last answered otherwise than it was recorded."""
+    last_edited_step: int | None = None
+    """The last step that got an edited answer."""
 
     allowed: int = 0
-    """Requests to hosts that may be asked for real. They are no part of the replay."""
+    """Requests to hosts whose mode is `passthrough`. They are not part of the replay."""
 
     ambiguous: int = 0
     strict: int = 0
-    """Of those served: the request was the recorded one in all that it said."""
+    """Requests among those served that equal the recorded ones in everything they say."""
 
-    again: int = 0
-    """Answers that were given a second time, because the policy lets them."""
+    repeated: int = 0
+    """Answers given again because the policy allows it."""
 
     reframed: int = 0
     drifted: int = 0
     drift: list[Json] = field(default_factory=list)
-    """[{call, pointers}] of the first `DRIFTS` answers that drifted."""
+    """`{call, pointers}` of the first `DRIFTS_LISTED` requests that drifted."""
 
     answered_by: list[Json] = field(default_factory=list)
-    """Ids of the exchanges that answered, where a report is to name them."""
+    """Ids of the exchanges that answered, if the report lists them."""
 
     misses: list[Json] = field(default_factory=list)
-    """The first `LISTED` requests that were missed or went live."""
+    """The first `REPORT_LISTED` requests that were missed or went live."""
 
     refused: int = 0
     """Connections that were neither TLS nor HTTP, or could not be answered for another reason."""
 
     refusals: dict[tuple[str, str], int] = field(default_factory=dict)
-    """How many, by destination and reason; the first `LISTED` of them."""
+    """Number of refused connections by destination and reason, for the first `REPORT_LISTED` of these."""
 
-    def refuse_connection(self, destination: str, reason: str) -> None:
-        """A connection of the command was refused: without it the replay may have gone another way."""
+    def add_refused_connection(self, destination: str, reason: str) -> None:
+        """Count a refused connection of the command. Without it, the command may have behaved differently."""
         self.refused += 1
         about = destination, reason
-        if about in self.refusals or len(self.refusals) < LISTED:
+        if about in self.refusals or len(self.refusals) < REPORT_LISTED:
             self.refusals[about] = self.refusals.get(about, 0) + 1
 
-    def hit(self, taken: "ScriptMatch", tier: Tier, *, reframed: bool) -> None:
-        """A request was answered from the recording."""
+    def add_hit(self, match: "ScriptMatch", tier: MatchTier, *, reframed: bool) -> None:
+        """Count a request answered from the recording."""
         self.served += 1
         self.strict += tier == "strict"
-        self.ambiguous += taken.ambiguous
-        self.again += taken.again
+        self.ambiguous += match.is_ambiguous
+        self.repeated += match.is_repeat
         self.reframed += reframed
 
-    def not_hit(self, tier: Tier) -> None:
-        """What was counted as served was not served to its end."""
+    def remove_hit(self, tier: MatchTier) -> None:
+        """Take back a hit that was not served to its end."""
         self.served -= 1
         self.strict -= tier == "strict"
 
-    def differed(self, call: str, pointers: Sequence[str]) -> None:
-        """It differed from the recorded one outside its key, at these places."""
+    def add_drift(self, call: str, pointers: Sequence[str]) -> None:
+        """Count an answered request that differs from the recorded one outside its key, at these places."""
         self.drifted += 1
-        if len(self.drift) < DRIFTS:
-            self.drift.append({"call": call, "pointers": list(map(readable, pointers))})
+        if len(self.drift) < DRIFTS_LISTED:
+            self.drift.append({"call": call, "pointers": list(map(shorten_pointer, pointers))})
 
-    def miss(self, noted: Json, *, live: bool = False) -> None:
-        """A request was not answered from the recording."""
+    def add_miss(self, entry: Json, *, live: bool = False) -> None:
+        """Count a request that was not answered from the recording."""
         self.live += live
         self.missed += not live
-        if len(self.misses) < LISTED:
-            self.misses.append(noted)
+        if len(self.misses) < REPORT_LISTED:
+            self.misses.append(entry)
 
 
 def verdict(tally: Tally, unused: int, *, allow_unused: bool) -> Verdict:
-    """Right: everything was served from the recording, nothing is left over and no connection was refused. Unknown: nothing
-    was asked at all."""
+    """`right` if everything was answered from the recording, nothing is unused and no connection was refused; `unknown` if
+    there was no request."""
     if tally.missed or tally.live or tally.refused or (unused and not allow_unused):
         return "diverged"
     return "right" if tally.served or tally.edited else "unknown"
 
 
-def report(
+def build_report(
     tally: Tally,
     *,
     replay: str,
@@ -111,11 +111,14 @@ def report(
     left_over: list[Json],
     unused: int,
     allow_unused: bool,
-    unused_leads: bool = False,
+    is_unused_prefix: bool = False,
     is_first: bool = False,
 ) -> dict[str, Json]:
-    """The report of the contract, and what else a person wants to know. `unused_leads`: what is unused are its first steps.
-    `is_first`: the run is being recorded for the first time, so there is nothing that it could diverge from."""
+    """Build the JSON report.
+
+    `is_unused_prefix`: the unused exchanges are the first steps of the recording. `is_first`: the run is being recorded
+    for the first time, so it cannot diverge from anything.
+    """
     refusals = _refusals(tally)
     is_first = is_first and not (recorded or tally.missed or tally.refused)
     first: Json = tally.misses[0] if tally.misses and not is_first else _first_refusal(refusals)
@@ -127,7 +130,7 @@ def report(
         "served": tally.served,
         "missed": tally.missed,
         "unused": unused,
-        "unused_leads": unused_leads and unused > 0,
+        "unused_leads": is_unused_prefix and unused > 0,
         "live": tally.live,
         "edited": tally.edited,
         "ambiguous": tally.ambiguous,
@@ -138,7 +141,7 @@ def report(
         "allowed": tally.allowed,
         "strict": tally.strict,
         "semantic": tally.served - tally.strict,
-        "again": tally.again,
+        "again": tally.repeated,
         "reframed": tally.reframed,
         "drifted": tally.drifted,
         "misses": list(tally.misses),
@@ -159,7 +162,7 @@ def _refusals(tally: Tally) -> list[dict[str, Json]]:
 
 
 def _first_refusal(refusals: Sequence[Mapping[str, Json]]) -> dict[str, Json] | None:
-    """The first connection that was refused, in the form of a miss."""
+    """The first refused connection, in the form of a miss."""
     if not refusals:
         return None
     destination = str(refusals[0]["destination"])
@@ -169,34 +172,37 @@ def _first_refusal(refusals: Sequence[Mapping[str, Json]]) -> dict[str, Json] | 
         "asked": destination,
         "detail": f"the connection to {destination} was refused: {refusals[0]['reason']}",
         "nearest": None,
-        "fix": f"if it may reach the real one in a replay: --allow-local {destination}",
+        "fix": f"if the command may connect there in a replay: --allow-local {destination}",
     }
 
 
-def interrupted(report: Mapping[str, Any]) -> dict[str, Any]:
-    """The report of a replay whose worker ended in the middle: which of its answers arrived, and what else would have been asked
-    for, nobody knows."""
+def interrupted_report(report: Mapping[str, Any]) -> dict[str, Any]:
+    """The report of a replay whose worker ended early, so that the arrived answers and the further requests are unknown."""
     verdict = "diverged" if report["missed"] or report["live"] or report.get("refused") else "unknown"
     return {**report, "verdict": verdict, "interrupted": True}
 
 
-def escaped(report: Mapping[str, Any]) -> dict[str, Any]:
-    """The report of a replay whose command may have opened connections past the proxy: then what it did there was done for real."""
+def report_with_escapes(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Add to a report the connections that bypassed the proxy. Any of them makes the replay diverge."""
     count = sum(one["count"] for one in report.get("connections", ()) if one["outcome"] == "escaped")
     return {**report, "escaped": count, **({"verdict": "diverged"} if count else {})}
 
 
-def lines(report: Mapping[str, Any], called: str | None = None) -> Iterator[str]:
-    """The report for a person, with what to do next. `called`: what they call the recording. What came over the wire is in
-    it as it came: a terminal must not get to see it so."""
-    called = called or str(report["run"])
+def report_lines(report: Mapping[str, Any], recording_name: str | None = None) -> Iterator[str]:
+    """The lines of the report as text, with what to do next. `recording_name` is the recording's name in commands.
+
+    The lines contain unescaped text from the wire: escape it before it goes to a terminal.
+    """
+    recording_name = recording_name or str(report["run"])
     yield f"playhead: {_headline(report)}"
-    yield f"          {_counts(report)}"
-    yield from _notes(report)
-    yield from _first(report)
-    yield from _refused(report)
-    yield from _left_over(report)
-    for word, fix in zip(chain(["next"], repeat("  or")), _next(report, called).split("; or "), strict=False):
+    yield f"          {_counts_line(report)}"
+    yield from _note_lines(report)
+    yield from _first_divergence_lines(report)
+    yield from _refusal_lines(report)
+    yield from _left_over_lines(report)
+    for word, fix in zip(
+        chain(["next"], repeat("  or")), _next_steps(report, recording_name).split("; or "), strict=False
+    ):
         if fix:
             yield f"          {word}: {fix}"
 
@@ -206,20 +212,20 @@ def _headline(report: Mapping[str, Any]) -> str:
     match report["verdict"]:
         case "right":
             if report.get("isolation") == "watched":
-                return f"replay of {run} was right, not isolated: no connection was seen to go past the proxy"
+                return f"replay of {run} was right, not isolated: no connection that bypassed the proxy was seen"
             if report.get("isolation", "captive") != "captive":
                 return f"replay of {run} was right, not isolated: what reached the proxy was answered, the rest is not known"
             return f"replay of {run} was right: every call was answered from the recording"
         case "diverged" if _only_escaped(report):
-            return f"replay of {run} DIVERGED: it went past the proxy, so what it did there was done for real"
+            return f"replay of {run} DIVERGED: connections bypassed the proxy and reached the real network"
         case "diverged":
             return f"replay of {run} DIVERGED from the recording"
         case _ if report.get("interrupted"):
-            return f"replay of {run} was interrupted: its proxy ended before it did, so nothing can be said"
+            return f"replay of {run} was interrupted: its proxy ended before the command did, so there is no verdict"
         case _ if report["live"]:
-            return f"{run} had no recording: its calls went out, to be recorded"
+            return f"{run} had no recording: its calls went live and were recorded"
         case _:
-            return f"replay of {run}: nothing was asked, so nothing can be said"
+            return f"replay of {run}: no request reached the proxy, so there is no verdict"
 
 
 def _only_escaped(report: Mapping[str, Any]) -> bool:
@@ -229,35 +235,35 @@ def _only_escaped(report: Mapping[str, Any]) -> bool:
     )
 
 
-def _counts(report: Mapping[str, Any]) -> str:
+def _counts_line(report: Mapping[str, Any]) -> str:
     shown = ["served", "missed", "live", "edited", "unused", "refused", "ambiguous", "allowed", "escaped"]
     always = {"served", "missed", "live", "unused"}
     counts = ", ".join(f"{report[name]} {name}" for name in shown if name in always or report.get(name))
     return f"{counts}; the recording has {report['recorded']}"
 
 
-def _notes(report: Mapping[str, Any]) -> Iterator[str]:
+def _note_lines(report: Mapping[str, Any]) -> Iterator[str]:
     if report.get("interrupted") and report["verdict"] == "diverged":
-        yield "          interrupted: its proxy ended before it did, so some of this may be for that alone"
+        yield "          interrupted: its proxy ended before the command did, which alone may explain some of this"
     if report["ambiguous"]:
-        yield "          ambiguous: equal requests were under way at once when recorded; which answer was whose is a guess"
+        yield "          ambiguous: equal requests overlapped in the recording, so their answers may be swapped"
     if report["reframed"]:
-        yield f"          reframed: {report['reframed']} answers were asked as a stream but recorded whole, or the reverse"
-    yield from idle(report)
+        yield f"          reframed: {report['reframed']} answers were requested as a stream but recorded whole, or the reverse"
+    yield from idle_override_lines(report)
     if report["drifted"]:
         counts = Counter(pointer for drift in report["drift"] for pointer in drift["pointers"])
         places = ", ".join(f"{pointer or 'the body'} ({count})" for pointer, count in counts.most_common(5))
         yield f"          drift: {report['drifted']} answered requests differ from the recorded ones outside their key: {places}"
 
 
-def idle(report: Mapping[str, Any]) -> Iterator[str]:
-    """The overrides by which nothing was answered."""
+def idle_override_lines(report: Mapping[str, Any]) -> Iterator[str]:
+    """The lines about overrides that were never used."""
     for one in report.get("overrides", ()):
         if not one["answered"]:
-            yield f"          override {one['override']} ({one['what']} at {one['where']}) was not met: nothing asked for it"
+            yield f"          override {one['override']} ({one['what']} at {one['where']}) was not used: no request matched it"
 
 
-def _first(report: Mapping[str, Any]) -> Iterator[str]:
+def _first_divergence_lines(report: Mapping[str, Any]) -> Iterator[str]:
     first = report["first_divergence"]
     if not first or first["reason"] in ("unused", "connection_refused"):
         return
@@ -271,7 +277,7 @@ def _first(report: Mapping[str, Any]) -> Iterator[str]:
         yield f"              + {_side(difference, 'now')}"
 
 
-def _refused(report: Mapping[str, Any]) -> Iterator[str]:
+def _refusal_lines(report: Mapping[str, Any]) -> Iterator[str]:
     refusals = report.get("refusals") or ()
     for one in refusals[:5]:
         times = f" ({one['count']} times)" if one["count"] > 1 else ""
@@ -284,7 +290,7 @@ def _side(difference: Mapping[str, Any], side: str) -> str:
     return "(absent)" if difference.get("only") not in (None, side) else repr(difference[side])
 
 
-def _left_over(report: Mapping[str, Any]) -> Iterator[str]:
+def _left_over_lines(report: Mapping[str, Any]) -> Iterator[str]:
     if report["allow_unused"] or report.get("interrupted"):
         return
     for entry in report["left_over"][:5]:
@@ -293,17 +299,17 @@ def _left_over(report: Mapping[str, Any]) -> Iterator[str]:
         yield f"          left over: and {report['unused'] - 5} more"
 
 
-def _next(report: Mapping[str, Any], called: str) -> str:
+def _next_steps(report: Mapping[str, Any], recording_name: str) -> str:
     first = report["first_divergence"]
     if report.get("interrupted") and (not first or first["reason"] == "unused"):
         return "run it again"
     if report["verdict"] == "unknown" and report["live"]:
         return ""
     if not report["served"] and (not first or first["reason"] == "unused"):
-        return "see whether its requests reach the proxy: playhead doctor -- CMD"
+        return "check whether its requests reach the proxy: playhead doctor -- CMD"
     if not first:
         return ""
     if first["reason"] != "unused":
         return str(first["fix"])
-    again = f"playhead replay {quote(called)} --allow-unused -- CMD"
-    return f"if it may ask less than it did then: {again}; or record the run again: playhead record -- CMD"
+    again = f"playhead replay {quote(recording_name)} --allow-unused -- CMD"
+    return f"if it may send fewer requests than recorded: {again}; or record the run again: playhead record -- CMD"

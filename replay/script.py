@@ -1,12 +1,12 @@
 """Find the recorded exchange that answers a request: in recorded order for equal keys, in any order across keys.
 
 A request is looked up by the digest of its raw form first, which costs no parsing, and only then by its key. Among the
-recorded exchanges of one key those of the same raw form come first: they are the better answer, and two requests that
-differ outside their key do not trade answers because they came in another order.
+recorded exchanges of one key, those of the same raw form come first. They are the better answer, and requests that differ
+only outside their key do not swap answers when they arrive in another order.
 
-Branches of a run are kept apart by their actors. One that the recording knows by name gets only what was its own. Another
-one is paired with the actor whose exchange it was first given (agents make their names up anew), and gets what was that
-one's first. Who has no name gets first what was nobody's.
+Actors keep the branches of a run apart. An actor that occurs in the recording gets only its own exchanges. Any other actor
+is paired with the recorded actor of the first exchange it gets (agents generate new names in each run), and gets that
+actor's exchanges first. A request without an actor gets exchanges without an actor first.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,82 +15,82 @@ from itertools import pairwise
 from typing import Final, Literal
 
 from calls.model import Exchange, Request
-from store.bundle.exchange_summary import Brief
-from store.database.blobs import Corrupt
-from store.generations.build import lacking
+from store.bundle.exchange_summary import ExchangeSummary
+from store.database.blobs import CorruptData
+from store.generations.build import unreplayable_reason
 
 type Actor = str | None
 
-type Whose = tuple[Actor] | None
-"""An actor's exchanges; None: everybody's."""
+type ActorScope = tuple[Actor] | None
+"""The exchanges of one actor; None means the exchanges of all actors."""
 
-EVERYBODY: Final[tuple[Whose, ...]] = (None,)
+ANY_ACTOR: Final[tuple[ActorScope, ...]] = (None,)
 
 type Policy = Literal["miss", "repeat-last", "cycle"]
-"""What follows after the last recorded exchange of a key: nothing, the last one for ever, or all of them again."""
+"""What follows the last recorded exchange of a key: a miss, the last one again and again, or all of them again."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class RecordedExchange:
-    """A recorded exchange with what it is found by. All of it is unpacked when it is first asked for."""
+    """A recorded exchange with its lookup keys. The bodies are unpacked on first use."""
 
     step: int
-    """Its place in the run, from 1."""
+    """The place in the run, from 1."""
 
     key: str
     raw: str
     """Digest of the raw request. Equal raw digests have equal keys."""
 
-    brief: Brief
+    brief: ExchangeSummary
     actor: Actor = None
     recorded_key: str | None = None
-    """The key under the rules of the recording's own time; None where it does not tell."""
+    """The key under the profiles of the recording; None if the recording does not state it."""
 
     gap: str | None = None
-    """What of it could not be recorded, in words."""
+    """A phrase that says what part of this exchange could not be recorded."""
 
-    loose: str | None = None
-    """What could not be recorded of exchanges of its run that nobody can name."""
+    run_gap: str | None = None
+    """A phrase that says what could not be recorded of unidentified exchanges of the run."""
 
-    told: bool = False
-    """What it was asked was only told: it answers as often as it is told, and nobody lacks it (`Profile.told`)."""
+    is_telemetry: bool = False
+    """True if the request only reports something (`Profile.told`): it may repeat any number of times, or never come."""
 
     _exchange: Exchange | None = field(init=False, default=None, repr=False)
     _damage: str | None = field(init=False, default=None)
 
     @property
     def id(self) -> str:
-        """The exchange's."""
+        """The id of the exchange."""
         return self.brief.id
 
     @property
-    def heavy(self) -> bool:
-        """Whether it takes so long to unpack that others should not wait for it."""
-        return self._exchange is None and self.brief.heavy
+    def is_heavy(self) -> bool:
+        """Whether the exchange takes so long to unpack that this should happen on a thread."""
+        return self._exchange is None and self.brief.is_heavy
 
     @property
     def exchange(self) -> Exchange:
-        """As it crossed the wire; without its bodies and its answer where these cannot be read any more (`lacking`)."""
+        """The exchange as recorded; without bodies and response if the stored data is corrupt."""
         if self._exchange is None:
             try:
-                self._exchange = self.brief.exchange()
-            except Corrupt as why:
-                self._exchange, self._damage = _remains(self.brief), str(why)
+                self._exchange = self.brief.load_exchange()
+            except CorruptData as why:
+                self._exchange, self._damage = _unreadable_exchange(self.brief), str(why)
         return self._exchange
 
     @property
-    def lacking(self) -> str | None:
-        """Why it cannot answer, in words; None when it can."""
+    def unreplayable_reason(self) -> str | None:
+        """A phrase that says why the exchange cannot be replayed; None if it can."""
         exchange = self.exchange
-        why = lacking(exchange)
-        if exchange.truncated:
-            # That bytes are lacking says nothing of why; a gap does.
-            why = self.gap or "; ".join(filter(None, (why, self.loose)))
+        why = unreplayable_reason(exchange)
+        if exchange.is_truncated:
+            # Missing bytes do not say why they are missing; a gap does.
+            why = self.gap or "; ".join(filter(None, (why, self.run_gap)))
         return self._damage or why or self.gap
 
     @property
-    def over(self) -> int:
-        """When it was over, on the wall clock, or its last sign of life."""
+    def end_time(self) -> int:
+        """The wall-clock time of the end, or of the last recorded data."""
         if self.brief.ended_at is not None:
             return self.brief.started_at + self.brief.ended_at
         exchange = self.exchange
@@ -98,7 +98,7 @@ class RecordedExchange:
         return exchange.started_at + (chunks[-1].at if chunks else exchange.first_byte_at or 0)
 
 
-def _remains(brief: Brief) -> Exchange:
+def _unreadable_exchange(brief: ExchangeSummary) -> Exchange:
     request = Request(method=brief.method, url=brief.url, http_version=brief.http_version, headers=brief.headers)
     return Exchange(
         id=brief.id,
@@ -115,209 +115,217 @@ def _remains(brief: Brief) -> Exchange:
 
 @dataclass(slots=True)  # not frozen: see replay/answer.py
 class ScriptMatch:
-    """The exchange that answers, and how sure that is."""
+    """The exchange that answers, and how certain the match is."""
 
     recorded: RecordedExchange
-    exact: bool
-    """The raw request is the recorded one."""
+    is_exact: bool
+    """True if the raw request equals the recorded one."""
 
-    again: bool = False
-    """It has answered before: the policy lets it."""
+    is_repeat: bool = False
+    """True if the exchange has answered before and the policy allows another answer."""
 
-    ambiguous: bool = False
-    """Another one of its key was under way with it, so it may be the other one's answer."""
+    is_ambiguous: bool = False
+    """True if another exchange of the same key overlapped it in the recording, so their answers may be swapped."""
 
 
 @dataclass(frozen=True, slots=True)
-class Index:
-    """The recorded exchanges by what they are found by. Many scripts may share one."""
+class ScriptIndex:
+    """The recorded exchanges, indexed by lookup keys. Several scripts may share one index."""
 
     entries: tuple[RecordedExchange, ...]
     groups: Mapping[str, Sequence[int]]
-    """The places of each key and of each raw form, in the order of their steps."""
+    """The places (indexes into `entries`) of each key and of each raw digest, in the order of their steps."""
 
-    of_actor: Mapping[tuple[Actor, str], Sequence[int]]
-    """The same for each actor; empty where the recording knows but one."""
+    actor_groups: Mapping[tuple[Actor, str], Sequence[int]]
+    """The same for each actor; empty if the recording has only one actor."""
 
     actors: frozenset[str]
     overlapping: frozenset[int]
-    """Those that were under way while another one of their key and actor was: which answer is whose cannot be told."""
+    """The places of exchanges that overlapped another one of the same key and actor, so their answers may be swapped."""
 
 
-def index(entries: Sequence[RecordedExchange]) -> Index:
-    """The index of a run's exchanges, given in the order of their steps."""
+def build_index(entries: Sequence[RecordedExchange]) -> ScriptIndex:
+    """Index the exchanges of a run, given in the order of their steps."""
     groups: dict[str, list[int]] = {}
     of_actor: dict[tuple[Actor, str], list[int]] = {}
     several = len({entry.actor for entry in entries}) > 1
     for place, entry in enumerate(entries):
-        # Digests of both kinds share one table: each has its own domain.
+        # Raw digests and keys share one table: domain separation prevents collisions.
         for name in (entry.raw, entry.key):
             groups.setdefault(name, []).append(place)
             if several:
                 of_actor.setdefault((entry.actor, name), []).append(place)
     keys = {(entry.actor, entry.key) if several else entry.key for entry in entries}
     rivals = (of_actor[name] if isinstance(name, tuple) else groups[name] for name in keys)
-    rivals = (group for group in rivals if not entries[group[0]].told)
-    overlapping = frozenset(place for group in rivals for place in _overlapping(entries, group))
+    rivals = (group for group in rivals if not entries[group[0]].is_telemetry)
+    overlapping = frozenset(place for group in rivals for place in _overlapping_places(entries, group))
     actors = frozenset(entry.actor for entry in entries if entry.actor is not None)
-    return Index(tuple(entries), groups, of_actor, actors, overlapping)
+    return ScriptIndex(tuple(entries), groups, of_actor, actors, overlapping)
 
 
 type Position = tuple[bytes, bytes, dict[str, Actor]]
-"""What was taken and what was played, by place, and who was paired with whom."""
+"""The flags `_taken` and `_played` of all places, and the paired actors."""
 
 
 @dataclass(slots=True)
 class Script:
-    """One replay's position in a recording."""
+    """The position of one replay in a recording."""
 
-    index: Index
+    index: ScriptIndex
     policy: Policy = "miss"
     _taken: bytearray = field(init=False)
+    """One flag per place: the exchange may not answer again."""
+
     _played: bytearray = field(init=False)
-    _fronts: dict[str | tuple[Actor, str], int] = field(init=False, default_factory=dict)
-    _pairs: dict[str, Actor] = field(init=False, default_factory=dict)
-    _left: int = field(init=False)
+    """One flag per place: the exchange has answered."""
+
+    _next_free: dict[str | tuple[Actor, str], int] = field(init=False, default_factory=dict)
+    _paired_actors: dict[str, Actor] = field(init=False, default_factory=dict)
+    _unplayed_count: int = field(init=False)
 
     def __post_init__(self) -> None:
         self._taken = bytearray(len(self.index.entries))
-        self._played = bytearray(entry.told for entry in self.index.entries)
-        self._left = self._played.count(0)
+        self._played = bytearray(entry.is_telemetry for entry in self.index.entries)
+        self._unplayed_count = self._played.count(0)
 
     def key_of(self, raw: str) -> str | None:
-        """The key of a raw request that was recorded, without parsing it."""
+        """The key of a request with this raw digest, if one was recorded."""
         places = self.index.groups.get(raw)
         return self.index.entries[places[0]].key if places else None
 
-    def take(self, key: str, raw: str, actor: Actor = None) -> ScriptMatch | None:
-        """The next exchange for a request. None when there is none, or none is left."""
-        for whose in self._order(actor):
-            if (place := self._next(whose, key, raw)) is not None:
+    def take_next(self, key: str, raw: str, actor: Actor = None) -> ScriptMatch | None:
+        """Take the next exchange for a request. None if there is none, or none is left."""
+        for scope in self._actor_scopes(actor):
+            if (place := self._next_place(scope, key, raw)) is not None:
                 return self._play(place, raw, actor)
-        again = (self._again(whose, key, raw) for whose in self._order(actor))
-        place = next((place for place in again if place is not None), None)
-        return None if place is None else self._play(place, raw, actor, again=True)
+        repeats = (self._repeated_place(whose, key, raw) for whose in self._actor_scopes(actor))
+        place = next((place for place in repeats if place is not None), None)
+        return None if place is None else self._play(place, raw, actor, is_repeat=True)
 
-    def recorded(self, key: str, actor: Actor = None) -> list[RecordedExchange]:
-        """All that was recorded under a key and may answer this actor, in the order of their steps."""
-        places = {place for whose in self._order(actor) for place in self._group(whose, key)}
+    def recorded_exchanges(self, key: str, actor: Actor = None) -> list[RecordedExchange]:
+        """All exchanges of a key that may answer this actor, in the order of their steps."""
+        places = {place for scope in self._actor_scopes(actor) for place in self._places(scope, key)}
         return [self.index.entries[place] for place in sorted(places)]
 
     @property
     def position(self) -> Position:
-        """Where it stands."""
-        return bytes(self._taken), bytes(self._played), self._pairs
+        """The state of the script, to be restored later."""
+        return bytes(self._taken), bytes(self._played), self._paired_actors
 
     @position.setter
     def position(self, position: Position) -> None:
-        taken, played, self._pairs = position
-        # Of a run that has grown meanwhile, what is new was not taken.
+        taken, played, self._paired_actors = position
+        # Exchanges that were added to the run since then have not been taken.
         size = len(self.index.entries)
         self._taken, self._played = (bytearray(place[:size].ljust(size, b"\0")) for place in (taken, played))
-        self._left = self._played.count(0)
-        self._fronts.clear()
+        self._unplayed_count = self._played.count(0)
+        self._next_free.clear()
 
     def put_back(self, recorded: RecordedExchange) -> None:
-        """Let an exchange answer once more. It counts as asked for all the same."""
+        """Let an exchange answer once more. It still counts as played."""
         place = recorded.step - self.index.entries[0].step if self.index.entries else -1
         if 0 <= place < len(self.index.entries):
-            self._rewind(place)
+            self._release(place)
 
-    def untaken(self, key: str, actor: Actor = None) -> Iterator[RecordedExchange]:
-        """Exchanges of a key that may answer this actor and have not been taken, in the order of their steps."""
-        return (one for one in self.recorded(key, actor) if not self._taken[one.step - self.index.entries[0].step])
+    def free_exchanges(self, key: str, actor: Actor = None) -> Iterator[RecordedExchange]:
+        """The exchanges of a key that may answer this actor and are not taken, in the order of their steps."""
+        return (
+            one for one in self.recorded_exchanges(key, actor) if not self._taken[one.step - self.index.entries[0].step]
+        )
 
-    def trade(self, given: RecordedExchange, fits: Callable[[RecordedExchange], bool]) -> RecordedExchange | None:
-        """Take another exchange of the same key that fits, in the place of one that was taken before anybody could know which
-        of them was meant. None where none fits."""
-        places = self.index.groups.get(given.key, ())
+    def swap(self, taken: RecordedExchange, fits: Callable[[RecordedExchange], bool]) -> RecordedExchange | None:
+        """Give an exchange back and take another one of the same key that fits. None if no free one fits.
+
+        Used when only later data (the messages of a WebSocket) shows which exchange the client means.
+        """
+        places = self.index.groups.get(taken.key, ())
         fitting = (place for place in places if not self._taken[place] and fits(self.index.entries[place]))
         if (place := next(fitting, None)) is None:
             return None
-        self.put_back(given)
-        back = given.step - self.index.entries[0].step
+        self.put_back(taken)
+        back = taken.step - self.index.entries[0].step
         self._taken[place] = self._played[place] = 1
         self._played[back] = 0
         return self.index.entries[place]
 
     @property
-    def left(self) -> int:
-        """How many exchanges have not answered yet."""
-        return self._left
+    def unplayed_count(self) -> int:
+        """The number of exchanges that have not answered yet."""
+        return self._unplayed_count
 
-    def unplayed(self) -> Iterator[int]:
-        """The places among the entries of those that have not answered yet, in the order of their steps."""
+    def unplayed_places(self) -> Iterator[int]:
+        """The places of exchanges that have not answered yet, in the order of their steps."""
         place = self._played.find(0)
         while place >= 0:
             yield place
             place = self._played.find(0, place + 1)
 
-    def _order(self, actor: Actor) -> tuple[Whose, ...]:
-        """Whose exchanges may answer, best first."""
-        if not self.index.of_actor:
-            return EVERYBODY
+    def _actor_scopes(self, actor: Actor) -> tuple[ActorScope, ...]:
+        """The actors whose exchanges may answer, best first."""
+        if not self.index.actor_groups:
+            return ANY_ACTOR
         if actor in self.index.actors:
             return ((actor,),)
-        if actor is not None and actor not in self._pairs:
-            return EVERYBODY
-        return (self._pairs[actor] if actor is not None else None,), None
+        if actor is not None and actor not in self._paired_actors:
+            return ANY_ACTOR
+        return (self._paired_actors[actor] if actor is not None else None,), None
 
-    def _group(self, whose: Whose, name: str) -> Sequence[int]:
-        return self.index.groups.get(name, ()) if whose is None else self.index.of_actor.get((whose[0], name), ())
+    def _places(self, scope: ActorScope, name: str) -> Sequence[int]:
+        return self.index.groups.get(name, ()) if scope is None else self.index.actor_groups.get((scope[0], name), ())
 
-    def _next(self, whose: Whose, key: str, raw: str) -> int | None:
-        """The first that is not taken, of the same raw form where there is one."""
-        place = self._first(whose, raw)
-        return self._first(whose, key) if place is None else place
+    def _next_place(self, scope: ActorScope, key: str, raw: str) -> int | None:
+        """The first free place, with the same raw digest if possible."""
+        place = self._first_free_place(scope, raw)
+        return self._first_free_place(scope, key) if place is None else place
 
-    def _first(self, whose: Whose, name: str) -> int | None:
-        """The first of a group that is not taken. What has been passed is not looked at again."""
-        group = self._group(whose, name)
+    def _first_free_place(self, scope: ActorScope, name: str) -> int | None:
+        """The first free place of a group. `_next_free` saves looking at taken places again."""
+        group = self._places(scope, name)
         if not group:
             return None
-        label = name if whose is None else (whose[0], name)
-        front = self._fronts.get(label, 0)
+        label = name if scope is None else (scope[0], name)
+        front = self._next_free.get(label, 0)
         while front < len(group) and self._taken[group[front]]:
             front += 1
-        self._fronts[label] = front
+        self._next_free[label] = front
         return group[front] if front < len(group) else None
 
-    def _play(self, place: int, raw: str, actor: Actor, *, again: bool = False) -> ScriptMatch:
+    def _play(self, place: int, raw: str, actor: Actor, *, is_repeat: bool = False) -> ScriptMatch:
         self._taken[place] = 1
-        self._left -= not self._played[place]
+        self._unplayed_count -= not self._played[place]
         self._played[place] = 1
         recorded = self.index.entries[place]
-        if actor is not None and self.index.of_actor and actor not in self.index.actors:
-            self._pairs.setdefault(actor, recorded.actor)
-        return ScriptMatch(recorded, recorded.raw == raw, again, place in self.index.overlapping)
+        if actor is not None and self.index.actor_groups and actor not in self.index.actors:
+            self._paired_actors.setdefault(actor, recorded.actor)
+        return ScriptMatch(recorded, recorded.raw == raw, is_repeat, place in self.index.overlapping)
 
-    def _again(self, whose: Whose, key: str, raw: str) -> int | None:
-        """What the policy gives a second time."""
-        if not (group := self._group(whose, key)):
+    def _repeated_place(self, scope: ActorScope, key: str, raw: str) -> int | None:
+        """The place that the policy repeats when no free one is left."""
+        if not (group := self._places(scope, key)):
             return None
-        same = self._group(whose, raw) or group
-        policy = "repeat-last" if self.index.entries[group[0]].told else self.policy
+        same = self._places(scope, raw) or group
+        policy = "repeat-last" if self.index.entries[group[0]].is_telemetry else self.policy
         if policy == "miss":
             return None
         if policy == "repeat-last":
             return same[-1]
         for place in group:
-            self._rewind(place)
+            self._release(place)
         return same[0]
 
-    def _rewind(self, place: int) -> None:
+    def _release(self, place: int) -> None:
         self._taken[place] = 0
         entry = self.index.entries[place]
         for name in (entry.raw, entry.key):
-            self._fronts.pop(name, None)
-            self._fronts.pop((entry.actor, name), None)
+            self._next_free.pop(name, None)
+            self._next_free.pop((entry.actor, name), None)
 
 
-def _overlapping(entries: Sequence[RecordedExchange], group: Sequence[int]) -> Iterator[int]:
-    """Those of a group, in order of their beginning, that began before an earlier one had ended."""
+def _overlapping_places(entries: Sequence[RecordedExchange], group: Sequence[int]) -> Iterator[int]:
+    """The places of a group, in order of their start times, that overlap an earlier one."""
     latest = -1
     for earlier, later in pairwise(group):
-        latest = max(latest, entries[earlier].over)
+        latest = max(latest, entries[earlier].end_time)
         if entries[later].brief.started_at < latest:
             yield earlier
             yield later

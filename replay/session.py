@@ -1,4 +1,4 @@
-"""One replay: a recording, a position in it, and an account of what happened."""
+"""Answer the requests of one replay: hold its position in the recording, count what happens, and report it."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -9,44 +9,44 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 from weakref import WeakSet
 
-from calls.derive import derive
-from calls.keys.divergence import readable
-from calls.keys.key import keyed, raw_digest
-from calls.mcp_late_answers import is_old
-from calls.model import Exchange, Json, Request, concluded, ended
+from calls.derive import derive_call
+from calls.keys.divergence import shorten_pointer
+from calls.keys.key import make_key, raw_digest
+from calls.mcp_late_answers import is_old_transport
+from calls.model import Exchange, Json, Request, client_outcome, has_answer_ended
 from replay import playback
-from replay.answer import Answer, Tier, mark
-from replay.forks.hooks import Beyond, Edits, HookAnswer
+from replay.answer import Answer, MatchTier, source_header
+from replay.forks.hooks import EditHook, HookAnswer, MissHook
 from replay.misses import explain, miss
-from replay.misses.explain import ReplayedRequest
+from replay.misses.explain import IncomingRequest
 from replay.misses.miss import Miss
 from replay.pacing import INSTANT, Pace
 from replay.recording import Recording
-from replay.reframing.adapt_answer import Fit, closest, fitted
-from replay.report import LISTED, Tally, interrupted, report
+from replay.reframing.adapt_answer import AdaptedAnswer, adapt_answer, find_closest
+from replay.report import REPORT_LISTED, Tally, build_report, interrupted_report
 from replay.script import Policy, Position, RecordedExchange, Script, ScriptMatch
 from replay.websocket import session as sockets
-from replay.websocket.mcp_sse_stream import Stream
+from replay.websocket.mcp_sse_stream import McpSseStream
 from replay.websocket.timeline import Break
 
 _HEAVY = 256 << 10
-"""A body beyond this many bytes is parsed on a thread: the answers to others do not wait for it."""
+"""Bodies with more bytes than this are parsed on a thread, so that other requests need not wait."""
 
-_RIVALS = 8
-"""Exchanges with the key of a request that are considered where the next one is not what it asks for to the letter."""
+_ALTERNATIVES_CONSIDERED = 8
+"""Maximum number of other exchanges with the same key that are considered if the next one is not a strict match."""
 
-_TURN = 256
-"""How many of the exchanges that have not answered yet are considered in a search for the nearest one."""
+_UNPLAYED_CONSIDERED = 256
+"""Maximum number of unplayed exchanges that are considered in the search for the nearest call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """How a replay answers."""
+class ReplayOptions:
+    """The options of one replay."""
 
     pace: Pace = INSTANT
     on_miss: Literal["fail", "live"] = "fail"
     own_mode: Callable[[str], str | None] = lambda _host: None
-    """The mode of a host that has one of its own: `replay` never lets its requests go, `auto` does."""
+    """The mode of a host, if it has its own: in `replay` its unrecorded requests are missed, in `auto` they go live."""
 
     after_last: Policy = "miss"
     from_step: int = 1
@@ -55,360 +55,391 @@ class Options:
     until_step: int | None = None
     """Exchanges after this step neither answer nor are expected."""
 
-    edits: Edits | None = None
-    beyond: Beyond | None = None
-    """Who decides first about what the recording does not answer."""
+    edit_hook: EditHook | None = None
+    miss_hook: MissHook | None = None
+    """Decides about requests that the recording does not answer, before they are missed or go live."""
 
-    recorded: bool = False
-    """What is answered becomes part of a run of its own."""
+    records_answers: bool = False
+    """True if the answers become part of a new run."""
 
-    wishes: Mapping[str, Json] | None = None
-    """What was wished for of this replay (`wishes`), to be told with its report."""
+    requested: Mapping[str, Json] | None = None
+    """The options requested by a client of the API, which the report repeats (`wishes`)."""
 
-    listed: bool = False
-    """The report names every exchange that answered (`answered_by`)."""
+    lists_answers: bool = False
+    """True if the report lists every exchange that answered (`answered_by`)."""
 
     allow_unused: bool = False
     candidate: str | None = None
-    """The run in which what goes live is recorded, until it is known to be whole (store/generations/auto_sessions.py)."""
+    """The run that records live requests until the auto session ends (store/generations/auto_sessions.py)."""
 
-    called: str | None = None
-    """What the recording is called where it is to be named in a command."""
+    recording_name: str | None = None
+    """The name of the recording in suggested commands; default: its run."""
 
-    mend: explain.Mend | None = None
-    """What to tell to do about a miss, where that is not a command of `playhead`."""
+    repair_advice: explain.RepairAdvice | None = None
+    """Fixes to suggest for a miss instead of `playhead` commands."""
 
 
 @dataclass(slots=True)
 class Session:
-    """Answers the requests of one replay."""
+    """One replay."""
 
     id: str
     recording: Recording
-    options: Options
-    changed: Callable[[str], None]
+    options: ReplayOptions
+    on_change: Callable[[str], None]
     """Called with the id after each change of the report."""
 
-    interrupted: bool = False
-    """It was begun by a worker that is gone, and with it the position: it answers nothing any more."""
+    is_interrupted: bool = False
+    """True if the position is lost, because a worker that has ended began the replay. Every request is then missed."""
 
-    asked_at: float = 0.0
-    """When the last request came, by the clock of whoever asks."""
+    last_request_at: float = 0.0
+    """The time of the last request, set by the caller from its own clock."""
 
     _tally: Tally = field(init=False, default_factory=Tally)
     _script: Script = field(init=False)
-    _sockets: sockets.Switchboard = field(init=False)
-    _number: int = field(init=False, default=0)
-    _streams: WeakSet[Stream] = field(init=False, default_factory=WeakSet)
-    """Those of which somebody still holds the answer: not every one that is left is told."""
+    _websockets: sockets.OpenWebsockets = field(init=False)
+    _request_count: int = field(init=False, default=0)
+    _streams: WeakSet[McpSseStream] = field(init=False, default_factory=WeakSet)
+    """Open streams of MCP's older transport. References are weak, because a stream is not told when its client leaves."""
 
-    _streamed: bool = field(init=False, default=False)
-    """Whether there ever was one."""
+    _has_streamed: bool = field(init=False, default=False)
+    """True if `_streams` ever had a member."""
 
     def __post_init__(self) -> None:
         self._script = Script(self.recording.index, self.options.after_last)
-        self._sockets = sockets.Switchboard(self._script)
+        self._websockets = sockets.OpenWebsockets(self._script)
 
-    async def answer(self, request: Request, actor: str | None = None, *, strict: bool = False) -> Answer | None:
-        """Answer a redacted request of an actor. None: it was not recorded, and goes live, which it may not where `strict`."""
-        own = self.options.own_mode(_host(request.url))
-        if own == "passthrough":
+    async def answer(self, request: Request, actor: str | None = None, *, never_live: bool = False) -> Answer | None:
+        """Answer a redacted request; None if it was not recorded and goes live, which `never_live` forbids."""
+        own_mode = self.options.own_mode(_host(request.url))
+        if own_mode == "passthrough":
             self.note_passed_request()
             return None
-        self._number += 1
-        edited = self._tally.edited_at
-        asked = ReplayedRequest(
+        self._request_count += 1
+        edited_step = self._tally.last_edited_step
+        incoming = IncomingRequest(
             request=request,
-            number=self._number,
+            number=self._request_count,
             replay=self.id,
             run=self.recording.run,
             actor=actor,
-            called=self.options.called,
-            live=self.options.on_miss == "live" and not strict if own is None else own == "auto",
-            mend=self.options.mend,
-            edited=None if edited is None else self.recording.fork_step(edited),
+            recording_name=self.options.recording_name,
+            goes_live=self.options.on_miss == "live" and not never_live if own_mode is None else own_mode == "auto",
+            repair_advice=self.options.repair_advice,
+            fork_step=None if edited_step is None else self.recording.fork_step(edited_step),
         )
         try:
-            given = await self._found(asked)
+            answer = await self._find_answer(incoming)
         except BaseException:
-            # The client left while we looked, or we have failed. It has missed all the same, and no replay is right that
-            # forgets it.
-            self._tally.miss(miss.noted(explain.abandoned(asked)))
-            self.changed(self.id)
+            # The client left during the search, or the search failed. Either way the request was missed, and the verdict
+            # must not be `right`.
+            self._tally.add_miss(miss.miss_entry(explain.abandoned_miss(incoming)))
+            self.on_change(self.id)
             raise
-        self.changed(self.id)
-        if given and self.options.recorded:
-            return replace(given, recorded=given.recorded or "completed")
-        return given
+        self.on_change(self.id)
+        if answer and self.options.records_answers:
+            return replace(answer, recorded_outcome=answer.recorded_outcome or "completed")
+        return answer
 
     def note_passed_request(self) -> None:
-        """A request went to a host that may be asked for real."""
+        """Count a request to a host whose mode is `passthrough`."""
         self._tally.allowed += 1
-        self.changed(self.id)
+        self.on_change(self.id)
 
-    def refuse_connection(self, destination: str, reason: str) -> None:
-        """A connection of the command was neither TLS nor HTTP, or failed before it asked for anything."""
-        self._tally.refuse_connection(destination, reason)
-        self.changed(self.id)
+    def note_refused_connection(self, destination: str, reason: str) -> None:
+        """Report a connection that was neither TLS nor HTTP, or that failed before its first request."""
+        self._tally.add_refused_connection(destination, reason)
+        self.on_change(self.id)
 
     def note_unseen_request(self, *, large: bool = False) -> None:
-        """A client has left before we could look at its request, or that is too `large` for it."""
-        self._number += 1
-        self._tally.miss(miss.noted(explain.unseen(self.id, self.recording.run, self._number, large=large)))
-        self.changed(self.id)
+        """Count as missed a request whose client left before it was read, or that is too `large` to be looked up."""
+        self._request_count += 1
+        self._tally.add_miss(
+            miss.miss_entry(
+                explain.unseen_request_miss(self.id, self.recording.run, self._request_count, is_large=large)
+            )
+        )
+        self.on_change(self.id)
 
-    async def _found(self, asked: ReplayedRequest) -> Answer | None:
-        if self.interrupted:
-            why = explain.interrupted(asked)
-            self._tally.miss(miss.noted(why))
-            return miss.answer(why)
-        raw = raw_digest(asked.request)
-        key = self._script.key_of(raw) or await self._key(asked.request)
-        taken = self._script.take(key, raw, asked.actor)
-        return await (self._unanswered(asked, key, raw) if taken is None else self._taken(asked, taken))
+    async def _find_answer(self, incoming: IncomingRequest) -> Answer | None:
+        if self.is_interrupted:
+            why = explain.interrupted_miss(incoming)
+            self._tally.add_miss(miss.miss_entry(why))
+            return miss.miss_answer(why)
+        raw = raw_digest(incoming.request)
+        key = self._script.key_of(raw) or await self._request_key(incoming.request)
+        match = self._script.take_next(key, raw, incoming.actor)
+        return await (
+            self._answer_unmatched(incoming, key, raw) if match is None else self._answer_match(incoming, match)
+        )
 
     @property
-    def streaming(self) -> bool:
-        """Whether a stream may be open that waits for what is still to be asked."""
+    def has_open_stream(self) -> bool:
+        """Whether an MCP stream may be open that waits for further requests."""
         return bool(self._streams)
 
     @property
-    def begun(self) -> bool:
-        """Whether anything was asked."""
-        return self._number > 0
+    def has_begun(self) -> bool:
+        """Whether there was a request."""
+        return self._request_count > 0
 
-    def rest(self) -> "Rest":
-        """What to keep of it while nobody asks: its recording takes most of the room, and can be had again."""
-        hooks = self.options.edits, self.options.beyond
-        return Rest(
+    def suspend(self) -> "SuspendedSession":
+        """Return the state of the replay without its recording, which takes most of the memory."""
+        hooks = self.options.edit_hook, self.options.miss_hook
+        return SuspendedSession(
             report=self.report(),
             tally=self._tally,
-            number=self._number,
+            request_count=self._request_count,
             digest=self.recording.digest,
             position=self._script.position,
-            hooks=tuple(hook.rest() if hook else None for hook in hooks),
-            interrupted=self.interrupted,
+            hooks=tuple(hook.saved_state() if hook else None for hook in hooks),
+            is_interrupted=self.is_interrupted,
         )
 
-    def go_on(self, rest: "Rest") -> None:
-        """Take up where it rested. A run that has changed meanwhile has no such place."""
-        self._tally, self._number = rest.tally, rest.number
-        self.interrupted = rest.interrupted or rest.digest != self.recording.digest
-        if self.interrupted:
+    def resume(self, suspended: "SuspendedSession") -> None:
+        """Restore a suspended state. If the run has changed since then, the replay counts as interrupted."""
+        self._tally, self._request_count = suspended.tally, suspended.request_count
+        self.is_interrupted = suspended.is_interrupted or suspended.digest != self.recording.digest
+        if self.is_interrupted:
             return
-        self._script.position = rest.position
-        for hook, rested in zip((self.options.edits, self.options.beyond), rest.hooks, strict=True):
+        self._script.position = suspended.position
+        for hook, state in zip((self.options.edit_hook, self.options.miss_hook), suspended.hooks, strict=True):
             if hook:
-                hook.go_on(rested)
+                hook.restore_state(state)
 
     def report(self) -> dict[str, Json]:
-        """The report so far."""
+        """The current report."""
         entries = self.recording.index.entries
-        told = report(
+        report = build_report(
             self._tally,
             replay=self.id,
             run=self.recording.run,
             recorded=len(entries),
-            unused=self._script.left,
-            left_over=[_left_over(entries[place]) for place in islice(self._script.unplayed(), LISTED)],
-            unused_leads=all(place == number for number, place in enumerate(self._script.unplayed())),
+            unused=self._script.unplayed_count,
+            left_over=[
+                _unused_entry(entries[place]) for place in islice(self._script.unplayed_places(), REPORT_LISTED)
+            ],
+            is_unused_prefix=all(place == number for number, place in enumerate(self._script.unplayed_places())),
             allow_unused=self.options.allow_unused,
             is_first=self.options.candidate is not None,
         )
-        if self.interrupted:
-            told = interrupted(told)
-        if self.options.wishes:
-            told["wishes"] = self.options.wishes
+        if self.is_interrupted:
+            report = interrupted_report(report)
+        if self.options.requested:
+            report["wishes"] = self.options.requested
         if self.options.candidate:
-            told["candidate"] = self.options.candidate
-        if self.options.edits:
-            told = self.options.edits.reported(told)
-        return self.options.beyond.reported(told) if self.options.beyond else told
+            report["candidate"] = self.options.candidate
+        if self.options.edit_hook:
+            report = self.options.edit_hook.extend_report(report)
+        return self.options.miss_hook.extend_report(report) if self.options.miss_hook else report
 
-    async def _key(self, request: Request) -> str:
-        return (await _aside(request, partial(keyed, request, self.recording.profiles))).key
+    async def _request_key(self, request: Request) -> str:
+        return (await _run_off_loop(request, partial(make_key, request, self.recording.profiles))).key
 
-    async def _taken(self, asked: ReplayedRequest, taken: ScriptMatch) -> Answer | None:
-        if self._streamed:
+    async def _answer_match(self, incoming: IncomingRequest, match: ScriptMatch) -> Answer | None:
+        if self._has_streamed:
             for stream in self._streams:
-                if stream.url == asked.request.url:
-                    stream.posted(taken.recorded.step, asked.request)
-        if taken.recorded.heavy:
-            await asyncio.to_thread(getattr, taken.recorded, "exchange")
-        if playback.is_websocket(taken.recorded.exchange) and not taken.recorded.lacking:
-            return self._spoken(asked, taken)
-        exchange = taken.recorded.exchange
+                if stream.url == incoming.request.url:
+                    stream.note_post(match.recorded.step, incoming.request)
+        if match.recorded.is_heavy:
+            await asyncio.to_thread(getattr, match.recorded, "exchange")
+        if playback.is_websocket(match.recorded.exchange) and not match.recorded.unreplayable_reason:
+            return self._websocket_answer(incoming, match)
+        exchange = match.recorded.exchange
         if exchange.outcome == "client_closed":
-            exchange = await self._heard_out(exchange)
-        if taken.exact:
-            return self._given(asked, taken, Fit(exchange=exchange, strict=True))
-        return await self._fitted(asked, taken, exchange)
+            exchange = await self._without_early_end(exchange)
+        if match.is_exact:
+            return self._served_answer(incoming, match, AdaptedAnswer(exchange=exchange, is_strict_match=True))
+        return await self._adapted_answer(incoming, match, exchange)
 
-    async def _heard_out(self, exchange: Exchange) -> Exchange:
-        """As it was, but that it has HTTP's end too where its client left at the answer's own: another may wait for it."""
-        call = await asyncio.to_thread(derive, exchange, self.recording.profiles)
-        return replace(exchange, outcome=ended(exchange, concluded=concluded(call)))
+    async def _without_early_end(self, exchange: Exchange) -> Exchange:
+        """Complete an exchange whose client left after the answer's own end mark: another client may wait for HTTP's."""
+        call = await asyncio.to_thread(derive_call, exchange, self.recording.profiles)
+        return replace(exchange, outcome=client_outcome(exchange, answer_ended=has_answer_ended(call)))
 
-    async def _fitted(self, asked: ReplayedRequest, taken: ScriptMatch, exchange: Exchange) -> Answer | None:
-        """The recorded answer to a request that is not the recorded one to the byte."""
-        fit = await _aside(asked.request, partial(fitted, exchange, asked.request, self.recording.profiles))
-        if not fit.strict and not taken.again and (closer := await self._closer(asked, taken.recorded, fit)):
-            taken = replace(taken, recorded=closer)
+    async def _adapted_answer(self, incoming: IncomingRequest, match: ScriptMatch, exchange: Exchange) -> Answer | None:
+        """Answer a request that is not byte for byte the recorded one."""
+        fit = await _run_off_loop(
+            incoming.request, partial(adapt_answer, exchange, incoming.request, self.recording.profiles)
+        )
+        if (
+            not fit.is_strict_match
+            and not match.is_repeat
+            and (closer := await self._swap_for_closer_match(incoming, match.recorded, fit))
+        ):
+            match = replace(match, recorded=closer)
             profiles = self.recording.profiles
-            fit = await _aside(asked.request, partial(fitted, closer.exchange, asked.request, profiles))
-        recorded = taken.recorded
+            fit = await _run_off_loop(
+                incoming.request, partial(adapt_answer, closer.exchange, incoming.request, profiles)
+            )
+        recorded = match.recorded
         if fit.drift:
-            self._tally.differed(recorded.id, fit.drift)
+            self._tally.add_drift(recorded.id, fit.drift)
         if fit.misfit:
-            return self._refused(asked, explain.incomplete(asked, recorded, fit.misfit))
-        return self._given(asked, taken, fit)
+            return self._miss_answer(incoming, explain.incomplete_miss(incoming, recorded, fit.misfit))
+        return self._served_answer(incoming, match, fit)
 
-    async def _closer(self, asked: ReplayedRequest, taken: RecordedExchange, fit: Fit) -> RecordedExchange | None:
-        """Another exchange of the same key, taken in the place of one that is not what is asked for to the letter.
+    async def _swap_for_closer_match(
+        self, incoming: IncomingRequest, taken: RecordedExchange, fit: AdaptedAnswer
+    ) -> RecordedExchange | None:
+        """Take an exchange of the same key that matches better in place of `taken`, which is not a strict match.
 
-        One that is asked for so comes before the recorded order; one of the same form only where the taken one is not.
+        A strict match is always better. One that matches only in form (whole or streamed) is better if `taken` does not.
         """
-        others = islice(self._script.untaken(taken.key, asked.actor), _RIVALS)
-        light = [other for other in others if not other.heavy]
-        closer = await _aside(asked.request, partial(closest, light, asked.request, self.recording.profiles))
+        others = islice(self._script.free_exchanges(taken.key, incoming.actor), _ALTERNATIVES_CONSIDERED)
+        light = [other for other in others if not other.is_heavy]
+        closer = await _run_off_loop(
+            incoming.request, partial(find_closest, light, incoming.request, self.recording.profiles)
+        )
         if closer is None:
             return None
-        is_better = fit.reframed or fit.misfit is not None
+        is_better = fit.is_reframed or fit.misfit is not None
         if not is_better:
-            found = await _aside(
-                asked.request, partial(fitted, closer.exchange, asked.request, self.recording.profiles)
+            found = await _run_off_loop(
+                incoming.request, partial(adapt_answer, closer.exchange, incoming.request, self.recording.profiles)
             )
-            is_better = found.strict
-        return self._script.trade(taken, lambda other: other is closer) if is_better else None
+            is_better = found.is_strict_match
+        return self._script.swap(taken, lambda other: other is closer) if is_better else None
 
-    def _given(self, asked: ReplayedRequest, taken: ScriptMatch, fit: Fit) -> Answer | None:
-        """The recorded answer, if it is there whole and nobody edits it."""
-        recorded = taken.recorded
-        if (edited := self._edited(asked, recorded, fit.exchange)) is not None:
+    def _served_answer(self, incoming: IncomingRequest, match: ScriptMatch, fit: AdaptedAnswer) -> Answer | None:
+        """Answer from the recording, unless the answer is edited or incomplete."""
+        recorded = match.recorded
+        if (edited := self._edited_answer(incoming, recorded, fit.exchange)) is not None:
             return edited
-        if recorded.lacking:
-            return self._refused(asked, explain.incomplete(asked, recorded, recorded.lacking))
-        tier: Tier = "strict" if fit.strict else "semantic"
-        self._tally.hit(taken, tier, reframed=fit.reframed)
-        if self.options.listed:
+        if recorded.unreplayable_reason:
+            return self._miss_answer(
+                incoming, explain.incomplete_miss(incoming, recorded, recorded.unreplayable_reason)
+            )
+        tier: MatchTier = "strict" if fit.is_strict_match else "semantic"
+        self._tally.add_hit(match, tier, reframed=fit.is_reframed)
+        if self.options.lists_answers:
             self._tally.answered_by.append(recorded.id)
-        stands = mark("replayed", run=asked.run, step=recorded.step, match=tier, reframed=fit.reframed)
-        stream = self._stream(fit.exchange)
-        stayed = partial(self._stayed, asked, recorded, tier)
-        left = partial(self._left, asked, recorded, tier, fit.exchange)
-        given = playback.answer(fit.exchange, self.options.pace, stands, stayed=stayed, left=left)
-        return given if stream is None else replace(given, pieces=tuple(stream.pieces(self.options.pace)))
+        header = source_header("replayed", run=incoming.run, step=recorded.step, match=tier, reframed=fit.is_reframed)
+        stream = self._mcp_stream(fit.exchange)
+        answer_waiting_client = partial(self._miss_of_waiting_client, incoming, recorded, tier)
+        note_client_left = partial(self._note_client_left, incoming, recorded, tier, fit.exchange)
+        answer = playback.recorded_answer(
+            fit.exchange,
+            self.options.pace,
+            header,
+            answer_waiting_client=answer_waiting_client,
+            note_client_left=note_client_left,
+        )
+        return answer if stream is None else replace(answer, pieces=tuple(stream.pieces(self.options.pace)))
 
-    def _stream(self, exchange: Exchange) -> Stream | None:
-        """The stream of MCP's older transport that this is."""
-        if not is_old(exchange):
+    def _mcp_stream(self, exchange: Exchange) -> McpSseStream | None:
+        """Open a stream of MCP's older transport, if the exchange is one."""
+        if not is_old_transport(exchange):
             return None
-        stream = Stream(exchange, self.recording.index.entries)
+        stream = McpSseStream(exchange, self.recording.index.entries)
         self._streams.add(stream)
-        self._streamed = True
+        self._has_streamed = True
         return stream
 
-    def _spoken(self, asked: ReplayedRequest, taken: ScriptMatch) -> Answer | None:
-        """A WebSocket: its opening answers a request, and what was said over it follows."""
-        recorded, profiles = taken.recorded, self.recording.profiles
-        if (edited := self._edited(asked, recorded, recorded.exchange)) is not None:
+    def _websocket_answer(self, incoming: IncomingRequest, match: ScriptMatch) -> Answer | None:
+        """Answer the opening request of a WebSocket; its messages follow."""
+        recorded, profiles = match.recorded, self.recording.profiles
+        if (edited := self._edited_answer(incoming, recorded, recorded.exchange)) is not None:
             return edited
-        fit = fitted(sockets.opened(recorded.exchange), asked.request, profiles)
+        fit = adapt_answer(sockets.opening_exchange(recorded.exchange), incoming.request, profiles)
         if fit.drift:
-            self._tally.differed(recorded.id, fit.drift)
-        tier: Tier = "strict" if fit.strict else "semantic"
-        # Of equal openings, what is said over them decides.
-        self._tally.hit(replace(taken, ambiguous=False), tier, reframed=False)
-        if self.options.listed:
+            self._tally.add_drift(recorded.id, fit.drift)
+        tier: MatchTier = "strict" if fit.is_strict_match else "semantic"
+        # If several WebSockets have equal opening requests, their messages decide which one is meant.
+        self._tally.add_hit(replace(match, is_ambiguous=False), tier, reframed=False)
+        if self.options.lists_answers:
             self._tally.answered_by.append(recorded.id)
 
-        def missed(given: RecordedExchange, where: Break) -> Miss:
-            self._not_served(tier, why := sockets.miss(asked, given, where))
+        def note_miss(replayed: RecordedExchange, where: Break) -> Miss:
+            self._undo_hit(tier, why := sockets.websocket_miss(incoming, replayed, where))
             return why
 
-        socket = sockets.Socket(
+        socket = sockets.ReplayedWebsocket(
             recorded,
             profiles,
             self.options.pace,
-            missed=missed,
-            drifted=lambda given, places: self._tally.differed(given.id, places),
-            exchange=self._sockets,
+            note_miss=note_miss,
+            note_drift=lambda given, places: self._tally.add_drift(given.id, places),
+            open_websockets=self._websockets,
         )
-        return socket.answer(mark("replayed", run=asked.run, step=recorded.step, match=tier))
+        return socket.answer(source_header("replayed", run=incoming.run, step=recorded.step, match=tier))
 
-    def _edited(self, asked: ReplayedRequest, recorded: RecordedExchange, exchange: Exchange) -> Answer | None:
-        if (edits := self.options.edits) is None:
+    def _edited_answer(
+        self, incoming: IncomingRequest, recorded: RecordedExchange, exchange: Exchange
+    ) -> Answer | None:
+        if (hook := self.options.edit_hook) is None:
             return None
-        stands = mark("edited", run=asked.run, step=recorded.step)
-        given = edits.edited(asked, recorded, exchange, self.options.pace, stands)
-        if given is None:
+        header = source_header("edited", run=incoming.run, step=recorded.step)
+        edit = hook.edit_answer(incoming, recorded, exchange, self.options.pace, header)
+        if edit is None:
             return None
-        if given.again:
+        if edit.keeps_recorded:
             self._script.put_back(recorded)
         self._tally.edited += 1
-        self._tally.edited_at = recorded.step
-        return given.answer
+        self._tally.last_edited_step = recorded.step
+        return edit.answer
 
-    async def _unanswered(self, asked: ReplayedRequest, key: str, raw: str) -> Answer | None:
-        beyond = self.options.beyond
-        match beyond.beyond(asked, key, raw) if beyond else None:
-            case ScriptMatch() as taken:
-                return await self._taken(asked, taken)
-            case HookAnswer() as given:
-                self._tally.edited += given.edited
-                return given.answer
+    async def _answer_unmatched(self, incoming: IncomingRequest, key: str, raw: str) -> Answer | None:
+        hook = self.options.miss_hook
+        match hook.answer_miss(incoming, key, raw) if hook else None:
+            case ScriptMatch() as found:
+                return await self._answer_match(incoming, found)
+            case HookAnswer() as hook_answer:
+                self._tally.edited += hook_answer.is_edit
+                return hook_answer.answer
             case "live":
                 self._tally.live += 1
                 return None
             case None:
-                return await self._explained(asked, key)
+                return await self._explain_miss(incoming, key)
 
-    async def _explained(self, asked: ReplayedRequest, key: str) -> Answer | None:
-        """A thread looks for the nearest recorded call: in a long recording that takes a while."""
-        turn = list(islice(self._script.unplayed(), _TURN))
-        group = self._script.recorded(key, asked.actor)
-        return self._refused(
-            asked, await asyncio.to_thread(explain.unanswered, asked, self.recording, key, group, turn)
-        )
+    async def _explain_miss(self, incoming: IncomingRequest, key: str) -> Answer | None:
+        unplayed = list(islice(self._script.unplayed_places(), _UNPLAYED_CONSIDERED))
+        group = self._script.recorded_exchanges(key, incoming.actor)
+        # In a long recording, finding the nearest call takes a while.
+        why = await asyncio.to_thread(explain.unmatched_miss, incoming, self.recording, key, group, unplayed)
+        return self._miss_answer(incoming, why)
 
-    def _refused(self, asked: ReplayedRequest, why: Miss) -> Answer | None:
-        live = asked.live
-        self._tally.miss(miss.noted(why), live=live)
-        return None if live else miss.answer(why)
+    def _miss_answer(self, incoming: IncomingRequest, why: Miss) -> Answer | None:
+        live = incoming.goes_live
+        self._tally.add_miss(miss.miss_entry(why), live=live)
+        return None if live else miss.miss_answer(why)
 
-    def _stayed(self, asked: ReplayedRequest, recorded: RecordedExchange, tier: Tier) -> Answer:
-        """The client waits for more than was recorded: no hit after all."""
-        why = explain.stayed(asked, recorded, instant=self.options.pace == INSTANT)
-        self._not_served(tier, why)
-        return miss.answer(why)
+    def _miss_of_waiting_client(self, incoming: IncomingRequest, recorded: RecordedExchange, tier: MatchTier) -> Answer:
+        """Turn a hit into a miss because the client waits for more than was recorded."""
+        why = explain.client_waits_miss(incoming, recorded, is_instant=self.options.pace == INSTANT)
+        self._undo_hit(tier, why)
+        return miss.miss_answer(why)
 
-    def _left(
-        self, asked: ReplayedRequest, recorded: RecordedExchange, tier: Tier, exchange: Exchange, sent: int
+    def _note_client_left(
+        self, incoming: IncomingRequest, recorded: RecordedExchange, tier: MatchTier, exchange: Exchange, sent: int
     ) -> None:
-        """The client did not wait for what the recorded one got: it has seen another answer, unless it had all that this
-        one says. SDKs leave at a stream's end mark, whatever comes behind it."""
-        if not concluded(derive(playback.cut(exchange, sent), self.recording.profiles)):
-            self._not_served(tier, explain.left(asked, recorded))
+        """Turn a hit into a miss if the client left before the answer's own end.
 
-    def _not_served(self, tier: Tier, why: Miss) -> None:
-        self._tally.not_hit(tier)
-        self._tally.miss(miss.noted(why))
-        self.changed(self.id)
+        SDKs leave at the end mark of a stream, whatever follows it.
+        """
+        if not has_answer_ended(derive_call(playback.exchange_cut_at(exchange, sent), self.recording.profiles)):
+            self._undo_hit(tier, explain.client_left_miss(incoming, recorded))
+
+    def _undo_hit(self, tier: MatchTier, why: Miss) -> None:
+        self._tally.remove_hit(tier)
+        self._tally.add_miss(miss.miss_entry(why))
+        self.on_change(self.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rest:
-    """A replay that nobody asks, without its recording."""
+class SuspendedSession:
+    """The state of an idle replay, without its recording."""
 
     report: dict[str, Json]
     tally: Tally
-    number: int
+    request_count: int
     digest: str
     position: Position
     hooks: tuple[Any, ...]
-    """Where its edits, and what decides beyond the record, stand."""
+    """The states of the edit hook and the miss hook."""
 
-    interrupted: bool
+    is_interrupted: bool
 
 
 @lru_cache(256)
@@ -416,11 +447,11 @@ def _host(url: str) -> str:
     return urlsplit(url).hostname or ""
 
 
-async def _aside[T](request: Request, work: Callable[[], T]) -> T:
-    """Do what takes long for a large body on a thread, and at once for a small one."""
+async def _run_off_loop[T](request: Request, work: Callable[[], T]) -> T:
+    """Do the work on a thread if the request has a large body, and directly otherwise."""
     return await asyncio.to_thread(work) if len(request.body.data) > _HEAVY else work()
 
 
-def _left_over(recorded: RecordedExchange) -> Json:
+def _unused_entry(recorded: RecordedExchange) -> Json:
     brief = recorded.brief
-    return {"call": brief.id, "step": recorded.step, "asked": f"{brief.method} {readable(brief.url)}"}
+    return {"call": brief.id, "step": recorded.step, "asked": f"{brief.method} {shorten_pointer(brief.url)}"}

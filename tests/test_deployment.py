@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from proxy.settings import _NO_SETTINGS, Settings, load
+from proxy.settings import _OTHER_VARIABLES, Settings, load_settings
 
 ROOT = Path(__file__).resolve().parent.parent
 COMPOSE = ROOT / "docker-compose.yml"
@@ -16,7 +16,7 @@ COMPOSE = ROOT / "docker-compose.yml"
 SETTINGS = {f"PLAYHEAD_{name.upper()}" for name in Settings.model_fields}
 
 OTHERS = {
-    *(f"PLAYHEAD_{name.upper()}" for name in _NO_SETTINGS),
+    *(f"PLAYHEAD_{name.upper()}" for name in _OTHER_VARIABLES),
     "PLAYHEAD_PG_BINDIR",
     "PLAYHEAD_VERDICTS",  # of the model server (inference/), a program of its own
 }
@@ -80,6 +80,6 @@ def test_images_have_the_settings_that_are_fixed(monkeypatch: pytest.MonkeyPatch
         for name, value in given.items():
             monkeypatch.setenv(name, re.sub(r"\$\{(\w+)[^}]*\}", r"given-\1", value or ""))
         monkeypatch.setenv("PLAYHEAD_UPSTREAMS", '{"api.openai.com": "http://inference:9000"}')
-        found = load({}, None)
+        found = load_settings({}, None)
         assert (found.part, str(found.data), found.listen) == (part, "/var/lib/playhead", "0.0.0.0")
         assert found.upstreams == {"api.openai.com": "http://inference:9000"}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.demo.demo import CONFIG, prepared
+from proxy.demo.demo import CONFIG, prepare_directory
 from proxy.demo.service import Shell
 from tests.support.service import keeping
 
@@ -44,7 +44,7 @@ PAGES = [str(page.relative_to(ROOT)) for page in (ROOT / "README.md", *sorted((R
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)])
 async def test_what_a_page_says_to_type_works(page: str, data: Path, database_url: str) -> None:
-    shell = prepared(data)
+    shell = prepare_directory(data)
     (data / "tests" / "recordings").mkdir(parents=True)
     (data / "tests" / "test_agent.py").write_text(AGENT_TEST)
     for name, content in FILE.findall((ROOT / page).read_text("utf-8")):
@@ -52,7 +52,7 @@ async def test_what_a_page_says_to_type_works(page: str, data: Path, database_ur
     script = "set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT\n" + "\n".join(commands(page))
     async with AsyncExitStack() as stack:
         line = await stack.enter_async_context(
-            shell.running([sys.executable, "-m", "proxy.demo.servers"], "servers.log")
+            shell.background_command([sys.executable, "-m", "proxy.demo.servers"], "servers.log")
         )
         (data / "playhead.toml").write_text(CONFIG.format(**json.loads(line)))
         if page != ALONE:

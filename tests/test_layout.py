@@ -155,7 +155,8 @@ def test_every_package_says_what_each_of_its_modules_is_for() -> None:
     lacking = []
     for name, file in _modules().items():
         parent, _, base = name.rpartition(".")
-        if not parent:
+        # The module of a dialect says itself what it is for, so that a dialect can be added without a change of other files.
+        if not parent or re.search(r"^DIALECT\b", file.read_text(), re.MULTILINE):
             continue
         said = ast.get_docstring(ast.parse((ROOT / parent.replace(".", "/") / "__init__.py").read_text())) or ""
         if not re.search(rf"(?<!\w){re.escape(base)}(?!\w)", said):

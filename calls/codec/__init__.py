@@ -1,4 +1,4 @@
-"""Read and write the formats of bodies, without losing anything.
+"""Read and write the formats of bodies without losing information.
 
 json            JSON with integers of any size and decimals as written
 canonical       canonical JSON (RFC 8785)

@@ -1,7 +1,7 @@
 """Read the body of a request by its content type: JSON, JSON lines, a form, multipart, text, or bytes by their digest.
 
-The bytes are believed before the label: curl sends JSON as a form unless it is told otherwise. A body that should be JSON
-and cannot be read without guessing counts by its raw bytes, with a warning: never by a guess, and never a crash.
+The bytes take precedence over the content type: curl sends JSON as a form unless an option says otherwise. A body that
+should be JSON but is invalid or ambiguous is represented by the digest of its raw bytes, with a warning.
 """
 
 import hashlib
@@ -11,22 +11,22 @@ from dataclasses import dataclass
 from typing import Final, Literal
 from urllib.parse import parse_qsl
 
-from calls.codec.encoding import Undecodable, decode
-from calls.codec.json import NotLossless, parse
+from calls.codec.encoding import Undecodable, decode_content
+from calls.codec.json import InvalidJson, parse_json
 from calls.model import Json, Request, header
-from calls.websocket_messages import opens, spoken, values
+from calls.websocket_messages import is_websocket_body, is_websocket_request, message_values
 
 type Form = Literal["none", "json", "lines", "form", "multipart", "text", "bytes", "raw", "messages"]
 
-LIMIT: Final = 64 * 1024 * 1024
-"""A compressed body that opens to more than this counts by its raw bytes."""
+MAX_BODY_SIZE: Final = 64 * 1024 * 1024
+"""A compressed body that decodes to more bytes is represented by the digest of its raw bytes."""
 
 _TEXT: Final = re.compile(r"text/.*|.*[/+](xml|graphql|x-ndjson|ndjson|jsonl|json-seq|javascript|yaml)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
-    """A body and what it was read as."""
+class ParsedBody:
+    """A body and the form in which it was read."""
 
     form: Form
     value: Json = None
@@ -35,89 +35,89 @@ class Read:
     warning: str | None = None
 
 
-def read(request: Request, *, is_json: bool = False) -> Read:
-    """Read the body of a request; `is_json` where its dialect knows no other form. A WebSocket's is all that its client said."""
-    if spoken(request.body) or opens(request.method, request.headers):
-        return Read(form="messages", value=values(request.body), text=request.body.data)
+def parse_body(request: Request, *, is_json: bool = False) -> ParsedBody:
+    """Read the body of a request. `is_json`: its dialect allows no other form. For a WebSocket: the client's messages."""
+    if is_websocket_body(request.body) or is_websocket_request(request.method, request.headers):
+        return ParsedBody(form="messages", value=message_values(request.body), text=request.body.data)
     encoding = header(request.headers, "content-encoding") or ""
     try:
-        data = decode(request.body.data, encoding, LIMIT) if encoding else request.body.data
+        data = decode_content(request.body.data, encoding, MAX_BODY_SIZE) if encoding else request.body.data
     except Undecodable as error:
-        return _raw(request.body.data, f"its content-encoding {encoding!r} could not be undone ({error})")
+        return _raw_body(request.body.data, f"its content-encoding {encoding!r} could not be decoded ({error})")
     media = header(request.headers, "content-type") or ""
     essence = media.partition(";")[0].strip().lower()
-    return _read(data, media, essence, is_json=is_json or essence.endswith(("/json", "+json")))
+    return _parse_decoded_body(data, media, essence, is_json=is_json or essence.endswith(("/json", "+json")))
 
 
-def _read(data: bytes, media: str, essence: str, *, is_json: bool) -> Read:
+def _parse_decoded_body(data: bytes, media: str, essence: str, *, is_json: bool) -> ParsedBody:
     if not data:
-        return Read(form="none")
-    # Forms, and what Google's storage is sent: what a thing is, then the thing (`multipart/related`).
-    if essence.startswith("multipart/") and (parts := _multipart(data, media)) is not None:
-        return Read(form="multipart", value=parts, text=data)
+        return ParsedBody(form="none")
+    # Forms, and uploads to Google's storage: the metadata, then the content (`multipart/related`).
+    if essence.startswith("multipart/") and (parts := _parse_multipart(data, media)) is not None:
+        return ParsedBody(form="multipart", value=parts, text=data)
     if is_json or data.lstrip()[:1] in (b"{", b"["):
         try:
-            return Read(form="json", value=parse(data), text=data)
-        except NotLossless as error:
-            if (lines := _lines(data)) is not None:
-                return Read(form="lines", value=lines, text=data)
+            return ParsedBody(form="json", value=parse_json(data), text=data)
+        except InvalidJson as error:
+            if (lines := _parse_json_lines(data)) is not None:
+                return ParsedBody(form="lines", value=lines, text=data)
             if is_json:
-                return _raw(data, f"it is not plain JSON ({error})")
+                return _raw_body(data, f"it is not plain JSON ({error})")
     if essence == "application/x-www-form-urlencoded":
-        return Read(form="form", value=_fields(data), text=data)
-    return _opaque(data, essence)
+        return ParsedBody(form="form", value=_form_fields(data), text=data)
+    return _parse_text_or_digest(data, essence)
 
 
-def _lines(data: bytes) -> Json:
-    """JSON values one a line (Elasticsearch takes such bodies under any label); None where one of them is none."""
+def _parse_json_lines(data: bytes) -> Json:
+    """Read one JSON value per line (Elasticsearch accepts such bodies with any content type); None if a line is not JSON."""
     lines = [line for line in data.splitlines() if line.strip()]
     try:
-        return [parse(line) for line in lines] if len(lines) > 1 else None
-    except NotLossless:
+        return [parse_json(line) for line in lines] if len(lines) > 1 else None
+    except InvalidJson:
         return None
 
 
-def _opaque(data: bytes, essence: str) -> Read:
+def _parse_text_or_digest(data: bytes, essence: str) -> ParsedBody:
     if _TEXT.fullmatch(essence):
         try:
-            return Read(form="text", value=data.decode(), text=data)
+            return ParsedBody(form="text", value=data.decode(), text=data)
         except UnicodeDecodeError:
             pass
-    return Read(form="bytes", value=_digest(data), text=data)
+    return ParsedBody(form="bytes", value=_digest(data), text=data)
 
 
-def _raw(data: bytes, why: str) -> Read:
-    warning = f"the body counts by its raw bytes, because {why}: a request that only spells it differently will miss"
-    return Read(form="raw", value=_digest(data), text=data, warning=warning)
+def _raw_body(data: bytes, why: str) -> ParsedBody:
+    warning = f"the key uses the raw bytes of the body because {why}: a request with other formatting will miss"
+    return ParsedBody(form="raw", value=_digest(data), text=data, warning=warning)
 
 
 def _digest(data: bytes) -> Json:
     return {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
 
 
-def pairs(query: str) -> list[tuple[str, str]]:
-    """The decoded pairs of a query or form, by name; pairs of one name stay in their order."""
+def query_pairs(query: str) -> list[tuple[str, str]]:
+    """Return the decoded pairs of a query or form, sorted by name; pairs of one name keep their order."""
     try:
         found = parse_qsl(query, keep_blank_values=True, errors="strict")
     except UnicodeDecodeError:
-        # Not UTF-8: one character for each byte loses nothing.
+        # Not UTF-8: one character for each byte loses no information.
         found = parse_qsl(query, keep_blank_values=True, encoding="latin-1")
     return sorted(found, key=lambda pair: pair[0])
 
 
-def _fields(data: bytes) -> Json:
-    return _grouped(pairs(data.decode("latin-1")))
+def _form_fields(data: bytes) -> Json:
+    return _group_by_name(query_pairs(data.decode("latin-1")))
 
 
-def _grouped(named: list[tuple[str, Json]] | list[tuple[str, str]]) -> Json:
+def _group_by_name(pairs: list[tuple[str, Json]] | list[tuple[str, str]]) -> Json:
     fields: dict[str, list[Json]] = {}
-    for name, value in named:
+    for name, value in pairs:
         fields.setdefault(name, []).append(value)
     return fields
 
 
-def _multipart(data: bytes, media: str) -> Json:
-    """The parts by name, without the boundary, which is random (RFC 7578). None where it cannot be read."""
+def _parse_multipart(data: bytes, media: str) -> Json:
+    """Return the parts by name, without the random boundary (RFC 7578); None if the body cannot be read."""
     match = re.search(r'boundary=(?:"([^"]+)"|([^;\s]+))', media, re.IGNORECASE)
     if match is None:
         return None
@@ -125,19 +125,19 @@ def _multipart(data: bytes, media: str) -> Json:
     pieces = (b"\r\n" + data).split(boundary)
     if len(pieces) < 3 or not pieces[-1].startswith(b"--"):
         return None
-    return _grouped(list(_parts(pieces[1:-1])))
+    return _group_by_name(list(_named_parts(pieces[1:-1])))
 
 
-def _parts(pieces: list[bytes]) -> Iterator[tuple[str, Json]]:
+def _named_parts(pieces: list[bytes]) -> Iterator[tuple[str, Json]]:
     for piece in pieces:
         head, _, content = piece.partition(b"\r\n\r\n")
         headers = dict(_part_headers(head.decode("utf-8", "replace")))
         disposition = headers.get("content-disposition", "")
-        name, filename = _parameter(disposition, "name"), _parameter(disposition, "filename")
-        yield name or "", _part(content, filename, headers)
+        name, filename = _disposition_parameter(disposition, "name"), _disposition_parameter(disposition, "filename")
+        yield name or "", _part_value(content, filename, headers)
 
 
-def _part(content: bytes, filename: str | None, headers: Mapping[str, str]) -> Json:
+def _part_value(content: bytes, filename: str | None, headers: Mapping[str, str]) -> Json:
     if filename is None:
         try:
             return content.decode()
@@ -153,6 +153,6 @@ def _part_headers(head: str) -> Iterator[tuple[str, str]]:
         yield name.strip().lower(), value.strip()
 
 
-def _parameter(disposition: str, name: str) -> str | None:
+def _disposition_parameter(disposition: str, name: str) -> str | None:
     match = re.search(rf';\s*{name}="((?:[^"\\]|\\.)*)"', disposition, re.IGNORECASE)
     return match[1] if match else None

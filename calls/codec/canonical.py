@@ -1,9 +1,9 @@
 """Write JSON canonically (RFC 8785), extended to numbers that a double cannot hold.
 
-RFC 8785 writes numbers as ECMAScript does, from the nearest double. Requests carry larger integers and longer
-decimals (ids, scores, vectors), and two requests that differ in the last digit are two requests. So the extension: an
-`int` or a `Decimal` is written from its exact value, in ECMAScript's layout. Wherever the value is one that
-ECMAScript would print itself, the two agree, so 1, 1.0 and 1e0 are all `1`.
+RFC 8785 writes numbers as ECMAScript does, from the nearest double. Requests carry larger integers and longer decimals
+(ids, scores, vectors), and two requests that differ in the last digit are different. So an `int` or a `Decimal` is written
+from its exact value, in ECMAScript's layout. For values that ECMAScript prints exactly the results are the same: 1, 1.0
+and 1e0 are all `1`.
 """
 
 import hashlib
@@ -13,95 +13,95 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Final
 
-from calls.codec.json import written
+from calls.codec.json import write_json
 from calls.model import Json
 
-_SAFE = 10**15
-"""Integers below this are written as Python writes them: no layout rule touches them."""
+_PLAIN_BELOW = 10**15
+"""Integers below this are written as Python writes them: no layout rule changes them."""
 
 
-def canonical(value: Json) -> bytes:
-    """The canonical bytes of a JSON value."""
-    return written(value, _sorted, _number).encode()
+def canonical_json(value: Json) -> bytes:
+    """Return the canonical bytes of a JSON value."""
+    return write_json(value, _sort_names, _format_number).encode()
 
 
-def canonical_parsed(value: Json) -> bytes:
-    """The canonical bytes of a value that `json.parse` gave, at the speed of C.
+def canonical_parsed_json(value: Json) -> bytes:
+    """Return the canonical bytes of a value from `parse_json`, at the speed of C.
 
-    Such a value has no floats and no integers of more than 21 digits, so only its decimals need our spelling, and
-    Python's order of names is that of RFC 8785 unless one leaves the Basic Multilingual Plane.
+    Such a value has no floats and no integers of more than 21 digits, so only its decimals need special formatting, and
+    Python's order of names equals that of RFC 8785 unless a name leaves the Basic Multilingual Plane.
     """
     try:
         data = _encoder.encode(value).encode()
-    except _OwnSpelling:
-        return canonical(value)
-    return data if data.isascii() or len(data.translate(None, _ASTRAL)) == len(data) else canonical(value)
+    except _NeedsExactNumber:
+        return canonical_json(value)
+    return data if data.isascii() or len(data.translate(None, _ASTRAL)) == len(data) else canonical_json(value)
 
 
-class _OwnSpelling(Exception):  # a signal, not an error
-    """A number that Python's encoder would spell differently."""
+class _NeedsExactNumber(Exception):  # a signal, not an error
+    """A number that Python's encoder would write differently."""
 
 
-def _plain(value: object) -> int | float:
-    """A decimal as the number that Python's encoder spells as we do."""
-    if isinstance(value, Decimal) and _number(value) == repr(plain := float(value)):
+def _plain_number(value: object) -> int | float:
+    """Return a decimal as a number that Python's encoder writes canonically."""
+    if isinstance(value, Decimal) and _format_number(value) == repr(plain := float(value)):
         return plain
-    if isinstance(value, Decimal) and value == value.to_integral_value() and abs(value) < _SAFE:
+    if isinstance(value, Decimal) and value == value.to_integral_value() and abs(value) < _PLAIN_BELOW:
         return int(value)
-    raise _OwnSpelling
+    raise _NeedsExactNumber
 
 
 _ASTRAL: Final = bytes(range(0xF0, 0xF5))
-"""The bytes with which a character beyond the Basic Multilingual Plane may begin."""
+"""The possible first bytes of characters beyond the Basic Multilingual Plane."""
 
 _encoder: Final = json.JSONEncoder(
-    check_circular=False, default=_plain, ensure_ascii=False, separators=(",", ":"), sort_keys=True
+    check_circular=False, default=_plain_number, ensure_ascii=False, separators=(",", ":"), sort_keys=True
 )
 
 
 def digest(domain: str, data: bytes) -> str:
-    """The SHA-256 of data under a domain tag, so that equal bytes of different meaning have different digests."""
+    """Return the SHA-256 of data under a domain tag, so that equal bytes of different meaning have different digests."""
     return "sha256:" + hashlib.sha256(domain.encode() + b"\0" + data).hexdigest()
 
 
-def unicode(text: str) -> str:
-    """A text with half surrogate pairs written as escapes: a URL or a header that was imported may hold one."""
+def escape_surrogates(text: str) -> str:
+    """Write lone surrogates as escapes: an imported URL or header may contain one."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
-def _sorted(members: Mapping[str, Json]) -> list[str]:
+def _sort_names(members: Mapping[str, Json]) -> list[str]:
     # RFC 8785 3.2.3 sorts by UTF-16 code units; for ASCII that is Python's own order.
     if "".join(members).isascii():
         return sorted(members)
-    return sorted(members, key=_utf16)
+    return sorted(members, key=_utf16_units)
 
 
-def _utf16(name: str) -> bytes:
+def _utf16_units(name: str) -> bytes:
     return name.encode("utf-16-be")
 
 
-def _number(value: int | float | Decimal) -> str:
-    if isinstance(value, int) and -_SAFE < value < _SAFE:
+def _format_number(value: int | float | Decimal) -> str:
+    if isinstance(value, int) and -_PLAIN_BELOW < value < _PLAIN_BELOW:
         return str(int(value))
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{value} is not a JSON number")
-    # repr gives the shortest digits that lead back to the double: ECMAScript's own choice.
+    # repr gives the shortest digits that round-trip to the double, as ECMAScript does.
     exact = Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
-    return _layout(exact)
+    return _format_decimal(exact)
 
 
-def _layout(value: Decimal) -> str:
-    """ECMA-262 6.1.6.1.20 Number::toString, from exact digits."""
+def _format_decimal(value: Decimal) -> str:
+    """Format a decimal as ECMA-262 6.1.6.1.20 Number::toString does, from its exact digits."""
     if not value:
         return "0"
     sign, coefficient, exponent = value.as_tuple()
     assert isinstance(exponent, int), "a JSON number is finite"
     digits = "".join(map(str, coefficient)).lstrip("0")
     point = len(digits) + exponent
-    return "-" * sign + _placed(digits.rstrip("0"), point)
+    return "-" * sign + _place_point(digits.rstrip("0"), point)
 
 
-def _placed(digits: str, point: int) -> str:
+def _place_point(digits: str, point: int) -> str:
     count = len(digits)
     if count <= point <= 21:
         return digits + "0" * (point - count)

@@ -1,8 +1,8 @@
-"""Decode gzip, deflate, br and zstd (RFC 9110 8.4) in pieces, never beyond a limit.
+"""Decode gzip, deflate, br and zstd (RFC 9110 8.4) in pieces, within size limits.
 
-A decoder gives what there is: a body that breaks off decodes up to there, without an error, and is not `complete`. What
-is damaged, or opens to more than the limit, is `Undecodable`. An encoder flushes after each piece, so that pieces stay
-pieces.
+A body that breaks off is decoded up to that point without an error; `is_complete` is then false. Damaged data, or data that
+decodes to more than the limit, raises `Undecodable`. An encoder flushes after each piece, so that the pieces of a body stay
+separate.
 """
 
 import zlib
@@ -12,146 +12,146 @@ import zstandard
 
 try:
     import brotli
-except ImportError:  # the store server's image leaves it out with the rest of the wire
+except ImportError:  # the store server's image has none of the proxy's dependencies
     brotli = None
 
-DEPTH: Final = 3
-"""More codings around each other than this are an attack or an error."""
+MAX_CODINGS: Final = 3
+"""A body with more nested codings is an attack or an error."""
 
-LIMIT: Final = 64 << 20
-"""Bytes to which a body may open at most."""
+MAX_DECODED_SIZE: Final = 64 << 20
+"""The largest size of a decoded body in bytes."""
 
-RATIO: Final = 100
-"""How many times larger a body may be when it is opened, in all its codings together."""
+MAX_RATIO: Final = 100
+"""The largest ratio of decoded to encoded size, over all codings of a body together."""
 
-FREE: Final = 1 << 20
-"""Bytes to which a body may open whatever the ratio is: short ones that repeat themselves compress well."""
+RATIO_EXEMPT_SIZE: Final = 1 << 20
+"""Decoded bytes that are exempt from the ratio: short repetitive bodies compress well."""
 
-STEP: Final = 256 << 10
-"""Bytes that are opened at a time, where the library can be told."""
+OUTPUT_STEP: Final = 256 << 10
+"""Bytes that are decoded at a time by libraries with such a limit."""
 
 _ALIASES: Final = {"x-gzip": "gzip"}
 _NO_CODING: Final = ("", "identity", "none")
 
 
 class Undecodable(ValueError):
-    """The bytes are not what their content-encoding says, or open to more than is allowed."""
+    """The bytes do not match their content-encoding, or decode to more than the limit."""
 
 
 class TooLarge(Undecodable):
-    """They open to more than is allowed."""
+    """The body decodes to more than the limit."""
 
     def __init__(self) -> None:
-        super().__init__("it opens to more than is allowed")
+        super().__init__("the decoded body exceeds the size limit")
 
 
-def codings(content_encoding: str | None) -> tuple[str, ...]:
-    """The codings of a body, in the order in which they were applied. Raises Undecodable for what nobody can undo."""
+def parse_codings(content_encoding: str | None) -> tuple[str, ...]:
+    """Return the codings of a body in the order in which they were applied. Raises Undecodable for unknown codings."""
     parts = (part.strip().lower() for part in (content_encoding or "").split(","))
     names = tuple(_ALIASES.get(name, name) for name in parts if name not in _NO_CODING)
     for name in names:
         if name not in _DECODERS or (name == "br" and brotli is None):
-            raise Undecodable(f"the content coding {name!r} is not known here")
-    if len(names) > DEPTH:
-        raise Undecodable(f"{len(names)} codings around each other")
+            raise Undecodable(f"unknown content coding {name!r}")
+    if len(names) > MAX_CODINGS:
+        raise Undecodable(f"Content-Encoding names {len(names)} codings, and at most {MAX_CODINGS} are decoded")
     return names
 
 
-def decode(data: bytes, content_encoding: str | None, limit: int = LIMIT) -> bytes:
-    """The body without its codings, as far as it goes. Raises Undecodable."""
-    return Decoder(codings(content_encoding), limit).feed(data)
+def decode_content(data: bytes, content_encoding: str | None, limit: int = MAX_DECODED_SIZE) -> bytes:
+    """Decode a body; of one that breaks off, what there is. Raises Undecodable."""
+    return ContentDecoder(parse_codings(content_encoding), limit).feed(data)
 
 
-# -- undoing
+# -- decoding
 
 
-class Decoder:
-    """Undoes the codings of one body."""
+class ContentDecoder:
+    """Decode one body in pieces."""
 
-    def __init__(self, names: tuple[str, ...], limit: int = LIMIT) -> None:
+    def __init__(self, names: tuple[str, ...], limit: int = MAX_DECODED_SIZE) -> None:
         self._layers: list[_Layer] = [_DECODERS[name]() for name in reversed(names)]
         self._limit = limit
-        self._taken = 0
-        self._opened = [0] * len(self._layers)
+        self._input_size = 0
+        self._output_sizes = [0] * len(self._layers)
 
     @property
-    def complete(self) -> bool:
-        """Whether every coding has come to its own end."""
-        return all(layer.complete for layer in self._layers)
+    def is_complete(self) -> bool:
+        """Whether every coding has reached its own end."""
+        return all(layer.is_complete for layer in self._layers)
 
     @property
-    def surplus(self) -> bool:
-        """Whether bytes came after the end; no client reads them, and they are not decoded."""
-        return any(layer.surplus for layer in self._layers)
+    def has_surplus(self) -> bool:
+        """Whether bytes followed the end. Clients ignore them, and they are not decoded."""
+        return any(layer.has_surplus for layer in self._layers)
 
     def feed(self, data: bytes) -> bytes:
-        """What the next piece opens to."""
-        self._taken += len(data)
-        most = min(self._limit, max(FREE, RATIO * self._taken))
+        """Decode the next piece."""
+        self._input_size += len(data)
+        most = min(self._limit, max(RATIO_EXEMPT_SIZE, MAX_RATIO * self._input_size))
         for number, layer in enumerate(self._layers):
-            data = layer.feed(data, most - self._opened[number])
-            self._opened[number] += len(data)
+            data = layer.feed(data, most - self._output_sizes[number])
+            self._output_sizes[number] += len(data)
         return data
 
 
 class _Layer(Protocol):
-    complete: bool
-    surplus: bool
+    is_complete: bool
+    has_surplus: bool
 
     def feed(self, data: bytes, room: int) -> bytes:
-        """What the data opens to; raises Undecodable, at the latest soon after it is more than `room`."""
+        """Decode data. Raises Undecodable, at the latest soon after the result exceeds `room`."""
 
 
-class _Sliced:
-    """Goes through its input slice by slice, and through the streams that may follow one another in it.
+class _SlicedDecoder:
+    """Decode the input slice by slice, and several streams that follow one another.
 
-    A slice bounds what is copied for each of many tiny streams, and, where the library cannot, what one call opens to.
+    A slice bounds what is copied for each of many tiny streams, and the output of one call if the library has no limit.
     """
 
-    slice = 16384
-    follower = b""
-    """How a stream begins that may follow the end of another; empty: none may."""
+    slice_size = 16384
+    follower_magic = b""
+    """The first bytes of a stream that may follow another; empty if none may."""
 
     def __init__(self) -> None:
-        self.complete = False
-        self.surplus = False
-        self._stream = self._new()
+        self.is_complete = False
+        self.has_surplus = False
+        self._stream = self._new_stream()
 
     def feed(self, data: bytes, room: int) -> bytes:
         out: list[bytes] = []
-        for start in range(0, len(data), self.slice):
-            piece = data[start : start + self.slice]
-            while piece and not self.surplus:
-                opened, piece = self._opened(piece, room)
+        for start in range(0, len(data), self.slice_size):
+            piece = data[start : start + self.slice_size]
+            while piece and not self.has_surplus:
+                opened, piece = self._decode_piece(piece, room)
                 room -= len(opened)
                 if room < 0:
                     raise TooLarge
                 out.append(opened)
         return b"".join(out)
 
-    def _opened(self, piece: bytes, room: int) -> tuple[bytes, bytes]:
+    def _decode_piece(self, piece: bytes, room: int) -> tuple[bytes, bytes]:
         if self._stream.eof:
-            if not self.follower or not piece.startswith(self.follower):
-                self.surplus = True
+            if not self.follower_magic or not piece.startswith(self.follower_magic):
+                self.has_surplus = True
                 return b"", b""
-            self._stream = self._new()
+            self._stream = self._new_stream()
         opened = self._decompress(piece, room)
-        self.complete = self._stream.eof
+        self.is_complete = self._stream.eof
         return opened, self._stream.unused_data
 
-    def _new(self) -> Any:
+    def _new_stream(self) -> Any:
         raise NotImplementedError
 
     def _decompress(self, piece: bytes, room: int) -> bytes:
         raise NotImplementedError
 
 
-class _Zlib(_Sliced):
+class _ZlibDecoder(_SlicedDecoder):
     def __init__(self, wbits: int) -> None:
         self._wbits = wbits
         super().__init__()
 
-    def _new(self) -> Any:
+    def _new_stream(self) -> Any:
         return zlib.decompressobj(self._wbits)
 
     def _decompress(self, piece: bytes, room: int) -> bytes:
@@ -164,34 +164,34 @@ class _Zlib(_Sliced):
         return opened
 
 
-class _Gzip(_Zlib):
-    follower = b"\x1f"  # RFC 1952 2.2: members simply appear one after another
+class _GzipDecoder(_ZlibDecoder):
+    follower_magic = b"\x1f"  # RFC 1952 2.2: members simply appear one after another
 
     def __init__(self) -> None:
         super().__init__(zlib.MAX_WBITS + 16)
 
 
-class _Deflate:
-    """With the zlib header that RFC 9110 asks for, or without it, as some servers send it."""
+class _DeflateDecoder:
+    """Deflate with the zlib header that RFC 9110 requires, or without it, as some servers send it."""
 
     def __init__(self) -> None:
         self._head = b""
-        self._inner: _Zlib | None = None
+        self._inner: _ZlibDecoder | None = None
 
     @property
-    def complete(self) -> bool:
-        return self._inner is not None and self._inner.complete
+    def is_complete(self) -> bool:
+        return self._inner is not None and self._inner.is_complete
 
     @property
-    def surplus(self) -> bool:
-        return self._inner is not None and self._inner.surplus
+    def has_surplus(self) -> bool:
+        return self._inner is not None and self._inner.has_surplus
 
     def feed(self, data: bytes, room: int) -> bytes:
         if self._inner is None:
             self._head += data
             if len(self._head) < 2:
                 return b""
-            self._inner, data = _Zlib(zlib.MAX_WBITS if _is_zlib(self._head) else -zlib.MAX_WBITS), self._head
+            self._inner, data = _ZlibDecoder(zlib.MAX_WBITS if _is_zlib(self._head) else -zlib.MAX_WBITS), self._head
         return self._inner.feed(data, room)
 
 
@@ -199,12 +199,12 @@ def _is_zlib(head: bytes) -> bool:
     return head[0] & 0x0F == 8 and int.from_bytes(head[:2], "big") % 31 == 0
 
 
-class _Zstd(_Sliced):
-    slice = 256  # four bytes can open to 128 KiB, and the library has no limit of its own
-    follower = b"\x28\xb5\x2f\xfd"
+class _ZstdDecoder(_SlicedDecoder):
+    slice_size = 256  # four bytes can decode to 128 KiB, and the library has no output limit
+    follower_magic = b"\x28\xb5\x2f\xfd"
 
-    def _new(self) -> Any:
-        # RFC 9659: a window of 8 MiB is the most that a client has to take.
+    def _new_stream(self) -> Any:
+        # RFC 9659: clients must support windows of up to 8 MiB.
         return zstandard.ZstdDecompressor(max_window_size=8 << 20).decompressobj()
 
     def _decompress(self, piece: bytes, room: int) -> bytes:  # noqa: ARG002 - see `slice`
@@ -215,59 +215,64 @@ class _Zstd(_Sliced):
         return opened
 
 
-class _Brotli:
+class _BrotliDecoder:
     def __init__(self) -> None:
         self._stream = brotli.Decompressor()
-        self.complete = False
-        self.surplus = False
+        self.is_complete = False
+        self.has_surplus = False
 
     def feed(self, data: bytes, room: int) -> bytes:
-        self.surplus |= self.complete and bool(data)
-        if self.surplus:
+        self.has_surplus |= self.is_complete and bool(data)
+        if self.has_surplus:
             return b""
         out: list[bytes] = []
         try:
-            opened = self._stream.process(data, output_buffer_limit=min(room + 1, STEP))
-            # It may hold output back although it says that it wants more input (1.2.0).
+            opened = self._stream.process(data, output_buffer_limit=min(room + 1, OUTPUT_STEP))
+            # brotli 1.2.0 may hold output back although it reports that it needs more input.
             while opened:
                 out.append(opened)
                 room -= len(opened)
                 if room < 0:
                     raise TooLarge
-                opened = self._stream.process(b"", output_buffer_limit=min(room + 1, STEP))
+                opened = self._stream.process(b"", output_buffer_limit=min(room + 1, OUTPUT_STEP))
         except brotli.error as error:
             raise Undecodable(str(error)) from error
-        self.complete = self._stream.is_finished()
+        self.is_complete = self._stream.is_finished()
         return b"".join(out)
 
 
-_DECODERS: Final[dict[str, type[Any]]] = {"gzip": _Gzip, "deflate": _Deflate, "br": _Brotli, "zstd": _Zstd}
+_DECODERS: Final[dict[str, type[Any]]] = {
+    "gzip": _GzipDecoder,
+    "deflate": _DeflateDecoder,
+    "br": _BrotliDecoder,
+    "zstd": _ZstdDecoder,
+}
 
 
-# -- doing
+# -- encoding
 
 
-class Encoder:
-    """Applies codings to one body again. After each piece all of it is out."""
+class ContentEncoder:
+    """Apply codings to one body. The output is flushed after each piece."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self._layers = [_ENCODERS[name]() for name in names]
 
     def feed(self, data: bytes) -> bytes:
-        """The next piece, encoded; nothing for nothing."""
+        """Encode the next piece; empty input has no output."""
         for layer in self._layers:
             data = layer.feed(data) if data else b""
         return data
 
     def finish(self) -> bytes:
-        """The end of the body."""
+        """Return the end of the encoded body."""
         end = b""
         for layer in self._layers:
             end = (layer.feed(end) if end else b"") + layer.finish()
         return end
 
 
-class _Deflated:
+class _ZlibEncoder:
     def __init__(self, wbits: int) -> None:
         self._stream = zlib.compressobj(wbits=wbits)
 
@@ -278,7 +283,7 @@ class _Deflated:
         return self._stream.flush(zlib.Z_FINISH)
 
 
-class _Brotlied:
+class _BrotliEncoder:
     def __init__(self) -> None:
         self._stream = brotli.Compressor(quality=5)
 
@@ -289,7 +294,7 @@ class _Brotlied:
         return bytes(self._stream.finish())
 
 
-class _Zstded:
+class _ZstdEncoder:
     def __init__(self) -> None:
         self._stream = zstandard.ZstdCompressor().compressobj()
 
@@ -301,8 +306,8 @@ class _Zstded:
 
 
 _ENCODERS: Final[dict[str, Any]] = {
-    "gzip": lambda: _Deflated(zlib.MAX_WBITS + 16),
-    "deflate": lambda: _Deflated(zlib.MAX_WBITS),
-    "br": _Brotlied,
-    "zstd": _Zstded,
+    "gzip": lambda: _ZlibEncoder(zlib.MAX_WBITS + 16),
+    "deflate": lambda: _ZlibEncoder(zlib.MAX_WBITS),
+    "br": _BrotliEncoder,
+    "zstd": _ZstdEncoder,
 }

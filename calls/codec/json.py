@@ -1,7 +1,7 @@
-"""Read JSON without loss: integers of any size, decimals as written; refuse what has no single meaning.
+"""Read JSON without loss: integers of any size, decimals as written; reject texts that parsers read differently.
 
-`parse` refuses what parsers read differently (duplicate names, lone surrogates, NaN, nesting beyond `MAX_DEPTH`), so that
-a key is never made from a guess; `lenient` reads such a text as most clients do, for answers that people look at.
+`parse_json` rejects duplicate names, lone surrogates, NaN and nesting beyond `MAX_DEPTH`, so that no key depends on how a
+parser resolves them. `parse_json_leniently` reads such a text as most clients do, for answers that are displayed.
 """
 
 import json
@@ -14,91 +14,96 @@ from typing import Any
 from calls.model import Json
 
 MAX_DEPTH = 128
-"""Deeper values are refused: a limit of ours holds everywhere, one of the interpreter's stack depends on who calls."""
+"""Deeper values are rejected. The limit of the interpreter's stack would depend on the caller."""
 
 _LONGEST_INT = 21
-"""Integers of more digits are Decimals: their canonical spelling has an exponent, and a Decimal takes any length in linear
-time, where Python refuses to make an int of 4,300 digits (CVE-2020-10735)."""
+"""Integers of more digits are read as Decimals: their canonical form has an exponent, and a Decimal reads any length in
+linear time, while Python refuses to convert ints of 4,300 digits (CVE-2020-10735)."""
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
-_BEGINNING = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r\n]*[-{\[\"0-9tfnNI]")
-"""How every text begins that `lenient` takes, `NaN` and `Infinity` among them."""
+_JSON_START = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r\n]*[-{\[\"0-9tfnNI]")
+"""The beginning of every text that `parse_json_leniently` accepts, including `NaN` and `Infinity`."""
 
 
-class NotLossless(ValueError):
-    """This is not JSON, or is JSON that parsers read differently."""
+class InvalidJson(ValueError):
+    """The text is not JSON, or is JSON that parsers read differently."""
 
 
-def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+def _unique_members(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        raise NotLossless("an object has two members of the same name")
+        raise InvalidJson("an object has two members of the same name")
     return members
 
 
-def _refuse(constant: str) -> Json:
-    raise NotLossless(f"{constant} is not JSON")
+def _refuse_constant(constant: str) -> Json:
+    raise InvalidJson(f"{constant} is not JSON")
 
 
-def _integer(digits: str) -> int | Decimal:
+def _parse_integer(digits: str) -> int | Decimal:
     return int(digits) if len(digits) <= _LONGEST_INT else Decimal(digits)
 
 
-_strict = json.JSONDecoder(object_pairs_hook=_unique, parse_float=Decimal, parse_int=_integer, parse_constant=_refuse)
-_lenient = json.JSONDecoder(parse_float=Decimal, parse_int=_integer, parse_constant=str)
+_strict_decoder = json.JSONDecoder(
+    object_pairs_hook=_unique_members, parse_float=Decimal, parse_int=_parse_integer, parse_constant=_refuse_constant
+)
+_lenient_decoder = json.JSONDecoder(parse_float=Decimal, parse_int=_parse_integer, parse_constant=str)
 
 
-def parse(data: bytes) -> Json:
-    """The value of a JSON text; numbers are int, or Decimal where they are no integers or long ones. Raises `NotLossless`."""
+def parse_json(data: bytes) -> Json:
+    """Parse a JSON text. Numbers become int, or Decimal if they are fractional or long. Raises `InvalidJson`."""
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise NotLossless("the text is not UTF-8") from error
-    value = _decoded(text)
+        raise InvalidJson("the text is not UTF-8") from error
+    value = _decode_text(text)
     _check_depth(text, value)
     _check_surrogates(text, value)
     return value
 
 
-def lenient(data: bytes) -> Json:
-    """The value as most clients read it: the last of two members counts, what is not Unicode becomes U+FFFD. Raises `NotLossless`."""
+def parse_json_leniently(data: bytes) -> Json:
+    """Parse JSON as most clients do: the last of duplicate members counts, invalid Unicode becomes U+FFFD.
+
+    Raises `InvalidJson`.
+    """
     try:
-        return parse(data)
-    except NotLossless:
-        # To decode 100 MB of an image takes seconds, and its first bytes say that it is no JSON.
-        if _BEGINNING.match(data) is None:
+        return parse_json(data)
+    except InvalidJson:
+        # Decoding 100 MB of an image takes seconds, and its first bytes already show that it is not JSON.
+        if _JSON_START.match(data) is None:
             raise
     text = data.decode("utf-8", "replace")
     try:
-        value: Json = _lenient.decode(text.removeprefix("\ufeff"))
+        value: Json = _lenient_decoder.decode(text.removeprefix("\ufeff"))
     except (ValueError, RecursionError, InvalidOperation) as error:
-        raise NotLossless("the text is not JSON") from error
+        raise InvalidJson("the text is not JSON") from error
     _check_depth(text, value)
     return _without_surrogates(value)
 
 
 def dumps(value: Json) -> bytes:
-    """A value as compact JSON, members in their order, numbers exact."""
-    return written(value, list).encode()
+    """Write a value as compact JSON, with members in their order and exact numbers."""
+    return write_json(value, list).encode()
 
 
-def _decoded(text: str) -> Json:
+def _decode_text(text: str) -> Json:
     try:
-        value: Json = _strict.decode(text)
+        value: Json = _strict_decoder.decode(text)
     except (json.JSONDecodeError, RecursionError, InvalidOperation) as error:
-        raise NotLossless(f"the text is not JSON: {_why(error)}") from error
+        raise InvalidJson(f"the text is not JSON: {_failure_reason(error)}") from error
     return value
 
 
-def _why(error: Exception) -> str:
+def _failure_reason(error: Exception) -> str:
     match error:
         case json.JSONDecodeError():
             return f"{error.msg} at character {error.pos}"
         case RecursionError():
             return "it is nested too deeply"
         case _:
-            return "a number's exponent is beyond all bounds"
+            return "the exponent of a number is too large"
 
 
 def _check_surrogates(text: str, value: Json) -> None:
@@ -107,7 +112,7 @@ def _check_surrogates(text: str, value: Json) -> None:
     try:
         dumps(value)
     except UnicodeEncodeError as error:
-        raise NotLossless("a string holds half a surrogate pair") from error
+        raise InvalidJson("a string contains a lone surrogate") from error
 
 
 def _check_depth(text: str, value: Json) -> None:
@@ -115,13 +120,13 @@ def _check_depth(text: str, value: Json) -> None:
         return
     level = [value]
     for _ in range(MAX_DEPTH):
-        level = [item for outer in level for item in _items(outer) if type(item) is dict or type(item) is list]
+        level = [item for outer in level for item in _children(outer) if type(item) is dict or type(item) is list]
         if not level:
             return
-    raise NotLossless(f"it is nested deeper than {MAX_DEPTH} levels")
+    raise InvalidJson(f"it is nested deeper than {MAX_DEPTH} levels")
 
 
-def _items(value: Any) -> Iterable[Json]:
+def _children(value: Any) -> Iterable[Json]:
     return value.values() if type(value) is dict else value if type(value) is list else ()
 
 
@@ -138,28 +143,28 @@ def _without_surrogates(value: Json) -> Json:
 
 
 type Order = Callable[[Mapping[str, Json]], list[str]]
-"""In which order the members of an object are written."""
+"""Returns the names of an object's members in the order in which they are written."""
 
 
-def written(value: Json, order: Order, number: Callable[[int | float | Decimal], str] = str) -> str:
-    """A value as compact JSON text, with the caller's order of members and spelling of numbers."""
-    # RFC 8785 3.2.2.2 and Python's own escaper agree: short escapes, lower-case \u00xx, everything else as it is.
-    quoted = encode_basestring
+def write_json(value: Json, order: Order, number: Callable[[int | float | Decimal], str] = str) -> str:
+    """Write a value as compact JSON text, with the given order of members and format of numbers."""
+    # RFC 8785 3.2.2.2 and Python's escaper agree: short escapes, lower-case \u00xx, everything else unchanged.
+    quote = encode_basestring
 
-    def text(value: Json) -> str:
+    def write_value(value: Json) -> str:
         kind = type(value)
         if kind is str:
-            return quoted(value)  # type: ignore[arg-type] # its type was just compared
+            return quote(value)  # type: ignore[arg-type] # its type was compared above
         if kind is dict:
-            return members(value)  # type: ignore[arg-type] # likewise
+            return write_members(value)  # type: ignore[arg-type] # likewise
         if kind is list:
-            return "[" + ",".join([text(item) for item in value]) + "]"  # type: ignore[union-attr] # likewise
-        return rare(value)
+            return "[" + ",".join([write_value(item) for item in value]) + "]"  # type: ignore[union-attr] # likewise
+        return write_other(value)
 
-    def members(value: Mapping[str, Json]) -> str:
-        return "{" + ",".join([quoted(name) + ":" + text(value[name]) for name in order(value)]) + "}"
+    def write_members(value: Mapping[str, Json]) -> str:
+        return "{" + ",".join([quote(name) + ":" + write_value(value[name]) for name in order(value)]) + "}"
 
-    def rare(value: Json) -> str:
+    def write_other(value: Json) -> str:
         match value:
             case None:
                 return "null"
@@ -168,10 +173,10 @@ def written(value: Json, order: Order, number: Callable[[int | float | Decimal],
             case int() | float() | Decimal():
                 return number(value)
             case str():
-                return quoted(value)
+                return quote(value)
             case Mapping():
-                return members(value)
+                return write_members(value)
             case Sequence():
-                return "[" + ",".join([text(item) for item in value]) + "]"
+                return "[" + ",".join([write_value(item) for item in value]) + "]"
 
-    return text(value)
+    return write_value(value)

@@ -1,4 +1,4 @@
-"""Read members of JSON whose shape is not trusted: a value of another type counts as empty."""
+"""Read JSON of unknown shape: a value of an unexpected type counts as empty."""
 
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
@@ -10,28 +10,28 @@ _LARGE: Final = 10**15
 _NOTHING: Final[Mapping[str, Json]] = {}
 
 
-def members(value: Json) -> Mapping[str, Json]:
-    """The object that the value should be."""
+def as_object(value: Json) -> Mapping[str, Json]:
+    """Return the value if it is an object, else an empty one."""
     return value if isinstance(value, Mapping) else _NOTHING
 
 
-def elements(value: Json) -> Sequence[Json]:
-    """The array that the value should be."""
+def as_array(value: Json) -> Sequence[Json]:
+    """Return the value if it is an array, else an empty one."""
     return value if isinstance(value, Sequence) and not isinstance(value, str) else ()
 
 
-def text(value: Json) -> str:
-    """The text that the value should be."""
+def as_text(value: Json) -> str:
+    """Return the value if it is a string, else an empty one."""
     return value if isinstance(value, str) else ""
 
 
-def some(value: Json) -> str | None:
-    """The text that the value should be; None for an empty one."""
+def as_text_or_none(value: Json) -> str | None:
+    """Return the value if it is a non-empty string, else None."""
     return value if isinstance(value, str) and value else None
 
 
-def count(value: Json) -> int | None:
-    """The whole number that the value should be, also one that was written 28.0."""
+def as_count(value: Json) -> int | None:
+    """Return the value as an integer if it is a whole number, also one written as 28.0, else None."""
     if isinstance(value, Decimal) and abs(value) < _LARGE and value == value.to_integral_value():
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -4,7 +4,7 @@ alignment             match the calls of two runs
 calibrate             find which fields of requests differ between two runs
 proposal              write the findings as rules for `playhead.toml`
 field_heuristics      guess the class of a field from its values
-answer_fingerprint    a digest of what an answer says
-answer_volatile       values that are new in each answer
+answer_fingerprint    digest the content of an answer
+answer_volatile       find the values that are new in each answer
 drift                 how a request differs from the recorded one outside its key
 """

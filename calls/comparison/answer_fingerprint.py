@@ -1,4 +1,4 @@
-"""Digest what an answer says without its ids, times and counts, to tell whether two answers are the same."""
+"""Digest the content of an answer without its ids, times and counts, to decide whether two answers are the same."""
 
 import json
 import re
@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from calls.codec.canonical import digest
-from calls.codec.json import NotLossless, parse
-from calls.codec.lenient_json import members
-from calls.comparison.answer_volatile import ignored as ignored_values
+from calls.codec.json import InvalidJson, parse_json
+from calls.codec.lenient_json import as_object
+from calls.comparison.answer_volatile import ignored_values as ignored_values
 from calls.comparison.answer_volatile import without_ignored
 from calls.keys.rules import Plan
-from calls.model import Call, Exchange, Json, concluded, ended
+from calls.model import Call, Exchange, Json, client_outcome, has_answer_ended
 
 DOMAIN: Final = "answer/1"
 
-_ANEW: Final = frozenset(
+_VOLATILE_MEMBERS: Final = frozenset(
     (
         *("id", "created", "created_at", "completed_at", "createTime", "responseId", "request_id"),
         *(
@@ -30,50 +30,57 @@ _ANEW: Final = frozenset(
         ),
     )
 )
-"""Members of an answer that say when, by whom and for how much it was given."""
+"""Members of an answer with its id, time, model and cost, which do not count as content."""
 
-_THOUGHTS: Final = frozenset(("reasoning", "reasoning_content", "thinking", "thought"))
+_THOUGHT_MEMBERS: Final = frozenset(("reasoning", "reasoning_content", "thinking", "thought"))
 
-# Numbers count as they are written: to spell a thousand decimals of a vector canonically takes longer than all the rest.
+# Numbers are written as they are: canonical numbers for a vector of a thousand decimals take longer than everything else.
 _encoder: Final = json.JSONEncoder(check_circular=False, default=str, separators=(",", ":"), sort_keys=True)
 
 _WORD: Final = re.compile(r"\w+")
 
 
-def meaning(call: Call, ignored: Plan | None = None) -> Json:
-    """What the answer of a call says, but for what its profile says to ignore."""
+def answer_meaning(call: Call, plan: Plan | None = None) -> Json:
+    """Return the content of a call's answer without the fields that its profile ignores."""
     if call.kind == "model" and (call.text is not None or call.tool_calls):
-        without = _without(call.answer, ignored)
-        asked: list[Json] = [{"name": tool.name, "arguments": without(tool.arguments)} for tool in call.tool_calls]
-        said: dict[str, Json] = {"text": without(call.text), "tool_calls": asked, "finish_reason": call.finish_reason}
-        said["thoughts"] = list(_thoughts(without_ignored(call.answer, ignored)))
-        return {name: value for name, value in said.items() if value not in (None, [])}
-    return _without_ids(
-        without_ignored(call.answer, ignored),
-        anew=_ANEW if call.kind == "model" else _BY_PROTOCOL.get(call.dialect, frozenset()),
+        without = _ignoring(call.answer, plan)
+        tool_calls: list[Json] = [{"name": tool.name, "arguments": without(tool.arguments)} for tool in call.tool_calls]
+        content: dict[str, Json] = {
+            "text": without(call.text),
+            "tool_calls": tool_calls,
+            "finish_reason": call.finish_reason,
+        }
+        content["thoughts"] = list(_thoughts(without_ignored(call.answer, plan)))
+        return {name: value for name, value in content.items() if value not in (None, [])}
+    return _without_members(
+        without_ignored(call.answer, plan),
+        names=_VOLATILE_MEMBERS if call.kind == "model" else _PROTOCOL_IDS.get(call.dialect, frozenset()),
     )
 
 
-def _without(answer: Json, plan: Plan | None) -> Callable[[Json], Json]:
-    """Nothing in place of a text or arguments that the profile says to ignore where they stand in the answer."""
+def _ignoring(answer: Json, plan: Plan | None) -> Callable[[Json], Json]:
+    """Return a function that maps values which the profile ignores in this answer to None."""
     found = [value for _, value in ignored_values(answer, plan)]
-    gone = [*found, *(inner for value in found if isinstance(value, str) and (inner := _json_in(value)) is not None)]
-    return lambda value: None if value in gone else value
+    ignored = [
+        *found,
+        *(inner for value in found if isinstance(value, str) and (inner := _json_in_text(value)) is not None),
+    ]
+    return lambda value: None if value in ignored else value
 
 
-def meaning_digest(exchange: Exchange, call: Call, ignored: Plan | None = None) -> str:
-    """The digest of an answer's meaning, its status, and whether it is whole. Bytes that are no text count as they are."""
+def answer_digest(exchange: Exchange, call: Call, plan: Plan | None = None) -> str:
+    """Return the digest of an answer's content, its status and whether it is complete. Binary bodies count by their bytes."""
     response = exchange.response
-    said = meaning(call, ignored)
-    if said is None and response is not None:
-        said = {"bytes": digest(DOMAIN, response.body.data)}
+    content = answer_meaning(call, plan)
+    if content is None and response is not None:
+        content = {"bytes": digest(DOMAIN, response.body.data)}
     status = response.status if response else None
-    end = ended(exchange, concluded=concluded(call))
-    return digest(DOMAIN, _encoder.encode([status, end, call.complete, said]).encode())
+    end = client_outcome(exchange, answer_ended=has_answer_ended(call))
+    return digest(DOMAIN, _encoder.encode([status, end, call.complete, content]).encode())
 
 
-def words(value: Json) -> set[str]:
-    """The words of a value, whoever wrote it down and how: names and punctuation do not count."""
+def word_set(value: Json) -> set[str]:
+    """Return the words in a value, without member names and punctuation."""
     found: set[str] = set()
     waiting = [value]
     while waiting:
@@ -83,8 +90,8 @@ def words(value: Json) -> set[str]:
             case list() | tuple() as items:
                 waiting += items
             case str(text):
-                # A tool's result is often passed on as JSON within a text, spelled as the agent likes.
-                if (inner := _json_in(text)) is not None:
+                # Agents often pass a tool's result on as JSON within a text, formatted differently.
+                if (inner := _json_in_text(text)) is not None:
                     waiting.append(inner)
                 else:
                     found.update(word.casefold() for word in _WORD.findall(text))
@@ -95,23 +102,23 @@ def words(value: Json) -> set[str]:
     return found
 
 
-_BY_PROTOCOL: Final[Mapping[str, frozenset[str]]] = {"mcp": frozenset(("id",)), "a2a": frozenset(("id",))}
-"""A message of JSON-RPC has the number of the request that it answers."""
+_PROTOCOL_IDS: Final[Mapping[str, frozenset[str]]] = {"mcp": frozenset(("id",)), "a2a": frozenset(("id",))}
+"""Members of answers that are not content, by dialect: a JSON-RPC message has the id of its request."""
 
 
-def _json_in(text: str) -> Json:
-    """The object or array that a text holds, if it holds one."""
+def _json_in_text(text: str) -> Json:
+    """Parse the object or array in a text; None if it contains none."""
     try:
-        return parse(text.encode()) if text[:1] in ("{", "[") else None
-    except (NotLossless, UnicodeEncodeError):
+        return parse_json(text.encode()) if text[:1] in ("{", "[") else None
+    except (InvalidJson, UnicodeEncodeError):
         return None
 
 
-def _without_ids(answer: Json, *, anew: frozenset[str]) -> Json:
+def _without_members(answer: Json, *, names: frozenset[str]) -> Json:
     if isinstance(answer, list | tuple):
-        return [_without_ids(item, anew=anew) for item in answer]
+        return [_without_members(item, names=names) for item in answer]
     return (
-        {name: value for name, value in answer.items() if name not in anew} if isinstance(answer, Mapping) else answer
+        {name: value for name, value in answer.items() if name not in names} if isinstance(answer, Mapping) else answer
     )
 
 
@@ -121,7 +128,7 @@ def _thoughts(answer: Json) -> Iterator[Json]:
         match waiting.pop():
             case Mapping() as inner:
                 for name, value in inner.items():
-                    if name in _THOUGHTS and isinstance(value, str):
+                    if name in _THOUGHT_MEMBERS and isinstance(value, str):
                         yield value
                     else:
                         waiting.append(value)
@@ -131,15 +138,15 @@ def _thoughts(answer: Json) -> Iterator[Json]:
                 pass
 
 
-def place(call: Call) -> Json:
-    """What a call asks for, in whichever words: the tools by name, else the operation."""
+def call_target(call: Call) -> Json:
+    """Return what a call requests regardless of its arguments: the operation, and the names of called tools."""
     return [call.operation, *(tool.name for tool in call.tool_calls if call.kind == "tool")]
 
 
-def news(key_selected: Json) -> Json:
-    """What a request brings that is new: of a conversation its last part, else all of the body."""
-    body = members(key_selected).get("body")
+def new_input(key_selected: Json) -> Json:
+    """Return the new part of a request's input: the last message of a conversation, else the whole body."""
+    body = as_object(key_selected).get("body")
     for name in ("messages", "input", "contents"):
-        if (said := members(body).get(name)) is not None:
-            return said[-1] if isinstance(said, list | tuple) and said else said
+        if (value := as_object(body).get(name)) is not None:
+            return value[-1] if isinstance(value, list | tuple) and value else value
     return body

@@ -1,7 +1,7 @@
-"""Divide a body into messages. A framing knows bytes and boundaries, never what a message means.
+"""Divide a body into messages. A framing knows bytes and boundaries, not the meaning of messages.
 
 A framing is a module of this package with the members of `Framing`. Its decoder takes bytes in pieces of any size and returns
-the messages that are complete; an incomplete message waits. The work is linear in the bytes, however they are divided.
+the messages that are complete; an incomplete message waits. Its cost is linear in the bytes, however they are divided.
 
 sse            server-sent events
 ndjson         one JSON value a line
@@ -18,32 +18,32 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message: its name ("" where the stream gave none) and its data."""
+    """One message: its event name ("" if it has none) and its data."""
 
     event: str
     data: str
     id: str = ""
 
 
-class DecoderInterface(Protocol):
-    """Bytes in, messages out. Total: no bytes make it raise."""
+class MessageDecoder(Protocol):
+    """Decodes the bytes of a body into messages. Never raises, whatever the bytes."""
 
     def feed(self, data: bytes) -> list[Message]:
-        """Take more bytes; give the messages that they complete."""
+        """Feed more bytes; return the messages that they complete."""
 
     def finish(self) -> list[Message]:
-        """Give what waits at the end of the stream and means something though nothing closed it."""
+        """Return what is left at the end of the stream, if it is a message without its terminator."""
 
     @property
-    def broken(self) -> bool:
-        """Whether bytes came that cannot be of this framing: what follows them is not read."""
+    def is_broken(self) -> bool:
+        """Whether invalid bytes were received. What follows them is not read."""
 
 
 class Framing(Protocol):
-    """One way to cut a body. A module of this folder is one."""
+    """A way to divide a body into messages, implemented by each module of this package."""
 
-    def begins(self, head: bytes, media: str, *, ended: bool) -> bool | None:
-        """Whether a body that begins so, without leading blanks, is cut this way; None while only more of it can tell."""
+    def matches(self, head: bytes, media: str, *, ended: bool) -> bool | None:
+        """Whether a body with this beginning, without leading white space, has this framing; None: more bytes are needed."""
 
-    def Decoder(self) -> DecoderInterface:  # noqa: N802 # a module's class
-        """A new decoder."""
+    def Decoder(self) -> MessageDecoder:  # noqa: N802 # a module's class
+        """Create a decoder."""

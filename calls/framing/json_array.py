@@ -1,6 +1,6 @@
 """Read the elements of a JSON array, each as soon as it is complete (Gemini's streams without `alt=sse`).
 
-Only brackets, commas and quotes are looked at: whether an element is JSON is for its reader to say.
+Only brackets, commas and quotes are examined; whether an element is JSON is left to its reader.
 """
 
 import re
@@ -11,49 +11,49 @@ from calls.framing import Message
 _MARK: Final = re.compile(rb'[\[\]{}",\\]')
 
 
-def begins(head: bytes, media: str, *, ended: bool) -> bool | None:  # noqa: ARG001 # as the protocol has it
-    """Whatever begins with a bracket, under any label."""
+def matches(head: bytes, media: str, *, ended: bool) -> bool | None:  # noqa: ARG001 # required by the protocol
+    """Match a body that begins with a bracket, with any media type."""
     return head[:1] == b"["
 
 
 class Decoder:
-    """Bytes in, elements out."""
+    """Decodes the elements of an array."""
 
-    broken: Final = False
+    is_broken: Final = False
 
     def __init__(self) -> None:
         self._depth = 0
-        self._quoted = False
-        self._skip = 0
-        """How many bytes of the next piece an escape has already spoken for."""
+        self._is_quoted = False
+        self._escaped_bytes = 0
+        """How many bytes at the start of the next piece belong to an escape."""
         self._element: list[bytes] = []
 
     def feed(self, data: bytes) -> list[Message]:
-        """Take more bytes; give the elements that they complete."""
+        """Feed more bytes; return the elements that they complete."""
         found: list[bytes] = []
-        start, skip = 0, self._skip
+        start, skip = 0, self._escaped_bytes
         for match in _MARK.finditer(data):
             at = match.start()
             if at < skip:
                 continue
             if data[at] == ord("\\"):
-                skip = at + 2 if self._quoted else skip
-            elif self._ends_element(data[at]):
-                found.append(self._whole(data[start:at]))
+                skip = at + 2 if self._is_quoted else skip
+            elif self._follow_mark(data[at]):
+                found.append(self._take_element(data[start:at]))
                 start = at + 1
-        self._skip = max(0, skip - len(data))
+        self._escaped_bytes = max(0, skip - len(data))
         self._element.append(data[start:])
         return [Message("", text.decode("utf-8", "replace")) for text in found if text]
 
     def finish(self) -> list[Message]:
-        """What no comma and no bracket closed is no element."""
+        """Return nothing: an element that no comma or bracket ends is incomplete."""
         return []
 
-    def _ends_element(self, mark: int) -> bool:
-        """Follow a mark; whether the element before it is whole. The array's own bracket ends nothing that is anything."""
+    def _follow_mark(self, mark: int) -> bool:
+        """Process a mark and return whether it ends an element. The array's opening bracket ends an empty one."""
         if mark == ord('"'):
-            self._quoted = not self._quoted
-        elif self._quoted:
+            self._is_quoted = not self._is_quoted
+        elif self._is_quoted:
             return False
         elif mark in b"[{":
             self._depth += 1
@@ -63,7 +63,7 @@ class Decoder:
             return self._depth == 0
         return mark == ord(",") and self._depth == 1
 
-    def _whole(self, rest: bytes) -> bytes:
+    def _take_element(self, rest: bytes) -> bytes:
         text = b"".join((*self._element, rest)).strip()
         self._element = []
         return text

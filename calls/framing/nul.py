@@ -1,4 +1,4 @@
-"""Read JSON values that end with a zero byte, as vLLM's demonstration server streams them."""
+"""Read JSON values that end with a zero byte, as vLLM's demo server streams them."""
 
 from typing import Final
 
@@ -7,14 +7,14 @@ from calls.framing import ndjson
 _MARK: Final = b"\0"
 
 
-def begins(head: bytes, media: str, *, ended: bool) -> bool | None:  # noqa: ARG001 # no label says so
-    """An object, and the mark somewhere behind it: text that is JSON holds none."""
+def matches(head: bytes, media: str, *, ended: bool) -> bool | None:  # noqa: ARG001 # there is no media type for it
+    """Match an object with a zero byte after it, which JSON text never contains."""
     if head[:1] != b"{":
         return False
     return True if _MARK in head else False if ended else None
 
 
 class Decoder(ndjson.Decoder):
-    """Bytes in, values out."""
+    """Decodes values that end with a zero byte."""
 
     mark = _MARK

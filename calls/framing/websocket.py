@@ -1,7 +1,7 @@
-"""Read the messages of one side of a WebSocket as they are stored: kind, length, bytes.
+"""Read the messages of one side of a WebSocket, framed as kind, length and bytes.
 
-A WebSocket's body is kept as messages without anything between them, so that their bounds are those of its chunks. `framed`
-writes the bounds into the bytes, and from then on such a body is read as every other one: in any pieces.
+A WebSocket's body is stored as its messages without separators; their boundaries are those of its chunks. `frame_messages`
+writes the boundaries into the bytes, so that such a body can be decoded in pieces of any size like every other one.
 """
 
 from base64 import b64encode
@@ -11,57 +11,57 @@ from calls.framing import Message
 from calls.model import Body, ChunkKind
 
 MEDIA: Final = "application/x-websocket-messages"
-"""The media type of such bytes. They never cross a wire."""
+"""The media type of framed messages. It is never sent over the network."""
 
 _KINDS: Final[dict[int, ChunkKind]] = {0: "text", 1: "binary", 2: "close"}
 _NUMBERS: Final = {kind: number for number, kind in _KINDS.items()}
-_HEAD: Final = 9
+_HEAD_SIZE: Final = 9
 
 
-def framed(body: Body) -> bytes:
-    """The messages of one side, with their bounds."""
+def frame_messages(body: Body) -> bytes:
+    """Return the messages of one side, each preceded by its kind and length."""
     return b"".join(
-        _NUMBERS[chunk.kind].to_bytes() + chunk.size.to_bytes(_HEAD - 1) + body.data[chunk.offset :][: chunk.size]
+        _NUMBERS[chunk.kind].to_bytes() + chunk.size.to_bytes(_HEAD_SIZE - 1) + body.data[chunk.offset :][: chunk.size]
         for chunk in body.chunks
         if chunk.kind != "data"
     )
 
 
-def begins(head: bytes, media: str, *, ended: bool) -> bool | None:  # noqa: ARG001 # as the protocol has it
-    """Only the label tells."""
+def matches(head: bytes, media: str, *, ended: bool) -> bool | None:  # noqa: ARG001 # required by the protocol
+    """Match the media type only."""
     return media == MEDIA
 
 
 class Decoder:
-    """A decoder. The event of a message is its kind, or `bytes` for what is no UTF-8: that comes in base64."""
+    """Decodes framed messages. Their event name is their kind, or `bytes` with base64 data if they are not UTF-8."""
 
     def __init__(self) -> None:
-        self._held = bytearray()
-        self.broken = False
+        self._buffer = bytearray()
+        self.is_broken = False
 
     def feed(self, data: bytes) -> list[Message]:
-        """Take more bytes."""
-        self._held += data
+        """Feed more bytes; return the messages that they complete."""
+        self._buffer += data
         messages: list[Message] = []
         at = 0
-        while not self.broken and (end := self._end(at)) <= len(self._held):
-            messages.append(_message(_KINDS[self._held[at]], bytes(self._held[at + _HEAD : end])))
+        while not self.is_broken and (end := self._message_end(at)) <= len(self._buffer):
+            messages.append(_decode_message(_KINDS[self._buffer[at]], bytes(self._buffer[at + _HEAD_SIZE : end])))
             at = end
-        del self._held[:at]
+        del self._buffer[:at]
         return messages
 
     def finish(self) -> list[Message]:
-        """A message that is not whole means nothing."""
+        """Return nothing: an incomplete message is discarded."""
         return []
 
-    def _end(self, at: int) -> int:
-        """Where the message that begins here ends; beyond what is held where its head is not there yet."""
-        head = self._held[at : at + _HEAD]
-        self.broken = bool(head) and head[0] not in _KINDS
-        return at + _HEAD + int.from_bytes(head[1:]) if len(head) == _HEAD else len(self._held) + 1
+    def _message_end(self, at: int) -> int:
+        """Return the end of the message that begins here; beyond the buffer while its head is incomplete."""
+        head = self._buffer[at : at + _HEAD_SIZE]
+        self.is_broken = bool(head) and head[0] not in _KINDS
+        return at + _HEAD_SIZE + int.from_bytes(head[1:]) if len(head) == _HEAD_SIZE else len(self._buffer) + 1
 
 
-def _message(kind: ChunkKind, data: bytes) -> Message:
+def _decode_message(kind: ChunkKind, data: bytes) -> Message:
     try:
         return Message(kind, data.decode())
     except UnicodeDecodeError:

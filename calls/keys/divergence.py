@@ -12,15 +12,15 @@ from calls.model import Json
 
 type Path = tuple[str | int, ...]
 
-_DEEPEST = 64
-_EXCERPT = 160
-_BEFORE = 60
-_PLACE = 300
-_ENDING = 99
+_MAX_DEPTH = 64
+_EXCERPT_LENGTH = 160
+_CONTEXT_LENGTH = 60
+_MAX_POINTER_LENGTH = 300
+_POINTER_END_LENGTH = 99
 
 
 class AbsentValue:
-    """Nothing stands there, not even null."""
+    """The value of a place at which there is nothing, not even null."""
 
 
 ABSENT: Final = AbsentValue()
@@ -28,7 +28,7 @@ ABSENT: Final = AbsentValue()
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One place at which two values part."""
+    """One place at which two values differ."""
 
     path: Path
     recorded: Json | AbsentValue
@@ -36,51 +36,53 @@ class Difference:
 
     @property
     def pointer(self) -> str:
-        """The place by RFC 6901."""
+        """The place as an RFC 6901 pointer."""
         return "".join("/" + str(token).replace("~", "~0").replace("/", "~1") for token in self.path)
 
     @property
-    def place(self) -> str:
-        """The same, short enough to read."""
-        return readable(self.pointer)
+    def readable_pointer(self) -> str:
+        """The pointer, shortened for display."""
+        return shorten_pointer(self.pointer)
 
     @property
-    def only(self) -> Literal["recorded", "now"] | None:
-        """The one side that has something there."""
+    def only_side(self) -> Literal["recorded", "now"] | None:
+        """The side that has a value there, if the other has none."""
         if isinstance(self.recorded, AbsentValue):
             return "now"
         return "recorded" if isinstance(self.now, AbsentValue) else None
 
-    def told(self) -> dict[str, Json]:
-        """The difference for a person: long values are cut around the point where they part, a long pointer in its middle."""
+    def as_json(self) -> dict[str, Json]:
+        """Return the difference for display: long values are cut around the point of difference, a long pointer in the middle."""
         recorded, now = excerpts(self.recorded, self.now)
-        told: dict[str, Json] = {"pointer": self.place, "recorded": recorded, "now": now}
-        return told | {"only": self.only} if self.only else told
+        found: dict[str, Json] = {"pointer": self.readable_pointer, "recorded": recorded, "now": now}
+        return found | {"only": self.only_side} if self.only_side else found
 
 
 def differences(recorded: Json | AbsentValue, now: Json | AbsentValue, path: Path = ()) -> Iterator[Difference]:
-    """The places at which two values part, outermost first, in the order of the recorded one."""
-    if isinstance(recorded, Mapping) and isinstance(now, Mapping) and len(path) < _DEEPEST:
-        yield from _of_objects(recorded, now, path)
-    elif isinstance(recorded, list | tuple) and isinstance(now, list | tuple) and len(path) < _DEEPEST:
-        yield from _of_arrays(recorded, now, path)
-    elif not same(recorded, now):
+    """Yield the places at which two values differ, outermost first, in the order of the recorded one."""
+    if isinstance(recorded, Mapping) and isinstance(now, Mapping) and len(path) < _MAX_DEPTH:
+        yield from _object_differences(recorded, now, path)
+    elif isinstance(recorded, list | tuple) and isinstance(now, list | tuple) and len(path) < _MAX_DEPTH:
+        yield from _array_differences(recorded, now, path)
+    elif not is_same_json(recorded, now):
         yield Difference(path, recorded, now)
 
 
-def same(one: Json | AbsentValue, other: Json | AbsentValue) -> bool:
-    """Whether two values are the same JSON: 1 is 1.0, but neither of them is true."""
+def is_same_json(one: Json | AbsentValue, other: Json | AbsentValue) -> bool:
+    """Return whether two values are the same JSON: 1 equals 1.0, but neither equals true."""
     if isinstance(one, Mapping):
         return (
-            isinstance(other, Mapping) and one.keys() == other.keys() and all(same(v, other[k]) for k, v in one.items())
+            isinstance(other, Mapping)
+            and one.keys() == other.keys()
+            and all(is_same_json(v, other[k]) for k, v in one.items())
         )
     if isinstance(one, list | tuple):
-        return isinstance(other, list | tuple) and len(one) == len(other) and all(map(same, one, other))
+        return isinstance(other, list | tuple) and len(one) == len(other) and all(map(is_same_json, one, other))
     return one == other and isinstance(one, bool) == isinstance(other, bool)
 
 
 def distance(recorded: Json, now: Json, limit: float = math.inf) -> float:
-    """How far two values are apart: 0 for the same, about 1 for each leaf that changed. Not counted beyond the limit."""
+    """Return the distance of two values: 0 for equal ones, about 1 for each changed leaf. Counting stops at the limit."""
     total = 0.0
     for difference in differences(recorded, now):
         total += _weight(difference)
@@ -90,20 +92,23 @@ def distance(recorded: Json, now: Json, limit: float = math.inf) -> float:
 
 
 def excerpts(recorded: Json | AbsentValue, now: Json | AbsentValue) -> tuple[Json, Json]:
-    """Both values, short enough to read, from shortly before the point where they part."""
+    """Return both values, shortened for display, from shortly before the point where they differ."""
     if isinstance(recorded, str) and isinstance(now, str):
-        start = max(0, common_prefix(recorded, now) - _BEFORE)
-        return _cut(recorded, start), _cut(now, start)
-    return _short(recorded), _short(now)
+        start = max(0, common_prefix_length(recorded, now) - _CONTEXT_LENGTH)
+        return _excerpt(recorded, start), _excerpt(now, start)
+    return _short_value(recorded), _short_value(now)
 
 
-def readable(place: str) -> str:
-    """A pointer or URL, short enough to read: a name in it may be as long as a body. What parts two long ones is mostly where
-    they end."""
-    return place if len(place) <= _PLACE else f"{place[: _PLACE - _ENDING - 1]}…{place[-_ENDING:]}"
+def shorten_pointer(pointer: str) -> str:
+    """Shorten a pointer or URL for display; a name in it may be as long as a body. The end stays, where most differ."""
+    return (
+        pointer
+        if len(pointer) <= _MAX_POINTER_LENGTH
+        else f"{pointer[: _MAX_POINTER_LENGTH - _POINTER_END_LENGTH - 1]}…{pointer[-_POINTER_END_LENGTH:]}"
+    )
 
 
-def _of_objects(recorded: Mapping[str, Json], now: Mapping[str, Json], path: Path) -> Iterator[Difference]:
+def _object_differences(recorded: Mapping[str, Json], now: Mapping[str, Json], path: Path) -> Iterator[Difference]:
     for name, value in recorded.items():
         yield from differences(value, now.get(name, ABSENT), (*path, name))
     for name, value in now.items():
@@ -111,37 +116,37 @@ def _of_objects(recorded: Mapping[str, Json], now: Mapping[str, Json], path: Pat
             yield Difference((*path, name), ABSENT, value)
 
 
-def _of_arrays(recorded: Sequence[Json], now: Sequence[Json], path: Path) -> Iterator[Difference]:
-    """Arrays of equal length are compared place by place; of others first the ends that agree are set aside, so that one
-    message more is one difference and not one for each message after it."""
+def _array_differences(recorded: Sequence[Json], now: Sequence[Json], path: Path) -> Iterator[Difference]:
+    """Compare arrays of equal length index by index. For others, equal beginnings and ends are skipped first, so that one
+    inserted message is one difference, not one for each message after it."""
     before = after = 0
     if len(recorded) != len(now):
-        before = _agreeing(recorded, now)
-        after = _agreeing(recorded[before:][::-1], now[before:][::-1])
-    here, there = recorded[before : len(recorded) - after], now[before : len(now) - after]
-    for place, (value, other) in enumerate(zip(here, there, strict=False), before):
+        before = _common_length(recorded, now)
+        after = _common_length(recorded[before:][::-1], now[before:][::-1])
+    recorded_middle, now_middle = recorded[before : len(recorded) - after], now[before : len(now) - after]
+    for place, (value, other) in enumerate(zip(recorded_middle, now_middle, strict=False), before):
         yield from differences(value, other, (*path, place))
-    for place in range(len(there), len(here)):
-        yield Difference((*path, before + place), here[place], ABSENT)
-    for place in range(len(here), len(there)):
-        yield Difference((*path, before + place), ABSENT, there[place])
+    for place in range(len(now_middle), len(recorded_middle)):
+        yield Difference((*path, before + place), recorded_middle[place], ABSENT)
+    for place in range(len(recorded_middle), len(now_middle)):
+        yield Difference((*path, before + place), ABSENT, now_middle[place])
 
 
-def _agreeing(one: Sequence[Json], other: Sequence[Json]) -> int:
-    return sum(1 for _ in takewhile(bool, map(same, one, other)))
+def _common_length(one: Sequence[Json], other: Sequence[Json]) -> int:
+    return sum(1 for _ in takewhile(bool, map(is_same_json, one, other)))
 
 
 def _weight(difference: Difference) -> float:
     match difference:
         case Difference(_, str(recorded), str(now)):
-            shared = common_prefix(recorded, now) + common_prefix(recorded[::-1], now[::-1])
+            shared = common_prefix_length(recorded, now) + common_prefix_length(recorded[::-1], now[::-1])
             return max(0.1, 1 - shared / max(len(recorded), len(now)))
         case Difference(_, recorded, now):
-            return 1 + math.log2(max(_leaves(recorded), _leaves(now)))
+            return 1 + math.log2(max(_count_leaves(recorded), _count_leaves(now)))
 
 
-def _leaves(value: Json | AbsentValue, enough: int = 1000) -> int:
-    """How many leaves a value has, roughly: counting stops when there are enough."""
+def _count_leaves(value: Json | AbsentValue, enough: int = 1000) -> int:
+    """Return the approximate number of leaves of a value. Counting stops at `enough`."""
     stack, found = [value], 0
     while stack and found < enough:
         match stack.pop():
@@ -154,8 +159,8 @@ def _leaves(value: Json | AbsentValue, enough: int = 1000) -> int:
     return max(1, found)
 
 
-def common_prefix(one: str, other: str) -> int:
-    """How many characters agree, by bisection: comparing slices is faster than a loop."""
+def common_prefix_length(one: str, other: str) -> int:
+    """Return the length of the common prefix, by bisection: comparing slices is faster than a loop."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2
@@ -166,16 +171,16 @@ def common_prefix(one: str, other: str) -> int:
     return low
 
 
-def _short(value: Json | AbsentValue) -> Json:
+def _short_value(value: Json | AbsentValue) -> Json:
     if isinstance(value, AbsentValue):
         return None
     if isinstance(value, str):
-        return _cut(value, 0)
+        return _excerpt(value, 0)
     text = dumps(value).decode()
-    # Read back plainly: what is shown need not be exact, but every JSON writer must take it.
-    return json.loads(text) if len(text) <= _EXCERPT else _cut(text, 0)
+    # Parsed by the standard library: the value need not be exact for display, but every JSON writer must accept it.
+    return json.loads(text) if len(text) <= _EXCERPT_LENGTH else _excerpt(text, 0)
 
 
-def _cut(text: str, start: int) -> str:
-    end = start + _EXCERPT
+def _excerpt(text: str, start: int) -> str:
+    end = start + _EXCERPT_LENGTH
     return ("…" if start else "") + text[start:end] + ("…" if end < len(text) else "")

@@ -1,4 +1,4 @@
-"""Normalize GraphQL documents: blanks, commas and comments between tokens do not count (GraphQL spec, October 2021, 2.1.7)."""
+"""Normalize GraphQL documents: white space, commas and comments do not count (GraphQL spec, October 2021, 2.1.7)."""
 
 import re
 from collections.abc import Iterator
@@ -17,14 +17,14 @@ _TOKEN: Final = re.compile(
 )
 
 
-def normal(document: str) -> str:
-    """The document's tokens, with a blank between any two; what is no GraphQL stays as it is."""
+def normalize_document(document: str) -> str:
+    """Join the document's tokens with single spaces. A text that is not GraphQL is returned unchanged."""
     tokens = list(_tokens(document))
     return " ".join(token for token in tokens if token) if None not in tokens else document
 
 
 def _tokens(document: str) -> Iterator[str | None]:
-    """Every token; "" for what means nothing, None for what is none."""
+    """Yield every token; "" for ignored text, None for text that is no token."""
     at = 0
     while at < len(document):
         match = _TOKEN.match(document, at)

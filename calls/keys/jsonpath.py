@@ -1,4 +1,4 @@
-"""Read RFC 9535 paths by python-jsonpath. Nearly all rules have plain paths, which `rules` reads itself."""
+"""Parse RFC 9535 paths with python-jsonpath. Nearly all rules have plain paths, which `rules` parses itself."""
 
 from typing import Final
 
@@ -7,13 +7,13 @@ from jsonpath.filter import InfixExpression, RelativeFilterQuery, StringLiteral
 from jsonpath.segments import JSONPathChildSegment
 from jsonpath.selectors import Filter, IndexSelector, JSONPathSelector, NameSelector, WildcardSelector
 
-from calls.keys.places import BadPath, Place, Type
+from calls.keys.places import BadPath, ElementType, Place
 
 _environment: Final = JSONPathEnvironment(strict=True)
 
 
-def path_of(text: str) -> JSONPath:
-    """An RFC 9535 path. Raises `BadPath`."""
+def parse_path(text: str) -> JSONPath:
+    """Parse an RFC 9535 path. Raises `BadPath`."""
     try:
         path = _environment.compile(text)
     except JSONPathError as error:
@@ -22,20 +22,20 @@ def path_of(text: str) -> JSONPath:
     return path
 
 
-def place_of(path: JSONPath) -> Place | None:
-    """The place that a plain path names; None when it takes a search to find it."""
-    place: list[str | int | Type | None] = []
+def plain_place(path: JSONPath) -> Place | None:
+    """Return the place that a plain path names; None if the path needs a search."""
+    place: list[str | int | ElementType | None] = []
     for segment in path.segments:
         if not isinstance(segment, JSONPathChildSegment) or len(segment.selectors) != 1:
             return None
-        step = _step(segment.selectors[0])
+        step = _selector_step(segment.selectors[0])
         if step == -1:
             return None
         place.append(step)
     return tuple(place)
 
 
-def _step(selector: JSONPathSelector) -> str | int | Type | None:
+def _selector_step(selector: JSONPathSelector) -> str | int | ElementType | None:
     match selector:
         case NameSelector():
             return selector.name
@@ -44,15 +44,15 @@ def _step(selector: JSONPathSelector) -> str | int | Type | None:
         case WildcardSelector():
             return None
         case Filter():
-            return _type(selector.expression.expression) or -1
+            return _filter_type(selector.expression.expression) or -1
         case _:
             return -1
 
 
-def _type(test: object) -> Type | None:
-    """The type that a filter asks for, where it asks for that alone."""
+def _filter_type(test: object) -> ElementType | None:
+    """Return the type in a filter that only compares `type`."""
     match test:
         case InfixExpression(left=RelativeFilterQuery() as left, operator="==", right=StringLiteral() as right):
-            return Type(right.value) if str(left.path) == "$['type']" else None
+            return ElementType(right.value) if str(left.path) == "$['type']" else None
         case _:
             return None

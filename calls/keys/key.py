@@ -1,8 +1,8 @@
-"""Make the key of a request: the digest of the fields that count, by the rules of its profile.
+"""Make the key of a request: the digest of the fields that count by the rules of its profile.
 
-The key is SHA-256 under the domain `key/1` of the canonical list [profile, dialect, operation, selected]. `selected` is
-all that went in: method, upstream, path, query, declared headers, and what the profile keeps of the body. Everything
-that did not go in as it came is noted with its rule, so that `explain` can show it.
+The key is SHA-256 under the domain `key/1` of the canonical list [profile, dialect, operation, selected]. `selected` holds
+method, upstream, path, query, declared headers, and the fields of the body that the profile keeps. Every field that was left
+out or changed is noted with its rule, so that `explain` can show it.
 """
 
 import hashlib
@@ -13,205 +13,209 @@ from typing import Final
 
 from calls import placeholder
 from calls.codec import body
-from calls.codec.canonical import canonical_parsed, digest, unicode
-from calls.codec.json import parse
-from calls.keys.divergence import readable
-from calls.keys.key_selection import LeftOut, NormalizedField, Notes, RenamedId, Selection
+from calls.codec.canonical import canonical_parsed_json, digest, escape_surrogates
+from calls.codec.json import parse_json
+from calls.keys.divergence import shorten_pointer
+from calls.keys.key_selection import LeftOutField, NormalizedField, RenamedId, Selection, SelectionNotes
 from calls.keys.profile import NEVER_KEYS, HeaderRules, Profile, Profiles
-from calls.keys.rules import tree
+from calls.keys.rules import rule_tree
 from calls.keys.strict_key import strict_key
-from calls.model import Headers, Json, Kind, Request
-from calls.route import Route, route_of, target
+from calls.model import CallKind, Headers, Json, Request
+from calls.route import Route, route_request, split_url
 
 DOMAIN: Final = "key/1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyResult:
-    """A key, and how it came about."""
+    """A key and how it was made."""
 
     key: str
     profile: str
     route: Route
-    selected: Json
-    """What went in."""
-    notes: Notes = field(compare=False, repr=False)
-    """What was left out, renamed, folded or is unknown."""
+    selected_fields: Json
+    """The fields in the key."""
+    notes: SelectionNotes = field(compare=False, repr=False)
+    """The fields that were left out, renamed, normalized or are unknown."""
     warnings: tuple[str, ...]
-    sent: Request = field(compare=False, repr=False)
-    read: body.Read = field(compare=False, repr=False)
+    sent_request: Request = field(compare=False, repr=False)
+    parsed_body: body.ParsedBody = field(compare=False, repr=False)
 
     @property
-    def request(self) -> Json:
-        """The whole body as it was read, also what did not go in."""
-        return self.read.value
+    def request_body(self) -> Json:
+        """The whole body as it was read, including the fields that are not in the key."""
+        return self.parsed_body.value
 
     @property
-    def strict(self) -> str:
-        """The key of all that the request says, under no profile. Made when it is asked for."""
-        return strict_key(self.sent, self.read)
+    def strict_key(self) -> str:
+        """The key of everything in the request, regardless of the profile. Computed on access."""
+        return strict_key(self.sent_request, self.parsed_body)
 
     @property
-    def left_out(self) -> tuple[LeftOut, ...]:
-        """What did not go in."""
-        return self.notes.left_out
+    def left_out_fields(self) -> tuple[LeftOutField, ...]:
+        """The fields that are not in the key."""
+        return self.notes.left_out_fields
 
     @property
-    def renamed(self) -> tuple[RenamedId, ...]:
-        """Ids that went in by where they occur first."""
-        return self.notes.renamed
+    def renamed_ids(self) -> tuple[RenamedId, ...]:
+        """The ids that are in the key by their first occurrence."""
+        return self.notes.renamed_ids
 
     @property
-    def folded(self) -> tuple[NormalizedField, ...]:
-        """What went in in the one spelling of several that are equal."""
-        return self.notes.folded
+    def normalized_fields(self) -> tuple[NormalizedField, ...]:
+        """The fields that are in the key in a normalized form."""
+        return self.notes.normalized_fields
 
     @property
     def dialect(self) -> str:
-        """The wire shape of the request."""
+        """The dialect of the request."""
         return self.route.dialect
 
     @property
     def operation(self) -> str:
-        """What was asked for, in the dialect's words."""
+        """The operation, as the dialect names it."""
         return self.route.operation
 
     @property
-    def kind(self) -> Kind:
-        """What is asked: a model, a tool, …"""
+    def kind(self) -> CallKind:
+        """The kind of service that is called: a model, a tool, …"""
         return self.route.kind
 
 
-def keyed(request: Request, profiles: Profiles) -> KeyResult:
-    """The key of a (redacted) request. Total: there is no request without a key."""
-    route = route_of(request)
+def make_key(request: Request, profiles: Profiles) -> KeyResult:
+    """Make the key of a (redacted) request. Every request has one."""
+    route = route_request(request)
     profile = profiles.find(route)
-    read = body.read(request, is_json=route.dialect != "generic")
+    parsed = body.parse_body(request, is_json=route.dialect != "generic")
     selection = Selection(keep_unknown=profile.unknown == "key")
-    if route.place != route.path:
+    if route.key_path != route.path:
         selection.notes.folds.append(("/path", "place"))
     selected = {
         "method": route.method,
         "upstream": route.upstream,
-        "path": route.place,
-        "query": _query(request, profile, selection),
-        "headers": _headers(request.headers, profile.headers),
-        "form": read.form if not profile.told else "told",
-        "body": _body(read, profile, selection),
+        "path": route.key_path,
+        "query": _select_query(request, profile, selection),
+        "headers": _select_headers(request.headers, profile.headers),
+        "form": parsed.form if not profile.told else "told",
+        "body": _select_body(parsed, profile, selection),
     }
-    text = canonical_parsed([profile.name, route.dialect, route.operation, selected])
-    text, whole = _without_redaction(text, selected)
+    text = canonical_parsed_json([profile.name, route.dialect, route.operation, selected])
+    text, whole = _number_placeholders(text, selected)
     return KeyResult(
         key=digest(DOMAIN, text),
         profile=profile.name,
         route=route,
-        selected=whole,
+        selected_fields=whole,
         notes=selection.notes,
         warnings=(
-            *_unclassified(selection.notes.unknown, profile),
-            *([read.warning] if read.warning and not profile.told else ()),
+            *_unclassified_warnings(selection.notes.unknown_pointers, profile),
+            *([parsed.warning] if parsed.warning and not profile.told else ()),
         ),
-        sent=request,
-        read=read,
+        sent_request=request,
+        parsed_body=parsed,
     )
 
 
-def _body(read: body.Read, profile: Profile, selection: Selection) -> Json:
+def _select_body(parsed: body.ParsedBody, profile: Profile, selection: Selection) -> Json:
     if profile.told:
-        selection.notes.skipped.append(("/body", "told"))
+        selection.notes.left_out.append(("/body", "told"))
         return None
-    match read.form:
+    match parsed.form:
         case "none":
             return None
         case "json" | "lines" | "form" | "multipart" | "messages":
-            value = selection.named(read.value, profile.plan.root, "/body") if profile.folds.names else read.value
-            return selection.body(value, tree(profile.plan, value, read.text), "/body")
+            value = (
+                selection.normalize_names(parsed.value, profile.plan.root, "/body")
+                if profile.folds.names
+                else parsed.value
+            )
+            return selection.select_body(value, rule_tree(profile.plan, value, parsed.text), "/body")
         case _:
-            return read.value  # rules on fields have nothing to hold on to
+            return parsed.value  # there are no fields to which rules could apply
 
 
-def _query(request: Request, profile: Profile, selection: Selection) -> Json:
-    _, _, query = target(request.url)
-    kept: list[Json] = []
-    for name, value in body.pairs(query) if query else ():
+def _select_query(request: Request, profile: Profile, selection: Selection) -> Json:
+    _, _, query = split_url(request.url)
+    pairs: list[Json] = []
+    for name, value in body.query_pairs(query) if query else ():
         field_class = profile.query.field_class(name)
-        if selection.takes(field_class, ("/query", name)):
-            kept.append([name, value])
-    return kept
+        if selection.is_in_key(field_class, ("/query", name)):
+            pairs.append([name, value])
+    return pairs
 
 
-def _headers(headers: Headers, rules: HeaderRules) -> Json:
+def _select_headers(headers: Headers, rules: HeaderRules) -> Json:
     if not (rules.key or rules.sets or rules.media):
         return {}
-    wanted = _wanted(rules)
-    given: dict[str, list[str]] = {}
+    declared = _declared_names(rules)
+    values_by_name: dict[str, list[str]] = {}
     for name, value in headers:
-        if (low := name.lower()) in wanted:
-            given.setdefault(low, []).append(unicode(value.strip()))
-    if not given:
-        return {}  # as with nearly all requests
-    kept: dict[str, Json] = {name: ", ".join(given[name]) for name in rules.key if name in given}
-    kept |= {name: sorted(_items(given[name])) for name in rules.sets if name in given}
-    kept |= {name: media for name in rules.media if (media := _media(given.get(name, ())))}
-    return kept
+        if (low := name.lower()) in declared:
+            values_by_name.setdefault(low, []).append(escape_surrogates(value.strip()))
+    if not values_by_name:
+        return {}  # true of nearly all requests
+    selected: dict[str, Json] = {name: ", ".join(values_by_name[name]) for name in rules.key if name in values_by_name}
+    selected |= {name: sorted(_list_items(values_by_name[name])) for name in rules.sets if name in values_by_name}
+    selected |= {name: media for name in rules.media if (media := _selecting_media(values_by_name.get(name, ())))}
+    return selected
 
 
 @lru_cache(64)
-def _wanted(rules: HeaderRules) -> frozenset[str]:
+def _declared_names(rules: HeaderRules) -> frozenset[str]:
     return frozenset((*rules.key, *rules.sets, *rules.media))
 
 
-def _items(values: Iterable[str]) -> set[str]:
+def _list_items(values: Iterable[str]) -> set[str]:
     return {item.strip() for value in values for item in value.split(",") if item.strip()}
 
 
-_ANY: Final = frozenset(("*/*", "application/*", "application/json"))
+_ANY_MEDIA: Final = frozenset(("*/*", "application/*", "application/json"))
 
 
-def _media(values: Iterable[str]) -> list[Json]:
-    """The media types that select a form of the answer; none where the client takes anything, or JSON."""
-    types = {item.partition(";")[0].strip().lower() for item in _items(values)}
-    return [] if types & _ANY else [*sorted(types - {"text/event-stream"})]
+def _selecting_media(values: Iterable[str]) -> list[Json]:
+    """Return the media types that select a form of the answer; none if the client accepts anything or JSON."""
+    types = {item.partition(";")[0].strip().lower() for item in _list_items(values)}
+    return [] if types & _ANY_MEDIA else [*sorted(types - {"text/event-stream"})]
 
 
-def _without_redaction(text: bytes, selected: Json) -> tuple[bytes, Json]:
-    """Placeholders by type and first occurrence: their own text hangs on a secret that another machine does not have."""
-    if placeholder.MARK not in text:
+def _number_placeholders(text: bytes, selected: Json) -> tuple[bytes, Json]:
+    """Number placeholders by first occurrence: their text depends on a secret that other machines do not have."""
+    if placeholder.PREFIX not in text:
         return text, selected
-    folded = placeholder.fold(text.decode()).encode()
-    return folded, parse(folded)[-1]  # type: ignore[index] # it is the list that was just written
+    folded = placeholder.number_placeholders(text.decode()).encode()
+    return folded, parse_json(folded)[-1]  # type: ignore[index] # it is the list that was written above
 
 
-def _unclassified(pointers: Iterable[str], profile: Profile) -> Iterable[str]:
-    went = "went into" if profile.unknown == "key" else "was left out of"
+def _unclassified_warnings(pointers: Iterable[str], profile: Profile) -> Iterable[str]:
+    effect = "is in" if profile.unknown == "key" else "was left out of"
     for pointer in pointers:
         yield (
-            f"{readable(pointer)} is not classified by the profile {profile.name} and {went} the key: "
-            "list it as key, transient or identity in a profile of your own"
+            f"{shorten_pointer(pointer)} is not classified by the profile {profile.name} and {effect} the key: "
+            "list it as key, transient or identity in your own profile"
         )
 
 
 def raw_digest(request: Request) -> str:
-    """The digest of a request as it stands: equal digests have equal keys, under any profiles.
+    """Return the digest of a request as it is. Requests with equal digests have equal keys under any profile.
 
-    Headers that no profile may declare are skipped, because they change with every sending.
+    Headers that no profile may declare are skipped, because they change each time a request is sent.
     """
     body = hashlib.sha256(request.body.data).digest()
-    return raw_digest_of(request.method, request.url, request.headers, body)
+    return raw_digest_of_parts(request.method, request.url, request.headers, body)
 
 
-def raw_digest_of(method: str, url: str, headers: Headers, body: bytes) -> str:
-    """The same of a request of which only the SHA-256 of its body is at hand."""
-    told = "\0".join((method, url, *_telling(headers))).encode("utf-8", "surrogatepass")
-    return "sha256:" + hashlib.sha256(b"raw/2\0" + told + b"\0\0" + body).hexdigest()
+def raw_digest_of_parts(method: str, url: str, headers: Headers, body: bytes) -> str:
+    """Return the raw digest of a request from the SHA-256 of its body."""
+    head = "\0".join((method, url, *_stable_headers(headers))).encode("utf-8", "surrogatepass")
+    return "sha256:" + hashlib.sha256(b"raw/2\0" + head + b"\0\0" + body).hexdigest()
 
 
-def _telling(headers: Headers) -> list[str]:
-    return sorted([f"{lowered}:{value}" for name, value in headers if (lowered := _tells(name))])
+def _stable_headers(headers: Headers) -> list[str]:
+    return sorted([f"{lowered}:{value}" for name, value in headers if (lowered := _stable_name(name))])
 
 
 @lru_cache(maxsize=4096)
-def _tells(name: str) -> str:
-    """A header's name in lower case; nothing where it changes with every sending."""
+def _stable_name(name: str) -> str:
+    """Return a header's name in lower case, or "" if the header changes each time a request is sent."""
     lowered = name.lower()
     return "" if NEVER_KEYS.fullmatch(lowered) else lowered

@@ -1,29 +1,28 @@
 """Select and normalize the key fields of a body in one pass over the profile's rule tree.
 
-The class of a value is the one given at the deepest place above it. What no rule classifies is unknown. Everything that is not
-taken as it came is noted, with the rule that says so.
+The class of a value is the one declared at the deepest place at or above it. A value that no rule classifies is unknown. Every
+value that is left out or changed is noted with the rule that applies.
 """
 
 from dataclasses import dataclass
 from typing import Final
 
-from calls.codec.json import NotLossless, parse
-from calls.keys import graphql
-from calls.keys import normalize as spelling
+from calls.codec.json import InvalidJson, parse_json
+from calls.keys import graphql, normalize
 from calls.keys.rules import At, FieldClass, Node
 from calls.model import Json
 
 
-class _Out:
-    """Nothing was kept."""
+class _OmittedField:
+    """The type of `OMITTED`."""
 
 
-OUT: Final = _Out()
+OMITTED: Final = _OmittedField()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut:
-    """Something that did not go into the key, and the rule that says so."""
+class LeftOutField:
+    """A field that is not in the key, and the rule that left it out."""
 
     pointer: str
     rule: str
@@ -31,7 +30,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenamedId:
-    """An id that counts by where it occurs first, and not by its value."""
+    """An id that counts by its first occurrence instead of its value."""
 
     pointer: str
     was: str
@@ -40,144 +39,148 @@ class RenamedId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NormalizedField:
-    """Something that went into the key in the one spelling of several that the API treats as equal."""
+    """A field that is in the key in one of several forms that the API treats as equal."""
 
     pointer: str
     rule: str
 
 
-class Notes:
-    """What the walk did that was not just to take. Kept as it was met, and written out only for who asks."""
+class SelectionNotes:
+    """The fields that a walk left out or changed. Pointers are built only on access."""
 
     def __init__(self) -> None:
-        self.skipped: list[tuple[At, str]] = []
+        self.left_out: list[tuple[At, str]] = []
         self.ids: list[tuple[At, str, str]] = []
         self.folds: list[tuple[At, str]] = []
-        self.unclassified: list[At] = []
+        self.unknown: list[At] = []
 
     @property
-    def left_out(self) -> tuple[LeftOut, ...]:
-        """All that did not go in."""
-        return tuple(LeftOut(pointer=pointer(at), rule=rule) for at, rule in self.skipped)
+    def left_out_fields(self) -> tuple[LeftOutField, ...]:
+        """The fields that are not in the key."""
+        return tuple(LeftOutField(pointer=pointer_to(at), rule=rule) for at, rule in self.left_out)
 
     @property
-    def renamed(self) -> tuple[RenamedId, ...]:
-        """All ids that count by where they occur first."""
-        return tuple(RenamedId(pointer=pointer(at), was=was, now=now) for at, was, now in self.ids)
+    def renamed_ids(self) -> tuple[RenamedId, ...]:
+        """The ids that count by their first occurrence."""
+        return tuple(RenamedId(pointer=pointer_to(at), was=was, now=now) for at, was, now in self.ids)
 
     @property
-    def folded(self) -> tuple[NormalizedField, ...]:
-        """All that went in in another spelling."""
-        return tuple(NormalizedField(pointer=pointer(at), rule=rule) for at, rule in self.folds)
+    def normalized_fields(self) -> tuple[NormalizedField, ...]:
+        """The fields that were normalized."""
+        return tuple(NormalizedField(pointer=pointer_to(at), rule=rule) for at, rule in self.folds)
 
     @property
-    def unknown(self) -> tuple[str, ...]:
-        """Pointers of all that no rule classifies."""
-        return tuple(map(pointer, self.unclassified))
+    def unknown_pointers(self) -> tuple[str, ...]:
+        """The pointers of the fields that no rule classifies."""
+        return tuple(map(pointer_to, self.unknown))
 
 
 class Selection:
-    """One walk over one body: what is kept, and a note for everything that was not taken as it came."""
+    """A walk over one body that selects its key fields and notes everything it leaves out or changes."""
 
     def __init__(self, *, keep_unknown: bool) -> None:
-        self.notes = Notes()
+        self.notes = SelectionNotes()
         self._keep_unknown = keep_unknown
         self._ids: dict[str, str] = {}
 
-    def body(self, value: Json, root: Node, at: At) -> Json:
-        """What counts of a body; None when nothing does."""
-        kept = self._visit(value, root, None, at)
-        return None if isinstance(kept, _Out) else kept
+    def select_body(self, value: Json, root: Node, at: At) -> Json:
+        """Return the parts of a body that count; None if none do."""
+        selected = self._visit(value, root, None, at)
+        return None if isinstance(selected, _OmittedField) else selected
 
-    def named(self, value: Json, root: Node, at: At) -> Json:
-        """A body with the API's names in one spelling; rules are written in that one."""
-        return spelling.Names(lambda at: self.notes.folds.append((at, "names"))).visit(value, root, at)
+    def normalize_names(self, value: Json, root: Node, at: At) -> Json:
+        """Return a body with the API's names in camelCase, in which the rules are written."""
+        return normalize.NameNormalizer(lambda at: self.notes.folds.append((at, "names"))).normalize(value, root, at)
 
-    def takes(self, field_class: FieldClass | None, at: At) -> bool:
-        """Whether something of this class, that is no part of the body, counts; noted where it does not."""
-        return not isinstance(self._whole(None, field_class, at), _Out)
+    def is_in_key(self, field_class: FieldClass | None, at: At) -> bool:
+        """Return whether a field outside the body counts, by its class. A field that does not count is noted."""
+        return not isinstance(self._select_whole(None, field_class, at), _OmittedField)
 
-    def _visit(self, value: Json, node: Node | None, above: FieldClass | None, at: At) -> Json | _Out:
+    def _visit(self, value: Json, node: Node | None, above: FieldClass | None, at: At) -> Json | _OmittedField:
         if node is None:
-            return self._whole(value, above, at)
+            return self._select_whole(value, above, at)
         field_class = node.field_class or above
         if value is None and "null" in node.folds:
-            return self._leave(at, "null")
-        if not node.keeps and field_class is not None and field_class != "key":
-            return self._leave(at, field_class)
-        kept = self._below(value, node, field_class, at)
-        return self._fold(kept, node, at) if node.folds and not isinstance(kept, _Out) else kept
-
-    def _below(self, value: Json, node: Node, field_class: FieldClass | None, at: At) -> Json | _Out:
-        if node.named or node.each or node.typed:
-            if isinstance(value, dict):
-                return self._members(value, node, field_class, at)
-            if isinstance(value, list):
-                return self._elements(value, node, field_class, at)
-        return self._whole(value, field_class, at)
-
-    def _members(self, value: dict[str, Json], node: Node, field_class: FieldClass | None, at: At) -> Json:
-        kept: dict[str, Json] = {}
-        # First occurrence must not depend on the order in which a client writes the members.
-        for name, item in sorted(value.items()) if node.renames else value.items():
-            rules = node.below(name, item)
-            part = item if rules is None and field_class == "key" else self._visit(item, rules, field_class, (at, name))
-            if part is not OUT:
-                kept[name] = part  # type: ignore[assignment] # OUT is the only _Out
-        return kept
-
-    def _elements(self, value: list[Json], node: Node, field_class: FieldClass | None, at: At) -> Json:
-        parts = (
-            self._visit(item, node.below(index, item), field_class, (at, index)) for index, item in enumerate(value)
+            return self._leave_out(at, "null")
+        if not node.has_key_rule and field_class is not None and field_class != "key":
+            return self._leave_out(at, field_class)
+        selected = self._select_below(value, node, field_class, at)
+        return (
+            self._apply_folds(selected, node, at)
+            if node.folds and not isinstance(selected, _OmittedField)
+            else selected
         )
-        return [part for part in parts if not isinstance(part, _Out)]
 
-    def _whole(self, value: Json, field_class: FieldClass | None, at: At) -> Json | _Out:
+    def _select_below(self, value: Json, node: Node, field_class: FieldClass | None, at: At) -> Json | _OmittedField:
+        if node.by_name or node.wildcard or node.by_type:
+            if isinstance(value, dict):
+                return self._select_members(value, node, field_class, at)
+            if isinstance(value, list):
+                return self._select_elements(value, node, field_class, at)
+        return self._select_whole(value, field_class, at)
+
+    def _select_members(self, value: dict[str, Json], node: Node, field_class: FieldClass | None, at: At) -> Json:
+        selected: dict[str, Json] = {}
+        # The first occurrence of an id must not depend on the order in which a client writes the members.
+        for name, item in sorted(value.items()) if node.has_id_rule else value.items():
+            rules = node.child(name, item)
+            part = item if rules is None and field_class == "key" else self._visit(item, rules, field_class, (at, name))
+            if part is not OMITTED:
+                selected[name] = part  # type: ignore[assignment] # OUT is the only _Out
+        return selected
+
+    def _select_elements(self, value: list[Json], node: Node, field_class: FieldClass | None, at: At) -> Json:
+        parts = (
+            self._visit(item, node.child(index, item), field_class, (at, index)) for index, item in enumerate(value)
+        )
+        return [part for part in parts if not isinstance(part, _OmittedField)]
+
+    def _select_whole(self, value: Json, field_class: FieldClass | None, at: At) -> Json | _OmittedField:
         if field_class == "key":
             return value
         if field_class is not None:
-            return self._leave(at, field_class)
-        self.notes.unclassified.append(at)
-        return value if self._keep_unknown else self._leave(at, "unknown")
+            return self._leave_out(at, field_class)
+        self.notes.unknown.append(at)
+        return value if self._keep_unknown else self._leave_out(at, "unknown")
 
-    def _leave(self, at: At, rule: str) -> _Out:
-        self.notes.skipped.append((at, rule))
-        return OUT
+    def _leave_out(self, at: At, rule: str) -> _OmittedField:
+        self.notes.left_out.append((at, rule))
+        return OMITTED
 
-    def _fold(self, value: Json, node: Node, at: At) -> Json | _Out:
-        kept: Json | _Out = value
+    def _apply_folds(self, value: Json, node: Node, at: At) -> Json | _OmittedField:
+        result: Json | _OmittedField = value
         if "nonce" in node.folds:
-            kept = self._without_nonce(value, node.starts, at)
-        if "text" in node.folds and isinstance(kept, list):
-            kept = self._single_text(kept, at)
-        if "message" in node.folds and isinstance(kept, list):
-            kept = self._single_message(kept, at)
-        if "single" in node.folds and isinstance(kept, list):
-            kept = self._single(kept, at)
-        if "bare" in node.folds and isinstance(kept, dict):
-            kept = self._bare(kept, at)
-        if "default" in node.folds and type(kept) is type(node.default) and kept == node.default:
-            return self._leave(at, "default")
-        if "schema" in node.folds and isinstance(kept, dict):
-            kept = self._noted(kept, spelling.schema(kept), "schema", at)
-        if isinstance(kept, str):
+            result = self._remove_nonce(value, node.nonce_start, at)
+        if "text" in node.folds and isinstance(result, list):
+            result = self._unwrap_single_text(result, at)
+        if "message" in node.folds and isinstance(result, list):
+            result = self._unwrap_single_message(result, at)
+        if "single" in node.folds and isinstance(result, list):
+            result = self._unwrap_single(result, at)
+        if "bare" in node.folds and isinstance(result, dict):
+            result = self._unwrap_bare_id(result, at)
+        if "default" in node.folds and type(result) is type(node.default) and result == node.default:
+            return self._leave_out(at, "default")
+        if "schema" in node.folds and isinstance(result, dict):
+            result = self._note_fold(result, normalize.normalize_schema(result), "schema", at)
+        if isinstance(result, str):
             if "bytes" in node.folds:
-                kept = self._noted(kept, spelling.digested(kept), "bytes", at)
+                result = self._note_fold(result, normalize.digest_base64(result), "bytes", at)
             elif "graphql" in node.folds:
-                kept = self._noted(kept, graphql.normal(kept), "graphql", at)
+                result = self._note_fold(result, graphql.normalize_document(result), "graphql", at)
             elif "json" in node.folds:
-                kept = self._inner(kept, at)
+                result = self._parse_inner_json(result, at)
             elif "id" in node.folds:
-                kept = self._rename(kept, at)
-        return kept
+                result = self._number_id(result, at)
+        return result
 
-    def _noted(self, was: Json, now: Json, rule: str, at: At) -> Json:
+    def _note_fold(self, was: Json, now: Json, rule: str, at: At) -> Json:
         if was is not now and was != now:
             self.notes.folds.append((at, rule))
         return now
 
-    def _single_text(self, parts: list[Json], at: At) -> Json:
-        """A list of one bare text part says what its text says; one with anything beside the text may not."""
+    def _unwrap_single_text(self, parts: list[Json], at: At) -> Json:
+        """Replace a list of one text part by its text, unless the part has other members."""
         match parts:
             case [{"type": "text" | "input_text" | "output_text", "text": str() as text, **more}] if not more:
                 self.notes.folds.append((at, "text"))
@@ -185,8 +188,8 @@ class Selection:
             case _:
                 return parts
 
-    def _single_message(self, messages: list[Json], at: At) -> Json:
-        """A list of one message of the user that is a text says what the text says."""
+    def _unwrap_single_message(self, messages: list[Json], at: At) -> Json:
+        """Replace a list of one user message of text by the text."""
         match messages:
             case [{"role": "user", "content": str() as text, **more}] if not more:
                 self.notes.folds.append((at, "message"))
@@ -194,8 +197,8 @@ class Selection:
             case _:
                 return messages
 
-    def _single(self, values: list[Json], at: At) -> Json:
-        """A list of one text says what the text says, a list of one list of tokens what that says; a list of one token is itself one."""
+    def _unwrap_single(self, values: list[Json], at: At) -> Json:
+        """Replace a list of one text, or of one list of tokens, by its element. A list of one token is a list of tokens."""
         match values:
             case [str() | list() as only]:
                 self.notes.folds.append((at, "single"))
@@ -203,8 +206,8 @@ class Selection:
             case _:
                 return values
 
-    def _bare(self, value: dict[str, Json], at: At) -> Json:
-        """An object that is only an id says what the id says."""
+    def _unwrap_bare_id(self, value: dict[str, Json], at: At) -> Json:
+        """Replace an object with only an id by the id."""
         match value:
             case {"id": str() as name, **more} if not more:
                 self.notes.folds.append((at, "bare"))
@@ -212,43 +215,43 @@ class Selection:
             case _:
                 return value
 
-    def _inner(self, text: str, at: At) -> Json:
+    def _parse_inner_json(self, text: str, at: At) -> Json:
         try:
-            value = parse(text.encode())
-        except NotLossless:
+            value = parse_json(text.encode())
+        except InvalidJson:
             return text
         if not isinstance(value, dict | list):
-            return text  # else the text `1` and the text `"1"` could meet
+            return text  # else the texts `1` and `"1"` could become equal
         self.notes.folds.append((at, "json"))
         return value
 
-    def _rename(self, was: str, at: At) -> str:
+    def _number_id(self, was: str, at: At) -> str:
         now = self._ids.setdefault(was, f"id:{len(self._ids) + 1}")
         self.notes.ids.append((at, was, now))
         return now
 
-    def _without_nonce(self, value: Json, starts: str, at: At) -> Json | _Out:
-        """A text without its first line, a list without that line in its text parts, where the line is the nonce."""
+    def _remove_nonce(self, value: Json, starts: str, at: At) -> Json | _OmittedField:
+        """Remove the nonce, a first line, from a text or from the text parts of a list."""
         if isinstance(value, list):
-            parts = ((self._block_without_nonce(part, starts, (at, index))) for index, part in enumerate(value))
-            return [part for part in parts if not isinstance(part, _Out)]
-        return self._text_without_nonce(value, starts, at) if isinstance(value, str) else value
+            parts = ((self._remove_block_nonce(part, starts, (at, index))) for index, part in enumerate(value))
+            return [part for part in parts if not isinstance(part, _OmittedField)]
+        return self._remove_text_nonce(value, starts, at) if isinstance(value, str) else value
 
-    def _block_without_nonce(self, block: Json, starts: str, at: At) -> Json | _Out:
+    def _remove_block_nonce(self, block: Json, starts: str, at: At) -> Json | _OmittedField:
         if not isinstance(block, dict) or not isinstance(text := block.get("text"), str):
             return block
-        rest = self._text_without_nonce(text, starts, at)
-        return OUT if isinstance(rest, _Out) else {**block, "text": rest}
+        rest = self._remove_text_nonce(text, starts, at)
+        return OMITTED if isinstance(rest, _OmittedField) else {**block, "text": rest}
 
-    def _text_without_nonce(self, text: str, starts: str, at: At) -> str | _Out:
+    def _remove_text_nonce(self, text: str, starts: str, at: At) -> str | _OmittedField:
         if not text.startswith(starts):
             return text
-        self._leave(at, "nonce")
-        return text.partition("\n")[2] or OUT
+        self._leave_out(at, "nonce")
+        return text.partition("\n")[2] or OMITTED
 
 
-def pointer(at: At) -> str:
-    """A place as an RFC 6901 pointer."""
+def pointer_to(at: At) -> str:
+    """Return the RFC 6901 pointer of a place."""
     steps: list[str] = []
     while not isinstance(at, str):
         at, step = at

@@ -1,17 +1,17 @@
-"""Places in a JSON document, as the paths of rules name them."""
+"""The places in a JSON document that the paths of rules name."""
 
 from dataclasses import dataclass
 
-type Place = tuple["str | int | Type | None", ...]
+type Place = tuple["str | int | ElementType | None", ...]
 """Member names, indexes and types from the root down; None is every member or element."""
 
 
 class BadPath(ValueError):
-    """This is not an RFC 9535 path."""
+    """The text is not an RFC 9535 path."""
 
 
 @dataclass(frozen=True, slots=True)
-class Type:
-    """Every element whose `type` is this."""
+class ElementType:
+    """Every element with this `type`."""
 
     name: str

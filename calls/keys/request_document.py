@@ -1,25 +1,25 @@
 """Represent a request as one JSON document, so that two can be compared by pointers."""
 
-from calls.codec.body import pairs
-from calls.codec.lenient_json import elements, members, text
+from calls.codec.body import query_pairs
+from calls.codec.lenient_json import as_array, as_object, as_text
 from calls.keys.key import KeyResult
 from calls.model import Json, Request
-from calls.route import target
+from calls.route import split_url
 
 
-def load_bearing(key: KeyResult) -> Json:
-    """What went into the key, with the query by name."""
-    selected = members(key.selected)
+def key_document(key: KeyResult) -> Json:
+    """Return the fields in the key, with the query by name."""
+    selected = as_object(key.selected_fields)
     query: dict[str, Json] = {}
-    for pair in elements(selected.get("query")):
-        name, value = map(text, elements(pair))
-        query[name] = [*elements(query.get(name)), value]
+    for pair in as_array(selected.get("query")):
+        name, value = map(as_text, as_array(pair))
+        query[name] = [*as_array(query.get(name)), value]
     return {**selected, "query": query}
 
 
-def whole(request: Request, key: KeyResult) -> Json:
-    """Body and query as they were sent, also what did not go into the key."""
+def full_document(request: Request, key: KeyResult) -> Json:
+    """Return the whole body and query, including the fields that are not in the key."""
     query: dict[str, list[str]] = {}
-    for name, value in pairs(target(request.url)[2]):
+    for name, value in query_pairs(split_url(request.url)[2]):
         query.setdefault(name, []).append(value)
-    return {"body": key.request, "query": query}
+    return {"body": key.request_body, "query": query}

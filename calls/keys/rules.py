@@ -1,8 +1,8 @@
 """Compile the rules of a profile into a tree that is walked together with a body.
 
-A rule stands at an RFC 9535 path. Paths of names, indexes, wildcards and types (`[?@.type == 'x']`: how most APIs tell their
-items apart) become a tree (`Node`), so that the walk is linear in the body and not in the rules. Paths with other filters,
-slices or descendants are found by python-jsonpath first and join the tree for that one body.
+A rule applies to an RFC 9535 path. Paths of names, indexes, wildcards and types (`[?@.type == 'x']`, by which most APIs
+distinguish items) become a tree (`Node`), so that the walk is linear in the body and independent of the number of rules.
+Paths with other filters, slices or descendants are searched with python-jsonpath and added to the tree for that one body.
 """
 
 import re
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING, Final, Literal
 
-from calls.keys.places import Place, Type
+from calls.keys.places import ElementType, Place
 from calls.model import Json
 
 if TYPE_CHECKING:
@@ -36,10 +36,10 @@ type Rule = Literal[
     "default",
     "nonce",
 ]
-"""What happens at a place: a class, or a fold (`profile.Folds` says what each makes equal)."""
+"""The effect of a rule: a class, or a fold (described in `profile.Folds`)."""
 
 type At = str | tuple[At, str | int]
-"""Where a walk is: the place above, and the step from there. Few places are ever written down, so none is until it must be."""
+"""The position of a walk: the position above and the step from there. Pointers are built from it only when needed."""
 
 _PLAIN: Final = re.compile(r"\$(?:\.[A-Za-z_][A-Za-z0-9_]*|\[\*\])*")
 _STEP: Final = re.compile(r"\.([A-Za-z_][A-Za-z0-9_]*)|\[\*\]")
@@ -51,160 +51,172 @@ class RuleAtPath:
 
     path: str
     rule: Rule
-    starts: str = ""
-    """Of a nonce: how the line begins that changes with every request."""
+    nonce_start: str = ""
+    """For a nonce: the beginning of the line."""
     value: Json = None
-    """Of a default: the value that is the same as none."""
+    """For a default: the value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """The rules at one place, and the places below it."""
+    """The rules for one place and for the places below it."""
 
     field_class: FieldClass | None = None
     folds: frozenset[Rule] = frozenset()
-    starts: str = ""
+    nonce_start: str = ""
     default: Json = None
-    named: dict[str | int, "Node"] = field(default_factory=dict)
-    typed: dict[str, "Node"] = field(default_factory=dict)
-    each: "Node | None" = None
-    keeps: bool = False
-    """Whether something at or below this place is in the key by a rule of its own."""
-    renames: bool = False
-    """Whether ids are renamed below, so that the order of the walk matters."""
+    by_name: dict[str | int, "Node"] = field(default_factory=dict)
+    by_type: dict[str, "Node"] = field(default_factory=dict)
+    wildcard: "Node | None" = None
+    has_key_rule: bool = False
+    """Whether a rule at or below this place puts a value into the key."""
+    has_id_rule: bool = False
+    """Whether ids at or below this place are renamed, so that the order of the walk matters."""
 
-    def below(self, step: str | int, item: Json) -> "Node | None":
-        """The rules for a member or element."""
-        found = self.named.get(step, self.each)
-        if not self.typed or not isinstance(item, dict) or not isinstance(name := item.get("type"), str):
+    def child(self, step: str | int, item: Json) -> "Node | None":
+        """Return the rules for a member or element."""
+        found = self.by_name.get(step, self.wildcard)
+        if not self.by_type or not isinstance(item, dict) or not isinstance(name := item.get("type"), str):
             return found
-        typed = self.typed.get(name)
-        # Both know what holds for every element; only where one is meant by its index as well must they be joined.
-        return _closed(_united(found, typed)) if typed and found and step in self.named else typed or found
+        typed = self.by_type.get(name)
+        # Both nodes include the wildcard's rules; they must be united only if the element has rules for its index too.
+        return _spread_wildcards(_unite(found, typed)) if typed and found and step in self.by_name else typed or found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All rulings of a profile, ready to be walked."""
+    """All rules of a profile, compiled."""
 
     root: Node
     queries: tuple[tuple["JSONPath", RuleAtPath], ...] = ()
 
 
-def compiled(rulings: Iterable[RuleAtPath]) -> Plan:
-    """The plan of these rulings. Raises `BadPath`."""
+def compile_rules(rules: Iterable[RuleAtPath]) -> Plan:
+    """Compile rules into a plan. Raises `BadPath`."""
     root, queries = Node(), []
-    for ruling in rulings:
-        place = _place(ruling.path)
+    for rule in rules:
+        place = _plain_place(rule.path)
         if place is None:
-            queries.append((_general().path_of(ruling.path), ruling))
+            queries.append((_jsonpath().parse_path(rule.path), rule))
         else:
-            root = _united(root, _single(place, ruling))
-    return Plan(root=_closed(root), queries=tuple(queries))
+            root = _unite(root, _rule_branch(place, rule))
+    return Plan(root=_spread_wildcards(root), queries=tuple(queries))
 
 
-def _place(text: str) -> Place | None:
-    """The place that a path names; None when it takes a search to find it."""
+def _plain_place(text: str) -> Place | None:
+    """Return the place that a path names; None if the path needs a search."""
     if _PLAIN.fullmatch(text):
         return tuple(name or None for name in _STEP.findall(text))
-    place: Place | None = _general().place_of(_general().path_of(text))
+    place: Place | None = _jsonpath().plain_place(_jsonpath().parse_path(text))
     return place
 
 
-def spelled(text: str) -> str:
-    """The path as it is spelled once for all: `$['a'][*]` of `$.a[*]`. Raises `BadPath`."""
+def normalize_path(text: str) -> str:
+    """Normalize the notation of a path: `$.a[*]` becomes `$['a'][*]`. Raises `BadPath`."""
     if _PLAIN.fullmatch(text):
         return "$" + "".join(f"['{name}']" if name else "[*]" for name in _STEP.findall(text))
-    return str(_general().path_of(text))
+    return str(_jsonpath().parse_path(text))
 
 
-def _general() -> ModuleType:
-    # python-jsonpath takes as long to import as this whole room, and most processes meet no path that needs it.
+def _jsonpath() -> ModuleType:
+    # Importing python-jsonpath takes as long as importing this package, and most processes need no such path.
     from calls.keys import jsonpath as paths
 
     return paths
 
 
-def _single(place: Sequence[str | int | Type | None], ruling: RuleAtPath) -> Node:
+def _rule_branch(place: Sequence[str | int | ElementType | None], rule: RuleAtPath) -> Node:
     if not place:
-        return _ruled(ruling)
-    below = _single(place[1:], ruling)
+        return _rule_node(rule)
+    below = _rule_branch(place[1:], rule)
     step = place[0]
     return Node(
-        named={step: below} if isinstance(step, str | int) else {},
-        typed={step.name: below} if isinstance(step, Type) else {},
-        each=below if step is None else None,
-        keeps=below.keeps,
-        renames=below.renames,
+        by_name={step: below} if isinstance(step, str | int) else {},
+        by_type={step.name: below} if isinstance(step, ElementType) else {},
+        wildcard=below if step is None else None,
+        has_key_rule=below.has_key_rule,
+        has_id_rule=below.has_id_rule,
     )
 
 
-def _ruled(ruling: RuleAtPath) -> Node:
-    match ruling.rule:
+def _rule_node(rule: RuleAtPath) -> Node:
+    match rule.rule:
         case "key" | "transient" | "identity" | "secret":
-            return Node(field_class=ruling.rule, keeps=ruling.rule == "key")
+            return Node(field_class=rule.rule, has_key_rule=rule.rule == "key")
         case fold:
-            return Node(folds=frozenset((fold,)), starts=ruling.starts, default=ruling.value, renames=fold == "id")
+            return Node(
+                folds=frozenset((fold,)), nonce_start=rule.nonce_start, default=rule.value, has_id_rule=fold == "id"
+            )
 
 
-def _united(first: Node, second: Node) -> Node:
-    """The rules of both; where both rule on a place, the first."""
-    named = {name: _either(first.named.get(name), second.named.get(name)) for name in {**first.named, **second.named}}
-    typed = {name: _either(first.typed.get(name), second.typed.get(name)) for name in {**first.typed, **second.typed}}
-    each = _either(first.each, second.each) if first.each or second.each else None
-    return _with(first, second, named, typed, each)
+def _unite(first: Node, second: Node) -> Node:
+    """Unite the rules of two nodes. If both have a rule for a place, the first one applies."""
+    named = {
+        name: _unite_optional(first.by_name.get(name), second.by_name.get(name))
+        for name in {**first.by_name, **second.by_name}
+    }
+    typed = {
+        name: _unite_optional(first.by_type.get(name), second.by_type.get(name))
+        for name in {**first.by_type, **second.by_type}
+    }
+    each = _unite_optional(first.wildcard, second.wildcard) if first.wildcard or second.wildcard else None
+    return _combine(first, second, named, typed, each)
 
 
-def _closed(node: Node) -> Node:
-    """The same rules, where every named place has those of the wildcard beside it too, but its own before them."""
-    named = {name: _closed(_either(below, node.each)) for name, below in node.named.items()}
-    typed = {name: _closed(_either(below, node.each)) for name, below in node.typed.items()}
-    return _with(node, node, named, typed, _closed(node.each) if node.each else None)
+def _spread_wildcards(node: Node) -> Node:
+    """Add the wildcard's rules to every named place beside it; a place's own rules take precedence."""
+    named = {name: _spread_wildcards(_unite_optional(below, node.wildcard)) for name, below in node.by_name.items()}
+    typed = {name: _spread_wildcards(_unite_optional(below, node.wildcard)) for name, below in node.by_type.items()}
+    return _combine(node, node, named, typed, _spread_wildcards(node.wildcard) if node.wildcard else None)
 
 
-def _laid(found: Node, base: Node) -> Node:
-    """A closed tree with the rules of places that were found in one body laid over it."""
-    named = dict(base.named)
-    for name, below in found.named.items():
-        named[name] = _laid(below, base.named.get(name) or base.each or Node())
-    return _with(found, base, named, base.typed, base.each)
+def _overlay(found: Node, base: Node) -> Node:
+    """Add the rules for places that were found in one body to a tree whose wildcards are spread."""
+    named = dict(base.by_name)
+    for name, below in found.by_name.items():
+        named[name] = _overlay(below, base.by_name.get(name) or base.wildcard or Node())
+    return _combine(found, base, named, base.by_type, base.wildcard)
 
 
-def _either(first: Node | None, second: Node | None) -> Node:
+def _unite_optional(first: Node | None, second: Node | None) -> Node:
     if first and second:
-        return _united(first, second)
+        return _unite(first, second)
     return first or second or Node()
 
 
-def _with(first: Node, second: Node, named: dict[str | int, Node], typed: dict[str, Node], each: Node | None) -> Node:
+def _combine(
+    first: Node, second: Node, named: dict[str | int, Node], typed: dict[str, Node], each: Node | None
+) -> Node:
     return Node(
         field_class=first.field_class or second.field_class,
         folds=first.folds | second.folds,
-        starts=first.starts or second.starts,
+        nonce_start=first.nonce_start or second.nonce_start,
         default=second.default if first.default is None else first.default,
-        named=named,
-        typed=typed,
-        each=each,
-        keeps=first.keeps or second.keeps,
-        renames=first.renames or second.renames,
+        by_name=named,
+        by_type=typed,
+        wildcard=each,
+        has_key_rule=first.has_key_rule or second.has_key_rule,
+        has_id_rule=first.has_id_rule or second.has_id_rule,
     )
 
 
-def tree(plan: Plan, body: Json, text: bytes) -> Node:
-    """The plan's rules for this body, with the places that take a search."""
+def rule_tree(plan: Plan, body: Json, text: bytes) -> Node:
+    """Return the rules of a plan for one body, including those whose paths need a search."""
     places = Node()
-    for path, ruling in plan.queries:
-        if _may_occur(ruling, text):
-            for match in path.finditer(body):  # type: ignore[arg-type] # the library's type leaves out bare scalars
-                places = _united(places, _single(match.parts, ruling))
-    return _laid(places, plan.root) if places.named else plan.root
+    for path, rule in plan.queries:
+        if _can_occur(rule, text):
+            for match in path.finditer(body):  # type: ignore[arg-type] # the library's type excludes scalars
+                places = _unite(places, _rule_branch(match.parts, rule))
+    return _overlay(places, plan.root) if places.by_name else plan.root
 
 
 _EXISTS: Final = re.compile(r"\[\?@\.(\w+)\]")
 
 
-def _may_occur(ruling: RuleAtPath, text: bytes) -> bool:
-    """A nonce's beginning and the name that a filter asks for save the search. Nobody escapes plain letters; who did would
-    miss, loudly."""
-    names = (f'"{name}"' for name in _EXISTS.findall(ruling.path))
-    return all(part.encode() in text for part in (ruling.starts, *names))
+def _can_occur(rule: RuleAtPath, text: bytes) -> bool:
+    """Return whether the nonce's beginning and the names in the filter occur in the text, else the search is skipped.
+
+    A client that escapes plain letters would not match; none does, and the result would be a reported miss.
+    """
+    names = (f'"{name}"' for name in _EXISTS.findall(rule.path))
+    return all(part.encode() in text for part in (rule.nonce_start, *names))

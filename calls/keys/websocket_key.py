@@ -1,61 +1,63 @@
-"""Digest a client's messages over a WebSocket one by one, each as the key of them all counts it."""
+"""Select the key fields of a client's WebSocket messages one by one, as the key of the whole WebSocket does."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from calls import placeholder
-from calls.codec.canonical import canonical_parsed
+from calls.codec.canonical import canonical_parsed_json
 from calls.codec.json import dumps
-from calls.keys.key_selection import Selection, pointer
+from calls.keys.key_selection import Selection, pointer_to
 from calls.keys.profile import Profiles
-from calls.keys.rules import tree
+from calls.keys.rules import rule_tree
 from calls.model import Json, Request
-from calls.route import route_of
+from calls.route import route_request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedMessage:
-    """A message, and what counts of it."""
+    """A message and its key fields."""
 
     message: Json
-    selected: Json
+    selected_fields: Json
     text: bytes
-    """What counts, canonical."""
+    """The key fields as canonical JSON."""
 
     left_out: tuple[str, ...]
-    """Pointers into the message of what does not count, but for what is the same in another spelling."""
+    """Pointers to the fields of the message that do not count, except those left out by design."""
 
     ids: Mapping[str, str]
-    """The ids that count by where they occur first: what each counts as, and what it is."""
+    """The ids that count by their first occurrence: their number in the key and their value."""
 
 
-_BY_DESIGN = frozenset(("secret", "null", "nonce", "default"))
+_EXPECTED_RULES = frozenset(("secret", "null", "nonce", "default"))
 
 
 class Conversation:
-    """One side's messages. An id keeps its place for as long as the WebSocket lives."""
+    """The client's messages of one WebSocket. An id keeps its number for all messages."""
 
     def __init__(self, opening: Request, profiles: Profiles) -> None:
-        self._profile = profiles.find(route_of(opening))
+        self._profile = profiles.find(route_request(opening))
         self._selection = Selection(keep_unknown=self._profile.unknown == "key")
 
-    def take(self, message: Json) -> KeyedMessage | None:
-        """The next message; None where it does not count."""
+    def key_message(self, message: Json) -> KeyedMessage | None:
+        """Select the key fields of the next message; None if it does not count."""
         plan, selection, notes = self._profile.plan, self._selection, self._selection.notes
-        skipped, named = len(notes.skipped), len(notes.ids)
+        left_out_before, ids_before = len(notes.left_out), len(notes.ids)
         value: Json = [message]
         if self._profile.folds.names:
-            value = selection.named(value, plan.root, "")
-        match selection.body(value, tree(plan, value, dumps(value)), ""):
+            value = selection.normalize_names(value, plan.root, "")
+        match selection.select_body(value, rule_tree(plan, value, dumps(value)), ""):
             case [selected]:
-                text = canonical_parsed(selected).decode()
-                left_out = (pointer(at) for at, rule in notes.skipped[skipped:] if rule not in _BY_DESIGN)
+                text = canonical_parsed_json(selected).decode()
+                left_out = (
+                    pointer_to(at) for at, rule in notes.left_out[left_out_before:] if rule not in _EXPECTED_RULES
+                )
                 return KeyedMessage(
                     message=message,
-                    selected=selected,
-                    text=placeholder.fold(text).encode(),
+                    selected_fields=selected,
+                    text=placeholder.number_placeholders(text).encode(),
                     left_out=tuple(place.removeprefix("/0") for place in left_out),
-                    ids={now: was for _, was, now in notes.ids[named:]},
+                    ids={now: was for _, was, now in notes.ids[ids_before:]},
                 )
             case _:
                 return None

@@ -1,5 +1,5 @@
-"""Answers that people write, to be given instead of the recorded ones.
+"""Override files: answers that the user writes, served instead of the recorded ones.
 
-overrides        the types of overrides, checked
+overrides        the types of overrides, and their validation
 override_toml    read override files in TOML or JSON
 """

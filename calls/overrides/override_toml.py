@@ -6,44 +6,44 @@ import tomllib
 from collections.abc import Sequence
 from typing import Any, Final
 
-from calls.overrides.overrides import BadOverride, Lines, Override, listed, named
+from calls.overrides.overrides import BadOverride, Lines, Override, quote_names, read_overrides
 
 
-def parse(text: str, *, is_json: bool) -> tuple[Override, ...]:
-    """The overrides of a file. Raises BadOverride with the line."""
-    return listed(*entries(text, is_json=is_json))
+def parse_overrides(text: str, *, is_json: bool) -> tuple[Override, ...]:
+    """Parse the overrides in the text of a file. Raises BadOverride with the line."""
+    return read_overrides(*read_entries(text, is_json=is_json))
 
 
-def entries(text: str, *, is_json: bool) -> tuple[Sequence[Any], Lines]:
-    """The entries of a file as they stand there, and the line on which each begins. Raises BadOverride."""
-    return _json(text) if is_json else _toml(text)
+def read_entries(text: str, *, is_json: bool) -> tuple[Sequence[Any], Lines]:
+    """Return the entries of a file, unvalidated, and the line on which each begins. Raises BadOverride."""
+    return _read_json(text) if is_json else _read_toml(text)
 
 
-_HEAD: Final = re.compile(r"\s*\[\[\s*[\"']?override[\"']?\s*\]\]")
+_TABLE_HEAD: Final = re.compile(r"\s*\[\[\s*[\"']?override[\"']?\s*\]\]")
 _AS_LIST: Final = 'write each one as a table [[override]] (in JSON: {"override": [{…}, …]})'
 
 
-def _toml(text: str) -> tuple[Sequence[Any], Lines]:
+def _read_toml(text: str) -> tuple[Sequence[Any], Lines]:
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise BadOverride(f"it is not valid TOML: {error}") from None
-    found = _entries(content)
-    heads = [line for line, words in enumerate(text.splitlines(), 1) if _HEAD.match(words)]
+        raise BadOverride(f"invalid TOML: {error}") from None
+    found = _checked_entries(content)
+    heads = [line for line, words in enumerate(text.splitlines(), 1) if _TABLE_HEAD.match(words)]
     return found, heads if len(heads) == len(found) else ()
 
 
-def _json(text: str) -> tuple[Sequence[Any], Lines]:
+def _read_json(text: str) -> tuple[Sequence[Any], Lines]:
     try:
         content = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
-        raise BadOverride(f"it is not valid JSON: {error}") from None
-    found = _entries(content)
-    return found, _lines(text, len(found))
+        raise BadOverride(f"invalid JSON: {error}") from None
+    found = _checked_entries(content)
+    return found, _entry_lines(text, len(found))
 
 
-def _lines(text: str, count: int) -> Lines:
-    """The line on which each element of the one list begins."""
+def _entry_lines(text: str, count: int) -> Lines:
+    """Return the line on which each element of the list begins."""
     begin = re.match(r'\s*\{\s*"override"\s*:\s*\[|\s*\[', text)
     found: list[int] = []
     at = begin.end() if begin else len(text)
@@ -55,11 +55,11 @@ def _lines(text: str, count: int) -> Lines:
     return found
 
 
-def _entries(content: Any) -> Sequence[Any]:
+def _checked_entries(content: Any) -> Sequence[Any]:
     if isinstance(content, list):
         return content
     if not isinstance(content, dict) or not isinstance(content.get("override"), list):
-        raise BadOverride(f"it holds no overrides; {_AS_LIST}")
+        raise BadOverride(f"it contains no overrides; {_AS_LIST}")
     if others := [name for name in content if name not in ("override", "$schema")]:
-        raise BadOverride(f"it has {named(others)} beside the overrides; {_AS_LIST}")
+        raise BadOverride(f"it has {quote_names(others)} besides the overrides; {_AS_LIST}")
     return list(content["override"])

@@ -1,11 +1,11 @@
 """Find and replace secrets before anything is stored.
 
-redactor    the entry: redact heads, bodies, texts
-head        headers and URLs
-body        bodies, in pieces
-declared    secrets that a profile declares by their path
-call        the assembled call
-rules       what a secret looks like
-scanning    search bytes, also through escapes and base64
+redactor    the entry point: redact heads, bodies and texts
+head        redact headers and URLs
+body        redact bodies in pieces
+declared    redact secrets that a profile declares by path
+call        redact the assembled call
+rules       the rules that recognise secrets
+scanning    search bytes, including escapes and base64
 streams     search texts that are streamed in pieces
 """

@@ -1,8 +1,8 @@
 """Redact a body in pieces.
 
-A plain body is redacted as it comes, and leaves in the pieces and at the times in which it came. A compressed one, and
-one in which a profile declares secrets by path, has to be held until it can be opened; it leaves as it came when there is
-nothing secret in it, else in the same pieces, compressed again.
+A plain body is redacted as it arrives, and its pieces and their times stay the same. A compressed body, or one in which a
+profile declares secrets by path, is held until its end. If it contains no secret it is recorded unchanged, else its pieces
+are redacted and compressed again.
 """
 
 import zlib
@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Final, NamedTuple, Protocol
 
-from calls.codec.encoding import LIMIT, Decoder, Encoder, TooLarge, Undecodable, codings
-from calls.redaction.declared import DeclaredSecrets, Unreadable
+from calls.codec.encoding import MAX_DECODED_SIZE, ContentDecoder, ContentEncoder, TooLarge, Undecodable, parse_codings
+from calls.redaction.declared import DeclaredSecrets, UnreadableBody
 from calls.redaction.scanning.layered_scanner import LayeredScanner
-from calls.redaction.scanning.scanner import Edit, Table
+from calls.redaction.scanning.scanner import Edit, RuleTable
 from calls.redaction.streams.streamed_body import StreamedBody
 from calls.redaction.streams.streamed_text import StreamedText
 
@@ -21,68 +21,68 @@ _STEP: Final = 4096
 
 
 class Piece(NamedTuple):
-    """A piece of a body, ready to be recorded."""
+    """A piece of a body that can be recorded."""
 
     at: int
     data: bytes
     redactions: int
     size: int
-    """What crossed the wire."""
+    """The size on the wire."""
 
 
 class BodyRedactor(Protocol):
-    """One body on its way."""
+    """Redacts one body in pieces."""
 
-    heavy: bool
-    """Whether `feed` only holds and `finish` does all the work: better done on a thread."""
+    is_heavy: bool
+    """Whether `feed` only collects and `finish` does all the work, which then belongs on a thread."""
 
-    reencoded: bool
-    """Known after `finish`: whether the bytes are ours and not the sender's."""
+    is_reencoded: bool
+    """Whether the body was compressed again, so that its bytes differ from the sender's. Valid after `finish`."""
 
-    withheld: str | None
-    """Known after `finish`: why the body must not be kept, if it must not."""
+    withheld_reason: str | None
+    """Why the body must not be stored; None if it may be. Valid after `finish`."""
 
-    def passes(self, data: bytes) -> bool:
-        """Take a piece, if it can be recorded at once and as it is. `feed` can as well, and takes all others, but longer."""
+    def try_pass(self, data: bytes) -> bool:
+        """Accept a piece if it can be recorded immediately and unchanged: a fast path of `feed`, which accepts any piece."""
 
     def feed(self, data: bytes, at: int) -> list[Piece]:
-        """Take a piece, and give those that can be recorded."""
+        """Feed a piece; return the pieces that can be recorded."""
 
     def finish(self) -> list[Piece]:
-        """Give the rest."""
+        """Return the remaining pieces."""
 
     def finish_within(self, limit: int) -> list[Piece] | None:
-        """The same, unless it means to open more than so many bytes: None, and it is still to be finished."""
+        """Finish unless that decodes more than `limit` bytes: then return None, and the body still has to be finished."""
 
 
-def redactor_of(
-    table: Table,
+def create_body_redactor(
+    table: RuleTable,
     key: bytes,
     content_type: str | None,
     content_encoding: str | None,
     declared: DeclaredSecrets | None = None,
 ) -> BodyRedactor:
-    """What redacts a body of this kind; `declared` are secrets in it that a profile names."""
-    essence, names = _kind(content_type, content_encoding)
+    """Create the redactor for a body of this type; `declared` are secrets in it that a profile declares."""
+    essence, names = _essence_and_codings(content_type, content_encoding)
     if names or declared:
         return HeldBody(table, key, essence, names, declared)
-    return plain_body(table, key, essence)
+    return create_plain_redactor(table, key, essence)
 
 
-def plain_body(table: Table, key: bytes, essence: str = "", *, is_stream: bool = False) -> BodyRedactor:
-    """What redacts a body that is not compressed: each message of a stream, and what its messages spell out together.
+def create_plain_redactor(table: RuleTable, key: bytes, essence: str = "", *, is_stream: bool = False) -> BodyRedactor:
+    """Create the redactor for an uncompressed body: it searches each message, and the texts that messages carry in pieces.
 
-    `is_stream`: it is one message of a stream whose texts are searched elsewhere.
+    `is_stream`: the body is one message of a stream whose texts are searched elsewhere.
     """
     plain = PlainBody(table, key, essence)
     plain.is_stream = is_stream
     if essence == _FORM:
         return plain
-    mend = EventStream().mend if essence == EventStream.MEDIA else None
-    return StreamedBody(StreamedText(table, key, essence), plain, _as_it_is, mend)
+    mend = EventStreamChecksums().repair if essence == EventStreamChecksums.MEDIA else None
+    return StreamedBody(StreamedText(table, key, essence), plain, _unchanged_piece, mend)
 
 
-def _as_it_is(at: int, data: bytes) -> Piece:
+def _unchanged_piece(at: int, data: bytes) -> Piece:
     return Piece(at, data, 0, len(data))
 
 
@@ -92,35 +92,35 @@ _BINARY_IN_BASE64: Final = "application/grpc-web-text"
 
 @lru_cache(256)
 def is_plain(content_type: str | None, content_encoding: str | None) -> bool:
-    """Whether a body of this kind is searched as the bytes that it is, from its first to its last."""
-    essence, names = _kind(content_type, content_encoding)
+    """Return whether a body of this type is searched as plain bytes from start to end."""
+    essence, names = _essence_and_codings(content_type, content_encoding)
     return not names and essence != _FORM and not essence.startswith(_BINARY_IN_BASE64)
 
 
 def _is_json(essence: str) -> bool:
-    """Whether a body of this kind is JSON texts, as far as its label tells."""
-    return "json" in essence or essence in ("text/event-stream", EventStream.MEDIA)
+    """Return whether a body of this media type consists of JSON texts."""
+    return "json" in essence or essence in ("text/event-stream", EventStreamChecksums.MEDIA)
 
 
 @lru_cache(256)
-def _kind(content_type: str | None, content_encoding: str | None) -> tuple[str, tuple[str, ...]]:
-    """What a body is, and by what it is encoded."""
+def _essence_and_codings(content_type: str | None, content_encoding: str | None) -> tuple[str, tuple[str, ...]]:
+    """Return the media type and the codings of a body."""
     essence = (content_type or "").partition(";")[0].strip().lower()
     try:
-        return essence, codings(content_encoding)
+        return essence, parse_codings(content_encoding)
     except Undecodable:
-        return essence, ()  # nobody can say what is inside: what can be seen is redacted
+        return essence, ()  # an unknown coding: only the raw bytes can be redacted
 
 
 class PlainBody:
-    """A body whose bytes are what they seem."""
+    """Redacts an uncompressed body."""
 
     __slots__ = ("_edits", "_mend", "_scanner", "_start", "_waiting")
-    heavy = False
-    reencoded = False
-    withheld: str | None = None
+    is_heavy = False
+    is_reencoded = False
+    withheld_reason: str | None = None
 
-    def __init__(self, table: Table, key: bytes, essence: str = "") -> None:
+    def __init__(self, table: RuleTable, key: bytes, essence: str = "") -> None:
         # The first field of a form has no separator before its name.
         form = essence == _FORM
         self._scanner = LayeredScanner(
@@ -130,14 +130,14 @@ class PlainBody:
             is_json=_is_json(essence),
             is_binary=essence.startswith(_BINARY_IN_BASE64),
         )
-        self._mend = EventStream() if essence == EventStream.MEDIA else None
+        self._mend = EventStreamChecksums() if essence == EventStreamChecksums.MEDIA else None
         self._waiting: list[tuple[int, bytes]] = []
         self._start = 0
         self._edits: list[Edit] = []
 
     @property
     def is_stream(self) -> bool:
-        """Whether the bytes are the messages of a stream, in JSON mostly."""
+        """Whether the bytes are the messages of a stream, usually JSON."""
         return self._scanner.is_stream
 
     @is_stream.setter
@@ -145,8 +145,8 @@ class PlainBody:
         self._scanner.is_stream = is_stream
         self._scanner.is_json |= is_stream
 
-    def passes(self, data: bytes) -> bool:
-        return not (self._waiting or self._mend) and self._scanner.passes(data)
+    def try_pass(self, data: bytes) -> bool:
+        return not (self._waiting or self._mend) and self._scanner.try_pass(data)
 
     def feed(self, data: bytes, at: int) -> list[Piece]:
         if not self._waiting:
@@ -155,14 +155,14 @@ class PlainBody:
         return self._release(self._scanner.feed(data))
 
     def finish(self) -> list[Piece]:
-        # What waits for nothing has left already.
+        # Pieces that are decided have been released already.
         return self._release(self._scanner.feed(b"", last=True)) if self._waiting else []
 
-    def finish_within(self, limit: int) -> list[Piece] | None:  # noqa: ARG002 - nothing is opened
+    def finish_within(self, limit: int) -> list[Piece] | None:  # noqa: ARG002 - nothing is decoded
         return self.finish()
 
     def _release(self, edits: Iterable[Edit]) -> list[Piece]:
-        """The pieces in which nothing will change any more, changed."""
+        """Return the pieces that are decided, redacted."""
         self._edits.extend(edits)
         out: list[Piece] = []
         while self._waiting and self._start + len(self._waiting[0][1]) <= self._scanner.decided_to:
@@ -173,12 +173,12 @@ class PlainBody:
 
     def _edit_piece(self, at: int, data: bytes) -> Piece:
         end = self._start + len(data)
-        mine = [edit for edit in self._edits if edit.at < end]
-        new = apply_edits(data, self._start, mine) if mine else data
+        piece_edits = [edit for edit in self._edits if edit.at < end]
+        new = apply_edits(data, self._start, piece_edits) if piece_edits else data
         self._edits = [edit for edit in self._edits if edit.at + len(edit.data) > end]
-        count = sum(edit.at >= self._start for edit in mine)
+        count = sum(edit.at >= self._start for edit in piece_edits)
         if self._mend:
-            new = self._mend.feed(new, changed=bool(mine))
+            new = self._mend.feed(new, is_changed=bool(piece_edits))
         return Piece(at, new, count, len(data))
 
 
@@ -191,19 +191,24 @@ def apply_edits(data: bytes, start: int, edits: Iterable[Edit]) -> bytes:
 
 
 class HeldBody:
-    """A body that is compressed, or has to be parsed: held until its end."""
+    """Redacts a body that is compressed or has to be parsed; holds it until its end."""
 
     def __init__(
-        self, table: Table, key: bytes, essence: str, names: tuple[str, ...], declared: DeclaredSecrets | None = None
+        self,
+        table: RuleTable,
+        key: bytes,
+        essence: str,
+        names: tuple[str, ...],
+        declared: DeclaredSecrets | None = None,
     ) -> None:
         self._table, self._key, self._essence = table, key, essence
         self._names, self._declared = names, declared
         self._held: list[tuple[int, bytes]] = []
-        self.heavy = True
-        self.reencoded = False
-        self.withheld: str | None = None
+        self.is_heavy = True
+        self.is_reencoded = False
+        self.withheld_reason: str | None = None
 
-    def passes(self, data: bytes) -> bool:  # noqa: ARG002 - nobody can say before it is opened
+    def try_pass(self, data: bytes) -> bool:  # noqa: ARG002 - undecided until the body is decoded
         return False
 
     def feed(self, data: bytes, at: int) -> list[Piece]:
@@ -212,7 +217,7 @@ class HeldBody:
 
     def finish(self) -> list[Piece]:
         try:
-            return self._finish(LIMIT)
+            return self._finish(MAX_DECODED_SIZE)
         except TooLarge as error:
             return self._withhold(error)
 
@@ -223,100 +228,100 @@ class HeldBody:
             return None
 
     def _finish(self, limit: int) -> list[Piece]:
-        """Give the rest. Raises TooLarge."""
+        """Return the remaining pieces. Raises TooLarge."""
         try:
             return self._redact_opened(limit) if self._names else self._redact_parsed(limit)
-        except Unreadable as error:
+        except UnreadableBody as error:
             return self._withhold(error)
 
     def _redact_parsed(self, limit: int) -> list[Piece]:
         if sum(len(data) for _, data in self._held) > limit:
             raise TooLarge
-        return list(self._plain(Decoder(())))
+        return list(self._redact_plain(ContentDecoder(())))
 
     def _redact_opened(self, limit: int) -> list[Piece]:
-        decoder, found = Decoder(self._names, limit), 0
+        decoder, found = ContentDecoder(self._names, limit), 0
         try:
-            # Twice through, since nearly all bodies hold nothing secret, and the plain one is never held as a whole.
-            for piece in self._plain(decoder):
+            # Two passes, because nearly all bodies contain no secret, and the decoded body is never in memory as a whole.
+            for piece in self._redact_plain(decoder):
                 found += piece.redactions
         except TooLarge:
             raise
         except Undecodable as error:
-            return self._withhold(error) if self._shows_a_secret() else self._as_seen()
-        if decoder.surplus:
-            return self._withhold("bytes follow its end") if found else self._as_seen()
-        return list(self._recompress(complete=decoder.complete)) if found else self._as_it_came()
+            return self._withhold(error) if self._has_secret_before_damage() else self._redact_as_bytes()
+        if decoder.has_surplus:
+            return self._withhold("bytes follow its end") if found else self._redact_as_bytes()
+        return list(self._recompress(complete=decoder.is_complete)) if found else self._unchanged_pieces()
 
-    def _plain(self, decoder: Decoder) -> Iterator[Piece]:
-        body = plain_body(self._table, self._key, self._essence)
+    def _redact_plain(self, decoder: ContentDecoder) -> Iterator[Piece]:
+        body = create_plain_redactor(self._table, self._key, self._essence)
         pieces = ((at, decoder.feed(data)) for at, data in self._held)
         if self._declared is None:
             for at, data in pieces:
                 yield from body.feed(data, at)
             yield from body.finish()
         else:
-            yield from self._without_declared(list(pieces), body)
+            yield from self._redact_declared(list(pieces), body)
 
-    def _without_declared(self, pieces: list[tuple[int, bytes]], body: BodyRedactor) -> Iterator[Piece]:
-        """The plain pieces without the secrets that the profile names, then without all others."""
+    def _redact_declared(self, pieces: list[tuple[int, bytes]], body: BodyRedactor) -> Iterator[Piece]:
+        """Yield the decoded pieces without the secrets that the profile declares and without all others."""
         assert self._declared
-        edits = self._declared.edits(b"".join(data for _, data in pieces), self._key)
+        edits = self._declared.find_edits(b"".join(data for _, data in pieces), self._key)
         out: list[Piece] = []
         start = 0
         for at, data in pieces:
-            mine = [edit for edit in edits if edit.at < start + len(data) and edit.at + len(edit.data) > start]
-            out += body.feed(apply_edits(data, start, mine), at)
+            piece_edits = [edit for edit in edits if edit.at < start + len(data) and edit.at + len(edit.data) > start]
+            out += body.feed(apply_edits(data, start, piece_edits), at)
             start += len(data)
         out += body.finish()
-        # All are counted where the first piece is: who asks wants to know whether there were any.
+        # All declared secrets are counted in the first piece: callers only ask whether there were any.
         first = out[0]._replace(redactions=out[0].redactions + len(edits)) if out else None
         yield from [first, *out[1:]] if first else []
 
-    def _shows_a_secret(self) -> bool:
-        """Whether there is one before the damage."""
-        body = plain_body(self._table, self._key, self._essence)
-        pieces = [piece for opened in self._before_damage() for piece in body.feed(opened, 0)] + body.finish()
+    def _has_secret_before_damage(self) -> bool:
+        """Whether the body contains a secret before the damage."""
+        body = create_plain_redactor(self._table, self._key, self._essence)
+        pieces = [piece for opened in self._decode_until_damage() for piece in body.feed(opened, 0)] + body.finish()
         return any(piece.redactions for piece in pieces)
 
-    def _before_damage(self) -> Iterator[bytes]:
-        # What a piece opens to is lost with a fault in it: so find the piece, and go through that one byte by byte.
+    def _decode_until_damage(self) -> Iterator[bytes]:
+        # A piece with damage in it decodes to nothing: find that piece and decode it byte by byte.
         data = b"".join(piece for _, piece in self._held)
         bad = sum(
-            _STEP for _ in _open_pieces(self._names, (data[at : at + _STEP] for at in range(0, len(data), _STEP)))
+            _STEP for _ in _decode_pieces(self._names, (data[at : at + _STEP] for at in range(0, len(data), _STEP)))
         )
-        yield from _open_pieces(
+        yield from _decode_pieces(
             self._names, (data[at : at + _STEP] for at in range(0, bad, _STEP)), data[bad : bad + _STEP]
         )
 
     def _recompress(self, *, complete: bool) -> Iterator[Piece]:
-        """The same pieces at the same times: each ends with a flush."""
-        self.reencoded = True
-        encoder = Encoder(self._names)
+        """Yield the redacted pieces with their times, each compressed and flushed."""
+        self.is_reencoded = True
+        encoder = ContentEncoder(self._names)
         last = len(self._held) - 1
-        for number, piece in enumerate(self._plain(Decoder(self._names))):
+        for number, piece in enumerate(self._redact_plain(ContentDecoder(self._names))):
             data = encoder.feed(piece.data)
             if number == last and complete:
                 data += encoder.finish()
             yield Piece(piece.at, data, piece.redactions, len(self._held[number][1]))
 
-    def _as_it_came(self) -> list[Piece]:
+    def _unchanged_pieces(self) -> list[Piece]:
         return [Piece(at, data, 0, len(data)) for at, data in self._held]
 
-    def _as_seen(self) -> list[Piece]:
-        """Mislabelled or damaged, and nothing secret as far as it opens: redacted as what it is, bytes."""
-        body = plain_body(self._table, self._key, self._essence)
+    def _redact_as_bytes(self) -> list[Piece]:
+        """Redact a mislabelled or damaged body, without secrets as far as it decodes, as plain bytes."""
+        body = create_plain_redactor(self._table, self._key, self._essence)
         return [piece for at, data in self._held for piece in body.feed(data, at)] + body.finish()
 
     def _withhold(self, fault: object) -> list[Piece]:
-        """It hides what cannot be redacted, so nothing of it may be kept."""
-        self.withheld = f"a body could not be redacted ({fault})"
+        """Discard the body, because it may contain secrets that cannot be redacted."""
+        self.withheld_reason = f"a body could not be redacted ({fault})"
         return []
 
 
-def _open_pieces(names: tuple[str, ...], pieces: Iterable[bytes], last: bytes = b"") -> Iterator[bytes]:
-    """What the pieces open to, and then every byte of the last one, up to the damage."""
-    decoder = Decoder(names)
+def _decode_pieces(names: tuple[str, ...], pieces: Iterable[bytes], last: bytes = b"") -> Iterator[bytes]:
+    """Decode the pieces, then the last one byte by byte, up to the damage."""
+    decoder = ContentDecoder(names)
     try:
         for piece in pieces:
             yield decoder.feed(piece)
@@ -326,8 +331,8 @@ def _open_pieces(names: tuple[str, ...], pieces: Iterable[bytes], last: bytes = 
         return
 
 
-class EventStream:
-    """Sets the checksums of an AWS event stream right behind what was changed in it. Lengths never change.
+class EventStreamChecksums:
+    """Corrects the checksums of an AWS event stream after changes in its frames. Lengths never change.
 
     A frame is its length, the length of its headers, the CRC of both; headers; payload; the CRC of all before.
     """
@@ -341,45 +346,45 @@ class EventStream:
         self._head = b""
         self._left = 0
         self._trailer = 0
-        self._changed = False
-        self._lost = False
+        self._is_changed = False
+        self._is_lost = False
 
-    def mend(self, data: bytes, changed: bool) -> bytes:
-        """The next piece, right again."""
-        return self.feed(data, changed=changed)
+    def repair(self, data: bytes, is_changed: bool) -> bytes:
+        """Correct the checksums in the next piece."""
+        return self.feed(data, is_changed=is_changed)
 
-    def feed(self, data: bytes, *, changed: bool) -> bytes:
-        """The next piece, right again; `changed` says that it is not what was sent."""
-        self._changed |= changed
+    def feed(self, data: bytes, *, is_changed: bool) -> bytes:
+        """Correct the checksums in the next piece; `is_changed`: it differs from what was sent."""
+        self._is_changed |= is_changed
         out = bytearray(data)
         at = 0
-        while at < len(data) and not self._lost:
+        while at < len(data) and not self._is_lost:
             if len(self._head) < 4:
-                at = self._length(data, at)
+                at = self._read_length(data, at)
             elif self._left:
                 end = min(at + self._left, len(data))
                 self._left -= end - at
                 self._crc = zlib.crc32(data[at:end], self._crc)
                 at = end
             else:
-                at = self._checksum(out, at, changed=changed)
+                at = self._write_checksum(out, at, is_changed=is_changed)
         return bytes(out)
 
-    def _length(self, data: bytes, at: int) -> int:
+    def _read_length(self, data: bytes, at: int) -> int:
         new = data[at : at + 4 - len(self._head)]
         self._head += new
         self._crc = zlib.crc32(new, self._crc)
         if len(self._head) == 4:
             total = int.from_bytes(self._head, "big")
-            self._lost = total < self._SHORTEST
+            self._is_lost = total < self._SHORTEST
             self._left = total - 4 - self._TRAILER
         return at + len(new)
 
-    def _checksum(self, out: bytearray, at: int, *, changed: bool) -> int:
-        if self._changed:
+    def _write_checksum(self, out: bytearray, at: int, *, is_changed: bool) -> int:
+        if self._is_changed:
             out[at] = self._crc.to_bytes(4, "big")[self._trailer]
         self._trailer += 1
         if self._trailer == self._TRAILER:
             self._crc, self._head, self._trailer = 0, b"", 0
-            self._changed = changed
+            self._is_changed = is_changed
         return at + 1

@@ -1,7 +1,7 @@
-"""Redact a call: secrets that only its assembled text shows.
+"""Redact the secrets of a call that only its assembled text contains.
 
-A model that is asked for a key spells it out over many events, and a secret that is in none of them is in the text that
-they make. The evidence stays as it passed; what is derived from it is searched again.
+A model that outputs a key divides it over many events, none of which contains the whole secret, but their joined text does.
+The exchange stays as it was recorded; the call that is derived from it is searched again.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -10,27 +10,27 @@ from dataclasses import replace
 from calls.model import Call, Json, ToolCall
 
 type Clean = Callable[[str], str]
-"""Puts a placeholder in place of each secret in a text."""
+"""Replaces each secret in a text by a placeholder."""
 
 
 def clean_call(call: Call, clean: Clean) -> Call:
-    """The call without such secrets. One that came in one piece has none: it was searched as it passed."""
+    """Replace the secrets in a call that was streamed. Other calls were searched completely when they were recorded."""
     if not call.streamed:
         return call
-    found = "\n".join(_texts([call.text, call.answer, [tool.arguments for tool in call.tool_calls]]))
-    # One search for all of it: in hardly any call is there anything to find.
+    found = "\n".join(_all_texts([call.text, call.answer, [tool.arguments for tool in call.tool_calls]]))
+    # A single search for the whole call: hardly any call contains a secret.
     if clean(found) == found:
         return call
     text = None if call.text is None else clean(call.text)
-    tool_calls = tuple(_tool_call(tool, clean) for tool in call.tool_calls)
-    return replace(call, text=text, answer=_json(call.answer, clean), tool_calls=tool_calls)
+    tool_calls = tuple(_clean_tool_call(tool, clean) for tool in call.tool_calls)
+    return replace(call, text=text, answer=_clean_json(call.answer, clean), tool_calls=tool_calls)
 
 
-def _tool_call(tool: ToolCall, clean: Clean) -> ToolCall:
-    return replace(tool, arguments=_json(tool.arguments, clean))
+def _clean_tool_call(tool: ToolCall, clean: Clean) -> ToolCall:
+    return replace(tool, arguments=_clean_json(tool.arguments, clean))
 
 
-def _texts(value: Json) -> Iterator[str]:
+def _all_texts(value: Json) -> Iterator[str]:
     waiting = [value]
     while waiting:
         match waiting.pop():
@@ -42,13 +42,13 @@ def _texts(value: Json) -> Iterator[str]:
                 waiting += items
 
 
-def _json(value: Json, clean: Clean) -> Json:
+def _clean_json(value: Json, clean: Clean) -> Json:
     match value:
         case str():
             return clean(value)
         case Mapping():
-            return {name: _json(member, clean) for name, member in value.items()}
+            return {name: _clean_json(member, clean) for name, member in value.items()}
         case list() | tuple():
-            return [_json(item, clean) for item in value]
+            return [_clean_json(item, clean) for item in value]
         case _:
             return value

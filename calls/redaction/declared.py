@@ -1,7 +1,7 @@
-"""Redact secrets that a profile declares by path: the body is parsed, where all other rules search bytes.
+"""Redact secrets that a profile declares by path: the body is parsed, while all other rules search bytes.
 
-The paths are searched in the parsed document; what they name is then found again in the raw text, so that nothing else in
-it changes. Below a path everything is secret: strings get placeholders, numbers become as many nines.
+The paths are searched in the parsed document; their values are then located in the raw text, so that nothing else in it
+changes. Everything below a path is secret: strings become placeholders, numbers as many nines.
 """
 
 import json
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from calls.placeholder import make
+from calls.placeholder import make_placeholder
 from calls.redaction.scanning.scanner import Edit
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ _TOKEN: Final = re.compile(rb'([{}\[\],:])|("(?:[^"\\]|\\.)*")|[^\s{}\[\],:"]+',
 _ESCAPED: Final = b"\\u"
 
 
-class Unreadable(ValueError):
-    """A body in which a profile declares secrets is no JSON, so nobody can say where they are."""
+class UnreadableBody(ValueError):
+    """A body in which a profile declares secrets is not valid JSON, so the secrets cannot be located."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,54 +33,54 @@ class DeclaredSecrets:
 
     paths: tuple[str, ...]
     names: tuple[bytes, ...]
-    """A part of each path that a body must hold: where it holds none of them, there is nothing to find."""
+    """A name from each path: a body that contains none of them has no declared secret."""
 
     @classmethod
-    def of(cls, paths: Iterable[str]) -> "DeclaredSecrets":
-        """The paths, as a profile writes them."""
+    def from_paths(cls, paths: Iterable[str]) -> "DeclaredSecrets":
+        """Create it from the paths in a profile."""
         paths = tuple(paths)
-        return cls(paths, tuple(map(_name, paths)))
+        return cls(paths, tuple(map(_last_name, paths)))
 
-    def edits(self, data: bytes, key: bytes) -> list[Edit]:
-        """What to put in place of the secrets. Raises Unreadable."""
-        if not data.lstrip().startswith((b"{", b"[")) or not self._may_be_in(data):
+    def find_edits(self, data: bytes, key: bytes) -> list[Edit]:
+        """Return the edits that replace the secrets. Raises UnreadableBody."""
+        if not data.lstrip().startswith((b"{", b"[")) or not self._can_be_in(data):
             return []
-        paths = _read(self.paths)
+        paths = _parse_paths(self.paths)
         try:
             document = json.loads(data)
             found = {match.parts for path in paths for match in path.finditer(document)}
         except (ValueError, RecursionError) as error:
-            raise Unreadable(
-                f"a profile declares secrets in it, and it is no JSON that can be read: {error}"
+            raise UnreadableBody(
+                f"a profile declares secrets in the body, and it is not valid JSON: {error}"
             ) from error
-        return list(_edits(data, found, key)) if found else []
+        return list(_leaf_edits(data, found, key)) if found else []
 
-    def edits_of_message(self, data: bytes, key: bytes) -> list[Edit]:
-        """The same for one message of a WebSocket: the paths are about the list of all messages. Raises Unreadable."""
-        if not data.lstrip().startswith((b"{", b"[")) or not self._may_be_in(data):
+    def find_message_edits(self, data: bytes, key: bytes) -> list[Edit]:
+        """Return the edits for one WebSocket message; paths refer to the list of all messages. Raises UnreadableBody."""
+        if not data.lstrip().startswith((b"{", b"[")) or not self._can_be_in(data):
             return []
-        return [Edit(at - 1, new) for at, new in self.edits(b"[" + data + b"]", key)]
+        return [Edit(at - 1, new) for at, new in self.find_edits(b"[" + data + b"]", key)]
 
-    def _may_be_in(self, data: bytes) -> bool:
+    def _can_be_in(self, data: bytes) -> bool:
         return any(name in data for name in self.names) or _ESCAPED in data
 
 
 @lru_cache(maxsize=256)
-def _read(paths: tuple[str, ...]) -> tuple["JSONPath", ...]:
-    # Only when a body may hold one: what reads paths takes long to import, and nobody's first request is to wait for it.
-    from calls.keys.jsonpath import path_of
+def _parse_paths(paths: tuple[str, ...]) -> tuple["JSONPath", ...]:
+    # Imported only when a body may contain a declared secret: python-jsonpath takes long to import.
+    from calls.keys.jsonpath import parse_path
 
-    return tuple(map(path_of, paths))
+    return tuple(map(parse_path, paths))
 
 
-def _name(path: str) -> bytes:
-    """The last name in a path; nothing where a filter may ask for several."""
+def _last_name(path: str) -> bytes:
+    """Return the last name in a path; empty if the path has a filter, which may match several names."""
     names = re.findall(r"[A-Za-z_][A-Za-z0-9_]*", path)
     return names[-1].encode() if names and "?" not in path else b""
 
 
-def _edits(data: bytes, found: "set[Location]", key: bytes) -> Iterator[Edit]:
-    for location, start, stop in _leaves(data):
+def _leaf_edits(data: bytes, found: "set[Location]", key: bytes) -> Iterator[Edit]:
+    for location, start, stop in _locate_leaves(data):
         if any(location[:depth] in found for depth in range(len(location) + 1)):
             at, new = _replacement(data, start, stop, key)
             if new != data[at : at + len(new)]:
@@ -89,12 +89,12 @@ def _edits(data: bytes, found: "set[Location]", key: bytes) -> Iterator[Edit]:
 
 def _replacement(data: bytes, start: int, stop: int, key: bytes) -> tuple[int, bytes]:
     if data[start : start + 1] == b'"':
-        return start + 1, make(data[start + 1 : stop - 1], "J", key)
+        return start + 1, make_placeholder(data[start + 1 : stop - 1], "J", key)
     return start, data[start:stop] if data[start:stop].isalpha() else b"9" * (stop - start)
 
 
-def _leaves(data: bytes) -> Iterator[tuple[Location, int, int]]:
-    """Every string, number and literal of a document that is known to be JSON, with where it is and where it stands."""
+def _locate_leaves(data: bytes) -> Iterator[tuple[Location, int, int]]:
+    """Yield the location and offsets of every string, number and literal of a valid JSON document."""
     steps: list[Any] = []
     objects: list[bool] = []
     key_next = False

@@ -1,8 +1,8 @@
-"""Redact headers and URLs: which values may be seen, and which are credentials.
+"""Redact headers and URLs: decide which values are stored and which are credentials.
 
-Of a request's headers only names that are known to be safe stay as they are, since a secret can be in any other. Of a
-response's, all but those that are known, or look by their name, to hold a secret: what a server sends back is what
-replay is for. Whatever stays is still searched for credentials.
+A request header is stored unchanged only if its name is known to be safe, since any other may contain a secret. A response
+header is stored unchanged unless it is known, or its name suggests, to contain a secret: replay needs what the server sent.
+Values that are stored unchanged are still searched for credentials.
 """
 
 import re
@@ -15,7 +15,7 @@ from calls.redaction.rules.secret_names import BARE_NAMES, LIKELY_PARAMETERS, SE
 
 type Treatment = Literal["seen", "address", "scheme", "cookies", "set-cookie", "binary", "secret"]
 type Replace = Callable[[str, str], str]
-"""The placeholder for a text, of a kind."""
+"""Returns the placeholder for a text, given its kind."""
 
 CREDENTIALS: Final[dict[str, Treatment]] = {
     "authorization": "scheme",
@@ -33,9 +33,9 @@ CREDENTIALS: Final[dict[str, Treatment]] = {
         "secret",
     ),
 }
-"""Hold credentials or the name of a tenant, in both directions, whatever else is said about them."""
+"""Headers with credentials or the name of a tenant, in requests and responses; profiles cannot change their treatment."""
 
-_SEEN: Final = (
+_SAFE_REQUEST_HEADERS: Final = (
     *("accept", "accept-charset", "accept-encoding", "accept-language", "accept-ranges", "age", "allow"),
     *("cache-control", "connection", "content-disposition", "content-encoding", "content-language", "content-length"),
     *("content-md5", "content-range", "content-type", "date", "digest", "dnt", "etag", "expect", "expires", "from"),
@@ -86,7 +86,7 @@ _SEEN: Final = (
     *("helicone-session-id", "helicone-session-path", "helicone-session-name", "helicone-request-id"),
     *("sec-websocket-version", "sec-websocket-key", "sec-websocket-extensions", "sec-websocket-protocol"),
 )
-_SEEN_FAMILIES: Final = (
+_SAFE_REQUEST_PREFIXES: Final = (
     "ai-language-model-",
     "x-stainless-",
     "sec-fetch-",
@@ -95,7 +95,7 @@ _SEEN_FAMILIES: Final = (
     "x-fern-",
     "mcp-param-",
 )
-_ADDRESSES: Final = (
+_URL_HEADERS: Final = (
     "location",
     "content-location",
     "referer",
@@ -106,43 +106,43 @@ _ADDRESSES: Final = (
     "operation-location",
 )
 
-REQUEST: Final[dict[str, Treatment]] = {
-    **dict.fromkeys(_SEEN, "seen"),
-    **dict.fromkeys(_ADDRESSES, "address"),
+REQUEST_TREATMENTS: Final[dict[str, Treatment]] = {
+    **dict.fromkeys(_SAFE_REQUEST_HEADERS, "seen"),
+    **dict.fromkeys(_URL_HEADERS, "address"),
     **CREDENTIALS,
 }
-RESPONSE: Final[dict[str, Treatment]] = {
-    **dict.fromkeys(_ADDRESSES, "address"),
-    # Says whether a browser may show its cookies: a word, for which fetch() looks.
+RESPONSE_TREATMENTS: Final[dict[str, Treatment]] = {
+    **dict.fromkeys(_URL_HEADERS, "address"),
+    # A boolean that browsers check: whether fetch() may use cookies.
     "access-control-allow-credentials": "seen",
     **CREDENTIALS,
 }
 
-_LOOKS_SECRET: Final = re.compile(
+_SECRET_HEADER: Final = re.compile(
     r"(?:^|[-_.])(?:token|secret|credentials?|auth|cookie|signature|jwt|pwd)$"
     rf"|(?:{'|'.join(name.replace('~', '[-_]?') for name in (*SECRET_NAMES, *BARE_NAMES))})$"
 )
-"""Names of a response's headers whose values are secret: those of a body's members, and some that only headers have."""
+"""Names of response headers with secret values: the names of secret members in bodies, and some that only headers have."""
 
 
 @lru_cache(2048)
 def request_treatment(name: str) -> Treatment:
-    """How to treat a header of a request, by its name."""
+    """Return how to treat a request header, by its name."""
     name = name.lower()
-    known = REQUEST.get(name)
-    if known is None:
-        known = "seen" if name.startswith(_SEEN_FAMILIES) else "secret"
-    return known
+    treatment = REQUEST_TREATMENTS.get(name)
+    if treatment is None:
+        treatment = "seen" if name.startswith(_SAFE_REQUEST_PREFIXES) else "secret"
+    return treatment
 
 
 @lru_cache(2048)
 def response_treatment(name: str) -> Treatment:
-    """How to treat a header of a response."""
+    """Return how to treat a response header, by its name."""
     name = name.lower()
-    known = RESPONSE.get(name)
-    if known is None:
-        known = "secret" if _LOOKS_SECRET.search(name) else "binary" if name.endswith("-bin") else "seen"
-    return known
+    treatment = RESPONSE_TREATMENTS.get(name)
+    if treatment is None:
+        treatment = "secret" if _SECRET_HEADER.search(name) else "binary" if name.endswith("-bin") else "seen"
+    return treatment
 
 
 _SCHEMES: Final = frozenset(
@@ -154,26 +154,26 @@ _SCHEMES: Final = frozenset(
 )
 
 
-def keep_scheme(value: str, replace: Replace) -> str:
-    """`Bearer …`: the word says what kind of client this is, the rest is secret. What is no known scheme is secret."""
+def redact_authorization(value: str, replace: Replace) -> str:
+    """Keep a known scheme (`Bearer …`) and replace the rest; without a known scheme, everything is replaced."""
     scheme, space, rest = value.partition(" ")
     if space and scheme.lower() in _SCHEMES:
         return f"{scheme} {replace(rest, 'A')}"
     return replace(value, "A")
 
 
-def cookies(value: str, replace: Replace) -> str:
-    """Every value, and what has no name."""
-    return ";".join(_cookie(pair, replace) for pair in value.split(";"))
+def redact_cookies(value: str, replace: Replace) -> str:
+    """Replace every value, and every part without a name."""
+    return ";".join(_redact_cookie(pair, replace) for pair in value.split(";"))
 
 
-def set_cookie(value: str, replace: Replace) -> str:
-    """The value; attributes stay."""
+def redact_set_cookie(value: str, replace: Replace) -> str:
+    """Replace the value; attributes stay."""
     pair, semicolon, attributes = value.partition(";")
-    return _cookie(pair, replace) + semicolon + attributes
+    return _redact_cookie(pair, replace) + semicolon + attributes
 
 
-def _cookie(pair: str, replace: Replace) -> str:
+def _redact_cookie(pair: str, replace: Replace) -> str:
     name, equals, value = pair.partition("=")
     if not equals:
         lead = pair[: len(pair) - len(pair.lstrip())]
@@ -183,36 +183,36 @@ def _cookie(pair: str, replace: Replace) -> str:
 
 # -- addresses
 
-_ENDS_SECRET: Final = re.compile(
+_SECRET_SUFFIX: Final = re.compile(
     rf"(?:{'|'.join(name.replace('~', '[_-]?') for name in SECRET_NAMES)})$",
 )
-_ALWAYS: Final = frozenset(
+_SECRET_PARAMETER_NAMES: Final = frozenset(
     spelled
     for name in (*SECRET_PARAMETERS, *BARE_NAMES)
     for spelled in (name.replace("~", joint) for joint in ("", "_", "-"))
 )
-_KEY_LIKE: Final = 12
-_PARTS: Final = re.compile(r"^[^?#]+|[?&#;][^&#;]*")
+_MIN_KEY_LENGTH: Final = 12
+_URL_PARTS: Final = re.compile(r"^[^?#]+|[?&#;][^&#;]*")
 
 
 type IsDeclared = Callable[[str], bool]
-"""Whether a profile declares a parameter of this name secret."""
+"""Returns whether a profile declares a parameter of this name secret."""
 
 
-def _none(_name: str) -> bool:
+def _is_never_declared(_name: str) -> bool:
     return False
 
 
-def address(url: str, replace: Replace, declared: IsDeclared = _none) -> str:
-    """A URL without what names or proves who asks: userinfo, and parameters (also behind `#`) that are secret."""
+def redact_url(url: str, replace: Replace, is_declared: IsDeclared = _is_never_declared) -> str:
+    """Replace the userinfo and the secret parameters of a URL, including those after `#`."""
     if "@" in url:
-        url = _without_userinfo(url, replace)
+        url = _redact_userinfo(url, replace)
     if "=" not in url:
         return url
-    return "".join(_parameter(part, replace, declared) if "=" in part else part for part in _split(url))
+    return "".join(_redact_parameter(part, replace, is_declared) if "=" in part else part for part in _split_url(url))
 
 
-def _without_userinfo(url: str, replace: Replace) -> str:
+def _redact_userinfo(url: str, replace: Replace) -> str:
     scheme, slashes, rest = url.partition("//")
     if not slashes or "?" in scheme or "#" in scheme:
         return url
@@ -223,24 +223,24 @@ def _without_userinfo(url: str, replace: Replace) -> str:
     return scheme + slashes + replace(userinfo, "U") + rest[len(userinfo) :]
 
 
-def _split(url: str) -> Iterator[str]:
-    """The path, then each parameter with what separates it; a second `?` belongs to a value."""
-    return (match.group() for match in _PARTS.finditer(url))
+def _split_url(url: str) -> Iterator[str]:
+    """Yield the path, then each parameter with its separator; a second `?` belongs to a value."""
+    return (match.group() for match in _URL_PARTS.finditer(url))
 
 
-def _parameter(part: str, replace: Replace, declared: IsDeclared) -> str:
+def _redact_parameter(part: str, replace: Replace, is_declared: IsDeclared) -> str:
     if part[0] not in "?&#;":
         return part
     written, equals, value = part.partition("=")
     name = unquote_plus(written[1:])
-    return written + equals + replace(value, "Q") if is_secret(name, value) or declared(name) else part
+    return written + equals + replace(value, "Q") if is_secret(name, value) or is_declared(name) else part
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether a parameter's value is secret, by its name, and where the name leaves it open by its looks."""
+    """Return whether a parameter's value is secret, by its name or, for an ambiguous name, by the value."""
     name = name.lower()
-    if name in _ALWAYS or _ENDS_SECRET.search(name):
+    if name in _SECRET_PARAMETER_NAMES or _SECRET_SUFFIX.search(name):
         return True
-    # In bytes, as bodies are searched, so that what one of the two leaves the other does not take the second time.
-    long = len(value.encode("utf-8", "replace")) >= _KEY_LIKE
-    return name in LIKELY_PARAMETERS and long and any(char in "0123456789" for char in value)
+    # Measured in bytes, like the search of bodies, so that both searches decide the same when a value passes twice.
+    is_long = len(value.encode("utf-8", "replace")) >= _MIN_KEY_LENGTH
+    return name in LIKELY_PARAMETERS and is_long and any(char in "0123456789" for char in value)

@@ -65,7 +65,7 @@ def explained(miss):
         lines += [f"The nearest recording is step {nearest['step']}. It differs at:", ""]
         lines += [fenced("\n".join(map(difference, nearest["differences"][:SHOWN])), "diff"), ""]
     if miss.get("fix"):
-        lines += ["To mend it:", "", fenced("\n".join(miss["fix"].split("; or "))), ""]
+        lines += ["To fix it:", "", fenced("\n".join(miss["fix"].split("; or "))), ""]
     return lines
 
 

@@ -1,4 +1,4 @@
-"""vLLM with attention that does not depend on the batch, and a server that proves it before it says so.
+"""Batch-invariant vLLM, and a server that checks the invariance before it claims it.
 
-Imported by vLLM in every one of its processes, so this file imports nothing: vLLM only logs what fails on import.
+vLLM imports this package in each of its processes and only logs a failed import, so this file imports nothing.
 """

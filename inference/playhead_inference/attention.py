@@ -1,4 +1,4 @@
-"""vLLM's CPU attention, given tiles instead of requests. The kernel stays vLLM's own."""
+"""Patch vLLM's CPU attention to process tiles instead of requests. The kernel is still vLLM's."""
 
 from dataclasses import replace
 from typing import Any
@@ -16,14 +16,14 @@ from playhead_inference.tiles import Tiles, cut, width
 
 
 class Builder(CPUAttentionMetadataBuilder):
-    """Describes a batch to the kernel so that it has nothing to choose."""
+    """Describes a batch to the kernel so that the kernel has no choices left."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.positions = width(self.num_heads, self.num_kv_heads)
 
     def build(self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False) -> Any:
-        """Tiles; or, for the positive control, what vLLM would have done."""
+        """Describe the batch as tiles or, for the positive control, as vLLM does."""
         if not SWITCH.on:
             return super().build(common_prefix_len, common_attn_metadata, fast_build)
         batch = common_attn_metadata
@@ -54,7 +54,7 @@ class Builder(CPUAttentionMetadataBuilder):
                 causal=True,
                 sliding_window_size=self.window_size,
                 isa=self.isa,
-                # A split of the KV range is a different order of addition.
+                # A split of the KV range would change the order of addition.
                 enable_kv_split=False,
                 kv_cache_dtype=self.kv_cache_dtype,
             ),
@@ -63,9 +63,9 @@ class Builder(CPUAttentionMetadataBuilder):
 
 
 class Backend(CPUAttentionBackend):
-    """CPU_ATTN in name and kernel."""
+    """The patched CPU_ATTN backend."""
 
     @staticmethod
     def get_builder_cls() -> type[Builder]:
-        """What vLLM asks for the description of each batch."""
+        """The class that describes batches."""
         return Builder

@@ -1,7 +1,7 @@
-"""Remember a check that held, so that the next start of the same server on the same machine need not repeat it.
+"""Cache a check that held, so that the next start of the same server on the same machine need not repeat it.
 
-A verdict is found again only by everything it depends on: the fingerprint (the checkpoint's files, the effective
-configuration, the code, the number of threads), the machine, and the sizes that were checked. Only `holds` is kept.
+The cache key covers everything that a verdict depends on: the fingerprint (the checkpoint's files, the effective
+configuration, the code, the number of threads), the machine, and the checked settings. Only `holds` is cached.
 """
 
 import json
@@ -16,13 +16,13 @@ from typing import Any, Final
 from playhead_inference.identity import digest_value
 
 VARIABLE: Final = "PLAYHEAD_VERDICTS"
-"""A directory for verdicts, or `off`."""
+"""The environment variable with the directory for verdicts, or `off`."""
 
 FORMAT: Final = 1
 
 
 def verdict_directory(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Where verdicts are kept; None where they are not."""
+    """The directory for verdicts; None if they are not cached."""
     named = environment.get(VARIABLE)
     if named == "off":
         return None
@@ -32,9 +32,9 @@ def verdict_directory(environment: Mapping[str, str] = os.environ) -> Path | Non
     return Path(base) / "playhead" / "inference" if base else None
 
 
-def machine() -> dict[str, Any]:
-    """This machine, as far as the order of addition may depend on it."""
-    cpu = _cpu()
+def machine_identity() -> dict[str, Any]:
+    """The properties of this machine that may affect the order of addition."""
+    cpu = _cpu_info()
     return {
         "node": platform.node(),
         "system": platform.platform(),
@@ -44,8 +44,8 @@ def machine() -> dict[str, Any]:
 
 
 def cpu_digest() -> str:
-    """What kernels look at to choose an instruction set and the size of a block: two CPUs may share a name and differ in it."""
-    found = _cpu()
+    """A digest of what kernels use to choose instructions and block sizes. CPUs of the same name may differ in it."""
+    found = _cpu_info()
     names = ("cpu family", "model", "stepping", "flags", "cache size")
     return digest_value(
         [[found.get(name) for name in names], [file.read_text("utf-8") for file in sorted(CACHES.glob("*/size"))]]
@@ -55,7 +55,7 @@ def cpu_digest() -> str:
 CACHES: Final = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
-def _cpu() -> dict[str, str]:
+def _cpu_info() -> dict[str, str]:
     try:
         first = Path("/proc/cpuinfo").read_text("utf-8").split("\n\n", 1)[0]
     except OSError:
@@ -65,37 +65,37 @@ def _cpu() -> dict[str, str]:
 
 
 def verdict_key(fingerprint: str, settings: Mapping[str, Any], found: Mapping[str, Any]) -> str:
-    """By what a verdict is found again. `found`: the machine."""
+    """The cache key of a verdict. `found` is the machine."""
     return digest_value({"format": FORMAT, "fingerprint": fingerprint, "settings": settings, "machine": found})
 
 
 def load_verdict(directory: Path | None, key: str) -> dict[str, Any] | None:
-    """The report of the check that held; None where there is none, or none that can be read."""
+    """Load the report of a check that held; None if there is none, or none that can be read."""
     if directory is None:
         return None
     try:
-        kept = json.loads(_file(directory, key).read_text("utf-8"))
+        saved = json.loads(_verdict_file(directory, key).read_text("utf-8"))
     except (OSError, ValueError):
         return None
-    if not isinstance(kept, dict) or kept.get("key") != key or not isinstance(report := kept.get("report"), dict):
+    if not isinstance(saved, dict) or saved.get("key") != key or not isinstance(report := saved.get("report"), dict):
         return None
-    return {**report, "checked_at": kept.get("checked_at")} if report.get("verdict") == "holds" else None
+    return {**report, "checked_at": saved.get("checked_at")} if report.get("verdict") == "holds" else None
 
 
 def save_verdict(directory: Path | None, key: str, report: Mapping[str, Any]) -> str | None:
-    """Keep the report of a check that held. Why it could not be kept; None where it was, or need not be."""
+    """Save the report of a check that held. Return the reason if that failed, and None otherwise."""
     if directory is None or report.get("verdict") != "holds":
         return None
-    kept = {"key": key, "checked_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "report": report}
+    saved = {"key": key, "checked_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "report": report}
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=directory, delete=False, encoding="utf-8") as file:
-            json.dump(kept, file)
-        Path(file.name).replace(_file(directory, key))
+            json.dump(saved, file)
+        Path(file.name).replace(_verdict_file(directory, key))
     except OSError as error:
         return str(error)
     return None
 
 
-def _file(directory: Path, key: str) -> Path:
+def _verdict_file(directory: Path, key: str) -> Path:
     return directory / f"{key.removeprefix('sha256:')}.json"

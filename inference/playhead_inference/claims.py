@@ -1,4 +1,4 @@
-"""What may be said of one request: `true` only where everything it uses was checked. Pure."""
+"""Decide what may be claimed for one request: `true` only if everything it uses was checked. Pure."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -6,7 +6,7 @@ from typing import Any, Final
 TRUE: Final = "true"
 
 PATHS: Final = ("/v1/completions", "/v1/chat/completions")
-"""Where requests are answered that the self-check stands for."""
+"""The endpoints that the self-check covers."""
 
 CHECKED: Final = frozenset(
     """
@@ -15,7 +15,7 @@ CHECKED: Final = frozenset(
     cache_salt
     """.split()  # noqa: SIM905 # a list of words
 )
-"""Fields that the self-check uses, or that only say what is done with tokens once they are chosen."""
+"""Fields that the self-check uses, or that only affect what happens to tokens after they are chosen."""
 
 HARMLESS: Final = frozenset(
     """
@@ -25,7 +25,7 @@ HARMLESS: Final = frozenset(
     include_reasoning reasoning_effort documents
     """.split()  # noqa: SIM905 # likewise
 )
-"""Fields that make the prompt or shape the answer's JSON; tokens depend on them through the prompt alone."""
+"""Fields that form the prompt or the answer's JSON. Tokens depend on them only through the prompt."""
 
 NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
     "echo": (False,),
@@ -40,44 +40,44 @@ NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
     "priority": (0,),
     "length_penalty": (1.0,),
 }
-"""Values with which a field that was not checked does nothing."""
+"""Values with which an unchecked field has no effect."""
 
 MOST_LOGPROBS: Final = 20
-"""The most logprobs that a neighbour or the needle asks for in the self-check."""
+"""Maximum logprobs that a request of the self-check asks for."""
 
 ALL_ANSWERS: Final = 2
-"""The largest `n` that the self-check asks for."""
+"""The largest `n` of a request of the self-check."""
 
 
-def claim(path: str, request: Any, defaults: Mapping[str, Any]) -> str:
-    """`true`, or `not-claimed; reason=…`. `defaults`: what the server sets where a request does not."""
-    reason = _unchecked(path, request, defaults)
-    return TRUE if reason is None else not_claimed(reason)
+def claim_for(path: str, request: Any, defaults: Mapping[str, Any]) -> str:
+    """The claim for a request: `true`, or `not-claimed; reason=…`. `defaults` apply to parameters that it does not set."""
+    reason = _first_unchecked(path, request, defaults)
+    return TRUE if reason is None else not_claimed_value(reason)
 
 
-def not_claimed(reason: str) -> str:
-    """The header's value where nothing is claimed."""
+def not_claimed_value(reason: str) -> str:
+    """The header's value if nothing is claimed."""
     return f"not-claimed; reason={reason}"
 
 
-def _unchecked(path: str, request: Any, defaults: Mapping[str, Any]) -> str | None:
-    """The first thing about a request that was not checked."""
+def _first_unchecked(path: str, request: Any, defaults: Mapping[str, Any]) -> str | None:
+    """The reason why a request is not covered; None if it is."""
     if path not in PATHS:
         return "path"
     if not isinstance(request, Mapping):
         return "body"
     for name, value in request.items():
         if name not in CHECKED and name not in HARMLESS and value is not None and value not in NEUTRAL.get(name, ()):
-            # A name from the wire goes into a header: only what a header may hold.
+            # The name comes from the wire and goes into a header, so only safe characters may pass.
             return name if name.isidentifier() and name.isascii() and len(name) <= 40 else "unknown-field"
     if _number(request.get("n"), 1) > ALL_ANSWERS:
         return "n"
     if max(_number(request.get("logprobs"), 0), _number(request.get("top_logprobs"), 0)) > MOST_LOGPROBS:
         return "logprobs"
-    return _unrepeatable(request, defaults)
+    return _unrepeatable_reason(request, defaults)
 
 
-def _unrepeatable(request: Mapping[str, Any], defaults: Mapping[str, Any]) -> str | None:
+def _unrepeatable_reason(request: Mapping[str, Any], defaults: Mapping[str, Any]) -> str | None:
     given = request.get("temperature")
     temperature = defaults.get("temperature", 1.0) if given is None else given
     greedy = isinstance(temperature, (int, float)) and temperature == 0
@@ -85,7 +85,7 @@ def _unrepeatable(request: Mapping[str, Any], defaults: Mapping[str, Any]) -> st
 
 
 def _number(value: Any, default: int) -> float:
-    """A count; true and false are 1 and 0. What is no count is too many: -1 logprobs are those of the whole vocabulary."""
+    """A count; true and false are 1 and 0. Any other value is infinite: -1 logprobs means the whole vocabulary."""
     if value is None:
         return default
     return float(value) if isinstance(value, (int, float)) and value >= 0 else float("inf")

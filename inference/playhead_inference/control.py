@@ -1,7 +1,7 @@
-"""`python -m playhead_inference.control FILE --model …`: ask stock vLLM what the self-check will ask, and leave it in FILE.
+"""Run the self-check's control on stock vLLM: `python -m playhead_inference.control FILE --model …` writes it to FILE.
 
-On a CPU the patch is turned off and on again in one process. vLLM's own mode, which is what a GPU gets, is decided when vLLM is
-imported: so there stock runs first, in a process of its own, and the server is told in PLAYHEAD_CONTROL what came of it.
+On a CPU the patch is turned off and on again within one process. On a GPU, vLLM's own mode is fixed when vLLM is imported.
+So stock vLLM runs there first, in its own process, and the server gets the result in PLAYHEAD_CONTROL.
 """
 
 import asyncio
@@ -16,41 +16,41 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 
-def ran(words: Sequence[str]) -> str:
-    """Run it with these arguments of vLLM's, and give what it left. Raises SystemExit where it fails or we are to end."""
+def run_control(words: Sequence[str]) -> str:
+    """Run the control with these arguments of vLLM and return its result. Raises SystemExit if it fails or on SIGTERM."""
     with TemporaryDirectory(prefix="playhead-control-") as scratch:
         file = Path(scratch) / "control.json"
-        before = signal.signal(signal.SIGTERM, _leave)
-        done = subprocess.run([sys.executable, "-m", "playhead_inference.control", str(file), *words], check=False)
-        signal.signal(signal.SIGTERM, before)
-        if done.returncode:
-            sys.exit(f"stock vLLM, asked first as a control, ended with {done.returncode}; its words are above")
+        previous_handler = signal.signal(signal.SIGTERM, _exit_on_signal)
+        result = subprocess.run([sys.executable, "-m", "playhead_inference.control", str(file), *words], check=False)
+        signal.signal(signal.SIGTERM, previous_handler)
+        if result.returncode:
+            sys.exit(f"the control run of stock vLLM ended with exit code {result.returncode}; its output is above")
         return file.read_text("utf-8")
 
 
-def _leave(*_: Any) -> None:
-    """An exception, so that `run` takes the child along. As the first process of a container we would not end otherwise."""
+def _exit_on_signal(*_: Any) -> None:
+    """Raise, so that `run` kills the child. As the first process of a container, this one would not end otherwise."""
     sys.exit(128 + signal.SIGTERM)
 
 
 def main() -> None:
-    """The file's name, then vLLM's own arguments."""
+    """Write the control's result to a file. Arguments: the file's name, then vLLM's own arguments."""
     file = Path(sys.argv.pop(1))
-    # Stock is none of what the guard lets pass; here it is wanted.
+    # The guard refuses stock vLLM on a GPU; the control needs it.
     os.environ |= {"VLLM_PLUGINS": "playhead_inference", "PLAYHEAD_INVARIANCE": "degrade"}
     os.environ.pop("VLLM_BATCH_INVARIANT", None)
-    file.write_text(json.dumps(asyncio.run(_found())), "utf-8")
+    file.write_text(json.dumps(asyncio.run(_control_cells())), "utf-8")
 
 
-async def _found() -> dict[str, Any]:
+async def _control_cells() -> dict[str, Any]:
     from vllm.entrypoints.launchers.api_server.entry import build_async_engine_client
     from vllm.entrypoints.launchers.cli_args import make_arg_parser
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-    from playhead_inference.check import Check
+    from playhead_inference.check import SelfCheck
 
     async with build_async_engine_client(make_arg_parser(FlexibleArgumentParser()).parse_args()) as engine:
-        return await Check(engine).control()
+        return await SelfCheck(engine).control()
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Activation functions on a CPU, computed so that an element's bits do not depend on its place in the batch.
+"""Patch activation functions on a CPU so that an element's bits do not depend on its place in the batch.
 
 torch computes most elements of a float tensor with vector instructions and the last few of each thread's share one by one,
 with another approximation of `exp`, `erf` and `tanh`. It divides a tensor of more than 32,768 elements evenly among its
 threads, without regard to rows, so how many rows there are decides which elements are computed one by one (torch 2.13:
 `SiluAndMul.forward_native` with 4,864 columns and 4 threads differs at 14 to 19 rows, with 1,000 columns and 2 threads from
-33 rows on). Here each call gets a buffer whose length every thread's share divides into whole vectors: nothing is left over.
+33 rows on). Here each call gets a padded buffer, so that every thread's share consists of whole vectors.
 """
 
 from collections.abc import Callable
@@ -15,10 +15,10 @@ import torch
 from playhead_inference.switch import BLOCK, SWITCH
 
 GRAIN: Final = 32_768
-"""Elements from which torch uses a further thread (at::internal::GRAIN_SIZE)."""
+"""Elements per thread up to which torch does not use another thread (at::internal::GRAIN_SIZE)."""
 
 VECTORS: Final = 64
-"""Elements that every thread's share is a multiple of: twice what torch's unrolled loop takes with AVX-512."""
+"""Every thread's share is a multiple of this: twice what torch's unrolled loop processes at once with AVX-512."""
 
 FUNCTIONS: Final = (
     "celu",
@@ -39,11 +39,11 @@ FUNCTIONS: Final = (
     "softplus",
     "tanh",
 )
-"""Those that are not correctly rounded, so that a vector instruction and its scalar counterpart may differ."""
+"""Functions that do not round correctly, so that a vector instruction and its scalar counterpart may differ."""
 
 
 def padded_length(elements: int, threads: int) -> int:
-    """The least length of at least `elements` that torch divides among its threads in whole vectors."""
+    """The smallest length of at least `elements` that torch divides among its threads in whole vectors."""
     length = max(elements, 1)
     while True:
         shares = min(threads, -(-length // GRAIN))
@@ -54,18 +54,18 @@ def padded_length(elements: int, threads: int) -> int:
 
 
 def replace_functions() -> None:
-    """Replace torch's functions for CPUs by ours, wherever they are called from. Safe to call twice."""
+    """Replace torch's functions for CPUs, wherever they are called from. Safe to call twice."""
     if getattr(torch, "_playhead_elementwise", None) is not None:
         return
     library = torch.library.Library("aten", "IMPL")
     for name in FUNCTIONS:
         packet = getattr(torch.ops.aten, name, None)
-        # torch's own kernel stays reachable through the variant that writes into a given tensor.
+        # torch's kernel stays available through the `out` variant.
         if packet is not None and "out" in packet.overloads() and "default" in packet.overloads():
             library.impl(name, _row_invariant(packet.out), "CPU", allow_override=True)
             if hasattr(torch.ops.aten, f"{name}_"):
                 library.impl(f"{name}_", _in_place(_row_invariant(packet.out)), "CPU", allow_override=True)
-    # A library that is collected takes its kernels with it.
+    # If the library were garbage-collected, its kernels would be removed.
     torch._playhead_elementwise = library
 
 
@@ -94,7 +94,7 @@ def _result_type(x: Any) -> Any:
 
 
 def _computed(kernel: Callable[..., Any], x: Any, args: Any, kwargs: Any) -> Any:
-    """At most BLOCK rows, in a flat buffer that is filled up with zeros."""
+    """Compute at most BLOCK rows, in a flat buffer that is padded with zeros."""
     elements = x.numel()
     buffer = torch.empty(padded_length(elements, torch.get_num_threads()), dtype=x.dtype)
     buffer[elements:].zero_()

@@ -1,4 +1,4 @@
-"""The server's part: check before the first request is taken, and say of every answer whether the check stands for it."""
+"""Run the self-check before the server accepts requests, and label every answer with what the check claims for it."""
 
 import json
 import logging
@@ -8,23 +8,23 @@ from typing import Any, Final
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 
-from playhead_inference.claims import claim, not_claimed
-from playhead_inference.config import degraded
+from playhead_inference.claims import claim_for, not_claimed_value
+from playhead_inference.config import is_degraded
 
 PATH: Final = "/batch_invariance"
 
-LARGEST: Final = 8 << 20
-"""Bytes of a request's body that are read to see what it uses; of a larger one nothing is claimed."""
+MAX_BODY: Final = 8 << 20
+"""Maximum bytes of a request's body that are inspected. Nothing is claimed for a larger request."""
 
 log = logging.getLogger("vllm.playhead_inference")
 
 
-class NotInvariant(RuntimeError):
-    """The server may not say what it was started to say."""
+class BatchInvarianceError(RuntimeError):
+    """The self-check did not prove batch invariance; the message says why."""
 
 
 class Endpoint:
-    """vLLM's endpoint plugin."""
+    """The endpoint plugin of vLLM's server."""
 
     name = "playhead_inference"
     required_tasks = ("generate",)
@@ -32,41 +32,41 @@ class Endpoint:
     def __init__(self) -> None:
         self.report: dict[str, Any] | None = None
         self.defaults: dict[str, Any] = {}
-        """What the server sets where a request says nothing: the model's generation config."""
+        """Sampling parameters of the model's generation config, which apply if a request does not set them."""
 
     def attach_router(self, app: FastAPI) -> None:
-        """The route, and the headers on everything."""
+        """Add the route, and the middleware that adds headers to all answers."""
 
         async def batch_invariance() -> JSONResponse:
             return JSONResponse(self.report)
 
         app.get(PATH)(batch_invariance)
-        app.add_middleware(Stamp, endpoint=self)
+        app.add_middleware(ClaimMiddleware, endpoint=self)
 
     async def init_state(self, engine_client: Any, state: Any, args: Any) -> None:
-        """Check. Raising here ends the server before it listens."""
-        from playhead_inference.check import Check
+        """Run the self-check. An exception here ends the server before it listens."""
+        from playhead_inference.check import SelfCheck
 
-        report = await Check(engine_client, args).report()
+        report = await SelfCheck(engine_client, args).report()
         remembered = f", as checked on {report.get('checked_at')}" if report.get("cached") else ""
         log.info("batch invariance: %s%s, %s", report["verdict"], remembered, report["fingerprint"])
         if report["verdict"] != "holds":
-            _lament(report)
+            _report_failure(report)
         if engine_client is not None:
             self.defaults = engine_client.vllm_config.model_config.get_diff_sampling_param()
         self.report = report
-        _sign(state, report)
+        _set_system_fingerprint(state, report)
 
 
-def _lament(report: dict[str, Any]) -> None:
-    said = f"batch invariance {report['verdict']}: {why(report)}"
-    if not degraded():
-        raise NotInvariant(f"{said}; to serve all the same, without the claim, use --degrade")
-    log.warning("SERVED WITHOUT THE CLAIM: %s", said)
+def _report_failure(report: dict[str, Any]) -> None:
+    message = f"batch invariance {report['verdict']}: {failure_reason(report)}"
+    if not is_degraded():
+        raise BatchInvarianceError(f"{message}; to serve anyway, without the claim, use --degrade")
+    log.warning("SERVED WITHOUT THE CLAIM: %s", message)
 
 
-def why(report: dict[str, Any]) -> str:
-    """The reason in one sentence."""
+def failure_reason(report: dict[str, Any]) -> str:
+    """The reason why the check did not hold, in one sentence."""
     match report["verdict"]:
         case "refused":
             return "; ".join(report["refused"])
@@ -78,13 +78,13 @@ def why(report: dict[str, Any]) -> str:
         case _ if report.get("uncovered"):
             return "the check covered less than the model has: " + "; ".join(report["uncovered"][:8])
         case _ if not report["control"]:
-            return "there is no control: stock vLLM was not asked first"
+            return "there is no control run of stock vLLM"
         case _:
-            return "without the patch nothing varied either, so the check could not have failed"
+            return "nothing varied without the patch either, so the check could not have failed"
 
 
-def _sign(state: Any, report: dict[str, Any]) -> None:
-    """Let `system_fingerprint` be ours, where clients and records look for it."""
+def _set_system_fingerprint(state: Any, report: dict[str, Any]) -> None:
+    """Set `system_fingerprint` in answers to the check's fingerprint."""
     kind = "" if report["verdict"] == "holds" else f"{report['verdict']}-"
     short = f"{kind}{report['fingerprint'].removeprefix('sha256:')[:16]}"
     for serving in state._state.values():
@@ -96,27 +96,27 @@ Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
-class Stamp:
-    """Puts on every answer what is claimed of it, by what its request used."""
+class ClaimMiddleware:
+    """Adds headers to every answer that state what is claimed for it, depending on what its request uses."""
 
     def __init__(self, app: Callable[[Scope, Any, Send], Awaitable[None]], endpoint: Endpoint) -> None:
         self.app, self.endpoint = app, endpoint
 
     async def __call__(self, scope: Scope, receive: Any, send: Send) -> None:
-        """Pure ASGI: bodies pass piece by piece, in both directions."""
+        """Handle one ASGI request. Bodies are passed on piece by piece, in both directions."""
         report = self.endpoint.report
         if scope["type"] != "http" or report is None:
             await self.app(scope, receive, send)
             return
         body = bytearray()
 
-        async def read() -> Any:
+        async def receive_body() -> Any:
             message = await receive()
-            if message["type"] == "http.request" and len(body) <= LARGEST:
+            if message["type"] == "http.request" and len(body) <= MAX_BODY:
                 body.extend(message.get("body", b""))
             return message
 
-        async def stamped(message: MutableMapping[str, Any]) -> None:
+        async def send_with_claim(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
                 said = self._claim(report["verdict"], scope, bytes(body), message["status"])
                 stamps = [
@@ -126,18 +126,18 @@ class Stamp:
                 message = {**message, "headers": [*message.get("headers", ()), *stamps]}
             await send(message)
 
-        await self.app(scope, read, stamped)
+        await self.app(scope, receive_body, send_with_claim)
 
     def _claim(self, verdict: str, scope: Scope, body: bytes, status: int) -> str:
         if verdict != "holds":
             return "inconclusive" if verdict == "inconclusive" else "false"
         if status != 200:
-            return not_claimed(f"status-{status}")
+            return not_claimed_value(f"status-{status}")
         path = scope["path"].removeprefix(scope.get("root_path", ""))
-        if scope["method"] != "POST" or len(body) > LARGEST:
-            return not_claimed("path" if len(body) <= LARGEST else "large-body")
+        if scope["method"] != "POST" or len(body) > MAX_BODY:
+            return not_claimed_value("path" if len(body) <= MAX_BODY else "large-body")
         try:
             request = json.loads(body)
         except ValueError:
-            return not_claimed("body")
-        return claim(path, request, self.endpoint.defaults)
+            return not_claimed_value("body")
+        return claim_for(path, request, self.endpoint.defaults)

@@ -1,8 +1,8 @@
-"""On a GPU, and where it is asked for: our kernels in place of vLLM's, once they have shown on that very GPU that they hold.
+"""Replace vLLM's kernels on a GPU by Playhead's, if that is configured and they are verified on that GPU.
 
-vLLM's mode (0.32.0) leaves two gaps, by its sources. On Hopper and Blackwell torch's own matmul stays with cuBLASLt, on the word
-that a split of K was all that varied there. And RMSNorm with a residual goes to a fused CUDA kernel whose launcher, in versions
-before its fix, took other blocks from 256 rows on. `PLAYHEAD_KERNELS=own` fills both, and takes log-softmax and mean with them.
+According to its sources, vLLM's batch-invariant mode (0.32.0) leaves two gaps. On Hopper and Blackwell it keeps torch's matmul
+on cuBLASLt, assuming that only a split of K varied there. And RMSNorm with a residual uses a fused CUDA kernel whose launcher,
+before its fix, chose other blocks from 256 rows on. `PLAYHEAD_KERNELS=own` closes both, and replaces log-softmax and mean.
 """
 
 import os
@@ -12,29 +12,29 @@ from typing import Any, Final
 
 import torch
 
-ASKED: Final = "PLAYHEAD_KERNELS"
+VARIABLE: Final = "PLAYHEAD_KERNELS"
 
 TOLERANCE: Final = 1e-4
-"""How far from torch's own result, on numbers of unit size, in float32."""
+"""Maximum difference from torch's result, for float32 numbers of unit size."""
 
 ROWS: Final = (2, 16, 17, 40)
 SHAPES: Final = ((256, 64), (100, 70), (33, 33))
-"""Width of the rows, and columns of a matmul: some fit the tiles and some do not."""
+"""The row widths and matmul columns of the test, some of which fit the tiles."""
 
 Kernel = Callable[..., Any]
 
 
-class Unverified(RuntimeError):
-    """A kernel of ours does not do on this device what it does elsewhere."""
+class KernelVerificationError(RuntimeError):
+    """A kernel is wrong, or not row-invariant, on this device."""
 
 
-def asked() -> str:
-    """Whose kernels: vllm's, or our own."""
-    return os.environ.get(ASKED, "vllm")
+def kernel_choice() -> str:
+    """The configured kernels: `vllm` or `own`."""
+    return os.environ.get(VARIABLE, "vllm")
 
 
-def offer(module: Any, layers: Any, key: str) -> None:
-    """Let vLLM's mode, when it is switched on, end with our kernels in its place. Safe to call twice."""
+def offer_kernels(module: Any, layers: Any, key: str) -> None:
+    """Replace the kernels after vLLM enables its batch-invariant mode. Safe to call twice."""
     enable = module.enable_batch_invariant_mode
     if getattr(enable, "offers", False):
         return
@@ -42,27 +42,29 @@ def offer(module: Any, layers: Any, key: str) -> None:
     def enable_batch_invariant_mode() -> None:
         enable()
         if not hasattr(module, "_playhead_library"):
-            verify(torch.device(key.lower()))
-            take_over(module, layers, key)
+            verify_kernels(torch.device(key.lower()))
+            replace_kernels(module, layers, key)
 
     enable_batch_invariant_mode.offers = True  # type: ignore[attr-defined] # the mark that it is done
     module.enable_batch_invariant_mode = enable_batch_invariant_mode
 
 
-def verify(device: Any) -> None:
-    """Raises Unverified where a kernel is not right beside torch, or a row not the same in any batch."""
-    failed = [result for result in results(device) if not result["kept"] or not result["off"] < TOLERANCE]
+def verify_kernels(device: Any) -> None:
+    """Raise KernelVerificationError if a kernel differs from torch's, or if a row depends on its batch."""
+    failed = [result for result in kernel_results(device) if not result["kept"] or not result["off"] < TOLERANCE]
     if failed:
-        raise Unverified(f"our kernels do not hold on {device}: {failed}; start without --kernels own")
+        raise KernelVerificationError(
+            f"Playhead's kernels failed their verification on {device}: {failed}; start without --kernels own"
+        )
 
 
-def results(device: Any) -> list[dict[str, Any]]:
-    """For each kernel and shape: how far from torch at most, and whether rows keep their bits as the batch grows."""
+def kernel_results(device: Any) -> list[dict[str, Any]]:
+    """For each kernel and shape: the maximum difference from torch, and whether rows keep their bits in larger batches."""
     from playhead_inference import kernels
 
     found = []
     for width, columns in SHAPES:
-        b, weight = _drawn(2, width, columns, device), _drawn(3, 1, width, device)[0]
+        b, weight = _random_rows(2, width, columns, device), _random_rows(3, 1, width, device)[0]
         checks: Sequence[tuple[str, Kernel, Kernel, int, tuple[Any, ...]]] = (
             ("matmul", kernels.matmul, torch.matmul, width, (b,)),
             ("matmul", kernels.matmul, torch.matmul, columns, (b.t(),)),
@@ -71,14 +73,14 @@ def results(device: Any) -> list[dict[str, Any]]:
             ("mean", kernels.mean, partial(torch.mean, dim=-1), width, ()),
         )
         for name, ours, theirs, length, operands in checks:
-            x = _drawn(1, max(ROWS), length, device)
+            x = _random_rows(1, max(ROWS), length, device)
             off = (ours(x, *operands) - theirs(x, *operands)).abs().max().item()
-            found.append({"kernel": name, "width": length, "off": off, "kept": _kept(ours, x, operands)})
+            found.append({"kernel": name, "width": length, "off": off, "kept": _is_row_invariant(ours, x, operands)})
     return found
 
 
-def _kept(kernel: Kernel, x: Any, operands: tuple[Any, ...]) -> bool:
-    """Whether a row has the same bits alone, first and last of every batch."""
+def _is_row_invariant(kernel: Kernel, x: Any, operands: tuple[Any, ...]) -> bool:
+    """Whether a row has the same bits alone and as the first and last one of every batch."""
     alone = kernel(x[:1], *operands)[0]
     return all(
         torch.equal(kernel(x[:rows], *operands)[0], alone)
@@ -91,12 +93,12 @@ def _rms_norm(x: Any, weight: Any, epsilon: float) -> Any:
     return torch.nn.functional.rms_norm(x, (x.shape[1],), weight, epsilon)
 
 
-def _drawn(seed: int, rows: int, width: int, device: Any) -> Any:
+def _random_rows(seed: int, rows: int, width: int, device: Any) -> Any:
     return torch.randn(rows, width, generator=torch.Generator().manual_seed(seed)).to(device)
 
 
-def take_over(module: Any, layers: Any, key: str) -> None:
-    """Put ours where vLLM's own functions look theirs up, and under torch's matmul, which vLLM leaves alone on new GPUs."""
+def replace_kernels(module: Any, layers: Any, key: str) -> None:
+    """Replace the kernels where vLLM's functions look them up, and torch's matmul, which vLLM keeps on new GPUs."""
     module.matmul_persistent = matmul
     module.log_softmax = log_softmax
     module.mean_dim = mean
@@ -110,7 +112,7 @@ def take_over(module: Any, layers: Any, key: str) -> None:
 
 
 def matmul(a: Any, b: Any, bias: Any = None) -> Any:
-    """As vLLM's `matmul_persistent`."""
+    """Replace vLLM's `matmul_persistent`."""
     from playhead_inference import kernels
 
     product = kernels.matmul(a, b)
@@ -118,16 +120,16 @@ def matmul(a: Any, b: Any, bias: Any = None) -> Any:
 
 
 def log_softmax(input: Any, dim: int = -1) -> Any:  # noqa: A002 # vLLM's name for it
-    """As vLLM's, over the last dimension only."""
+    """Replace vLLM's `log_softmax`, over the last dimension only."""
     from playhead_inference import kernels
 
     if dim not in (-1, input.ndim - 1):
-        raise ValueError("log-softmax is over the last dimension")
+        raise ValueError(f"log_softmax supports only the last dimension, not {dim}")
     return kernels.log_softmax(input.reshape(-1, input.shape[-1])).reshape(input.shape)
 
 
 def mean(input: Any, dim: int, keepdim: bool = False, dtype: Any = None) -> Any:  # noqa: A002 # likewise
-    """As vLLM's `mean_dim`: over one dimension."""
+    """Replace vLLM's `mean_dim`, over one dimension."""
     from playhead_inference import kernels
 
     last = input.to(dtype or input.dtype).movedim(dim, -1)
@@ -136,7 +138,7 @@ def mean(input: Any, dim: int, keepdim: bool = False, dtype: Any = None) -> Any:
 
 
 def rms_norm(input: Any, weight: Any, eps: float = 1e-6, residual: Any = None) -> Any:  # noqa: A002 # likewise
-    """As vLLM's `rms_norm_batch_invariant`; with a residual it is added first, and handed back with it."""
+    """Replace vLLM's `rms_norm_batch_invariant`. A residual is added first, and the sum is returned as well."""
     from playhead_inference import kernels
 
     total = input if residual is None else input + residual

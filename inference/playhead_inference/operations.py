@@ -1,9 +1,9 @@
-"""Which operations of the executed graph can depend on the batch, and how each gets its verdict. Pure.
+"""Classify the executed operations by whether they can depend on the batch, and how that is checked. Pure.
 
 Every operation that torch executes during a traced forward pass is one of: `moved` (it copies or selects values and computes
 none), `exact` (each element is correctly rounded by IEEE 754 or an integer, so it has one value however it is computed),
 `engine` (it mixes rows of one request by design and is checked through the engine) or `swept` (it is run at every number of
-rows and compared bit by bit). What cannot be swept has no verdict, and then nothing is certified.
+rows and compared bit by bit). An operation that cannot be swept has no verdict, and then nothing is certified.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -31,7 +31,7 @@ EXACT: Final = frozenset(
     maximum min minimum mul mul_ ne neg relu relu_ remainder round rsub searchsorted sign sqrt sub sub_ trunc
     """.split()  # noqa: SIM905 # likewise
 )
-"""Correctly rounded or without rounding. `add` and `sub` only where they do not scale, since that may be one fused step."""
+"""Operations that round correctly or not at all; `add` and `sub` only without scaling, which may be one fused step."""
 
 ENGINE: Final[Mapping[str, str]] = {
     "vllm.unified_attention_with_output": "attention over the KV cache",
@@ -62,26 +62,26 @@ KERNELS: Final[Mapping[str, str]] = {
     "reshape_and_cache_kernel_flash": "the KV cache is written",
     "fused_moe_kernel": "experts, through the engine",
 }
-"""Triton kernels, and by what they are checked. They are launched past torch's dispatcher, so their shapes are not known."""
+"""How Triton kernels are checked. They bypass torch's dispatcher, so their shapes are not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What is known of one operation at one shape."""
+    """The verdict on one operation at one shape."""
 
     operation: str
     shape: str
     kind: Kind | Literal["none"]
     calls: int
     sizes: tuple[int, int] | None = None
-    """Numbers of rows at which it was run, every one from the first to the last; None where none had to be."""
+    """The first and last of the numbers of rows at which it was run; None if it did not have to be."""
     differing: tuple[int, ...] = ()
-    """Numbers of rows at which a row had other bits."""
+    """The numbers of rows at which a row had other bits."""
     reason: str = ""
 
 
-def kind_of(operation: str, *, integers: bool, scaled: bool) -> Kind:
-    """How an operation gets its verdict. `integers`: no tensor has fractions; `scaled`: an operand is multiplied first."""
+def operation_kind(operation: str, *, integers: bool, scaled: bool) -> Kind:
+    """Classify an operation. `integers`: all tensors are integers; `scaled`: an operand is multiplied first."""
     namespace, _, name = operation.partition(".")
     if operation in ENGINE:
         return "engine"
@@ -93,14 +93,14 @@ def kind_of(operation: str, *, integers: bool, scaled: bool) -> Kind:
 
 
 def kernel_verdict(name: str) -> Verdict:
-    """The verdict on a Triton kernel, by its name."""
+    """The verdict on a Triton kernel of this name."""
     known = KERNELS.get(name)
     reason = known or "it is a Triton kernel that no check is known to cover"
     return Verdict(operation=f"triton.{name}", shape="", kind="engine" if known else "none", calls=1, reason=reason)
 
 
 def symbolic_shape(shape: Sequence[int], rows: Collection[int]) -> tuple[int | str, ...]:
-    """A shape with what depends on the batch as `n` or a multiple of it. `rows`: how many tokens and requests there were."""
+    """Replace the batch's dimensions of a shape by multiples of `n`. `rows`: the batch's numbers of tokens and requests."""
     return tuple(_symbol(size, rows) for size in shape)
 
 
@@ -112,24 +112,24 @@ def _symbol(size: int, rows: Collection[int]) -> int | str:
 
 
 def is_telling(count: int, sizes: Collection[int]) -> bool:
-    """Whether a dimension of so many can only come from the batch: a prime above 10 that divides no size of the model."""
+    """Whether a dimension of this size can only come from the batch: a prime above 10 that divides no size of the model."""
     return (
         count > 10 and all(count % low for low in range(2, int(count**0.5) + 1)) and all(size % count for size in sizes)
     )
 
 
 def telling_counts(sizes: Collection[int], low: int, high: int) -> list[int]:
-    """Numbers of rows from `low` to `high` by which a trace can tell the batch from the model."""
+    """The numbers of rows from `low` to `high` by which a trace can tell the batch from the model."""
     return [count for count in range(low, high + 1) if is_telling(count, sizes)]
 
 
-def uncovered(verdicts: Sequence[Verdict]) -> list[str]:
-    """What no certificate covers."""
+def uncovered_operations(verdicts: Sequence[Verdict]) -> list[str]:
+    """The operations without a verdict, with the reasons."""
     return [f"{each.operation} {each.shape}: {each.reason}" for each in verdicts if each.kind == "none"]
 
 
-def differing(verdicts: Sequence[Verdict]) -> list[str]:
-    """What depends on the batch, and where first."""
+def differing_operations(verdicts: Sequence[Verdict]) -> list[str]:
+    """The operations that depend on the batch, with the first number of rows at which they do."""
     return [
         f"{each.operation} {each.shape} at {each.differing[0]} rows and {len(each.differing) - 1} more"
         for each in verdicts
@@ -138,7 +138,7 @@ def differing(verdicts: Sequence[Verdict]) -> list[str]:
 
 
 def coverage(verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """For `GET /batch_invariance`: how many of each kind, and each operation at each shape."""
+    """Count the kinds of verdicts and list the verdicts, for `GET /batch_invariance`."""
     kinds = [each.kind for each in verdicts]
     return {
         "operations": len({each.operation for each in verdicts}),

@@ -1,29 +1,29 @@
-"""What vLLM calls in each of its processes before it builds anything.
+"""Provide the plugin function that vLLM calls in each of its processes before it builds anything.
 
-vLLM ends when this function raises, but only logs it when this module fails to import: so nothing is imported up here.
+vLLM ends if this function raises, but only logs it if this module fails to import. So the module imports nothing at the top.
 """
 
 
 def register() -> None:
-    """Put our attention, generators and guard in place. Safe to call twice. Raises where vLLM is not the one we know."""
+    """Install the patches and the guard. Safe to call twice. Raises RuntimeError for an unknown version of vLLM."""
     from vllm.platforms import current_platform
 
-    from playhead_inference.config import guard
-    from playhead_inference.gpu import asked
-    from playhead_inference.versions import known
+    from playhead_inference.config import guard_platform
+    from playhead_inference.gpu import kernel_choice
+    from playhead_inference.versions import require_known_version
 
-    known()
-    guard(type(current_platform))
+    require_known_version()
+    guard_platform(type(current_platform))
     if current_platform.is_cpu():
-        _on_cpu()
-    elif asked() == "own":
-        _own_kernels(current_platform.dispatch_key)
+        _patch_cpu()
+    elif kernel_choice() == "own":
+        _offer_own_kernels(current_platform.dispatch_key)
 
 
-def _on_cpu() -> None:
+def _patch_cpu() -> None:
     import os
 
-    # Functions that vLLM compiles also in eager mode would run code that no trace shows.
+    # vLLM compiles some functions even in eager mode, and a trace would not show their code.
     os.environ["TORCHDYNAMO_DISABLE"] = "1"
 
     import torch._dynamo.config
@@ -47,10 +47,10 @@ def _on_cpu() -> None:
     replace_functions()
 
 
-def _own_kernels(key: str) -> None:
+def _offer_own_kernels(key: str) -> None:
     from vllm.model_executor.determinism import batch_invariant
     from vllm.model_executor.layers import layernorm
 
-    from playhead_inference.gpu import offer
+    from playhead_inference.gpu import offer_kernels
 
-    offer(batch_invariant, layernorm, key)
+    offer_kernels(batch_invariant, layernorm, key)

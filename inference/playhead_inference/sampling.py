@@ -1,8 +1,8 @@
-"""Seeded sampling on a CPU: take back what a partial prefill drew.
+"""Restore the generators of seeded requests on a CPU after a partial prefill.
 
-vLLM samples for every row, also where a prompt is only partly in, and then winds the generator back by four, which a CPU's
-generator cannot do: any seeded request whose prompt was cut into chunks ended the engine (vLLM 0.32.0). Here the state from
-before is put back, which is what was meant.
+vLLM samples for every row, even if a prompt is only partly prefilled, and then rewinds the generator by four, which a CPU's
+generator cannot do: any seeded request whose prompt was split into chunks ended the engine (vLLM 0.32.0). This patch
+restores the previous state instead, which has the intended effect.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def rewind(runner: type[Any]) -> None:
-    """Teach a model runner to put generators back. Safe to call twice."""
+    """Patch a model runner so that it restores generators. Safe to call twice."""
     if getattr(runner, "_playhead_rewinds", False):
         return
     sample, bookkeeping = runner._sample, runner._bookkeeping_sync
@@ -33,7 +33,7 @@ def rewind(runner: type[Any]) -> None:
 
 
 def _unfinished(runner: Any) -> list[Any]:
-    """The generators of requests whose prompt is only partly in."""
+    """The generators of requests whose prompt is only partly prefilled."""
     batch = runner.input_batch
     partial = runner.discard_request_mask.np[: batch.num_reqs].nonzero()[0]
     return [batch.generators[row] for row in map(int, partial) if row in batch.generators]

@@ -1,32 +1,32 @@
-"""Whether this process's attention is ours. Only the positive control turns it off, and only for itself."""
+"""Hold whether the patch is on in this process. Only the positive control turns it off."""
 
 from dataclasses import dataclass, field
 from typing import Final
 
 BLOCK: Final = 256
-"""Rows up to which matmuls, experts and activation functions are computed at once. A longer batch is computed in pieces."""
+"""Maximum rows that matmuls, experts and activation functions compute at once. Longer batches are computed in pieces."""
 
 
 @dataclass(slots=True)
 class Seen:
-    """What the patched attention has met: what was not met was not checked."""
+    """The batches that the patched attention has computed, which are those that were checked."""
 
     batches: int = 0
     largest: int = 0
     longest: int = 0
     sizes: set[int] = field(default_factory=set)
-    """Numbers of requests in a batch."""
+    """The numbers of requests in a batch."""
 
 
 @dataclass(slots=True)
 class Switch:
-    """One per process."""
+    """The state of the patch in one process."""
 
     on: bool = True
     seen: Seen = field(default_factory=Seen)
 
     def saw(self, longest: int, requests: int) -> None:
-        """A batch of so many requests, the longest of so many queries."""
+        """Note a batch with this number of requests, the longest of which has `longest` queries."""
         self.seen.batches += 1
         self.seen.largest = max(self.seen.largest, requests)
         self.seen.sizes.add(requests)

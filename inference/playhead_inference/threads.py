@@ -1,16 +1,16 @@
-"""Run as many threads as were asked for, or say why not. The order of addition depends on their number."""
+"""Run exactly as many threads as configured, or raise, because the order of addition depends on their number."""
 
 import os
 
 
 def asked_threads() -> int | None:
-    """How many threads OMP_NUM_THREADS asks for; None where it asks for none."""
+    """The number of threads in OMP_NUM_THREADS; None if it is not set."""
     asked = os.environ.get("OMP_NUM_THREADS", "")
     return int(asked) if asked.isdigit() and int(asked) > 0 else None
 
 
 def set_threads() -> None:
-    """torch takes no more threads from OMP_NUM_THREADS than there are CPUs, without a word: set them. Safe to call twice."""
+    """Set the number of threads, because torch silently limits OMP_NUM_THREADS to the number of CPUs. Safe to call twice."""
     import torch
 
     asked = asked_threads()

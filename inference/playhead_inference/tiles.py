@@ -1,8 +1,8 @@
-"""Cut requests into tiles that are the same whoever else is in the batch.
+"""Cut requests into tiles that do not depend on the other requests in the batch.
 
-The CPU kernel shares out KV ranges and groups of queries by looking at the whole batch. Given only tiles that fit one of its
-iterations it has nothing left to choose: each tile is a request of its own, with the queries of at most one iteration,
-aligned to their absolute position, so that neither a chunk's end nor a cached prefix moves them.
+The CPU kernel distributes KV ranges and groups of queries according to the whole batch. If it gets only tiles that fit one of
+its iterations, it has no choices left: each tile is a request to it, with the queries of at most one iteration, aligned to
+their absolute position, so that neither the end of a chunk nor a cached prefix moves them.
 """
 
 from collections.abc import Sequence
@@ -11,30 +11,30 @@ from itertools import pairwise
 from typing import Final
 
 ROWS: Final = 8
-"""Rows of queries, over the heads that share a KV head, up to which a tile is the same to the kernel whatever their number.
+"""Maximum rows of queries (over the heads that share a KV head) for which a row's bits do not depend on their number.
 
-Measured on AVX-512 (vLLM 0.32.0): a row has the same bits in tiles of 1 to 8 rows, and other ones from 9 on where the context has
-2,048 tokens and more; not with 1,200. The size of the pieces in which the kernel walks the context would explain it. It shows
-where a request is preempted, and its answer so far is computed again as a prompt.
+Measured on AVX-512 (vLLM 0.32.0): a row has the same bits in tiles of 1 to 8 rows, and others from 9 rows on if the context has
+2,048 tokens or more, but not with 1,200. The size of the pieces in which the kernel walks the context would explain that. It
+shows when a request is preempted and its answer so far is computed again as a prompt.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tiles:
-    """A batch cut into tiles; each is one request to the kernel."""
+    """A batch cut into tiles, each of which is one request to the kernel."""
 
     request: tuple[int, ...]
-    """Whose tile it is: the row of the block table."""
+    """The request of each tile: its row in the block table."""
     starts: tuple[int, ...]
-    """Where each tile's queries begin in the flat batch, and at last where the last one's end."""
+    """The start of each tile's queries in the flat batch, followed by the end of the last one's."""
     lengths: tuple[int, ...]
-    """How much context each tile sees, its own queries included."""
+    """The context length of each tile, including its own queries."""
     longest: int
-    """The queries of the largest tile."""
+    """The number of queries of the largest tile."""
 
 
 def width(heads: int, kv_heads: int) -> int:
-    """How many positions fit one iteration of the kernel. Raises ValueError where not even one does."""
+    """The number of positions that fit one iteration of the kernel. Raises ValueError if not even one does."""
     ratio = heads // kv_heads
     if ratio > ROWS:
         raise ValueError(f"{heads} heads over {kv_heads} KV heads do not fit the kernel's {ROWS} rows")

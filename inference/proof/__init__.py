@@ -1,1 +1,1 @@
-"""The proof with the real engine: stock vLLM and ours in one process, on models made here. Not part of the package."""
+"""Compare stock and patched vLLM with the real engine, on models created here. Not part of the installed package."""

@@ -1,4 +1,4 @@
-"""One engine in this process, whose kernels can be given what stock vLLM or what our plugin gives them, in turns."""
+"""Run one vLLM engine in this process, with the patch turned on and off."""
 
 import os
 import random
@@ -10,28 +10,28 @@ from typing import Any
 from playhead_inference.verdict import Answer
 
 from proof.cells import BLOCK, Cell
-from proof.models import VOCABULARY, made
+from proof.models import VOCABULARY, create_model
 
 SAMPLINGS: dict[str, dict[str, Any]] = {"greedy": {"temperature": 0.0}, "seeded": {"temperature": 0.8, "seed": 42}}
 
 MOST = 128
-"""Requests that the engine computes at once at most."""
+"""Maximum number of concurrent requests."""
 
 CACHE = 4 << 30
 """Bytes of the KV cache on a GPU."""
 
 SHORT = (20, 60)
-"""How long a short neighbour is: there to fill the batch."""
+"""Minimum and maximum tokens of a short neighbour, which only fills the batch."""
 
 
 class Engine:
-    """vLLM without its server, with the plugin as it is installed."""
+    """vLLM without its server, with the installed plugin."""
 
     def __init__(self, models: Path, cell: Cell, model: Path | None = None, device: str = "cpu") -> None:
         os.environ |= {
             "VLLM_CPU_KVCACHE_SPACE": "1",
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-            # What is run without vLLM's mode on a GPU is stock, which the guard would refuse.
+            # Without vLLM's mode, a GPU runs stock vLLM, which the guard would refuse.
             "PLAYHEAD_INVARIANCE": "degrade",
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
             "VLLM_PLUGINS": "playhead_inference",
@@ -41,14 +41,14 @@ class Engine:
         from vllm import LLM
 
         self.cell, self.device = cell, device
-        # A fixed size, so that several engines may share a GPU.
+        # A fixed size lets several engines share a GPU.
         memory: dict[str, Any] = (
             {"gpu_memory_utilization": 0.1, "kv_cache_memory_bytes": CACHE} if device == "gpu" else {}
         )
         if device == "gpu":
             memory["attention_backend"] = "TRITON_ATTN"
         self.llm = LLM(
-            model=str(model or made(models, cell.kind, cell.ratio)),
+            model=str(model or create_model(models, cell.kind, cell.ratio)),
             dtype="bfloat16" if device == "gpu" else "float32",
             enforce_eager=True,
             max_model_len=cell.longest,
@@ -61,14 +61,14 @@ class Engine:
             **({"num_gpu_blocks_override": cell.blocks, "block_size": BLOCK} if cell.blocks else {}),
         )
         self.vocabulary = self.llm.model_config.get_vocab_size() if model else VOCABULARY
-        self.asked = 0
+        self.request_count = 0
 
     def patch(self, on: bool) -> None:
-        """Ours, or vLLM's own."""
+        """Turn the patch on or off."""
         self.llm.collective_rpc("playhead_patch", args=(on,))
 
     def counters(self) -> tuple[int, int]:
-        """How many requests were put out to be computed again, and how many tokens came of the prefix cache, so far."""
+        """The numbers of preempted requests and of tokens from the prefix cache so far."""
         names = ("vllm:num_preemptions", "vllm:prefix_cache_hits")
         metrics = self.llm.get_metrics()
         preempted, hit = (sum(int(m.value) for m in metrics if m.name == name) for name in names)
@@ -77,45 +77,45 @@ class Engine:
     def wave(
         self, draw: random.Random, needle: Sequence[int], wave: tuple[int, int, int], salt: str | None = None
     ) -> list[Answer]:
-        """Needles and neighbours at once, in an order drawn by lot; what the needles were answered with.
+        """Send needles and neighbours at once in random order, and return the needles' answers.
 
-        A needle is kept out of the prefix cache by a salt of its own, unless one is given.
+        Each needle has its own salt, which keeps it out of the prefix cache, unless a salt is given.
         """
         needles, long, short = wave
         context = self.cell.context
-        others = [self.words(draw, draw.randint(context // 4, context)) for _ in range(long)]
-        others += [self.words(draw, draw.randint(*SHORT)) for _ in range(short)]
+        others = [self.random_prompt(draw, draw.randint(context // 4, context)) for _ in range(long)]
+        others += [self.random_prompt(draw, draw.randint(*SHORT)) for _ in range(short)]
         prompts = [(list(needle), salt)] * needles + [(other, None) for other in others]
         order = draw.sample(range(len(prompts)), len(prompts))
         answers = self.answers([prompts[at] for at in order], self.cell.tokens)
         return [answer for at, answer in zip(order, answers, strict=True) if at < needles]
 
     def answers(self, prompts: Sequence[tuple[list[int], str | None]], tokens: int) -> list[Answer]:
-        """Ask all at once, in this order."""
+        """Send all prompts at once, in this order, and return their answers."""
         from vllm.inputs.engine import tokens_input
 
-        engine, given = self.llm.llm_engine, {}
+        engine, collected = self.llm.llm_engine, {}
         for prompt, salt in prompts:
-            self.asked += 1
-            asked = tokens_input(prompt, cache_salt=salt or f"own-{self.asked}")
-            engine.add_request(str(self.asked), asked, self._params(tokens))
-            given[str(self.asked)] = Answer(tokens=(), logprobs=())
+            self.request_count += 1
+            inputs = tokens_input(prompt, cache_salt=salt or f"own-{self.request_count}")
+            engine.add_request(str(self.request_count), inputs, self._sampling_params(tokens))
+            collected[str(self.request_count)] = Answer(tokens=(), logprobs=())
         while engine.has_unfinished_requests():
             for output in engine.step():
-                given[output.request_id] = _longer(given[output.request_id], output.outputs[0])
-        return list(given.values())
+                collected[output.request_id] = _extend_answer(collected[output.request_id], output.outputs[0])
+        return list(collected.values())
 
-    def words(self, draw: random.Random, length: int) -> list[int]:
-        """A prompt of tokens."""
+    def random_prompt(self, draw: random.Random, length: int) -> list[int]:
+        """A prompt of random tokens."""
         return [draw.randrange(1, self.vocabulary) for _ in range(length)]
 
-    def timed(self, prompts: Sequence[list[int]], tokens: int) -> tuple[float, float]:
-        """Seconds and CPU seconds for all of them, each cold."""
+    def measure_time(self, prompts: Sequence[list[int]], tokens: int) -> tuple[float, float]:
+        """Measure wall and CPU seconds for all prompts, none of them cached."""
         wall, cpu = time.perf_counter(), time.process_time()
         self.answers([(prompt, None) for prompt in prompts], tokens)
         return time.perf_counter() - wall, time.process_time() - cpu
 
-    def _params(self, tokens: int) -> Any:
+    def _sampling_params(self, tokens: int) -> Any:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -130,8 +130,8 @@ class Engine:
         )
 
 
-def _longer(answer: Answer, output: Any) -> Answer:
-    """With what came now."""
+def _extend_answer(answer: Answer, output: Any) -> Answer:
+    """Append newly computed tokens to an answer."""
     return Answer(
         tokens=(*answer.tokens, *output.token_ids),
         logprobs=(

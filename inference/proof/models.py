@@ -1,6 +1,6 @@
-"""Tiny Qwen3 models with random weights and a tokenizer trained on Python's own library: nothing is fetched.
+"""Create tiny Qwen3 models with random weights, and a tokenizer trained on Python's standard library, without downloads.
 
-Random weights are a harder test than trained ones: their logits lie close together.
+Random weights are a harder test than trained ones, because their logits lie close together.
 """
 
 import sysconfig
@@ -20,8 +20,8 @@ from transformers import (
 VOCABULARY = 4096
 
 
-def made(root: Path, kind: str, ratio: int) -> Path:
-    """A model of this kind (dense, moe or uneven) with so many heads to a KV head; made once."""
+def create_model(root: Path, kind: str, ratio: int) -> Path:
+    """Create a model of this kind (dense, moe or uneven) with `ratio` heads per KV head, unless it exists."""
     place = root / f"{kind}-{ratio}"
     if not (place / "config.json").exists():
         torch.manual_seed(0)
@@ -46,7 +46,7 @@ def _model(kind: str, *, heads: int, ratio: int) -> Any:
         "initializer_range": 0.1,
     }
     if kind == "uneven":
-        # 1,000 is no multiple of what a vector instruction takes, and 33 rows of it are more than torch gives one thread.
+        # 1,000 is not a multiple of a vector instruction's width, and torch divides 33 rows of it among threads.
         common |= {"intermediate_size": 1000, "num_hidden_layers": 1}
     if kind != "moe":
         return Qwen3ForCausalLM(Qwen3Config(**common))

@@ -1,4 +1,4 @@
-"""What is done with an engine: a cell, and the same prompt a thousand times. Each gives one row of the record."""
+"""Run an engine: a cell, or the same prompt a thousand times. Each run returns one row of the record."""
 
 import ast
 import hashlib
@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import playhead_inference
-from playhead_inference.verdict import Answer
-from playhead_inference.verdict import cell as counted
-from playhead_inference.versions import known
+from playhead_inference.verdict import Answer, summarize_answers
+from playhead_inference.versions import require_known_version
 
 from proof.cells import BATCHES, Cell
 from proof.engine import Engine
@@ -21,70 +20,70 @@ from proof.engine import Engine
 Row = dict[str, Any]
 
 
-def proved(engine: Engine) -> Row:
-    """Stock, then ours, on the same questions in the same company."""
+def run_cell(engine: Engine) -> Row:
+    """Run a cell, first as stock and then patched, with the same requests."""
     layers = engine.llm.collective_rpc("playhead_layers")[0]
     found: Row = asdict(engine.cell) | {"layers": layers["swept"], "layers_differing": layers["differing"]}
     for side, on in (("stock", False), ("patched", True)):
         engine.patch(on)
         preempted, hit = engine.counters()
-        answers = _swept(engine)
+        answers = _answer_waves(engine)
         now = engine.counters()
-        found[side] = summed(answers) | {"preemptions": now[0] - preempted, "cached_tokens": now[1] - hit}
-    return found | facts(engine)
+        found[side] = summarize(answers) | {"preemptions": now[0] - preempted, "cached_tokens": now[1] - hit}
+    return found | environment_facts(engine)
 
 
-def half(engine: Engine, side: str) -> Row:
-    """Stock or ours alone, where one process cannot be both: `stock` or `patched`, with what a cell's row has of it."""
+def run_side(engine: Engine, side: str) -> Row:
+    """Run one side of a cell (`stock` or `patched`), if one process cannot run both."""
     preempted, hit = engine.counters()
-    answers = _swept(engine)
+    answers = _answer_waves(engine)
     now = engine.counters()
-    found = summed(answers) | {"preemptions": now[0] - preempted, "cached_tokens": now[1] - hit}
-    return asdict(engine.cell) | {side: found} | facts(engine)
+    found = summarize(answers) | {"preemptions": now[0] - preempted, "cached_tokens": now[1] - hit}
+    return asdict(engine.cell) | {side: found} | environment_facts(engine)
 
 
-def uneven(engine: Engine) -> Row:
-    """The same short prompt in batches of 33 to 63, with nothing else, and never from the prefix cache."""
+def run_uneven(engine: Engine) -> Row:
+    """Send the same short prompt in batches of 33 to 63, without neighbours and never from the prefix cache."""
     found: Row = asdict(engine.cell)
     for side, on in (("stock", False), ("patched", True)):
         engine.patch(on)
         draw = random.Random(4)  # noqa: S311 # likewise
-        needle = engine.words(draw, engine.cell.context)
-        found[side] = summed([answer for count in BATCHES for answer in engine.wave(draw, needle, (count, 0, 0))])
-    return found | facts(engine)
+        needle = engine.random_prompt(draw, engine.cell.context)
+        found[side] = summarize([answer for count in BATCHES for answer in engine.wave(draw, needle, (count, 0, 0))])
+    return found | environment_facts(engine)
 
 
-def operations(engine: Engine) -> Row:
-    """Every operation of a traced batch at every number of rows, as the self-check does it."""
-    told = engine.llm.collective_rpc("playhead_trace", args=(True,))[0]
-    requests, tokens = told["requests"][0], told["tokens"][-1]
+def run_operations(engine: Engine) -> Row:
+    """Sweep every operation of a traced batch over all numbers of rows, as the self-check does."""
+    counts = engine.llm.collective_rpc("playhead_trace", args=(True,))[0]
+    requests, tokens = counts["requests"][0], counts["tokens"][-1]
     draw = random.Random(5)  # noqa: S311 # likewise
     lengths = [tokens // requests] * (requests - 1) + [tokens - tokens // requests * (requests - 1)]
-    engine.answers([(engine.words(draw, length), None) for length in lengths], 4)
+    engine.answers([(engine.random_prompt(draw, length), None) for length in lengths], 4)
     engine.llm.collective_rpc("playhead_trace", args=(False,))
     began = time.perf_counter()
     found = engine.llm.collective_rpc("playhead_sweep")[0]
     verdicts = [each for each in found.pop("verdicts") if each["kind"] == "swept"]
     swept = sorted({f"{each['operation']} {each['shape']} {each['sizes']}" for each in verdicts})
     sizes = {"swept_operations": swept, "seconds": round(time.perf_counter() - began, 1)}
-    return {"kind": engine.cell.kind, **found, **sizes, **facts(engine)}
+    return {"kind": engine.cell.kind, **found, **sizes, **environment_facts(engine)}
 
 
-def _swept(engine: Engine) -> list[Answer]:
-    """Every wave cold; where there is a prefix cache, a needle to fill it and the last wave to find it there; continued."""
+def _answer_waves(engine: Engine) -> list[Answer]:
+    """Send every wave past the prefix cache; then, if there is one, fill it and hit it; then continue an answer."""
     draw = random.Random(1)  # noqa: S311 # the same company for stock and ours
     cell = engine.cell
-    needle = engine.words(draw, cell.context)
+    needle = engine.random_prompt(draw, cell.context)
     answers = [answer for wave in cell.waves for answer in engine.wave(draw, needle, wave)]
     if cell.prefix:
-        salt = f"shared-since-{engine.asked}"
+        salt = f"shared-since-{engine.request_count}"
         for wave in (cell.waves[0], cell.waves[-1]):
             answers += engine.wave(draw, needle, wave, salt)
-    return answers + (_continued(engine, needle, answers[0]) if cell.sampling == "greedy" else [])
+    return answers + (_continue_answer(engine, needle, answers[0]) if cell.sampling == "greedy" else [])
 
 
-def _continued(engine: Engine, needle: list[int], whole: Answer) -> list[Answer]:
-    """The answer again, its beginning given as prompt: what a preempted request goes through. A drawn one would draw anew."""
+def _continue_answer(engine: Engine, needle: list[int], whole: Answer) -> list[Answer]:
+    """Request an answer with its beginning in the prompt, as for a preempted request. Only for greedy sampling."""
     found = []
     for at in (at for at in (1, 9, 15) if at < len(whole.tokens)):
         (rest,) = engine.answers([([*needle, *whole.tokens[:at]], None)], len(whole.tokens) - at)
@@ -95,51 +94,59 @@ def _continued(engine: Engine, needle: list[int], whole: Answer) -> list[Answer]
 THOUSAND: Final = Cell(context=560, chunk=2048, answer=4, most=64)
 
 
-def thousand(engine: Engine, asks: int) -> Row:
-    """The same prompt again and again, never from the prefix cache, under a load of long neighbours. A fifth shows stock."""
+def run_thousand(engine: Engine, asks: int) -> Row:
+    """Send the same prompt many times, never from the prefix cache, among long neighbours; a fifth as often to stock."""
     found: Row = asdict(engine.cell)
     for side, on, count in (("stock", False, asks // 5), ("patched", True, asks)):
         engine.patch(on)
         draw = random.Random(2)  # noqa: S311 # likewise
-        needle = engine.words(draw, engine.cell.context)
+        needle = engine.random_prompt(draw, engine.cell.context)
         answers = [answer for _ in range(count // 50) for answer in engine.wave(draw, needle, (50, 6, 0))]
-        found[side] = summed(answers)
-    return found | facts(engine)
+        found[side] = summarize(answers)
+    return found | environment_facts(engine)
 
 
-def summed(answers: Sequence[Answer]) -> Row:
-    """How many there were of how many, and which bits the first one was."""
-    cell = counted("", answers)
-    return {"answers": cell.answers, "distinct": cell.distinct, "texts": cell.texts, "digest": digest(answers[0])}
+def summarize(answers: Sequence[Answer]) -> Row:
+    """Count the answers and the distinct ones, with a digest of the first answer's bits."""
+    cell = summarize_answers("", answers)
+    return {
+        "answers": cell.answers,
+        "distinct": cell.distinct,
+        "texts": cell.texts,
+        "digest": answer_digest(answers[0]),
+    }
 
 
-def digest(answer: Answer) -> str:
-    """To compare the bits of one process with another's, over as many tokens as all have."""
+def answer_digest(answer: Answer) -> str:
+    """A digest of the first 16 tokens, to compare the bits of different processes."""
     canonical = json.dumps([answer.tokens[:16], answer.logprobs[:16]], separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
-def facts(engine: Engine) -> Row:
-    """Under what it was measured."""
+def environment_facts(engine: Engine) -> Row:
+    """The environment of the measurement."""
     worker = engine.llm.collective_rpc("playhead_facts")[0]
     names = ("device", "isa", "threads", "torch", "dtype", "mode")
-    return {"vllm": known(), "patch": patch(), **{name: worker[name] for name in names}}
+    return {"vllm": require_known_version(), "patch": patch_digest(), **{name: worker[name] for name in names}}
 
 
 PATCHES: Final = ("attention", "elementwise", "matmul", "sampling", "switch", "threads", "tiles")
-"""The modules that change what the engine computes."""
+"""The modules that change what the engine computes.
+
+The rows of the record belong to one version of their code: even a renamed variable in them calls for a new record.
+"""
 
 
-def patch() -> str:
-    """A digest of what is patched, as it is installed and without its comments: a row is about this code and no other."""
+def patch_digest() -> str:
+    """A digest of the installed code of `PATCHES`, without comments and docstrings, to which a row applies."""
     found = hashlib.sha256()
     for name in PATCHES:
-        found.update(_said((Path(playhead_inference.__file__).parent / f"{name}.py").read_text("utf-8")).encode())
+        found.update(_code_only((Path(playhead_inference.__file__).parent / f"{name}.py").read_text("utf-8")).encode())
     return found.hexdigest()[:12]
 
 
-def _said(source: str) -> str:
-    """The code alone."""
+def _code_only(source: str) -> str:
+    """Code without comments and docstrings."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(body := getattr(node, "body", None), list):

@@ -1,4 +1,4 @@
-"""From pairs of stock and ours to a ratio with its spread. Pure."""
+"""Compute the cost ratio of patched to stock, with its spread, from measured pairs. Pure."""
 
 import random
 import statistics
@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 QUIET: Final = 0.2
-"""CPUs that others may use in a pair whose wall clock counts."""
+"""Maximum CPUs used by other processes in a pair whose wall clock counts."""
 
 
 def summary(rows: Sequence[Mapping[str, Any]], quiet: float = QUIET) -> list[dict[str, Any]]:
-    """For each kind of work and number of threads: ours over stock, the median with its 95 % interval.
+    """The ratio of patched to stock for each kind of work and number of threads: the median and its 95 % interval.
 
-    The wall clock of pairs that had the machine to themselves; CPU seconds of all, since others cannot spend those for us.
+    The wall clock counts only for pairs that had the machine to themselves; CPU seconds count for all pairs.
     """
     found = []
     for work, threads in dict.fromkeys((row["work"], row["threads"]) for row in rows):
@@ -30,11 +30,11 @@ def _ratios(rows: Sequence[Mapping[str, Any]], clock: str) -> list[float]:
 
 
 DRAWS: Final = 2000
-"""Samples of the bootstrap."""
+"""Number of bootstrap samples."""
 
 
 def interval(ratios: Sequence[float]) -> tuple[float, float, float] | None:
-    """The median between the ends of its 95 % interval, by bootstrap; None where there are too few ratios for one."""
+    """The lower end, median and upper end of the 95 % interval, by bootstrap; None if there are too few ratios."""
     if len(ratios) < 6:
         return None
     draw = random.Random(0)  # noqa: S311 # the same interval from the same ratios
@@ -44,6 +44,6 @@ def interval(ratios: Sequence[float]) -> tuple[float, float, float] | None:
 
 
 def is_settled(rows: Sequence[Mapping[str, Any]], width: float = 0.1) -> bool:
-    """Whether every interval of the wall clock is no wider than this part of its median."""
+    """Whether every wall-clock interval is at most `width` times its median wide."""
     found = [each["wall"] for each in summary(rows)]
     return bool(found) and all(each is not None and each[2] - each[0] <= width * each[1] for each in found)

@@ -1,4 +1,4 @@
-"""One capture: the sockets of a captured command, its names, and what becomes of its connections."""
+"""One capture: the sockets of a captured command, its names, and the handling of its connections."""
 
 import asyncio
 import contextlib
@@ -19,30 +19,30 @@ from proxy.capture.dns import datagrams
 from proxy.capture.dns.resolver import Resolver
 from proxy.capture.dns.synthetic_addresses import NameTable
 from proxy.capture.dns.tcp_stream import NameStream
-from proxy.capture.report import ConnectionReport, Entry, Kind, Outcome, Transport
+from proxy.capture.report import ConnectionKind, ConnectionReport, Entry, Outcome, Transport
 from proxy.wire.config import Origin
-from proxy.wire.destinations import is_of_this_machine
+from proxy.wire.destinations import is_own_machine
 from proxy.wire.engine_state import EngineState
 from proxy.wire.listener import Listener
 
 logger = logging.getLogger(__name__)
 
 MAX_CONNECTIONS: Final = 4096
-"""Connections of one capture of which it is not yet known what they speak, or that pass as they are."""
+"""Connections of one capture whose protocol is not yet known, or that pass undecoded."""
 
 MAX_QUERIES: Final = 256
 """DNS queries of one capture that are being answered at a time."""
 
 
 class UndecidedConnection(Protocol):
-    """A connection of which it is not known yet what it speaks."""
+    """A connection whose protocol is not yet known."""
 
     def abort(self) -> None:
         """Close it at once."""
 
 
 class CaptureContext(Protocol):
-    """What the captures of one proxy worker share."""
+    """What the captures of one proxy worker share (implemented by `Intake`)."""
 
     engine: EngineState
     enter: Enter
@@ -50,12 +50,12 @@ class CaptureContext(Protocol):
     relays: set[PassedConnection]
 
     def open_connections(self) -> int:
-        """Count what counts against the worker's limit of open files."""
+        """Count the connections that count against the worker's limit of open files."""
 
-    def undecided(self, capture: "Capture", source: Source) -> asyncio.Protocol:
-        """Make what takes the next connection of this capture, from such a socket."""
+    def make_arrival(self, capture: "Capture", source: Source) -> asyncio.Protocol:
+        """Create the protocol for the next connection of this capture, from such a socket."""
 
-    def ended(self, capture: "Capture") -> None:
+    def forget_capture(self, capture: "Capture") -> None:
         """Forget a capture that has ended."""
 
 
@@ -66,15 +66,15 @@ class Capture:
         self.intake = intake
         self.engine = intake.engine
         self.is_local = is_local
-        """Whether the connections are those of the user's own command; else the rules for other clients are theirs too."""
+        """Whether the connections are those of the user's own command. Otherwise the rules for other clients apply."""
 
         self.open: set[UndecidedConnection] = set()
         self._request = request
-        self._given = (request.run, request.token) if is_local else None
+        self._credentials = (request.run, request.token) if is_local else None
         self._names = NameTable()
         self._resolver = Resolver(
             self._names,
-            asks_host=not self.engine.contacts_nobody,
+            asks_host=not self.engine.is_offline,
             every_name=self.engine.answerer is not None,
             is_configured=self._is_configured,
         )
@@ -87,11 +87,11 @@ class Capture:
 
     @property
     def may_pass(self) -> bool:
-        """Whether what is neither TLS nor HTTP passes as it is, now: for a test suite it changes with each test."""
-        return self._request.passes_other_tcp and not self.engine.contacts_nobody
+        """Whether other protocols than TLS and HTTP pass at the moment. For a test suite this changes with each test."""
+        return self._request.passes_other_tcp and not self.engine.is_offline
 
     def _is_configured(self, name: str) -> bool:
-        """Whether a name counts, whatever the host knows of it: its upstream is another, or reached by the proxy above us."""
+        """Whether a name needs no address from the host: it has another upstream, or an upstream proxy resolves it."""
         return self.engine.proxy is not None or self.engine.has_upstream(name)
 
     async def start(self) -> None:
@@ -100,7 +100,7 @@ class Capture:
         for one in self._request.sockets:
             one.endpoint.setblocking(False)
             if one.kind == "tcp":
-                accepted = partial(self.intake.undecided, self, "redirected" if one.is_redirected else "local")
+                accepted = partial(self.intake.make_arrival, self, "redirected" if one.is_redirected else "local")
                 listener = Listener(self.intake.open_connections, accepted)
                 listener.accept_on(one.endpoint)
                 self._listeners.append(listener)
@@ -108,10 +108,10 @@ class Capture:
             self._endpoints.append(one.endpoint)
             datagrams.ask_for_destinations(one.endpoint)
             if one.kind == "dns":
-                loop.add_reader(one.endpoint.fileno(), self._queried, one.endpoint)
+                loop.add_reader(one.endpoint.fileno(), self._receive_queries, one.endpoint)
 
     async def end(self) -> None:
-        """Stop accepting; connections that were taken over go on until one side leaves."""
+        """Stop accepting. Connections that were handed over continue until one side closes them."""
         loop = asyncio.get_running_loop()
         for listener in self._listeners:
             listener.close()
@@ -124,112 +124,116 @@ class Capture:
             arrival.abort()
         self._resolver.close()
         self._notes.end()
-        self.intake.ended(self)
+        self.intake.forget_capture(self)
 
     def report(self) -> Mapping[str, Any]:
-        """What passed or was refused so far."""
+        """Return the connections that passed or were refused so far."""
         return {"connections": self._report.as_json()}
 
     # DNS
 
-    def _queried(self, endpoint: socket.socket) -> None:
+    def _receive_queries(self, endpoint: socket.socket) -> None:
         for _ in range(64):
             try:
-                datagram = datagrams.receive(endpoint)
+                datagram = datagrams.receive_datagram(endpoint)
             except BlockingIOError:
                 return
             except OSError:
                 continue
             if len(self._tasks) < MAX_QUERIES:
-                self.spawn(self._answer(endpoint, datagram))
+                self.spawn(self._answer_query(endpoint, datagram))
 
-    async def _answer(self, endpoint: socket.socket, datagram: datagrams.Datagram) -> None:
-        self._resolver.asks_host = not self.engine.contacts_nobody
+    async def _answer_query(self, endpoint: socket.socket, datagram: datagrams.Datagram) -> None:
+        self._resolver.asks_host = not self.engine.is_offline
         reply = await self._resolver.answer(datagram.data)
         if reply is not None:
             with contextlib.suppress(OSError):
-                datagrams.answer(endpoint, datagram, reply)
+                datagrams.send_answer(endpoint, datagram, reply)
 
     def answer_names(self, transport: asyncio.Transport) -> None:
         """Serve DNS on a connection."""
         NameStream(self._resolver, self.spawn).begin(transport)
 
-    # What an arrival asks
+    # Used by arrivals
 
     def is_loop(self, transport: asyncio.Transport, address: Address, port: int) -> bool:
-        """Whether this is a connection of the worker itself, redirected back to it. Known only once it was made whole."""
+        """Whether this is a connection of the worker itself, redirected back to it. Known only when it is established."""
         peer = transport.get_extra_info("peername")
-        return not self.is_local and self.engine.destinations.recent.has(peer[:2], (str(address), port))
+        return not self.is_local and self.engine.destinations.recent_connections.is_recent(
+            peer[:2], (str(address), port)
+        )
 
     async def find_owner(self, transport: asyncio.Transport, address: Address, port: int) -> None:
-        """Find the process behind a redirected connection, for the run of its calls."""
+        """Find the process behind a redirected connection, to attribute its calls to a run."""
         peer = transport.get_extra_info("peername")
-        is_near = is_of_this_machine(plain_address(peer[0]))
+        is_near = is_own_machine(plain_address(peer[0]))
         if is_near and self.engine.owners.can_find(peer, (peer[0], port)):
             await self.engine.owners.find(peer[:2], (str(address), port))
 
-    def bar(self) -> str | None:
-        """Why no more connections are served."""
+    def refusal_reason(self) -> str | None:
+        """Explain why no more connections are served; None if they are."""
         if len(self.open) + self._relays >= MAX_CONNECTIONS:
             return f"more than {MAX_CONNECTIONS} connections of the command are open"
         return None
 
     def is_own(self, address: Address, port: int) -> bool:
         """Whether this is the proxy worker's own address."""
-        host, own = self.engine.destinations.own[-1]
+        host, own = self.engine.destinations.own_addresses[-1]
         return port == own and self.engine.destinations.is_own(address, port) and bool(host)
 
     def is_allowed(self, address: Address, port: int) -> bool:
-        """Whether --allow-local names it."""
-        hosts = {str(address), self._host(address)} | ({"localhost"} if address.is_loopback else set())
+        """Whether --allow-local or the configuration allows connections to this address."""
+        hosts = {str(address), self._host_name(address)} | ({"localhost"} if address.is_loopback else set())
         return any((host, port) in self._request.allow_local for host in hosts) or self._is_let_pass(address, port)
 
     def _is_let_pass(self, address: Address, port: int) -> bool:
-        """Whether the configuration lets it pass in every mode."""
-        lets = self.engine.config.lets_pass(self._host(address), is_local=is_of_this_machine(address))
+        """Whether the configuration lets this address pass in every mode."""
+        lets = self.engine.config.can_bypass(self._host_name(address), is_local=is_own_machine(address))
         return lets and not self.is_own(address, port) and not self.is_overridden(address, port)
 
     def is_overridden(self, address: Address, port: int) -> bool:
-        """Whether another origin stands in for this one, so that it may not be there at all."""
-        host = self._host(address)
+        """Whether the configuration replaces this origin by another, so that it may not exist."""
+        host = self._host_name(address)
         return any(self.engine.is_overridden(Origin(scheme, host, port)) for scheme in ("https", "http"))
 
-    def patience(self, address: Address, port: int) -> float:
-        """Seconds that a client may be silent whose server may not be asked."""
-        host, head = self._host(address), self.engine.config.limits.head
+    def silence_limit(self, address: Address, port: int) -> float:
+        """Return the seconds that a client may be silent if its server may not be contacted."""
+        host, head = self._host_name(address), self.engine.config.limits.head
         answerer = self.engine.answerer
-        is_recorded = answerer is not None and answerer.recorded_protocols(Origin("https", host, port).authority) is not None
-        return head if is_recorded or self.is_overridden(address, port) else timing.refuse_after(port, head)
+        is_recorded = (
+            answerer is not None and answerer.recorded_protocols(Origin("https", host, port).authority) is not None
+        )
+        return head if is_recorded or self.is_overridden(address, port) else timing.silence_before_refusing(port, head)
 
-    def pinned(self, address: Address, name: str | None) -> str | None:
-        """The host where it is on the tunnel list. What a handshake names counts only where the client resolved no name."""
-        host = self._names.name(address) or name or str(address)
+    def tunnel_host(self, address: Address, name: str | None) -> str | None:
+        """Return the host if it is on the tunnel list. The name in a handshake counts only if the client resolved none."""
+        host = self._names.name_of_address(address) or name or str(address)
         return host if self.engine.is_tunnelled(host) else None
 
     async def connect(self, server: RelayServer, address: Address, port: int) -> None:
         """Connect to the destination. Raises Problem."""
         loop, destinations = asyncio.get_running_loop(), self.engine.destinations
 
-        async def opened(text: str) -> None:
+        async def open_connection(text: str) -> None:
             transport, _ = await loop.create_connection(lambda: server, text, port)
-            destinations.recent.note(transport)
+            destinations.recent_connections.remember(transport)
 
-        host = self._host(address)
-        if not self.is_local and (problem := destinations.by_name(host, port)) is not None:
+        host = self._host_name(address)
+        if not self.is_local and (problem := destinations.name_refusal(host, port)) is not None:
             raise problem
-        await destinations.reach(host, port, opened, local=self.is_local)
+        await destinations.connect_with(host, port, open_connection, is_local=self.is_local)
 
-    # What becomes of a connection
+    # Handling of a connection
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Have this done while the capture lasts."""
+        """Run this as a task until the capture ends."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def hand_to_engine(self, transport: asyncio.Transport, address: Address, port: int, data: bytes) -> None:
-        """Let the wire engine have a connection, from these bytes on."""
-        name = self._names.name(address)
+        """Hand a connection over to the wire engine, with the bytes that were already read."""
+        name = self._names.name_of_address(address)
         captured = CapturedDestination(
             host=name or str(address),
             port=port,
@@ -238,72 +242,82 @@ class Capture:
             report_failure=partial(self._report_failure, address, port),
             pass_undecoded=partial(self._pass_undecoded, address, port),
         )
-        owner = self.engine.owners.known(transport.get_extra_info("peername"))
+        owner = self.engine.owners.known_owner(transport.get_extra_info("peername"))
         self.intake.enter(
-            CapturedConnection(transport=transport, captured=captured, owner=owner, given=self._given, data=data)
+            CapturedConnection(
+                transport=transport, captured=captured, owner=owner, credentials=self._credentials, data=data
+            )
         )
 
     def relay(
         self, client: asyncio.Transport, server: asyncio.Transport, address: Address, port: int, reason: str
     ) -> PassedConnection:
-        """Let a connection pass as it is."""
-        kind = self._kind(address, port, "tcp", "passed", reason)
-        relay = PassedConnection(client, server, self._report.entry(kind), self._relayed)
+        """Let a connection pass undecoded."""
+        kind = self._report_kind(address, port, "tcp", "passed", reason)
+        relay = PassedConnection(client, server, self._report.add_connection(kind), self._end_relay)
         self._relays += 1
         self.intake.relays.add(relay)
         self.engine.config.counts["connections/tunnel"] += 1
-        self._notes.began(kind)
+        self._notes.add_connection(kind)
         return relay
 
-    def _relayed(self, relay: PassedConnection) -> None:
+    def _end_relay(self, relay: PassedConnection) -> None:
         self._relays -= 1
         self.intake.relays.discard(relay)
-        self._notes.ended()
+        self._notes.end_connection()
 
     def refuse(self, address: Address, port: int, why: str, protocol: Transport = "tcp") -> None:
-        """Count a connection that is refused, and say so where it is looked for: a replay with one is not right."""
-        kind = self._kind(address, port, protocol, "refused", why)
+        """Count a refused connection, and tell the replay, whose verdict it changes, or note it in the run."""
+        kind = self._report_kind(address, port, protocol, "refused", why)
         self.engine.config.counts["connections/refused"] += 1
         if self.engine.answerer is not None:
-            self._report.entry(kind)
+            self._report.add_connection(kind)
             self.engine.answerer.note_refused_connection(kind.destination, why, run=self._request.run or None)
         else:
             self._count_and_note(kind)
 
     def _pass_undecoded(self, address: Address, port: int, reason: str) -> Entry | None:
-        """Count a connection whose TLS the engine has taken off, and that speaks something else than HTTP within."""
+        """Count a connection whose TLS the engine has decrypted, and that is not HTTP within."""
         if not self.may_pass:
             self.refuse(address, port, reason)
             return None
-        kind = self._kind(address, port, "tcp", "passed", reason)
-        entry = self._report.entry(kind)
-        self._notes.began(kind)
+        kind = self._report_kind(address, port, "tcp", "passed", reason)
+        entry = self._report.add_connection(kind)
+        self._notes.add_connection(kind)
         return entry
 
     def _report_failure(self, address: Address, port: int, why: str) -> None:
-        """Name a TLS handshake that the client gave up. In a replay the call that it was for is left over."""
-        self._count_and_note(self._kind(address, port, "tcp", "refused", why))
+        """Report a TLS handshake that the client gave up."""
+        self._count_and_note(self._report_kind(address, port, "tcp", "refused", why))
 
-    def _count_and_note(self, kind: Kind) -> None:
+    def _count_and_note(self, kind: ConnectionKind) -> None:
         if self._report.is_new(kind):
-            logger.warning("%s was refused: %s", kind.described(), kind.reason)
-            self._note(f"{kind.described()} was refused: {kind.reason}")
-        self._report.entry(kind)
+            logger.warning("%s was refused: %s", kind.describe(), kind.reason)
+            self._note(f"{kind.describe()} was refused: {kind.reason}")
+        self._report.add_connection(kind)
 
     def _note_passed(self, reason: str) -> None:
-        if self.engine.config.notes_passed_connections:
+        if self.engine.config.has_bypass_gaps:
             self._note(reason)
 
     def _note(self, reason: str) -> None:
         if self.engine.recorder is not None:
-            self.engine.recorder.gap(self._request.run or self.engine.config.owner, reason)
+            self.engine.recorder.record_gap(self._request.run or self.engine.config.owner, reason)
 
-    def _host(self, address: Address) -> str:
-        return self._names.name(address) or str(address)
+    def _host_name(self, address: Address) -> str:
+        return self._names.name_of_address(address) or str(address)
 
-    def _kind(self, address: Address, port: int, protocol: Transport, outcome: Outcome, reason: str) -> Kind:
-        return Kind(_shown(self._host(address), port), _shown(str(address), port), protocol, outcome, reason)
+    def _report_kind(
+        self, address: Address, port: int, protocol: Transport, outcome: Outcome, reason: str
+    ) -> ConnectionKind:
+        return ConnectionKind(
+            _endpoint_text(self._host_name(address), port),
+            _endpoint_text(str(address), port),
+            protocol,
+            outcome,
+            reason,
+        )
 
 
-def _shown(host: str, port: int) -> str:
+def _endpoint_text(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,4 +1,4 @@
-"""Run somebody's command before a proxy worker: captive where the system allows it, else by proxy variables."""
+"""Run a command with its traffic through a proxy worker: captive if the system allows it, else by proxy variables."""
 
 import os
 import shutil
@@ -11,139 +11,145 @@ from urllib.parse import urlsplit
 from proxy.capture.namespace.isolation import Isolation, Kind, NotCaptive
 from proxy.capture.watch.watcher import How, run_watched
 from proxy.errors import Failure
-from proxy.processes.store_client import Api, segment
-from proxy.trust.client_environment import addressed, captive_variables, variables, without_secrets, without_system_file
+from proxy.processes.store_client import Api, path_segment
+from proxy.trust.client_environment import (
+    captive_environment,
+    proxy_url_for_run,
+    proxy_variables,
+    without_secrets,
+    without_system_certificate_file,
+)
 
 WITHOUT_RULES: Final = "PLAYHEAD_TEST_WITHOUT_NF_TABLES"
-"""Where it is set, commands run as on a kernel without nf_tables. For tests."""
+"""A variable for tests: if it is set, commands run as on a kernel without nf_tables."""
 
-SHOWN: Final = 8
-"""Destinations that a summary names."""
+MAX_SHOWN: Final = 8
+"""Destinations that a summary lists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IsolationWish:
-    """What the user said about isolation."""
+class IsolationOptions:
+    """The user's options for the isolation of a command."""
 
-    isolation: Isolation = "auto"
+    mode: Isolation = "auto"
     allow_local: tuple[tuple[str, int], ...] = ()
     """Services of this machine that a replay may reach."""
 
     watch: How = "seccomp"
-    """How a command that is not captive is watched."""
+    """How to watch a command that is not captive."""
 
 
-NO_WISH: Final = IsolationWish()
-"""What holds where nothing was said."""
+DEFAULT_ISOLATION: Final = IsolationOptions()
+"""The options if the user sets none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """A command, and the proxy worker that its traffic goes to."""
+class CommandPlan:
+    """A command, and the proxy worker for its traffic."""
 
     command: Sequence[str]
-    place: Mapping[str, Any]
-    """What the worker says of itself: proxy, ca, ca_bundle, control."""
+    worker_info: Mapping[str, Any]
+    """The worker's message that it is ready: proxy, ca, ca_bundle, control."""
 
     run: str
     token: str | None
     api: str | None = None
     api_token_file: Path | None = None
-    """Where the API's token lies. Only the path is told to the command."""
+    """The file with the API's token. The command gets only the path."""
 
     passes_other_traffic: bool
-    """A recording lets pass what it cannot record, and keeps the user's NO_PROXY; a replay lets nothing out."""
+    """Whether traffic that cannot be recorded passes, and the user's NO_PROXY is kept. A replay lets nothing out."""
 
-    wish: IsolationWish = NO_WISH
+    isolation: IsolationOptions = DEFAULT_ISOLATION
     stdout: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandResult:
-    """What came of a command."""
+    """The result of a command."""
 
     code: int
     isolation: Kind
-    not_captive: str | None = None
-    """Why it was not captive, where that was wished for."""
+    not_captive_reason: str | None = None
+    """Why the command was not captive, if it should have been."""
 
     connections: Sequence[Mapping[str, Any]] = field(default=())
-    """What went elsewhere than into the recording, or was refused, by destination."""
+    """The connections that were not recorded, or were refused, by destination."""
 
-    not_watched: str | None = None
-    """Why short connections may have escaped unseen."""
+    not_watched_reason: str | None = None
+    """Why short connections may have escaped unnoticed."""
 
     @property
-    def escaped(self) -> list[Mapping[str, Any]]:
-        """What went past the proxy worker."""
+    def escaped_connections(self) -> list[Mapping[str, Any]]:
+        """Connections that bypassed the proxy worker."""
         return [one for one in self.connections if one["outcome"] == "escaped"]
 
     @property
-    def refused(self) -> list[Mapping[str, Any]]:
+    def refused_connections(self) -> list[Mapping[str, Any]]:
         return [one for one in self.connections if one["outcome"] == "refused"]
 
     @property
-    def passed(self) -> list[Mapping[str, Any]]:
+    def passed_connections(self) -> list[Mapping[str, Any]]:
         return [one for one in self.connections if one["outcome"] == "passed"]
 
 
-async def run_command(work: Work) -> CommandResult:
-    """Run it to its end. Raises Failure where it cannot be started, or not as captive as is required."""
-    if work.wish.isolation == "off":
-        return await _run_with_variables(work)
+async def run_command(plan: CommandPlan) -> CommandResult:
+    """Run a command to its end. Raises Failure if it cannot be started, or cannot be isolated as required."""
+    if plan.isolation.mode == "off":
+        return await _run_with_variables(plan)
     try:
-        return await _run_captive(work)
+        return await _run_captive(plan)
     except NotCaptive as reason:
-        if work.wish.isolation == "require":
+        if plan.isolation.mode == "require":
             raise Failure(
-                f"{work.command[0]} cannot be isolated here: {reason}; --isolation auto runs it with proxy variables alone"
+                f"{plan.command[0]} cannot be isolated here: {reason}; --isolation auto runs it with proxy variables alone"
             ) from reason
-        return await _run_with_variables(work, str(reason))
+        return await _run_with_variables(plan, str(reason))
 
 
-async def _run_captive(work: Work) -> CommandResult:
-    # It is of no use where --isolation is off, and imports what only Linux has.
+async def _run_captive(plan: CommandPlan) -> CommandResult:
+    # These modules import what only Linux has.
     from proxy.capture.namespace.launch import Captive, CapturePlan
     from proxy.capture.namespace.trust_files import AuthorityFiles
 
-    place = work.place
-    if not place.get("control"):
+    worker_info = plan.worker_info
+    if not worker_info.get("control"):
         raise NotCaptive("the proxy worker has no control socket", "restart `playhead up` with this version")
     capture = CapturePlan(
-        control=place["control"],
-        run=work.run,
-        token=work.token,
-        authority=AuthorityFiles(certificate=Path(place["ca"]), java=java_roots(place["ca_bundle"])),
-        passes_other_tcp=work.passes_other_traffic,
-        allow_local=work.wish.allow_local,
-        services=[one for one in _addresses(work.api or "") if one[0] in ("127.0.0.1", "::1")],
-        is_replay=not work.passes_other_traffic,
+        control=worker_info["control"],
+        run=plan.run,
+        token=plan.token,
+        authority=AuthorityFiles(certificate=Path(worker_info["ca"]), java=java_truststore(worker_info["ca_bundle"])),
+        passes_other_tcp=plan.passes_other_traffic,
+        allow_local=plan.isolation.allow_local,
+        services=[one for one in _url_addresses(plan.api or "") if one[0] in ("127.0.0.1", "::1")],
+        is_replay=not plan.passes_other_traffic,
         may_redirect=WITHOUT_RULES not in os.environ,
-        outlives_worker="mode" in place,  # the note of a running `up`, which starts its workers again
+        outlives_worker="mode" in worker_info,  # it is the notice of a running `up`, which restarts its workers
     )
-    around = captive_variables(
-        proxy=addressed(str(place["proxy"]), work.run, work.token),
-        ca=place["ca"],
-        ca_bundle=place.get("roots", place["ca_bundle"]),
-        base=without_system_file(os.environ),
-        run=work.run,
-        api=work.api,
-        api_token_file=work.api_token_file,
+    environment = captive_environment(
+        proxy=proxy_url_for_run(str(worker_info["proxy"]), plan.run, plan.token),
+        ca=worker_info["ca"],
+        ca_bundle=worker_info.get("roots", worker_info["ca_bundle"]),
+        base=without_system_certificate_file(os.environ),
+        run=plan.run,
+        api=plan.api,
+        api_token_file=plan.api_token_file,
     )
-    async with Captive(work.command, capture, stdout=work.stdout) as captive:
-        code = await captive.run(around)
+    async with Captive(plan.command, capture, stdout=plan.stdout) as captive:
+        code = await captive.run(environment)
         return CommandResult(code=code, isolation="captive", connections=await captive.connections())
 
 
-async def _run_with_variables(work: Work, not_captive: str | None = None) -> CommandResult:
-    around = environment(work)
-    own = [*_own_addresses(work), *work.wish.allow_local]
-    watched = await run_watched(work.command, around, own, how=work.wish.watch, stdout=work.stdout)
+async def _run_with_variables(plan: CommandPlan, not_captive_reason: str | None = None) -> CommandResult:
+    environment = command_environment(plan)
+    own = [*_own_addresses(plan), *plan.isolation.allow_local]
+    watched = await run_watched(plan.command, environment, own, how=plan.isolation.watch, stdout=plan.stdout)
     return CommandResult(
         code=watched.code,
         isolation="none" if watched.how == "off" else "watched",
-        not_captive=not_captive,
-        not_watched=watched.reason or None,
+        not_captive_reason=not_captive_reason,
+        not_watched_reason=watched.reason or None,
         connections=[
             {
                 "destination": one.destination,
@@ -157,94 +163,94 @@ async def _run_with_variables(work: Work, not_captive: str | None = None) -> Com
     )
 
 
-def _own_addresses(work: Work) -> Iterator[tuple[str, int]]:
-    return _addresses(*filter(None, (str(work.place["proxy"]), work.api)))
+def _own_addresses(plan: CommandPlan) -> Iterator[tuple[str, int]]:
+    return _url_addresses(*filter(None, (str(plan.worker_info["proxy"]), plan.api)))
 
 
-def _addresses(*urls: str) -> Iterator[tuple[str, int]]:
+def _url_addresses(*urls: str) -> Iterator[tuple[str, int]]:
     for url in urls:
         parts = urlsplit(url)
         if parts.hostname and parts.port:
             yield ("127.0.0.1" if parts.hostname == "localhost" else parts.hostname), parts.port
 
 
-def environment(work: Work) -> dict[str, str]:
-    """This process's environment with a command's whole traffic turned towards a worker, under a run."""
-    place, base = work.place, without_system_file(os.environ)
-    turned = variables(
-        proxy=addressed(str(place["proxy"]), work.run, work.token),
-        ca=place["ca"],
-        ca_bundle=place.get("roots", place["ca_bundle"]),
-        run=work.run,
-        api=work.api,
-        api_token_file=work.api_token_file,
+def command_environment(plan: CommandPlan) -> dict[str, str]:
+    """Return this process's environment with the variables that send a command's traffic to the worker."""
+    worker_info, base = plan.worker_info, without_system_certificate_file(os.environ)
+    proxy_environment = proxy_variables(
+        proxy=proxy_url_for_run(str(worker_info["proxy"]), plan.run, plan.token),
+        ca=worker_info["ca"],
+        ca_bundle=worker_info.get("roots", worker_info["ca_bundle"]),
+        run=plan.run,
+        api=plan.api,
+        api_token_file=plan.api_token_file,
         base=base,
-        truststore=java_roots(place["ca_bundle"]),
-        bypass=work.passes_other_traffic,
+        truststore=java_truststore(worker_info["ca_bundle"]),
+        bypass=plan.passes_other_traffic,
     )
-    return {**without_secrets(base), **turned}
+    return {**without_secrets(base), **proxy_environment}
 
 
-def java_roots(bundle: str | Path) -> Path | None:
-    """The CA bundle in Java's form, made where there is a Java to read it."""
+def java_truststore(bundle: str | Path) -> Path | None:
+    """Return the CA bundle as a Java truststore, which is created if Java is installed."""
     if shutil.which("java") is None:
         return None
     store = Path(bundle).with_name("truststore.p12")
     if not store.exists() or store.stat().st_mtime < Path(bundle).stat().st_mtime:
-        # Certificates take long to learn to read, and this is done once.
-        from proxy.trust.truststore import truststore
+        # The import is slow, and only needed when the bundle has changed.
+        from proxy.trust.truststore import build_truststore
 
         part = store.with_suffix(f".{os.getpid()}")
-        part.write_bytes(truststore(Path(bundle).read_bytes()))
+        part.write_bytes(build_truststore(Path(bundle).read_bytes()))
         part.replace(store)
     return store
 
 
 def isolation_lines(ran: CommandResult, *, is_replay: bool, reported: Collection[str] = ()) -> Iterator[str]:
-    """What a summary says of isolation: why there was none, what passed, what was refused and how to allow it.
+    """Yield a summary's lines on isolation: why there was none, what passed, what was refused and how to allow it.
 
-    `reported`: the destinations whose refusal the report of a replay has named already.
+    `reported`: the destinations whose refusal is already in the report of a replay.
     """
-    if ran.not_captive:
-        yield f"not isolated: {ran.not_captive}"
-    if ran.not_watched:
-        yield f"short connections past the proxy may not have been noticed: {ran.not_watched}"
-    if ran.escaped:
-        yield f"WENT PAST THE PROXY, and is not in the recording: {_named(ran.escaped)}"
-        yield from _escape_fixes(ran.escaped, is_replay=is_replay)
-    if ran.passed and not is_replay:
-        yield f"passed unrecorded: {_named(ran.passed)}"
-    refused = [one for one in ran.refused if not _is_quic(one)]
+    if ran.not_captive_reason:
+        yield f"not isolated: {ran.not_captive_reason}"
+    if ran.not_watched_reason:
+        yield f"short connections past the proxy may not have been noticed: {ran.not_watched_reason}"
+    if ran.escaped_connections:
+        yield f"WENT PAST THE PROXY, and is not in the recording: {_list_destinations(ran.escaped_connections)}"
+        yield from _escape_fixes(ran.escaped_connections, is_replay=is_replay)
+    if ran.passed_connections and not is_replay:
+        yield f"passed unrecorded: {_list_destinations(ran.passed_connections)}"
+    refused = [one for one in ran.refused_connections if not _is_quic(one)]
     if unnamed := [one for one in refused if one["destination"] not in reported]:
-        yield f"refused: {_named(unnamed)}"
+        yield f"refused: {_list_destinations(unnamed)}"
     if is_replay:
         yield from _local_fixes(refused)
 
 
 def store_escapes(api: Api, run: str, ran: CommandResult) -> None:
-    """Make each destination that was reached past the proxy worker a gap of the run."""
-    gaps = [{"reason": one["reason"], "count": one["count"]} for one in ran.escaped]
+    """Store each destination that was reached past the proxy worker as a gap of the run."""
+    gaps = [{"reason": one["reason"], "count": one["count"]} for one in ran.escaped_connections]
     if gaps:
-        api.post(f"/runs/{segment(run)}/gaps", json={"gaps": gaps})
+        api.post(f"/runs/{path_segment(run)}/gaps", json={"gaps": gaps})
 
 
-def _named(connections: Sequence[Mapping[str, Any]]) -> str:
-    named = ", ".join(_place(one) for one in connections[:SHOWN])
-    return named + (f" and {len(connections) - SHOWN} more" if len(connections) > SHOWN else "")
+def _list_destinations(connections: Sequence[Mapping[str, Any]]) -> str:
+    listed = ", ".join(_describe_connection(one) for one in connections[:MAX_SHOWN])
+    return listed + (f" and {len(connections) - MAX_SHOWN} more" if len(connections) > MAX_SHOWN else "")
 
 
-def _place(one: Mapping[str, Any]) -> str:
+def _describe_connection(one: Mapping[str, Any]) -> str:
     sizes = f" ({one['sent']:,} bytes out, {one['received']:,} in)" if one["outcome"] == "passed" else ""
     times = f" {one['count']} times" if one["count"] > 1 else ""
     protocol = "" if one["protocol"] == "tcp" else f"{one['protocol']} "
     return f"{protocol}{one['destination']}{times}{sizes}"
 
 
-def _escape_fixes(escaped: Sequence[Mapping[str, Any]], *, is_replay: bool) -> Iterator[str]:
-    yield "its client ignores the proxy variables: see `playhead doctor`, or run it with --isolation auto where the system allows it"
-    local = [one for one in escaped if one["destination"].startswith(("127.", "[::1]"))]
+def _escape_fixes(escaped_connections: Sequence[Mapping[str, Any]], *, is_replay: bool) -> Iterator[str]:
+    yield "its client ignores the proxy variables: see `playhead doctor`, or use --isolation auto if the system allows it"
+    local = [one for one in escaped_connections if one["destination"].startswith(("127.", "[::1]"))]
     if is_replay and local:
-        flags = " ".join(f"--allow-local {one['destination']}" for one in local[:SHOWN])
+        flags = " ".join(f"--allow-local {one['destination']}" for one in local[:MAX_SHOWN])
         yield f"if these services of this machine are meant to be reached: {flags}"
 
 
@@ -255,5 +261,5 @@ def _is_quic(one: Mapping[str, Any]) -> bool:
 def _local_fixes(refused: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     local = [one for one in refused if "--allow-local" in one["reason"]]
     if local:
-        flags = " ".join(f"--allow-local {one['destination']}" for one in local[:SHOWN])
+        flags = " ".join(f"--allow-local {one['destination']}" for one in local[:MAX_SHOWN])
         yield f"to let it reach these services of this machine: {flags}"

@@ -1,6 +1,6 @@
-"""The proxy worker's control socket: a launcher sends the listening sockets of a captured command, and asks for its report.
+"""The proxy worker's control socket: launchers send the listening sockets of captured commands, and request reports.
 
-One message is one JSON object; sockets come with it by SCM_RIGHTS. The connection's end is the capture's end.
+Each message is a JSON object, with sockets attached by SCM_RIGHTS. A capture ends when its connection ends.
 """
 
 import asyncio
@@ -18,21 +18,21 @@ from proxy.errors import Failure
 
 logger = logging.getLogger(__name__)
 
-LONGEST: Final = 64 << 10
+MAX_MESSAGE_BYTES: Final = 64 << 10
 MAX_SOCKETS: Final = 64
 MAX_CONNECTIONS: Final = 256
-"""Captures of one worker at a time."""
+"""Concurrent captures of one worker."""
 
 type Kind = Literal["tcp", "dns"]
 
 
 class CaptureRefused(Exception):
-    """A capture cannot begin; the message is for the launcher."""
+    """A capture cannot begin. The message is for the launcher."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassedSocket:
-    """A socket that was made where the command runs."""
+    """A socket that was created in the command's namespace."""
 
     kind: Kind
     is_redirected: bool
@@ -41,7 +41,7 @@ class PassedSocket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureRequest:
-    """The first message of a launcher."""
+    """A launcher's first message."""
 
     run: str
     token: str
@@ -51,7 +51,7 @@ class CaptureRequest:
 
 
 class RunningCapture(Protocol):
-    """What a launcher may ask for its capture."""
+    """A capture, as the control socket uses it."""
 
     def report(self) -> Mapping[str, Any]: ...
     async def end(self) -> None: ...
@@ -61,17 +61,17 @@ type Begin = Callable[[CaptureRequest], Awaitable[RunningCapture]]
 
 
 class ControlSocket:
-    """Listens for launchers of the same user."""
+    """A socket that listens for launchers of the same user."""
 
     def __init__(self, path: Path, begin: Begin) -> None:
         self.path = path
         self._begin = begin
-        self._listener = _listening(path)
+        self._listener = _listen(path)
         self._connections: set[asyncio.Task[None]] = set()
         asyncio.get_running_loop().add_reader(self._listener.fileno(), self._accept)
 
     async def close(self) -> None:
-        """End every capture."""
+        """Close the socket, and end every capture."""
         asyncio.get_running_loop().remove_reader(self._listener.fileno())
         self._listener.close()
         self.path.unlink(missing_ok=True)
@@ -84,7 +84,7 @@ class ControlSocket:
             connection, _ = self._listener.accept()
         except OSError:
             return
-        if len(self._connections) >= MAX_CONNECTIONS or _peer(connection) not in (os.geteuid(), 0):
+        if len(self._connections) >= MAX_CONNECTIONS or _peer_user(connection) not in (os.geteuid(), 0):
             connection.close()
             return
         connection.setblocking(False)
@@ -95,30 +95,30 @@ class ControlSocket:
     async def _serve(self, connection: socket.socket) -> None:
         capture: RunningCapture | None = None
         try:
-            while message := await _received(connection):
+            while message := await _receive_message(connection):
                 if capture is None:
-                    capture, reply = await self._begun(*message)
+                    capture, reply = await self._begin_capture(*message)
                 else:
                     _close_all(message[1])
-                    reply = _reply(capture, message[0])
-                await _send(connection, reply)
+                    reply = _report_reply(capture, message[0])
+                await _send_message(connection, reply)
         except (OSError, ValueError) as error:
             logger.warning("a capture's control connection broke: %s", error)
-        except Exception as fault:  # a guard: nobody waits for this task
-            logger.error("a capture was given up", exc_info=fault)
+        except Exception as fault:  # a guard: no code awaits this task
+            logger.error("a capture ended because of an internal error", exc_info=fault)
         finally:
             connection.close()
             if capture is not None:
                 await asyncio.shield(capture.end())
 
-    async def _begun(self, text: bytes, files: list[int]) -> tuple[RunningCapture | None, Mapping[str, Any]]:
+    async def _begin_capture(self, text: bytes, files: list[int]) -> tuple[RunningCapture | None, Mapping[str, Any]]:
         try:
-            return await self._begin(_request(text, files)), {"ready": True}
+            return await self._begin(_parse_request(text, files)), {"ready": True}
         except CaptureRefused as refused:
             return None, {"failed": str(refused)}
 
 
-def _reply(capture: RunningCapture, text: bytes) -> Mapping[str, Any]:
+def _report_reply(capture: RunningCapture, text: bytes) -> Mapping[str, Any]:
     try:
         wants_report = json.loads(text) == {"report": True}
     except ValueError:
@@ -126,25 +126,25 @@ def _reply(capture: RunningCapture, text: bytes) -> Mapping[str, Any]:
     return capture.report() if wants_report else {"failed": 'unknown message: send {"report": true}'}
 
 
-def _listening(path: Path) -> socket.socket:
-    _prepare(path)
+def _listen(path: Path) -> socket.socket:
+    _prepare_directory(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
-        # Nobody may connect between bind and chmod: it does not listen yet.
+        # Before listen() nobody can connect, so the mode is set in time.
         listener.bind(str(path))
         path.chmod(0o600)
         listener.listen(16)
     except OSError as error:
         listener.close()
         raise Failure(
-            f"cannot listen on the control socket {path}: {error.strerror or error}; choose a shorter or another data"
+            f"cannot listen on the control socket {path}: {error.strerror or error}; choose another or a shorter data"
             " directory with --data DIR"
         ) from error
     return listener
 
 
-def _prepare(path: Path) -> None:
-    """Make the directory, and clear it of the sockets of workers that were killed."""
+def _prepare_directory(path: Path) -> None:
+    """Create the directory, and remove the sockets of killed workers from it."""
     try:
         path.parent.mkdir(mode=0o700, exist_ok=True)
         if path.parent.stat().st_uid != os.geteuid():
@@ -163,52 +163,52 @@ def _prepare(path: Path) -> None:
         ) from error
 
 
-def _peer(connection: socket.socket) -> int:
+def _peer_user(connection: socket.socket) -> int:
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return int(struct.unpack("3i", credentials)[1])
 
 
-async def _received(connection: socket.socket) -> tuple[bytes, list[int]] | None:
-    """The next message with its descriptors; None at the end."""
-    await _until(connection, write=False)
-    data, files, flags, _ = socket.recv_fds(connection, LONGEST, MAX_SOCKETS, socket.MSG_CMSG_CLOEXEC)
+async def _receive_message(connection: socket.socket) -> tuple[bytes, list[int]] | None:
+    """Receive a message with its descriptors; None at the end."""
+    await _wait_until_ready(connection, write=False)
+    data, files, flags, _ = socket.recv_fds(connection, MAX_MESSAGE_BYTES, MAX_SOCKETS, socket.MSG_CMSG_CLOEXEC)
     if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
         _close_all(files)
-        raise ValueError(f"a message has more than {LONGEST} bytes or {MAX_SOCKETS} sockets")
+        raise ValueError(f"a message has more than {MAX_MESSAGE_BYTES} bytes or {MAX_SOCKETS} sockets")
     return (data, files) if data else None
 
 
-async def _send(connection: socket.socket, message: Mapping[str, Any]) -> None:
+async def _send_message(connection: socket.socket, message: Mapping[str, Any]) -> None:
     data = json.dumps(message).encode()
-    # One message is one packet: a long report needs the room in the socket's buffer.
+    # A message is one packet, so a long report needs a large enough send buffer.
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, len(data) + (64 << 10))
     while True:
         try:
             connection.send(data)
         except BlockingIOError:
-            await _until(connection, write=True)
+            await _wait_until_ready(connection, write=True)
         else:
             return
 
 
-async def _until(connection: socket.socket, *, write: bool) -> None:
+async def _wait_until_ready(connection: socket.socket, *, write: bool) -> None:
     loop = asyncio.get_running_loop()
-    possible: asyncio.Future[None] = loop.create_future()
+    ready: asyncio.Future[None] = loop.create_future()
     add, remove = (loop.add_writer, loop.remove_writer) if write else (loop.add_reader, loop.remove_reader)
 
-    def is_possible() -> None:
-        if not possible.done():
-            possible.set_result(None)
+    def set_ready() -> None:
+        if not ready.done():
+            ready.set_result(None)
 
-    add(connection.fileno(), is_possible)
+    add(connection.fileno(), set_ready)
     try:
-        await possible
+        await ready
     finally:
         remove(connection.fileno())
 
 
-def _request(text: bytes, files: list[int]) -> CaptureRequest:
-    """Read the first message. Raises Refused, and closes the descriptors then."""
+def _parse_request(text: bytes, files: list[int]) -> CaptureRequest:
+    """Parse the first message. Raises CaptureRefused, after closing the descriptors."""
     sockets: list[socket.socket] = []
     try:
         sockets = [socket.socket(fileno=file) for file in files]
@@ -216,12 +216,12 @@ def _request(text: bytes, files: list[int]) -> CaptureRequest:
         kinds = message["sockets"]
         if len(kinds) != len(sockets):
             raise CaptureRefused(
-                f"{len(kinds)} sockets are described and {len(sockets)} came; send as many as you describe"
+                f"the message describes {len(kinds)} sockets and has {len(sockets)}: send as many as it describes"
             )
         other_tcp = message.get("other_tcp", "refuse")
         if other_tcp not in ("pass", "refuse") or any(kind["kind"] not in ("tcp", "dns") for kind in kinds):
             raise CaptureRefused(
-                "other_tcp is pass or refuse, and the kind of a socket tcp or dns: no other datagrams pass"
+                "invalid message: other_tcp must be pass or refuse, and the kind of each socket must be tcp or dns"
             )
         return CaptureRequest(
             run=str(message["run"]),

@@ -1,4 +1,4 @@
-"""Where a proxy worker's control socket lies."""
+"""The path of a proxy worker's control socket."""
 
 import hashlib
 import os
@@ -6,14 +6,14 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-LONGEST: Final = 107 if os.uname().sysname == "Linux" else 103
-"""Bytes that the path of a unix socket may have."""
+MAX_PATH_BYTES: Final = 107 if os.uname().sysname == "Linux" else 103
+"""The maximum length of a unix socket's path in bytes."""
 
 
 def control_path(root: Path, name: str) -> Path:
-    """The path for the worker of this name: in the data directory, or, where that is too long, beside temporary files."""
+    """Return the path for the worker of this name: in the data directory or, if that is too long, in the temporary one."""
     path = root / "control" / f"{name}.sock"
-    if len(os.fsencode(path)) <= LONGEST:
+    if len(os.fsencode(path)) <= MAX_PATH_BYTES:
         return path
     digest = hashlib.sha256(os.fsencode(root)).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"playhead-{os.geteuid()}-{digest}" / f"{name}.sock"

@@ -1,9 +1,9 @@
-"""The captures of one proxy worker: begun over its control socket, ended with the launcher's connection or with the worker."""
+"""The captures of one proxy worker, which begin over its control socket and end with the launcher or with the worker."""
 
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
-from calls.request_identifiers import RUN
+from calls.request_identifiers import RUN_ID
 from proxy.capture.capture import Capture
 from proxy.capture.connections.arrival import Arrival
 from proxy.capture.connections.connection import Enter, EnterProxy
@@ -12,14 +12,14 @@ from proxy.capture.connections.relay import PassedConnection
 from proxy.capture.control import CaptureRefused, CaptureRequest, ControlSocket, RunningCapture
 from proxy.capture.transparent import transparent_capture
 from proxy.wire.access import Access
-from proxy.wire.engine import Engine
+from proxy.wire.engine_state import EngineState
 
 
 class Intake:
-    """Accepts captured connections, and hands what speaks HTTP or TLS to the wire engine."""
+    """Accepts captured connections, and hands HTTP and TLS over to the wire engine."""
 
     def __init__(
-        self, engine: Engine, enter: Enter, enter_proxy: EnterProxy, engine_connections: Callable[[], int]
+        self, engine: EngineState, enter: Enter, enter_proxy: EnterProxy, engine_connections: Callable[[], int]
     ) -> None:
         self.engine = engine
         self.enter = enter
@@ -27,18 +27,18 @@ class Intake:
         self._engine_connections = engine_connections
         self._captures: set[Capture] = set()
         self.relays: set[PassedConnection] = set()
-        """Of all captures: a connection may outlive the command that made it."""
+        """The relays of all captures. A connection may outlive its command."""
 
     def open_connections(self) -> int:
-        """Connections of the engine, of which it is not known yet what they speak, and that pass as they are."""
-        undecided = sum(len(capture.open) for capture in self._captures)
-        return self._engine_connections() + undecided + len(self.relays)
+        """Count the connections of the engine, those whose protocol is not yet known, and those that pass undecoded."""
+        undecided_count = sum(len(capture.open) for capture in self._captures)
+        return self._engine_connections() + undecided_count + len(self.relays)
 
     @contextlib.asynccontextmanager
-    async def listening(self) -> AsyncIterator[None]:
-        """Serve the control socket, where the configuration names one."""
+    async def serve_captures(self) -> AsyncIterator[None]:
+        """Serve the control socket and redirected connections, as far as the configuration has them."""
         config = self.engine.config
-        control = ControlSocket(config.control, self.begin) if config.control else None
+        control = ControlSocket(config.control, self.begin_capture) if config.control else None
         transparent: Capture | None = None
         try:
             if config.transparent is not None:
@@ -53,8 +53,8 @@ class Intake:
             for relay in list(self.relays):
                 relay.abort()
 
-    async def begin(self, request: CaptureRequest) -> RunningCapture:
-        """Serve what a launcher has sent. Raises Refused."""
+    async def begin_capture(self, request: CaptureRequest) -> RunningCapture:
+        """Begin a launcher's capture. Raises CaptureRefused."""
         try:
             _authorize(request, self.engine.config.access)
             return await self._start(Capture(self, request))
@@ -63,12 +63,12 @@ class Intake:
                 one.endpoint.close()
             raise
 
-    def undecided(self, capture: Capture, source: Source) -> Arrival:
-        """Make what takes the next connection of this capture, from such a socket."""
+    def make_arrival(self, capture: Capture, source: Source) -> Arrival:
+        """Create the protocol for the next connection of this capture, from such a socket."""
         return Arrival(capture, source)
 
-    def ended(self, capture: Capture) -> None:
-        """A capture is over."""
+    def forget_capture(self, capture: Capture) -> None:
+        """Forget a capture that has ended."""
         self._captures.discard(capture)
 
     async def _start(self, capture: Capture) -> Capture:
@@ -84,15 +84,13 @@ class Intake:
 
 
 def _authorize(request: CaptureRequest, access: Access) -> None:
-    if not RUN.fullmatch(request.run):
+    if not RUN_ID.fullmatch(request.run):
         raise CaptureRefused(f"{request.run[:80]!r} cannot name a run; use 1 to 128 of A-Z a-z 0-9 . _ : -")
-    given = request.run, request.token
-    if not access.admits(given):
+    credentials = request.run, request.token
+    if not access.is_admitted(credentials):
+        raise CaptureRefused("the message has an invalid token for this proxy worker: see playhead token --recording")
+    if not access.can_write(request.run, credentials):
         raise CaptureRefused(
-            "this proxy worker asks for a token, and the one of the message is another; see playhead token --recording"
-        )
-    if not access.may_write(request.run, given):
-        raise CaptureRefused(
-            f"run {request.run} belongs to the command that was started for it, and the message has not its token; see"
-            f" playhead token --run {request.run}"
+            f"run {request.run} is claimed by the command that was started for it, and the message does not have its token:"
+            f" see playhead token --run {request.run}"
         )

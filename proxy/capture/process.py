@@ -1,8 +1,8 @@
 """Read a process of this machine, and find the agent that it belongs to, from /proc.
 
-An agent is the outermost process that was started with our proxy variables. Where they were set in code instead, it is
-the outermost process below the shell, session or service manager that started it. So agents that are started from one
-shell, one after another, are different ones, and what an agent starts (a tool, a shell command) belongs to it.
+An agent is the outermost process that was started with Playhead's proxy variables. If they were set in code instead, it
+is the outermost process below the shell, session or service manager that started it. So agents that are started from one
+shell are different agents, and what an agent starts (a tool, a shell command) belongs to it.
 """
 
 import os
@@ -23,21 +23,21 @@ PROXY_VARIABLES: Final = (
     b"all_proxy=",
 )
 
-MOST_ANCESTORS: Final = 64
-LONGEST_COMMAND: Final = 300
+MAX_ANCESTORS: Final = 64
+MAX_COMMAND_LENGTH: Final = 300
 """Characters of a command line that are stored."""
 
 _SECRET: Final = re.compile(r"(?i)(key|token|secret|passw|pwd|auth|credential|cookie|bearer)")
-_UNFIT: Final = re.compile(r"[^A-Za-z0-9._-]+")
+_ILLEGAL_CHARACTERS: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """A process, told from all others of this machine by its number and its start."""
+    """A process, identified by its pid and its start time."""
 
     pid: int
-    started: int
-    """In clock ticks since the machine started, as in /proc/PID/stat: it does not change when the clock is set."""
+    start_time: int
+    """Clock ticks since the machine booted, as in /proc/PID/stat. Setting the clock does not change it."""
 
     parent: int
     group: int
@@ -48,13 +48,13 @@ class Process:
 
     @property
     def run(self) -> str:
-        """The run of what it does where nothing better names one."""
-        name = _UNFIT.sub("-", program_name(self.arguments))[:60].strip("-.") or "process"
-        return f"{name}-{self.pid}-{self.started:x}"
+        """The run of the process's calls, if no better evidence names one."""
+        name = _ILLEGAL_CHARACTERS.sub("-", program_name(self.arguments))[:60].strip("-.") or "process"
+        return f"{name}-{self.pid}-{self.start_time:x}"
 
     @property
     def is_shell(self) -> bool:
-        """Whether it is a shell, as told by its name."""
+        """Whether it is a shell, by its name."""
         return _base_name(self.arguments).lstrip("-") in SHELLS
 
     @property
@@ -64,22 +64,22 @@ class Process:
 
 
 def read_process(pid: int) -> Process | None:
-    """The process with this number; None where there is none, or it may not be read."""
+    """Read the process with this pid; None if there is none, or it cannot be read."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             stat = file.read()
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             line = file.read(1 << 16)
         user = os.stat(f"/proc/{pid}").st_uid
-        # The name of a program stands in parentheses and may hold any others, and blanks.
+        # The program's name is in parentheses, and may itself have parentheses and blanks.
         fields = stat[stat.rindex(b")") + 2 :].split()
-        parent, group, session, terminal, started = (int(fields[n]) for n in (1, 2, 3, 4, 19))
+        parent, group, session, terminal, start_time = (int(fields[n]) for n in (1, 2, 3, 4, 19))
     except (OSError, ValueError, IndexError):
         return None
     arguments = tuple(part.decode("utf-8", "replace") for part in line.split(b"\0")[:-1])
     return Process(
         pid=pid,
-        started=started,
+        start_time=start_time,
         parent=parent,
         group=group,
         session=session,
@@ -90,7 +90,7 @@ def read_process(pid: int) -> Process | None:
 
 
 def start_of_process(pid: int) -> int | None:
-    """When the process with this number started; None where there is none."""
+    """Return the start time of the process with this pid; None if there is none."""
     try:
         descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
     except OSError:
@@ -104,17 +104,17 @@ def start_of_process(pid: int) -> int | None:
         os.close(descriptor)
 
 
-def agent_of(process: Process, port: int) -> Process:
-    """The agent that a process belongs to; `port` is that of our proxy, which its variables name."""
+def find_agent(process: Process, port: int) -> Process:
+    """Find the agent that a process belongs to. `port` is the proxy's port, which the agent's variables name."""
     line = [process, *_ancestors(process)]
     started_with = [one for one in line if _has_proxy(one.pid, port)]
-    return started_with[-1] if started_with else _outermost(line)
+    return started_with[-1] if started_with else _outermost_process(line)
 
 
 def _ancestors(process: Process) -> Iterator[Process]:
-    """From the nearest on, up to the shell that somebody types into, another user's process, or ourselves."""
+    """Yield the ancestors from the nearest on, up to an interactive shell, another user's process, or Playhead's own."""
     ours, one = {os.getpid(), os.getppid()}, process
-    for _ in range(MOST_ANCESTORS):
+    for _ in range(MAX_ANCESTORS):
         above = read_process(one.parent) if one.parent > 1 else None
         if above is None or above.user != process.user or above.pid in ours or above.is_interactive_shell:
             return
@@ -122,8 +122,8 @@ def _ancestors(process: Process) -> Iterator[Process]:
         one = above
 
 
-def _outermost(line: list[Process]) -> Process:
-    """The last one before a shell, or before another session."""
+def _outermost_process(line: list[Process]) -> Process:
+    """Return the last process before a shell or another session."""
     found = line[0]
     for one in line[1:]:
         if one.is_shell or one.session != found.session:
@@ -133,7 +133,7 @@ def _outermost(line: list[Process]) -> Process:
 
 
 def _has_proxy(pid: int, port: int) -> bool:
-    """Whether a process was started with proxy variables that name a port of this machine, ours."""
+    """Whether a process was started with proxy variables that name this port of loopback."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             environment = file.read(1 << 20)
@@ -150,7 +150,7 @@ def _base_name(arguments: tuple[str, ...]) -> str:
 
 
 def program_name(arguments: tuple[str, ...]) -> str:
-    """What a person calls a program: its script or module, where an interpreter runs one."""
+    """Return the name of a program: of its script or module, if an interpreter runs one."""
     name = _base_name(arguments)
     if not (INTERPRETERS.fullmatch(name) or name in SHELLS):
         return name
@@ -165,8 +165,8 @@ def program_name(arguments: tuple[str, ...]) -> str:
     return name
 
 
-def shown_command(arguments: tuple[str, ...]) -> str:
-    """A command line with the values of options that may be secret left out."""
+def redacted_command(arguments: tuple[str, ...]) -> str:
+    """Return a command line without the values of options that may be secret."""
     shown: list[str] = []
     hide = False
     for one in arguments:
@@ -179,4 +179,4 @@ def shown_command(arguments: tuple[str, ...]) -> str:
             shown.append(one)
         hide = one.startswith("-") and not equals and _SECRET.search(one) is not None
     text = " ".join("".join(c if c.isprintable() else " " for c in one) for one in shown)
-    return text if len(text) <= LONGEST_COMMAND else text[:LONGEST_COMMAND] + "…"
+    return text if len(text) <= MAX_COMMAND_LENGTH else text[:MAX_COMMAND_LENGTH] + "…"

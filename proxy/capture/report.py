@@ -1,4 +1,4 @@
-"""What became of the connections that were neither recorded nor answered: counted for each destination."""
+"""Count the connections that passed or were refused, for each destination."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ type Transport = Literal["tcp", "udp", "dns"]
 type Outcome = Literal["passed", "refused"]
 
 MAX_ENTRIES: Final = 256
-"""Destinations that are told apart; what comes after them is counted together."""
+"""Destinations that are counted separately. Later ones are counted together."""
 
 OTHERS: Final = "other destinations"
 
 
 @dataclass(slots=True)
 class Entry:
-    """Connections of one kind to one destination."""
+    """The counts of one kind of connection to one destination."""
 
     sent: int = 0
     received: int = 0
@@ -23,8 +23,8 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """What is counted together."""
+class ConnectionKind:
+    """The attributes of connections that are counted together."""
 
     destination: str
     address: str
@@ -32,8 +32,8 @@ class Kind:
     outcome: Outcome
     reason: str
 
-    def described(self) -> str:
-        """The destination, for a sentence."""
+    def describe(self) -> str:
+        """Describe the connection for a message."""
         return f"{self.protocol.upper()} to {self.destination}"
 
 
@@ -41,22 +41,22 @@ class ConnectionReport:
     """The connections of one capture."""
 
     def __init__(self) -> None:
-        self._entries: dict[Kind, Entry] = {}
+        self._entries: dict[ConnectionKind, Entry] = {}
 
-    def entry(self, kind: Kind) -> Entry:
-        """Where one more connection of this kind is counted; its bytes may be added as they pass."""
+    def add_connection(self, kind: ConnectionKind) -> Entry:
+        """Count a connection of this kind. Its bytes are added to the returned entry as they pass."""
         if kind not in self._entries and len(self._entries) >= MAX_ENTRIES:
-            kind = Kind(OTHERS, OTHERS, kind.protocol, kind.outcome, kind.reason)
+            kind = ConnectionKind(OTHERS, OTHERS, kind.protocol, kind.outcome, kind.reason)
         entry = self._entries.setdefault(kind, Entry())
         entry.count += 1
         return entry
 
-    def is_new(self, kind: Kind) -> bool:
-        """Whether no connection of this kind was counted yet, and there is room for it."""
+    def is_new(self, kind: ConnectionKind) -> bool:
+        """Whether no connection of this kind was counted yet, and it would be counted separately."""
         return kind not in self._entries and len(self._entries) < MAX_ENTRIES
 
     def as_json(self) -> list[Mapping[str, Any]]:
-        """For the control socket."""
+        """Return the report as JSON."""
         return [
             {
                 "destination": kind.destination,
@@ -71,6 +71,6 @@ class ConnectionReport:
             for kind, entry in self._entries.items()
         ]
 
-    def passed(self) -> list[tuple[Kind, Entry]]:
-        """What passed without being recorded."""
+    def passed_entries(self) -> list[tuple[ConnectionKind, Entry]]:
+        """Return the entries of connections that passed without being recorded."""
         return [(kind, entry) for kind, entry in self._entries.items() if kind.outcome == "passed"]

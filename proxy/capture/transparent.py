@@ -1,4 +1,4 @@
-"""Listen for connections that netfilter redirects to us (`up --transparent`)."""
+"""Listen for connections that netfilter redirects (`up --transparent`)."""
 
 import errno
 import socket
@@ -9,15 +9,17 @@ from proxy.errors import Failure
 
 
 def transparent_capture(host: str, port: int, *, reuse_port: bool) -> CaptureRequest:
-    """The sockets for redirected connections, of both families. Raises Failure."""
-    sockets = [PassedSocket("tcp", is_redirected=True, endpoint=one) for one in _listening(host, port, reuse_port)]
+    """Open the sockets for redirected connections, of both address families. Raises Failure."""
+    sockets = [
+        PassedSocket("tcp", is_redirected=True, endpoint=one) for one in _listening_sockets(host, port, reuse_port)
+    ]
     return CaptureRequest(run="", token="", passes_other_tcp=True, allow_local=frozenset(), sockets=sockets)
 
 
-def _listening(host: str, port: int, reuse_port: bool) -> Iterator[socket.socket]:
-    for family, address in _addresses(host):
+def _listening_sockets(host: str, port: int, reuse_port: bool) -> Iterator[socket.socket]:
+    for family, address in _listen_addresses(host):
         try:
-            yield _bound(family, address, port, reuse_port)
+            yield _listening_socket(family, address, port, reuse_port)
         except OSError as error:
             if family == socket.AF_INET6 and error.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
                 continue  # a machine without IPv6
@@ -27,14 +29,14 @@ def _listening(host: str, port: int, reuse_port: bool) -> Iterator[socket.socket
             ) from error
 
 
-def _addresses(host: str) -> list[tuple[socket.AddressFamily, str]]:
-    """Where a redirected connection arrives: at loopback from this machine, at any address from others."""
+def _listen_addresses(host: str) -> list[tuple[socket.AddressFamily, str]]:
+    """Return the addresses at which redirected connections arrive: loopback from this machine, else any address."""
     if host in ("127.0.0.1", "::1", "localhost"):
         return [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
     return [(socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")]  # noqa: S104 - the user listens beyond loopback
 
 
-def _bound(family: socket.AddressFamily, address: str, port: int, reuse_port: bool) -> socket.socket:
+def _listening_socket(family: socket.AddressFamily, address: str, port: int, reuse_port: bool) -> socket.socket:
     endpoint = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-// Ask one URL with Java's own client: `java Probe.java URL` (a JDK compiles it as it starts it).
+// Request a URL with Java's own client: `java Probe.java URL` (a JDK compiles it first).
 
 import java.net.URI;
 import java.net.http.HttpClient;

@@ -1,9 +1,9 @@
-// Take Node's own HTTP clients through the proxy that the environment names.
+// Make Node's own HTTP clients use the proxy that the environment names.
 //
-// Node before 22.21 ignores HTTPS_PROXY, and a newer one, told to obey it by NODE_USE_ENV_PROXY, does so for `fetch` and
-// for the two global agents but for no agent that a library makes for itself. So: one tunnel (CONNECT), put under
-// `http`, `https` and `http2` where they open connections, and under `fetch` where it opens them. It needs nothing
-// but Node, version 18 or later, and never touches what a program sends or receives.
+// Node before 22.21 ignores HTTPS_PROXY. A newer one with NODE_USE_ENV_PROXY uses it for `fetch` and for the two global
+// agents, but not for agents that libraries create. So this file opens a tunnel (CONNECT) wherever `http`, `https`, `http2`
+// and `fetch` open connections. It needs only Node, version 18 or later, and does not change what a program sends or
+// receives.
 "use strict";
 
 const { Duplex } = require("node:stream");
@@ -37,8 +37,8 @@ function noProxyRules(env) {
   return list.split(/[\s,]+/).filter(Boolean).map((rule) => rule.toLowerCase().replace(/^\*?\./, ""));
 }
 
-/** Whether a connection goes straight out: to the proxy itself, or where NO_PROXY says so. */
-function direct(host, port) {
+/** Whether a connection does not use the proxy: it goes to the proxy itself, or to a host in NO_PROXY. */
+function isDirect(host, port) {
   const name = host.toLowerCase().replace(/^\[|\]$/g, "");
   if (name === proxy.host && Number(port) === proxy.port) return true;
   return rules.some((rule) => matches(rule, name, port));
@@ -49,7 +49,7 @@ function matches(rule, name, port) {
   return net.isIP(name) === 0 && name.endsWith(`.${rule}`);
 }
 
-/** A TCP connection through the proxy to host:port, by callback. */
+/** Open a TCP connection through the proxy to host:port, and pass it to the callback. */
 function openTunnel(host, port, done) {
   const target = `${net.isIPv6(host) ? `[${host}]` : host}:${port}`;
   const request = http.request({
@@ -84,8 +84,8 @@ function refusal(target, response) {
 }
 
 /**
- * A tunnel that can be handed out before it is open, because agents want their socket at once.
- * It looks enough like a net.Socket for `http` and `tls`: both wait for its `connect`.
+ * A tunnel that can be returned before it is open, because agents need their socket at once.
+ * It resembles a net.Socket enough for `http` and `tls`, which both wait for its `connect`.
  */
 class Tunnel extends Duplex {
   connecting = true;
@@ -174,23 +174,23 @@ class Tunnel extends Duplex {
   }
 }
 
-/** Put the tunnel under every agent that opens its connections as Node's own agents do. */
+/** Use the tunnel in every agent that opens its connections as Node's own agents do. */
 function patchAgents() {
   const plain = http.Agent.prototype.createConnection;
   http.Agent.prototype.createConnection = function createConnection(options, ...rest) {
-    if (leaves(this, options, 80)) return plain.call(this, options, ...rest);
+    if (needsNoTunnel(this, options, 80)) return plain.call(this, options, ...rest);
     return new Tunnel(hostOf(options), options.port || 80);
   };
   const secure = https.Agent.prototype.createConnection;
   https.Agent.prototype.createConnection = function createConnection(options, ...rest) {
-    if (leaves(this, options, 443)) return secure.call(this, options, ...rest);
+    if (needsNoTunnel(this, options, 443)) return secure.call(this, options, ...rest);
     const tunnel = new Tunnel(hostOf(options), options.port || 443);
-    return carried(secure.call(this, { ...options, socket: tunnel }, ...rest), tunnel);
+    return passRefs(secure.call(this, { ...options, socket: tunnel }, ...rest), tunnel);
   };
 }
 
-/** Agents unref an idle connection, so that it does not keep a program from ending; TLS over a stream would keep that to itself. */
-function carried(socket, tunnel) {
+/** Pass ref and unref on to the tunnel, which TLS over a stream does not: agents unref idle connections, so that programs end. */
+function passRefs(socket, tunnel) {
   for (const name of ["ref", "unref"]) {
     const own = socket[name];
     socket[name] = function () {
@@ -205,20 +205,20 @@ function hostOf(options) {
   return options.host || options.hostname || "localhost";
 }
 
-/** Whether a connection is not ours to take: another transport, a direct host, or an agent that Node itself sends through the proxy. */
-function leaves(agent, options, port) {
+/** Whether a connection needs no tunnel: another transport, a direct host, or an agent that Node itself sends through the proxy. */
+function needsNoTunnel(agent, options, port) {
   if (options === null || typeof options !== "object") return true;
   if (options.socketPath || options.socket || agent?.options?.proxyEnv) return true;
-  return direct(hostOf(options), options.port || port);
+  return isDirect(hostOf(options), options.port || port);
 }
 
-/** The `ws` package opens its connections past every agent, by a function of its own: let it use the agent. */
+/** Make the `ws` package, which opens its connections by a function of its own, use the agent. */
 function patchUpgrades(module, port) {
   const request = module.request;
   module.request = function (...given) {
     const options = given.find((one) => typeof one?.createConnection === "function");
     const upgrade = Object.entries(options?.headers ?? {}).some(([name, value]) => /^upgrade$/i.test(name) && value === "websocket");
-    if (!upgrade || options.agent || leaves(null, options, port)) return request.apply(this, given);
+    if (!upgrade || options.agent || needsNoTunnel(null, options, port)) return request.apply(this, given);
     return request.apply(this, given.map((one) => (one === options ? { ...one, createConnection: undefined } : one)));
   };
 }
@@ -228,25 +228,25 @@ function patchHttp2() {
   http2.connect = function (authority, options, listener) {
     const settings = typeof options === "function" ? { } : { ...options };
     const heard = typeof options === "function" ? options : listener;
-    if (!settings.createConnection && !settings.socket) settings.createConnection = tunnelled(settings);
+    if (!settings.createConnection && !settings.socket) settings.createConnection = http2Connector(settings);
     return connect.call(this, authority, settings, heard);
   };
 }
 
-/** What `http2.connect` does by itself, but through the tunnel. */
-function tunnelled(settings) {
+/** Create connections like `http2.connect`, but through the tunnel. */
+function http2Connector(settings) {
   return (url) => {
     const host = url.hostname.replace(/^\[|\]$/g, "");
     const secure = url.protocol === "https:";
     const port = Number(url.port) || (secure ? 443 : 80);
-    const socket = direct(host, port) ? net.connect(port, host) : new Tunnel(host, port);
+    const socket = isDirect(host, port) ? net.connect(port, host) : new Tunnel(host, port);
     if (!secure) return socket;
     const servername = net.isIP(host) ? "" : host;
-    return carried(tls.connect({ ALPNProtocols: ["h2"], servername, ...settings, host, socket }), socket);
+    return passRefs(tls.connect({ ALPNProtocols: ["h2"], servername, ...settings, host, socket }), socket);
   };
 }
 
-/** Give `fetch` (and the `undici` package, which shares it) a dispatcher of its own kind that connects through the tunnel. */
+/** Give `fetch`, and the `undici` package, which shares its dispatcher, one that connects through the tunnel. */
 function patchFetch() {
   void globalThis.Response; // loads Node's undici, which then sets its global dispatcher
   const usual = globalThis[GLOBAL_DISPATCHER];
@@ -255,14 +255,14 @@ function patchFetch() {
   class ThroughProxy extends Agent {
     dispatch(options, handler) {
       const { hostname, port, protocol } = new URL(options.origin);
-      const past = direct(hostname, port || (protocol === "https:" ? 443 : 80));
+      const past = isDirect(hostname, port || (protocol === "https:" ? 443 : 80));
       return past ? usual.dispatch(options, handler) : super.dispatch(options, handler);
     }
   }
   globalThis[GLOBAL_DISPATCHER] = new ThroughProxy({ connect: connectThrough });
 }
 
-/** undici's connector: a ready socket, by callback. */
+/** A connector for undici: it passes a ready socket to the callback. */
 function connectThrough({ hostname, port, protocol, servername }, done) {
   const secure = protocol === "https:";
   const host = hostname.replace(/^\[|\]$/g, "");

@@ -1,4 +1,4 @@
-// Ask one URL with one Node client: `node probe.cjs CLIENT URL`. Exit status 42: not installed where the agent would look.
+// Request a URL with one Node client: `node probe.cjs CLIENT URL`. Exit status 42: the client is not installed for the agent.
 "use strict";
 
 const https = require("node:https");
@@ -23,13 +23,13 @@ const probes = {
 
   async openai(url) {
     const here = createRequire(path.join(process.cwd(), "agent.js"));
-    const OpenAI = loaded(here, "openai");
+    const OpenAI = requireOrExit(here, "openai");
     console.log(here("openai/version").VERSION);
     await new OpenAI({ apiKey: "none", baseURL: url, timeout: TIMEOUT, maxRetries: 0 }).models.list();
   },
 };
 
-function loaded(here, name) {
+function requireOrExit(here, name) {
   try {
     return here(name).default;
   } catch (error) {

@@ -1,7 +1,7 @@
-"""Ask one URL with one Python client: `python probe.py CLIENT URL`. Exit status 42: not installed here.
+"""Request a URL with one Python client: `python probe.py CLIENT URL`. Exit status 42: the client is not installed.
 
-It runs under whatever Python an agent runs under, so it uses nothing newer than Python 3.8. It prints the client's
-version before it asks.
+It runs under the agent's Python, so it uses nothing newer than Python 3.8. It prints the client's version before the
+request.
 """
 
 import sys

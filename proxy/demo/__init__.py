@@ -2,10 +2,10 @@
 
 demo       run the demo
 agent      the agent that is recorded
-model      the model's API
-tickets    the tools' API
-servers    the process that serves both
-service    the commands that the demo runs
+model      a fake model API
+tickets    a fake help desk API for the agent's tools
+servers    the process that serves both APIs
+service    run the demo's commands
 offline    run a command without a network
-screen     what the demo prints
+screen     print the demo
 """

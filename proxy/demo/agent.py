@@ -1,7 +1,7 @@
-"""A support agent, of the kind that Playhead is made for. It knows nothing of Playhead.
+"""A support agent that the demo records. It does not use Playhead itself.
 
-It asks a model, runs the two tools that the model wants (one over `requests`, one over `httpx2`) and asks again. It
-prints the conversation and, last, a digest of every byte that it received. Its prompt is its argument.
+It calls a model, runs the two tools that the model requests (one over `requests`, one over `httpx2`) and calls the model
+again. It prints the conversation and, at the end, a digest of every byte that it received. Its argument is the prompt.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ TOOLS: list[Any] = [
 
 
 class ReceivedBytes:
-    """Every byte of every answer, as it came from the network."""
+    """A digest of every byte of every answer, as received from the network."""
 
     def __init__(self) -> None:
         self.digest = hashlib.sha256()
@@ -52,12 +52,12 @@ class ReceivedBytes:
         self.add(f"{status}\n".encode())
 
     def watch(self, response: httpx2.Response) -> None:
-        """An event hook for httpx2: see the body's bytes pass, before anything decodes them."""
+        """An event hook for httpx2: add the body's bytes before they are decoded."""
         self.begin(response.status_code)
-        response.stream = WatchedAgent(response.stream, self)
+        response.stream = WatchedStream(response.stream, self)
 
 
-class WatchedAgent(httpx2.SyncByteStream):
+class WatchedStream(httpx2.SyncByteStream):
     def __init__(self, stream: Any, received: ReceivedBytes) -> None:
         self.stream = stream
         self.received = received
@@ -93,7 +93,7 @@ def say(text: str) -> None:
 
 
 def ask(client: openai.OpenAI, messages: list[Any]) -> dict[str, Any]:
-    """Ask the model, print its words as they come, and return its message."""
+    """Call the model, print its text as it arrives, and return its message."""
     say("model   ")
     with client.chat.completions.stream(
         model="example-large", messages=messages, tools=TOOLS, stream_options={"include_usage": True}
@@ -107,7 +107,7 @@ def ask(client: openai.OpenAI, messages: list[Any]) -> dict[str, Any]:
 
 
 def work(client: openai.OpenAI, received: ReceivedBytes, prompt: str) -> None:
-    """The agent itself: ask, run what the model wants, until it wants nothing more."""
+    """Run the agent: call the model and run the tools that it requests, until it requests none."""
     messages: list[Any] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": prompt}]
     say(f"user    {prompt}\n")
     while True:
@@ -124,15 +124,15 @@ def work(client: openai.OpenAI, received: ReceivedBytes, prompt: str) -> None:
 
 def main() -> None:
     received = ReceivedBytes()
-    watching = openai.DefaultHttpxClient(event_hooks={"response": [received.watch]})
+    http_client = openai.DefaultHttpxClient(event_hooks={"response": [received.watch]})
     key = os.environ.get("OPENAI_API_KEY") or "sk-demo-0123456789abcdefghijklmnopqrstuvwxyz"
-    client = openai.OpenAI(base_url=MODEL_API, api_key=key, http_client=watching)
+    client = openai.OpenAI(base_url=MODEL_API, api_key=key, http_client=http_client)
     try:
         work(client, received, " ".join(sys.argv[1:]) or PROMPT)
     except openai.APIStatusError as error:
         say("\n")
-        told = error.body.get("message") if isinstance(error.body, dict) else None
-        sys.exit(f"agent: stopped by status {error.status_code}: {told or error.message}")
+        detail = error.body.get("message") if isinstance(error.body, dict) else None
+        sys.exit(f"agent: stopped by status {error.status_code}: {detail or error.message}")
     say(f"received {received.answers} answers, {received.size} bytes\n        sha256:{received.digest.hexdigest()}\n")
 
 

@@ -1,6 +1,6 @@
-"""Record an agent, replay it without a network, and show that it gets every byte again.
+"""Record an agent, replay it without a network, and show that it gets the same bytes.
 
-Every command that it shows is the command that it runs. It leaves nothing running, and nothing outside its directory.
+The demo runs the commands that it shows. It leaves nothing running, and no files outside its directory.
 """
 
 import errno
@@ -38,145 +38,155 @@ CONFIG = """\
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Story:
-    """What is told, where, and about which run."""
+    """The context of the demo: where it runs and prints, and the run that it records."""
 
     shell: Shell
     screen: Screen
     run: str
     offline: bool
-    """Whether this machine lets us cut the network off, and not only the servers."""
+    """Whether replays run in a network namespace without a network, which not every system allows."""
 
     @property
     def bundle(self) -> str:
         return f"{self.run}.jsonl"
 
 
-async def demo(home: Path, screen: Screen) -> int:
-    """Tell the whole story. 0: it went as it should; 1: the replay was not what was recorded."""
-    return await told(
+async def run_demo(home: Path, screen: Screen) -> int:
+    """Run the demo, and return its exit code: 1 if the replay differed from the recording."""
+    return await run_story(
         Story(
-            shell=prepared(home, screen.room),
+            shell=prepare_directory(home, screen.output_width),
             screen=screen,
             run=f"demo-{secrets.token_hex(2)}",
-            offline=offline.allowed(),
+            offline=offline.can_leave_network(),
         )
     )
 
 
-def prepared(home: Path, columns: int = 100) -> Shell:
-    """The demo's directory, with the agent in it."""
+def prepare_directory(home: Path, columns: int = 100) -> Shell:
+    """Create the demo's directory with the agent in it. Raises Failure."""
     for needed in AGENT_NEEDS:
         if find_spec(needed) is None:
             raise Failure(
-                f"the demo's agent is written with {' and '.join(AGENT_NEEDS)}, and this environment has no {needed};"
-                " install it there, or run ./playhead demo in a checkout"
+                f"the demo's agent needs {' and '.join(AGENT_NEEDS)}, and this environment has no {needed}: install it, or"
+                " run ./playhead demo in a checkout"
             )
     try:
-        # As root Postgres runs as another user, who must be able to pass through.
+        # When the demo runs as root, Postgres runs as another user, who must be able to enter the directory.
         home.mkdir(parents=True, exist_ok=True, mode=0o711)
-        # Its name can be guessed and others may write to /tmp: what lies there could be run as us.
+        # Another user could have put files into a directory in /tmp whose name can be guessed.
         if home.lstat().st_uid != os.geteuid():
-            raise PermissionError(errno.EPERM, "it belongs to somebody else")
+            raise PermissionError(errno.EPERM, "it belongs to another user")
         shutil.copyfile(AGENT_FILE, home / "agent.py")
     except OSError as error:
         raise Failure(f"the demo cannot use {home}: {error.strerror}; choose another with --home DIR") from error
     return Shell(directory=home, columns=columns)
 
 
-async def told(story: Story) -> int:
-    """The story from its first line to its last."""
+async def run_story(story: Story) -> int:
+    """Run and print all steps."""
     began = time.monotonic()
     screen = story.screen
-    screen.line("An agent is recorded at work, then works again with the network gone.")
-    async with serving(story):
-        recorded = await record(story)
-        await look(story)
-    same = await replay(story, recorded)
-    missed = await change(story)
-    closing(story, time.monotonic() - began)
+    screen.print_line("An agent is recorded at work, then works again with the network gone.")
+    async with running_servers(story):
+        recorded = await record_agent(story)
+        await show_recording(story)
+    same = await replay_agent(story, recorded)
+    missed = await replay_changed_prompt(story)
+    print_next_steps(story, time.monotonic() - began)
     return 0 if same and missed else 1
 
 
 @asynccontextmanager
-async def serving(story: Story) -> AsyncIterator[None]:
-    """Both servers and Playhead, running for as long as the block lasts."""
+async def running_servers(story: Story) -> AsyncIterator[None]:
+    """Run both servers and Playhead while the block runs."""
     screen, shell = story.screen, story.shell
-    screen.step("start", "a model and a help desk that are not there, and Playhead with a Postgres of its own")
+    screen.print_step("start", "a fake model, a fake help desk, and Playhead with its own Postgres")
     began = time.monotonic()
-    async with shell.running([sys.executable, "-m", "proxy.demo.servers"], "servers.log") as line:
+    async with shell.background_command([sys.executable, "-m", "proxy.demo.servers"], "servers.log") as line:
         (shell.directory / "playhead.toml").write_text(CONFIG.format(**json.loads(line)))
         up = ["playhead", "up", "--proxy-port", "0", "--api-port", "0"]
-        screen.command(shlex.join(up))
-        async with shell.running(up, "up.log") as ready:
-            screen.fact(f"{ready.strip()}  ({time.monotonic() - began:.1f} s)")
+        screen.print_command(shlex.join(up))
+        async with shell.background_command(up, "up.log") as ready:
+            screen.print_fact(f"{ready.strip()}  ({time.monotonic() - began:.1f} s)")
             yield
-        screen.step("cut", "Playhead, the model and the help desk are stopped; their names never resolved")
+        screen.print_step("cut", "Playhead, the model and the help desk are stopped; their names never resolved")
 
 
-async def record(story: Story) -> ShellResult:
-    """The agent at work, with its whole traffic through the recorder."""
-    story.screen.step("record", "an agent asks the model, runs the two tools that it wants, and asks again")
-    ran = await typed(story, ["playhead", "record", "--run", story.run, "--", *AGENT], aloud=True)
+async def record_agent(story: Story) -> ShellResult:
+    """Run the agent with all its traffic recorded."""
+    story.screen.print_step(
+        "record", "an agent calls the model, runs the two tools that it requests, and calls it again"
+    )
+    ran = await run_command(story, ["playhead", "record", "--run", story.run, "--", *AGENT], is_streamed=True)
     if ran.code:
         raise Failure(f"the demo's agent could not be recorded: {ran.error.strip() or f'exit status {ran.code}'}")
-    story.screen.quote(ran.error)
+    story.screen.print_quote(ran.error)
     return ran
 
 
-async def look(story: Story) -> None:
-    """What was recorded, and the run as a file to keep."""
-    story.screen.step("look", "every call, as it crossed the wire, is in Postgres, and can be taken along as a file")
+async def show_recording(story: Story) -> None:
+    """Show what was recorded, and export the run to a file."""
+    story.screen.print_step("look", "every call is in Postgres as it crossed the wire, and can be exported to a file")
     for command in (["playhead", "show", story.run], ["playhead", "export", story.run, "-o", story.bundle]):
-        ran = await typed(story, command)
+        ran = await run_command(story, command)
         if ran.code:
             raise Failure(f"`{shlex.join(command)}` failed: {ran.error.strip() or f'exit status {ran.code}'}")
-        story.screen.hear(ran.out or ran.error)
+        story.screen.print_output(ran.out or ran.error)
 
 
-async def replay(story: Story, recorded: ShellResult) -> bool:
-    """The same agent again. Its ids and times would be new ones if anything but the recording answered."""
-    where = "in a network namespace with no interface but loopback" if story.offline else "with nothing left to ask"
-    story.screen.step("replay", f"the same agent, {where}")
-    ran = await typed(story, ["playhead", "replay", story.bundle, "--", *AGENT], cut=story.offline)
-    story.screen.quote(ran.error)
+async def replay_agent(story: Story, recorded: ShellResult) -> bool:
+    """Run the agent again from the recording. A live answer would have new ids and times."""
+    where = "in a network namespace with no interface but loopback" if story.offline else "with all servers stopped"
+    story.screen.print_step("replay", f"the same agent, {where}")
+    ran = await run_command(story, ["playhead", "replay", story.bundle, "--", *AGENT], is_offline=story.offline)
+    story.screen.print_quote(ran.error)
     if ran.code == 0 and ran.out == recorded.out:
-        story.screen.good("the same, byte for byte:")
-        story.screen.quote("".join(ran.out.splitlines(keepends=True)[-2:]))
+        story.screen.print_success("the same, byte for byte:")
+        story.screen.print_quote("".join(ran.out.splitlines(keepends=True)[-2:]))
         return True
-    story.screen.bad(f"NOT the same (exit status {ran.code}):")
-    story.screen.hear("\n".join(unified_diff(recorded.out.splitlines(), ran.out.splitlines(), "recorded", "replayed")))
-    story.screen.line()
+    story.screen.print_failure(f"NOT the same (exit status {ran.code}):")
+    story.screen.print_output(
+        "\n".join(unified_diff(recorded.out.splitlines(), ran.out.splitlines(), "recorded", "replayed"))
+    )
+    story.screen.print_line()
     return False
 
 
-async def change(story: Story) -> bool:
-    """Another prompt: a recording must not answer a question that was never asked."""
-    story.screen.step("change", "the same agent with another prompt: no answer is better than a wrong one")
+async def replay_changed_prompt(story: Story) -> bool:
+    """Run the agent with another prompt, which must miss."""
+    story.screen.print_step(
+        "change", "the same agent with another prompt: a request that was not recorded gets no answer"
+    )
     command = ["playhead", "replay", story.bundle, "--", *AGENT, CHANGED_PROMPT]
-    ran = await typed(story, command, cut=story.offline)
-    story.screen.quote(ran.error)
+    ran = await run_command(story, command, is_offline=story.offline)
+    story.screen.print_quote(ran.error)
     if ran.code and "424" in ran.error:
         return True
-    story.screen.bad(f"this should have missed, but the exit status is {ran.code}")
+    story.screen.print_failure(f"this should have missed, but the exit status is {ran.code}")
     return False
 
 
-async def typed(story: Story, command: Sequence[str], *, aloud: bool = False, cut: bool = False) -> ShellResult:
+async def run_command(
+    story: Story, command: Sequence[str], *, is_streamed: bool = False, is_offline: bool = False
+) -> ShellResult:
     """Show a command and run it."""
-    story.screen.command(shlex.join(command))
-    line = offline.without_network(command) if cut else command
-    ran = await story.shell.run(line, story.screen.hear) if aloud else await story.shell.run(line)
-    if cut and ran.code == offline.FORBIDDEN and not ran.out:
+    story.screen.print_command(shlex.join(command))
+    line = offline.without_network(command) if is_offline else command
+    ran = await story.shell.run(line, story.screen.print_output) if is_streamed else await story.shell.run(line)
+    if is_offline and ran.code == offline.FORBIDDEN_EXIT_CODE and not ran.out:
         raise Failure(ran.error.strip())
     return ran
 
 
-def closing(story: Story, seconds: float) -> None:
+def print_next_steps(story: Story, seconds: float) -> None:
     screen = story.screen
-    screen.step(
-        "next", f"that took {seconds:.0f} s; nothing is left running, and all of it lies in {story.shell.directory}"
+    screen.print_step(
+        "next", f"that took {seconds:.0f} s; nothing is left running, and all files are in {story.shell.directory}"
     )
-    screen.command("./playhead record -- python your_agent.py")
-    screen.command("./playhead replay last -- python your_agent.py")
-    screen.command("./playhead doctor")
-    screen.quote("The last one tells which clients on this machine would escape the recorder, and how to stop them.")
+    screen.print_command("./playhead record -- python your_agent.py")
+    screen.print_command("./playhead replay last -- python your_agent.py")
+    screen.print_command("./playhead doctor")
+    screen.print_quote(
+        "The last one tests which clients on this machine would bypass the recorder, and how to fix that."
+    )

@@ -1,7 +1,7 @@
-"""The stand-in for a model API: what chat completions answers to a support agent.
+"""A fake model API: the answers of chat completions to a support agent.
 
-What it says follows from what it is asked, so that a run can be told as a story. Its ids and times are new each
-time, as a real provider's are: only a recording can repeat them.
+The text follows from the request. Ids and times are new for each answer, as a real provider's are, so that only a
+recording can repeat them.
 """
 
 import json
@@ -20,7 +20,7 @@ FINGERPRINT = "fp_3f1c9a7be2"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What the model says to one request."""
+    """The model's reply to one request."""
 
     text: str
     tool_calls: tuple[tuple[str, dict[str, Any]], ...] = ()
@@ -30,18 +30,18 @@ class Reply:
         return "tool_calls" if self.tool_calls else "stop"
 
 
-def reply(conversation: Conversation) -> Reply:
-    """What the model says next: first it asks for tools, then it sums up what they gave."""
+def next_reply(conversation: Conversation) -> Reply:
+    """Return the model's next reply: first it requests tools, then it summarizes their results."""
     results = [json.loads(message["content"]) for message in conversation if message["role"] == "tool"]
-    return summary(results) if results else plan(question(conversation))
+    return summarize_results(results) if results else plan_tool_calls(last_question(conversation))
 
 
-def question(conversation: Conversation) -> str:
+def last_question(conversation: Conversation) -> str:
     return next(str(message["content"]) for message in reversed(conversation) if message["role"] == "user")
 
 
-def plan(asked: str) -> Reply:
-    topic = next((word for word in ("refund", "login", "invoice") if word in asked.lower()), "open")
+def plan_tool_calls(question: str) -> Reply:
+    topic = next((word for word in ("refund", "login", "invoice") if word in question.lower()), "open")
     search = {"query": topic, "status": "open", "limit": 3}
     note = {"ticket": "T-1042", "text": f"An agent is looking at the {topic} tickets. Please do not answer twice."}
     return Reply(
@@ -50,7 +50,7 @@ def plan(asked: str) -> Reply:
     )
 
 
-def summary(results: list[dict[str, Any]]) -> Reply:
+def summarize_results(results: list[dict[str, Any]]) -> Reply:
     tickets = [ticket for result in results for ticket in result.get("tickets", ())]
     notes = [result["id"] for result in results if "author" in result]
     lines = [f"{ticket['id']} from {ticket['customer']}: {ticket['subject']}" for ticket in tickets]
@@ -59,36 +59,36 @@ def summary(results: list[dict[str, Any]]) -> Reply:
     return Reply(text="\n".join([head, *lines, tail]))
 
 
-def whole(said: Reply, prompt: int) -> bytes:
-    """The answer to a request without `stream`, as the API sends it."""
-    message: dict[str, Any] = {"role": "assistant", "content": said.text, "refusal": None}
-    if said.tool_calls:
-        message["tool_calls"] = [described(index, call) for index, call in enumerate(said.tool_calls)]
-    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": said.finish_reason}
-    body = {**envelope("chat.completion"), "choices": [choice], "usage": usage(said, prompt)}
+def whole_answer(reply: Reply, prompt: int) -> bytes:
+    """Encode the answer to a request without `stream`."""
+    message: dict[str, Any] = {"role": "assistant", "content": reply.text, "refusal": None}
+    if reply.tool_calls:
+        message["tool_calls"] = [tool_call_object(index, call) for index, call in enumerate(reply.tool_calls)]
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": reply.finish_reason}
+    body = {**envelope("chat.completion"), "choices": [choice], "usage": usage(reply, prompt)}
     return json.dumps(body).encode()
 
 
-def streamed(said: Reply, prompt: int, *, with_usage: bool) -> Iterator[bytes]:
-    """The same answer as server-sent events, one for each word and each piece of an argument."""
+def streamed_answer(reply: Reply, prompt: int, *, with_usage: bool) -> Iterator[bytes]:
+    """Encode the answer as server-sent events, one for each word and each piece of an argument."""
     head = envelope("chat.completion.chunk")
-    deltas = chain([{"role": "assistant", "content": ""}], spoken(said.text), asked_for(said))
+    deltas = chain([{"role": "assistant", "content": ""}], text_deltas(reply.text), tool_call_deltas(reply))
     for delta in deltas:
-        yield event({**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
-    yield event({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": said.finish_reason}]})
+        yield encode_event({**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+    yield encode_event({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": reply.finish_reason}]})
     if with_usage:
-        yield event({**head, "choices": [], "usage": usage(said, prompt)})
+        yield encode_event({**head, "choices": [], "usage": usage(reply, prompt)})
     yield b"data: [DONE]\n\n"
 
 
-def spoken(text: str) -> Iterator[dict[str, Any]]:
+def text_deltas(text: str) -> Iterator[dict[str, Any]]:
     for index, word in enumerate(text.split(" ")):
         yield {"content": word if index == 0 else f" {word}"}
 
 
-def asked_for(said: Reply) -> Iterator[dict[str, Any]]:
-    for index, call in enumerate(said.tool_calls):
-        opening = described(index, call)
+def tool_call_deltas(reply: Reply) -> Iterator[dict[str, Any]]:
+    for index, call in enumerate(reply.tool_calls):
+        opening = tool_call_object(index, call)
         arguments = opening["function"]["arguments"]
         opening["function"]["arguments"] = ""
         yield {"tool_calls": [opening]}
@@ -96,7 +96,7 @@ def asked_for(said: Reply) -> Iterator[dict[str, Any]]:
             yield {"tool_calls": [{"index": index, "function": {"arguments": arguments[at : at + 12]}}]}
 
 
-def described(index: int, call: tuple[str, dict[str, Any]]) -> dict[str, Any]:
+def tool_call_object(index: int, call: tuple[str, dict[str, Any]]) -> dict[str, Any]:
     name, arguments = call
     function = {"name": name, "arguments": json.dumps(arguments)}
     return {"index": index, "id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
@@ -107,9 +107,9 @@ def envelope(kind: str) -> dict[str, Any]:
     return {**made, "service_tier": "default", "system_fingerprint": FINGERPRINT}
 
 
-def usage(said: Reply, prompt: int) -> dict[str, Any]:
-    """Tokens as if each were four bytes: near enough for a price, and stated by the answer as a real one does."""
-    completion = len(said.text) // 4 + sum(len(json.dumps(call)) // 4 for call in said.tool_calls)
+def usage(reply: Reply, prompt: int) -> dict[str, Any]:
+    """Count tokens as four bytes each, in the form of a real answer's usage."""
+    completion = len(reply.text) // 4 + sum(len(json.dumps(call)) // 4 for call in reply.tool_calls)
     counts = {"prompt_tokens": prompt // 4, "completion_tokens": completion, "total_tokens": prompt // 4 + completion}
     return {
         **counts,
@@ -118,5 +118,5 @@ def usage(said: Reply, prompt: int) -> dict[str, Any]:
     }
 
 
-def event(data: dict[str, Any]) -> bytes:
+def encode_event(data: dict[str, Any]) -> bytes:
     return b"data: " + json.dumps(data, separators=(",", ":")).encode() + b"\n\n"

@@ -1,4 +1,4 @@
-"""The stand-in for a help desk: a small REST API with something to read and something that changes."""
+"""A fake help desk: a small REST API with a search and a way to add notes."""
 
 import secrets
 from datetime import UTC, datetime
@@ -13,15 +13,21 @@ TICKETS: tuple[dict[str, Any], ...] = (
 )
 
 
-def search(query: str, limit: int) -> dict[str, Any]:
+def search_tickets(query: str, limit: int) -> dict[str, Any]:
     found = [ticket for ticket in TICKETS if query.lower() in ticket["subject"].lower()]
-    return {"tickets": found[:limit], "total": len(found), "served_at": now()}
+    return {"tickets": found[:limit], "total": len(found), "served_at": current_time()}
 
 
-def note(ticket: str, text: str) -> dict[str, Any]:
-    """The note that a POST made: each time another one, with another id."""
-    return {"id": f"N-{secrets.randbelow(9000) + 1000}", "ticket": ticket, "author": "agent", "text": text, "at": now()}
+def add_note(ticket: str, text: str) -> dict[str, Any]:
+    """Return a new note, with a new id each time."""
+    return {
+        "id": f"N-{secrets.randbelow(9000) + 1000}",
+        "ticket": ticket,
+        "author": "agent",
+        "text": text,
+        "at": current_time(),
+    }
 
 
-def now() -> str:
+def current_time() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")

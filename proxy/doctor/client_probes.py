@@ -1,4 +1,4 @@
-"""The clients that `doctor` tries, and the program with which each requests one URL. A new client is one more line."""
+"""The clients that `doctor` probes, and the command with which each requests a URL. To add a client, add an entry."""
 
 import re
 import shutil
@@ -8,41 +8,41 @@ from pathlib import Path
 
 CLIENTS = Path(__file__).parents[1] / "clients"
 
-TRY_FOR = 20.0
-"""Seconds that one client may take. Each has a shorter limit of its own for the request."""
+PROBE_TIMEOUT = 20.0
+"""Seconds that one client may take. Each has a shorter timeout for its request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
-    """Where the programs are that a command would use."""
+    """The programs that a command would use."""
 
     path: str
     python: tuple[str, ...]
-    """What starts the command's Python, such as ("uv", "run", "python")."""
+    """The command line of the command's Python, such as ("uv", "run", "python")."""
 
     def find(self, program: str) -> str | None:
         return shutil.which(program, path=self.path)
 
 
 type Command = Callable[[Tools, str], list[str] | None]
-"""The command line that asks a URL, or None where the program is not here."""
+"""Returns the command line that requests a URL, or None if the program is not installed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """One client, and what to do where it does not go through of itself."""
+    """One client, and the advice if it does not use the proxy by itself."""
 
     client: str
     command: Command
-    says_version: bool = False
-    """Whether it prints its version before it asks (`clients/probe.*`)."""
+    prints_version: bool = False
+    """Whether it prints its version before its request (`clients/probe.*`)."""
 
-    escapes: str = "it ignores HTTPS_PROXY; give it the proxy by its own option"
-    untrusted: str = "give it the CA bundle by its own option: playhead ca --bundle"
+    escape_fix: str = "it ignores HTTPS_PROXY: set the proxy by an option of the client"
+    trust_fix: str = "set the CA bundle by an option of the client: playhead ca --bundle"
 
 
-def program(name: str, *arguments: str) -> Command:
-    """A program that takes the URL as its last argument."""
+def program_command(name: str, *arguments: str) -> Command:
+    """Return the command of a program that takes the URL as its last argument."""
 
     def command(tools: Tools, url: str) -> list[str] | None:
         found = tools.find(name)
@@ -51,8 +51,8 @@ def program(name: str, *arguments: str) -> Command:
     return command
 
 
-def python(client: str) -> Command:
-    """A Python package, under the Python that the command would use."""
+def python_command(client: str) -> Command:
+    """Return the command that uses a Python package with the Python of the user's command."""
 
     def command(tools: Tools, url: str) -> list[str] | None:
         return [*tools.python, str(CLIENTS / "probe.py"), client, url] if tools.python else None
@@ -60,70 +60,70 @@ def python(client: str) -> Command:
     return command
 
 
-def node(client: str) -> Command:
-    return program("node", str(CLIENTS / "probe.cjs"), client)
+def node_command(client: str) -> Command:
+    return program_command("node", str(CLIENTS / "probe.cjs"), client)
 
 
-def java(tools: Tools, url: str) -> list[str] | None:
-    """Java compiles the probe itself, which needs a JDK."""
+def java_command(tools: Tools, url: str) -> list[str] | None:
+    """Return the command line of the Java probe. Java compiles it, for which it needs a JDK."""
     found = tools.find("java")
     return [found, str(CLIENTS / "Probe.java"), url] if found and tools.find("javac") else None
 
 
-NO_PRELOAD = 'start node with our preload: eval "$(playhead env)", and nothing that clears NODE_OPTIONS'
+NO_PRELOAD = 'start node with Playhead\'s preload: eval "$(playhead env)", and do not clear NODE_OPTIONS'
 
 PROBES: Sequence[Probe] = (
-    Probe(client="curl", command=program("curl", "-sS", "--max-time", "15")),
+    Probe(client="curl", command=program_command("curl", "-sS", "--max-time", "15")),
     Probe(
         client="wget",
-        command=program("wget", "-q", "-O-", "-T", "15", "-t", "1"),
-        untrusted='it reads no variable: wget --ca-certificate="$(playhead ca --bundle)", or ca_certificate in ~/.wgetrc',
+        command=program_command("wget", "-q", "-O-", "-T", "15", "-t", "1"),
+        trust_fix='it reads no variable: use wget --ca-certificate="$(playhead ca --bundle)", or ca_certificate in ~/.wgetrc',
     ),
-    Probe(client="git", command=program("git", "ls-remote")),
-    Probe(client="python urllib", command=python("urllib"), says_version=True),
-    Probe(client="python requests", command=python("requests"), says_version=True),
-    Probe(client="python httpx", command=python("httpx"), says_version=True),
-    Probe(client="python httpx2", command=python("httpx2"), says_version=True),
+    Probe(client="git", command=program_command("git", "ls-remote")),
+    Probe(client="python urllib", command=python_command("urllib"), prints_version=True),
+    Probe(client="python requests", command=python_command("requests"), prints_version=True),
+    Probe(client="python httpx", command=python_command("httpx"), prints_version=True),
+    Probe(client="python httpx2", command=python_command("httpx2"), prints_version=True),
     Probe(
         client="python aiohttp",
-        command=python("aiohttp"),
-        says_version=True,
-        escapes="it needs aiohttp.ClientSession(trust_env=True) in the program (litellm is told by a variable of its own)",
+        command=python_command("aiohttp"),
+        prints_version=True,
+        escape_fix="it needs aiohttp.ClientSession(trust_env=True) in the program (litellm reads a variable instead)",
     ),
-    Probe(client="python aiohttp, trust_env", command=python("aiohttp_trust_env"), says_version=True),
-    Probe(client="python openai", command=python("openai"), says_version=True),
-    Probe(client="python anthropic", command=python("anthropic"), says_version=True),
-    Probe(client="node fetch", command=node("fetch"), says_version=True, escapes=NO_PRELOAD),
-    Probe(client="node https", command=node("https"), says_version=True, escapes=NO_PRELOAD),
-    Probe(client="node openai", command=node("openai"), says_version=True, escapes=NO_PRELOAD),
+    Probe(client="python aiohttp, trust_env", command=python_command("aiohttp_trust_env"), prints_version=True),
+    Probe(client="python openai", command=python_command("openai"), prints_version=True),
+    Probe(client="python anthropic", command=python_command("anthropic"), prints_version=True),
+    Probe(client="node fetch", command=node_command("fetch"), prints_version=True, escape_fix=NO_PRELOAD),
+    Probe(client="node https", command=node_command("https"), prints_version=True, escape_fix=NO_PRELOAD),
+    Probe(client="node openai", command=node_command("openai"), prints_version=True, escape_fix=NO_PRELOAD),
     Probe(
         client="java HttpClient",
-        command=java,
-        escapes="java -Dhttps.proxyHost=… -Dhttps.proxyPort=…: it reads no proxy variable",
-        untrusted="java -Djavax.net.ssl.trustStore=…: it needs a truststore with our CA",
+        command=java_command,
+        escape_fix="it reads no proxy variable: use java -Dhttps.proxyHost=… -Dhttps.proxyPort=…",
+        trust_fix="it needs a truststore with Playhead's CA: use java -Djavax.net.ssl.trustStore=…",
     ),
 )
 
 
-def tools_of(command: Sequence[str], base: Mapping[str, str]) -> Tools:
-    """The programs that a command would use: with none, those that this environment's PATH names."""
+def command_tools(command: Sequence[str], base: Mapping[str, str]) -> Tools:
+    """Find the programs that a command would use; without a command, those on this environment's PATH."""
     path = base.get("PATH", "")
-    return Tools(path=path, python=_python_of(command, path))
+    return Tools(path=path, python=_find_python(command, path))
 
 
-def kind_of(command: Sequence[str], base: Mapping[str, str]) -> str | None:
-    """The kind of client that a command uses, by what starts it: the first word of those clients' names. None: unknown."""
+def client_kind(command: Sequence[str], base: Mapping[str, str]) -> str | None:
+    """Return the kind of client that a command uses, which is the first word of those clients' names; None if unknown."""
     if not command:
         return None
     found = shutil.which(command[0], path=base.get("PATH", ""))
-    # A script is what its first line names; python3.13 is python.
-    interpreter = _interpreter(Path(found)) if found else None
+    # For a script, look at the interpreter in its first line.
+    interpreter = _script_interpreter(Path(found)) if found else None
     names = (Path(command[0]).name, *([interpreter] if interpreter else ()))
-    return next((kind for name in names for kind, starts in _STARTS.items() if re.fullmatch(starts, name)), None)
+    return next((kind for name in names for kind, starts in _KIND_PATTERNS.items() if re.fullmatch(starts, name)), None)
 
 
-def _interpreter(script: Path) -> str | None:
-    """The name of the program that a script's first line starts."""
+def _script_interpreter(script: Path) -> str | None:
+    """Return the name of the program in a script's first line."""
     with script.open("rb") as file:
         line = file.readline(512)
     words = line.removeprefix(b"#!").decode("utf-8", "replace").split() if line.startswith(b"#!") else []
@@ -131,7 +131,7 @@ def _interpreter(script: Path) -> str | None:
     return next((name for name in names if name != "env"), None)
 
 
-_STARTS = {
+_KIND_PATTERNS = {
     "python": r"(python|pypy)[\d.]*|uv|uvx|poetry|pdm|hatch|pipx|pytest",
     "node": r"node|nodejs|npm|npx|pnpm|yarn|tsx|ts-node",
     "java": r"java|mvn|gradle|gradlew",
@@ -141,20 +141,22 @@ _STARTS = {
 }
 
 
-def _python_of(command: Sequence[str], path: str) -> tuple[str, ...]:
+def _find_python(command: Sequence[str], path: str) -> tuple[str, ...]:
     match list(command):
         case [("uv" | "poetry" | "pdm" | "hatch") as runner, "run", *_]:
             return runner, "run", "python"
         case [name, *_] if (found := shutil.which(name, path=path)) is not None:
-            interpreter = (found,) if Path(name).name.startswith(("python", "pypy")) else _shebang(Path(found), path)
+            interpreter = (
+                (found,) if Path(name).name.startswith(("python", "pypy")) else _shebang_python(Path(found), path)
+            )
             if interpreter:
                 return interpreter
     found = shutil.which("python3", path=path) or shutil.which("python", path=path)
     return (found,) if found else ()
 
 
-def _shebang(script: Path, path: str) -> tuple[str, ...]:
-    """The Python that a script such as `pytest` names in its first line."""
+def _shebang_python(script: Path, path: str) -> tuple[str, ...]:
+    """Return the Python in the first line of a script such as `pytest`."""
     with script.open("rb") as file:
         line = file.readline(512)
     if not line.startswith(b"#!") or b"python" not in line:
@@ -162,6 +164,6 @@ def _shebang(script: Path, path: str) -> tuple[str, ...]:
     words = line[2:].decode("utf-8", "replace").split()
     if Path(words[0]).name != "env":
         return (words[0],)
-    named = next((word for word in words[1:] if "python" in word), "")
-    found = shutil.which(named, path=path)
+    interpreter_name = next((word for word in words[1:] if "python" in word), "")
+    found = shutil.which(interpreter_name, path=path)
     return (found,) if found else ()

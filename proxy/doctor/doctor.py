@@ -1,6 +1,7 @@
-"""Find which clients of this machine go through the proxy, distrust its certificate, or escape it, by trying each.
+"""Probe which clients of this machine use the proxy, distrust its certificate, or bypass it.
 
-A recording is whole only when nothing goes past it, and no variable can promise that: so prove it, client by client.
+A recording is complete only if no client bypasses the proxy. Environment variables cannot guarantee that, so each client
+is tested.
 """
 
 import asyncio
@@ -14,15 +15,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from proxy.doctor.client_probes import PROBES, TRY_FOR, Probe, Tools, kind_of, tools_of
-from proxy.doctor.probe_servers import HOST, Echo, tapping
+from proxy.doctor.client_probes import PROBE_TIMEOUT, PROBES, Probe, Tools, client_kind, command_tools
+from proxy.doctor.probe_servers import HOST, Echo, run_tap
 from proxy.errors import Failure
-from proxy.trust.client_environment import addressed, no_proxy, variables
+from proxy.trust.client_environment import no_proxy, proxy_url_for_run, proxy_variables
 
 type Verdict = Literal["through", "untrusted", "escapes", "missing", "unclear", "impossible"]
 
 NOT_INSTALLED = 42
-AT_ONCE = 2
+MAX_CONCURRENT = 2
 RUN = "playhead-doctor"
 
 CAPTIVE = "any client of a captive command"
@@ -33,7 +34,7 @@ with socket.create_connection((sys.argv[1], 80), 10) as connection:
     sys.exit(not connection.recv(4096).startswith(b"HTTP/1.1 200"))
 """
 
-WORDS: Mapping[Verdict, str] = {
+VERDICT_TEXTS: Mapping[Verdict, str] = {
     "through": "goes through",
     "untrusted": "does not trust us",
     "escapes": "ESCAPES",
@@ -45,7 +46,7 @@ WORDS: Mapping[Verdict, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbedWorker:
-    """A running worker that contacts `echo` in place of HOST (`[upstreams]`)."""
+    """A running worker that connects to `echo` in place of HOST (`[upstreams]`)."""
 
     proxy: str
     ca: str | Path
@@ -57,99 +58,102 @@ class ProbedWorker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientFinding:
-    """What one client did."""
+    """The finding on one client."""
 
     client: str
     verdict: Verdict
     version: str | None = None
     names_run: bool | None = None
-    """Whether the run's credentials came along; without them a call finds its run by other rules. None: nothing came."""
+    """Whether the client sent the run's credentials; without them its calls are attributed by other evidence. None: it
+    sent nothing to the proxy."""
 
     fix: str | None = None
     said: str | None = None
-    """The client's own last words, where it failed."""
+    """The last line of the client's error output, if it failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientTrial:
-    """What a client left behind: an exit status and its words."""
+    """How a client's process ended: its exit status and output."""
 
     status: int
     out: str = ""
     error: str = ""
-    began: bool = True
-    """Whether it came as far as asking, where it says so."""
+    has_begun: bool = True
+    """Whether it got as far as sending its request, as far as it reports that."""
 
 
-async def examine(
+async def examine_clients(
     worker: ProbedWorker, base: Mapping[str, str], command: Sequence[str] = (), probes: Sequence[Probe] = PROBES
 ) -> tuple[ClientFinding, ...]:
-    """Let every client that `command` could use (or that is on the PATH of `base`) try to reach HOST through the worker."""
-    tools = tools_of(command, base)
-    turns = asyncio.Semaphore(AT_ONCE)
+    """Probe every client that `command` could use, or that is on the PATH of `base`, with a request for HOST."""
+    tools = command_tools(command, base)
+    turns = asyncio.Semaphore(MAX_CONCURRENT)
 
-    async def one(probe: Probe) -> ClientFinding:
+    async def probe_in_turn(probe: Probe) -> ClientFinding:
         async with turns:
-            return await _probed(probe, worker, base, tools)
+            return await _probe_client(probe, worker, base, tools)
 
-    return tuple(await asyncio.gather(*map(one, probes)))
+    return tuple(await asyncio.gather(*map(probe_in_turn, probes)))
 
 
-async def examine_captive(place: Mapping[str, Any], echo: Echo, token: str | None) -> ClientFinding:
-    """Run a command captive, which knows of no proxy, and see where its request arrives. `place`: a worker's own words."""
-    # It takes what only commands that run others need.
-    from proxy.capture.command import IsolationWish, Work, run_command
+async def examine_captive(worker_info: Mapping[str, Any], echo: Echo, token: str | None) -> ClientFinding:
+    """Run a command captive, without proxy variables, and see where its request arrives. `worker_info`: what the worker says of itself."""
+    # Imported here, because only commands that run other commands need it.
+    from proxy.capture.command import CommandPlan, IsolationOptions, run_command
 
     name = secrets.token_hex(8)
-    work = Work(
+    work = CommandPlan(
         command=[sys.executable, "-I", "-S", "-c", CAPTIVE_PROBE, HOST, name],
-        place=place,
+        worker_info=worker_info,
         run=RUN,
         token=token,
         passes_other_traffic=True,
-        wish=IsolationWish(isolation="require"),
+        isolation=IsolationOptions(mode="require"),
         stdout=asyncio.subprocess.DEVNULL,
     )
     try:
-        async with asyncio.timeout(TRY_FOR):
+        async with asyncio.timeout(PROBE_TIMEOUT):
             ran = await run_command(work)
     except Failure as failure:
         return ClientFinding(client=CAPTIVE, verdict="impossible", fix=str(failure.__cause__ or failure))
     except TimeoutError:
-        return ClientFinding(client=CAPTIVE, verdict="unclear", said=f"gave no answer within {TRY_FOR:.0f} s")
-    if ran.code == 0 and echo.saw(name):
+        return ClientFinding(client=CAPTIVE, verdict="unclear", said=f"gave no answer within {PROBE_TIMEOUT:.0f} s")
+    if ran.code == 0 and echo.has_seen(name):
         return ClientFinding(client=CAPTIVE, verdict="through", names_run=True)
     return ClientFinding(client=CAPTIVE, verdict="unclear", said=f"its request did not arrive: exit status {ran.code}")
 
 
-def surroundings(base: Mapping[str, str]) -> tuple[str, ...]:
-    """What in the user's own environment stands in the way, one sentence each."""
-    theirs = base.get("no_proxy") or base.get("NO_PROXY") or ""
-    left_out = no_proxy(theirs).left_out
+def environment_problems(base: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the problems in the user's own environment, one sentence each."""
+    user_value = base.get("no_proxy") or base.get("NO_PROXY") or ""
+    removed_entries = no_proxy(user_value).removed_entries
     return tuple(
-        f"NO_PROXY holds {entry!r}, which would send model APIs past the recorder: record and replay leave it out; "
-        "a shell of yours should too"
-        for entry in left_out
+        f"NO_PROXY has {entry!r}, which sends calls to model APIs past the proxy: record and replay ignore it; remove it"
+        " from your shell's environment too"
+        for entry in removed_entries
     )
 
 
-def sound(findings: Sequence[ClientFinding]) -> bool:
-    """Whether nothing that is installed here escapes or is refused."""
+def is_every_client_recorded(findings: Sequence[ClientFinding]) -> bool:
+    """Whether every client that is installed goes through the proxy."""
     return all(finding.verdict in ("through", "missing", "impossible") for finding in findings)
 
 
-def used_by(command: Sequence[str], base: Mapping[str, str], findings: Sequence[ClientFinding]) -> list[ClientFinding]:
-    """The clients that a command is known to use, by what starts it. Of a shell script none is known."""
-    kind = kind_of(command, base)
+def findings_for_command(
+    command: Sequence[str], base: Mapping[str, str], findings: Sequence[ClientFinding]
+) -> list[ClientFinding]:
+    """Return the findings on the clients that a command is known to use. For a shell script none is known."""
+    kind = client_kind(command, base)
     return [finding for finding in findings if finding.client.partition(" ")[0] == kind]
 
 
-def rows(findings: Sequence[ClientFinding]) -> list[tuple[str, ...]]:
-    """A table for a person: client, verdict, whether its run is known, what to do."""
+def finding_rows(findings: Sequence[ClientFinding]) -> list[tuple[str, ...]]:
+    """Return the rows of a table: client, verdict, whether it names its run, what to do."""
     return [
         (
             f"{finding.client} {finding.version or ''}".strip(),
-            WORDS[finding.verdict],
+            VERDICT_TEXTS[finding.verdict],
             {True: "yes", False: "no", None: ""}[finding.names_run],
             finding.fix or "",
         )
@@ -157,60 +161,62 @@ def rows(findings: Sequence[ClientFinding]) -> list[tuple[str, ...]]:
     ]
 
 
-def as_json(findings: Sequence[ClientFinding]) -> list[dict[str, Any]]:
+def findings_json(findings: Sequence[ClientFinding]) -> list[dict[str, Any]]:
     return [asdict(finding) for finding in findings]
 
 
-async def _probed(probe: Probe, worker: ProbedWorker, base: Mapping[str, str], tools: Tools) -> ClientFinding:
+async def _probe_client(probe: Probe, worker: ProbedWorker, base: Mapping[str, str], tools: Tools) -> ClientFinding:
     token = secrets.token_hex(8)
     line = probe.command(tools, f"https://{HOST}/{token}")
     if line is None:
         return ClientFinding(client=probe.client, verdict="missing")
-    async with tapping(worker.proxy) as tap:
-        proxy = addressed(f"http://127.0.0.1:{tap.port}", RUN, worker.token)
-        ours = variables(
+    async with run_tap(worker.proxy) as tap:
+        proxy = proxy_url_for_run(f"http://127.0.0.1:{tap.port}", RUN, worker.token)
+        proxy_environment = proxy_variables(
             proxy=proxy, ca=worker.ca, ca_bundle=worker.ca_bundle, base=base, run=RUN, truststore=worker.truststore
         )
-        tried = await _tried(line, {**base, **ours})
-    if probe.says_version and _version(tried.out) is None:
-        tried = replace(tried, began=False)
-    verdict = judged(tried, at_worker=bool(tap.users), refused=bool(tap.refused), behind=worker.echo.saw(token))
+        trial = await _run_client(line, {**base, **proxy_environment})
+    if probe.prints_version and _printed_version(trial.out) is None:
+        trial = replace(trial, has_begun=False)
+    verdict = client_verdict(
+        trial, is_at_worker=bool(tap.users), is_refused=bool(tap.refusal), is_at_echo=worker.echo.has_seen(token)
+    )
     return ClientFinding(
         client=probe.client,
         verdict=verdict,
-        version=_version(tried.out),
+        version=_printed_version(trial.out),
         names_run=RUN in tap.users if tap.users else None,
-        fix=_fix(probe, verdict),
-        said=_said(tried, tap.refused) if tried.status and verdict != "missing" else None,
+        fix=_suggested_fix(probe, verdict),
+        said=_failure_message(trial, tap.refusal) if trial.status and verdict != "missing" else None,
     )
 
 
-def judged(tried: ClientTrial, *, at_worker: bool, refused: bool, behind: bool) -> Verdict:
-    """The facts decide, not the client's words."""
-    if tried.status == NOT_INSTALLED:
+def client_verdict(trial: ClientTrial, *, is_at_worker: bool, is_refused: bool, is_at_echo: bool) -> Verdict:
+    """Judge by what the servers observed, not by the client's output."""
+    if trial.status == NOT_INSTALLED:
         return "missing"
-    if behind:
-        return "through" if tried.status == 0 else "unclear"
-    if at_worker:
-        return "unclear" if refused else "untrusted"
-    # Nobody else can have answered; and what broke before it asked says nothing about where it would have asked.
-    return "escapes" if tried.status and tried.began else "unclear"
+    if is_at_echo:
+        return "through" if trial.status == 0 else "unclear"
+    if is_at_worker:
+        return "unclear" if is_refused else "untrusted"
+    # A client that failed without reaching the worker bypassed it, unless it failed before its request.
+    return "escapes" if trial.status and trial.has_begun else "unclear"
 
 
-def _fix(probe: Probe, verdict: Verdict) -> str | None:
+def _suggested_fix(probe: Probe, verdict: Verdict) -> str | None:
     match verdict:
         case "escapes":
-            return probe.escapes
+            return probe.escape_fix
         case "untrusted":
-            return probe.untrusted
+            return probe.trust_fix
         case "unclear":
-            return "try it by hand: playhead record -- …, then playhead show last"
+            return "test it by hand: playhead record -- …, then playhead show last"
         case "through" | "missing" | "impossible":
             return None
 
 
-async def _tried(line: Sequence[str], environment: Mapping[str, str]) -> ClientTrial:
-    """Run it to its end, or for as long as it may; nothing that it started outlives that."""
+async def _run_client(line: Sequence[str], environment: Mapping[str, str]) -> ClientTrial:
+    """Run a client to its end or until its timeout, and kill its process group then."""
     process = await asyncio.create_subprocess_exec(
         *line,
         env=dict(environment),
@@ -220,10 +226,10 @@ async def _tried(line: Sequence[str], environment: Mapping[str, str]) -> ClientT
         start_new_session=True,
     )
     try:
-        async with asyncio.timeout(TRY_FOR):
+        async with asyncio.timeout(PROBE_TIMEOUT):
             out, error = await process.communicate()
     except TimeoutError:
-        return ClientTrial(status=-signal.SIGKILL, error=f"gave no answer within {TRY_FOR:.0f} s")
+        return ClientTrial(status=-signal.SIGKILL, error=f"gave no answer within {PROBE_TIMEOUT:.0f} s")
     finally:
         if process.returncode is None:
             os.killpg(process.pid, signal.SIGKILL)
@@ -233,13 +239,13 @@ async def _tried(line: Sequence[str], environment: Mapping[str, str]) -> ClientT
     )
 
 
-def _version(out: str) -> str | None:
+def _printed_version(out: str) -> str | None:
     first = out.partition("\n")[0].strip()
     return first if re.fullmatch(r"\d+(\.\w+)+\S*", first) else None
 
 
-def _said(tried: ClientTrial, refused: str | None) -> str | None:
-    if refused:
-        return f"the worker answered: {refused}"
-    lines = [line.strip() for line in tried.error.splitlines() if line.strip()]
+def _failure_message(trial: ClientTrial, refusal: str | None) -> str | None:
+    if refusal:
+        return f"the worker answered: {refusal}"
+    lines = [line.strip() for line in trial.error.splitlines() if line.strip()]
     return lines[-1][:200] if lines else None

@@ -1,4 +1,4 @@
-"""Plot distinct answers against load, as an SVG without any library."""
+"""Plot distinct answers against load as an SVG, without a library."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -8,40 +8,40 @@ from proxy.inference.tally import Tally
 
 WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 720, 420, 64, 48, 24, 56
 DIGIT, GAP = 7, 8
-"""How wide a digit of the labels is, and how far apart two labels are at least."""
+"""The width of a digit in a label, and the least distance between two labels."""
 
 COLOURS: Final = ("#0b6e4f", "#c8553d")
 
 
-def plot(title: str, tallies: Sequence[Tally]) -> str:
-    """One line for each server: how many distinct answers were seen up to each load, of the subject that had most."""
-    lines = {found.url: _line(found) for found in tallies}
+def draw_plot(title: str, tallies: Sequence[Tally]) -> str:
+    """Draw a line for each server: the distinct answers up to each load, of the subject with the most."""
+    lines = {found.url: _distinct_by_load(found) for found in tallies}
     loads = sorted({load for line in lines.values() for load in line})
     highest = max((count for line in lines.values() for count in line.values()), default=1)
-    drawn = [_grid(loads, highest)]
+    parts = [_grid_svg(loads, highest)]
     for at, (name, line) in enumerate(lines.items()):
-        drawn.append(_drawn(name, line, loads, highest, at))
+        parts.append(_series_svg(name, line, loads, highest, at))
     heading = f'<text x="{LEFT}" y="24" font-size="16">{escape(title)}</text>'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif"'
-        f' font-size="12"><rect width="100%" height="100%" fill="#fff"/>{heading}{"".join(drawn)}</svg>\n'
+        f' font-size="12"><rect width="100%" height="100%" fill="#fff"/>{heading}{"".join(parts)}</svg>\n'
     )
 
 
-def _line(found: Tally) -> Mapping[int, int]:
+def _distinct_by_load(found: Tally) -> Mapping[int, int]:
     worst = max(found.subjects, key=lambda subject: subject.distinct, default=None)
     return worst.by_load if worst else {}
 
 
 def labelled_loads(loads: Sequence[int]) -> list[int]:
-    """The loads whose numbers fit under the axis side by side: the last one, and as many before it at equal distances."""
+    """Return the loads whose labels fit under the axis: the last one, and others before it at equal distances."""
     widest = max((len(str(load)) for load in loads), default=1) * DIGIT + GAP
     every = max(1, -(-len(loads) * widest // (WIDTH - LEFT - RIGHT)))
     return list(loads[::-1][::every][::-1])
 
 
 def _x(load: int, loads: Sequence[int]) -> float:
-    """Loads are spread evenly: they double more often than not."""
+    """Return the position of a load. Loads are spread evenly, because most double the one before."""
     return LEFT + (WIDTH - LEFT - RIGHT) * (loads.index(load) + 0.5) / len(loads)
 
 
@@ -49,9 +49,9 @@ def _y(count: int, highest: int) -> float:
     return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * count / (highest + 1)
 
 
-def _grid(loads: Sequence[int], highest: int) -> str:
+def _grid_svg(loads: Sequence[int], highest: int) -> str:
     step = max(1, (highest + 1) // 5)
-    # One that lies closer than half a step to the highest, or to 1, would be printed over it.
+    # A mark closer than half a step to the highest mark, or to 1, would overlap it.
     between = (mark for mark in range(0, highest, step) if step == 1 or (mark != 1 and highest - mark > step // 2))
     marks = sorted({1, highest, *between})
     rows = [
@@ -64,14 +64,14 @@ def _grid(loads: Sequence[int], highest: int) -> str:
         for load in labelled_loads(loads)
     ]
     middle = (LEFT + WIDTH - RIGHT) / 2
-    words = [
+    titles = [
         f'<text x="{middle}" y="{HEIGHT - 14}" text-anchor="middle">requests at once</text>',
         f'<text transform="translate(18 {HEIGHT / 2}) rotate(-90)" text-anchor="middle">distinct answers so far</text>',
     ]
-    return "".join(rows + columns + words)
+    return "".join(rows + columns + titles)
 
 
-def _drawn(name: str, line: Mapping[int, int], loads: Sequence[int], highest: int, at: int) -> str:
+def _series_svg(name: str, line: Mapping[int, int], loads: Sequence[int], highest: int, at: int) -> str:
     colour = COLOURS[at % len(COLOURS)]
     points = [(_x(load, loads), _y(count, highest)) for load, count in line.items()]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)

@@ -1,24 +1,24 @@
-"""The lane: a wire engine for what nearly all agents send, at a small part of mitmproxy's cost.
+"""The lane: a fast wire engine for the protocols that nearly all agents use.
 
-HTTP/1.1 by CONNECT and TLS, as a plain proxy and in front of one origin; HTTP/2 in tunnels. Everything else is handed to the
-mitmproxy engine in the same process, before a byte is forwarded, with the bytes that were read so far.
+It serves HTTP/1.1 in CONNECT tunnels, as a plain proxy and as a reverse proxy, and HTTP/2 in tunnels. It hands every other
+connection to the mitmproxy engine in the same process, before a byte is forwarded, together with the bytes read so far.
 
-lane                what all connections of a lane share
-connection_base     one client's connection, of any protocol
-client              one client's connection of HTTP/1.1
-tunnel_handshake    the first bytes in a tunnel
-admission           whether the lane can serve a request
-exchange            one request, relayed or answered
+lane                the engine: what all connections share
+connection_base     the base of client connections of any protocol
+client              one client's HTTP/1.1 connection
+tunnel_handshake    detect the protocol in a tunnel, and terminate TLS
+admission           decide whether the lane can serve a request
+exchange            the base of exchanges: one request, relayed or replayed
 relay               relay and record a request and its response
 replay_answer       answer a request from a recording
-upstream            connections to upstreams
-upstream_http1      requests and responses in HTTP/1.1
-receive_queue       read the input of HTTP/2 connections in turns
-framing             where a body ends
-heads               read the head of a message
-head_cache          heads that were read before on a connection
+upstream            connections to upstreams, and their reuse
+upstream_http1      send requests to upstreams in HTTP/1.1
+receive_queue       process the input of HTTP/2 connections in turns
+framing             find the end of an HTTP/1.1 body
+heads               parse the head of a message
+head_cache          recognise request heads that repeat on a connection
 tls                 TLS over an existing connection
-h2                  HTTP/2
+h2                  HTTP/2 on both sides
 """
 
 from collections.abc import Callable
@@ -31,10 +31,7 @@ from proxy.wire.recording_guard import RecorderInterface
 async def run(
     config: EngineConfig, recorder: RecorderInterface | None, answerer: Answerer | None, ready: Callable[[int], None]
 ) -> None:
-    """Serve as `config` says until its `stop` is set; `ready` gets the port once we listen.
-
-    Recording needs a recorder; replay and auto need an answerer. Requests in flight may end within the grace time.
-    """
+    """Run the engine (see `proxy.wire.engine.Engine`)."""
     from proxy.lane.lane import Lane
 
     await Lane(config, recorder, answerer).run(ready)

@@ -1,7 +1,7 @@
-"""Decide whether the lane can serve a request; resolve its target and run. The mitmproxy engine gets the others.
+"""Decide whether the lane can serve an HTTP/1.1 request, and resolve its target and run.
 
-Nothing here answers with a reason: where it returns None, the connection goes to mitmproxy with all its bytes, which
-either speaks what we do not, or says what is wrong with it.
+Where a function returns None, the connection is handed to the mitmproxy engine with all its bytes. That engine either
+supports the request or reports what is wrong with it.
 """
 
 import ipaddress
@@ -9,14 +9,15 @@ import re
 from typing import Final, NamedTuple
 
 from calls.model import Headers
-from calls.request_identifiers import RUN
+from calls.request_identifiers import RUN_ID
 from proxy.capture.connections.destination import CapturedDestination
 from proxy.capture.connections.first_bytes import host_name
-from proxy.lane.heads import Fields, RequestHead, framing, without
-from proxy.lane.upstream import Way
-from proxy.recording.run_identity import OWN_SOURCES, Credentials, Identity, credentials, identify, names_a_run
+from proxy.lane.heads import Fields, RequestHead, body_framing, without_fields
+from proxy.lane.upstream import UpstreamAddress
+from proxy.recording.run_identity import OWN_SOURCES, Identity, identify, is_run_named, parse_credentials
+from proxy.wire.access import Credentials
 from proxy.wire.config import Origin
-from proxy.wire.engine_state import BegunTunnel, EngineState
+from proxy.wire.engine_state import EngineState, OpenedTunnel
 from proxy.wire.heads import HEAD_LINES
 
 _PORT: Final = re.compile(r":[0-9]{1,5}\Z")
@@ -28,169 +29,167 @@ _DROPPED: Final = frozenset({"proxy-authorization", "proxy-connection"})
 
 
 class LaneRequest(NamedTuple):
-    """A request that may go on."""
+    """A request that the lane serves."""
 
     target: Origin
-    """Who was asked. The record, the Host header and the rules speak of it."""
+    """The origin that the client requested. The record, the Host header and the rules use it."""
 
-    way: Way
-    """How that is reached."""
+    address: UpstreamAddress
+    """Where the target is reached."""
 
     method: str
     url: str
     identity: Identity
-    named: str | None
-    """The run, where the client named it to us."""
+    named_run: str | None
+    """The run, if the client named it to Playhead."""
 
-    chunked: bool
-    closes: bool
-    """Whether the client wants no more of the connection."""
+    is_chunked: bool
+    closes_connection: bool
+    """Whether the client closes the connection after this request."""
 
-    body_follows: bool
-    """Whether anything comes behind the head, if only the end of an empty body."""
+    has_body: bool
+    """Whether anything follows the head, even only the end mark of an empty body."""
 
-    expects: bool
-    """Whether the client waits for a 100 before it sends its body."""
+    expects_continue: bool
+    """Whether the client waits for a 100 response before it sends the body."""
 
-    bound: bool
-    """Whether its authentication is that of a connection, which nobody else may use then."""
+    is_connection_bound: bool
+    """Whether it authenticates the connection (NTLM, Negotiate), which then must not be shared."""
 
     captured: CapturedDestination | None
-    """Where its connection went, where it was captured."""
+    """The original destination, if the connection was captured."""
 
-    given: Credentials
-    """Run and token, as the client presented them."""
-
-    wire: Fields
-    """What an upstream of HTTP/2 gets."""
+    credentials: Credentials
+    h2_fields: Fields
+    """The fields for an HTTP/2 upstream."""
 
     headers: Headers
-    """Without our own."""
+    """Without Playhead's own headers."""
 
-    head: bytes
-    """What one of HTTP/1.1 gets."""
+    http1_head: bytes
+    """The head for an HTTP/1.1 upstream."""
 
     length: int
-    """Of the body, where it is not chunked."""
+    """The length of the body, if it is not chunked."""
 
 
 class TunnelTarget(NamedTuple):
-    """What a CONNECT has told, or what is known of a captured connection."""
+    """The destination and credentials of a CONNECT tunnel or a captured connection."""
 
     host: str
     port: int
-    given: Credentials
+    credentials: Credentials
     captured: CapturedDestination | None = None
-    """Where a captured connection went; `host` is then what it names in its handshake, if it names anything."""
+    """The original destination of a captured connection. `host` is then the server name of its handshake, if it has one."""
 
-    def begun(self, within: Origin | None = None, name: str | None = None) -> BegunTunnel:
-        """The same for the other engine: `within` is whom it is for, once that is known, by this `name` in its handshake."""
-        secure = within is not None and within.scheme == "https"
-        return BegunTunnel(
+    def opened_tunnel(self, origin: Origin | None = None, server_name: str | None = None) -> OpenedTunnel:
+        """Return the tunnel for the other engine. `origin` is what it serves, once known, and `server_name` is from TLS."""
+        secure = origin is not None and origin.scheme == "https"
+        return OpenedTunnel(
             host=self.host,
             port=self.port,
-            given=self.given,
-            opened=within is not None,
-            secure=secure,
-            name=name,
+            credentials=self.credentials,
+            is_http=origin is not None,
+            is_tls=secure,
+            server_name=server_name,
             captured=self.captured,
         )
 
 
-def connected(head: RequestHead, engine: EngineState) -> TunnelTarget | None:
-    """The tunnel that this CONNECT asks for."""
+def tunnel_target(head: RequestHead, engine: EngineState) -> TunnelTarget | None:
+    """Return the tunnel that a CONNECT requests, or None if the lane cannot serve it."""
     authority = _AUTHORITY.fullmatch(head.target)
-    frame = framing(head)
-    if authority is None or frame.length or frame.chunked or frame.odd or len(head.names) > HEAD_LINES:
+    frame = body_framing(head)
+    if authority is None or frame.length or frame.is_chunked or frame.is_unsupported or len(head.names) > HEAD_LINES:
         return None
-    given = credentials(_value(head, "proxy-authorization"))
-    if not _authorized(given, engine):
+    credentials = parse_credentials(_field_value(head, "proxy-authorization"))
+    if not _is_authorized(credentials, engine):
         return None
-    tunnel = TunnelTarget(authority[1].strip("[]").lower(), int(authority[2]), given)
+    tunnel = TunnelTarget(authority[1].strip("[]").lower(), int(authority[2]), credentials)
     target = Origin("https", tunnel.host, tunnel.port)
-    barred = engine.answerer is None and engine.refusal(target) is not None
-    return None if barred or engine.is_tunnelled(tunnel.host) else tunnel
+    is_refused = engine.answerer is None and engine.refusal(target) is not None
+    return None if is_refused or engine.is_tunnelled(tunnel.host) else tunnel
 
 
-def names_to_us(head: RequestHead, engine: EngineState) -> bool:
-    """Whether a request outside of a tunnel names a run to us."""
+def has_named_run(head: RequestHead, engine: EngineState) -> bool:
+    """Return whether a request outside of a tunnel names its run."""
     prefix = _PREFIX.match(head.target) if engine.reverse is not None else None
-    return prefix is not None or names_a_run(
+    return prefix is not None or is_run_named(
         zip(head.names, (value for _, value in head.fields), strict=True),
-        credentials(_value(head, "proxy-authorization")),
+        parse_credentials(_field_value(head, "proxy-authorization")),
     )
 
 
-def in_tunnel(tunnel: TunnelTarget, name: str | None, *, secure: bool) -> Origin:
-    """Whom requests in a tunnel are for: its host, or, where that is an address, the name of the TLS handshake."""
-    host = name if name and _is_address(tunnel.host) else tunnel.host
-    return Origin("https" if secure else "http", host.lower(), tunnel.port)
+def origin_in_tunnel(tunnel: TunnelTarget, server_name: str | None, *, is_tls: bool) -> Origin:
+    """Return the origin of requests in a tunnel: its host or, if that is an address, the server name of the TLS handshake."""
+    host = server_name if server_name and _is_address(tunnel.host) else tunnel.host
+    return Origin("https" if is_tls else "http", host.lower(), tunnel.port)
 
 
-def asked(
-    head: RequestHead, engine: EngineState, owner: str, tunnel: TunnelTarget | None, within: Origin | None
+def admitted_request(
+    head: RequestHead, engine: EngineState, owner: str, tunnel: TunnelTarget | None, origin: Origin | None
 ) -> LaneRequest | None:
-    """What a request asks for; `within` is whom its tunnel is for."""
-    frame, names = framing(head), head.names
-    if frame.odd or len(names) > HEAD_LINES or head.method == "CONNECT":
+    """Return the request to serve, or None if the lane cannot. `origin` is what its tunnel serves, if there is one."""
+    frame, names = body_framing(head), head.names
+    if frame.is_unsupported or len(names) > HEAD_LINES or head.method == "CONNECT":
         return None
     if names.count("host") != 1 or "upgrade" in names or "http2-settings" in names:
         return None
-    place = _tunnelled(head, tunnel, within) if tunnel and within else _placed(head, engine)
-    if place is None:
+    destination = _tunnel_destination(head, tunnel, origin) if tunnel and origin else _plain_destination(head, engine)
+    if destination is None:
         return None
-    if within is None:
-        head = _readdressed(head, place)
-    identity = identify(head.fields, place.given, owner, engine.config.is_only_run)
-    expects = _value(head, "expect").lower()
-    if identity.wrong or expects not in ("", "100-continue"):
+    if origin is None:
+        head = _rewritten_head(head, destination)
+    identity = identify(head.fields, destination.credentials, owner, engine.config.is_only_run)
+    expects = _field_value(head, "expect").lower()
+    if identity.problem or expects not in ("", "100-continue"):
         return None
     return LaneRequest(
-        place.target,
-        way_to(engine, place.target, tunnel),
+        destination.target,
+        upstream_address(engine, destination.target, tunnel),
         head.method,
-        f"{place.target}{place.path}",
-        identity._replace(headers=()),  # they are below
-        named_to_us(identity),
-        frame.chunked,
-        frame.closes,
-        frame.chunked or bool(frame.length),
+        f"{destination.target}{destination.path}",
+        identity._replace(headers=()),  # kept in `headers`
+        named_run(identity),
+        frame.is_chunked,
+        frame.closes_connection,
+        frame.is_chunked or bool(frame.length),
         bool(expects),
-        by_connection(_value(head, "authorization")),
+        is_connection_auth(_field_value(head, "authorization")),
         tunnel and tunnel.captured,
-        place.given,
+        destination.credentials,
         (),
         identity.headers,
-        head.raw if identity.headers is head.fields else _without_ours(head),
+        head.raw if identity.headers is head.fields else _head_without_own_fields(head),
         frame.length or 0,
     )
 
 
-def named_to_us(identity: Identity) -> str | None:
-    """The run, where the client named it to us."""
+def named_run(identity: Identity) -> str | None:
+    """Return the run if the client named it to Playhead."""
     return next((value for source, value in identity.evidence if source in OWN_SOURCES), None)
 
 
-def by_connection(scheme: str) -> bool:
-    """Whether who authenticates so does it once for a connection."""
+def is_connection_auth(scheme: str) -> bool:
+    """Return whether an authentication scheme authenticates the whole connection."""
     return scheme[:9].lower().startswith(("ntlm", "negotiate"))
 
 
-def way_to(engine: EngineState, target: Origin, tunnel: TunnelTarget | None) -> Way:
-    """How whom we contact for the target is reached."""
-    contact = engine.contact(target)
+def upstream_address(engine: EngineState, target: Origin, tunnel: TunnelTarget | None) -> UpstreamAddress:
+    """Return the address at which a target is reached."""
+    contact = engine.contacted_origin(target)
     if contact is target and tunnel is not None and (captured := tunnel.captured) is not None:
-        # Whom the certificate has to be of is what the handshake named, whatever Host says.
+        # The certificate must match the server name of the client's handshake, whatever Host says.
         name = tunnel.host if contact.scheme == "https" else None
-        return Way(captured.host, captured.port, name, captured.is_local)
+        return UpstreamAddress(captured.host, captured.port, name, captured.is_local)
     name = contact.host if contact.scheme == "https" else None
     if contact is target and tunnel is not None:
-        return Way(tunnel.host, tunnel.port, name)
-    return Way(contact.host, contact.port, name)
+        return UpstreamAddress(tunnel.host, tunnel.port, name)
+    return UpstreamAddress(contact.host, contact.port, name)
 
 
-def not_ours(head: RequestHead | None, engine: EngineState) -> str:
-    """Why a request is not the lane's, in a word for the counters."""
+def handover_reason(head: RequestHead | None, engine: EngineState) -> str:
+    """Return why the lane does not serve a request, in one word for the counters."""
     if head is None:
         return "malformed"
     if "upgrade" in head.names:
@@ -200,77 +199,81 @@ def not_ours(head: RequestHead | None, engine: EngineState) -> str:
     return "odd"
 
 
-class _Place(NamedTuple):
-    """Whom a request is for, and by whose leave."""
+class _Destination(NamedTuple):
+    """The target of a request, and its credentials."""
 
     target: Origin
     path: str
-    given: Credentials
+    credentials: Credentials
 
 
-def _tunnelled(head: RequestHead, tunnel: TunnelTarget, within: Origin) -> _Place | None:
+def _tunnel_destination(head: RequestHead, tunnel: TunnelTarget, origin: Origin) -> _Destination | None:
     if tunnel.captured is not None:
-        within = named_by(_value(head, "host"), within)
-    there = names(_value(head, "host"), within) and head.target.startswith("/")
-    return _Place(within, head.target, tunnel.given) if there else None
+        origin = host_origin(_field_value(head, "host"), origin)
+    is_for_target = is_same_host(_field_value(head, "host"), origin) and head.target.startswith("/")
+    return _Destination(origin, head.target, tunnel.credentials) if is_for_target else None
 
 
-def named_by(host: str, within: Origin) -> Origin:
-    """Whom a request over a captured connection is for: the client chose the connection without us, and Host is its word."""
+def host_origin(host: str, origin: Origin) -> Origin:
+    """Return the origin that a request on a captured connection names in Host."""
     name = host_name(host)
-    return within if name is None or name == within.host else Origin(within.scheme, name, within.port)
+    return origin if name is None or name == origin.host else Origin(origin.scheme, name, origin.port)
 
 
-def names(host: str, within: Origin) -> bool:
-    """Whether a request in a tunnel may name this host."""
-    # Not the port: Node writes `:80` into requests over connections that it did not make itself.
-    return host == within.authority or _PORT.sub("", host).strip("[]").lower().rstrip(".") == within.host.rstrip(".")
+def is_same_host(host: str, origin: Origin) -> bool:
+    """Return whether a Host value means the origin of the tunnel."""
+    # Ignore the port: Node writes `:80` into requests over connections that it did not open itself.
+    return host == origin.authority or _PORT.sub("", host).strip("[]").lower().rstrip(".") == origin.host.rstrip(".")
 
 
-def _placed(head: RequestHead, engine: EngineState) -> _Place | None:
-    """Outside of a tunnel: by the path's prefix in front of one origin, else by the absolute form."""
-    given = credentials(_value(head, "proxy-authorization"))
+def _plain_destination(head: RequestHead, engine: EngineState) -> _Destination | None:
+    """Return the target of a request outside of a tunnel: the reverse proxy's origin, else the absolute URL's."""
+    credentials = parse_credentials(_field_value(head, "proxy-authorization"))
     if engine.reverse is None:
         found = _ABSOLUTE.fullmatch(head.target)
-        if found is None or not _authorized(given, engine):
+        if found is None or not _is_authorized(credentials, engine):
             return None
         path = found[3] if found[3].startswith("/") else "/" + found[3]
-        return _Place(Origin("http", found[1].lower(), int(found[2] or 80)), path, given)
+        return _Destination(Origin("http", found[1].lower(), int(found[2] or 80)), path, credentials)
     path = head.target
     if prefix := _PREFIX.match(path):
-        given = prefix[1], prefix[2] or ""
+        credentials = prefix[1], prefix[2] or ""
         path = path[prefix.end() :]
         path = path if path.startswith("/") else "/" + path
-    if not path.startswith("/") or not _authorized(given, engine):
+    if not path.startswith("/") or not _is_authorized(credentials, engine):
         return None
-    return _Place(engine.reverse, path, given)
+    return _Destination(engine.reverse, path, credentials)
 
 
-def _readdressed(head: RequestHead, place: _Place) -> RequestHead:
-    """The head as its upstream wants it: the path alone, and in Host whom it is for."""
+def _rewritten_head(head: RequestHead, destination: _Destination) -> RequestHead:
+    """Return the head with the path alone as its target, and the target's authority in Host."""
     lines = head.raw.split(b"\r\n")
-    lines[0] = f"{head.method} {place.path} HTTP/1.1".encode("latin-1")
-    at, authority, fields = head.names.index("host"), place.target.authority, head.fields
+    lines[0] = f"{head.method} {destination.path} HTTP/1.1".encode("latin-1")
+    at, authority, fields = head.names.index("host"), destination.target.authority, head.fields
     if fields[at][1] != authority:
         fields = (*fields[:at], ("Host", authority), *fields[at + 1 :])
         lines[at + 1] = b"Host: " + authority.encode()
-    return RequestHead(b"\r\n".join(lines), head.method, place.path, fields, head.known)
+    return RequestHead(b"\r\n".join(lines), head.method, destination.path, fields, head.field_names)
 
 
-def _without_ours(head: RequestHead) -> bytes:
+def _head_without_own_fields(head: RequestHead) -> bytes:
     ours = {name for name in head.names if name.startswith("x-playhead-")} | _DROPPED
-    return without(head.raw, head.names, frozenset(ours))
+    return without_fields(head.raw, head.names, frozenset(ours))
 
 
-def _value(head: RequestHead, name: str) -> str:
+def _field_value(head: RequestHead, name: str) -> str:
     return head.fields[head.names.index(name)][1] if name in head.names else ""
 
 
-def _authorized(given: Credentials, engine: EngineState) -> bool:
+def _is_authorized(credentials: Credentials, engine: EngineState) -> bool:
     access = engine.config.access
-    if not access.admits(given):
+    if not access.is_admitted(credentials):
         return False
-    return not given or not given[0] or (RUN.fullmatch(given[0]) is not None and access.may_write(given[0], given))
+    return (
+        not credentials
+        or not credentials[0]
+        or (RUN_ID.fullmatch(credentials[0]) is not None and access.can_write(credentials[0], credentials))
+    )
 
 
 def _is_address(host: str) -> bool:

@@ -1,7 +1,7 @@
-"""One client's connection of HTTP/1.1, directly or in a tunnel: one request after the other.
+"""One client's HTTP/1.1 connection, direct or in a tunnel: one request after the other.
 
-Whether a request is for the lane is decided when its head is there, before anything of it goes on. What is not, takes
-the whole connection with it, and the bytes that were read so far.
+When the head of a request is complete, before any of it is forwarded, the connection decides whether the lane can serve
+it. If not, it hands itself to the mitmproxy engine, with the bytes read so far.
 """
 
 import asyncio
@@ -11,81 +11,82 @@ from collections.abc import Callable, Sequence
 from typing import Final, cast
 
 from calls.model import Headers, Outcome
-from proxy.lane.admission import TunnelTarget, asked, connected, names_to_us, not_ours
-from proxy.lane.connection_base import LINGER, SWALLOWED, ClientConnection, LaneContext
+from proxy.lane.admission import TunnelTarget, admitted_request, handover_reason, has_named_run, tunnel_target
+from proxy.lane.connection_base import DISCARD_BYTES, LINGER, ClientConnection, LaneContext
 from proxy.lane.exchange import DownstreamHead, LaneExchange
 from proxy.lane.framing import Body, ChunkedBody, MalformedBody, SizedBody
 from proxy.lane.head_cache import HeadCache
-from proxy.lane.heads import END, RequestHead, http1_head, request_head
+from proxy.lane.heads import RequestHead, http1_response_head, request_head
 from proxy.lane.replay_answer import exchange_for
 from proxy.lane.tls import Tls
 from proxy.lane.upstream import HIGH
 from proxy.lane.upstream_http1 import ClientPool
-from proxy.wire.config import Origin, acknowledge
-from proxy.wire.heads import HEAD_BYTES, raw_fault
+from proxy.wire.config import Origin, acknowledge_now
+from proxy.wire.heads import HEAD_BYTES, http1_head_fault
+from proxy.wire.http1_heads import HEAD_END
 from proxy.wire.problem import Problem
 
-AHEAD: Final = 64 << 10
-"""How much a client may send ahead of its answer before we stop reading."""
+AHEAD_BYTES: Final = 64 << 10
+"""Maximum bytes that a client may send ahead of its response before reading stops."""
 
-_AGREED: Final = b"HTTP/1.1 200 Connection established\r\n\r\n"
+_CONNECT_OK: Final = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
 
 class Http1Connection(ClientConnection, asyncio.Protocol):
-    """One client."""
+    """One client's HTTP/1.1 connection."""
 
     version = "HTTP/1.1"
-    code = 8
-    """CANCEL, which is what its leaving means to an upstream of HTTP/2."""
+    cancel_code = 8
+    """The HTTP/2 error code CANCEL, for the upstream stream of a client that leaves."""
 
     def __init__(
         self,
         lane: LaneContext,
         owner: str = "",
         tunnel: TunnelTarget | None = None,
-        within: Origin | None = None,
-        name: str | None = None,
+        origin: Origin | None = None,
+        server_name: str | None = None,
     ) -> None:
         super().__init__(lane, owner)
         self.exchange: LaneExchange | None = None
-        self.full = False
+        self.is_full = False
         self._tunnel = tunnel
-        self._within = within
-        self._name = name
-        """What the client called the host in its handshake."""
+        self._origin = origin
+        self._server_name = server_name
+        """The server name in the client's TLS handshake."""
 
-        self._lender: ClientPool
+        self._pool: ClientPool
         self._transport: asyncio.Transport | Tls
         self._buffer = b""
         self._body: Body | None = None
-        """Of the request that is coming."""
+        """The body that is being received."""
 
-        self._heading = False
-        """Whether a part of a head is there."""
+        self._has_partial_head = False
+        """Whether an incomplete head is buffered."""
 
-        self._owner_found = False
-        """Whether the process behind the connection was looked for."""
+        self._is_owner_sought = False
+        """Whether the process that owns the connection has been looked up."""
 
-        self._carried = False
-        """Whether there was a request for the lane."""
+        self._is_counted = False
+        """Whether the connection has been counted, which happens at its first request."""
 
-        self._repeated = HeadCache()
-        self._feeding = False
-        self._held = False
-        self._ahead = False
-        self._swallowed: int | None = None
-        self._leaving = False
-        """Whether it may ask nothing more."""
+        self._head_cache = HeadCache()
+        self._is_feeding = False
+        self._is_paused = False
+        self._is_ahead = False
+        self._discarded: int | None = None
+        self._is_leaving = False
+        """Whether the connection takes no further requests."""
 
-        self._gone = False
+        self._is_gone = False
 
-    # What asyncio tells
+    # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's are no asyncio.Transport by inheritance.
+        # uvloop's transports do not inherit from asyncio.Transport.
         transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(HIGH)
-        self.owner = self.engine.owners.accepted(transport.get_extra_info("peername"))
+        self.owner = self.engine.owners.reset_owner(transport.get_extra_info("peername"))
         connection = transport.get_extra_info("socket")
         if connection is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -93,12 +94,12 @@ class Http1Connection(ClientConnection, asyncio.Protocol):
         if self.engine.proxy is not None:
             self._hand_over(b"", "upstream_proxy")
 
-    def begin(self, transport: asyncio.Transport, data: bytes, lender: ClientPool) -> None:
-        """Take over a connection, from which this was read already."""
+    def begin(self, transport: asyncio.Transport, data: bytes, pool: ClientPool) -> None:
+        """Take over a transport, from which `data` was already read."""
         self._transport = transport
-        self._lender = lender
+        self._pool = pool
         transport.set_protocol(self)
-        self.lane.arrived(self)
+        self.lane.add_client(self)
         if data:
             self.data_received(data)
 
@@ -106,62 +107,63 @@ class Http1Connection(ClientConnection, asyncio.Protocol):
         if self._buffer:
             data, self._buffer = self._buffer + data, b""
         try:
-            if self._gone:
+            if self._is_gone:
                 return
-            if self._swallowed is not None:
-                self._swallow(data)
+            if self._discarded is not None:
+                self._discard(data)
             else:
                 self._feed(data)
-        except Exception as fault:  # noqa: BLE001 - the guard: asyncio would log this and leave the exchange open
-            self.failed(fault)
+        except Exception as fault:  # noqa: BLE001 - asyncio would only log the error, and leave the exchange open
+            self.handle_fault(fault)
 
     def eof_received(self) -> bool | None:
-        self._left()
+        self._handle_departure()
         return None
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's
-        self._left()
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        self._handle_departure()
 
     def pause_writing(self) -> None:
-        self.full = True
+        self.is_full = True
         if self.exchange is not None:
-            self.exchange.room(full=True)
+            self.exchange.set_client_full(is_full=True)
 
     def resume_writing(self) -> None:
-        self.full = False
+        self.is_full = False
         if self.exchange is not None:
-            self.exchange.room(full=False)
+            self.exchange.set_client_full(is_full=False)
 
-    def _left(self) -> None:
-        if self._gone:
+    def _handle_departure(self) -> None:
+        if self._is_gone:
             return
         self._abandon("client_closed", "the client left before the exchange was over")
-        self._depart()
+        self._leave_lane()
 
-    def _depart(self) -> None:
-        self._gone = True
+    def _leave_lane(self) -> None:
+        """End the lane's part: the client has left, or another object takes over its connection."""
+        self._is_gone = True
         self._buffer = b""
-        self._lender.close()
-        self.lane.departed(self)
+        self._pool.close()
+        self.lane.remove_client(self)
 
     # Reading
 
     def _feed(self, data: bytes) -> None:
-        """Requests, as many as there are."""
-        self._feeding = True
+        """Process the requests in the data."""
+        self._is_feeding = True
         try:
-            while data and not (self._gone or self._swallowed is not None):
+            while data and not (self._is_gone or self._discarded is not None):
                 exchange = self.exchange
                 if exchange is None:
-                    if self._leaving:
+                    if self._is_leaving:
                         return
-                    rest = self._head(data)
+                    rest = self._feed_head(data)
                     if rest is None:
                         self._read_ahead(ahead=False)
                         return
                     data = rest
-                elif exchange.accepts:
-                    data = self._more(exchange, data)
+                elif exchange.is_accepting:
+                    data = self._feed_body(exchange, data)
                 else:
                     break
         except MalformedBody:
@@ -169,72 +171,72 @@ class Http1Connection(ClientConnection, asyncio.Protocol):
             self._transport.abort()
             return
         finally:
-            self._feeding = False
+            self._is_feeding = False
         self._buffer = data
-        if data or self._ahead:
-            self._read_ahead(len(data) > AHEAD)
-        if self.exchange is not None and self.exchange.accepts:
-            acknowledge(self._transport)
+        if data or self._is_ahead:
+            self._read_ahead(len(data) > AHEAD_BYTES)
+        if self.exchange is not None and self.exchange.is_accepting:
+            acknowledge_now(self._transport)
 
-    def _head(self, data: bytes) -> bytes | None:
-        """Begin with a request; return what is behind its head, None where there is nothing more to do with this."""
+    def _feed_head(self, data: bytes) -> bytes | None:
+        """Start the next request. Return what follows its head, or None if the data has been taken care of."""
         if data[0] in b"\r\n":
-            # RFC 9112 2.2: empty lines before a request line are to be ignored.
+            # RFC 9112 2.2: ignore empty lines before a request line.
             data = data.lstrip(b"\r\n")
             if not data:
                 return b""
-        end = data.find(END)
+        end = data.find(HEAD_END)
         if end < 0:
             self._buffer = data
-            if not self._heading:
-                self._heading, self.since = True, time.monotonic()
-            if raw_fault(data):
+            if not self._has_partial_head:
+                self._has_partial_head, self.since = True, time.monotonic()
+            if http1_head_fault(data):
                 self._hand_over(data, "malformed")
             return None
         if end > HEAD_BYTES:
-            # It has come at once, and so was not looked at while it grew.
+            # It arrived at once, so it was not checked while it grew.
             self._hand_over(data, "malformed")
             return None
         raw, rest = data[: end + 4], data[end + 4 :]
-        request = self._repeated.find(raw)
+        request = self._head_cache.find(raw)
         if request is None:
             head = request_head(raw)
             if head is not None and self._needs_owner(head):
                 self._buffer = data
-                self.later(self._find_owner())
+                self.start_task(self._find_owner())
                 return None
             if head is not None and head.method == "CONNECT" and self._tunnel is None and self.engine.reverse is None:
-                tunnel = connected(head, self.engine)
+                tunnel = tunnel_target(head, self.engine)
                 if tunnel is not None:
-                    self._transport.write(_AGREED)
+                    self._transport.write(_CONNECT_OK)
                     self._read_ahead(ahead=False)
-                    self.lane.enter(self._transport, self.owner, tunnel, rest)
-                    self._depart()
+                    self.lane.enter_tunnel(self._transport, self.owner, tunnel, rest)
+                    self._leave_lane()
                     return None
             if head is not None:
-                request = asked(head, self.engine, self.owner, self._tunnel, self._within)
+                request = admitted_request(head, self.engine, self.owner, self._tunnel, self._origin)
             if request is None:
-                self._hand_over(data, not_ours(head, self.engine))
+                self._hand_over(data, handover_reason(head, self.engine))
                 return None
-            if not self._carried:
-                self._carried = True
+            if not self._is_counted:
+                self._is_counted = True
                 self.engine.config.counts["connections/lane_http1"] += 1
-            self._repeated.remember(raw, request)
-        if not self.engine.config.access.may_write(request.identity.run, request.given):
-            # Also where the same head came before: the run may have been claimed since.
+            self._head_cache.remember(raw, request)
+        if not self.engine.config.access.can_write(request.identity.run, request.credentials):
+            # Check cached heads too: the run may have been claimed since.
             self._hand_over(data, "refused")
             return None
-        self._heading = False
+        self._has_partial_head = False
         self._body = None
-        self.exchange = exchange = exchange_for(self, request, self.owner, self._lender)
+        self.exchange = exchange = exchange_for(self, request, self.owner, self._pool)
         exchange.start()
         return rest
 
     def _needs_owner(self, head: RequestHead) -> bool:
-        """Whether the process behind the connection has to be searched for before this request begins."""
-        if self._tunnel is not None or self._owner_found or names_to_us(head, self.engine):
+        """Return whether the process that owns the connection must be looked up before this request starts."""
+        if self._tunnel is not None or self._is_owner_sought or has_named_run(head, self.engine):
             return False
-        self._owner_found = True
+        self._is_owner_sought = True
         peer, here = (self._transport.get_extra_info(name) for name in ("peername", "sockname"))
         if not self.engine.owners.can_find(peer, here):
             return False
@@ -245,127 +247,129 @@ class Http1Connection(ClientConnection, asyncio.Protocol):
         return False
 
     async def _find_owner(self) -> None:
-        self.hold(full=True)
+        self.set_paused(is_paused=True)
         peer, here = (self._transport.get_extra_info(name) for name in ("peername", "sockname"))
         self.owner = await self.engine.owners.find(peer, here)
-        if not (self._gone or self._transport.is_closing()):
-            self.hold(full=False)
+        if not (self._is_gone or self._transport.is_closing()):
+            self.set_paused(is_paused=False)
             self.data_received(b"")
 
-    def _more(self, exchange: LaneExchange, data: bytes) -> bytes:
-        """More of a request; return what does not belong to it. Raises Malformed."""
+    def _feed_body(self, exchange: LaneExchange, data: bytes) -> bytes:
+        """Feed more of a request body. Return the bytes that follow it. Raises MalformedBody."""
         body = self._body
         if body is None:
-            chunked, length = exchange.asked.chunked, exchange.asked.length
+            chunked, length = exchange.request.is_chunked, exchange.request.length
             if not chunked and len(data) >= length:
                 exchange.take_whole(data[:length])
                 return data[length:]
             self._body = body = ChunkedBody() if chunked else SizedBody(length)
-        cut = body.feed(data)
-        exchange.take(cut.go, cut.pieces)
-        if cut.end is not None and exchange.accepts:
-            exchange.take_end(cut.end, body.trailers)
-        return cut.rest
+        part = body.feed(data)
+        exchange.take_data(part.forwardable, part.pieces)
+        if part.end is not None and exchange.is_accepting:
+            exchange.take_end(part.end, body.trailers)
+        return part.rest
 
-    def _hand_over(self, data: bytes, why: str) -> None:
-        """Let the other engine have the connection, from these bytes on."""
-        begun = self._tunnel and self._tunnel.begun(self._within, self._name)
-        self._depart()
-        self.hand_over(self._transport, data, begun, why)
+    def _hand_over(self, data: bytes, reason: str) -> None:
+        """Hand the connection to the mitmproxy engine, starting with this data."""
+        tunnel = self._tunnel and self._tunnel.opened_tunnel(self._origin, self._server_name)
+        self._leave_lane()
+        self.hand_over(self._transport, data, tunnel, reason)
 
-    # What its exchange wants
+    # Downstream, for the exchange
 
-    def head(self, status: int, reason: str, headers: Headers, *, old: bool = False) -> DownstreamHead:
-        return DownstreamHead(status, reason, self.version, headers, http1_head(status, reason, headers, old=old))
+    def make_head(self, status: int, reason: str, headers: Headers, *, is_http10: bool = False) -> DownstreamHead:
+        return DownstreamHead(
+            status, reason, self.version, headers, http1_response_head(status, reason, headers, is_http10=is_http10)
+        )
 
-    def announce(self, told: DownstreamHead) -> None:
-        self.send(told, b"")
+    def send_interim(self, head: DownstreamHead) -> None:
+        self.send(head, b"")
 
-    def send(self, told: DownstreamHead | None, data: bytes, *, last: bool = False, trailers: Headers = ()) -> None:  # noqa: ARG002 - the bytes say both
-        if told is not None:
-            data = told.raw + data
-        if data and not self._gone:
+    def send(self, head: DownstreamHead | None, data: bytes, *, is_last: bool = False, trailers: Headers = ()) -> None:  # noqa: ARG002 - part of the bytes
+        if head is not None:
+            data = head.raw + data
+        if data and not self._is_gone:
             self._transport.write(data)
 
-    def send_all(
-        self, told: DownstreamHead | None, pieces: Sequence[bytes], *, last: bool = False, trailers: Headers = ()
+    def send_pieces(
+        self, head: DownstreamHead | None, pieces: Sequence[bytes], *, is_last: bool = False, trailers: Headers = ()
     ) -> None:
-        self.send(told, b"".join(pieces), last=last, trailers=trailers)
+        self.send(head, b"".join(pieces), is_last=is_last, trailers=trailers)
 
-    def hold(self, *, full: bool) -> None:
-        if full != self._held:
-            self._held = full
+    def set_paused(self, *, is_paused: bool) -> None:
+        if is_paused != self._is_paused:
+            self._is_paused = is_paused
             self._regulate()
 
-    def over(self, *, closes: bool, lingers: bool) -> None:
+    def finish_exchange(self, *, closes: bool, lingers: bool) -> None:
         self.exchange = None
-        self._heading = False
+        self._has_partial_head = False
         self.since = time.monotonic()
         if lingers:
-            self._swallowed = 0
+            self._discarded = 0
             self._read_ahead(ahead=False)
-        elif closes or self._leaving:
-            self._leaving = True
+        elif closes or self._is_leaving:
+            self._is_leaving = True
             self._transport.close()
-        elif self._buffer and not self._feeding:
-            # Not from here: a client that sends a thousand requests at once would have them nested.
+        elif self._buffer and not self._is_feeding:
+            # Not from here: a thousand pipelined requests would recurse a thousand times.
             asyncio.get_running_loop().call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        if self._buffer and not self._feeding:
+        if self._buffer and not self._is_feeding:
             self.data_received(b"")
 
-    def cut(self, code: int) -> None:  # noqa: ARG002 - HTTP/1.1 has no words for it
+    def cut(self, code: int) -> None:  # noqa: ARG002 - HTTP/1.1 has no error codes
         self.exchange = None
-        self._leaving = True
+        self._is_leaving = True
         if isinstance(self._transport, Tls):
             self._transport.cut()
         else:
             self._transport.close()
 
-    def soon[*T](self, work: Callable[[*T], None], *what: *T) -> None:
-        self.lane.soon(self, work, *what)
+    def call_soon[*T](self, work: Callable[[*T], None], *what: *T) -> None:
+        self.lane.call_soon(self, work, *what)
 
-    def _swallow(self, data: bytes) -> None:
-        assert self._swallowed is not None
-        self._swallowed += len(data)
-        if self._swallowed > SWALLOWED:
+    def _discard(self, data: bytes) -> None:
+        assert self._discarded is not None
+        self._discarded += len(data)
+        if self._discarded > DISCARD_BYTES:
             self._transport.abort()
 
     def _read_ahead(self, ahead: bool) -> None:
-        if ahead != self._ahead:
-            self._ahead = ahead
+        if ahead != self._is_ahead:
+            self._is_ahead = ahead
             self._regulate()
 
     def _regulate(self) -> None:
-        if self._gone or self._transport.is_closing():
+        if self._is_gone or self._transport.is_closing():
             return
-        if self._held or self._ahead:
+        if self._is_paused or self._is_ahead:
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
 
-    # What the worker wants
+    # For the lane
 
-    def overdue(self, now: float) -> None:
+    def check_timeouts(self, now: float) -> None:
         limits = self.engine.config.limits
         waited = now - self.since
         if self.exchange is not None:
-            self.exchange.overdue(now)
-        elif self._swallowed is not None:
+            self.exchange.check_timeouts(now)
+        elif self._discarded is not None:
             if waited > LINGER:
                 self._transport.abort()
-        elif self._heading:
+        elif self._has_partial_head:
             if waited > limits.head:
-                detail = f"the head of the request was not whole within {limits.head:g} s; it went nowhere"
+                detail = f"the request's head was not complete within {limits.head:g} s; the request was not forwarded"
                 self.engine.config.counts["errors/head_timed_out"] += 1
-                self._transport.write(Problem(408, "head_timed_out", detail).http1())
-                self._swallowed, self.since = 0, now
+                self._transport.write(Problem(408, "head_timed_out", detail).http1_response())
+                self._discarded, self.since = 0, now
         elif waited > limits.idle:
             self.close(self._transport)
 
     def leave(self) -> None:
-        self._leaving = True
+        self._is_leaving = True
         if self.exchange is None:
             self._transport.close()
 

@@ -1,4 +1,4 @@
-"""What all connections of clients have in common, whatever protocol they speak."""
+"""The base of client connections of any protocol, and the interface of the lane that they use."""
 
 import asyncio
 import logging
@@ -10,100 +10,100 @@ from calls.model import Outcome
 from proxy.lane.admission import TunnelTarget
 from proxy.lane.h2.routes import RouteTable
 from proxy.lane.receive_queue import ReceiveQueue
-from proxy.lane.tls import Leaves
+from proxy.lane.tls import LeafContexts
 from proxy.lane.upstream import Upstreams
-from proxy.wire.engine_state import BegunTunnel, EngineState
+from proxy.wire.engine_state import EngineState, OpenedTunnel
 
 logger = logging.getLogger(__name__)
 
-SWALLOWED: Final = 1 << 20
-"""How much of a refused request we read on: breaking off at once could cost the client our answer."""
+DISCARD_BYTES: Final = 1 << 20
+"""Bytes to keep reading of a refused request. If the connection were closed at once, the client might miss the response."""
 
 LINGER: Final = 2.0
-"""Seconds for which we do."""
+"""Seconds to keep reading the body of a refused request."""
 
 
 class LaneContext(Protocol):
-    """What a client's connection needs of the lane that accepted it."""
+    """The part of `Lane` that client connections use."""
 
     engine: EngineState
     upstreams: Upstreams
-    ways: RouteTable
-    leaves: Leaves
+    routes: RouteTable
+    leaf_contexts: LeafContexts
     receive_queue: ReceiveQueue
 
-    def arrived(self, client: "ClientConnection") -> None:
-        """Count a connection as open."""
+    def add_client(self, client: "ClientConnection") -> None:
+        """Add an open connection."""
 
-    def departed(self, client: "ClientConnection") -> None:
-        """Count it no longer."""
+    def remove_client(self, client: "ClientConnection") -> None:
+        """Remove a connection that has ended or was handed over."""
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run this as a task that ends with the lane."""
+        """Run this as a task that is cancelled when the lane stops."""
 
-    def soon[*T](self, client: "ClientConnection", work: Callable[[*T], None], *what: *T) -> None:
-        """Call this once all bytes that have arrived by now were read."""
+    def call_soon[*T](self, client: "ClientConnection", work: Callable[[*T], None], *what: *T) -> None:
+        """Call this after all bytes that have arrived by now were read."""
 
-    def at_last(self, work: Callable[[], None]) -> None:
-        """Call this after everything that `soon` was given."""
+    def call_last(self, work: Callable[[], None]) -> None:
+        """Call this after all calls scheduled with `call_soon`."""
 
-    def enter(self, transport: asyncio.Transport, owner: str, tunnel: TunnelTarget, data: bytes) -> None:
-        """Find out which protocol a tunnel carries, from the bytes that were read of it already."""
+    def enter_tunnel(self, transport: asyncio.Transport, owner: str, tunnel: TunnelTarget, data: bytes) -> None:
+        """Detect the protocol of a tunnel, from which `data` was already read."""
 
-    def hand_over(self, transport: asyncio.Transport, data: bytes, begun: BegunTunnel | None) -> None:
-        """Let mitmproxy go on with a connection, from these bytes on."""
+    def hand_over(self, transport: asyncio.Transport, data: bytes, tunnel: OpenedTunnel | None) -> None:
+        """Hand a connection to the mitmproxy engine, starting with this data."""
 
 
 class ClientConnection:
-    """One client."""
+    """One client's connection."""
 
     def __init__(self, lane: LaneContext, owner: str) -> None:
         self.lane = lane
         self.engine = lane.engine
         self.owner = owner
         self.since = time.monotonic()
-        """When we began to wait for what we wait for."""
+        """The start of the current wait, for the timeouts."""
 
-    def overdue(self, now: float) -> None:
-        """Look at the time."""
+    def check_timeouts(self, now: float) -> None:
+        """Close the connection or end its exchange if a time limit is exceeded."""
         raise NotImplementedError
 
     def leave(self) -> None:
-        """Take no more requests; close when what is under way has ended."""
+        """Take no more requests, and close once the requests in flight have ended."""
         raise NotImplementedError
 
     def give_up(self, outcome: Outcome, why: str) -> None:
-        """Close at once, and end with this what is under way."""
+        """Close at once, and end the exchanges in flight with this outcome."""
         raise NotImplementedError
 
     def stop(self) -> None:
-        """Close at once: the worker does."""
+        """Close at once because the worker stops."""
         self.give_up("refused", "the worker stopped before the exchange was over")
 
-    def failed(self, fault: BaseException) -> None:
-        """Something of ours has failed: end the connection rather than leave the client waiting."""
-        logger.error("a connection was given up: %s", type(fault).__name__, exc_info=fault)
-        self.give_up("refused", "the proxy failed while it passed this on")
+    def handle_fault(self, fault: BaseException) -> None:
+        """End the connection after an internal error, so that the client does not wait forever."""
+        logger.error("a connection was closed after an internal error: %s", type(fault).__name__, exc_info=fault)
+        self.give_up("refused", "the proxy failed while it forwarded this exchange")
 
     def close(self, transport: asyncio.Transport) -> None:
-        """Close, for it has waited for too long."""
-        # It may be closing already, for a client that does not read what was written last.
+        """Close after a timeout."""
+        # It may be closing already, with data left that the client does not read.
         if transport.is_closing():
             transport.abort()
         else:
             transport.close()
 
-    def later(self, work: Coroutine[Any, Any, None]) -> None:
-        """Have this done; a fault in it ends the connection."""
-        self.lane.spawn(self._guarded(work))
+    def start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run this as a task. An error in it ends the connection."""
+        self.lane.spawn(self._run_guarded(work))
 
-    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _run_guarded(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
-        except Exception as fault:  # noqa: BLE001 - the guard: nobody waits for this task, and the client would for ever
-            self.failed(fault)
+        except Exception as fault:  # noqa: BLE001 - nobody awaits this task, so the client would wait forever
+            self.handle_fault(fault)
 
-    def hand_over(self, transport: asyncio.Transport, data: bytes, begun: BegunTunnel | None, why: str) -> None:
-        """Let the other engine have the connection, from these bytes on."""
-        self.engine.config.counts[f"handed_over/{why}"] += 1
-        self.lane.hand_over(transport, data, begun)
+    def hand_over(self, transport: asyncio.Transport, data: bytes, tunnel: OpenedTunnel | None, reason: str) -> None:
+        """Hand the connection to the mitmproxy engine, starting with this data."""
+        self.engine.config.counts[f"handed_over/{reason}"] += 1
+        self.lane.hand_over(transport, data, tunnel)

@@ -1,4 +1,4 @@
-"""Handle one request: report it to the recorder, relay or answer it, and end it."""
+"""The base of exchanges: one request, which a subclass relays or replays, and its recording."""
 
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
@@ -11,267 +11,268 @@ from proxy.wire.engine_state import EngineState
 from proxy.wire.problem import Problem
 from proxy.wire.recording_guard import RecorderInterface, RecordingGuard, RecordingInterface
 
-MUCH: Final = 4 << 10
-"""Bytes in one piece, of which a fast sender sends one after the other."""
+PACED_BYTES: Final = 4 << 10
+"""Size of a piece from which on the sender may be asked to wait for the recorder."""
+TURN_BYTES: Final = 64 << 10
+"""Size of a piece after which other connections get their turn."""
 
-A_LOT: Final = 64 << 10
-
-BROKEN: Final = 2
-"""What a stream of HTTP/2 is told where a connection of HTTP/1.1 would be closed: INTERNAL_ERROR (RFC 9113 7)."""
+INTERNAL_ERROR: Final = 2
+"""The HTTP/2 error code (RFC 9113 7) for a stream where an HTTP/1.1 connection would be closed."""
 
 
-# Not frozen: one is made for each call, and to make a frozen one takes five times as long.
+# Not frozen: one is created for each call, and creating a frozen one takes five times as long.
 @dataclass(slots=True)
 class DownstreamHead:
-    """The head of a response. Nobody changes it."""
+    """The head of a response. Treat it as immutable."""
 
     status: int
     reason: str
     version: str
     fields: Headers
-    """As the record has them."""
+    """The fields as they are recorded."""
 
     raw: bytes = b""
-    """What a client of HTTP/1.1 gets."""
+    """The bytes for an HTTP/1.1 client."""
 
-    wire: Fields = ()
-    """What one of HTTP/2 gets."""
+    h2_fields: Fields = ()
+    """The fields for an HTTP/2 client."""
 
-    closes: bool = False
-    """Whether a client of HTTP/1.1 can ask nothing more over its connection."""
+    closes_connection: bool = False
+    """Whether an HTTP/1.1 connection closes after this response."""
 
-    def marked(self, name: str, value: str) -> "DownstreamHead":
-        """The same with one more field, of which the record knows nothing."""
+    def with_field(self, name: str, value: str) -> "DownstreamHead":
+        """Return a copy with one more field for the client, which is not recorded."""
         raw = self.raw and self.raw[:-2] + f"{name}: {value}\r\n\r\n".encode()
-        return replace(self, raw=raw, wire=[*self.wire, (name.lower().encode(), value.encode())])
+        return replace(self, raw=raw, h2_fields=[*self.h2_fields, (name.lower().encode(), value.encode())])
 
 
 class Downstream(Protocol):
-    """The client, as one exchange sees it: a connection of HTTP/1.1, or one stream of HTTP/2."""
+    """The client side of one exchange: an HTTP/1.1 connection or one HTTP/2 stream."""
 
     engine: EngineState
     version: str
     exchange: "LaneExchange | None"
-    """The one that it sees."""
+    """The current exchange."""
 
-    full: bool
-    """Whether the client takes no more for now."""
+    is_full: bool
+    """Whether the client's send buffer is full."""
 
-    code: int
-    """Why it has left, in HTTP/2's terms."""
+    cancel_code: int
+    """The HTTP/2 error code with which the client left."""
 
-    def head(self, status: int, reason: str, headers: Headers, *, old: bool = False) -> DownstreamHead:
-        """The head of a response of ours; `old`: in HTTP/1.0, where that can be told."""
+    def make_head(self, status: int, reason: str, headers: Headers, *, is_http10: bool = False) -> DownstreamHead:
+        """Return the head of a response by Playhead, in HTTP/1.0 with `is_http10` if the protocol allows it."""
 
-    def announce(self, told: DownstreamHead) -> None:
-        """Send the head of a response that only announces another."""
+    def send_interim(self, head: DownstreamHead) -> None:
+        """Send an interim response."""
 
-    def send(self, told: DownstreamHead | None, data: bytes, *, last: bool = False, trailers: Headers = ()) -> None:
-        """Send a piece of a response, with its head before it where that is still to be sent; `last`: it is whole then.
+    def send(self, head: DownstreamHead | None, data: bytes, *, is_last: bool = False, trailers: Headers = ()) -> None:
+        """Send a piece of a response, after its head if that is given. `is_last` completes the response.
 
-        In HTTP/1.1 the bytes are the wire's, with all their framing."""
+        In HTTP/1.1, data includes the framing.
+        """
 
-    def send_all(
-        self, told: DownstreamHead | None, pieces: Sequence[bytes], *, last: bool = False, trailers: Headers = ()
+    def send_pieces(
+        self, head: DownstreamHead | None, pieces: Sequence[bytes], *, is_last: bool = False, trailers: Headers = ()
     ) -> None:
-        """The same for several pieces, each of which stays one where the protocol knows pieces."""
+        """Send several pieces, each in a frame of its own if the protocol has frames."""
 
-    def hold(self, *, full: bool) -> None:
-        """Read no more of the request for now, or go on: its taker is full."""
+    def set_paused(self, *, is_paused: bool) -> None:
+        """Pause or resume reading the request."""
 
-    def over(self, *, closes: bool, lingers: bool) -> None:
-        """The exchange is through. `closes`: the client is to ask nothing more here. `lingers`: more of its request is to
-        come, which is read for a while, so that it gets to see what we wrote."""
+    def finish_exchange(self, *, closes: bool, lingers: bool) -> None:
+        """End the exchange. `closes`: take no further requests. `lingers`: the rest of the request is still being received, so
+        keep reading for a while, so that the client sees the response."""
 
     def cut(self, code: int) -> None:
-        """Break off behind what was sent, so that the client sees that something is lacking."""
+        """Break off after the data sent so far, so that the client notices that the response is incomplete."""
 
-    def failed(self, fault: BaseException) -> None:
-        """Something of ours has failed."""
+    def handle_fault(self, fault: BaseException) -> None:
+        """End the connection after an internal error."""
 
-    def soon[*T](self, work: Callable[[*T], None], *what: *T) -> None:
-        """Have this done in a moment, together with that of others: what all of them wait for is written once."""
+    def call_soon[*T](self, work: Callable[[*T], None], *what: *T) -> None:
+        """Call this a moment later, together with the calls of other exchanges, so that the spool is written only once."""
 
-    def later(self, work: Coroutine[Any, Any, None]) -> None:
-        """Have this done; a fault in it ends the connection."""
+    def start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run this as a task. An error in it ends the connection."""
 
 
-def _nobody(_: RecorderInterface) -> RecordingInterface:
+def _no_recorder(_: RecorderInterface) -> RecordingInterface:
     raise AssertionError("there is no recorder")
 
 
-_SILENT = RecordingGuard(None, "", _nobody)
+_NO_RECORDING = RecordingGuard(None, "", _no_recorder)
 
 
 class LaneExchange:
-    """One request, until it is through."""
+    """One request and its response."""
 
-    # Nothing that is set later is the class's at first: CPython then finds it three times as slowly.
+    # Attributes have no class-level defaults: CPython's access to them would be three times slower.
 
-    def __init__(self, desk: Downstream, asked: LaneRequest) -> None:
-        self.desk = desk
-        self.asked = asked
-        self.engine = desk.engine
-        self.tape = _SILENT
-        self.asking = True
-        """Whether more of the request is to come."""
+    def __init__(self, downstream: Downstream, request: LaneRequest) -> None:
+        self.downstream = downstream
+        self.request = request
+        self.engine = downstream.engine
+        self.recording = _NO_RECORDING
+        self.is_receiving = True
+        """Whether the request is still incomplete."""
 
-        self.over = False
-        self.refused = False
-        """Whether it was answered in the upstream's place with a problem, which may still have to be kept."""
+        self.is_over = False
+        self.is_refused = False
+        """Whether it was answered with a problem, which may still have to be recorded before it is sent."""
 
-        self.catching_up = False
-        """Whether nothing more is taken in until others have had their turn."""
+        self.is_catching_up = False
+        """Whether reading is paused until other connections have had their turn."""
 
-    # What the client tells
+    # Events of the client
 
     @property
-    def accepts(self) -> bool:
-        """Whether it takes in its request: only then it is told more of it."""
-        return self.asking and not self.refused
+    def is_accepting(self) -> bool:
+        """Whether the exchange accepts more of its request."""
+        return self.is_receiving and not self.is_refused
 
     def start(self) -> None:
-        """Begin."""
+        """Start, when the head of the request has arrived."""
         raise NotImplementedError
 
-    def take(self, go: bytes, pieces: Sequence[bytes]) -> None:
-        """More of the request: what may go on, and its payload, of which the last piece may go on only with the end."""
+    def take_data(self, forwardable: bytes, pieces: Sequence[bytes]) -> None:
+        """Take more of the request: the bytes to forward now, and its payload. The last piece is forwarded by `take_end`."""
         raise NotImplementedError
 
     def take_end(self, end: bytes, trailers: Headers) -> None:
-        """The request is whole; `end` completes it."""
+        """Take the end of the request: its last bytes and its trailers."""
         raise NotImplementedError
 
     def take_whole(self, body: bytes) -> None:
-        """All of its body, of known length, has come at once."""
-        self.take(b"", (body,))
-        if self.accepts:
+        """Take a complete request body of known length."""
+        self.take_data(b"", (body,))
+        if self.is_accepting:
             self.take_end(body, ())
 
-    def room(self, *, full: bool) -> None:
-        """The client takes no more for now, or more again."""
+    def set_client_full(self, *, is_full: bool) -> None:
+        """Handle that the client's send buffer is full, or has room again."""
 
-    def overdue(self, now: float) -> None:
-        """Look at the time."""
+    def check_timeouts(self, now: float) -> None:
+        """End the exchange if a time limit is exceeded."""
 
     def abandon(self, outcome: Outcome, why: str) -> None:
-        """The client is gone, or something of ours has failed."""
-        if not self.over:
-            self.over = True
-            self.tape.closed(outcome, why)
+        """End the exchange because the client is gone or the connection failed."""
+        if not self.is_over:
+            self.is_over = True
+            self.recording.record_close(outcome, why)
             self.release(keep=False)
 
     def release(self, *, keep: bool) -> None:
-        """Let go of what the exchange holds."""
+        """Release the upstream connection and timers. `keep`: the upstream connection may be reused."""
 
-    # What all of them do
+    # For subclasses
 
-    def begin_tape(self, *, gathers: bool = False) -> None:
-        """From here on, what happens is told. `gathers`: nothing of the request goes on before it is whole."""
-        asked = self.asked
-        if self.engine.config.mode_of(asked.target.host, asked.named) == "passthrough":
+    def begin_recording(self, *, buffers_request: bool = False) -> None:
+        """Start to record, unless the mode is passthrough. `buffers_request`: see `Recorder.begin`."""
+        request = self.request
+        if self.engine.config.mode_for(request.target.host, request.named_run) == "passthrough":
             return
 
         def begin(recorder: RecorderInterface) -> RecordingInterface:
             return recorder.begin(
-                run=asked.identity.run,
-                run_evidence=asked.identity.evidence,
-                step=asked.identity.step,
-                actor=asked.identity.actor,
-                method=asked.method,
-                url=asked.url,
-                http_version=self.desk.version,
-                headers=asked.headers,
-                gathers=gathers,
+                run=request.identity.run,
+                run_evidence=request.identity.evidence,
+                step=request.identity.step,
+                actor=request.identity.actor,
+                method=request.method,
+                url=request.url,
+                http_version=self.downstream.version,
+                headers=request.headers,
+                buffers_request=buffers_request,
             )
 
-        self.tape = RecordingGuard(self.engine.recorder, asked.identity.run, begin)
+        self.recording = RecordingGuard(self.engine.recorder, request.identity.run, begin)
 
-    def once_kept(self, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
-        """Go on when all that was told is kept: with `otherwise` where it could not be, and had to."""
-        if self.tape.guarded:
-            self.desk.soon(self._settle, then, otherwise)
+    def when_recorded(self, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
+        """Call `then` once everything reported is recorded, or `otherwise` if it cannot be and the policy is to refuse."""
+        if self.recording.must_wait:
+            self.downstream.call_soon(self._continue_when_recorded, then, otherwise)
         else:
             then()
 
-    def _settle(self, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
-        if self.over:
+    def _continue_when_recorded(self, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
+        if self.is_over:
             return
-        if not self.tape.guarded or self.tape.kept_now():
+        if not self.recording.must_wait or self.recording.is_recorded_now():
             then()
         else:
-            self.meanwhile()
-            self.desk.later(self._settle_later(then, otherwise))
+            self.send_while_waiting()
+            self.downstream.start_task(self._continue_later(then, otherwise))
 
-    async def _settle_later(self, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
-        kept = await self.tape.kept()
-        if not self.over:
+    async def _continue_later(self, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
+        kept = await self.recording.wait_until_recorded()
+        if not self.is_over:
             then() if kept else otherwise()
 
-    def meanwhile(self) -> None:
-        """It takes longer: send what need not wait."""
+    def send_while_waiting(self) -> None:
+        """Send what does not have to wait for the recorder, because recording takes longer."""
 
-    def paced(self, passed: int) -> None:
-        """So many bytes have passed at once. Who sends that much lets others have their turn.
+    def pace(self, size: int) -> None:
+        """Pause a fast sender after a large piece, so that other connections get their turn.
 
-        What they have told is written behind what this one has: where the recorder falls behind, it waits until it is not.
-        And libuv would read 32 times from one connection before it looks at the next one.
+        Their records are written after this one's, so if the recorder falls behind, wait until it has caught up. And libuv
+        would read 32 times from one connection before the next one.
         """
-        if passed < MUCH or self.catching_up:
+        if size < PACED_BYTES or self.is_catching_up:
             return
-        if self.tape.behind:
-            self._hold_back()
-            self.desk.later(self._until_written())
-        elif passed >= A_LOT:
-            self._hold_back()
-            self.desk.soon(self._take_turn)
+        if self.recording.is_behind:
+            self._start_catching_up()
+            self.downstream.start_task(self._wait_for_recorder())
+        elif size >= TURN_BYTES:
+            self._start_catching_up()
+            self.downstream.call_soon(self._stop_catching_up)
 
-    def _hold_back(self) -> None:
-        self.catching_up = True
+    def _start_catching_up(self) -> None:
+        self.is_catching_up = True
         self.regulate()
 
-    async def _until_written(self) -> None:
-        await self.tape.kept()
-        self._take_turn()
+    async def _wait_for_recorder(self) -> None:
+        await self.recording.wait_until_recorded()
+        self._stop_catching_up()
 
-    def _take_turn(self) -> None:
-        self.catching_up = False
-        if not self.over:
+    def _stop_catching_up(self) -> None:
+        self.is_catching_up = False
+        if not self.is_over:
             self.regulate()
 
     def regulate(self) -> None:
-        """Read from both sides or do not, as `catching_up` and their own states have it."""
+        """Pause or resume reading on both sides, by `is_catching_up` and the state of their buffers."""
 
     def refuse(self, problem: Problem, outcome: Outcome = "refused") -> None:
-        """Answer in the upstream's place, and say in the record that it was us."""
-        self.refused = True
+        """Answer with a problem, and record it as a refusal by Playhead."""
+        self.is_refused = True
         self.engine.config.counts[f"errors/{problem.code}"] += 1
-        headers, body = problem.headers, problem.body if self.asked.method != "HEAD" else b""
-        if self.asking and self.desk.version == "HTTP/1.1":
+        headers, body = problem.headers, problem.body if self.request.method != "HEAD" else b""
+        if self.is_receiving and self.downstream.version == "HTTP/1.1":
             headers = (*headers, ("Connection", "close"))
-        told = self.desk.head(problem.status, problem.reason, headers)
-        self.tape.response(told.status, told.reason, told.version, headers)
-        self.tape.data("response", body)
-        self.tape.ended("response")
-        self.tape.closed(outcome, problem.detail)
+        head = self.downstream.make_head(problem.status, problem.reason, headers)
+        self.recording.record_response_head(head.status, head.reason, head.version, headers)
+        self.recording.record_data("response", body)
+        self.recording.record_end("response")
+        self.recording.record_close(outcome, problem.detail)
 
-        def refused() -> None:
-            self.desk.send(told, body, last=True)
+        def send_refusal() -> None:
+            self.downstream.send(head, body, is_last=True)
             self.finish(keep=False)
 
-        self.once_kept(refused, refused)
+        self.when_recorded(send_refusal, send_refusal)
 
     def finish(self, *, keep: bool, closes: bool = False) -> None:
-        """The answer is out. What is still to come of the request is swallowed."""
-        self.over = True
-        if self.tape.open:
-            self.tape.closed("refused", "the exchange was given up")
-        self.release(keep=keep and not self.asking)
-        self.desk.over(closes=closes or self.asked.closes, lingers=self.asking)
+        """End the exchange after its response was sent. The rest of the request, if any, is discarded."""
+        self.is_over = True
+        if self.recording.is_open:
+            self.recording.record_close("refused", "the exchange was broken off")
+        self.release(keep=keep and not self.is_receiving)
+        self.downstream.finish_exchange(closes=closes or self.request.closes_connection, lingers=self.is_receiving)
 
-    def cut(self, code: int = BROKEN) -> None:
-        """Break off on both sides."""
-        self.over = True
-        self.tape.closed("refused", "the exchange was given up")
+    def cut(self, code: int = INTERNAL_ERROR) -> None:
+        """Break off the exchange on both sides."""
+        self.is_over = True
+        self.recording.record_close("refused", "the exchange was broken off")
         self.release(keep=False)
-        self.desk.cut(code)
+        self.downstream.cut(code)

@@ -1,6 +1,6 @@
-"""Recognise heads that came before on a connection: a client sends the same ones, except for lengths.
+"""Recognise request heads that repeat on a connection, equal but for their Content-Length.
 
-What such a head asks for was found out when it came first. It is known by all of its bytes but those digits.
+Such a head is parsed and admitted only the first time. It is compared by all its bytes except the digits of the length.
 """
 
 from typing import Any, Final, NamedTuple
@@ -8,39 +8,39 @@ from typing import Any, Final, NamedTuple
 from calls.model import Headers
 from proxy.lane.admission import LaneRequest
 
-MOST: Final = 16
-LONGEST: Final = 8 << 10
+MAX_HEADS: Final = 16
+MAX_HEAD_BYTES: Final = 8 << 10
 
 _SPELLINGS: Final = (b"\r\nContent-Length: ", b"\r\ncontent-length: ")
 
 
-class _Known(NamedTuple):
+class _CachedHead(NamedTuple):
     start: bytes
     stop: bytes
-    """The head's bytes around the digits of its length; without a length `stop` is empty, and `start` is all."""
+    """The head's bytes around the digits of its length. Without a length, `start` is the whole head and `stop` is empty."""
 
-    asked: LaneRequest
+    request: LaneRequest
     fixed: tuple[Any, ...]
-    """What `Asked` begins with, up to what differs."""
+    """The leading fields of LaneRequest, which do not depend on the length."""
 
     before: Headers
     name: str
     after: Headers
     head: tuple[bytes, bytes]
-    """What the upstream gets, around the length."""
+    """The bytes for the upstream around the digits."""
 
-    def again(self, raw: bytes) -> LaneRequest | None:
-        """What this head asks for, if it is the known one but for the length."""
+    def request_for(self, raw: bytes) -> LaneRequest | None:
+        """Return the request of a head that equals this one but for the length, else None."""
         start, stop = self.start, self.stop
         if not (raw.startswith(start) and raw.endswith(stop)):
             return None
         digits = raw[len(start) : len(raw) - len(stop)]
         if not stop:
-            return None if digits else self.asked
+            return None if digits else self.request
         if not digits.isdigit() or len(digits) > 15 or (digits.startswith(b"0") and digits != b"0"):
             return None
         headers = (*self.before, (self.name, digits.decode()), *self.after)
-        if (digits != b"0") is not self.asked.body_follows:
+        if (digits != b"0") is not self.request.has_body:
             return None
         before, after = self.head
         return LaneRequest._make((*self.fixed, headers, before + digits + after, int(digits)))
@@ -49,45 +49,45 @@ class _Known(NamedTuple):
 class HeadCache:
     """The heads of one connection."""
 
-    __slots__ = ("_known", "_last")
+    __slots__ = ("_heads", "_last")
 
     def __init__(self) -> None:
-        self._known: dict[bytes, _Known] = {}
-        self._last: _Known | None = None
-        """The one that was found last, which is mostly the one to be found next."""
+        self._heads: dict[bytes, _CachedHead] = {}
+        self._last: _CachedHead | None = None
+        """The head that was found last, which is mostly the next one too."""
 
     def find(self, raw: bytes) -> LaneRequest | None:
-        """What a head asks for, if it came before."""
+        """Return the request of a head, if it is cached."""
         last = self._last
         if last is None:
             return None
-        if (asked := last.again(raw)) is not None:
-            return asked
-        at, end = _length(raw)
-        known = self._known.get(raw[:at] + raw[end:])
+        if (request := last.request_for(raw)) is not None:
+            return request
+        at, end = _length_span(raw)
+        known = self._heads.get(raw[:at] + raw[end:])
         if known is None:
             return None
         self._last = known
-        return known.again(raw)
+        return known.request_for(raw)
 
-    def remember(self, raw: bytes, asked: LaneRequest) -> None:
-        """This is what it asks for."""
-        if len(self._known) >= MOST or len(raw) > LONGEST:
+    def remember(self, raw: bytes, request: LaneRequest) -> None:
+        """Cache the request of a head."""
+        if len(self._heads) >= MAX_HEADS or len(raw) > MAX_HEAD_BYTES:
             return
-        at, end = _length(raw)
-        to_at, to_end = _length(asked.head)
-        names = [name.lower() for name, _ in asked.headers]
+        at, end = _length_span(raw)
+        to_at, to_end = _length_span(request.http1_head)
+        names = [name.lower() for name, _ in request.headers]
         place = names.index("content-length") if at else len(names)
-        before, after = asked.headers[:place], asked.headers[place + 1 :]
-        name = asked.headers[place][0] if at else ""
-        head = asked.head[:to_at], asked.head[to_end:]
+        before, after = request.headers[:place], request.headers[place + 1 :]
+        name = request.headers[place][0] if at else ""
+        head = request.http1_head[:to_at], request.http1_head[to_end:]
         start, stop = (raw[:at], raw[end:]) if at else (raw, b"")
-        self._last = _Known(start, stop, asked, asked[:-3], before, name, after, head)
-        self._known[raw[:at] + raw[end:]] = self._last
+        self._last = _CachedHead(start, stop, request, request[:-3], before, name, after, head)
+        self._heads[raw[:at] + raw[end:]] = self._last
 
 
-def _length(raw: bytes) -> tuple[int, int]:
-    """Where the digits of the body's length stand; (0, 0) where there are none, or not as everybody writes them."""
+def _length_span(raw: bytes) -> tuple[int, int]:
+    """Return the span of the Content-Length digits, or (0, 0) if there are none in one of the usual spellings."""
     for spelling in _SPELLINGS:
         at = raw.find(spelling)
         if at >= 0:

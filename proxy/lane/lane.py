@@ -1,4 +1,4 @@
-"""What all connections of a lane share: the listener, upstreams, the hand-over to mitmproxy, the orderly stop."""
+"""The lane engine: the listener and what its connections share, the hand-over to mitmproxy, and an orderly stop."""
 
 import asyncio
 import importlib
@@ -13,26 +13,26 @@ from proxy.lane.client import Http1Connection
 from proxy.lane.connection_base import ClientConnection
 from proxy.lane.h2.routes import RouteTable
 from proxy.lane.receive_queue import ReceiveQueue
-from proxy.lane.tls import Leaves
+from proxy.lane.tls import LeafContexts
 from proxy.lane.tunnel_handshake import TunnelHandshake
 from proxy.lane.upstream import Upstreams
 from proxy.wire.config import EngineConfig
 from proxy.wire.engine import Answerer
-from proxy.wire.engine_state import BegunTunnel, EngineState, write_trusted_roots
+from proxy.wire.engine_state import EngineState, OpenedTunnel, write_trusted_roots
 from proxy.wire.listener import Listener
 from proxy.wire.recording_guard import RecorderInterface
 
 if TYPE_CHECKING:
-    from proxy.mitm.service import Visits
+    from proxy.mitm.service import MitmConnections
 
 logger = logging.getLogger(__name__)
 
-LOOK: Final = 1.0
-"""Seconds between two looks at what is overdue."""
+CHECK_INTERVAL: Final = 1.0
+"""Maximum seconds between two checks of time limits."""
 
 
 class Lane:
-    """One listening worker."""
+    """The lane engine of one worker."""
 
     def __init__(self, config: EngineConfig, recorder: RecorderInterface | None, answerer: Answerer | None) -> None:
         if config.mode == "record" and recorder is None:
@@ -46,18 +46,18 @@ class Lane:
         self.upstreams = Upstreams(str(self.engine.trust))
         self.engine.make_room = self.upstreams.drop_idle
         self.receive_queue = ReceiveQueue()
-        self.ways = RouteTable(self.upstreams, self.engine, self.at_last, self.receive_queue)
-        self.leaves = Leaves(config.authority)
+        self.routes = RouteTable(self.upstreams, self.engine, self.call_last, self.receive_queue)
+        self.leaf_contexts = LeafContexts(config.authority)
         self._clients: set[ClientConnection] = set()
-        self._empty = asyncio.Event()
-        self._empty.set()
-        self._others: Visits | None = None
+        self._has_no_clients = asyncio.Event()
+        self._has_no_clients.set()
+        self._mitm_connections: MitmConnections | None = None
         self._loading = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._soon: list[tuple[ClientConnection, Callable[..., None], tuple[Any, ...]]] = []
         self._last: list[Callable[[], None]] = []
-        self._due = False
+        self._is_planned = False
 
     async def run(self, ready: Callable[[int], None]) -> None:
         """Serve until the configuration's `stop` is set."""
@@ -66,143 +66,147 @@ class Lane:
         host, port = await listener.listen(config.host, config.port, reuse_port=config.reuse_port)
         try:
             self.engine.set_listening_address(host, port)
-            self.spawn(self._look())
-            async with Intake(self.engine, self._enter_captured, self._enter_proxy, self._open_connections).listening():
+            self.spawn(self._watch_timeouts())
+            async with Intake(
+                self.engine, self._enter_captured, self._enter_proxy, self._open_connections
+            ).serve_captures():
                 ready(port)
                 await self.config.stop.wait()
         finally:
             listener.close()
-            await self._let_go()
+            await self._drain()
             for task in list(self._tasks):
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _open_connections(self) -> int:
-        return len(self._clients) + (self._others.open_connections if self._others else 0)
+        return len(self._clients) + (self._mitm_connections.open_connections if self._mitm_connections else 0)
 
-    async def _look(self) -> None:
+    async def _watch_timeouts(self) -> None:
         limits = self.config.limits
-        shortest = min(limits.idle, limits.head, limits.silence or LOOK)
+        shortest = min(limits.idle, limits.head, limits.silence or CHECK_INTERVAL)
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(min(LOOK, shortest / 4))
-            self._look_once(loop.time())
+            await asyncio.sleep(min(CHECK_INTERVAL, shortest / 4))
+            self._check_timeouts(loop.time())
 
-    def _look_once(self, now: float) -> None:
-        # By itself: a coroutine that sleeps would hold on to the last client that it has looked at.
+    def _check_timeouts(self, now: float) -> None:
+        # A method of its own: the sleeping coroutine would keep a reference to the last client.
         for client in list(self._clients):
             try:
-                client.overdue(now)
-            except Exception as fault:  # noqa: BLE001 - the guard: nobody would look at the others any more
-                client.failed(fault)
+                client.check_timeouts(now)
+            except Exception as fault:  # noqa: BLE001 - one client's error must not end the checks of all others
+                client.handle_fault(fault)
         self.upstreams.sweep()
-        self.ways.sweep()
+        self.routes.sweep()
 
-    async def _let_go(self) -> None:
-        """Requests in flight may end, for a while."""
+    async def _drain(self) -> None:
+        """Wait for requests in flight, up to the grace time, then close all connections."""
         grace = self.config.limits.grace
         for client in list(self._clients):
             client.leave()
         try:
             async with asyncio.timeout(grace):
-                if self._others is not None:
-                    await self._others.let_go(grace)
-                await self._empty.wait()
+                if self._mitm_connections is not None:
+                    await self._mitm_connections.drain(grace)
+                await self._has_no_clients.wait()
         except TimeoutError:
             for client in list(self._clients):
                 client.stop()
-            if self._others is not None:
-                await self._others.let_go(0)
-            await self._empty.wait()
+            if self._mitm_connections is not None:
+                await self._mitm_connections.drain(0)
+            await self._has_no_clients.wait()
         self.upstreams.drop_idle()
-        self.ways.close()
+        self.routes.close()
 
-    # For connections
+    # LaneContext, for connections
 
-    def arrived(self, client: ClientConnection) -> None:
-        """One more."""
+    def add_client(self, client: ClientConnection) -> None:
+        """Add an open connection."""
         self._clients.add(client)
-        self._empty.clear()
+        self._has_no_clients.clear()
 
-    def departed(self, client: ClientConnection) -> None:
-        """One less."""
+    def remove_client(self, client: ClientConnection) -> None:
+        """Remove a connection that has ended or was handed over."""
         self._clients.discard(client)
         if not self._clients:
-            self._empty.set()
+            self._has_no_clients.set()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Have this done, while the worker is open. What need not wait for anything is done at once."""
+        """Run this as a task that is cancelled when the lane stops. It starts at once."""
         task = asyncio.Task(work, loop=self._loop, eager_start=True)
         if not task.done():
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    def soon[*T](self, client: ClientConnection, work: Callable[[*T], None], *what: *T) -> None:
-        """Have this done when all that has arrived by now was looked at."""
+    def call_soon[*T](self, client: ClientConnection, work: Callable[[*T], None], *what: *T) -> None:
+        """Call this after all bytes that have arrived by now were read."""
         self._soon.append((client, work, what))
-        if not self._due:
+        if not self._is_planned:
             self._plan()
 
-    def at_last(self, work: Callable[[], None]) -> None:
-        """Have this done behind all that."""
+    def call_last(self, work: Callable[[], None]) -> None:
+        """Call this after all calls scheduled with `call_soon`."""
         self._last.append(work)
         self._plan()
 
     def _plan(self) -> None:
-        if not self._due:
-            self._due = True
-            self._loop.call_soon(self._do)
+        if not self._is_planned:
+            self._is_planned = True
+            self._loop.call_soon(self._run_planned)
 
-    def _do(self) -> None:
+    def _run_planned(self) -> None:
         todo, self._soon = self._soon, []
         for client, work, what in todo:
             try:
                 work(*what)
-            except Exception as fault:  # noqa: BLE001 - the guard, as in `Client.data_received`
-                client.failed(fault)
+            except Exception as fault:  # noqa: BLE001 - as in `Http1Connection.data_received`
+                client.handle_fault(fault)
         last, self._last = self._last, []
         for look in last:
             look()
-        self._due = False
+        self._is_planned = False
         if self._soon or self._last:
             self._plan()
 
-    def enter(self, transport: asyncio.Transport, owner: str, tunnel: TunnelTarget, data: bytes) -> None:
-        """Find out what goes through a tunnel, of which this was read already."""
+    def enter_tunnel(self, transport: asyncio.Transport, owner: str, tunnel: TunnelTarget, data: bytes) -> None:
+        """Detect the protocol of a tunnel, from which `data` was already read."""
         TunnelHandshake(self, owner, tunnel).begin(transport, data)
 
     def _enter_captured(self, connection: CapturedConnection) -> None:
-        tunnel = TunnelTarget(connection.captured.host, connection.captured.port, connection.given, connection.captured)
+        tunnel = TunnelTarget(
+            connection.captured.host, connection.captured.port, connection.credentials, connection.captured
+        )
         transport, data = connection.transport, connection.data
         if self.engine.proxy is not None:
             self.config.counts["handed_over/upstream_proxy"] += 1
-            self.hand_over(transport, data, tunnel.begun())
+            self.hand_over(transport, data, tunnel.opened_tunnel())
         else:
-            self.enter(transport, connection.owner, tunnel, data)
+            self.enter_tunnel(transport, connection.owner, tunnel, data)
 
     def _enter_proxy(self, transport: asyncio.Transport, data: bytes) -> None:
         client = Http1Connection(self)
         client.connection_made(transport)
         client.data_received(data)
 
-    def hand_over(self, transport: asyncio.Transport, data: bytes, begun: BegunTunnel | None) -> None:
-        """Let mitmproxy go on with a connection, from these bytes on."""
+    def hand_over(self, transport: asyncio.Transport, data: bytes, tunnel: OpenedTunnel | None) -> None:
+        """Hand a connection to the mitmproxy engine, starting with this data."""
         transport.pause_reading()
-        self.spawn(self._handed_over(transport, data, begun))
+        self.spawn(self._hand_over_now(transport, data, tunnel))
 
-    async def _handed_over(self, transport: asyncio.Transport, data: bytes, begun: BegunTunnel | None) -> None:
+    async def _hand_over_now(self, transport: asyncio.Transport, data: bytes, tunnel: OpenedTunnel | None) -> None:
         try:
-            others = await self._mitmproxy()
+            connections = await self._mitmproxy()
             if not transport.is_closing():
-                await others.resume(transport, data, begun)
+                await connections.resume(transport, data, tunnel)
         except Exception as fault:
-            logger.error("a connection was given up: %s", type(fault).__name__, exc_info=fault)
+            logger.error("a connection was closed after an internal error: %s", type(fault).__name__, exc_info=fault)
             transport.abort()
 
-    async def _mitmproxy(self) -> "Visits":
-        """The other engine. It takes a second to load, which is spent only where it is needed."""
+    async def _mitmproxy(self) -> "MitmConnections":
+        """Return the connections of the mitmproxy engine, which takes a second to load and is loaded only when needed."""
         async with self._loading:
-            if self._others is None:
+            if self._mitm_connections is None:
                 service = await asyncio.to_thread(importlib.import_module, "proxy.mitm.service")
-                self._others = service.Visits(self.engine)
-        return self._others
+                self._mitm_connections = service.MitmConnections(self.engine)
+        return self._mitm_connections

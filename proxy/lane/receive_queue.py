@@ -1,4 +1,4 @@
-"""Process what HTTP/2 connections have received in slices of a few milliseconds, so that one client's flood delays no other.
+"""Process the input of HTTP/2 connections in slices of a few milliseconds, so that a flood by one client delays no other.
 
 One read of a socket brings up to 256 KiB, which can be 26,000 frames or 256 request heads: seconds of work. A connection
 processes the start of what it has read at once, as long as `FIRST_SLICE` lasts. What is left over waits here, while nothing
@@ -18,7 +18,7 @@ SLICE: Final = 0.004
 """Seconds in each turn of the event loop for what is left over, of all connections together."""
 
 FRAMES: Final = 64
-"""Frames that are processed before somebody looks at the clock; a header block ends such a group in any case."""
+"""Maximum number of frames that are processed before the clock is checked. A header block always ends such a group."""
 
 GROUP_BYTES: Final = 64 << 10
 
@@ -33,16 +33,16 @@ class FrameGroups:
 
     def __init__(self, *, preface: bool) -> None:
         self._left = _PREFACE if preface else 0
-        """Bytes that are still to come of the frame that has begun."""
+        """Remaining bytes of the current frame."""
 
         self._head = b""
-        """The first bytes of a frame, as long as its length is not known."""
+        """The first bytes of a frame while its frame header is incomplete."""
 
         self._ends_group = False
-        """Whether the frame that has begun is the last of its group."""
+        """Whether the current frame is the last of its group."""
 
     def end_of_group(self, data: bytes, start: int) -> int:
-        """Where the group of frames ends that begins here; the end of the data where it is not whole."""
+        """Return the end of the group of frames that begins at `start`, or the end of the data if the group is incomplete."""
         at, frames, limit = start, 0, min(len(data), start + GROUP_BYTES)
         while at < limit:
             if self._left:
@@ -71,11 +71,11 @@ class QueuedConnection(Protocol):
     """A connection that has input left over."""
 
     def process_input(self, deadline: float) -> bool:
-        """Process some of it, until this time at the longest; return whether more is left."""
+        """Process some of it, until the deadline at most. Return whether more is left."""
 
 
 class ReceiveQueue:
-    """Connections that have input left over, in the order in which their turn comes."""
+    """The connections that have input left over, in the order of their turns."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock
@@ -83,7 +83,7 @@ class ReceiveQueue:
         self._is_planned = False
 
     def add(self, connection: QueuedConnection) -> None:
-        """Have the rest of a connection's input processed. To be called once for each rest."""
+        """Queue a connection whose input is left over. Call this once until `process_input` returns False."""
         self._waiting.append(connection)
         self._plan()
 
@@ -103,5 +103,5 @@ class ReceiveQueue:
                 if self.clock() >= deadline:
                     break
         finally:
-            # Also where a mistake of ours ends this: the others wait for their turn.
+            # Also after an internal error: the other connections wait for their turn.
             self._plan()

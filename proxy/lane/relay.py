@@ -1,10 +1,11 @@
-"""Relay and record a request and its response, whatever versions of HTTP both sides speak.
+"""Relay and record a request and its response, whatever version of HTTP each side uses.
 
-The request's head is kept before anything of it goes on; a short body goes with it, a long one piece by piece. Response
-pieces go on as they come. Only what completes a message waits until all that came before it is kept.
+The request's head is recorded before any of it is forwarded. A short body is sent with it, a long one piece by piece.
+Pieces of the response are forwarded as they come. Only the bytes that complete a message wait until all earlier ones are
+recorded.
 
-A request is sent a second time only where its upstream says that it has not done anything with it (RFC 9113 8.7), or where
-it may be repeated and a connection that had waited broke without a word.
+A request is sent a second time only if the upstream says that it has not processed it (RFC 9113 8.7), or if it is safe to
+repeat and a reused connection broke before any response.
 """
 
 import time
@@ -13,358 +14,364 @@ from typing import Final
 
 from calls.model import Headers, Outcome
 from proxy.lane.admission import LaneRequest
-from proxy.lane.exchange import A_LOT, BROKEN, MUCH, Downstream, DownstreamHead, LaneExchange
+from proxy.lane.exchange import INTERNAL_ERROR, PACED_BYTES, TURN_BYTES, Downstream, DownstreamHead, LaneExchange
 from proxy.lane.upstream_http1 import Carrier, Source
 from proxy.wire.problem import Problem
-from replay.answer import mark
+from replay.answer import source_header
 
-SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-TRIES: Final = 3
+SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+MAX_TRIES: Final = 3
 
 
 class RelayedExchange(LaneExchange):
     """One request on its way to an upstream and back."""
 
-    def __init__(self, desk: Downstream, asked: LaneRequest, source: Source, *, live: bool = False) -> None:
-        super().__init__(desk, asked)
+    def __init__(self, downstream: Downstream, request: LaneRequest, source: Source, *, live: bool = False) -> None:
+        super().__init__(downstream, request)
         self._source = source
-        self._live = live
-        """Whether the client is told that this is no recording."""
+        self._is_marked_live = live
+        """Whether the response is marked as live for the client."""
 
         self._carrier: Carrier | None = None
         self._tries = 0
-        self._heard = 0.0
-        """When the upstream was last known to have said something."""
+        self._last_heard_at = 0.0
+        """When the upstream was last known to have sent something."""
 
-        self._upstream_full = False
+        self._is_upstream_full = False
 
         # The request
 
-        self._streams = False
-        """Whether it goes on piece by piece."""
+        self._is_streamed = False
+        """Whether it is forwarded piece by piece."""
 
-        self._repeatable = False
-        """Whether it may be asked twice."""
+        self._is_repeatable = False
+        """Whether it may be sent twice."""
 
         self._early: list[bytes] = []
-        """What is to go out once there is a carrier."""
+        """The data to send once there is a carrier."""
 
-        self._ahead = 0
-        """How much that is."""
+        self._early_bytes = 0
+        """Its size."""
 
-        self._went_out = False
-        """Whether any piece has, so that it could not be sent a second time."""
+        self._has_sent_data = False
+        """Whether any piece was sent, so that the request cannot be sent again."""
 
-        self._last: tuple[bytes, Headers] | None = None
-        """What completes it, and what comes behind that; None until it may go on."""
+        self._request_end: tuple[bytes, Headers] | None = None
+        """The bytes that complete it, and its trailers; None until they may be sent."""
 
-        self._sent = False
-        """Whether all of it was."""
+        self._is_request_sent = False
+        """Whether all of it was sent."""
 
         # The response
 
-        self._told: DownstreamHead | None = None
-        """Its head."""
+        self._response_head: DownstreamHead | None = None
+        """The head, once received."""
 
-        self._head: DownstreamHead | None = None
-        """The same, where it has not gone out."""
+        self._unsent_head: DownstreamHead | None = None
+        """The head while it is not sent."""
 
-        self._before = self._end = b""
-        """The rest of it: what completes it has to wait, what comes before that does not."""
+        self._response_rest = self._response_end = b""
+        """The last bytes. `_response_end` completes the response and must wait until it is recorded; `_response_rest` need not."""
 
         self._trailers: Headers = ()
-        self._answered = False
-        """Whether all of it has come."""
+        self._is_response_whole = False
+        """Whether all of it was received."""
 
-        self._answering = True
-        """Whether any of it is still to be sent."""
+        self._is_response_open = True
+        """Whether part of it is still to be sent."""
 
     # The request
 
     def start(self) -> None:
-        asked = self.asked
-        self._streams = asked.body_follows and (
-            asked.expects or asked.chunked or asked.length > self.engine.config.limits.buffered_request
+        request = self.request
+        self._is_streamed = request.has_body and (
+            request.expects_continue
+            or request.is_chunked
+            or request.length > self.engine.config.limits.buffered_request
         )
-        self._repeatable = asked.method in SAFE and not self._streams
-        if not self._may_begin():
+        self._is_repeatable = request.method in SAFE_METHODS and not self._is_streamed
+        if not self._try_begin():
             return
-        if not asked.body_follows:
+        if not request.has_body:
             self.take_whole(b"")
-        elif self._streams:
+        elif self._is_streamed:
             self._forward()
 
     def resend(self, body: bytes, pieces: Iterable[bytes], trailers: Headers) -> None:
-        """Relay a request of which all is there."""
-        self.asking = False
-        self._repeatable = self.asked.method in SAFE
-        if not self._may_begin():
+        """Relay a complete request."""
+        self.is_receiving = False
+        self._is_repeatable = self.request.method in SAFE_METHODS
+        if not self._try_begin():
             return
         for piece in pieces:
-            self.tape.data("request", piece)
-        self.tape.ended("request", trailers)
-        self._last = body, trailers
+            self.recording.record_data("request", piece)
+        self.recording.record_end("request", trailers)
+        self._request_end = body, trailers
         self._forward()
 
-    def _may_begin(self) -> bool:
-        self.begin_tape(gathers=not self._streams)
-        if problem := self.engine.refusal(self.asked.target, self.asked.captured):
+    def _try_begin(self) -> bool:
+        self.begin_recording(buffers_request=not self._is_streamed)
+        if problem := self.engine.refusal(self.request.target, self.request.captured):
             self.refuse(problem)
             return False
         return True
 
-    def take(self, go: bytes, pieces: Sequence[bytes]) -> None:
+    def take_data(self, forwardable: bytes, pieces: Sequence[bytes]) -> None:
         for piece in pieces:
             if piece:
-                self.tape.data("request", piece)
-        if not go:
+                self.recording.record_data("request", piece)
+        if not forwardable:
             return
-        if self._went_out and self._carrier is not None:
-            self._carrier.send(go)
-            self.paced(len(go))
-        elif not self._went_out:
-            self._early.append(go)
-            self._ahead += len(go)
-            if self._streams and self._ahead > A_LOT:
-                self.desk.hold(full=True)
+        if self._has_sent_data and self._carrier is not None:
+            self._carrier.send(forwardable)
+            self.pace(len(forwardable))
+        elif not self._has_sent_data:
+            self._early.append(forwardable)
+            self._early_bytes += len(forwardable)
+            if self._is_streamed and self._early_bytes > TURN_BYTES:
+                self.downstream.set_paused(is_paused=True)
 
     def take_end(self, end: bytes, trailers: Headers) -> None:
-        self.asking = False
-        self.tape.ended("request", trailers)
-        if not self._streams:
-            self._last = end, trailers
+        self.is_receiving = False
+        self.recording.record_end("request", trailers)
+        if not self._is_streamed:
+            self._request_end = end, trailers
             self._forward()
             return
-        if self._answered:
-            self.tape.closed("completed")
-        self.once_kept(
+        if self._is_response_whole:
+            self.recording.record_close("completed")
+        self.when_recorded(
             lambda: self._send_end(end, trailers), lambda: self._give_up("the request could not be recorded")
         )
 
     def take_whole(self, body: bytes) -> None:
-        if self._streams:
+        if self._is_streamed:
             super().take_whole(body)
             return
-        self.asking = False
-        self.tape.asked(body)
-        self._last = body, ()
+        self.is_receiving = False
+        self.recording.record_request(body)
+        self._request_end = body, ()
         self._forward()
 
     def _send_end(self, end: bytes, trailers: Headers) -> None:
-        """The last of what goes on piece by piece, now that all of it is kept."""
-        self._last = end, trailers
-        if self._went_out and self._carrier is not None:
-            self._sent = True
-            self._carrier.end(end, trailers)
-        self._check_over()
+        """Send the end of a streamed request, now that all of it is recorded."""
+        self._request_end = end, trailers
+        if self._has_sent_data and self._carrier is not None:
+            self._is_request_sent = True
+            self._carrier.send_end(end, trailers)
+        self._finish_if_over()
 
     def _forward(self) -> None:
-        """Once the request is kept, send it to an upstream."""
-        self.once_kept(self._connect, self._not_kept)
+        """Send the request to an upstream once it is recorded."""
+        self.when_recorded(self._connect, self._refuse_unrecorded)
 
-    def _not_kept(self) -> None:
-        self.refuse(Problem(503, "not_recorded", self.tape.refusal))
+    def _refuse_unrecorded(self) -> None:
+        self.refuse(Problem(503, "not_recorded", self.recording.refusal))
 
     def _connect(self) -> None:
         self._tries += 1
-        if carrier := self._source.ready(self.asked.way, repeatable=self._repeatable):
+        if carrier := self._source.ready_carrier(self.request.address, is_repeatable=self._is_repeatable):
             self._send(carrier)
         else:
-            self.desk.later(self._connect_later())
+            self.downstream.start_task(self._connect_later())
 
     async def _connect_later(self) -> None:
         try:
-            carrier = await self._source.carrier(self.asked.way)
+            carrier = await self._source.connect_carrier(self.request.address)
         except Problem as problem:
-            if not self.over:
+            if not self.is_over:
                 timed_out: Outcome = "timed_out" if problem.status == 504 else "server_closed"
                 self.refuse(problem, "refused" if problem.status == 403 else timed_out)
         else:
             self._send(carrier)
 
     def _send(self, carrier: Carrier) -> None:
-        if self.over:
-            carrier.put_by()
+        if self.is_over:
+            carrier.release()
             return
         self._carrier = carrier
-        self._heard = time.monotonic()
-        if self._streams:
-            carrier.ask(self, self.asked, None, ())
+        self._last_heard_at = time.monotonic()
+        if self._is_streamed:
+            carrier.send_request(self, self.request, None, ())
             if self._carrier is carrier:
                 self._catch_up(carrier)
         else:
-            assert self._last is not None
-            end, trailers = self._last
-            self._sent = True
-            carrier.ask(self, self.asked, b"".join([*self._early, end]) if self._early else end, trailers)
-            if self._carrier is carrier and not (carrier.may_refuse or self._repeatable):
-                self._early.clear()  # it is never sent a second time
-                self._last = None
-        if self.desk.full and self._carrier is carrier:
-            carrier.hold(full=True)
+            assert self._request_end is not None
+            end, trailers = self._request_end
+            self._is_request_sent = True
+            carrier.send_request(self, self.request, b"".join([*self._early, end]) if self._early else end, trailers)
+            if self._carrier is carrier and not (carrier.can_refuse or self._is_repeatable):
+                self._early.clear()  # it is never sent again
+                self._request_end = None
+        if self.downstream.is_full and self._carrier is carrier:
+            carrier.set_paused(is_paused=True)
 
     def _catch_up(self, carrier: Carrier) -> None:
-        """Send what came of the request meanwhile, and take in more of it."""
-        self._went_out = True
+        """Send the data that arrived before there was a carrier, and resume reading."""
+        self._has_sent_data = True
         early, self._early = self._early, []
         for data in early:
             if self._carrier is carrier:
                 carrier.send(data)
         if self._carrier is not carrier:
             return
-        if self._last is not None:
-            self._sent = True
-            carrier.end(*self._last)
-        # It may have been full with that already.
-        self.full(full=self._upstream_full)
+        if self._request_end is not None:
+            self._is_request_sent = True
+            carrier.send_end(*self._request_end)
+        # Its send buffer may be full already.
+        self.set_upstream_full(is_full=self._is_upstream_full)
 
     # The response
 
-    def interim(self, told: DownstreamHead) -> None:
-        self.desk.announce(told)
+    def handle_interim(self, head: DownstreamHead) -> None:
+        self.downstream.send_interim(head)
 
-    def response(self, told: DownstreamHead, *, alone: bool) -> None:
-        self.tape.response(told.status, told.reason, told.version, told.fields)
-        self._told = self._head = self._marked(told) if self._live else told
-        if alone:
-            self.body(b"", ())
+    def handle_response(self, head: DownstreamHead, *, is_head_alone: bool) -> None:
+        self.recording.record_response_head(head.status, head.reason, head.version, head.fields)
+        self._response_head = self._unsent_head = self._live_head(head) if self._is_marked_live else head
+        if is_head_alone:
+            self.handle_data(b"", ())
 
-    def _marked(self, told: DownstreamHead) -> DownstreamHead:
-        return told.marked(*mark("live", run=self.asked.identity.run))
+    def _live_head(self, head: DownstreamHead) -> DownstreamHead:
+        return head.with_field(*source_header("live", run=self.request.identity.run))
 
-    def body(self, go: bytes, pieces: Sequence[bytes]) -> None:
+    def handle_data(self, forwardable: bytes, pieces: Sequence[bytes]) -> None:
         for piece in pieces:
             if piece:
-                self.tape.data("response", piece)
-        head = self._head
+                self.recording.record_data("response", piece)
+        head = self._unsent_head
         if head is not None:
-            self._head = None
-        elif not go:
+            self._unsent_head = None
+        elif not forwardable:
             return
-        self.desk.send(head, go)
-        if len(go) >= MUCH:
-            self.paced(len(go))
+        self.downstream.send(head, forwardable)
+        if len(forwardable) >= PACED_BYTES:
+            self.pace(len(forwardable))
 
-    def ended(self, pieces: Sequence[bytes], before: bytes, end: bytes, trailers: Headers) -> None:
+    def handle_end(self, pieces: Sequence[bytes], before: bytes, end: bytes, trailers: Headers) -> None:
         for piece in pieces:
             if piece:
-                self.tape.data("response", piece)
-        self.tape.ended("response", trailers)
-        if not self.asking:
-            self.tape.closed("completed")
+                self.recording.record_data("response", piece)
+        self.recording.record_end("response", trailers)
+        if not self.is_receiving:
+            self.recording.record_close("completed")
         self._complete(before, end, trailers)
 
-    def whole(self, told: DownstreamHead, body: bytes) -> None:
-        self.tape.answered(told.status, told.reason, told.version, told.fields, body, over=not self.asking)
-        self._told = self._head = self._marked(told) if self._live else told
+    def handle_whole_response(self, head: DownstreamHead, body: bytes) -> None:
+        self.recording.record_response(
+            head.status, head.reason, head.version, head.fields, body, completes_exchange=not self.is_receiving
+        )
+        self._response_head = self._unsent_head = self._live_head(head) if self._is_marked_live else head
         self._complete(b"", body, ())
 
     def _complete(self, before: bytes, end: bytes, trailers: Headers) -> None:
-        """The last of it goes on when all of it is kept."""
-        self._answered = True
-        self._before, self._end, self._trailers = before, end, trailers
-        self.once_kept(self._done, self._give_up_response)
+        """Send the end of the response once all of it is recorded."""
+        self._is_response_whole = True
+        self._response_rest, self._response_end, self._trailers = before, end, trailers
+        self.when_recorded(self._send_rest, self._give_up_response)
 
-    def meanwhile(self) -> None:
-        # Where nothing follows the head, it is the head that completes the response.
-        if self._before or (self._head is not None and (self._end or self._trailers)):
-            self.desk.send(self._head, self._before)
-            self._head, self._before = None, b""
+    def send_while_waiting(self) -> None:
+        # If nothing follows the head, the head completes the response, so it must wait.
+        if self._response_rest or (self._unsent_head is not None and (self._response_end or self._trailers)):
+            self.downstream.send(self._unsent_head, self._response_rest)
+            self._unsent_head, self._response_rest = None, b""
 
-    def _done(self) -> None:
-        self._answering = False
-        self.desk.send(self._head, self._before + self._end, last=True, trailers=self._trailers)
-        self._check_over()
+    def _send_rest(self) -> None:
+        self._is_response_open = False
+        self.downstream.send(
+            self._unsent_head, self._response_rest + self._response_end, is_last=True, trailers=self._trailers
+        )
+        self._finish_if_over()
 
     # Ends
 
-    def _check_over(self) -> None:
-        """Be through, where both messages are or the upstream does not want the rest of the request (RFC 9113 8.1)."""
-        if self._answering:
+    def _finish_if_over(self) -> None:
+        """Finish if both messages are complete, or the upstream does not need the rest of the request (RFC 9113 8.1)."""
+        if self._is_response_open:
             return
-        carrier, closes = self._carrier, self._told is not None and self._told.closes
-        if self._sent:
+        carrier, closes = self._carrier, self._response_head is not None and self._response_head.closes_connection
+        if self._is_request_sent:
             self.finish(keep=True, closes=closes)
-        elif carrier is None or carrier.spent:
-            self.tape.closed("completed")
-            self.finish(keep=False, closes=closes or self.asking)
+        elif carrier is None or carrier.is_spent:
+            self.recording.record_close("completed")
+            self.finish(keep=False, closes=closes or self.is_receiving)
 
-    def broken(self, code: int, *, refused: bool = False, unheard: bool = False) -> None:
-        if self.over or self.refused:
+    def handle_disconnect(self, code: int, *, is_refused: bool = False, is_unanswered: bool = False) -> None:
+        if self.is_over or self.is_refused:
             return
         self._carrier = None
-        if self._answered:
-            self._check_over()
-        elif self._may_ask_again(refused=refused, unheard=unheard):
-            self._sent = False
+        if self._is_response_whole:
+            self._finish_if_over()
+        elif self._can_retry(is_refused=is_refused, is_unanswered=is_unanswered):
+            self._is_request_sent = False
             self._connect()
         else:
-            self._break_off("the upstream broke off before its response was complete", code)
+            self._end_incomplete("the upstream broke off before its response was complete", code)
 
-    def _break_off(self, why: str, code: int) -> None:
-        self.tape.closed("server_closed", why)
-        if self._head is not None:
-            self.body(b"", ())
+    def _end_incomplete(self, why: str, code: int) -> None:
+        self.recording.record_close("server_closed", why)
+        if self._unsent_head is not None:
+            self.handle_data(b"", ())
         self.cut(code)
 
-    def _may_ask_again(self, *, refused: bool, unheard: bool) -> bool:
-        untouched = not self._went_out and self._told is None
-        return untouched and ((refused and self._tries < TRIES) or (unheard and self._repeatable))
+    def _can_retry(self, *, is_refused: bool, is_unanswered: bool) -> bool:
+        untouched = not self._has_sent_data and self._response_head is None
+        return untouched and ((is_refused and self._tries < MAX_TRIES) or (is_unanswered and self._is_repeatable))
 
-    def malformed(self, fault: str) -> None:
+    def handle_malformed(self, fault: str) -> None:
         self._carrier = None
         why = f"the upstream's response is malformed: {fault}"
-        if self._told is not None:
-            self._break_off(why, BROKEN)
+        if self._response_head is not None:
+            self._end_incomplete(why, INTERNAL_ERROR)
         else:
             self.refuse(Problem(502, "upstream_malformed", why))
 
-    def failed(self, fault: BaseException) -> None:
-        self.desk.failed(fault)
+    def handle_fault(self, fault: BaseException) -> None:
+        self.downstream.handle_fault(fault)
 
     def _give_up_response(self) -> None:
         self._give_up("the response could not be recorded")
 
     def _give_up(self, why: str) -> None:
-        if not self.over:
-            self.tape.closed("refused", why)
+        if not self.is_over:
+            self.recording.record_close("refused", why)
             self.cut()
 
-    def overdue(self, now: float) -> None:
-        """The upstream may have been silent for too long. What the client still sends counts as silence too."""
+    def check_timeouts(self, now: float) -> None:
+        """End the exchange if the upstream has sent nothing for too long, even while the client still sends."""
         silence, carrier = self.engine.config.limits.silence, self._carrier
-        if silence is None or carrier is None or self._answered:
+        if silence is None or carrier is None or self._is_response_whole:
             return
-        if carrier.heard:
-            carrier.heard, self._heard = False, now
-        if self._heard + silence > now:
+        if carrier.has_heard:
+            carrier.has_heard, self._last_heard_at = False, now
+        if self._last_heard_at + silence > now:
             return
-        why = f"the upstream was silent for {silence:g} s"
+        why = f"the upstream sent nothing for {silence:g} s"
         self.release(keep=False)
-        if self._told is None:
+        if self._response_head is None:
             self.refuse(Problem(504, "upstream_silent", why), "timed_out")
         else:
-            self.tape.closed("timed_out", why)
+            self.recording.record_close("timed_out", why)
             self.cut()
 
-    def room(self, *, full: bool) -> None:
+    def set_client_full(self, *, is_full: bool) -> None:
         if self._carrier is not None:
-            self._carrier.hold(full=full or self.catching_up)
+            self._carrier.set_paused(is_paused=is_full or self.is_catching_up)
 
-    def full(self, *, full: bool) -> None:
-        self._upstream_full = full
-        self.desk.hold(full=full or self.catching_up)
+    def set_upstream_full(self, *, is_full: bool) -> None:
+        self._is_upstream_full = is_full
+        self.downstream.set_paused(is_paused=is_full or self.is_catching_up)
 
     def regulate(self) -> None:
-        self.room(full=self.desk.full)
-        self.full(full=self._upstream_full)
+        self.set_client_full(is_full=self.downstream.is_full)
+        self.set_upstream_full(is_full=self._is_upstream_full)
 
     def release(self, *, keep: bool) -> None:
         carrier, self._carrier = self._carrier, None
-        self.desk.hold(full=False)
+        self.downstream.set_paused(is_paused=False)
         if carrier is None:
             return
-        if keep and self._answered:
-            carrier.done()
+        if keep and self._is_response_whole:
+            carrier.finish()
         else:
-            carrier.drop(self.desk.code)
+            carrier.drop(self.downstream.cancel_code)

@@ -1,4 +1,4 @@
-"""Answer a request from a recording, in its pieces and at its times, without any connection."""
+"""Answer a request from a recording, with its pieces and timing, without an upstream connection."""
 
 import asyncio
 import time
@@ -16,12 +16,12 @@ from proxy.lane.upstream_http1 import Source
 from proxy.wire.engine import Answerer
 from proxy.wire.problem import Problem
 from proxy.wire.trailers import sendable_trailers
-from replay.answer import Answer, Piece, again
+from replay.answer import Answer, Piece, recheck_delay
 
-BURST: Final = 64 << 10
-"""How much goes out in one write."""
+BURST_BYTES: Final = 64 << 10
+"""Maximum bytes of pieces in one write."""
 
-# RFC 9110 7.6.1, and what this side of the wire decides by itself.
+# RFC 9110 7.6.1, and fields that depend on this connection.
 HOP_BY_HOP: Final = frozenset(
     {
         "connection",
@@ -38,248 +38,254 @@ HOP_BY_HOP: Final = frozenset(
 type Step = Callable[[], None]
 
 
-def exchange_for(desk: Downstream, asked: LaneRequest, owner: str, source: Source) -> LaneExchange:
-    """Who takes care of a request: whoever answers in the upstream's place, where there is one for it, or the upstream."""
-    engine = desk.engine
+def exchange_for(downstream: Downstream, request: LaneRequest, owner: str, source: Source) -> LaneExchange:
+    """Return the exchange for a request: replayed if there is an answerer and the host's mode allows it, else relayed."""
+    engine = downstream.engine
     answerer = engine.answerer
     if answerer is None:
-        return RelayedExchange(desk, asked, source)
-    if engine.config.mode_of(asked.target.host, asked.named) in ("record", "passthrough"):
-        answerer.note_passed_request(run=asked.named)
-        return RelayedExchange(desk, asked, source)
-    return ReplayedExchange(desk, asked, answerer, owner, source)
+        return RelayedExchange(downstream, request, source)
+    if engine.config.mode_for(request.target.host, request.named_run) in ("record", "passthrough"):
+        answerer.note_passed_request(run=request.named_run)
+        return RelayedExchange(downstream, request, source)
+    return ReplayedExchange(downstream, request, answerer, owner, source)
 
 
 class ReplayedExchange(LaneExchange):
-    """One request and the answer that somebody else gives to it; without one it goes live, where that is allowed."""
+    """One request, answered by the answerer. Without an answer it is relayed live, if the mode allows it."""
 
-    def __init__(self, desk: Downstream, asked: LaneRequest, answerer: Answerer, owner: str, source: Source) -> None:
-        super().__init__(desk, asked)
+    def __init__(
+        self, downstream: Downstream, request: LaneRequest, answerer: Answerer, owner: str, source: Source
+    ) -> None:
+        super().__init__(downstream, request)
         self._answerer = answerer
         self._owner = owner
         self._source = source
 
         # The request
 
-        self._framed = asked.chunked and desk.version == "HTTP/1.1"
-        """Whether its bytes are more than its payload."""
+        self._is_framed = request.is_chunked and downstream.version == "HTTP/1.1"
+        """Whether its bytes differ from its payload."""
 
         self._raw: list[bytes] = []
-        """Its bytes, where they are."""
+        """Its bytes in that case, for relaying it live."""
 
         self._data = bytearray()
         self._chunks: list[Chunk] = []
-        self._began = time.monotonic_ns()
+        self._started_at = time.monotonic_ns()
         self._trailers: Headers = ()
 
         # The answer
 
-        self._given_at = 0
+        self._answer_started_at = 0
         self._plan: deque[tuple[int, Step]] = deque()
         self._alarm: asyncio.TimerHandle | None = None
-        self._told: DownstreamHead | None = None
-        """Its head, until it goes out."""
+        self._unsent_head: DownstreamHead | None = None
+        """The head, until it is sent."""
 
         self._unsent: list[bytes] = []
-        self._burst = 0
-        """How much waits to go out behind the head."""
+        self._unsent_bytes = 0
+        """Bytes that wait to be sent after the head."""
 
-        self._waiting = False
-        """Whether what is to go out has to be kept first."""
+        self._is_waiting = False
+        """Whether sending waits for the recorder."""
 
-        self._chunked = False
-        self._closes = False
-        self._lacking: Callable[[int], None] | None = None
-        """What to call when the client leaves before it was sent all of the answer."""
+        self._is_chunked = False
+        self._closes_connection = False
+        self._note_client_left: Callable[[int], None] | None = None
+        """Called if the client leaves before it was sent all of the answer."""
 
-        self._sent = 0
-        """Bytes of the body that it was sent."""
+        self._sent_bytes = 0
+        """Bytes of the body that were sent."""
 
     # The request
 
     def start(self) -> None:
-        asked = self.asked
-        if not asked.body_follows:
-            self._ask(b"")
-        elif asked.expects:
-            # Nobody else will ask for the body.
-            self.desk.announce(self.desk.head(100, "Continue", ()))
+        admitted = self.request
+        if not admitted.has_body:
+            self._look_up(b"")
+        elif admitted.expects_continue:
+            # There is no upstream that would ask for the body.
+            self.downstream.send_interim(self.downstream.make_head(100, "Continue", ()))
 
-    def take(self, go: bytes, pieces: Sequence[bytes]) -> None:
-        if self._framed:
-            self._raw.append(go)
+    def take_data(self, forwardable: bytes, pieces: Sequence[bytes]) -> None:
+        if self._is_framed:
+            self._raw.append(forwardable)
         for piece in pieces:
             if piece:
-                self._chunks.append(Chunk(time.monotonic_ns() - self._began, len(self._data), len(piece)))
+                self._chunks.append(Chunk(time.monotonic_ns() - self._started_at, len(self._data), len(piece)))
                 self._data += piece
         if len(self._data) > self.engine.config.limits.answered_request:
-            self._answerer.note_unseen_request(run=self.asked.named, large=True)
-            detail = "the request is larger than what can be looked up in a recording"
+            self._answerer.note_unseen_request(run=self.request.named_run, large=True)
+            limit = self.engine.config.limits.answered_request
+            detail = f"the request's body is longer than {limit} bytes, the limit for lookups in a recording"
             self.refuse(Problem(413, "request_too_large", detail))
 
     def take_end(self, end: bytes, trailers: Headers) -> None:
-        if self._framed:
+        if self._is_framed:
             self._raw.append(end)
         self._trailers = trailers
-        self._ask(bytes(self._data))
+        self._look_up(bytes(self._data))
 
     def take_whole(self, body: bytes) -> None:
         if len(body) > self.engine.config.limits.answered_request:
             super().take_whole(body)
             return
-        self._chunks = [Chunk(time.monotonic_ns() - self._began, 0, len(body))]
-        self._ask(body)
+        self._chunks = [Chunk(time.monotonic_ns() - self._started_at, 0, len(body))]
+        self._look_up(body)
 
     def abandon(self, outcome: Outcome, why: str) -> None:
-        if self.asking and not self.over:
-            self._answerer.note_unseen_request(run=self.asked.named)
+        if self.is_receiving and not self.is_over:
+            self._answerer.note_unseen_request(run=self.request.named_run)
         super().abandon(outcome, why)
 
-    def _ask(self, body: bytes) -> None:
-        self.asking = False
-        self.desk.later(self._answer(body))
+    def _look_up(self, body: bytes) -> None:
+        self.is_receiving = False
+        self.downstream.start_task(self._answer(body))
 
     async def _answer(self, body: bytes) -> None:
-        asked = self.asked
+        admitted = self.request
         request = Request(
-            method=asked.method,
-            url=asked.url,
-            http_version=self.desk.version,
-            headers=asked.headers,
+            method=admitted.method,
+            url=admitted.url,
+            http_version=self.downstream.version,
+            headers=admitted.headers,
             body=Body(data=body, chunks=tuple(self._chunks), size=len(body)),
             trailers=self._trailers,
         )
-        actor = asked.identity.actor
-        answer = await self._answerer.answer(request, run=asked.named, owner=self._owner, actor=actor)
-        if self.over:
-            if answer is not None and answer.left is not None:
-                answer.left(0)
+        actor = admitted.identity.actor
+        answer = await self._answerer.answer(request, run=admitted.named_run, owner=self._owner, actor=actor)
+        if self.is_over:
+            if answer is not None and answer.note_client_left is not None:
+                answer.note_client_left(0)
         elif answer is not None:
-            if answer.recorded:
-                self._tell(self._pieces(body))
-            self._give(answer)
-        elif self.engine.config.mode_of(asked.target.host, asked.named) == "replay":
-            detail = "nobody answered this request, and no upstream may be asked in replay"
+            if answer.recorded_outcome:
+                self._record_request(self._pieces(body))
+            self._begin_answer(answer)
+        elif self.engine.config.mode_for(admitted.target.host, admitted.named_run) == "replay":
+            detail = "the replay has no answer to this request, and mode replay contacts no upstream"
             self.refuse(Problem(502, "not_answered", detail))
         else:
             self._go_live(body)
 
     def _go_live(self, body: bytes) -> None:
-        self.over = True
-        self.desk.exchange = relay = RelayedExchange(self.desk, self.asked, self._source, live=True)
-        relay.resend(b"".join(self._raw) if self._framed else body, self._pieces(body), self._trailers)
+        self.is_over = True
+        self.downstream.exchange = relay = RelayedExchange(self.downstream, self.request, self._source, live=True)
+        relay.resend(b"".join(self._raw) if self._is_framed else body, self._pieces(body), self._trailers)
 
-    def _tell(self, pieces: Iterable[bytes]) -> None:
-        """Tell the request: the answer becomes part of a run of its own."""
-        self.begin_tape(gathers=True)
+    def _record_request(self, pieces: Iterable[bytes]) -> None:
+        """Record the request, because the answer becomes part of a new run."""
+        self.begin_recording(buffers_request=True)
         for piece in pieces:
-            self.tape.data("request", piece)
-        self.tape.ended("request", self._trailers)
+            self.recording.record_data("request", piece)
+        self.recording.record_end("request", self._trailers)
 
     def _pieces(self, body: bytes) -> list[bytes]:
         return [body[chunk.offset : chunk.offset + chunk.size] for chunk in self._chunks]
 
-    # Giving an answer
+    # Sending an answer
 
-    def _give(self, answer: Answer) -> None:
-        """Lay out the answer in time, and begin."""
+    def _begin_answer(self, answer: Answer) -> None:
+        """Schedule the parts of the answer, and start to send them."""
         if answer.dialogue is not None:
-            answer.dialogue.left()
-            detail = "this was recorded as a WebSocket, and is asked for as something else; ask for it as one"
+            answer.dialogue.note_client_left()
+            detail = "the recorded response opens a WebSocket, and this request does not ask for one; send a WebSocket upgrade"
             self.refuse(Problem(426, "websocket_recorded", detail))
             return
-        if self._may_go_at_once(answer):
-            told = self._head_of(answer)
-            pieces = [self._in_frame(piece.data) for piece in answer.pieces]
-            self._finish(answer, told, pieces)
+        if self._can_send_at_once(answer):
+            head = self._answer_head(answer)
+            pieces = [self._frame_data(piece.data) for piece in answer.pieces]
+            self._send_last(answer, head, pieces)
             return
-        self._given_at = time.monotonic_ns()
-        self._lacking = answer.left
+        self._answer_started_at = time.monotonic_ns()
+        self._note_client_left = answer.note_client_left
         if answer.status:
-            self._plan.append((answer.at, lambda: self._head(answer)))
-        if self.asked.method != "HEAD":
+            self._plan.append((answer.at, lambda: self._buffer_head(answer)))
+        if self.request.method != "HEAD":
             for piece in answer.pieces:
-                self._plan.append((piece.at, partial(self._due, answer, piece)))
-        self._plan.append((answer.end_at, lambda: self._end(answer)))
+                self._plan.append((piece.at, partial(self._send_when_ready, answer, piece)))
+        self._plan.append((answer.end_at, lambda: self._send_end(answer)))
         self._play()
 
-    def _may_go_at_once(self, answer: Answer) -> bool:
-        """Whether nobody has to be told of it, and nothing waits for its time: most are sent by one write like that."""
-        whole = answer.status and answer.end == "complete" and not (answer.recorded or answer.at or answer.end_at)
-        if not whole or self.desk.full or self.asked.method == "HEAD":
+    def _can_send_at_once(self, answer: Answer) -> bool:
+        """Return whether the answer is neither recorded nor timed, so that one write sends it. Most are like that."""
+        whole = (
+            answer.status and answer.end == "complete" and not (answer.recorded_outcome or answer.at or answer.end_at)
+        )
+        if not whole or self.downstream.is_full or self.request.method == "HEAD":
             return False
         size = 0
         for piece in answer.pieces:
             size += len(piece.data)
-            if piece.at or piece.ready is not None or size > BURST:
+            if piece.at or piece.ready_data is not None or size > BURST_BYTES:
                 return False
         return True
 
-    def _due(self, answer: Answer, piece: Piece, since: int | None = None) -> None:
-        """Send a piece, if it is ready, or go on waiting for it."""
-        data = piece.data if piece.ready is None else piece.ready()
+    def _send_when_ready(self, answer: Answer, piece: Piece, since: int | None = None) -> None:
+        """Send a piece if it is ready, else check again later."""
+        data = piece.data if piece.ready_data is None else piece.ready_data()
         if data is not None:
-            self._sent += len(data)
-            self._piece(answer, data)
+            self._sent_bytes += len(data)
+            self._buffer_piece(answer, data)
             return
-        self._lacking = answer.left
-        now = time.monotonic_ns() - self._given_at
+        self._note_client_left = answer.note_client_left
+        now = time.monotonic_ns() - self._answer_started_at
         since = now if since is None else since
-        self._plan.appendleft((now + again(now - since), partial(self._due, answer, piece, since)))
+        self._plan.appendleft((now + recheck_delay(now - since), partial(self._send_when_ready, answer, piece, since)))
 
     def _play(self) -> None:
-        """Send what is due, then wait: for its time, or for the client to take what it got."""
+        """Send the parts whose time has come, then wait for the next one's time or for room in the client's buffer."""
         self._alarm = None
-        while self._plan and not (self.over or self.desk.full or self._waiting):
+        while self._plan and not (self.is_over or self.downstream.is_full or self._is_waiting):
             at, step = self._plan[0]
-            early = self._given_at + at - time.monotonic_ns() if at else 0
+            early = self._answer_started_at + at - time.monotonic_ns() if at else 0
             if early > 0:
                 self._flush()
                 self._alarm = asyncio.get_running_loop().call_later(early / 1e9, self._play)
                 return
             self._plan.popleft()
             if len(self._plan) <= 1:
-                # What follows is the end, or this is: a client that leaves now has had all of it.
-                self._lacking = None
+                # Only the end is left: a client that leaves now has received the whole answer.
+                self._note_client_left = None
             step()
-            if self._burst > BURST:
+            if self._unsent_bytes > BURST_BYTES:
                 self._flush()
         self._flush()
 
     def _flush(self) -> None:
-        if (self._told is not None or self._unsent) and not (self.over or self._waiting):
-            told, pieces = self._told, self._unsent
-            self._told, self._unsent, self._burst = None, [], 0
-            self.desk.send_all(told, pieces)
+        if (self._unsent_head is not None or self._unsent) and not (self.is_over or self._is_waiting):
+            head, pieces = self._unsent_head, self._unsent
+            self._unsent_head, self._unsent, self._unsent_bytes = None, [], 0
+            self.downstream.send_pieces(head, pieces)
 
-    def room(self, *, full: bool) -> None:
-        if not full and self._alarm is None:
+    def set_client_full(self, *, is_full: bool) -> None:
+        if not is_full and self._alarm is None:
             self._play()
 
-    def _kept(self, answer: Answer) -> None:
-        """What becomes part of a run is kept before its end goes out: hold that back until it is."""
+    def _record_before_end(self, answer: Answer) -> None:
+        """If this is the last part of an answer that becomes part of a run, delay it until the answer is recorded."""
         last = len(self._plan) == 1 and answer.end == "complete"
-        if not (answer.recorded and last and self.tape.open and self.tape.guarded):
+        if not (answer.recorded_outcome and last and self.recording.is_open and self.recording.must_wait):
             return
         self._flush()
-        self.tape.ended("response", answer.trailers)
-        self.tape.closed(answer.recorded)
-        self._waiting = True
-        self.once_kept(self._go_on, self.cut)
+        self.recording.record_end("response", answer.trailers)
+        self.recording.record_close(answer.recorded_outcome)
+        self._is_waiting = True
+        self.when_recorded(self._continue, self.cut)
 
-    def _go_on(self) -> None:
-        self._waiting = False
+    def _continue(self) -> None:
+        self._is_waiting = False
         self._play()
 
-    def _head(self, answer: Answer) -> None:
-        if answer.recorded:
-            self.tape.response(answer.status, answer.reason, answer.http_version, answer.headers)
-        self._kept(answer)
-        self._told = self._head_of(answer)
+    def _buffer_head(self, answer: Answer) -> None:
+        """Record the head if necessary, and keep it to be sent with the next pieces."""
+        if answer.recorded_outcome:
+            self.recording.record_response_head(answer.status, answer.reason, answer.http_version, answer.headers)
+        self._record_before_end(answer)
+        self._unsent_head = self._answer_head(answer)
 
-    def _head_of(self, answer: Answer) -> DownstreamHead:
-        """The answer's head, with the framing that belongs to this connection."""
-        status, http1 = answer.status, self.desk.version == "HTTP/1.1"
+    def _answer_head(self, answer: Answer) -> DownstreamHead:
+        """Return the answer's head, with the framing for this connection."""
+        status, http1 = answer.status, self.downstream.version == "HTTP/1.1"
         headers = []
         sized = False
         for field in answer.headers:
@@ -287,57 +293,60 @@ class ReplayedExchange(LaneExchange):
             if lowered not in HOP_BY_HOP:
                 headers.append(field)
                 sized = sized or lowered == "content-length"
-        self._closes = http1 and answer.http_version == "HTTP/1.0"
-        bodiless = self.asked.method == "HEAD" or status in (204, 304)
-        self._chunked = http1 and not (sized or bodiless or self._closes)
-        if self._chunked:
+        self._closes_connection = http1 and answer.http_version == "HTTP/1.0"
+        bodiless = self.request.method == "HEAD" or status in (204, 304)
+        self._is_chunked = http1 and not (sized or bodiless or self._closes_connection)
+        if self._is_chunked:
             headers.append(("Transfer-Encoding", "chunked"))
         reason = answer.reason or (HTTPStatus(status).phrase if status in set(HTTPStatus) else "")
-        return self.desk.head(status, reason, tuple(headers), old=self._closes)
+        return self.downstream.make_head(status, reason, tuple(headers), is_http10=self._closes_connection)
 
-    def _piece(self, answer: Answer, data: bytes) -> None:
-        if answer.recorded:
-            self.tape.data("response", data)
-            # Its length may say that it is the last one.
-            self._kept(answer)
-        self._unsent.append(self._in_frame(data))
-        self._burst += len(data)
+    def _buffer_piece(self, answer: Answer, data: bytes) -> None:
+        """Record a piece if necessary, and keep it until `_flush` or the end sends it."""
+        if answer.recorded_outcome:
+            self.recording.record_data("response", data)
+            # By the Content-Length, this piece may complete the response.
+            self._record_before_end(answer)
+        self._unsent.append(self._frame_data(data))
+        self._unsent_bytes += len(data)
 
-    def _in_frame(self, data: bytes) -> bytes:
-        return b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data
+    def _frame_data(self, data: bytes) -> bytes:
+        return b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data
 
-    def _end(self, answer: Answer) -> None:
+    def _send_end(self, answer: Answer) -> None:
         match answer.end:
             case "hold":
-                self._plan.append((answer.end_at + answer.patience, lambda: self._stayed(answer)))
+                self._plan.append((answer.end_at + answer.patience, lambda: self._end_patience(answer)))
             case "cut":
                 self._flush()
-                self.tape.closed("server_closed", "cut as it was recorded, or as an override says")
+                self.recording.record_close("server_closed", "broken off as recorded, or by an override")
                 self.cut()
             case _:
-                told, self._told = self._told, None
-                self._finish(answer, told, self._unsent)
+                head, self._unsent_head = self._unsent_head, None
+                self._send_last(answer, head, self._unsent)
 
-    def _finish(self, answer: Answer, told: DownstreamHead | None, pieces: list[bytes]) -> None:
-        """Send the last of it."""
-        if self._chunked:
+    def _send_last(self, answer: Answer, head: DownstreamHead | None, pieces: list[bytes]) -> None:
+        """Send the end of the answer."""
+        if self._is_chunked:
             trailers = "".join(f"{name}: {value}\r\n" for name, value in sendable_trailers(answer.trailers))
             pieces.append(b"0\r\n" + trailers.encode("latin-1") + b"\r\n")
-        self.desk.send_all(told, pieces, last=True, trailers=answer.trailers)
-        self.finish(keep=False, closes=self._closes)
+        self.downstream.send_pieces(head, pieces, is_last=True, trailers=answer.trailers)
+        self.finish(keep=False, closes=self._closes_connection)
 
-    def _stayed(self, answer: Answer) -> None:
-        instead = answer.stayed() if answer.stayed is not None else None
+    def _end_patience(self, answer: Answer) -> None:
+        instead = answer.answer_waiting_client() if answer.answer_waiting_client is not None else None
         if instead is None or answer.status:
             self._flush()
-            self.tape.closed("timed_out", "the client waited for longer than is told here")
+            self.recording.record_close(
+                "timed_out", "the client kept waiting for the end of a response that was recorded without one"
+            )
             self.cut()
         else:
-            self._give(instead)
+            self._begin_answer(instead)
 
-    def release(self, *, keep: bool) -> None:  # noqa: ARG002 - there is nothing to keep
+    def release(self, *, keep: bool) -> None:  # noqa: ARG002 - there is no upstream connection
         if self._alarm is not None:
             self._alarm.cancel()
-        lacking, self._lacking = self._lacking, None
+        lacking, self._note_client_left = self._note_client_left, None
         if lacking is not None:
-            lacking(self._sent)
+            lacking(self._sent_bytes)

@@ -1,7 +1,7 @@
-"""TLS over an existing connection: a protocol for the connection below, a transport for the one above.
+"""TLS over an existing connection: a protocol for the transport below, a transport for the protocol above.
 
-asyncio's own costs twice as much, and neither it nor uvloop's takes up a handshake of which somebody has read the
-beginning. Writes are passed down at once, so that backpressure is that of the connection below.
+asyncio's own implementation costs twice as much, and neither it nor uvloop's can continue a handshake whose first bytes
+were already read. Writes are passed down at once, so the transport below provides the backpressure.
 """
 
 import asyncio
@@ -15,14 +15,14 @@ from typing import Any, Final, cast
 
 from cryptography.hazmat.primitives import serialization
 
-from proxy.trust.ca import LEAVES_KEPT, CertificateAuthority, Leaf
+from proxy.trust.ca import MAX_CACHED_LEAVES, CertificateAuthority, Leaf
 
-_READ: Final = 16 << 10
-"""No record is longer (RFC 8446 5.1); a larger buffer would be taken from the system and given back at each read."""
+_READ_BYTES: Final = 16 << 10
+"""Maximum length of a record (RFC 8446 5.1). A larger buffer would be allocated and freed by the system at each read."""
 
 
 class Tls(asyncio.Transport, asyncio.Protocol):
-    """One side of a TLS connection. `established` is told when the handshake is over, or why it failed."""
+    """One side of a TLS connection. Calls `established` after the handshake, with the error if it failed."""
 
     def __init__(
         self,
@@ -39,16 +39,16 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         self._protocol = protocol
         self._established: Callable[[Exception | None], None] | None = established
         self._closing = False
-        self.ragged = False
-        """Whether the other side left without saying so: what it sent last may not be all."""
+        self.is_truncated = False
+        """Whether the other side closed without a close_notify alert, so that its data may be incomplete."""
 
     def start(self, transport: asyncio.Transport, data: bytes = b"") -> None:
-        """Take over a connection, from which this was read already."""
+        """Take over a transport, from which `data` was already read."""
         self._transport = transport
         transport.set_protocol(self)
         self.data_received(data)
 
-    # Towards the connection
+    # asyncio.Protocol, for the transport below
 
     def data_received(self, data: bytes) -> None:
         self._incoming.write(data)
@@ -58,7 +58,7 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         over = False
         try:
             while self._incoming.pending or not pieces:
-                if not (piece := self._tls.read(_READ)):
+                if not (piece := self._tls.read(_READ_BYTES)):
                     over = True
                     break
                 pieces.append(piece)
@@ -67,13 +67,13 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         except ssl.SSLZeroReturnError:
             over = True
         except ssl.SSLError:
-            self.ragged = over = True
+            self.is_truncated = over = True
         if self._outgoing.pending:
             self._transport.write(self._outgoing.read())
         if pieces:
             self._protocol.data_received(pieces[0] if len(pieces) == 1 else b"".join(pieces))
         if over:
-            self._over()
+            self._handle_end()
 
     def _handshake(self) -> bool:
         try:
@@ -83,25 +83,25 @@ class Tls(asyncio.Transport, asyncio.Protocol):
             return False
         except (ssl.SSLError, ssl.CertificateError) as error:
             self._flush()
-            self._told(error)
+            self._report_handshake(error)
             return False
         self._flush()
-        self._told(None)
+        self._report_handshake(None)
         return not self._closing
 
-    def _told(self, error: Exception | None) -> None:
+    def _report_handshake(self, error: Exception | None) -> None:
         established, self._established = self._established, None
         if established is not None:
             established(error)
 
     def eof_received(self) -> bool | None:
-        self.ragged = True
-        self._over()
+        self.is_truncated = True
+        self._handle_end()
         return None
 
-    def _over(self) -> None:
+    def _handle_end(self) -> None:
         if self._established is not None:
-            self._told(ConnectionResetError("the other side left in the handshake"))
+            self._report_handshake(ConnectionResetError("the other side closed the connection during the handshake"))
         elif not self._closing:
             keep = self._protocol.eof_received()
             if not keep:
@@ -110,7 +110,7 @@ class Tls(asyncio.Transport, asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
         if self._established is not None:
-            self._told(exc or ConnectionResetError("the connection was closed in the handshake"))
+            self._report_handshake(exc or ConnectionResetError("the connection was closed during the handshake"))
         self._protocol.connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -119,7 +119,7 @@ class Tls(asyncio.Transport, asyncio.Protocol):
     def resume_writing(self) -> None:
         self._protocol.resume_writing()
 
-    # Towards the protocol
+    # asyncio.Transport, for the protocol above
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self._closing:
@@ -136,14 +136,14 @@ class Tls(asyncio.Transport, asyncio.Protocol):
             self._transport.write(self._outgoing.read())
 
     def close(self) -> None:
-        """Say goodbye, once all that was written has gone."""
+        """Send close_notify and close, after all written data."""
         if self._closing:
             return
         self._closing = True
         try:
             self._tls.unwrap()
         except ssl.SSLError:
-            pass  # the other side's goodbye is not waited for
+            pass  # do not wait for the other side's close_notify
         self._flush()
         self._transport.close()
 
@@ -152,7 +152,7 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         self._transport.abort()
 
     def cut(self) -> None:
-        """Close without a goodbye, so that the other side sees that something is lacking."""
+        """Close without close_notify, so that the other side notices that data is missing."""
         self._closing = True
         self._transport.close()
 
@@ -190,22 +190,22 @@ class Tls(asyncio.Transport, asyncio.Protocol):
 # Contexts
 
 
-class Leaves:
-    """Server contexts with our leaves, one for each host."""
+class LeafContexts:
+    """Cached server contexts with Playhead's leaf certificates, by host and protocol."""
 
     def __init__(self, authority: CertificateAuthority) -> None:
         self._authority = authority
         self._made: OrderedDict[tuple[str, str | None], tuple[Leaf, ssl.SSLContext]] = OrderedDict()
 
     def context(self, host: str, *, alpn: str | None) -> ssl.SSLContext:
-        """What answers as this host, and chooses this protocol."""
+        """Return the server context for a host and an ALPN protocol."""
         leaf = self._authority.leaf(host)
         made = self._made.get((host, alpn))
         if made is None or made[0] is not leaf:
             made = leaf, _server_context(leaf, alpn=alpn)
             self._made[host, alpn] = made
         self._made.move_to_end((host, alpn))
-        while len(self._made) > LEAVES_KEPT:
+        while len(self._made) > MAX_CACHED_LEAVES:
             self._made.popitem(last=False)
         return made[1]
 
@@ -219,7 +219,7 @@ def _server_context(leaf: Leaf, *, alpn: str | None) -> ssl.SSLContext:
 
 
 def _load(context: ssl.SSLContext, leaf: Leaf) -> None:
-    """OpenSSL takes a key from a file only. Ours is sealed, in memory, and gone at once."""
+    """Load a leaf into a context. OpenSSL reads keys only from files: this one is encrypted, in memory, and deleted at once."""
     password = os.urandom(16).hex().encode()
     pem = leaf.certificate.public_bytes(serialization.Encoding.PEM) + leaf.key.private_bytes(
         serialization.Encoding.PEM,
@@ -232,7 +232,7 @@ def _load(context: ssl.SSLContext, leaf: Leaf) -> None:
 
 @contextmanager
 def _memory_file(content: bytes) -> Iterator[str]:
-    """A path at which OpenSSL reads this. It is in memory, where the system can: no disk, and no name that others see."""
+    """Yield a path with this content: an anonymous file in memory if the system supports that, else a temporary file."""
     if not hasattr(os, "memfd_create"):
         with tempfile.NamedTemporaryFile() as file:
             file.write(content)
@@ -248,7 +248,7 @@ def _memory_file(content: bytes) -> Iterator[str]:
 
 
 def upstream_context(trust: str, *alpn: str) -> ssl.SSLContext:
-    """What verifies upstreams in full, and offers these protocols. There is no way around it."""
+    """Return the client context that offers these protocols. Certificates are always verified."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(trust)
     context.hostname_checks_common_name = False

@@ -1,8 +1,8 @@
 """Make connections to upstreams, lend each to one exchange after another, and close them.
 
-A connection belongs to the client that it was made for. When that client leaves, another may have it for a moment: not
-where somebody authenticates by connection (NTLM, Negotiate), and for a request that must not be sent twice only while it
-is so fresh that no server will be closing it. Bytes that nobody asked for end a connection.
+A connection belongs to the client that it was made for. When that client leaves, another client may reuse it for a few
+seconds, unless the connection is authenticated (NTLM, Negotiate). A request that must not be sent twice may reuse it only
+while no server would be closing it yet. Data without a request ends a connection.
 """
 
 import asyncio
@@ -16,114 +16,114 @@ from proxy.lane.tls import Tls, upstream_context
 from proxy.wire.destinations import Destinations
 from proxy.wire.problem import Problem
 
-KEPT: Final = 4.0
-"""Seconds for which a connection waits for another client. Node's servers close after five."""
+KEEP_SECONDS: Final = 4.0
+"""Seconds to keep a connection idle for another client. Node's servers close after five."""
 
-FRESH: Final = 1.5
-"""Seconds for which it may carry what must not be sent twice. Gunicorn's workers close after two."""
+FRESH_SECONDS: Final = 1.5
+"""Maximum idle seconds before a request that must not be sent twice. Gunicorn's workers close after two."""
 
-MOST: Final = 64
-"""Connections that wait, for each upstream."""
+MAX_IDLE: Final = 64
+"""Maximum number of idle connections for each upstream."""
 
 HIGH: Final = 256 << 10
 
 
-class Way(NamedTuple):
-    """How an upstream is reached."""
+class UpstreamAddress(NamedTuple):
+    """Where and how an upstream is reached."""
 
     host: str
     port: int
-    name: str | None
-    """Who it has to be, by TLS; None where that is not spoken."""
+    server_name: str | None
+    """The name that its TLS certificate must have; None without TLS."""
 
     is_local: bool = False
-    """Whether private addresses and all ports are allowed: only the user's own captured commands reach it so."""
+    """Whether private addresses and all ports are allowed, as they are for the user's own captured commands only."""
 
 
 class ResponseListener(Protocol):
-    """What an upstream's answer is for."""
+    """Receives the data of an upstream connection while it is lent."""
 
-    def answer(self, data: bytes) -> None:
-        """It says something."""
+    def handle_data(self, data: bytes) -> None:
+        """Handle received data."""
 
-    def broken(self, *, ragged: bool) -> None:
-        """It is gone; `ragged` if without a goodbye."""
+    def handle_disconnect(self, *, is_truncated: bool) -> None:
+        """Handle the end of the connection. `is_truncated`: without an orderly close."""
 
-    def full(self, *, full: bool) -> None:
-        """It takes no more for now, or more again."""
+    def set_upstream_full(self, *, is_full: bool) -> None:
+        """Handle that the upstream's send buffer is full, or has room again."""
 
-    def failed(self, fault: BaseException) -> None:
-        """Something of ours has failed."""
+    def handle_fault(self, fault: BaseException) -> None:
+        """Handle an internal error."""
 
 
 class Upstream(asyncio.Protocol):
     """One connection to an upstream."""
 
-    def __init__(self, way: Way) -> None:
-        self.way = way
-        self.bound = False
-        """Whether nobody but its first client may use it."""
+    def __init__(self, address: UpstreamAddress) -> None:
+        self.address = address
+        self.is_bound = False
+        """Whether only its first client may use it, because it is authenticated."""
 
-        self.used = 0
-        """How many exchanges it has carried."""
+        self.exchange_count = 0
+        """The number of exchanges so far."""
 
-        self.gone = False
-        self.since = 0.0
-        self._reads = True
-        self._full = False
-        self._early = b""
-        """What an upstream of HTTP/2 says at once."""
+        self.is_gone = False
+        self.idle_since = 0.0
+        self._is_reading = True
+        self._is_full = False
+        self._early_data = b""
+        """Data that an HTTP/2 upstream sends right after the handshake."""
 
         self._transport: asyncio.Transport | Tls | None = None
         self._listener: ResponseListener | None = None
 
-    # What it is lent for
+    # Use
 
     def lend(self, listener: ResponseListener) -> None:
-        """From now on what comes is for this one."""
-        assert not self.gone
+        """Pass received data to this listener from now on."""
+        assert not self.is_gone
         assert self._listener is None
         self._listener = listener
-        self.used += 1
+        self.exchange_count += 1
 
     def give_back(self) -> bool:
-        """The exchange is over, and both sides keep the connection; False where it is of no more use."""
-        if self.gone or self._full:
-            # A part of a request that nobody has taken by now, although it was answered, would hold up the next one.
+        """End the exchange but keep the connection. Return False if it cannot be reused, and was closed."""
+        if self.is_gone or self._is_full:
+            # The upstream has responded without reading the whole request: the rest would delay the next one.
             self.drop()
             return False
         self._listener = None
-        self.since = time.monotonic()
-        if not self._reads:
-            self.read(on=True)
+        self.idle_since = time.monotonic()
+        if not self._is_reading:
+            self.set_reading(on=True)
         return True
 
     def drop(self) -> None:
-        """The exchange is over, and so is the connection."""
+        """End the exchange and close the connection."""
         self._listener = None
-        self.gone = True
+        self.is_gone = True
         if self._transport is not None:
             self._transport.abort()
 
     def write(self, data: bytes) -> None:
-        """Send."""
-        if self._transport is not None and not self.gone:
+        """Send data."""
+        if self._transport is not None and not self.is_gone:
             self._transport.write(data)
 
-    def read(self, *, on: bool) -> None:
-        """Stop reading, or go on."""
-        if on is self._reads or self._transport is None or self.gone:
+    def set_reading(self, *, on: bool) -> None:
+        """Pause or resume reading."""
+        if on is self._is_reading or self._transport is None or self.is_gone:
             return
-        self._reads = on
+        self._is_reading = on
         if on:
             self._transport.resume_reading()
         else:
             self._transport.pause_reading()
 
-    # What asyncio tells
+    # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's are no asyncio.Transport by inheritance.
+        # uvloop's transports do not inherit from asyncio.Transport.
         self._transport = transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(HIGH)
         connection = transport.get_extra_info("socket")
@@ -134,41 +134,41 @@ class Upstream(asyncio.Protocol):
         listener = self._listener
         if listener is not None:
             try:
-                listener.answer(data)
-            except Exception as fault:  # noqa: BLE001 - the guard: asyncio would log this and leave the client waiting
-                listener.failed(fault)
+                listener.handle_data(data)
+            except Exception as fault:  # noqa: BLE001 - asyncio would only log the error, and leave the client waiting
+                listener.handle_fault(fault)
         elif self.alpn == "h2":
-            self._early += data
+            self._early_data += data
         else:
             self.drop()
 
     def eof_received(self) -> bool | None:
-        self._ended()
+        self._handle_end()
         return None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._ended(lost=exc is not None)
+        self._handle_end(is_lost=exc is not None)
 
-    def _ended(self, *, lost: bool = False) -> None:
-        self.gone = True
+    def _handle_end(self, *, is_lost: bool = False) -> None:
+        self.is_gone = True
         listener, self._listener = self._listener, None
         if listener is not None:
             try:
-                listener.broken(ragged=lost or getattr(self._transport, "ragged", False))
-            except Exception as fault:  # noqa: BLE001 - the guard, as above
-                listener.failed(fault)
+                listener.handle_disconnect(is_truncated=is_lost or getattr(self._transport, "is_truncated", False))
+            except Exception as fault:  # noqa: BLE001 - as above
+                listener.handle_fault(fault)
 
-    async def secured(self, context: ssl.SSLContext, name: str) -> None:
-        """Go on in TLS; the other side must prove to be `name`. Raises Problem."""
+    async def start_tls(self, context: ssl.SSLContext, name: str) -> None:
+        """Start TLS, with verification that the certificate is for `name`. Raises Problem."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def established(error: Exception | None) -> None:
+        def on_handshake(error: Exception | None) -> None:
             if not done.done():
-                done.set_result(None) if error is None else done.set_exception(_problem(error, name))
+                done.set_result(None) if error is None else done.set_exception(_tls_problem(error, name))
 
         below = self._transport
         assert below is not None
-        self._transport = tls = Tls(context, self, established, server_side=False, name=name)
+        self._transport = tls = Tls(context, self, on_handshake, server_side=False, name=name)
         tls.start(below)
         try:
             await done
@@ -178,97 +178,101 @@ class Upstream(asyncio.Protocol):
 
     @property
     def alpn(self) -> str:
-        """What TLS has agreed on; "" for nothing."""
+        """The ALPN protocol that TLS negotiated, or ""."""
         tls = self._transport
         return (tls.get_extra_info("ssl_object").selected_alpn_protocol() or "") if isinstance(tls, Tls) else ""
 
-    def given_away(self) -> tuple[Tls, bytes]:
-        """Its TLS and what came over it, for somebody who speaks HTTP/2."""
+    def detach_tls(self) -> tuple[Tls, bytes]:
+        """Return the TLS transport and the data received so far, for an HTTP/2 connection."""
         assert isinstance(self._transport, Tls)
-        return self._transport, self._early
+        return self._transport, self._early_data
 
     def pause_writing(self) -> None:
-        self._full = True
+        self._is_full = True
         if self._listener is not None:
-            self._listener.full(full=True)
+            self._listener.set_upstream_full(is_full=True)
 
     def resume_writing(self) -> None:
-        self._full = False
+        self._is_full = False
         if self._listener is not None:
-            self._listener.full(full=False)
+            self._listener.set_upstream_full(is_full=False)
 
 
 class Upstreams:
-    """Makes connections, and keeps those that wait for somebody."""
+    """Makes connections to upstreams, and keeps idle ones for other clients."""
 
     def __init__(self, trust: str) -> None:
-        self._context = upstream_context(trust, "http/1.1")
-        self._either = upstream_context(trust, "h2", "http/1.1")
-        self._waiting: dict[Way, deque[Upstream]] = {}
+        self._http1_context = upstream_context(trust, "http/1.1")
+        self._h2_context = upstream_context(trust, "h2", "http/1.1")
+        self._idle: dict[UpstreamAddress, deque[Upstream]] = {}
 
-    def waiting(self, way: Way, *, repeatable: bool) -> Upstream | None:
-        """One that waits, if there is one that is good enough for this request."""
-        waiting = self._waiting.get(way)
-        while waiting:
-            upstream = waiting.pop()
-            age = time.monotonic() - upstream.since
-            if not upstream.gone and age < (KEPT if repeatable else FRESH):
+    def take_idle(self, address: UpstreamAddress, *, is_repeatable: bool) -> Upstream | None:
+        """Remove and return an idle connection that may carry this request, if there is one."""
+        idle = self._idle.get(address)
+        while idle:
+            upstream = idle.pop()
+            age = time.monotonic() - upstream.idle_since
+            if not upstream.is_gone and age < (KEEP_SECONDS if is_repeatable else FRESH_SECONDS):
                 return upstream
-            if not upstream.gone and age < KEPT:
-                waiting.append(upstream)
+            if not upstream.is_gone and age < KEEP_SECONDS:
+                idle.append(upstream)
                 return None
             upstream.drop()
         return None
 
-    def keep(self, upstream: Upstream) -> None:
-        """Its client has left; let it wait for another."""
-        waiting = self._waiting.setdefault(upstream.way, deque())
-        if upstream.gone or upstream.bound or len(waiting) >= MOST:
+    def keep_idle(self, upstream: Upstream) -> None:
+        """Keep the connection of a client that has left, for another client."""
+        waiting = self._idle.setdefault(upstream.address, deque())
+        if upstream.is_gone or upstream.is_bound or len(waiting) >= MAX_IDLE:
             upstream.drop()
         else:
             waiting.append(upstream)
 
     def sweep(self) -> None:
-        """Let go of those that have waited too long."""
-        oldest = time.monotonic() - KEPT
-        for way in list(self._waiting):
-            waiting = self._waiting[way]
-            while waiting and (waiting[0].gone or waiting[0].since < oldest):
+        """Close connections that were idle for too long."""
+        oldest = time.monotonic() - KEEP_SECONDS
+        for address in list(self._idle):
+            waiting = self._idle[address]
+            while waiting and (waiting[0].is_gone or waiting[0].idle_since < oldest):
                 waiting.popleft().drop()
             if not waiting:
-                del self._waiting[way]
+                del self._idle[address]
 
     def drop_idle(self) -> None:
-        """Close those that nobody uses."""
-        for waiting in self._waiting.values():
+        """Close all idle connections."""
+        for waiting in self._idle.values():
             for upstream in waiting:
                 upstream.drop()
-        self._waiting.clear()
+        self._idle.clear()
 
-    async def connect(self, way: Way, destinations: Destinations, *, either: bool = False) -> Upstream:
-        """A new connection; `either` leaves it to the upstream whether that is one of HTTP/2. Raises Problem."""
+    async def connect(
+        self, address: UpstreamAddress, destinations: Destinations, *, offers_http2: bool = False
+    ) -> Upstream:
+        """Connect to an upstream. With `offers_http2`, the upstream may choose HTTP/2. Raises Problem."""
         loop = asyncio.get_running_loop()
 
-        async def opened(address: str) -> Upstream:
-            transport, upstream = await loop.create_connection(lambda: Upstream(way), address, way.port)
-            destinations.recent.note(transport)
+        async def open_address(host: str) -> Upstream:
+            transport, upstream = await loop.create_connection(lambda: Upstream(address), host, address.port)
+            destinations.recent_connections.remember(transport)
             return upstream
 
-        upstream = await destinations.reach(way.host, way.port, opened, local=way.is_local)
-        if way.name is not None:
+        upstream = await destinations.connect_with(address.host, address.port, open_address, is_local=address.is_local)
+        if address.server_name is not None:
             try:
                 async with asyncio.timeout(destinations.timeout):
-                    await upstream.secured(self._either if either else self._context, way.name)
+                    await upstream.start_tls(
+                        self._h2_context if offers_http2 else self._http1_context, address.server_name
+                    )
             except TimeoutError as error:
-                detail = f"{way.name} did not finish its TLS handshake within {destinations.timeout:g} s"
+                detail = f"{address.server_name} did not finish its TLS handshake within {destinations.timeout:g} s"
                 raise Problem(504, "connect_timed_out", detail) from error
         return upstream
 
 
-def _problem(error: Exception, name: str) -> Problem:
+def _tls_problem(error: Exception, name: str) -> Problem:
     if isinstance(error, ssl.SSLCertVerificationError):
         why = error.verify_message
-        detail = f"the certificate of {name} is not valid: {why}; a private CA can be trusted with upstream_ca"
+        detail = f"the certificate of {name} is not valid: {why}; set upstream_ca to trust a private CA"
         return Problem(502, "tls_certificate_error", detail)
     why = getattr(error, "reason", None) or str(error)
-    return Problem(502, "tls_failed", f"no TLS connection with {name}: {why}")
+    return Problem(502, "tls_failed", f"the TLS handshake with {name} failed: {why}")

@@ -1,365 +1,369 @@
-"""Send a request to an upstream in HTTP/1.1 and read its response, whatever the client speaks."""
+"""Send requests to upstreams in HTTP/1.1 and read the responses, for clients of either version."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
 from calls.model import Headers
-from proxy.lane.admission import LaneRequest, by_connection
-from proxy.lane.exchange import BROKEN, DownstreamHead
-from proxy.lane.framing import Body, ChunkedBody, Cut, MalformedBody, SizedBody, UntilClosed
-from proxy.lane.h2.heads import http1_request, wired
-from proxy.lane.heads import END, BodyFraming, ResponseHead, framing, is_withheld, response_head, without
-from proxy.lane.upstream import Upstream, Upstreams, Way
+from proxy.lane.admission import LaneRequest, is_connection_auth
+from proxy.lane.exchange import INTERNAL_ERROR, DownstreamHead
+from proxy.lane.framing import Body, BodyPart, BodyUntilClose, ChunkedBody, MalformedBody, SizedBody
+from proxy.lane.h2.heads import h2_response_fields, http1_request_head
+from proxy.lane.heads import BodyFraming, ResponseHead, body_framing, is_withheld, response_head, without_fields
+from proxy.lane.upstream import Upstream, UpstreamAddress, Upstreams
 from proxy.wire.destinations import Destinations
-from proxy.wire.http1_heads import response_flaw, unfinished_flaw
+from proxy.wire.http1_heads import HEAD_END, partial_head_fault, response_head_fault
 from proxy.wire.trailers import sendable_trailers
 
 
 class ResponseSink(Protocol):
-    """Whom a response is for."""
+    """Receives the events of a response."""
 
-    def interim(self, told: DownstreamHead) -> None:
-        """A response announces another one."""
+    def handle_interim(self, head: DownstreamHead) -> None:
+        """Handle an interim response."""
 
-    def response(self, told: DownstreamHead, *, alone: bool) -> None:
-        """Its head; `alone`: nobody knows when the rest of it comes."""
+    def handle_response(self, head: DownstreamHead, *, is_head_alone: bool) -> None:
+        """Handle the head. `is_head_alone`: nothing of the body has arrived yet, so the head should be sent at once."""
 
-    def body(self, go: bytes, pieces: Sequence[bytes]) -> None:
-        """More of it: what may go on, and its payload, of which a last piece may have to wait for the end."""
+    def handle_data(self, forwardable: bytes, pieces: Sequence[bytes]) -> None:
+        """Handle more of the response: the bytes to forward now, and its payload. The last piece may come with the end."""
 
-    def ended(self, pieces: Sequence[bytes], before: bytes, end: bytes, trailers: Headers) -> None:
-        """The rest of it: payload, what may go on, and what completes it."""
+    def handle_end(self, pieces: Sequence[bytes], before: bytes, end: bytes, trailers: Headers) -> None:
+        """Handle the rest: its payload, bytes to forward, the bytes that complete the response, and trailers."""
 
-    def whole(self, told: DownstreamHead, body: bytes) -> None:
-        """All of it at once: head, and a body of known length."""
+    def handle_whole_response(self, head: DownstreamHead, body: bytes) -> None:
+        """Handle a complete response with a body of known length."""
 
-    def malformed(self, fault: str) -> None:
-        """It is none, or the rest of it."""
+    def handle_malformed(self, fault: str) -> None:
+        """Handle that the response, or the rest of it, is malformed."""
 
-    def broken(self, code: int, *, refused: bool = False, unheard: bool = False) -> None:
-        """Nothing more comes. `refused`: the upstream has not done anything. `unheard`: it never said a word, on a
-        connection that had waited."""
+    def handle_disconnect(self, code: int, *, is_refused: bool = False, is_unanswered: bool = False) -> None:
+        """Handle that the upstream broke off. `is_refused`: it says that it has not processed the request. `is_unanswered`: it
+        sent nothing, on a reused connection."""
 
-    def failed(self, fault: BaseException) -> None:
-        """Something of ours has failed."""
+    def handle_fault(self, fault: BaseException) -> None:
+        """Handle an internal error."""
 
-    def full(self, *, full: bool) -> None:
-        """The upstream takes no more for now, or more again."""
+    def set_upstream_full(self, *, is_full: bool) -> None:
+        """Handle that the upstream's send buffer is full, or has room again."""
 
 
 class Carrier(Protocol):
-    """Carries one request."""
+    """Carries one request to an upstream, and its response back."""
 
-    heard: bool
-    """Set whenever the upstream says something."""
+    has_heard: bool
+    """Set whenever the upstream sends something."""
 
-    may_refuse: bool
-    """Whether an upstream can say that it has not done anything."""
+    can_refuse: bool
+    """Whether the protocol lets an upstream say that it has not processed a request."""
 
     @property
-    def spent(self) -> bool:
-        """Whether the upstream takes nothing more once it has answered."""
+    def is_spent(self) -> bool:
+        """Whether the upstream accepts no more of the request after its response."""
 
-    def ask(self, taker: ResponseSink, asked: LaneRequest, whole: bytes | None, trailers: Headers) -> None:
-        """Send the head, and with it the whole body, where that is there."""
+    def send_request(self, sink: ResponseSink, request: LaneRequest, body: bytes | None, trailers: Headers) -> None:
+        """Send the head, and with it the whole body if that is given."""
 
     def send(self, data: bytes) -> None:
-        """A piece of the body."""
+        """Send a piece of the body."""
 
-    def end(self, data: bytes, trailers: Headers) -> None:
-        """The last of it."""
+    def send_end(self, data: bytes, trailers: Headers) -> None:
+        """Send the end of the body."""
 
-    def hold(self, *, full: bool) -> None:
-        """Read no more of the response for now, or go on."""
+    def set_paused(self, *, is_paused: bool) -> None:
+        """Pause or resume reading the response."""
 
     def drop(self, code: int) -> None:
         """Break off."""
 
-    def done(self) -> None:
-        """Both sides are through."""
+    def finish(self) -> None:
+        """End the request, after both messages are complete."""
 
-    def put_by(self) -> None:
-        """Nobody has asked anything."""
+    def release(self) -> None:
+        """Return the carrier unused."""
 
 
 class Source(Protocol):
-    """Where one client's carriers come from."""
+    """Provides the carriers of one client."""
 
-    def ready(self, way: Way, *, repeatable: bool) -> Carrier | None:
-        """One that is there, and good enough for a request that may be `repeatable`."""
+    def ready_carrier(self, address: UpstreamAddress, *, is_repeatable: bool) -> Carrier | None:
+        """Return a carrier that is available now for this request, if there is one."""
 
-    async def carrier(self, way: Way) -> Carrier:
-        """One that may have to be made. Raises Problem."""
+    async def connect_carrier(self, address: UpstreamAddress) -> Carrier:
+        """Return a carrier, connecting if necessary. Raises Problem."""
 
 
 class Http1Carrier:
-    """One request on a connection of HTTP/1.1, for a client that speaks that too: bytes pass as they are."""
+    """One request on an HTTP/1.1 connection, for an HTTP/1.1 client: bytes are forwarded unchanged."""
 
-    may_refuse = False
+    can_refuse = False
 
-    def __init__(self, upstream: Upstream, lender: "ClientPool") -> None:
+    def __init__(self, upstream: Upstream, pool: "ClientPool") -> None:
         self._upstream = upstream
-        self._lender = lender
-        self._taker: ResponseSink
-        self._asked: LaneRequest
+        self._pool = pool
+        self._sink: ResponseSink
+        self._request: LaneRequest
         self._body: Body | None = None
         self._trailers: Headers = ()
-        self._unread = b""
-        """A head, as far as it is there."""
+        self._partial_head = b""
+        """An incomplete head."""
 
-        self.heard = self._said = False
-        """Whether the upstream has said anything."""
+        self.has_heard = self._has_answered = False
+        """Whether the upstream has sent anything."""
 
-        self._over = False
-        """Whether all of the response has come."""
+        self._is_response_whole = False
+        """Whether the response is complete."""
 
-        self._keeps = True
-        """Whether the upstream keeps the connection."""
+        self._is_reusable = True
+        """Whether the upstream keeps the connection open."""
 
     @property
-    def spent(self) -> bool:
-        return not self._keeps or self._upstream.gone
+    def is_spent(self) -> bool:
+        return not self._is_reusable or self._upstream.is_gone
 
-    def ask(self, taker: ResponseSink, asked: LaneRequest, whole: bytes | None, trailers: Headers) -> None:  # noqa: ARG002 - they are in the bytes
+    def send_request(self, sink: ResponseSink, request: LaneRequest, body: bytes | None, trailers: Headers) -> None:  # noqa: ARG002 - they are in the bytes
         upstream = self._upstream
-        self._taker, self._asked = taker, asked
-        if upstream.gone:
-            taker.broken(BROKEN, unheard=upstream.used > 0)
+        self._sink, self._request = sink, request
+        if upstream.is_gone:
+            sink.handle_disconnect(INTERNAL_ERROR, is_unanswered=upstream.exchange_count > 0)
             return
-        upstream.bound = upstream.bound or asked.bound
+        upstream.is_bound = upstream.is_bound or request.is_connection_bound
         upstream.lend(self)
-        upstream.write(asked.head + whole if whole else asked.head)
+        upstream.write(request.http1_head + body if body else request.http1_head)
 
     def send(self, data: bytes) -> None:
-        self._upstream.write(self._framed(data))
+        self._upstream.write(self._frame_data(data))
 
-    def end(self, data: bytes, trailers: Headers) -> None:
-        if last := self._last(data, trailers):
+    def send_end(self, data: bytes, trailers: Headers) -> None:
+        if last := self._frame_end(data, trailers):
             self._upstream.write(last)
 
-    def hold(self, *, full: bool) -> None:
-        self._upstream.read(on=not full)
+    def set_paused(self, *, is_paused: bool) -> None:
+        self._upstream.set_reading(on=not is_paused)
 
-    def drop(self, code: int) -> None:  # noqa: ARG002 - there is nobody to tell
+    def drop(self, code: int) -> None:  # noqa: ARG002 - HTTP/1.1 has no error codes
         self._upstream.drop()
 
-    def done(self) -> None:
-        if self._keeps and self._over:
-            self._lender.returned(self._upstream)
+    def finish(self) -> None:
+        if self._is_reusable and self._is_response_whole:
+            self._pool.take_back(self._upstream)
         else:
             self._upstream.drop()
 
-    def put_by(self) -> None:
-        self._lender.returned(self._upstream)
+    def release(self) -> None:
+        self._pool.take_back(self._upstream)
 
-    # What differs where the client speaks HTTP/2
+    # Overridden for HTTP/2 clients
 
-    def _framed(self, data: bytes) -> bytes:
+    def _frame_data(self, data: bytes) -> bytes:
         return data
 
-    def _last(self, data: bytes, trailers: Headers) -> bytes:  # noqa: ARG002 - they are in the bytes
+    def _frame_end(self, data: bytes, trailers: Headers) -> bytes:  # noqa: ARG002 - they are in the bytes
         return data
 
-    def _told(self, head: ResponseHead, *, closes: bool) -> DownstreamHead:
+    def _downstream_head(self, head: ResponseHead, *, closes: bool) -> DownstreamHead:
         raw, fields = head.raw, head.fields
-        if head.known.withheld:
-            raw = without(raw, head.known.lowered, head.known.withheld)
-            # Evidence is what the upstream said, also under our names.
+        if head.field_names.withheld_names:
+            raw = without_fields(raw, head.field_names.lowered, head.field_names.withheld_names)
+            # The record keeps what the upstream sent, including fields with Playhead's names.
             fields = tuple(field for field in fields if field[0].lower() != "alt-svc")
         return DownstreamHead(head.status, head.reason, f"HTTP/{head.version}", fields, raw, (), closes)
 
-    def _pass(self, cut: Cut) -> None:
-        if cut.end is None:
-            self._taker.body(cut.go, cut.pieces)
+    def _pass_on(self, part: BodyPart) -> None:
+        if part.end is None:
+            self._sink.handle_data(part.forwardable, part.pieces)
         else:
-            self._taker.ended(cut.pieces, cut.go, cut.end, self._trailers)
+            self._sink.handle_end(part.pieces, part.forwardable, part.end, self._trailers)
 
-    # What the upstream's connection tells
+    # ResponseListener
 
-    def answer(self, data: bytes) -> None:
-        self.heard = True
+    def handle_data(self, data: bytes) -> None:
+        self.has_heard = True
         body = self._body
         if body is None:
-            if self._over:
-                # Nobody asked for more: it can only be an attack or a mistake.
-                self._keeps = False
+            if self._is_response_whole:
+                # Data after the response can only be an attack or an error.
+                self._is_reusable = False
             else:
-                self._head(self._unread + data if self._unread else data)
+                self._read_head(self._partial_head + data if self._partial_head else data)
             return
         try:
-            cut = body.feed(data)
+            part = body.feed(data)
         except MalformedBody as fault:
-            self._pass(Cut(fault.go, fault.pieces, None))
-            self._malformed(str(fault))
+            self._pass_on(BodyPart(fault.forwardable, fault.pieces, None))
+            self._report_malformed(str(fault))
             return
-        if cut.end is not None:
-            self._over, self._body = True, None
+        if part.end is not None:
+            self._is_response_whole, self._body = True, None
             self._trailers = body.trailers
-            self._keeps = self._keeps and not cut.rest
-        self._pass(cut)
+            self._is_reusable = self._is_reusable and not part.rest
+        self._pass_on(part)
 
-    def _head(self, data: bytes) -> None:
-        self._said = True
-        while (end := data.find(END)) >= 0:
+    def _read_head(self, data: bytes) -> None:
+        self._has_answered = True
+        while (end := data.find(HEAD_END)) >= 0:
             raw, data = data[: end + 4], data[end + 4 :]
             head = response_head(raw)
             if head is None or head.status == 101:
                 wrong = (
-                    f"no sound head ({response_flaw(raw)})"
+                    f"invalid head ({response_head_fault(raw)})"
                     if head is None
-                    else "a switch of protocols that nobody asked for"
+                    else "it switches protocols without a request to do so"
                 )
-                self._malformed(wrong)
+                self._report_malformed(wrong)
                 return
             if head.status >= 200:
-                self._begin(head, data)
+                self._begin_response(head, data)
                 return
-            if head.known.coding is not None:
-                self._malformed("an interim response has a transfer coding")
+            if head.field_names.coding_index is not None:
+                self._report_malformed("an interim response has a transfer coding")
                 return
-            self._taker.interim(self._told(head, closes=False))
-        self._unread = data
-        if (fault := unfinished_flaw(data)) is not None:
-            self._malformed(fault)
+            self._sink.handle_interim(self._downstream_head(head, closes=False))
+        self._partial_head = data
+        if (fault := partial_head_fault(data)) is not None:
+            self._report_malformed(fault)
 
-    def _begin(self, head: ResponseHead, data: bytes) -> None:
-        frame, method = framing(head), self._asked.method
+    def _begin_response(self, head: ResponseHead, data: bytes) -> None:
+        frame, method = body_framing(head), self._request.method
         # RFC 9112 6.1: neither an HTTP/1.0 response nor one of status 204 has a transfer coding.
-        if frame.odd or (frame.chunked and (head.version == "1.0" or head.status == 204)):
-            self._malformed("its framing is ambiguous or invalid")
+        if frame.is_unsupported or (frame.is_chunked and (head.version == "1.0" or head.status == 204)):
+            self._report_malformed("its framing is ambiguous or invalid")
             return
-        self._unread = b""
-        if head.status == 401 and _by_connection(head):
-            self._upstream.bound = True
-        length = length_of(head.status, method, frame)
-        closes = frame.closes or head.version == "1.0"
+        self._partial_head = b""
+        if head.status == 401 and _wants_connection_auth(head):
+            self._upstream.is_bound = True
+        length = response_length(head.status, method, frame)
+        closes = frame.closes_connection or head.version == "1.0"
         if length is not None and len(data) >= length:
-            self._over = True
-            self._keeps = not (closes or self._asked.closes or len(data) > length)
-            self._taker.whole(self._told(head, closes=closes), data[:length])
+            self._is_response_whole = True
+            self._is_reusable = not (closes or self._request.closes_connection or len(data) > length)
+            self._sink.handle_whole_response(self._downstream_head(head, closes=closes), data[:length])
             return
-        self._body = body = body_of(frame)
-        closes = closes or isinstance(body, UntilClosed)
-        self._keeps = not (closes or self._asked.closes)
-        self._taker.response(self._told(head, closes=closes), alone=not data)
+        self._body = body = response_body(frame)
+        closes = closes or isinstance(body, BodyUntilClose)
+        self._is_reusable = not (closes or self._request.closes_connection)
+        self._sink.handle_response(self._downstream_head(head, closes=closes), is_head_alone=not data)
         if data:
-            self.answer(data)
+            self.handle_data(data)
 
-    def _malformed(self, fault: str) -> None:
+    def _report_malformed(self, fault: str) -> None:
         self._upstream.drop()
-        self._taker.malformed(fault)
+        self._sink.handle_malformed(fault)
 
-    def broken(self, *, ragged: bool) -> None:
-        if isinstance(self._body, UntilClosed) and not ragged:
-            self._over = True
-            self._taker.ended((), b"", b"", ())
+    def handle_disconnect(self, *, is_truncated: bool) -> None:
+        if isinstance(self._body, BodyUntilClose) and not is_truncated:
+            self._is_response_whole = True
+            self._sink.handle_end((), b"", b"", ())
         else:
-            self._taker.broken(BROKEN, unheard=not self._said and self._upstream.used > 1)
+            self._sink.handle_disconnect(
+                INTERNAL_ERROR, is_unanswered=not self._has_answered and self._upstream.exchange_count > 1
+            )
 
-    def failed(self, fault: BaseException) -> None:
-        self._taker.failed(fault)
+    def handle_fault(self, fault: BaseException) -> None:
+        self._sink.handle_fault(fault)
 
-    def full(self, *, full: bool) -> None:
-        self._taker.full(full=full)
+    def set_upstream_full(self, *, is_full: bool) -> None:
+        self._sink.set_upstream_full(is_full=is_full)
 
 
 class ReframedForHttp2(Http1Carrier):
-    """The same for a client that speaks HTTP/2."""
+    """One request on an HTTP/1.1 connection, for an HTTP/2 client."""
 
-    def ask(self, taker: ResponseSink, asked: LaneRequest, whole: bytes | None, trailers: Headers) -> None:
-        self._asked = asked
-        last = None if whole is None else self._last(whole, trailers)
-        super().ask(taker, asked._replace(head=http1_request(asked)), last, ())
+    def send_request(self, sink: ResponseSink, request: LaneRequest, body: bytes | None, trailers: Headers) -> None:
+        self._request = request
+        last = None if body is None else self._frame_end(body, trailers)
+        super().send_request(sink, request._replace(http1_head=http1_request_head(request)), last, ())
 
-    def _framed(self, data: bytes) -> bytes:
-        return b"%x\r\n%b\r\n" % (len(data), data) if self._asked.chunked and data else data
+    def _frame_data(self, data: bytes) -> bytes:
+        return b"%x\r\n%b\r\n" % (len(data), data) if self._request.is_chunked and data else data
 
-    def _last(self, data: bytes, trailers: Headers) -> bytes:
-        if not self._asked.chunked:
+    def _frame_end(self, data: bytes, trailers: Headers) -> bytes:
+        if not self._request.is_chunked:
             return data
         lines = "".join(f"{name}: {value}\r\n" for name, value in sendable_trailers(trailers)).encode("latin-1")
-        return self._framed(data) + b"0\r\n" + lines + b"\r\n"
+        return self._frame_data(data) + b"0\r\n" + lines + b"\r\n"
 
-    def _told(self, head: ResponseHead, *, closes: bool) -> DownstreamHead:
-        told = super()._told(head, closes=closes)
-        seen = told.fields
-        if head.known.withheld:
+    def _downstream_head(self, head: ResponseHead, *, closes: bool) -> DownstreamHead:
+        converted = super()._downstream_head(head, closes=closes)
+        seen = converted.fields
+        if head.field_names.withheld_names:
             seen = tuple(field for field in seen if not is_withheld(field[0].lower()))
-        return replace(told, raw=b"", wire=wired(told.status, seen), closes=False)
+        return replace(
+            converted, raw=b"", h2_fields=h2_response_fields(converted.status, seen), closes_connection=False
+        )
 
-    def _pass(self, cut: Cut) -> None:
-        pieces = [piece for piece in cut.pieces if piece]
-        # A body that ends here ends with its last piece, so that both go out in one frame.
-        last = pieces.pop() if cut.end is not None and pieces else b""
+    def _pass_on(self, part: BodyPart) -> None:
+        pieces = [piece for piece in part.pieces if piece]
+        # Send the last piece with the end, in one frame.
+        last = pieces.pop() if part.end is not None and pieces else b""
         for piece in pieces:
-            self._taker.body(piece, (piece,))
-        if cut.end is not None:
-            self._taker.ended((last,), b"", last, self._trailers)
+            self._sink.handle_data(piece, (piece,))
+        if part.end is not None:
+            self._sink.handle_end((last,), b"", last, self._trailers)
 
 
 class ClientPool:
-    """One client's connections of HTTP/1.1: what it has asked for before, it asks over the same connection."""
+    """One client's HTTP/1.1 connections, so that it reuses its own connection to each upstream."""
 
     def __init__(self, upstreams: Upstreams, destinations: Destinations) -> None:
         self._upstreams = upstreams
         self._destinations = destinations
-        self._own: dict[Way, Upstream] = {}
-        self._closed = False
+        self._idle: dict[UpstreamAddress, Upstream] = {}
+        self._is_closed = False
 
-    def ready(self, way: Way, *, repeatable: bool) -> Carrier | None:
-        upstream = self.lend(way, repeatable=repeatable)
+    def ready_carrier(self, address: UpstreamAddress, *, is_repeatable: bool) -> Carrier | None:
+        upstream = self.lend(address, is_repeatable=is_repeatable)
         return None if upstream is None else Http1Carrier(upstream, self)
 
-    async def carrier(self, way: Way) -> Carrier:
-        return Http1Carrier(await self.connect(way), self)
+    async def connect_carrier(self, address: UpstreamAddress) -> Carrier:
+        return Http1Carrier(await self.connect(address), self)
 
-    def lend(self, way: Way, *, repeatable: bool) -> Upstream | None:
-        """A connection that is there, if there is one that is good enough."""
-        upstream = self._own.pop(way, None)
-        if upstream is not None and not upstream.gone:
+    def lend(self, address: UpstreamAddress, *, is_repeatable: bool) -> Upstream | None:
+        """Remove and return an available connection that may carry the request, if there is one."""
+        upstream = self._idle.pop(address, None)
+        if upstream is not None and not upstream.is_gone:
             return upstream
-        return self._upstreams.waiting(way, repeatable=repeatable)
+        return self._upstreams.take_idle(address, is_repeatable=is_repeatable)
 
-    async def connect(self, way: Way) -> Upstream:
-        """A new one. Raises Problem."""
-        return await self._upstreams.connect(way, self._destinations)
+    async def connect(self, address: UpstreamAddress) -> Upstream:
+        """Make a new connection. Raises Problem."""
+        return await self._upstreams.connect(address, self._destinations)
 
-    def returned(self, upstream: Upstream) -> None:
-        """An exchange is through with it."""
+    def take_back(self, upstream: Upstream) -> None:
+        """Take back a connection after an exchange."""
         if not upstream.give_back():
             return
-        if self._closed:
-            # The client has left while this one was made.
-            self._upstreams.keep(upstream)
+        if self._is_closed:
+            # The client left while this connection was being made.
+            self._upstreams.keep_idle(upstream)
             return
-        if (other := self._own.get(upstream.way)) is not None:
-            self._upstreams.keep(other)
-        self._own[upstream.way] = upstream
+        if (other := self._idle.get(upstream.address)) is not None:
+            self._upstreams.keep_idle(other)
+        self._idle[upstream.address] = upstream
 
     def close(self) -> None:
-        """The client has left."""
-        self._closed = True
-        for upstream in self._own.values():
-            self._upstreams.keep(upstream)
-        self._own.clear()
+        """Give the connections to other clients, because this one has left."""
+        self._is_closed = True
+        for upstream in self._idle.values():
+            self._upstreams.keep_idle(upstream)
+        self._idle.clear()
 
 
-def length_of(status: int, method: str, frame: BodyFraming) -> int | None:
-    """How long a response's body is; None where only its end will tell."""
+def response_length(status: int, method: str, frame: BodyFraming) -> int | None:
+    """Return the length of a response body, or None if it is known only at its end."""
     if method == "HEAD" or status in (204, 304):
         return 0
-    return None if frame.chunked else frame.length
+    return None if frame.is_chunked else frame.length
 
 
-def body_of(frame: BodyFraming) -> Body:
-    """How a response's body is read that has one, and of which not all is there yet."""
-    if frame.chunked:
+def response_body(frame: BodyFraming) -> Body:
+    """Return the decoder for a response body that has not arrived completely."""
+    if frame.is_chunked:
         return ChunkedBody(padded=True)
-    return SizedBody(frame.length) if frame.length else UntilClosed()
+    return SizedBody(frame.length) if frame.length else BodyUntilClose()
 
 
-def _by_connection(head: ResponseHead) -> bool:
-    """Whether the upstream wants its client's name once for a connection."""
+def _wants_connection_auth(head: ResponseHead) -> bool:
+    """Return whether the upstream requests authentication of the connection."""
     named = zip(head.names, head.fields, strict=True)
-    return any(name == "www-authenticate" and by_connection(value) for name, (_, value) in named)
+    return any(name == "www-authenticate" and is_connection_auth(value) for name, (_, value) in named)

@@ -1,20 +1,20 @@
-"""The mitmproxy engine: a wire engine made of mitmproxy's protocol layers, without its master, addons and options.
+"""The mitmproxy engine: a wire engine built on mitmproxy's protocol layers, without its master, addons and options.
 
-`run` is all that others need. mitmproxy is imported only when it is called: that takes a second.
+Other packages use only `run`. It imports mitmproxy when it is called, because that takes a second.
 
 service                listen, serve and stop
 connection             one client's connection
-layers                 which of mitmproxy's layers a connection gets
-layer_events           the events and commands between our layers
-admission              whether a request may go on, and to whom
-stream                 one request, of any kind
+layers                 choose mitmproxy's layers for a connection
+layer_events           events and commands between Playhead's layers
+admission              decide whether a request may be forwarded, and where
+stream                 the base of streams: one request
 relay_stream           relay and record a request and its response
 replay_stream          answer a request from a recording
-upgraded_connection    what follows a response of status 101
+upgraded_connection    relay and record what follows a 101 response
 websocket_replay       answer a WebSocket from a recording
-tunnel                 bytes that pass as they are
+tunnel                 forward bytes unchanged
 tls                    TLS on both sides
-protocol               HTTP and WebSockets
+protocol               HTTP and WebSockets, corrected
 """
 
 from collections.abc import Callable
@@ -27,10 +27,7 @@ from proxy.wire.recording_guard import RecorderInterface
 async def run(
     config: EngineConfig, recorder: RecorderInterface | None, answerer: Answerer | None, ready: Callable[[int], None]
 ) -> None:
-    """Serve as `config` says until its `stop` is set; `ready` gets the port once we listen.
-
-    Recording needs a recorder; replay and auto need an answerer. Requests in flight may end within the grace time.
-    """
+    """Run the engine (see `proxy.wire.engine.Engine`)."""
     from proxy.mitm.service import Service
 
     await Service(config, recorder, answerer).run(ready)

@@ -1,4 +1,4 @@
-"""Decide before a byte is forwarded whether a request may go on, for which run, and to which upstream."""
+"""Decide whether a request may be forwarded, for which run, and to which upstream, before any of it is forwarded."""
 
 import ipaddress
 import re
@@ -12,50 +12,47 @@ from mitmproxy.net.http.validate import validate_headers
 
 from calls.model import Headers
 from proxy.capture.connections.first_bytes import host_name
-from proxy.recording.run_identity import OWN_SOURCES, Identity, identify, refusal
-from proxy.wire.access import Access
+from proxy.recording.run_identity import OWN_SOURCES, Identity, identify, identity_problem
+from proxy.wire.access import Access, Credentials
 from proxy.wire.config import DEFAULT_PORTS, Origin
 from proxy.wire.heads import HEAD_LINES, fields_fault
 from proxy.wire.http1_heads import is_length
 from proxy.wire.problem import Problem
-
-type Credentials = tuple[str, str]
-"""A run and a token; either may be empty."""
 
 _PREFIX = re.compile(rb"/~(?P<run>[A-Za-z0-9._:-]{1,128})(?:~(?P<token>[^/?]*))?(?=[/?]|$)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmittedRequest:
-    """A request that may go on."""
+    """A request that may be forwarded."""
 
     target: Origin
-    """Who was asked. The record, the Host header and the rules speak of it."""
+    """The origin that the client requested. The record, the Host header and the rules use it."""
 
     url: str
     method: str
     http_version: str
     headers: Headers
-    """Without our own."""
+    """Without Playhead's own headers."""
 
     identity: Identity
-    named: str | None
-    """The run, where the client named it to us: by credentials, our header or the path."""
+    named_run: str | None
+    """The run, if the client named it to Playhead: in credentials, a header or the path."""
 
 
-_NO_TARGET: Final = re.compile(rb"[\x00-\x20\x7f]")
+_FORBIDDEN_IN_PATH: Final = re.compile(rb"[\x00-\x20\x7f]")
 
 
-def sound(request: http.Request) -> None:
-    """Raise Problem for a head that no upstream may see."""
+def check_head(request: http.Request) -> None:
+    """Raise Problem for a head that must not be forwarded."""
     if len(request.headers.fields) > HEAD_LINES:
         raise Problem(431, "head_too_large", f"the request has more than {HEAD_LINES} header fields")
-    line = fields_fault([(request.data.method, request.data.path)]) and "its method or its path is none"
-    if _NO_TARGET.search(request.data.path):
-        # HTTP/1 could not say so, and in a request line of ours it would begin another field (RFC 9113 8.3.1).
-        line = "its path holds a blank or a control character"
+    line = fields_fault([(request.data.method, request.data.path)]) and "its method or its path is empty or invalid"
+    if _FORBIDDEN_IN_PATH.search(request.data.path):
+        # Possible in HTTP/2 only; in an HTTP/1 request line it would begin another element (RFC 9113 8.3.1).
+        line = "its path contains whitespace or a control character"
     if fault := fields_fault(request.headers.fields) or line:
-        raise Problem(400, "malformed_head", f"the request's head is malformed ({fault}); it went nowhere")
+        raise Problem(400, "malformed_head", f"the request's head is malformed ({fault}); it was not forwarded")
     lengths = request.headers.get_all("content-length")
     coded = "transfer-encoding" in request.headers
     if not coded and (not lengths or (len(lengths) == 1 and is_length(lengths[0]))):
@@ -69,30 +66,30 @@ def sound(request: http.Request) -> None:
 
 
 def _malformed_framing() -> Problem:
-    detail = "the request's framing is ambiguous or invalid (Content-Length, Transfer-Encoding); it went nowhere"
+    detail = "the request's framing is ambiguous or invalid (Content-Length, Transfer-Encoding); the request was not forwarded"
     return Problem(400, "malformed_framing", detail)
 
 
-def path_of_origin(request: http.Request) -> None:
-    """Raise Problem for a path that does not begin with /: in the record's URL it would be a part of the host."""
+def check_path(request: http.Request) -> None:
+    """Raise Problem for a path that does not begin with /: in the recorded URL it would become part of the host."""
     if not request.data.path.startswith(b"/"):
-        raise Problem(400, "bad_path", "the path of a request begins with /; it went nowhere")
+        raise Problem(400, "bad_path", "the request's path does not begin with /; the request was not forwarded")
 
 
-def authorize(given: Credentials | None, access: Access, *, reverse: bool = False) -> None:
-    """Raise Problem unless the client may use this worker and names a run that can be one."""
-    if not access.admits(given):
+def authorize(credentials: Credentials, access: Access, *, reverse: bool = False) -> None:
+    """Raise Problem unless the client may use this worker, and its run name is valid."""
+    if not access.is_admitted(credentials):
         detail = (
-            "this proxy asks for its recording token: use http://RUN:TOKEN@host:port as the proxy's URL;"
-            " `playhead token --recording` prints it, and `playhead env` fills it in"
+            "this proxy requires its recording token: use http://RUN:TOKEN@host:port as the proxy's URL;"
+            " `playhead token --recording` prints the token, and `playhead env` the whole URL"
         )
         raise Problem(401 if reverse else 407, "token_required", detail)
-    if wrong := refusal((), given):
+    if wrong := identity_problem((), credentials):
         raise Problem(400, "bad_run", wrong)
 
 
-def unprefixed(request: http.Request) -> Credentials | None:
-    """Take `/~RUN/` (or `/~RUN~TOKEN/`) off the path, and say what it told."""
+def strip_run_prefix(request: http.Request) -> Credentials:
+    """Remove `/~RUN/` or `/~RUN~TOKEN/` from the path, and return its credentials."""
     found = _PREFIX.match(request.data.path)
     if found is None:
         return None
@@ -101,42 +98,42 @@ def unprefixed(request: http.Request) -> Credentials | None:
     return found["run"].decode(), (found["token"] or b"").decode("latin-1")
 
 
-def asked_by_proxy_request(request: http.Request) -> Origin:
-    """Whom a plain proxy request (absolute form) is for."""
+def proxy_request_origin(request: http.Request) -> Origin:
+    """Return the origin of a plain proxy request (in absolute form)."""
     if not request.host or request.scheme not in DEFAULT_PORTS:
         raise Problem(
             400,
             "not_a_proxy_request",
-            "this is a proxy: set it as HTTPS_PROXY, or start Playhead with --reverse ORIGIN to use it as a base URL",
+            "this port is a proxy: set it as HTTPS_PROXY, or start Playhead with --reverse ORIGIN to use it as a base URL",
         )
     return Origin(request.scheme, request.host.lower(), request.port)
 
 
-def asked_in_tunnel(host: str, port: int, sni: str | None, *, secure: bool) -> Origin:
-    """Whom requests inside a CONNECT are for: its host, or, where that is an address, the name of the TLS handshake."""
+def origin_in_tunnel(host: str, port: int, sni: str | None, *, is_tls: bool) -> Origin:
+    """Return the origin of requests in a tunnel: its host or, if that is an address, the server name of the TLS handshake."""
     if sni and _is_address(host):
         host = sni
-    return Origin("https" if secure else "http", host.lower(), port)
+    return Origin("https" if is_tls else "http", host.lower(), port)
 
 
-def named_by(request: http.Request, target: Origin) -> Origin:
-    """Whom a request over a captured connection is for: the client chose the connection without us, and Host is its word."""
+def host_origin(request: http.Request, target: Origin) -> Origin:
+    """Return the origin that a request on a captured connection names in Host."""
     name = host_name(request.authority or request.headers.get("host", ""))
     return target if name is None or name == target.host else Origin(target.scheme, name, target.port)
 
 
-def agree_on_host(request: http.Request, target: Origin, *, rewrite: bool) -> None:
-    """Let Host say whom the request is for. Raise Problem where it says something else and may not be rewritten."""
+def check_host(request: http.Request, target: Origin, *, can_rewrite: bool) -> None:
+    """Set Host to the target. Raise Problem if it names another host and must not be rewritten."""
     hosts = request.headers.get_all("host")
     if len(hosts) > 1:
-        raise Problem(400, "malformed_head", "the request has more than one Host; it went nowhere")
+        raise Problem(400, "malformed_head", "the request has more than one Host header; it was not forwarded")
     named = [*hosts, *filter(None, [request.authority])]
-    if rewrite and named == [target.authority] * len(named) and (hosts or (named and request.is_http2)):
+    if can_rewrite and named == [target.authority] * len(named) and (hosts or (named and request.is_http2)):
         return
-    if not rewrite:
-        if all(_names(text, target) for text in named):
+    if not can_rewrite:
+        if all(_is_same_host(text, target) for text in named):
             return
-        detail = f"the request names another host than the connection was made for, {target.authority}; it went nowhere"
+        detail = f"the request names another host than its connection, {target.authority}; it was not forwarded"
         raise Problem(421, "host_mismatch", detail)
     if hosts or not request.is_http2:
         request.headers["Host"] = target.authority
@@ -144,18 +141,18 @@ def agree_on_host(request: http.Request, target: Origin, *, rewrite: bool) -> No
         request.authority = target.authority
 
 
-def asked(
+def admit_request(
     request: http.Request,
     target: Origin,
-    given: Credentials | None,
+    credentials: Credentials,
     owner: str,
     is_only_run: Callable[[str], bool] = lambda _run: False,
 ) -> AdmittedRequest:
-    """Find out who asks, and leave in the request only what is for the upstream."""
+    """Find the run and actor of a request, and remove Playhead's own headers from it."""
     headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.fields)
-    identity = identify(headers, given, owner, is_only_run)
-    if identity.wrong:
-        raise Problem(400, "bad_run", identity.wrong)
+    identity = identify(headers, credentials, owner, is_only_run)
+    if identity.problem:
+        raise Problem(400, "bad_run", identity.problem)
     others = identity.headers
     if others is not headers:
         request.headers = http.Headers([(k.encode("latin-1"), v.encode("latin-1")) for k, v in others])
@@ -163,20 +160,20 @@ def asked(
         target=target,
         url=f"{target}{request.data.path.decode('latin-1')}",
         method=request.data.method.decode("latin-1"),
-        http_version=version(request),
+        http_version=http_version(request),
         headers=others,
         identity=identity,
-        named=next((value for source, value in identity.evidence if source in OWN_SOURCES), None),
+        named_run=next((value for source, value in identity.evidence if source in OWN_SOURCES), None),
     )
 
 
-def version(message: http.Message) -> str:
-    """`HTTP/1.0`, `HTTP/1.1` or `HTTP/2`."""
+def http_version(message: http.Message) -> str:
+    """Return `HTTP/1.0`, `HTTP/1.1` or `HTTP/2`."""
     return "HTTP/2" if message.is_http2 else message.http_version
 
 
-def _names(text: str, target: Origin) -> bool:
-    # Not the port: Node writes `:80` into requests over connections that it did not make itself.
+def _is_same_host(text: str, target: Origin) -> bool:
+    # Ignore the port: Node writes `:80` into requests over connections that it did not open itself.
     try:
         host, _ = parse_authority(text, check=True)
     except ValueError:

@@ -1,8 +1,8 @@
-"""One client's connection: mitmproxy's connection handler, with its defects mended.
+"""One client's connection: mitmproxy's connection handler, with its defects corrected.
 
-mitmproxy runs hooks as tasks whose errors nobody sees, logs a crash of its layers and goes on, allows five upstream
-connections per address, closes what is silent for ten minutes, and connects wherever it is asked to. Here a hook that
-fails or a layer that crashes ends the connection and whatever was being recorded on it.
+mitmproxy loses the errors of hooks, continues after a crash of its layers, allows five upstream connections per address,
+closes silent connections after ten minutes, and connects to any address. Here, an error in a hook or a layer ends the
+connection and its recordings.
 """
 
 import asyncio
@@ -21,66 +21,66 @@ from mitmproxy.proxy.server import ConnectionIO, LiveConnectionHandler, TimeoutW
 
 from calls.model import Outcome
 from proxy.capture.connections.destination import CapturedDestination
-from proxy.mitm.admission import Credentials
-from proxy.mitm.layer_events import Await, SetHeading, SetReading
-from proxy.wire.config import acknowledge
+from proxy.mitm.layer_events import Await, SetHeadTimer, SetReading
+from proxy.wire.access import Credentials
+from proxy.wire.config import acknowledge_now
 from proxy.wire.engine_state import EngineState
-from proxy.wire.problem import Fault, Problem
+from proxy.wire.problem import Problem, UpstreamFault
 
 logger = logging.getLogger(__name__)
 
 
-class UnderWay(Protocol):
-    """Something that a connection is kept for: a request in flight, a tunnel."""
+class Activity(Protocol):
+    """Something that keeps a connection open: a request in flight or a tunnel."""
 
     def abandon(self, outcome: Outcome, why: str) -> None:
-        """The connection is gone; close what is open."""
+        """End it, because the connection is gone."""
 
 
 class Guard:
-    """Stands above the layers: takes out what is for us, and ends the connection when a layer crashes.
+    """The outermost layer: handles Playhead's own commands, and ends the connection when a layer crashes.
 
-    What one event makes the layers send goes out in one piece for each connection: a head and its body are two writes
-    of mitmproxy's, and a write costs as much as all that leads to it.
+    It joins the data that one event causes to be sent on a connection into one write. mitmproxy writes a head and its body
+    separately, and a write costs as much as everything that leads to it.
     """
 
-    def __init__(self, inner: Layer, visit: "MitmConnection") -> None:
+    def __init__(self, inner: Layer, connection: "MitmConnection") -> None:
         self._inner = inner
-        self._visit = visit
-        self._crashed = False
+        self._connection = connection
+        self._has_crashed = False
         self._unsent: dict[Connection, list[bytes]] = {}
 
     def handle_event(self, event: events.Event) -> Iterator[commands.Command]:
-        """What mitmproxy's server asks of the outermost layer."""
-        if self._crashed:
+        """Handle an event for mitmproxy's server."""
+        if self._has_crashed:
             return
         try:
             for command in self._inner.handle_event(event):
                 if isinstance(command, commands.SendData):
                     self._unsent.setdefault(command.connection, []).append(command.data)
                 elif isinstance(command, SetReading):
-                    self._visit.reading(command)
-                elif isinstance(command, SetHeading):
-                    self._visit.heading(on=command.on)
+                    self._connection.set_reading(command)
+                elif isinstance(command, SetHeadTimer):
+                    self._connection.set_head_timer(is_running=command.on)
                 else:
-                    yield from self._written()
+                    yield from self._joined_data()
                     yield command
-            yield from self._written()
-        except Exception as fault:  # noqa: BLE001 - the guard: mitmproxy would log this and let the client wait
-            self._crashed = True
-            self._visit.broken(fault)
+            yield from self._joined_data()
+        except Exception as fault:  # noqa: BLE001 - mitmproxy would only log the error, and leave the client waiting
+            self._has_crashed = True
+            self._connection.handle_fault(fault)
 
-    def _written(self) -> Iterator[commands.SendData]:
+    def _joined_data(self) -> Iterator[commands.SendData]:
         unsent, self._unsent = self._unsent, {}
         for connection, pieces in unsent.items():
             yield commands.SendData(connection, pieces[0] if len(pieces) == 1 else b"".join(pieces))
 
 
 class Watchdog(TimeoutWatchdog):
-    """Closes what is silent, and only while it may: mitmproxy's does not look again whether it was disarmed as it slept."""
+    """Closes a silent connection unless disarmed. mitmproxy's own does not check whether it was disarmed while it slept."""
 
     async def watch(self) -> None:
-        """Wait for silence; cancelled when the connection is over."""
+        """Wait for silence, until cancelled at the end of the connection."""
         while True:
             await self.can_timeout.wait()
             silent = time.time() - self.last_activity
@@ -101,119 +101,121 @@ class MitmConnection(LiveConnectionHandler):
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        super().__init__(reader, writer, engine.options, mode)  # type: ignore[arg-type]  # theirs, cheaper
+        super().__init__(reader, writer, engine.options, mode)  # type: ignore[arg-type]  # a cheaper class than mitmproxy's
         self.timeout_watchdog = Watchdog(engine.options.tcp_timeout, self.on_timeout)
         self.engine = engine
-        self.given: Credentials | None = None
-        """What the client told us at CONNECT."""
+        self.credentials: Credentials = None
+        """The credentials from the CONNECT."""
 
-        self.tunnel: str | None = None
-        """The host of a CONNECT, or the one that a captured connection names."""
+        self.tunnel_host: str | None = None
+        """The host of a CONNECT, or the host that a captured connection names."""
 
         self.captured: CapturedDestination | None = None
-        """Where a captured connection went."""
+        """The original destination of a captured connection."""
 
-        self.leaving = False
-        self.expecting = False
-        """Whether the client is in the middle of a request."""
+        self.is_leaving = False
+        self.is_receiving_request = False
+        """Whether the request of the client is still incomplete."""
 
         self._hooks = hooks
         self._writer = writer
-        self._live: set[UnderWay] = set()
-        self._awake = ExitStack()
-        self._late: asyncio.TimerHandle | None = None
-        """When the head that has begun has to be whole."""
+        self._activities: set[Activity] = set()
+        self._timeout_disarmed = ExitStack()
+        self._head_timer: asyncio.TimerHandle | None = None
+        """Closes the connection if the head is not complete in time."""
 
-        self._gates: dict[Connection, asyncio.Event] = {}
-        self.layer = Guard(hooks.outermost(Context(self.client, engine.options)), self)  # type: ignore[assignment, arg-type]
+        self._reading_gates: dict[Connection, asyncio.Event] = {}
+        self.layer = Guard(hooks.outermost_layer(Context(self.client, engine.options)), self)  # type: ignore[assignment, arg-type]
 
     @property
     def owner(self) -> str:
-        """Whose requests these are, where nothing else tells."""
-        return self.engine.owners.known(self.client.peername)
+        """The owner of the connection, which names the run of requests that do not name it."""
+        return self.engine.owners.known_owner(self.client.peername)
 
-    # What is under way
+    # Activities
 
-    def begin(self, what: UnderWay) -> None:
-        """Keep the connection for this, however silent it is."""
-        if not self._live:
-            self._awake.enter_context(self.timeout_watchdog.disarm())
-        self._live.add(what)
+    def begin_activity(self, activity: Activity) -> None:
+        """Keep the connection open for an activity, even while it is silent."""
+        if not self._activities:
+            self._timeout_disarmed.enter_context(self.timeout_watchdog.disarm())
+        self._activities.add(activity)
 
-    def end(self, what: UnderWay) -> None:
-        """This is over. A worker that is stopping lets the connection go with the last one."""
-        self._live.discard(what)
-        if not self._live:
-            self._awake.close()
-            if self.leaving:
-                # What was written last is still to be sent: `close` flushes.
+    def end_activity(self, activity: Activity) -> None:
+        """End an activity. If the worker is stopping, close the connection after the last one."""
+        self._activities.discard(activity)
+        if not self._activities:
+            self._timeout_disarmed.close()
+            if self.is_leaving:
+                # Not at once: the last data is still to be written.
                 asyncio.get_running_loop().call_soon(self._writer.close)
 
     def leave(self) -> None:
-        """Take no more requests; close when what is under way has ended."""
-        self.leaving = True
-        if not self._live:
+        """Take no more requests, and close once the activities have ended."""
+        self.is_leaving = True
+        if not self._activities:
             self._writer.close()
 
     def stop(self) -> None:
-        """Close at once, whatever is under way."""
+        """Close at once because the worker stops."""
         self._abandon("refused", "the worker stopped before the exchange was over")
         self._writer.transport.abort()
 
-    def broken(self, fault: BaseException) -> None:
-        """Something of ours or mitmproxy's has failed: end the connection rather than leave the client waiting."""
-        logger.error("a connection was given up: %s", type(fault).__name__, exc_info=fault)
-        self._abandon("refused", "the proxy failed while it passed this on")
+    def handle_fault(self, fault: BaseException) -> None:
+        """End the connection after an internal error, so that the client does not wait forever."""
+        logger.error("a connection was closed after an internal error: %s", type(fault).__name__, exc_info=fault)
+        self._abandon("refused", "the proxy failed while it forwarded this exchange")
         self._writer.transport.abort()
 
     def _abandon(self, outcome: Outcome, why: str) -> None:
-        for what in list(self._live):
+        for what in list(self._activities):
             what.abandon(outcome, why)
-            self.end(what)
+            self.end_activity(what)
 
     async def handle_client(self) -> None:
-        """Serve this client until it is gone."""
+        """Serve the client until the connection ends."""
         try:
             await super().handle_client()
         finally:
-            self.heading(on=False)
+            self.set_head_timer(is_running=False)
             self._abandon("client_closed", "the client's connection ended")
             self._writer.close()
 
     # Reading and writing
 
-    def heading(self, *, on: bool) -> None:
-        """The client is in the middle of a request's head, for which it has so long and no longer; or is not any more."""
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
-        if on:
-            self._late = asyncio.get_running_loop().call_later(self.engine.config.limits.head, self._head_timed_out)
+    def set_head_timer(self, *, is_running: bool) -> None:
+        """Start or stop the time limit for the head of a request."""
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+        if is_running:
+            self._head_timer = asyncio.get_running_loop().call_later(
+                self.engine.config.limits.head, self._close_after_head_timeout
+            )
 
-    def _head_timed_out(self) -> None:
+    def _close_after_head_timeout(self) -> None:
         self.engine.config.counts["errors/head_timed_out"] += 1
         self._writer.close()
 
-    def reading(self, command: SetReading) -> None:
-        """Stop or go on reading from a connection."""
-        gate = self._gates.setdefault(command.connection, asyncio.Event())
+    def set_reading(self, command: SetReading) -> None:
+        """Pause or resume reading from a connection."""
+        gate = self._reading_gates.setdefault(command.connection, asyncio.Event())
         if command.on:
             gate.set()
-            del self._gates[command.connection]
+            del self._reading_gates[command.connection]
 
     async def drain_writers(self) -> None:
-        """Called after each read: wait until what was read has gone on, and until reading is wanted again."""
-        if self.expecting:
-            acknowledge(self._writer)
+        """Wait after each read until the data was forwarded, and until reading is resumed."""
+        if self.is_receiving_request:
+            acknowledge_now(self._writer)
         await super().drain_writers()  # type: ignore[no-untyped-call]
-        if self._gates:
+        if self._reading_gates:
             here = asyncio.current_task()
             found = next((c for c, io in self.transports.items() if io.handler is here), None)
-            if found is not None and (gate := self._gates.get(found)) is not None:
+            if found is not None and (gate := self._reading_gates.get(found)) is not None:
                 await gate.wait()
 
-    async def drained(self) -> None:
-        """Wait until the client has taken what was written."""
+    async def drain_client(self) -> None:
+        """Wait until the client's send buffer has room."""
         if (io := self.transports.get(self.client)) is None or io.writer is None:
             return
         try:
@@ -224,11 +226,11 @@ class MitmConnection(LiveConnectionHandler):
     # Connecting
 
     async def open_connection(self, command: commands.OpenConnection) -> None:
-        """Connect as `destinations` allows, without a limit on their number; then read until it ends."""
+        """Connect to an upstream if the destination rules allow it, then read until the connection ends."""
         try:
             await self._open_connection(command)
-        except Exception as fault:  # noqa: BLE001 - the guard: an error of this task would be lost
-            self.broken(fault)
+        except Exception as fault:  # noqa: BLE001 - the error of this task would be lost
+            self.handle_fault(fault)
 
     async def _open_connection(self, command: commands.OpenConnection) -> None:
         server = command.connection
@@ -239,10 +241,10 @@ class MitmConnection(LiveConnectionHandler):
         server.timestamp_start = time.time()
         try:
             reader, writer = await self.engine.destinations.connect(
-                host, port, checked=checked, local=self._is_local(host, port)
+                host, port, check_addresses=checked, is_local=self._is_local(host, port)
             )
         except Problem as problem:
-            server.error = Fault(problem)
+            server.error = UpstreamFault(problem)
             await self.server_event(events.OpenConnectionCompleted(command, server.error))
             return
         except asyncio.CancelledError:
@@ -258,38 +260,38 @@ class MitmConnection(LiveConnectionHandler):
             await self.handle_connection(server)
         finally:
             server.timestamp_end = time.time()
-            # Told to close while it waits for its turn to tell what it has read, mitmproxy leaves it open for ever.
+            # If it is to be closed while it waits to report data, mitmproxy leaves the connection open forever.
             if self.transports.pop(server, None) is not None:
                 writer.close()
 
     def _is_local(self, host: str, port: int) -> bool:
-        """Whether the user's own command goes there itself."""
+        """Return whether this is the original destination of the user's own captured command."""
         captured = self.captured
         return captured is not None and captured.is_local and (host, port) == (captured.host, captured.port)
 
     # Hooks
 
     async def handle_hook(self, hook: commands.StartHook) -> None:
-        """Run one of ours; mitmproxy's own that nobody needs pass by."""
+        """Answer a hook."""
         try:
             if isinstance(hook, Await):
                 hook.result = await hook.work()
             else:
-                self._hooks.run(self, hook)
-        except Exception as fault:  # noqa: BLE001 - the guard: mitmproxy would lose this and let the client wait
-            self.broken(fault)
+                self._hooks.answer_hook(self, hook)
+        except Exception as fault:  # noqa: BLE001 - mitmproxy would lose the error, and leave the client waiting
+            self.handle_fault(fault)
 
     def log(self, message: str, level: int = logging.INFO, exc_info: Any = None) -> None:
-        """Only what is wrong: the rest tells of requests, and logs are no place for them."""
+        """Log errors only. mitmproxy's other messages contain parts of requests."""
         if level >= logging.ERROR:
             super().log(message, level, exc_info)
 
 
 class Hooks(Protocol):
-    """What decides which layers a connection gets (`layers.Stack`)."""
+    """Chooses the layers of a connection (`layers.LayerChooser`)."""
 
-    def outermost(self, context: Context) -> Layer:
-        """The first layer of a new connection."""
+    def outermost_layer(self, context: Context) -> Layer:
+        """Return the first layer of a new connection."""
 
-    def run(self, visit: MitmConnection, hook: commands.StartHook) -> None:
+    def answer_hook(self, connection: MitmConnection, hook: commands.StartHook) -> None:
         """Answer one of mitmproxy's hooks."""

@@ -1,4 +1,4 @@
-"""The events and commands between our layers, in mitmproxy's form: events go to streams, commands to sockets."""
+"""Events and commands between Playhead's layers, in mitmproxy's form: events go to streams, commands to sockets."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -12,51 +12,51 @@ from mitmproxy.proxy.layers.http._events import ResponseProtocolError
 
 
 @dataclass
-class Informational(HttpEvent):
-    """A 1xx response other than 101: passed on at once, never recorded. mitmproxy takes it for the final answer."""
+class InterimResponse(HttpEvent):
+    """A 1xx response other than 101. It is forwarded at once, not recorded. mitmproxy takes it for the final response."""
 
     response: http.Response
 
 
 @dataclass
 class UpstreamMalformed(ResponseProtocolError):
-    """The upstream has not gone: what it says is no HTTP. `message` says what is wrong with it, and quotes nothing."""
+    """The upstream's response is malformed. `message` says what is wrong, and quotes nothing of it."""
 
 
 @dataclass
-class Full(HttpEvent):
-    """A peer takes no more of this stream for now; what we send is piling up."""
+class PeerFull(HttpEvent):
+    """The peer does not take the data of this stream fast enough: too much is queued."""
 
     from_client: bool
 
 
 @dataclass
-class Room(HttpEvent):
-    """The peer takes more again."""
+class PeerReady(HttpEvent):
+    """The peer has taken the queued data of this stream."""
 
     from_client: bool
 
 
 @dataclass
-class Hold(HttpEvent):
-    """To a connection: take in no more of this stream."""
+class PauseStream(HttpEvent):
+    """To a connection: stop receiving data of this stream."""
 
 
 @dataclass
-class Resume(HttpEvent):
-    """To a connection: go on."""
+class ResumeStream(HttpEvent):
+    """To a connection: receive data of this stream again."""
 
 
 class SetReading(commands.Command):
-    """To the sockets: read from this connection, or stop reading."""
+    """To the sockets: pause or resume reading from this connection."""
 
     def __init__(self, connection: Connection, *, on: bool) -> None:
         self.connection = connection
         self.on = on
 
 
-class SetHeading(commands.Command):
-    """To the sockets: this client is in the middle of a head, or is not any more."""
+class SetHeadTimer(commands.Command):
+    """To the sockets: start or stop the time limit for the head of a request."""
 
     def __init__(self, connection: Connection, *, on: bool) -> None:
         self.connection = connection
@@ -65,7 +65,7 @@ class SetHeading(commands.Command):
 
 @dataclass
 class Await(commands.StartHook):  # type: ignore[no-untyped-call]
-    """To the event loop: wait for this; the stream stands still until then, and finds what came of it in `result`."""
+    """To the event loop: run `work` while the stream waits, and store its result."""
 
     name = "playhead_await"
     work: Callable[[], Awaitable[Any]]

@@ -22,21 +22,20 @@ from mitmproxy.proxy.layers.tls import (
 )
 from mitmproxy.tls import ClientHelloData, TlsData
 
-from proxy.capture.connections.destination import rejection
+from proxy.capture.connections.destination import handshake_rejection
 from proxy.mitm import tls
-from proxy.mitm.admission import asked_in_tunnel, authorize, sound
+from proxy.mitm.admission import authorize, check_head, origin_in_tunnel
 from proxy.mitm.connection import MitmConnection
-from proxy.mitm.protocol import header_cache_patch as quicker
-from proxy.mitm.protocol import http1, http2
+from proxy.mitm.protocol import header_cache_patch, http1, http2
 from proxy.mitm.relay_stream import RelayStream
 from proxy.mitm.replay_stream import ReplayStream
 from proxy.mitm.tunnel import OpaqueTunnel
-from proxy.recording.run_identity import credentials
-from proxy.wire.engine_state import BegunTunnel, EngineState
-from proxy.wire.problem import Fault, Problem
+from proxy.recording.run_identity import parse_credentials
+from proxy.wire.engine_state import EngineState, OpenedTunnel
+from proxy.wire.problem import Problem, UpstreamFault
 from proxy.wire.run_access import require_write_access
 
-REPLACED = {
+REPLACEMENTS = {
     "Http1Server": http1.Http1ClientSide,
     "Http1Client": http1.Http1UpstreamSide,
     "Http2Server": http2.Http2ClientSide,
@@ -45,52 +44,52 @@ REPLACED = {
 
 
 PREFACE = b"PRI * HTTP/2.0\r\n"
-"""What a client of HTTP/2 begins with that knows what its server speaks (RFC 9113 3.4)."""
+"""The beginning of an HTTP/2 connection with prior knowledge (RFC 9113 3.4)."""
 
 
 def install() -> None:
-    """Let mitmproxy make our connections: it looks these four up by name whenever it speaks HTTP."""
-    for name, ours in REPLACED.items():
-        setattr(http_layers, name, ours)
+    """Replace mitmproxy's four HTTP connection classes, which it looks up by name for each connection."""
+    for name, replacement in REPLACEMENTS.items():
+        setattr(http_layers, name, replacement)
     _http1.make_error_response = http1.error_response
-    quicker.install()
+    header_cache_patch.install()
 
 
 class Http(http_layers.HttpLayer):
-    """All HTTP on one connection: makes our streams, and forgets upstream connections that have ended."""
+    """The HTTP layer of one connection: creates Playhead's streams, and forgets upstream connections that have ended."""
 
-    def __init__(self, context: Context, mode: HTTPMode, visit: MitmConnection) -> None:
+    def __init__(self, context: Context, mode: HTTPMode, connection: MitmConnection) -> None:
         super().__init__(context, mode)
-        self.visit = visit
+        self.connection = connection
 
     def make_stream(self, stream_id: int) -> CommandGenerator[None]:
-        """A stream of ours for each request."""
-        kind = RelayStream if self.visit.engine.answerer is None else ReplayStream
-        stream = kind(self.context.fork(), stream_id, self.visit)
+        """Create the stream of a request."""
+        kind = RelayStream if self.connection.engine.answerer is None else ReplayStream
+        stream = kind(self.context.fork(), stream_id, self.connection)
         self.streams[stream_id] = stream
         yield from self.event_to_child(stream, events.Start())
 
     def get_connection(self, event: http_layers.GetHttpConnection, *, reuse: bool = True) -> CommandGenerator[None]:
-        """Find or open an upstream connection. A failure is not remembered: the next request may have more luck."""
+        """Find or open an upstream connection. A failure is not remembered, so the next request tries again."""
         self.context.server.error = None
-        for connection in [c for c in self.connections if isinstance(c, Server) and self._over(c)]:
+        for connection in [c for c in self.connections if isinstance(c, Server) and self._is_over(c)]:
             del self.connections[connection]
         client = self.context.client
         by_prior_knowledge = client.alpn == b"h2" and not client.tls and not event.tls
         for command in super().get_connection(event, reuse=reuse):
             if by_prior_knowledge and isinstance(command, commands.OpenConnection):
-                # gRPC without TLS: its server speaks nothing else, and no handshake tells so.
+                # gRPC without TLS: its server supports only HTTP/2, and there is no handshake that says so.
                 command.connection.alpn = b"h2"
             yield command
 
-    def _over(self, server: Server) -> bool:
+    def _is_over(self, server: Server) -> bool:
         if server.connected or server in self.waiting_for_establishment:
             return False
         return not any(stream.context.server is server for stream in self.streams.values())
 
     def register_connection(self, command: http_layers.RegisterHttpConnection) -> CommandGenerator[None]:
-        """Hand on why a connection failed with its kind, which mitmproxy's layers lose on the way."""
-        if command.err and isinstance(command.connection.error, Fault):
+        """Restore the Problem of a failed connection, of which mitmproxy's layers pass on only the text."""
+        if command.err and isinstance(command.connection.error, UpstreamFault):
             command.err = command.connection.error
         yield from super().register_connection(command)
 
@@ -104,80 +103,82 @@ class Http(http_layers.HttpLayer):
             yield from super()._handle_event(event)
 
 
-class Stack:
-    """Builds the layers of one engine's connections."""
+class LayerChooser:
+    """Chooses the layers of an engine's connections, and answers mitmproxy's hooks."""
 
     def __init__(self, engine: EngineState) -> None:
         self.engine = engine
 
-    def outermost(self, context: Context) -> Layer:
-        """The first layer, by what kind of proxy we are."""
+    def outermost_layer(self, context: Context) -> Layer:
+        """Return the first layer of a new connection, by the kind of proxy."""
         if self.engine.reverse is not None:
             return modes.ReverseProxy(context)
         if self.engine.proxy is not None:
             return modes.HttpUpstreamProxy(context)
         return modes.HttpProxy(context)
 
-    def resumed(self, visit: MitmConnection, begun: BegunTunnel) -> Layer:
-        """The first layer of a connection that another engine has begun."""
-        context = Context(visit.client, self.engine.options)  # type: ignore[arg-type]  # theirs, cheaper
-        context.server.address = (begun.captured.host if begun.captured else begun.host, begun.port)
+    def resumed_layer(self, connection: MitmConnection, tunnel: OpenedTunnel) -> Layer:
+        """Return the first layer of a connection that the other engine handed over."""
+        context = Context(connection.client, self.engine.options)  # type: ignore[arg-type]  # a cheaper class than mitmproxy's
+        context.server.address = (tunnel.captured.host if tunnel.captured else tunnel.host, tunnel.port)
         if self.engine.proxy is not None:
             above = self.engine.proxy
-            context.server.via = (above.scheme, (above.host, above.port))  # type: ignore[assignment]  # theirs is a literal
-        if not begun.opened:
+            context.server.via = (above.scheme, (above.host, above.port))  # type: ignore[assignment]  # mitmproxy's type is a literal
+        if not tunnel.is_http:
             return NextLayer(context)
-        if begun.secure:
-            context.server.tls = visit.client.tls = True
-            visit.client.sni, visit.client.alpn = begun.name, b"http/1.1"
-        return Http(context, HTTPMode.transparent, visit)
+        if tunnel.is_tls:
+            context.server.tls = connection.client.tls = True
+            connection.client.sni, connection.client.alpn = tunnel.server_name, b"http/1.1"
+        return Http(context, HTTPMode.transparent, connection)
 
-    def run(self, visit: MitmConnection, hook: commands.StartHook) -> None:
+    def answer_hook(self, connection: MitmConnection, hook: commands.StartHook) -> None:
         """Answer a hook."""
         match hook:
             case NextLayerHook(data=next_layer):
                 if next_layer.layer is None:
-                    next_layer.layer = self._next(visit, next_layer)
+                    next_layer.layer = self._next_layer(connection, next_layer)
             case HttpConnectHook(flow=flow):
-                self._connect(visit, flow)
+                self._admit_connect(connection, flow)
             case HttpConnectUpstreamHook(flow=flow):
-                self._connect_above(flow)
+                self._add_proxy_authorization(flow)
             case TlsClienthelloHook(data=hello):
-                if visit.captured is not None and hello.client_hello.sni:
-                    visit.tunnel = hello.client_hello.sni.lower()
-                    hello.context.server.sni = visit.tunnel
-                hello.establish_server_tls_first = self._ask_upstream_first(visit, hello)
+                if connection.captured is not None and hello.client_hello.sni:
+                    connection.tunnel_host = hello.client_hello.sni.lower()
+                    hello.context.server.sni = connection.tunnel_host
+                hello.establish_server_tls_first = self._must_ask_upstream_first(connection, hello)
             case TlsStartClientHook(data=start):
-                self._start_client(visit, start)
+                self._start_client_tls(connection, start)
             case TlsStartServerHook(data=start):
-                self._start_server(start)
+                self._start_upstream_tls(start)
             case TlsEstablishedServerHook(data=done):
-                self._established(done)
+                self._remember_alpn(done)
             case TlsFailedServerHook(data=failed):
-                _failed(failed)
+                _set_tls_error(failed)
             case TlsFailedClientHook(data=failed):
-                if visit.captured is not None and (why := rejection(failed.conn.error)):
-                    visit.captured.report_failure(why)
+                if connection.captured is not None and (why := handshake_rejection(failed.conn.error)):
+                    connection.captured.report_failure(why)
 
-    def _next(self, visit: MitmConnection, undecided: NextLayer) -> Layer | None:
+    def _next_layer(self, connection: MitmConnection, undecided: NextLayer) -> Layer | None:
         context, data = undecided.context, undecided.data_client()  # type: ignore[no-untyped-call]
-        if visit.tunnel is None and len(context.layers) == 1:
-            return self._first(visit, context, data)
-        if visit.tunnel is not None and self.engine.is_tunnelled(visit.tunnel):
-            return OpaqueTunnel(context, visit, f"{visit.tunnel} is on the tunnel list and passed undecrypted")
+        if connection.tunnel_host is None and len(context.layers) == 1:
+            return self._first_layer(connection, context, data)
+        if connection.tunnel_host is not None and self.engine.is_tunnelled(connection.tunnel_host):
+            return OpaqueTunnel(
+                context, connection, f"{connection.tunnel_host} is on the tunnel list and was forwarded undecrypted"
+            )
         if not context.client.tls and len(data) < 3:
             return None
         if starts_like_tls_record(data) and not context.client.tls:
-            return _stacked(ServerTLSLayer(context), ClientTLSLayer(context))
+            return _stack_layers(ServerTLSLayer(context), ClientTLSLayer(context))
         if data.startswith(PREFACE) and not context.client.tls:
             context.client.alpn = b"h2"
-        if context.client.alpn in tls.HTTP_ALPNS or _like_http(data):
-            return Http(context, HTTPMode.transparent, visit)
-        within = "what it speaks within TLS is not HTTP"
-        reason = f"{visit.tunnel} was asked in something that is neither TLS nor HTTP"
-        return OpaqueTunnel(context, visit, reason if visit.captured is None else within)
+        if context.client.alpn in tls.HTTP_ALPNS or _is_like_http(data):
+            return Http(context, HTTPMode.transparent, connection)
+        tls_reason = "the protocol within TLS is not HTTP"
+        reason = f"a connection to {connection.tunnel_host} uses a protocol that is neither TLS nor HTTP"
+        return OpaqueTunnel(context, connection, reason if connection.captured is None else tls_reason)
 
-    def _first(self, visit: MitmConnection, context: Context, data: bytes) -> Layer | None:
+    def _first_layer(self, connection: MitmConnection, context: Context, data: bytes) -> Layer | None:
         if len(data) < 3:
             return None
         mode = HTTPMode.regular
@@ -190,92 +191,96 @@ class Stack:
             mode = HTTPMode.upstream
         if starts_like_tls_record(data):
             layers.append(ClientTLSLayer(context))
-        return _stacked(*layers, Http(context, mode, visit))
+        return _stack_layers(*layers, Http(context, mode, connection))
 
-    def _connect(self, visit: MitmConnection, flow: http.HTTPFlow) -> None:
+    def _admit_connect(self, connection: MitmConnection, flow: http.HTTPFlow) -> None:
         try:
-            given = credentials(flow.request.headers.get("proxy-authorization", ""))
-            sound(flow.request)
-            authorize(given, self.engine.config.access)
-            if given and given[0]:
-                # What goes on undecrypted is noted in the run.
-                require_write_access(given[0], given, self.engine.config.access)
-            self._may_connect(flow.request.host, flow.request.port)
+            credentials = parse_credentials(flow.request.headers.get("proxy-authorization", ""))
+            check_head(flow.request)
+            authorize(credentials, self.engine.config.access)
+            if credentials and credentials[0]:
+                # An undecrypted connection is recorded as a gap of the run.
+                require_write_access(credentials[0], credentials, self.engine.config.access)
+            self._require_connectable(flow.request.host, flow.request.port)
         except Problem as problem:
             self.engine.config.counts[f"errors/{problem.code}"] += 1
-            flow.response = response(problem)
+            flow.response = problem_response(problem)
             flow.response.headers["Connection"] = "close"
             return
-        visit.given, visit.tunnel = given, flow.request.host.lower()
+        connection.credentials, connection.tunnel_host = credentials, flow.request.host.lower()
 
-    def _may_connect(self, host: str, port: int) -> None:
-        target = asked_in_tunnel(host, port, None, secure=True)
-        if self.engine.contacts_nobody and self.engine.is_tunnelled(host):
+    def _require_connectable(self, host: str, port: int) -> None:
+        target = origin_in_tunnel(host, port, None, is_tls=True)
+        if self.engine.is_offline and self.engine.is_tunnelled(host):
             raise Problem(
-                403, "tunnel_in_replay", f"{host} is on the tunnel list: it cannot be answered from a recording"
+                403,
+                "tunnel_in_replay",
+                f"{host} is on the tunnel list, so its requests cannot be answered from a recording",
             )
-        # What is answered from a recording may have been anywhere.
+        # A request that is answered from a recording may name any destination.
         if self.engine.answerer is None and (problem := self.engine.refusal(target)):
             raise problem
 
-    def _connect_above(self, flow: http.HTTPFlow) -> None:
-        if value := self.engine.authorization_above:
+    def _add_proxy_authorization(self, flow: http.HTTPFlow) -> None:
+        if value := self.engine.proxy_authorization:
             flow.request.headers["Proxy-Authorization"] = value
 
-    def _ask_upstream_first(self, visit: MitmConnection, hello: ClientHelloData) -> bool:
-        """Whether to contact the upstream before the client's handshake: only to learn its protocol, once per upstream."""
+    def _must_ask_upstream_first(self, connection: MitmConnection, hello: ClientHelloData) -> bool:
+        """Return whether to connect to the upstream before the client's handshake, to learn its protocol."""
         context, offered = hello.context, hello.client_hello.alpn_protocols
-        host = visit.tunnel
+        host = connection.tunnel_host
         if host is None or b"h2" not in offered or self.engine.answerer is not None or context.server.address is None:
             return False
-        target = asked_in_tunnel(host, context.server.address[1], hello.client_hello.sni, secure=True)
+        target = origin_in_tunnel(host, context.server.address[1], hello.client_hello.sni, is_tls=True)
         if self.engine.is_overridden(target) or self.engine.protocol_for_client(target) is not None:
             return False
         return hello.client_hello.sni in (None, target.host)
 
-    def _start_client(self, visit: MitmConnection, start: TlsData) -> None:
+    def _start_client_tls(self, connection: MitmConnection, start: TlsData) -> None:
         context = start.context
-        host = visit.tunnel or str(context.client.sockname[0])
+        host = connection.tunnel_host or str(context.client.sockname[0])
         server = context.server
         if server.tls_established:
-            wanted: bytes | None = server.alpn or b""
-        elif visit.tunnel is None:
-            # A proxy that is itself spoken to by TLS: CONNECT within HTTP/2 is not for us.
-            wanted = b"http/1.1"
+            alpn: bytes | None = server.alpn or b""
+        elif connection.tunnel_host is None:
+            # The client uses TLS to the proxy itself, which does not support CONNECT within HTTP/2.
+            alpn = b"http/1.1"
         else:
             assert server.address is not None
-            wanted = self.engine.protocol_for_client(
-                asked_in_tunnel(host, server.address[1], context.client.sni, secure=True)
+            alpn = self.engine.protocol_for_client(
+                origin_in_tunnel(host, server.address[1], context.client.sni, is_tls=True)
             )
         leaf = self.engine.config.authority.leaf((context.client.sni or host).lower())
-        start.ssl_conn = tls.towards_client(leaf, wanted)
+        start.ssl_conn = tls.client_side_tls(leaf, alpn)
 
-    def _start_server(self, start: TlsData) -> None:
+    def _start_upstream_tls(self, start: TlsData) -> None:
         server, client = start.conn, start.context.client
         assert isinstance(server, Server)
         assert server.address is not None
         server.sni = server.sni or server.address[0]
-        server.alpn_offers = tuple(server.alpn_offers or _mirrored(client))
-        start.ssl_conn = tls.towards_upstream(server.sni, tuple(server.alpn_offers), self.engine.trust)
+        server.alpn_offers = tuple(server.alpn_offers or _upstream_alpn_offers(client))
+        start.ssl_conn = tls.upstream_side_tls(server.sni, tuple(server.alpn_offers), self.engine.trust)
 
-    def _established(self, done: TlsData) -> None:
+    def _remember_alpn(self, done: TlsData) -> None:
         server = done.conn
         if isinstance(server, Server) and server.address is not None and b"h2" in server.alpn_offers:
             self.engine.remember_alpn(*server.address[:2], server.alpn or b"")
 
 
-def _failed(failed: TlsData) -> None:
-    server = failed.conn
+def _set_tls_error(data: TlsData) -> None:
+    server = data.conn
     name = server.sni or "the upstream"
-    if failed.ssl_conn is not None and (why := tls.verification_error(failed.ssl_conn)):
-        detail = f"the certificate of {name} is not valid: {why}; a private CA can be trusted with upstream_ca"
-        server.error = Fault(Problem(502, "tls_certificate_error", detail))
+    if data.ssl_conn is not None and (why := tls.certificate_error(data.ssl_conn)):
+        detail = f"the certificate of {name} is not valid: {why}; set upstream_ca to trust a private CA"
+        server.error = UpstreamFault(Problem(502, "tls_certificate_error", detail))
     else:
-        server.error = Fault(Problem(502, "tls_failed", f"no TLS connection with {name}: {server.error}"))
+        server.error = UpstreamFault(
+            Problem(502, "tls_failed", f"the TLS handshake with {name} failed: {server.error}")
+        )
 
 
-def _mirrored(client: Client) -> tuple[bytes, ...]:
-    """What to offer an upstream: what the client speaks with us, or, while that is open, what it would have offered."""
+def _upstream_alpn_offers(client: Client) -> tuple[bytes, ...]:
+    """Return the ALPN protocols to offer to an upstream: the client's protocol or, before its handshake ends, its offers."""
     if client.alpn == b"h2":
         return (b"h2", b"http/1.1")
     if client.alpn or not client.tls:
@@ -283,21 +288,21 @@ def _mirrored(client: Client) -> tuple[bytes, ...]:
     return tuple(alpn for alpn in client.alpn_offers if alpn in tls.HTTP_ALPNS) if not client.tls_established else ()
 
 
-def response(problem: Problem) -> http.Response:
-    """A problem as mitmproxy's response."""
+def problem_response(problem: Problem) -> http.Response:
+    """Return a problem as a response of mitmproxy."""
     fields = [(name.encode(), value.encode()) for name, value in problem.headers]
     reason = problem.reason.encode()
     return http.Response(b"HTTP/1.1", problem.status, reason, http.Headers(fields), problem.body, None, 0.0, 0.0)
 
 
-def _stacked(*layers: Layer) -> Layer:
+def _stack_layers(*layers: Layer) -> Layer:
     stack = tunnel.LayerStack()
     for one in layers:
         stack /= one
     return stack[0]
 
 
-def _like_http(data: bytes) -> bool:
-    """A method, a space: mitmproxy's own guess."""
+def _is_like_http(data: bytes) -> bool:
+    """Return whether data begins like an HTTP request, as mitmproxy guesses it: letters, then a space."""
     word, space, _ = data[:32].partition(b" ")
     return word.isalpha() and (bool(space) or len(data) < 32)

@@ -1,4 +1,4 @@
-"""Answer a request from a recording, in its pieces and at its times, without any connection."""
+"""Answer a request from a recording, with its pieces and timing, without an upstream connection."""
 
 import time
 from collections import deque
@@ -24,18 +24,18 @@ from mitmproxy.proxy.layers.http._events import (
 
 from calls.model import Body, Chunk, Outcome, Request
 from proxy.mitm.connection import MitmConnection
-from proxy.mitm.layer_events import Await, Full, Informational, Room
-from proxy.mitm.protocol.websocket import Upgrade
+from proxy.mitm.layer_events import Await, InterimResponse, PeerFull, PeerReady
+from proxy.mitm.protocol.websocket import WebsocketUpgrade
 from proxy.mitm.relay_stream import RelayStream
-from proxy.mitm.stream import RequestEvent, as_text
+from proxy.mitm.stream import RequestEvent, text_fields
 from proxy.mitm.websocket_replay import WebsocketReplay
 from proxy.wire.problem import Problem
-from replay.answer import Answer, Dialogue, Piece, again, mark
+from replay.answer import Answer, Dialogue, Piece, recheck_delay, source_header
 
-BURST = 64 << 10
-"""How much goes out before we see whether the client takes it."""
+BURST_BYTES = 64 << 10
+"""Bytes to send before waiting for room in the client's buffer."""
 
-# RFC 9110 7.6.1, and what this side of the wire decides by itself.
+# RFC 9110 7.6.1, and fields that depend on this connection.
 HOP_BY_HOP = frozenset(
     {
         "connection",
@@ -53,314 +53,320 @@ type Step = Callable[[], CommandGenerator[None]]
 
 
 class ReplayStream(RelayStream):
-    """One request and the answer that somebody else gives to it; without one it is relayed."""
+    """One request, answered by the answerer. Without an answer it is relayed live, if the mode allows it."""
 
-    def __init__(self, context: Context, stream_id: int, visit: MitmConnection) -> None:
-        super().__init__(context, stream_id, visit)
+    def __init__(self, context: Context, stream_id: int, connection: MitmConnection) -> None:
+        super().__init__(context, stream_id, connection)
         self._chunks: list[Chunk] = []
-        self._began = time.monotonic_ns()
-        self._given_at = 0
+        self._started_at = time.monotonic_ns()
+        self._answer_started_at = 0
         self._plan: deque[tuple[int, Step]] = deque()
-        self._full = False
-        self._sent = 0
-        self._conversing: WebsocketReplay | None = None
-        self._lacking: Callable[[int], None] | None = None
-        """What to call when the client leaves before it was sent all of the answer."""
+        self._is_client_full = False
+        self._burst_bytes = 0
+        self._websocket: WebsocketReplay | None = None
+        self._note_client_left: Callable[[int], None] | None = None
+        """Called if the client leaves before it was sent all of the answer."""
 
-        self._passed = 0
-        """Bytes of the body that it was sent."""
+        self._sent_bytes = 0
+        """Bytes of the body that were sent."""
 
-    def alarmed(self) -> CommandGenerator[None]:
-        """Go on with the answer."""
+    def handle_alarm(self) -> CommandGenerator[None]:
+        """Continue the answer, or check the upstream's silence if the request is relayed."""
         if self.upstream is not None:
-            yield from super().alarmed()
-        elif self._conversing is not None:
-            yield from self._say(self._conversing)
+            yield from super().handle_alarm()
+        elif self._websocket is not None:
+            yield from self._send_websocket(self._websocket)
         else:
             yield from self.play()
 
     @property
-    def _relays(self) -> bool:
-        return self.visit.engine.config.mode_of(self.asked.target.host, self.asked.named) in (
+    def _is_relayed(self) -> bool:
+        return self.connection.engine.config.mode_for(self.request.target.host, self.request.named_run) in (
             "record",
             "passthrough",
         )
 
     def start(self, event: RequestHeaders) -> CommandGenerator[None]:
-        """Collect the request: it is answered when it is whole. A host with another mode is relayed as if we were not here."""
-        if self._relays:
-            answerer = self.visit.engine.answerer
+        """Collect the request, to answer it when it is complete. Relay it if its host's mode is record or passthrough."""
+        if self._is_relayed:
+            answerer = self.connection.engine.answerer
             assert answerer is not None
-            answerer.note_passed_request(run=self.asked.named)
+            answerer.note_passed_request(run=self.request.named_run)
             yield from super().start(event)
             return
         if "100-continue" in self.flow.request.headers.get("expect", "").lower():
-            # Nobody else will ask for the body.
+            # There is no upstream that would ask for the body.
             interim = http.Response(b"HTTP/1.1", 100, b"Continue", http.Headers(), None, None, 0.0, None)
-            yield self.to_client(Informational(self.stream_id, interim))
+            yield self.to_client(InterimResponse(self.stream_id, interim))
         self.client_state = self.collect
 
     def collect(self, event: RequestEvent) -> CommandGenerator[None]:
-        """Take in the request."""
+        """State: collect the request."""
         match event:
             case RequestData(data=data):
-                self._chunks.append(Chunk(time.monotonic_ns() - self._began, len(self._body), len(data)))
+                self._chunks.append(Chunk(time.monotonic_ns() - self._started_at, len(self._body), len(data)))
                 self._body += data
-                if len(self._body) > self.visit.engine.config.limits.answered_request:
-                    self._unseen(large=True)
-                    detail = "the request is larger than what can be looked up in a recording"
+                if len(self._body) > self.connection.engine.config.limits.answered_request:
+                    self._note_unseen(large=True)
+                    limit = self.connection.engine.config.limits.answered_request
+                    detail = f"the request's body is longer than {limit} bytes, the limit for lookups in a recording"
                     yield from self.refuse(Problem(413, "request_too_large", detail))
             case RequestTrailers(trailers=trailers):
                 self.flow.request.trailers = trailers
             case RequestEndOfMessage():
-                self.client_state = self.over
-                yield from self.ask()
+                self.client_state = self.state_over
+                yield from self.look_up()
 
-    def ask(self) -> CommandGenerator[None]:
-        """Get the answer, or go live."""
-        answerer, asked = self.visit.engine.answerer, self.asked
+    def look_up(self) -> CommandGenerator[None]:
+        """Ask the answerer, and send its answer or relay the request live."""
+        answerer, admitted = self.connection.engine.answerer, self.request
         assert answerer is not None
         body = Body(data=bytes(self._body), chunks=tuple(self._chunks), size=len(self._body))
         request = Request(
-            method=asked.method,
-            url=asked.url,
-            http_version=asked.http_version,
-            headers=asked.headers,
+            method=admitted.method,
+            url=admitted.url,
+            http_version=admitted.http_version,
+            headers=admitted.headers,
             body=body,
-            trailers=as_text(self.flow.request.trailers),
+            trailers=text_fields(self.flow.request.trailers),
         )
         waiting = Await(
-            lambda: answerer.answer(request, run=asked.named, owner=self.visit.owner, actor=asked.identity.actor)
+            lambda: answerer.answer(
+                request, run=admitted.named_run, owner=self.connection.owner, actor=admitted.identity.actor
+            )
         )
         yield waiting
         if isinstance(waiting.result, Answer):
             self._body.clear()
-            if waiting.result.recorded:
-                self.begin_tape()
-                self._tell_request(body)
-            yield from self.give(waiting.result)
-        elif self.visit.engine.config.mode_of(asked.target.host, asked.named) == "replay":
-            detail = "nobody answered this request, and no upstream may be asked in replay"
+            if waiting.result.recorded_outcome:
+                self.begin_recording()
+                self._record_request(body)
+            yield from self.begin_answer(waiting.result)
+        elif self.connection.engine.config.mode_for(admitted.target.host, admitted.named_run) == "replay":
+            detail = "the replay has no answer to this request, and mode replay contacts no upstream"
             yield from self.refuse(Problem(502, "not_answered", detail))
         else:
             yield from self.go_live(body)
 
     def go_live(self, body: Body) -> CommandGenerator[None]:
         """Relay and record the collected request."""
-        self.begin_tape()
-        if problem := self.visit.engine.refusal(self.asked.target, self.visit.captured):
+        self.begin_recording()
+        if problem := self.connection.engine.refusal(self.request.target, self.connection.captured):
             yield from self.refuse(problem, "refused")
             return
-        self._tell_request(body)
+        self._record_request(body)
         self.flow.request.headers.pop("expect", None)
         self.server_state = self.response_head
         yield from self.send_whole()
 
-    def _tell_request(self, body: Body) -> None:
+    def _record_request(self, body: Body) -> None:
         for chunk in body.chunks:
-            self.tape.data("request", body.data[chunk.offset : chunk.offset + chunk.size])
-        self.tape.ended("request", as_text(self.flow.request.trailers))
+            self.recording.record_data("request", body.data[chunk.offset : chunk.offset + chunk.size])
+        self.recording.record_end("request", text_fields(self.flow.request.trailers))
 
     def mark(self, response: http.Response) -> None:
-        """Say that this comes from the upstream, where it might have come from a recording."""
-        if self._relays:
+        """Mark the response as live, unless the host is always relayed."""
+        if self._is_relayed:
             return
-        name, value = mark("live", run=self.asked.identity.run)
+        name, value = source_header("live", run=self.request.identity.run)
         response.headers[name] = value
 
-    # Giving an answer
+    # Sending an answer
 
-    def give(self, answer: Answer) -> CommandGenerator[None]:
-        """Lay out the answer in time, and begin."""
+    def begin_answer(self, answer: Answer) -> CommandGenerator[None]:
+        """Schedule the parts of the answer, and start to send them."""
         if answer.dialogue is not None:
-            yield from self.converse(answer, answer.dialogue)
+            yield from self.serve_websocket(answer, answer.dialogue)
             return
-        self._given_at = time.monotonic_ns()
-        self._lacking = answer.left
-        self.server_state = self.over
-        if self.client_left():
-            self._tell_lacking()
+        self._answer_started_at = time.monotonic_ns()
+        self._note_client_left = answer.note_client_left
+        self.server_state = self.state_over
+        if self.has_client_left():
+            self._report_unsent()
         if answer.status:
             self._plan.append((answer.at, lambda: self._send_head(answer)))
         for piece in answer.pieces:
-            self._plan.append((piece.at, partial(self._due, answer, piece)))
+            self._plan.append((piece.at, partial(self._send_when_ready, answer, piece)))
         self._plan.append((answer.end_at, lambda: self._send_end(answer)))
         yield from self.play()
 
-    def _due(self, answer: Answer, piece: Piece, since: int | None = None) -> CommandGenerator[None]:
-        """Send a piece, if it is ready, or go on waiting for it."""
-        data = piece.data if piece.ready is None else piece.ready()
+    def _send_when_ready(self, answer: Answer, piece: Piece, since: int | None = None) -> CommandGenerator[None]:
+        """Send a piece if it is ready, else check again later."""
+        data = piece.data if piece.ready_data is None else piece.ready_data()
         if data is not None:
-            self._passed += len(data)
+            self._sent_bytes += len(data)
             yield from self._send_piece(answer, data)
             return
-        self._lacking = answer.left
-        now = time.monotonic_ns() - self._given_at
+        self._note_client_left = answer.note_client_left
+        now = time.monotonic_ns() - self._answer_started_at
         since = now if since is None else since
-        self._plan.appendleft((now + again(now - since), partial(self._due, answer, piece, since)))
+        self._plan.appendleft((now + recheck_delay(now - since), partial(self._send_when_ready, answer, piece, since)))
 
     def play(self) -> CommandGenerator[None]:
-        """Send what is due, then wait: for its time, or for the client to take what it got."""
-        while self._plan and not self._full:
+        """Send the parts whose time has come, then wait for the next one's time or for room in the client's buffer."""
+        while self._plan and not self._is_client_full:
             at, step = self._plan[0]
-            early = self._given_at + at - time.monotonic_ns()
+            early = self._answer_started_at + at - time.monotonic_ns()
             if early > 0:
-                yield self.alarm(early / 1e9)
+                yield self.set_alarm(early / 1e9)
                 return
             self._plan.popleft()
             if len(self._plan) <= 1:
-                # What follows is the end, or this is: a client that leaves now has had all of it.
-                self._lacking = None
+                # Only the end is left: a client that leaves now has received the whole answer.
+                self._note_client_left = None
             yield from step()
 
-    def pressure(self, event: Full | Room) -> CommandGenerator[None]:
-        """An HTTP/2 client takes no more for now, or more again."""
+    def handle_pressure(self, event: PeerFull | PeerReady) -> CommandGenerator[None]:
+        """Handle that the buffer of an HTTP/2 client is full, or has room again."""
         if self.upstream is not None:
-            yield from super().pressure(event)
+            yield from super().handle_pressure(event)
             return
-        self._full = isinstance(event, Full)
+        self._is_client_full = isinstance(event, PeerFull)
         yield from self.play()
 
     def _send_head(self, answer: Answer) -> CommandGenerator[None]:
-        response = self._response(answer)
+        response = self._answer_head(answer)
         self.flow.response = response
         empty = not answer.pieces and not answer.trailers and answer.end == "complete"
-        if answer.recorded:
-            self.tape.response(answer.status, answer.reason, answer.http_version, answer.headers)
-            if empty and not (yield from self._told(answer)):
+        if answer.recorded_outcome:
+            self.recording.record_response_head(answer.status, answer.reason, answer.http_version, answer.headers)
+            if empty and not (yield from self._record_before_end(answer)):
                 return
         yield self.to_client(ResponseHeaders(self.stream_id, response, end_stream=empty))
 
     def _send_piece(self, answer: Answer, data: bytes) -> CommandGenerator[None]:
         if self.flow.request.method == "HEAD":
             return
-        if answer.recorded:
-            self.tape.data("response", data)
-            # Its length may say that it is the last one.
-            if len(self._plan) == 1 and answer.end == "complete" and not (yield from self._told(answer)):
+        if answer.recorded_outcome:
+            self.recording.record_data("response", data)
+            # By the Content-Length, this piece may complete the response.
+            if len(self._plan) == 1 and answer.end == "complete" and not (yield from self._record_before_end(answer)):
                 return
         yield self.to_client(ResponseData(self.stream_id, data))
-        self._sent += len(data)
-        if self._sent > BURST and len(self._plan) > 1:
-            self._sent = 0
-            yield Await(self.visit.drained)
+        self._burst_bytes += len(data)
+        if self._burst_bytes > BURST_BYTES and len(self._plan) > 1:
+            self._burst_bytes = 0
+            yield Await(self.connection.drain_client)
 
     def _send_end(self, answer: Answer) -> CommandGenerator[None]:
         if answer.end == "hold":
-            yield from self._hold(answer)
+            yield from self._begin_patience(answer)
         elif answer.end == "cut":
-            self.tape.closed("server_closed", "cut as it was recorded, or as an override says")
+            self.recording.record_close("server_closed", "broken off as recorded, or by an override")
             yield from self.cut()
-        elif (yield from self._told(answer)):
+        elif (yield from self._record_before_end(answer)):
             if answer.trailers:
                 fields = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.trailers]
                 yield self.to_client(ResponseTrailers(self.stream_id, http.Headers(fields)))
             yield self.to_client(ResponseEndOfMessage(self.stream_id))
             yield from self.leave()
 
-    def _told(self, answer: Answer) -> CommandGenerator[bool]:
-        """What becomes part of a run is kept before its end goes out. False where it could not be, and had to."""
-        if not answer.recorded or not self.tape.open:
+    def _record_before_end(self, answer: Answer) -> CommandGenerator[bool]:
+        """Wait until an answer that becomes part of a run is recorded, before its end is sent. Return False if it cannot be and
+        the policy is to refuse."""
+        if not answer.recorded_outcome or not self.recording.is_open:
             return True
-        self.tape.ended("response", answer.trailers)
-        self.tape.closed(answer.recorded)
-        if (yield from self.kept()):
+        self.recording.record_end("response", answer.trailers)
+        self.recording.record_close(answer.recorded_outcome)
+        if (yield from self.wait_until_recorded()):
             return True
         self._plan.clear()
         yield from self.give_up("the answer could not be recorded")
         return False
 
     def leave(self) -> CommandGenerator[None]:
-        """Nothing more happens here."""
-        self._tell_lacking()
+        """End the stream."""
+        self._report_unsent()
         yield from super().leave()
 
     def abandon(self, outcome: Outcome, why: str) -> None:
-        """The connection is gone, or something of ours has failed."""
-        self._unseen()
-        self._tell_lacking()
+        """End the exchange because the connection is gone or failed."""
+        self._note_unseen()
+        self._report_unsent()
         super().abandon(outcome, why)
 
-    def broken_off(self, event: RequestProtocolError | ResponseProtocolError) -> CommandGenerator[None]:
-        """One side is gone before the exchange was over."""
-        self._unseen()
-        yield from super().broken_off(event)
+    def handle_disconnect(self, event: RequestProtocolError | ResponseProtocolError) -> CommandGenerator[None]:
+        """Break off the exchange when one side disconnects before its end."""
+        self._note_unseen()
+        yield from super().handle_disconnect(event)
 
-    def _unseen(self, *, large: bool = False) -> None:
-        """Nobody gets to see the whole of the request, if it is still coming in."""
-        answerer = self.visit.engine.answerer
+    def _note_unseen(self, *, large: bool = False) -> None:
+        """Note a request whose end never arrived, if it was still being collected."""
+        answerer = self.connection.engine.answerer
         if self.client_state == self.collect and answerer is not None:
-            answerer.note_unseen_request(run=self.asked.named, large=large)
+            answerer.note_unseen_request(run=self.request.named_run, large=large)
 
-    def _tell_lacking(self) -> None:
-        lacking, self._lacking = self._lacking, None
+    def _report_unsent(self) -> None:
+        lacking, self._note_client_left = self._note_client_left, None
         if lacking is not None:
-            lacking(self._passed)
+            lacking(self._sent_bytes)
 
-    def _hold(self, answer: Answer) -> CommandGenerator[None]:
+    def _begin_patience(self, answer: Answer) -> CommandGenerator[None]:
         patience = answer.end_at + answer.patience
-        self._plan.append((patience, lambda: self._stayed(answer)))
+        self._plan.append((patience, lambda: self._end_patience(answer)))
         yield from ()
 
-    def _stayed(self, answer: Answer) -> CommandGenerator[None]:
-        instead = answer.stayed() if answer.stayed is not None else None
+    def _end_patience(self, answer: Answer) -> CommandGenerator[None]:
+        instead = answer.answer_waiting_client() if answer.answer_waiting_client is not None else None
         if instead is None or answer.status:
-            self.tape.closed("timed_out", "the client waited for longer than is told here")
+            self.recording.record_close(
+                "timed_out", "the client kept waiting for the end of a response that was recorded without one"
+            )
             yield from self.cut()
             return
-        yield from self.give(instead)
+        yield from self.begin_answer(instead)
 
-    # Becoming a WebSocket
+    # WebSockets
 
-    def converse(self, answer: Answer, dialogue: Dialogue) -> CommandGenerator[None]:
-        """Become the server of a WebSocket."""
-        self.server_state = self.over
-        self._lacking = lambda _: dialogue.left()
+    def serve_websocket(self, answer: Answer, dialogue: Dialogue) -> CommandGenerator[None]:
+        """Act as the server of a recorded WebSocket."""
+        self.server_state = self.state_over
+        self._note_client_left = lambda _: dialogue.note_client_left()
         try:
-            upgrade = Upgrade(self.flow.request, answer.headers, self.visit.engine.message_memory)
+            upgrade = WebsocketUpgrade(self.flow.request, answer.headers, self.connection.engine.message_memory)
         except Problem as problem:
             yield from self.refuse(problem)
             return
         self.flow.response = response = upgrade.response
         yield self.to_client(ResponseHeaders(self.stream_id, response, end_stream=False))
-        self.tape.response(101, "Switching Protocols", "HTTP/1.1", as_text(response.headers))
-        self._conversing = WebsocketReplay(upgrade, dialogue, self.tape.data)
-        self.client_state = self.hear
-        yield from self._say(self._conversing)
-        # This lets in what the client has sent already: nothing may come behind it here.
+        self.recording.record_response_head(101, "Switching Protocols", "HTTP/1.1", text_fields(response.headers))
+        self._websocket = WebsocketReplay(upgrade, dialogue, self.recording.record_data)
+        self.client_state = self.receive_websocket
+        yield from self._send_websocket(self._websocket)
+        # Must be last: this delivers what the client has already sent.
         yield self.to_client(ResponseEndOfMessage(self.stream_id))
 
-    def hear(self, event: RequestEvent) -> CommandGenerator[None]:
-        """The client says something, or is gone."""
-        assert self._conversing is not None
+    def receive_websocket(self, event: RequestEvent) -> CommandGenerator[None]:
+        """State: handle data from the client of a WebSocket, or its disconnect."""
+        assert self._websocket is not None
         if isinstance(event, RequestData):
-            self._conversing.hear(event.data)
-            yield from self._say(self._conversing)
+            self._websocket.receive_data(event.data)
+            yield from self._send_websocket(self._websocket)
         else:
-            yield from self._part(self._conversing, "client_closed")
+            yield from self._end_websocket(self._websocket, "client_closed")
 
-    def _say(self, conversing: WebsocketReplay) -> CommandGenerator[None]:
-        """Send what is due, and see to it that we are woken for what follows."""
-        for data in conversing.due():
+    def _send_websocket(self, websocket: WebsocketReplay) -> CommandGenerator[None]:
+        """Send the frames that are due, and set the alarm for the next one."""
+        for data in websocket.take_due_data():
             yield self.to_client(ResponseData(self.stream_id, data))
-            self._sent += len(data)
-            if self._sent > BURST:
-                self._sent = 0
-                yield Await(self.visit.drained)
-        if conversing.over:
-            yield from self._part(conversing, "server_closed")
-        elif (seconds := conversing.next_in()) is not None:
-            yield self.alarm(seconds)
+            self._burst_bytes += len(data)
+            if self._burst_bytes > BURST_BYTES:
+                self._burst_bytes = 0
+                yield Await(self.connection.drain_client)
+        if websocket.is_over:
+            yield from self._end_websocket(websocket, "server_closed")
+        elif (seconds := websocket.seconds_until_due()) is not None:
+            yield self.set_alarm(seconds)
 
-    def _part(self, conversing: WebsocketReplay, otherwise: Outcome) -> CommandGenerator[None]:
-        """It is over, with a goodbye or otherwise."""
-        if self.tape.open:
-            self.tape.ended("response")
-            self.tape.closed("completed" if conversing.parted else otherwise)
+    def _end_websocket(self, websocket: WebsocketReplay, otherwise: Outcome) -> CommandGenerator[None]:
+        """End the WebSocket, with outcome `completed` if one side sent a close frame."""
+        if self.recording.is_open:
+            self.recording.record_end("response")
+            self.recording.record_close("completed" if websocket.has_goodbye else otherwise)
         yield from self.cut()
 
-    def _response(self, answer: Answer) -> http.Response:
-        """The answer's head, with the framing that belongs to this connection."""
+    def _answer_head(self, answer: Answer) -> http.Response:
+        """Return the answer's head, with the framing for this connection."""
         request = self.flow.request
         fields = [(name, value) for name, value in answer.headers if name.lower() not in HOP_BY_HOP]
         sized = any(name.lower() == "content-length" for name, _ in fields)

@@ -1,4 +1,5 @@
-"""TLS on both sides: our certificate for the client, full verification of the upstream, the same protocol on both."""
+"""TLS on both sides: a certificate by Playhead's CA for the client, full verification of the upstream, and the same ALPN
+protocol on both."""
 
 import ipaddress
 from pathlib import Path
@@ -12,8 +13,8 @@ from proxy.trust.ca import Leaf
 HTTP_ALPNS = (b"h2", b"http/1.1", b"http/1.0")
 
 
-def towards_client(leaf: Leaf, wanted: bytes | None) -> SSL.Connection:
-    """The server side of a handshake. `wanted` is the protocol to choose, b"" for none, None to let the client choose."""
+def client_side_tls(leaf: Leaf, alpn: bytes | None) -> SSL.Connection:
+    """Return the server side of a handshake. `alpn` is the protocol to choose, b"" for none, None for the client's choice."""
     context = net_tls.create_client_proxy_context(
         method=net_tls.Method.TLS_SERVER_METHOD,
         min_version=net_tls.DEFAULT_MIN_VERSION,
@@ -21,7 +22,7 @@ def towards_client(leaf: Leaf, wanted: bytes | None) -> SSL.Connection:
         cipher_list=None,
         ecdh_curve=None,
         chain_file=None,
-        alpn_select_callback=_choose,
+        alpn_select_callback=_choose_alpn,
         request_client_cert=False,
         extra_chain_certs=(),
         dhparams=None,
@@ -29,22 +30,22 @@ def towards_client(leaf: Leaf, wanted: bytes | None) -> SSL.Connection:
     connection = SSL.Connection(context)
     connection.use_certificate(leaf.certificate)
     connection.use_privatekey(leaf.key)
-    connection.set_app_data(wanted)
+    connection.set_app_data(alpn)
     connection.set_accept_state()
     return connection
 
 
-def _choose(connection: SSL.Connection, offered: list[bytes]) -> Any:
-    wanted = connection.get_app_data()
-    if wanted == b"":
+def _choose_alpn(connection: SSL.Connection, offered: list[bytes]) -> Any:
+    alpn = connection.get_app_data()
+    if alpn == b"":
         return SSL.NO_OVERLAPPING_PROTOCOLS
-    if wanted in offered:
-        return wanted
+    if alpn in offered:
+        return alpn
     return next((alpn for alpn in offered if alpn in HTTP_ALPNS), SSL.NO_OVERLAPPING_PROTOCOLS)
 
 
-def towards_upstream(name: str, offers: tuple[bytes, ...], trust: Path) -> SSL.Connection:
-    """The client side of a handshake. The certificate must be valid and for this name; there is no way around it."""
+def upstream_side_tls(name: str, offers: tuple[bytes, ...], trust: Path) -> SSL.Connection:
+    """Return the client side of a handshake. It always verifies that the certificate is valid and for this name."""
     context = net_tls.create_proxy_server_context(
         method=net_tls.Method.TLS_CLIENT_METHOD,
         min_version=net_tls.DEFAULT_MIN_VERSION,
@@ -66,7 +67,7 @@ def towards_upstream(name: str, offers: tuple[bytes, ...], trust: Path) -> SSL.C
 
 
 def _verify_name(connection: SSL.Connection, name: str) -> None:
-    # pyOpenSSL has no public call for this; mitmproxy's tlsconfig does the same.
+    # pyOpenSSL has no public function for this; mitmproxy's tlsconfig does the same.
     lib = SSL._lib  # type: ignore[attr-defined]
     parameters = lib.SSL_get0_param(connection._ssl)
     lib.X509_VERIFY_PARAM_set_hostflags(
@@ -79,14 +80,14 @@ def _verify_name(connection: SSL.Connection, name: str) -> None:
         connection.set_tlsext_host_name(host)
         done = lib.X509_VERIFY_PARAM_set1_host(parameters, host, len(host))
     else:
-        # RFC 6066 3: no literal addresses in SNI.
+        # RFC 6066 3: SNI must not contain literal addresses.
         done = lib.X509_VERIFY_PARAM_set1_ip(parameters, address, len(address))
     if done != 1:
         raise ValueError(f"cannot verify certificates for {name!r}")
 
 
-def verification_error(connection: SSL.Connection) -> str | None:
-    """Why the upstream's certificate was refused, where it was."""
+def certificate_error(connection: SSL.Connection) -> str | None:
+    """Return why the upstream's certificate was refused, or None."""
     lib = SSL._lib  # type: ignore[attr-defined]
     result = lib.SSL_get_verify_result(connection._ssl)
     if result == 0:

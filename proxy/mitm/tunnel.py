@@ -1,4 +1,4 @@
-"""Pass bytes as they are, for hosts on the tunnel list and unknown protocols, and note each connection in its run."""
+"""Forward bytes unchanged, for hosts on the tunnel list and unknown protocols, and record each connection as a gap."""
 
 from mitmproxy.proxy import commands, events
 from mitmproxy.proxy.context import Context
@@ -12,37 +12,39 @@ from proxy.recording.run_identity import identify
 
 
 class OpaqueTunnel(tcp.TCPLayer):
-    """A relay that keeps nothing. In replay there is nothing to relay to: the connection is closed."""
+    """A relay that records no data. In replay it closes the connection, because no upstream may be contacted."""
 
-    def __init__(self, context: Context, visit: MitmConnection, reason: str) -> None:
+    def __init__(self, context: Context, connection: MitmConnection, reason: str) -> None:
         super().__init__(context, ignore=True)
-        self._visit = visit
+        self._connection = connection
         self._reason = reason
         self._entry: Entry | None = None
-        """Where the bytes of a captured connection are counted."""
+        """The report entry that counts the bytes of a captured connection."""
 
     def abandon(self, outcome: Outcome, why: str) -> None:
-        """Nothing is open here."""
+        """Do nothing: no recording is open."""
 
     def start(self, event: events.Event) -> CommandGenerator[None]:
-        """Note it, then connect."""
-        engine, captured = self._visit.engine, self._visit.captured
+        """Record the gap, then connect."""
+        engine, captured = self._connection.engine, self._connection.captured
         if captured is not None:
             self._entry = captured.pass_undecoded(self._reason)
-        if engine.contacts_nobody or (captured is not None and self._entry is None):
+        if engine.is_offline or (captured is not None and self._entry is None):
             yield commands.CloseConnection(self.context.client)
             self._handle_event = self.done  # type: ignore[method-assign]
             return
         if engine.recorder is not None and captured is None:
-            engine.recorder.gap(identify((), self._visit.given, self._visit.owner).run, self._reason)
+            engine.recorder.record_gap(
+                identify((), self._connection.credentials, self._connection.owner).run, self._reason
+            )
         engine.config.counts["connections/tunnel"] += 1
-        self._visit.begin(self)
+        self._connection.begin_activity(self)
         yield from super().start(event)
 
     _handle_event = start
 
     def relay_messages(self, event: events.Event) -> CommandGenerator[None]:
-        """Count what passes."""
+        """Count and forward data."""
         if self._entry is not None and isinstance(event, events.DataReceived):
             if event.connection == self.context.client:
                 self._entry.sent += len(event.data)

@@ -1,4 +1,4 @@
-"""Answer a WebSocket from a recording: what is sent to its client, and when."""
+"""Answer a WebSocket from a recording: decide what is sent to its client, and when."""
 
 import time
 from collections import deque
@@ -7,93 +7,93 @@ from collections.abc import Callable, Iterator
 from wsproto.frame_protocol import ParseFailed
 
 from calls.model import ChunkKind
-from proxy.mitm.protocol.websocket import Upgrade
+from proxy.mitm.protocol.websocket import WebsocketUpgrade
 from proxy.wire.recording_guard import Side
 from replay.answer import Dialogue, Frame
 
-PARTING = 5_000_000_000
-"""How long a client may take to answer our goodbye, in nanoseconds."""
+GOODBYE_PATIENCE = 5_000_000_000
+"""Nanoseconds to wait for the client's close frame after sending one."""
 
 
 class WebsocketReplay:
-    """The server's side of one WebSocket. Bytes go in and out; nobody waits here."""
+    """The server side of one WebSocket, without I/O."""
 
     def __init__(
         self,
-        upgrade: Upgrade,
+        upgrade: WebsocketUpgrade,
         dialogue: Dialogue,
-        told: Callable[[Side, bytes, ChunkKind], None],
+        record: Callable[[Side, bytes, ChunkKind], None],
         now: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """`told` hears every message, of both sides."""
-        self._told = told
+        """Call `record` with every message of both sides."""
+        self._record = record
         self._upgrade = upgrade
         self._dialogue = dialogue
         self._now = now
-        self._due: deque[tuple[int, Frame]] = deque()
+        self._planned_frames: deque[tuple[int, Frame]] = deque()
         self._pongs: list[bytes] = []
-        self._said_goodbye = self._heard_goodbye = False
-        self.over = False
-        """Whether the connection is to be closed."""
+        self._has_sent_goodbye = self._has_received_goodbye = False
+        self.is_over = False
+        """Whether the connection should be closed."""
 
-        self._add(dialogue.begin())
+        self._plan_frames(dialogue.begin())
 
-    def hear(self, data: bytes) -> None:
-        """The client has sent this."""
+    def receive_data(self, data: bytes) -> None:
+        """Process data from the client."""
         try:
-            for kind, message in self._upgrade.listener.feed(data):
+            for kind, message in self._upgrade.frame_reader.feed(data):
                 if kind == "ping":
-                    self._pongs.append(self._upgrade.pong(message))
+                    self._pongs.append(self._upgrade.encode_pong(message))
                     continue
-                self._told("request", message, kind)
-                if self._said_goodbye:
-                    self.over |= kind == "close"
+                self._record("request", message, kind)
+                if self._has_sent_goodbye:
+                    self.is_over |= kind == "close"
                 else:
-                    self._heard_goodbye |= kind == "close"
-                    self._add(self._dialogue.hear(kind, message))
+                    self._has_received_goodbye |= kind == "close"
+                    self._plan_frames(self._dialogue.receive(kind, message))
         except ParseFailed as fault:
-            self._dialogue.left()
-            self._due.clear()
-            self._heard_goodbye = True
-            self._add([Frame(kind="close", data=fault.code.to_bytes(2))])
+            self._dialogue.note_client_left()
+            self._planned_frames.clear()
+            self._has_received_goodbye = True
+            self._plan_frames([Frame(kind="close", data=fault.code.to_bytes(2))])
 
     @property
-    def parted(self) -> bool:
-        """Whether one side said goodbye."""
-        return self._said_goodbye or self._heard_goodbye
+    def has_goodbye(self) -> bool:
+        """Whether one side sent a close frame."""
+        return self._has_sent_goodbye or self._has_received_goodbye
 
-    def due(self) -> Iterator[bytes]:
-        """What is to be sent now."""
+    def take_due_data(self) -> Iterator[bytes]:
+        """Yield the data to send now."""
         yield from self._pongs
         self._pongs.clear()
-        while self._due and not self.over and self._due[0][0] <= self._now():
-            _, frame = self._due.popleft()
+        while self._planned_frames and not self.is_over and self._planned_frames[0][0] <= self._now():
+            _, frame = self._planned_frames.popleft()
             match frame.kind:
                 case "cut":
-                    self.over = True
+                    self.is_over = True
                 case "wait":
-                    self._add(self._dialogue.stayed())
+                    self._plan_frames(self._dialogue.answer_waiting_client())
                 case "close":
-                    yield self._sent(frame, "close")
-                    self._said_goodbye = True
-                    self.over = self._heard_goodbye
-                    self._due = deque([(self._now() + PARTING, Frame(kind="cut"))])
+                    yield self._encode_frame(frame, "close")
+                    self._has_sent_goodbye = True
+                    self.is_over = self._has_received_goodbye
+                    self._planned_frames = deque([(self._now() + GOODBYE_PATIENCE, Frame(kind="cut"))])
                 case kind:
-                    yield self._sent(frame, kind)
+                    yield self._encode_frame(frame, kind)
 
-    def next_in(self) -> float | None:
-        """Seconds until something is due."""
-        return max(0, self._due[0][0] - self._now()) / 1e9 if self._due else None
+    def seconds_until_due(self) -> float | None:
+        """Return the seconds until the next frame is due, or None if there is none."""
+        return max(0, self._planned_frames[0][0] - self._now()) / 1e9 if self._planned_frames else None
 
-    def _sent(self, frame: Frame, kind: ChunkKind) -> bytes:
-        self._told("response", frame.data, kind)
-        return self._upgrade.sent(frame)
+    def _encode_frame(self, frame: Frame, kind: ChunkKind) -> bytes:
+        self._record("response", frame.data, kind)
+        return self._upgrade.encode_frame(frame)
 
-    def _add(self, frames: list[Frame]) -> None:
-        """Each comes after what was said before it; whoever speaks has not stayed silent."""
-        if frames and self._due and self._due[-1][1].kind == "wait":
-            self._due.pop()
-        at = max(self._now(), self._due[-1][0] if self._due else 0)
+    def _plan_frames(self, frames: list[Frame]) -> None:
+        """Schedule frames after those that are already planned. New frames replace a pending wait."""
+        if frames and self._planned_frames and self._planned_frames[-1][1].kind == "wait":
+            self._planned_frames.pop()
+        at = max(self._now(), self._planned_frames[-1][0] if self._planned_frames else 0)
         for frame in frames:
             at += frame.after
-            self._due.append((at, frame))
+            self._planned_frames.append((at, frame))

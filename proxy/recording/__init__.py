@@ -1,8 +1,8 @@
-"""From an engine to the spool.
+"""Record exchanges: from an engine to the spool.
 
-recorder              what all exchanges of a worker share
+recorder              the recorder of a worker: what its recordings share
 exchange_recording    record one exchange
-ordered_queue         keep events in order behind a body that is being redacted
+ordered_queue         keep events in order while a body is redacted on a thread
 spool_outbox          write records to the spool, and report gaps
-run_identity          the run, step and actor that a request names
+run_identity          find the run, step and actor that a request names
 """

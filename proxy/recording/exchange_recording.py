@@ -1,11 +1,11 @@
 """Record one exchange: redact it, and write its events to the spool.
 
-Nothing here raises for the world's faults: the wire goes on, and what could not be kept is a gap in the run, or, by
-policy, a request that `kept` refuses. Times are given, in nanoseconds since the exchange began.
+External faults never raise here: the exchange continues, and what could not be recorded becomes a gap of the run or, by
+policy, a refusal from `wait_until_recorded`. Times are arguments, in nanoseconds since the exchange began.
 
-A message that has come whole goes to the spool as one, where nothing in it has to be redacted: that costs a third of what
-its events cost one after the other. All else (what streams, is compressed, holds a secret, or finds the spool in trouble)
-goes event by event.
+A complete message without anything to redact is written to the spool as one record, which costs a third of writing its
+events one by one. Other messages (streamed, compressed, with a secret, or while the spool is in trouble) are written
+event by event.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ from typing import Final, Literal, NamedTuple, Protocol
 from calls.events import Data, ExchangeClosed, MessageEnded, Record, RequestStarted, ResponseStarted, Side
 from calls.model import ChunkKind, Headers, Outcome
 from calls.redaction.body import BodyRedactor, Piece
-from calls.redaction.redactor import Head, Redactor
+from calls.redaction.redactor import RedactedHead, Redactor
 from calls.redaction.streams.streamed_body import StreamedBody
 from calls.redaction.streams.streamed_messages import RedactedMessage, StreamedMessages
 from proxy.recording.ordered_queue import OrderedQueue
@@ -25,448 +25,478 @@ from proxy.recording.spool_outbox import Journal, SpoolOutbox
 from store.spool import SpoolError
 
 type Policy = Literal["gap", "refuse"]
-"""What happens to requests that cannot be recorded: they pass and leave a gap, or they are refused."""
+"""What happens to a request that cannot be recorded: `gap` forwards it and records a gap, `refuse` refuses it."""
 
-QUICK: Final = 256 << 10
-"""A held body that opens to no more is redacted at once: a thread would cost more than it saves."""
-
-BEHIND: Final = 1 << 20
-SWITCHING: Final = 101
+REDACT_INLINE_BYTES: Final = 256 << 10
+"""Maximum decompressed size of a held body that is redacted without a thread, which would cost more than it saves."""
+BEHIND_BYTES: Final = 1 << 20
+"""Bytes waiting to be written above which fast senders should wait."""
+SWITCHING_PROTOCOLS: Final = 101
 
 
 @dataclass(slots=True, eq=False)
 class _Message:
-    """One side's message while it passes."""
+    """The message of one side while it is being recorded."""
 
     side: Side
     body: BodyRedactor
-    passed: int = 0
-    taken: int = 0
-    """Bytes that were given to be kept."""
+    seen_bytes: int = 0
+    recorded_bytes: int = 0
+    """Bytes passed on to be redacted and written."""
 
-    held: int = 0
-    finished: bool = False
-    """Whether the body's redactor has given all it will."""
+    reserved_bytes: int = 0
+    is_finished: bool = False
+    """Whether the body redactor has returned its last piece."""
 
-    ended: bool = False
-    truncated: bool = False
+    has_ended: bool = False
+    is_truncated: bool = False
     messages: StreamedMessages | None = None
-    """What redacts the messages, where this is one side of a WebSocket."""
+    """The redactor of the messages if this is one side of a WebSocket."""
 
-    lost: bool = False
-    """Whether a piece could not be kept. What comes behind it is not kept either: it would stand in the wrong place."""
+    has_loss: bool = False
+    """Whether a piece could not be written. Later pieces are not written either: their offsets would be wrong."""
 
 
 class _End(NamedTuple):
-    """An end to be told; what it says is known only when its turn comes."""
+    """The end of a message, in the queue. Its record is built when its turn comes, from the state of the message."""
 
     message: _Message
     at: int
     trailers: Headers = ()
-    cut: bool = False
-    """The message did not end: to be told only when bytes of it are lacking."""
+    is_cut_off: bool = False
+    """The message did not end by itself. The record is written only if bytes of it are missing."""
 
 
 class RecordingContext(Protocol):
-    """What the recordings of one recorder share."""
+    """The part of `Recorder` that its recordings use."""
 
     spool: Journal
     redactor: Redactor
-    ledger: SpoolOutbox
+    outbox: SpoolOutbox
     counts: Counter[str]
     body_limit: int
     on_failure: Policy
 
-    def hold(self, size: int) -> bool:
-        """Take memory for a piece of a body that has to be held, if there is any left."""
+    def reserve_memory(self, size: int) -> bool:
+        """Reserve memory for a piece of a body that has to be held. Return False if there is not enough."""
 
-    def release(self, size: int) -> None:
-        """Give it back."""
+    def release_memory(self, size: int) -> None:
+        """Return reserved memory."""
 
-    def work(self, body: BodyRedactor) -> "Future[list[Piece]]":
-        """Finish redacting a body on a thread."""
+    def finish_body_on_thread(self, body: BodyRedactor) -> "Future[list[Piece]]":
+        """Finish the redaction of a body on a thread."""
 
-    def busy(self, recording: "Recording") -> None:
-        """Note that a body of this recording is being redacted on a thread."""
+    def add_redacting(self, recording: "Recording") -> None:
+        """Remember that a body of this recording is being redacted on a thread."""
 
-    def free(self, recording: "Recording") -> None:
-        """Note that none is any more."""
+    def remove_redacting(self, recording: "Recording") -> None:
+        """Forget it again."""
 
 
 class Recording:
-    """One exchange while it passes. Everything but `kept` returns at once and never raises for the world's faults."""
+    """Records one exchange. All methods but those that wait return at once, and external faults never raise."""
 
     __slots__ = (
-        "_closed",
-        "_first",
-        "_gathered",
+        "_first_number",
         "_head",
-        "_last",
-        "_line",
-        "_mute",
+        "_is_closed",
+        "_is_start_lost",
+        "_last_number",
+        "_queue",
         "_recorder",
         "_request",
+        "_request_pieces",
         "_response",
         "_run",
         "_started",
         "id",
-        "missed",
+        "loss_reason",
     )
 
-    def __init__(self, recorder: RecordingContext, started: RequestStarted, head: Head) -> None:
+    def __init__(self, recorder: RecordingContext, started: RequestStarted, head: RedactedHead) -> None:
         self.id = started.id
         self._recorder = recorder
         self._run = started.run
         self._started = started
         self._head = head
-        self._gathered: list[tuple[int, bytes]] | None = []
-        """What has come of the request, as long as nothing is told."""
+        self._request_pieces: list[tuple[int, bytes]] | None = []
+        """The pieces of the request that have arrived while none of it is written; None once it is."""
 
         self._request: _Message | None = None
-        """None: nothing of it is told, or all of it was told as one."""
+        """None while nothing of the request is written, or if it was written as one record."""
 
         self._response: _Message | None = None
-        self._line: OrderedQueue[Record | _End] | None = None
-        """What waits behind a body that is being worked on."""
+        self._queue: OrderedQueue[Record | _End] | None = None
+        """The items that wait for a body that is being redacted on a thread."""
 
-        self._first = self._last = 0
-        self._mute = False
-        self.missed = ""
-        """Why something of it is not kept; nothing when all of it is."""
+        self._first_number = self._last_number = 0
+        self._is_start_lost = False
+        self.loss_reason = ""
+        """Why part of the exchange was not recorded; empty if all of it was."""
 
-        self._closed = False
+        self._is_closed = False
 
-    # -- what the engine tells
+    # -- events from the engine
 
-    def data(self, side: Side, data: bytes, at: int, kind: ChunkKind = "data") -> None:
-        """A piece of a body, or a WebSocket's message, has arrived."""
-        if self._gathered is not None:
+    def record_data(self, side: Side, data: bytes, at: int, kind: ChunkKind = "data") -> None:
+        """Record a piece of a body, or a WebSocket message."""
+        if self._request_pieces is not None:
             if side == "request" and kind == "data":
-                self._gathered.append((at, data))
+                self._request_pieces.append((at, data))
                 return
-            self.tell()
+            self.flush_request()
         message = self._request if side == "request" else self._response
-        if message is None or self._closed:
+        if message is None or self._is_closed:
             return
         size = len(data)
-        message.passed += size
+        message.seen_bytes += size
         if kind != "data":
-            self._frame(message, data, at, kind)
-        elif message.truncated or message.ended:
-            message.truncated = True
-        elif message.taken + size > self._recorder.body_limit or (message.body.heavy and not self._held(message, size)):
-            self._last_piece(message, data, at)
+            self._record_message(message, data, at, kind)
+        elif message.is_truncated or message.has_ended:
+            message.is_truncated = True
+        elif message.recorded_bytes + size > self._recorder.body_limit or (
+            message.body.is_heavy and not self._reserve(message, size)
+        ):
+            self._record_last_piece(message, data, at)
         else:
-            message.taken += size
-            if self._line is None and message.body.passes(data):
+            message.recorded_bytes += size
+            if self._queue is None and message.body.try_pass(data):
                 self._write(Data(self.id, at, side, data))
                 return
             for piece in message.body.feed(data, at):
-                self.put(self._piece(message, piece))
-            if isinstance(message.body, StreamedBody) and not self._wait(message, message.body.waiting):
-                self._finish(message)
-                message.truncated = True
+                self._enqueue(self._data_event(message, piece))
+            if isinstance(message.body, StreamedBody) and not self._resize_reservation(
+                message, message.body.waiting_size
+            ):
+                self._finish_body(message)
+                message.is_truncated = True
 
-    def response(self, at: int, status: int, reason: str, http_version: str, headers: Headers) -> None:
-        """The response's head has arrived. One that only announces another (1xx) is not kept."""
-        if self._closed or self._response is not None or (status < 200 and status != SWITCHING):
+    def record_response_head(self, at: int, status: int, reason: str, http_version: str, headers: Headers) -> None:
+        """Record the head of the response. Interim responses (1xx) are not recorded."""
+        if self._is_closed or self._response is not None or (status < 200 and status != SWITCHING_PROTOCOLS):
             return
-        self.tell()
+        self.flush_request()
         redactor = self._recorder.redactor
-        head = redactor.answer(headers)
-        self._response = _Message("response", redactor.stream(head.content_type, head.content_encoding))
-        reason = redactor.text(reason)
-        self.put(ResponseStarted(self.id, at, status, reason, http_version, head.headers, head.redactions))
+        head = redactor.redact_response_head(headers)
+        self._response = _Message("response", redactor.new_body_redactor(head.content_type, head.content_encoding))
+        reason = redactor.redact_text(reason)
+        self._enqueue(ResponseStarted(self.id, at, status, reason, http_version, head.headers, head.redactions))
 
-    def ended(self, side: Side, at: int, trailers: Headers = ()) -> None:
-        """One side's message is whole."""
-        if self._gathered is not None and side == "request":
-            if not trailers and self._asked(self._gathered, at):
+    def record_end(self, side: Side, at: int, trailers: Headers = ()) -> None:
+        """Record the end of one side's message."""
+        if self._request_pieces is not None and side == "request":
+            if not trailers and self._write_whole_request(self._request_pieces, at):
                 return
-            self.tell()
+            self.flush_request()
         message = self._request if side == "request" else self._response
-        if message is None or message.ended or self._closed:
+        if message is None or message.has_ended or self._is_closed:
             return
-        message.ended = True
+        message.has_ended = True
         self._finish_messages()
-        self._finish(message)
-        self.put(_End(message, at, trailers))
+        self._finish_body(message)
+        self._enqueue(_End(message, at, trailers))
 
-    def truncate(self, side: Side) -> None:
-        """Bytes of one side pass from here on that are not told: its record says so."""
-        self.tell()
+    def record_truncation(self, side: Side) -> None:
+        """Record that later bytes of one side are not reported."""
+        self.flush_request()
         message = self._request if side == "request" else self._response
         if message is not None:
-            message.truncated = True
+            message.is_truncated = True
 
-    def closed(self, at: int, outcome: Outcome, error: str | None = None) -> None:
-        """The exchange is over, however it ended."""
-        if self._closed:
+    def record_close(self, at: int, outcome: Outcome, error: str | None = None) -> None:
+        """Record the end of the exchange, whatever its outcome."""
+        if self._is_closed:
             return
-        self.tell()
-        self._closed = True
-        if outcome == "completed" and self.missed and self._recorder.on_failure == "refuse":
-            # The engine breaks the exchange off, for `kept` is False: its client does not get the end.
-            outcome, error = "refused", f"not passed on, because it could not be recorded: {self.missed}"
+        self.flush_request()
+        self._is_closed = True
+        if outcome == "completed" and self.loss_reason and self._recorder.on_failure == "refuse":
+            # `wait_until_recorded` returns False, so the engine breaks off the exchange before its client gets the end.
+            outcome, error = "refused", f"not passed on, because it could not be recorded: {self.loss_reason}"
         self._finish_messages()
         self._recorder.counts[f"exchanges/{outcome}"] += 1
         for message in filter(None, (self._request, self._response)):
-            if not message.ended:
-                self._finish(message)
-                self.put(_End(message, at, cut=True))
-        self.put(ExchangeClosed(self.id, at, outcome, None if error is None else self._recorder.redactor.text(error)))
+            if not message.has_ended:
+                self._finish_body(message)
+                self._enqueue(_End(message, at, is_cut_off=True))
+        self._enqueue(
+            ExchangeClosed(self.id, at, outcome, None if error is None else self._recorder.redactor.redact_text(error))
+        )
 
-    def asked(self, body: bytes, at: int) -> None:
-        """The request has arrived, all of it."""
-        if self._gathered is None or self._gathered or not self._asked([(at, body)] if body else [], at):
+    def record_request(self, body: bytes, at: int) -> None:
+        """Record a complete request body."""
+        if (
+            self._request_pieces is None
+            or self._request_pieces
+            or not self._write_whole_request([(at, body)] if body else [], at)
+        ):
             if body:
-                self.data("request", body, at)
-            self.ended("request", at)
+                self.record_data("request", body, at)
+            self.record_end("request", at)
 
-    def answered(
-        self, at: int, status: int, reason: str, http_version: str, headers: Headers, body: bytes, *, over: bool
+    def record_response(
+        self,
+        at: int,
+        status: int,
+        reason: str,
+        http_version: str,
+        headers: Headers,
+        body: bytes,
+        *,
+        completes_exchange: bool,
     ) -> None:
-        """The response has arrived, all of it; `over`: and the exchange is completed with it."""
-        if not (over and self._answered(at, status, reason, http_version, headers, body)):
-            self.response(at, status, reason, http_version, headers)
+        """Record a complete response and, with `completes_exchange`, the end of the exchange."""
+        if not (completes_exchange and self._write_whole_response(at, status, reason, http_version, headers, body)):
+            self.record_response_head(at, status, reason, http_version, headers)
             if body:
-                self.data("response", body, at)
-            self.ended("response", at)
-            if over:
-                self.closed(at, "completed")
+                self.record_data("response", body, at)
+            self.record_end("response", at)
+            if completes_exchange:
+                self.record_close(at, "completed")
 
     @property
-    def behind(self) -> bool:
-        """Whether so much waits to be written that it would hold up everybody's next answer."""
-        return self._recorder.spool.waiting > BEHIND
+    def is_behind(self) -> bool:
+        """Whether so much waits to be written that it would delay the next response of every exchange."""
+        return self._recorder.spool.queued_bytes > BEHIND_BYTES
 
-    def kept_now(self) -> bool:
-        """Whether all told so far is kept, and needs no waiting for. False: ask `kept`."""
-        if self._gathered is not None:
-            self.tell()
-        return self._line is None and not self.missed and self._recorder.spool.write_now(self._last)
+    def is_recorded_now(self) -> bool:
+        """Return whether everything so far is recorded, writing it now if possible. If False, use `wait_until_recorded`."""
+        if self._request_pieces is not None:
+            self.flush_request()
+        return self._queue is None and not self.loss_reason and self._recorder.spool.write_now(self._last_number)
 
-    async def kept(self) -> bool:
-        """Wait until all told so far is kept. False: something is not, and the policy is to refuse what cannot be."""
-        self.tell()
-        await self.settled()
-        if not self.missed:
+    async def wait_until_recorded(self) -> bool:
+        """Wait until everything so far is recorded. Return False if it is not and the policy is to refuse."""
+        self.flush_request()
+        await self.wait_for_redaction()
+        if not self.loss_reason:
             try:
-                await self._recorder.spool.reached(self._last, self._first)
+                await self._recorder.spool.wait_until_durable(self._last_number, self._first_number)
             except SpoolError as error:
-                self._miss(str(error))
-        return not self.missed or self._recorder.on_failure == "gap"
+                self._note_loss(str(error))
+        return not self.loss_reason or self._recorder.on_failure == "gap"
 
-    async def settled(self) -> None:
-        """Wait until no body is being worked on."""
-        if self._line is not None:
-            await self._line.empty()
+    async def wait_for_redaction(self) -> None:
+        """Wait until no body is being redacted on a thread."""
+        if self._queue is not None:
+            await self._queue.wait_until_empty()
 
-    # -- messages as one
+    # -- complete messages
 
-    def _asked(self, pieces: Sequence[tuple[int, bytes]], at: int) -> bool:
-        """Tell all of the request at once, if that can be."""
+    def _write_whole_request(self, pieces: Sequence[tuple[int, bytes]], at: int) -> bool:
+        """Write the complete request as one record, if possible."""
         body = pieces[0][1] if len(pieces) == 1 else b"".join([data for _, data in pieces])
-        if not (self._head.plain and self._fits(body)):
+        if not (self._head.is_plain and self._can_store_unchanged(body)):
             return False
         chunks = [Data(self.id, when, "request", data) for when, data in pieces]
-        if not self._put_together([self._started, *chunks, MessageEnded(self.id, at, "request", len(body))]):
+        if not self._write_together([self._started, *chunks, MessageEnded(self.id, at, "request", len(body))]):
             return False
-        self._gathered = None
-        self._first = self._last
+        self._request_pieces = None
+        self._first_number = self._last_number
         return True
 
-    def _answered(self, at: int, status: int, reason: str, version: str, headers: Headers, body: bytes) -> bool:
-        """Tell all of the response at once, and the end of the exchange, if that can be."""
-        if self._request is not None or self._gathered is not None or self._response is not None:
+    def _write_whole_response(
+        self, at: int, status: int, reason: str, version: str, headers: Headers, body: bytes
+    ) -> bool:
+        """Write the complete response and the end of the exchange as one record, if possible."""
+        if self._request is not None or self._request_pieces is not None or self._response is not None:
             return False
         recorder, name = self._recorder, self.id
-        head = recorder.redactor.answer(headers)
-        if self._closed or self.missed or not (head.plain and self._fits(body)):
+        head = recorder.redactor.redact_response_head(headers)
+        if self._is_closed or self.loss_reason or not (head.is_plain and self._can_store_unchanged(body)):
             return False
         started = ResponseStarted(
-            name, at, status, recorder.redactor.text(reason), version, head.headers, head.redactions
+            name, at, status, recorder.redactor.redact_text(reason), version, head.headers, head.redactions
         )
         ended, closed = MessageEnded(name, at, "response", len(body)), ExchangeClosed(name, at, "completed")
         together = (started, Data(name, at, "response", body), ended, closed) if body else (started, ended, closed)
-        if not self._put_together(together):
+        if not self._write_together(together):
             return False
-        self._closed = True
+        self._is_closed = True
         recorder.counts["exchanges/completed"] += 1
         return True
 
-    def _fits(self, body: bytes) -> bool:
-        """Whether a body may be kept as it is: not too long, and nothing in it looks like a secret."""
+    def _can_store_unchanged(self, body: bytes) -> bool:
+        """Return whether a body needs neither truncation nor redaction."""
         return len(body) <= self._recorder.body_limit and (not body or self._recorder.redactor.is_clean(body))
 
-    def _put_together(self, records: Sequence[Record]) -> bool:
-        number = self._recorder.ledger.put_together(records)
+    def _write_together(self, records: Sequence[Record]) -> bool:
+        number = self._recorder.outbox.write_together(records)
         if number is None:
             return False
-        self._last = number
+        self._last_number = number
         return True
 
-    def tell(self) -> None:
-        """From here on, tell each event as it comes, and first those that were kept back."""
-        gathered, self._gathered = self._gathered, None
+    def flush_request(self) -> None:
+        """Write the events of the request that were held back, and later ones as they come."""
+        gathered, self._request_pieces = self._request_pieces, None
         if gathered is not None:
-            self._request = _Message("request", self._head.body())
-            self.put(self._started)
-            self._first = self._last
+            self._request = _Message("request", self._head.new_body_redactor())
+            self._enqueue(self._started)
+            self._first_number = self._last_number
             for at, data in gathered:
-                self.data("request", data, at)
+                self.record_data("request", data, at)
 
     # -- bodies
 
-    def _held(self, message: _Message, size: int) -> bool:
-        """Have room for a piece that has to be held."""
-        if not self._recorder.hold(size):
+    def _reserve(self, message: _Message, size: int) -> bool:
+        """Reserve memory for a piece that has to be held."""
+        if not self._recorder.reserve_memory(size):
             return False
-        message.held += size
+        message.reserved_bytes += size
         return True
 
-    def _wait(self, message: _Message, size: int) -> bool:
-        """Have room for so much of a stream that may still spell out a secret; what it had room for before is given back."""
-        self._recorder.release(message.held)
-        message.held = 0
-        return self._held(message, size)
+    def _resize_reservation(self, message: _Message, size: int) -> bool:
+        """Reserve memory for the end of a stream that may still become a secret, in place of the previous reservation."""
+        self._recorder.release_memory(message.reserved_bytes)
+        message.reserved_bytes = 0
+        return self._reserve(message, size)
 
-    def _last_piece(self, message: _Message, data: bytes, at: int) -> None:
-        """The piece at which the limit is reached: as much of it as there is room for, and nothing more."""
-        message.truncated = True
-        if message.body.heavy:
+    def _record_last_piece(self, message: _Message, data: bytes, at: int) -> None:
+        """Record the piece that exceeds the size limit, up to the limit."""
+        message.is_truncated = True
+        if message.body.is_heavy:
             return
-        # Redacted as a whole and then cut: so a secret at the cut is not taken for something shorter.
+        # Redact the whole piece before truncating it, so that a secret is not split and missed.
         *pieces, last = [*message.body.feed(data, at), *message.body.finish()]
-        message.finished = True
-        self._recorder.release(message.held)
-        message.held = 0
-        room = self._recorder.body_limit - message.taken
+        message.is_finished = True
+        self._recorder.release_memory(message.reserved_bytes)
+        message.reserved_bytes = 0
+        room = self._recorder.body_limit - message.recorded_bytes
         for piece in [*pieces, last._replace(data=last.data[:room], size=min(room, len(last.data)))]:
-            self.put(self._piece(message, piece))
+            self._enqueue(self._data_event(message, piece))
 
-    def _finish(self, message: _Message) -> None:
-        """Have the rest of a body, now or from the thread."""
-        if message.finished:
+    def _finish_body(self, message: _Message) -> None:
+        """Record the rest of a body, now or once the thread has redacted it."""
+        if message.is_finished:
             return
-        message.finished = True
-        pieces = message.body.finish_within(QUICK)
+        message.is_finished = True
+        pieces = message.body.finish_within(REDACT_INLINE_BYTES)
         if pieces is not None:
-            self._finished(message, pieces, self.put)
+            self._record_final_pieces(message, pieces, self._enqueue)
             return
-        if self._line is None:
+        if self._queue is None:
             try:
-                self._line = OrderedQueue(self._settle, self._over)
-            except RuntimeError:  # there is no loop that could wait
-                self._finished(message, message.body.finish(), self.put)
+                self._queue = OrderedQueue(self._write_item, self._drop_queue)
+            except RuntimeError:  # no event loop is running that could wait for the thread
+                self._record_final_pieces(message, message.body.finish(), self._enqueue)
                 return
-            self._recorder.busy(self)
-        working = self._recorder.work(message.body)
-        self._line.work(working, lambda: self._worked(message, working))
+            self._recorder.add_redacting(self)
+        working = self._recorder.finish_body_on_thread(message.body)
+        self._queue.append_work(working, lambda: self._record_redacted_body(message, working))
 
-    def _finished(self, message: _Message, pieces: list[Piece], tell: Callable[[Data], None]) -> None:
-        self._recorder.release(message.held)
-        if message.body.withheld:
-            message.truncated = True
-            self._recorder.ledger.gap(self._run, message.body.withheld, self.id)
+    def _record_final_pieces(self, message: _Message, pieces: list[Piece], tell: Callable[[Data], None]) -> None:
+        self._recorder.release_memory(message.reserved_bytes)
+        if message.body.withheld_reason:
+            message.is_truncated = True
+            self._recorder.outbox.record_gap(self._run, message.body.withheld_reason, self.id)
         for piece in pieces:
-            tell(self._piece(message, piece))
+            tell(self._data_event(message, piece))
 
-    def _piece(self, message: _Message, piece: Piece) -> Data:
+    def _data_event(self, message: _Message, piece: Piece) -> Data:
         at, data, redactions, size = piece
         odd = None if size == len(data) else size
-        return Data(self.id, at, message.side, data, "data", odd, redactions, message.body.reencoded)
+        return Data(self.id, at, message.side, data, "data", odd, redactions, message.body.is_reencoded)
 
-    def _frame(self, message: _Message, data: bytes, at: int, kind: ChunkKind) -> None:
-        """A WebSocket's message is whole in itself."""
+    def _record_message(self, message: _Message, data: bytes, at: int, kind: ChunkKind) -> None:
+        """Record a WebSocket message, which is always complete."""
         if message.messages is None:
-            message.messages = self._head.redactor.messages()
-        if message.taken + len(data) > self._recorder.body_limit:
-            if not message.truncated:
-                self._recorder.ledger.gap(self._run, f"the {message.side} messages went on beyond the limit", self.id)
-            self._put_messages(message, message.messages.finish())
-            message.truncated = True
-            self.put(Data(self.id, at, message.side, b"", kind, len(data)))
+            message.messages = self._head.redactor.new_message_redactor()
+        if message.recorded_bytes + len(data) > self._recorder.body_limit:
+            if not message.is_truncated:
+                self._recorder.outbox.record_gap(
+                    self._run, f"the {message.side} messages went on beyond the limit", self.id
+                )
+            self._enqueue_messages(message, message.messages.finish())
+            message.is_truncated = True
+            self._enqueue(Data(self.id, at, message.side, b"", kind, len(data)))
             return
-        message.taken += len(data)
-        self._put_messages(message, message.messages.feed(data, at, kind))
-        if message.messages.waiting > message.held and not self._wait(message, message.messages.waiting):
-            self._recorder.ledger.gap(self._run, f"there was no room to hold the {message.side} messages back", self.id)
-            self._put_messages(message, message.messages.finish())
-            message.truncated = True
-            message.taken = self._recorder.body_limit
+        message.recorded_bytes += len(data)
+        self._enqueue_messages(message, message.messages.feed(data, at, kind))
+        if message.messages.waiting_size > message.reserved_bytes and not self._resize_reservation(
+            message, message.messages.waiting_size
+        ):
+            self._recorder.outbox.record_gap(
+                self._run, f"there was no room to hold the {message.side} messages back", self.id
+            )
+            self._enqueue_messages(message, message.messages.finish())
+            message.is_truncated = True
+            message.recorded_bytes = self._recorder.body_limit
 
-    def _put_messages(self, message: _Message, redacted: list[RedactedMessage]) -> None:
+    def _enqueue_messages(self, message: _Message, redacted: list[RedactedMessage]) -> None:
         for at, kind, data, count, fault, size in redacted:
             if fault is None:
-                self.put(Data(self.id, at, message.side, data, kind, None, count))
+                self._enqueue(Data(self.id, at, message.side, data, kind, None, count))
                 continue
-            self._recorder.ledger.gap(self._run, f"a message could not be redacted ({fault})", self.id)
-            message.truncated = True
-            message.taken -= size
-            self.put(Data(self.id, at, message.side, b"", kind, size))
+            self._recorder.outbox.record_gap(self._run, f"a message could not be redacted ({fault})", self.id)
+            message.is_truncated = True
+            message.recorded_bytes -= size
+            self._enqueue(Data(self.id, at, message.side, b"", kind, size))
 
     def _finish_messages(self) -> None:
-        """What is still held of a WebSocket's messages is told before its end."""
+        """Record what is still held of WebSocket messages."""
         for message in (self._request, self._response):
             if message is not None and message.messages is not None:
-                self._put_messages(message, message.messages.finish())
-                self._wait(message, 0)
+                self._enqueue_messages(message, message.messages.finish())
+                self._resize_reservation(message, 0)
 
-    # -- the line
+    # -- the queue
 
-    def put(self, item: Record | _End) -> None:
-        """Write it when its turn comes, which is nearly always now."""
-        if self._line is None:
-            self._settle(item)
+    def _enqueue(self, item: Record | _End) -> None:
+        """Write an item in its turn, which is nearly always now."""
+        if self._queue is None:
+            self._write_item(item)
         else:
-            self._line.put(item)
+            self._queue.append(item)
 
-    def _over(self) -> None:
-        self._line = None
-        self._recorder.free(self)
+    def _drop_queue(self) -> None:
+        self._queue = None
+        self._recorder.remove_redacting(self)
 
-    def _worked(self, message: _Message, pieces: "Future[list[Piece]]") -> None:
+    def _record_redacted_body(self, message: _Message, pieces: "Future[list[Piece]]") -> None:
         mistake = pieces.exception()
         if mistake is None:
-            self._finished(message, pieces.result(), self._write)
+            self._record_final_pieces(message, pieces.result(), self._write)
             return
-        # A mistake of ours must neither keep the exchange open nor let an unredacted byte through.
-        self._finished(message, [], self._write)
-        message.truncated = True
-        self._recorder.ledger.gap(self._run, f"a body could not be redacted: {mistake!r}", self.id)
+        # An internal error must neither keep the exchange open nor let an unredacted byte through.
+        self._record_final_pieces(message, [], self._write)
+        message.is_truncated = True
+        self._recorder.outbox.record_gap(self._run, f"a body could not be redacted: {mistake!r}", self.id)
 
-    def _settle(self, item: Record | _End) -> None:
+    def _write_item(self, item: Record | _End) -> None:
         if not isinstance(item, _End):
             self._write(item)
-        elif not item.cut or item.message.truncated:
+        elif not item.is_cut_off or item.message.is_truncated:
             message = item.message
             redactor = self._recorder.redactor
-            redact = redactor.request_headers if message.side == "request" else redactor.response_headers
+            redact = redactor.redact_request_headers if message.side == "request" else redactor.redact_response_headers
             trailers = redact(item.trailers)[0] if item.trailers else ()
-            self._write(MessageEnded(self.id, item.at, message.side, message.passed, message.truncated, trailers))
+            self._write(
+                MessageEnded(self.id, item.at, message.side, message.seen_bytes, message.is_truncated, trailers)
+            )
 
     def _write(self, record: Record) -> None:
-        if self._mute or (self.missed and isinstance(record, Data) and self._side(record.side).lost):
+        if self._is_start_lost or (
+            self.loss_reason and isinstance(record, Data) and self._message(record.side).has_loss
+        ):
             return
-        told = self._recorder.ledger.put(record)
+        told = self._recorder.outbox.write(record)
         if isinstance(told, int):
-            self._last = told
+            self._last_number = told
             return
         if isinstance(record, RequestStarted):
-            self._mute = True
+            self._is_start_lost = True
         elif isinstance(record, Data):
-            message = self._side(record.side)
-            message.truncated = message.lost = True
-        self._miss(told)
+            message = self._message(record.side)
+            message.is_truncated = message.has_loss = True
+        self._note_loss(told)
 
-    def _side(self, side: Side) -> _Message:
-        """The message of which a piece was told."""
+    def _message(self, side: Side) -> _Message:
+        """Return the message of one side, of which a piece was already written."""
         message = self._request if side == "request" else self._response
         assert message is not None
         return message
 
-    def _miss(self, reason: str) -> None:
-        if not self.missed:
-            self.missed = reason
-            self._recorder.ledger.gap(self._run, reason, self.id)
+    def _note_loss(self, reason: str) -> None:
+        if not self.loss_reason:
+            self.loss_reason = reason
+            self._recorder.outbox.record_gap(self._run, reason, self.id)

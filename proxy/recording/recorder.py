@@ -1,6 +1,6 @@
-"""What the recordings of one worker share: redaction, memory, ids, the spool.
+"""The recorder of a worker: what its recordings share (redaction, memory, ids, the spool).
 
-What becomes of one of them is in `recording`.
+`exchange_recording` records one exchange.
 """
 
 import asyncio
@@ -21,17 +21,17 @@ from proxy.uuid7 import Uuid7
 
 BODY_LIMIT: Final = 32 << 20
 HELD_LIMIT: Final = 256 << 20
-WHOSE: Final = 256
-"""How many names of runs are kept in mind, with how they are known."""
+IDENTITIES_KEPT: Final = 256
+"""Number of cached identities (run, evidence and actor), redacted."""
 
 RUNS_TIMED: Final = 4096
-"""Of how many runs the time of the last exchange is remembered."""
+"""Number of runs whose last start time is remembered."""
 
 type Evidence = tuple[tuple[str, str], ...]
 
 
 class Recorder:
-    """The recorder of one worker, for one event loop's thread."""
+    """The recorder of one worker. To be used on one event loop's thread only."""
 
     def __init__(
         self,
@@ -45,26 +45,26 @@ class Recorder:
         randbits: Callable[[int], int] = secrets.randbits,
     ) -> None:
         self.spool = spool
-        self.soon = spool.soon
-        """Have something done in a moment: what it tells is kept with what is told now."""
+        self.call_soon = spool.call_soon
+        """Schedules a call for the current group of writes to the spool."""
 
         self.redactor = redactor
         self.body_limit = body_limit
         self.on_failure: Policy = on_failure
-        self.ledger = SpoolOutbox(spool, now)
+        self.outbox = SpoolOutbox(spool, now)
         self._now = now
-        self._latest: OrderedDict[str, int] = OrderedDict()
-        """When the last exchange of a run began. Later ones of it are later, whatever the clock does: their order is that of
-        these times."""
+        self._latest_start: OrderedDict[str, int] = OrderedDict()
+        """The start time of the last exchange of each run. Later exchanges get a later time even if the clock is set back,
+        because start times order them."""
 
         self.counts: Counter[str] = Counter()
-        """How exchanges have ended."""
+        """The number of exchanges by outcome."""
 
         self._new_id = Uuid7(now, randbits)
-        self._room = held_limit
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="redact")
-        self._working: set[Recording] = set()
-        self._whose = lru_cache(WHOSE)(self._whose_new)
+        self._free_memory = held_limit
+        self._redact_pool = ThreadPoolExecutor(1, thread_name_prefix="redact")
+        self._redacting: set[Recording] = set()
+        self._redacted_identity = lru_cache(IDENTITIES_KEPT)(self._redact_identity)
 
     def begin(
         self,
@@ -77,71 +77,76 @@ class Recorder:
         url: str,
         http_version: str,
         headers: Headers,
-        gathers: bool = False,
+        buffers_request: bool = False,
     ) -> Recording:
-        """A request's head has arrived. `gathers`: nothing of the request goes on before it is whole, and nothing needs to be
-        kept of it before that."""
-        run, evidence, actor = self._whose(self.called(run, url), run_evidence, actor)
-        started_at = self._next_time(run)
-        head = self.redactor.head(method, url, headers)
-        self.ledger.check(run)
+        """Begin to record an exchange when the head of its request arrives.
+
+        `buffers_request`: the engine forwards nothing of the request before it is complete, so nothing needs to be recorded
+        before that either.
+        """
+        run, evidence, actor = self._redacted_identity(self.recording_run(run, url), run_evidence, actor)
+        started_at = self._next_start_time(run)
+        head = self.redactor.redact_request_head(method, url, headers)
+        self.outbox.check_faults(run)
         name = self._new_id()
         told = evidence, step, actor, head.redactions
         started = RequestStarted(name, run, started_at, method, head.url, http_version, head.headers, *told)
         recording = Recording(self, started, head)
-        if not gathers:
-            recording.tell()
+        if not buffers_request:
+            recording.flush_request()
         return recording
 
-    def _next_time(self, run: str) -> int:
-        """Now, or just after the last exchange of the run where the clock has been set back since."""
-        latest = self._latest
+    def _next_start_time(self, run: str) -> int:
+        """Return the current time, or just after the start of the run's last exchange if the clock was set back since."""
+        latest = self._latest_start
         started_at = latest[run] = max(self._now(), latest.get(run, 0) + 1)
         latest.move_to_end(run)
         if len(latest) > RUNS_TIMED:
             latest.popitem(last=False)
         return started_at
 
-    def called(self, run: str, _url: str | None) -> str:
-        """The run in which something of this one is recorded."""
+    def recording_run(self, run: str, _url: str | None) -> str:
+        """Return the run into which an exchange or gap of `run` is recorded."""
         return run
 
-    def _whose_new(self, run: str, evidence: Evidence, actor: str | None) -> tuple[str, Evidence, str | None]:
-        """Whose it is, redacted. A client mostly says the same, and so it is found out once."""
-        text = self.redactor.text
+    def _redact_identity(self, run: str, evidence: Evidence, actor: str | None) -> tuple[str, Evidence, str | None]:
+        """Redact a run, its evidence and an actor. Cached, because a client mostly sends the same ones."""
+        text = self.redactor.redact_text
         return text(run), tuple((source, text(value)) for source, value in evidence), actor and text(actor)
 
-    def gap(self, run: str, reason: str, exchange: str | None = None) -> None:
-        """Something passes that is not recorded."""
-        self.ledger.gap(self.redactor.text(self.called(run, None)), self.redactor.text(reason), exchange)
+    def record_gap(self, run: str, reason: str, exchange: str | None = None) -> None:
+        """Record that something was not recorded."""
+        self.outbox.record_gap(
+            self.redactor.redact_text(self.recording_run(run, None)), self.redactor.redact_text(reason), exchange
+        )
 
-    async def settled(self) -> None:
-        """Wait until no body is being worked on, and offer what is owed once more: call it before the spool is closed."""
-        while self._working:
-            await asyncio.gather(*(recording.settled() for recording in list(self._working)))
-        self.ledger.settle()
+    async def drain(self) -> None:
+        """Wait until no body is being redacted, and retry records that could not be written. Call it before closing the spool."""
+        while self._redacting:
+            await asyncio.gather(*(recording.wait_for_redaction() for recording in list(self._redacting)))
+        self.outbox.write_owed()
 
-    # -- for recordings
+    # -- RecordingContext
 
-    def hold(self, size: int) -> bool:
-        """Take room for a piece of a body that has to be held, if there is any."""
-        if size > self._room:
+    def reserve_memory(self, size: int) -> bool:
+        """Reserve memory for a piece of a body that has to be held. Return False if there is not enough."""
+        if size > self._free_memory:
             return False
-        self._room -= size
+        self._free_memory -= size
         return True
 
-    def release(self, size: int) -> None:
-        """Give it back."""
-        self._room += size
+    def release_memory(self, size: int) -> None:
+        """Return reserved memory."""
+        self._free_memory += size
 
-    def work(self, body: BodyRedactor) -> "Future[list[Piece]]":
-        """Finish a body on the thread."""
-        return self._pool.submit(body.finish)
+    def finish_body_on_thread(self, body: BodyRedactor) -> "Future[list[Piece]]":
+        """Finish the redaction of a body on the thread."""
+        return self._redact_pool.submit(body.finish)
 
-    def busy(self, recording: Recording) -> None:
-        """A body of this recording is being worked on."""
-        self._working.add(recording)
+    def add_redacting(self, recording: Recording) -> None:
+        """Remember that a body of this recording is being redacted on a thread."""
+        self._redacting.add(recording)
 
-    def free(self, recording: Recording) -> None:
-        """None is any more."""
-        self._working.discard(recording)
+    def remove_redacting(self, recording: Recording) -> None:
+        """Forget it again."""
+        self._redacting.discard(recording)

@@ -1,8 +1,8 @@
-"""Find the run, step and actor that a request names, in the documented order of places, with all the evidence.
+"""Find the run, step and actor that a request names, in the documented order of sources, with all the evidence.
 
-What the client tells us on purpose (credentials, our own headers) must be right; `refusal` says what is wrong with it.
-What it tells others (agents, gateways, tracers) is taken as it is found: a name that cannot be a run's becomes one by
-digest. Our own headers and our credentials are for us, and go no further.
+What the client sends to Playhead (credentials, our own headers) must be valid; `identity_problem` says what is not. What
+it sends to others (agents, gateways, tracers) is used as it is: a value that is not a valid run name is replaced by its
+digest. Playhead's headers and credentials are not forwarded.
 """
 
 import base64
@@ -15,31 +15,30 @@ from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 from calls.model import Headers
-from calls.request_identifiers import LONGEST, RUN, legal
+from calls.request_identifiers import MAX_LENGTH, RUN_ID, run_id_for
 from proxy.capture.owner import Owner
+from proxy.wire.access import Credentials
 
 STEP: Final = re.compile(r"[0-9]{1,9}")
-ACTOR: Final = 256
-"""Characters that an actor's name may have."""
+MAX_ACTOR: Final = 256
+"""Maximum length of an actor's name, in characters."""
 
-BOUND: Final = "x-playhead-bound-run"
-"""The header with which the thin client names the run of one request: the credentials of a connection are shared by several runs."""
+BOUND_RUN_HEADER: Final = "x-playhead-bound-run"
+"""The header in which the thin client names the run of one request, because several runs may share a connection and thus its
+credentials."""
 
-OWN_SOURCES: Final = (BOUND, "credentials", "x-playhead-run")
-"""Where a client names a run to us, strongest first. What an agent tells others never selects a recording."""
+OWN_SOURCES: Final = (BOUND_RUN_HEADER, "credentials", "x-playhead-run")
+"""The sources in which a client names a run to Playhead, strongest first. Other sources never select a recording."""
 
-BY_PROCESS: Final = "per-process"
-"""The user name of credentials that carry a token and name no run: the process that owns the connection names it."""
-
-type Credentials = tuple[str, str] | None
-"""Run and token, as they were given to us."""
+PER_PROCESS_USER: Final = "per-process"
+"""The user name of credentials with a token but no run. The run is then named after the process that owns the connection."""
 
 
-def credentials(field: str) -> Credentials:
-    """Run and token from a Proxy-Authorization field, where it is a Basic one.
+def parse_credentials(field: str) -> Credentials:
+    """Parse run and token from a Proxy-Authorization field with the Basic scheme.
 
-    A run may hold colons, so the token is what follows the last one. Clients that refuse a colon in a user's name are given
-    it escaped (`environ.addressed`), and send it as they got it.
+    A run may contain colons, so the token follows the last one. For clients that refuse a colon in a user name, it is
+    percent-encoded in the proxy's URL (`proxy/trust/client_environment.py`), and they send it as it is.
     """
     kind, _, encoded = field.partition(" ")
     if kind.lower() != "basic":
@@ -49,71 +48,72 @@ def credentials(field: str) -> Credentials:
     except (binascii.Error, ValueError):
         return None
     run = unquote(run) if "%" in run else run
-    return ("" if run == BY_PROCESS else run), token
+    return ("" if run == PER_PROCESS_USER else run), token
 
 
 class Identity(NamedTuple):
-    """What the head of a request says about whose it is."""
+    """The run, step and actor of a request, from its head."""
 
     run: str
     evidence: tuple[tuple[str, str], ...]
-    """Every identifier with its source, strongest first."""
+    """Every identifier as source and value, strongest first."""
 
     step: int | None
     actor: str | None
     headers: Headers
-    """What goes on to the upstream: the very same where nothing was for us."""
+    """The headers to forward: the same object if none was for Playhead."""
 
-    wrong: str | None = None
-    """What `refusal` says."""
+    problem: str | None = None
+    """What `identity_problem` returns."""
 
 
 def identify(
     headers: Headers, credentials: Credentials, owner: str, is_only_run: Callable[[str], bool] = lambda _run: False
 ) -> Identity:
-    """Whose call this is; `owner` is whose the connection is. Total: what `refusal` would refuse is made to fit.
+    """Find the run, step and actor of a request. `owner` is the owner of the connection.
 
-    `is_only_run`: whether a run that credentials name is a fork or a replay, which a program does not leave by binding runs.
+    Never raises: what `identity_problem` would refuse is replaced or ignored. `is_only_run` returns whether a run is a fork or
+    a replay: a program with the credentials of such a run cannot leave it by naming another run.
     """
     seen = _first_values(headers)
-    is_ours = any(_is_ours(name) for name in seen)
-    if BOUND in seen and credentials and credentials[0] and is_only_run(credentials[0]):
-        del seen[BOUND]
-    found = (*_told(seen, credentials), *_foreign(seen))
+    is_ours = any(_is_own_header(name) for name in seen)
+    if BOUND_RUN_HEADER in seen and credentials and credentials[0] and is_only_run(credentials[0]):
+        del seen[BOUND_RUN_HEADER]
+    found = (*_own_evidence(seen, credentials), *_foreign_evidence(seen))
     return Identity(
-        run=legal(found[0][1]) if found else str(owner),
-        evidence=(*found, *_trace(seen), *_process(owner), ("owner", str(owner))),
+        run=run_id_for(found[0][1]) if found else str(owner),
+        evidence=(*found, *_trace_evidence(seen), *_process_evidence(owner), ("owner", str(owner))),
         step=_step(seen),
         actor=_actor(seen),
-        headers=_for_upstream(headers) if is_ours else headers,
-        wrong=_wrong(seen, credentials),
+        headers=_headers_for_upstream(headers) if is_ours else headers,
+        problem=_problem(seen, credentials),
     )
 
 
-def names_a_run(seen: Iterable[tuple[str, str]], given: Credentials) -> bool:
-    """Whether the client names a run to us: then it does not matter whose connection it is."""
-    return bool(given and given[0]) or any(name in OWN_SOURCES for name, _ in seen)
+def is_run_named(seen: Iterable[tuple[str, str]], credentials: Credentials) -> bool:
+    """Return whether the client names a run to Playhead, so that the owner of the connection does not matter."""
+    return bool(credentials and credentials[0]) or any(name in OWN_SOURCES for name, _ in seen)
 
 
-def _process(owner: str) -> Iterator[tuple[str, str]]:
+def _process_evidence(owner: str) -> Iterator[tuple[str, str]]:
     if isinstance(owner, Owner) and owner.process:
         yield "process", owner.process
 
 
-def refusal(headers: Headers, credentials: Credentials) -> str | None:
-    """What is wrong with what the client told us on purpose, in a sentence for it; None when nothing is."""
-    return _wrong(_first_values(headers), credentials)
+def identity_problem(headers: Headers, credentials: Credentials) -> str | None:
+    """Return what is wrong with what the client sent to Playhead, as a message for the client, or None."""
+    return _problem(_first_values(headers), credentials)
 
 
-def _wrong(seen: dict[str, str], credentials: Credentials) -> str | None:
-    for source, run in _told(seen, credentials):
-        if not RUN.fullmatch(run):
-            return f"{run[:80]!r} ({source}) cannot name a run; use 1 to 128 of A-Z a-z 0-9 . _ : -"
+def _problem(seen: dict[str, str], credentials: Credentials) -> str | None:
+    for source, run in _own_evidence(seen, credentials):
+        if not RUN_ID.fullmatch(run):
+            return f"invalid run name {run[:80]!r} ({source}): use 1 to 128 of A-Z a-z 0-9 . _ : -"
     step, actor = seen.get("x-playhead-step"), seen.get("x-playhead-actor", "")
     if step is not None and not STEP.fullmatch(step):
-        return f"{step[:80]!r} (X-Playhead-Step) is no step; use a whole number of up to 9 digits"
-    if len(actor) > ACTOR or not actor.isprintable():
-        return f"X-Playhead-Actor cannot be used; use up to {ACTOR} printable characters"
+        return f"invalid step {step[:80]!r} (X-Playhead-Step): use a whole number of up to 9 digits"
+    if len(actor) > MAX_ACTOR or not actor.isprintable():
+        return f"invalid X-Playhead-Actor: use up to {MAX_ACTOR} printable characters"
     return None
 
 
@@ -124,22 +124,22 @@ def _first_values(headers: Headers) -> dict[str, str]:
     return seen
 
 
-def _for_upstream(headers: Headers) -> Headers:
-    return tuple((name, value) for name, value in headers if not _is_ours(name.lower()))
+def _headers_for_upstream(headers: Headers) -> Headers:
+    return tuple((name, value) for name, value in headers if not _is_own_header(name.lower()))
 
 
 @lru_cache(2048)
-def _is_ours(name: str) -> bool:
-    """Meant for us, also by clients of old, and hop-by-hop."""
+def _is_own_header(name: str) -> bool:
+    """Return whether a header is for Playhead, or one that clients send to a proxy only."""
     return name.startswith("x-playhead-") or name in ("proxy-authorization", "proxy-connection")
 
 
-# -- what the client tells us
+# -- what the client sends to Playhead
 
 
-def _told(seen: dict[str, str], credentials: Credentials) -> Iterator[tuple[str, str]]:
-    if BOUND in seen:
-        yield BOUND, seen[BOUND]
+def _own_evidence(seen: dict[str, str], credentials: Credentials) -> Iterator[tuple[str, str]]:
+    if BOUND_RUN_HEADER in seen:
+        yield BOUND_RUN_HEADER, seen[BOUND_RUN_HEADER]
     if credentials and credentials[0]:
         yield "credentials", credentials[0]
     if "x-playhead-run" in seen:
@@ -152,43 +152,44 @@ def _step(seen: dict[str, str]) -> int | None:
 
 
 def _actor(seen: dict[str, str]) -> str | None:
-    """By our own header, else the sub-agent that calls, as agents tell it of theirs."""
-    names = (seen.get("x-playhead-actor", ""), seen.get("x-claude-code-agent-id", ""), _branch(seen))
-    return next((name for name in names if name and len(name) <= ACTOR and name.isprintable()), None)
+    """Return the actor from Playhead's own header, else the sub-agent that an agent names in its headers."""
+    names = (seen.get("x-playhead-actor", ""), seen.get("x-claude-code-agent-id", ""), _sub_agent(seen))
+    return next((name for name in names if name and len(name) <= MAX_ACTOR and name.isprintable()), None)
 
 
-def _branch(seen: dict[str, str]) -> str:
-    """The sub-agent of Codex or opencode: it names the session that it belongs to, and has an id of its own.
+def _sub_agent(seen: dict[str, str]) -> str:
+    """Return the sub-agent of Codex or opencode, which sends its own id beside the session that it belongs to.
 
-    What kind of agent it is (`x-openai-subagent`) is the same for all that are spawned; it names one that works in its parent's thread.
+    The kind of sub-agent (`x-openai-subagent`) is the same for all spawned ones, so it is used only for one that works in its
+    parent's thread and has no id of its own.
     """
-    root = next((seen[name] for name in _ROOTS if name in seen), None)
-    own = next((seen[name] for name in _BRANCHES if name in seen), "")
+    root = next((seen[name] for name in _ROOT_HEADERS if name in seen), None)
+    own = next((seen[name] for name in _BRANCH_HEADERS if name in seen), "")
     if root is None or not own:
         return ""
     return own if own != root else seen.get("x-openai-subagent", "")
 
 
-# -- what the client tells others
+# -- what the client sends to others
 
 
-def _foreign(seen: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """Identifiers that were meant for others, strongest first."""
-    if _FOREIGN.isdisjoint(seen):
+def _foreign_evidence(seen: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the identifiers for other services, strongest first."""
+    if _FOREIGN_HEADERS.isdisjoint(seen):
         return
     for header, member, read in _SOURCES:
         value = seen.get(header)
         identifier = read(value, member) if value else None
-        if identifier and len(identifier) <= LONGEST and identifier.isprintable():
+        if identifier and len(identifier) <= MAX_LENGTH and identifier.isprintable():
             yield (f"{header}/{member}" if member else header), identifier
 
 
-def _itself(value: str, _member: str) -> str:
+def _whole_value(value: str, _member: str) -> str:
     return value
 
 
-def _baggage(value: str, member: str) -> str | None:
-    """An entry of W3C baggage: `key=value;properties, …`, the value percent-encoded."""
+def _baggage_entry(value: str, member: str) -> str | None:
+    """Return an entry of W3C baggage: `key=value;properties, …`, with a percent-encoded value."""
     for entry in value.split(","):
         key, equals, rest = entry.partition(";")[0].partition("=")
         if equals and unquote(key.strip()) == member:
@@ -196,60 +197,60 @@ def _baggage(value: str, member: str) -> str | None:
     return None
 
 
-def _in_json(value: str, member: str) -> str | None:
+def _json_member(value: str, member: str) -> str | None:
     try:
-        told = json.loads(value)
+        parsed = json.loads(value)
     except (ValueError, RecursionError):
         return None
-    named = told.get(member) if isinstance(told, dict) else None
-    return named if isinstance(named, str) else None
+    found = parsed.get(member) if isinstance(parsed, dict) else None
+    return found if isinstance(found, str) else None
 
 
 def _dotted_root(value: str, _member: str) -> str:
-    """LangSmith's dotted order: the first segment is the root run, as its time and its id (`20240101T000000000000Z…`)."""
+    """Return the root run from LangSmith's dotted order: the first segment, without its time (`20240101T000000000000Z…`)."""
     return re.sub(r"^\d{8}T\d{6,12}Z", "", value.partition(".")[0])
 
 
 _SOURCES: Final[tuple[tuple[str, str, Callable[[str, str], str | None]], ...]] = (
-    ("baggage", "playhead.run", _baggage),
-    ("baggage", "gen_ai.conversation.id", _baggage),
-    ("baggage", "session.id", _baggage),
-    ("baggage", "langfuse_session_id", _baggage),
-    # Agents, of their own
-    ("x-claude-code-session-id", "", _itself),
-    # Sub-agents name the session that they work for, and themselves by their own.
-    ("session-id", "", _itself),
-    ("session_id", "", _itself),
-    ("x-codex-turn-metadata", "session_id", _in_json),
-    ("x-codex-parent-thread-id", "", _itself),
-    ("thread-id", "", _itself),
-    ("thread_id", "", _itself),
-    ("x-parent-session-id", "", _itself),
-    ("x-dynamo-parent-session-id", "", _itself),
-    ("x-opencode-session", "", _itself),
-    ("x-session-affinity", "", _itself),
-    ("x-amp-thread-id", "", _itself),
-    ("x-dynamo-session-id", "", _itself),
-    # Gateways and observers
-    ("helicone-session-id", "", _itself),
-    ("x-portkey-trace-id", "", _itself),
-    ("x-litellm-session-id", "", _itself),
-    ("x-litellm-trace-id", "", _itself),
+    ("baggage", "playhead.run", _baggage_entry),
+    ("baggage", "gen_ai.conversation.id", _baggage_entry),
+    ("baggage", "session.id", _baggage_entry),
+    ("baggage", "langfuse_session_id", _baggage_entry),
+    # Agents
+    ("x-claude-code-session-id", "", _whole_value),
+    # Sub-agents send the session that they work for, and their own id.
+    ("session-id", "", _whole_value),
+    ("session_id", "", _whole_value),
+    ("x-codex-turn-metadata", "session_id", _json_member),
+    ("x-codex-parent-thread-id", "", _whole_value),
+    ("thread-id", "", _whole_value),
+    ("thread_id", "", _whole_value),
+    ("x-parent-session-id", "", _whole_value),
+    ("x-dynamo-parent-session-id", "", _whole_value),
+    ("x-opencode-session", "", _whole_value),
+    ("x-session-affinity", "", _whole_value),
+    ("x-amp-thread-id", "", _whole_value),
+    ("x-dynamo-session-id", "", _whole_value),
+    # Gateways and observability tools
+    ("helicone-session-id", "", _whole_value),
+    ("x-portkey-trace-id", "", _whole_value),
+    ("x-litellm-session-id", "", _whole_value),
+    ("x-litellm-trace-id", "", _whole_value),
     ("langsmith-trace", "", _dotted_root),
-    ("x-langtrace-session-id", "", _itself),
-    ("x-bt-parent", "", _itself),
-    ("x-session-id", "", _itself),
+    ("x-langtrace-session-id", "", _whole_value),
+    ("x-bt-parent", "", _whole_value),
+    ("x-session-id", "", _whole_value),
 )
 
 
-_ROOTS: Final = (
+_ROOT_HEADERS: Final = (
     "session-id",
     "session_id",
     "x-codex-parent-thread-id",
     "x-parent-session-id",
     "x-dynamo-parent-session-id",
 )
-_BRANCHES: Final = (
+_BRANCH_HEADERS: Final = (
     "thread-id",
     "thread_id",
     "x-opencode-session",
@@ -257,11 +258,11 @@ _BRANCHES: Final = (
     "x-session-id",
     "x-dynamo-session-id",
 )
-_FOREIGN: Final = frozenset(header for header, _, _ in _SOURCES)
+_FOREIGN_HEADERS: Final = frozenset(header for header, _, _ in _SOURCES)
 
 
-def _trace(seen: dict[str, str]) -> Iterator[tuple[str, str]]:
-    # Evidence only: in 111 of 111 recordings with several, each call had a trace of its own (wire report, D).
+def _trace_evidence(seen: dict[str, str]) -> Iterator[tuple[str, str]]:
+    # Evidence only: in 111 of 111 recordings with several traces, each call had its own (wire report, D).
     found = re.match(r"[0-9a-f]{2}-([0-9a-f]{32})-", seen.get("traceparent", ""))
     if found and found[1].strip("0"):
         yield "traceparent", found[1]

@@ -1,7 +1,7 @@
 """Write records to the spool, and report what could not be written once that is possible.
 
-While the spool refuses, bodies are lost, and a gap says so; what is small and needed to read the rest (heads, ends, gaps)
-is owed, and written in its order as soon as the spool takes records again.
+While the spool refuses records, request starts and bodies are lost and reported as gaps. Small records that are needed to
+read the rest (response heads, ends, gaps) are kept as owed, and written in order once the spool accepts records again.
 """
 
 import asyncio
@@ -10,128 +10,128 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from calls.events import Data, Gap, Record, RequestStarted, encode
+from calls.events import Data, Gap, Record, RequestStarted, encode_records
 from store.spool import SpoolError
 
-OWED = 10_000
-"""Records that are owed at most. More would be a memory leak; what is over is told by the gaps."""
+MAX_OWED = 10_000
+"""Maximum number of owed records, and of owed gaps. Further records are lost, and reported by the gaps."""
 
-UNKNOWN: Final = "unknown"
-"""The run of what is told of none."""
+UNKNOWN_RUN: Final = "unknown"
+"""The run of a gap that belongs to no known run."""
 
-MORE: Final = "something could not be kept, of more runs than could be remembered while nothing could be written"
+MORE_GAPS: Final = "exchanges of further runs could not be recorded while the spool could not be written"
 
 _HOW_FULL: Final = re.compile(r"\d+(?= (?:of \d+ )?bytes)")
-"""It changes with every request, and is one reason all the same."""
+"""The number of bytes in a reason, which is ignored when gaps with the same reason are merged."""
 
-RETRY = 1.0
-"""Seconds until what is owed is offered again, where no other record comes first."""
+RETRY_AFTER = 1.0
+"""Seconds until owed records are retried, unless another record comes first."""
 
 
 class Journal(Protocol):
-    """Where records are kept: a spool on disk, or memory for as long as a test lasts."""
+    """Stores records: a spool on disk or, in fixtures, memory for the duration of a test."""
 
-    faults: int
-    fault: str
+    fault_count: int
+    last_fault: str
 
     @property
     def trouble(self) -> str | None: ...
     @property
-    def waiting(self) -> int: ...
-    def soon(self, work: Callable[[], None]) -> None: ...
-    def append(self, payload: bytes, *, begins: bool = False) -> int: ...
+    def queued_bytes(self) -> int: ...
+    def call_soon(self, work: Callable[[], None]) -> None: ...
+    def append(self, payload: bytes, *, starts_exchange: bool = False) -> int: ...
     def write_now(self, number: int) -> bool: ...
-    async def reached(self, number: int, since: int | None = None) -> None: ...
+    async def wait_until_durable(self, number: int, since: int | None = None) -> None: ...
 
 
 class SpoolOutbox:
-    """What a worker has told its spool, and what it still has to tell."""
+    """Writes records to the spool, and keeps those that are owed."""
 
     def __init__(self, spool: Journal, now: Callable[[], int]) -> None:
         self._spool = spool
         self._now = now
-        self._owed: deque[Record] = deque()
+        self._owed_records: deque[Record] = deque()
         self._gaps: dict[tuple[str, str], Gap] = {}
         self._counts: dict[tuple[str, str], int] = {}
-        self._faults = spool.faults
+        self._faults = spool.fault_count
         self._timer: asyncio.TimerHandle | None = None
 
-    def put(self, record: Record) -> int | str:
-        """Write a record and give its number, or say why it is not written (an end may yet be, later)."""
-        if (self._owed or self._gaps) and not self.settle():
-            return self._owe(record, self._spool.trouble or "the spool is full")
+    def write(self, record: Record) -> int | str:
+        """Write a record and return its number, or return why it was not written. It may be written later if it is owed."""
+        if (self._owed_records or self._gaps) and not self.write_owed():
+            return self._keep_owed(record, self._spool.trouble or "the spool is full")
         try:
-            return self._spool.append(encode(record), begins=isinstance(record, RequestStarted))
+            return self._spool.append(encode_records(record), starts_exchange=isinstance(record, RequestStarted))
         except SpoolError as error:
-            return self._owe(record, str(error))
+            return self._keep_owed(record, str(error))
 
-    def put_together(self, records: Sequence[Record]) -> int | None:
-        """Write records that came together as one and give its number, or write none of them: they can still be put singly."""
-        if self._owed or self._gaps:
+    def write_together(self, records: Sequence[Record]) -> int | None:
+        """Write several records as one and return its number. Return None if none was written: `write` may still accept them."""
+        if self._owed_records or self._gaps:
             return None
         try:
-            return self._spool.append(encode(records), begins=isinstance(records[0], RequestStarted))
+            return self._spool.append(encode_records(records), starts_exchange=isinstance(records[0], RequestStarted))
         except SpoolError:
             return None
 
-    def gap(self, run: str, reason: str, exchange: str | None = None) -> None:
-        """Something passed that is not recorded. Gaps of one run and reason that have to wait become one."""
+    def record_gap(self, run: str, reason: str, exchange: str | None = None) -> None:
+        """Record that something was not recorded. Owed gaps with the same run and reason are merged."""
         gap = Gap(run, self._now(), reason, exchange)
-        if not (self._owed or self._gaps):
+        if not (self._owed_records or self._gaps):
             try:
-                self._spool.append(encode(gap))
+                self._spool.append(encode_records(gap))
                 return
             except SpoolError:
-                pass  # it is owed, like what it tells of
+                pass  # the gap is owed
         about = run, _HOW_FULL.sub("", reason)
-        if about not in self._gaps and len(self._gaps) >= OWED:
-            about, gap = (UNKNOWN, MORE), Gap(UNKNOWN, gap.happened_at, MORE, None)
+        if about not in self._gaps and len(self._gaps) >= MAX_OWED:
+            about, gap = (UNKNOWN_RUN, MORE_GAPS), Gap(UNKNOWN_RUN, gap.happened_at, MORE_GAPS, None)
         self._gaps.setdefault(about, gap)
         self._counts[about] = self._counts.get(about, 0) + 1
-        self._retry()
+        self._schedule_retry()
 
-    def check(self, run: str) -> None:
-        """Say it in this run when the disk has failed since anybody asked."""
-        if self._spool.faults != self._faults:
-            self._faults = self._spool.faults
-            self.gap(run, self._spool.fault)
+    def check_faults(self, run: str) -> None:
+        """Record a gap in this run if the spool has failed since the last check."""
+        if self._spool.fault_count != self._faults:
+            self._faults = self._spool.fault_count
+            self.record_gap(run, self._spool.last_fault)
 
-    def settle(self) -> bool:
-        """Write what is owed; whether nothing is owed any more."""
+    def write_owed(self) -> bool:
+        """Write owed records and gaps. Return whether all of them were written."""
         try:
-            while self._owed:
-                self._spool.append(encode(self._owed[0]))
-                self._owed.popleft()
+            while self._owed_records:
+                self._spool.append(encode_records(self._owed_records[0]))
+                self._owed_records.popleft()
             while self._gaps:
                 about, gap = next(iter(self._gaps.items()))
-                self._spool.append(encode(_of_many(gap, self._counts[about])))
+                self._spool.append(encode_records(_merged_gap(gap, self._counts[about])))
                 del self._gaps[about], self._counts[about]
         except SpoolError:
-            self._retry()
+            self._schedule_retry()
             return False
         return True
 
-    def _owe(self, record: Record, reason: str) -> str:
-        if not isinstance(record, RequestStarted | Data) and len(self._owed) < OWED:
-            self._owed.append(record)
-        self._retry()
+    def _keep_owed(self, record: Record, reason: str) -> str:
+        if not isinstance(record, RequestStarted | Data) and len(self._owed_records) < MAX_OWED:
+            self._owed_records.append(record)
+        self._schedule_retry()
         return reason
 
-    def _retry(self) -> None:
+    def _schedule_retry(self) -> None:
         if self._timer is not None:
             return
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
-            return  # without a loop there is no later: whoever comes next settles
-        self._timer = loop.call_later(RETRY, self._again)
+            return  # without an event loop, the next record triggers the retry
+        self._timer = loop.call_later(RETRY_AFTER, self._retry_now)
 
-    def _again(self) -> None:
+    def _retry_now(self) -> None:
         self._timer = None
-        self.settle()
+        self.write_owed()
 
 
-def _of_many(gap: Gap, count: int) -> Gap:
+def _merged_gap(gap: Gap, count: int) -> Gap:
     if count == 1:
         return gap
     return Gap(gap.run, gap.happened_at, f"{gap.reason} ({count} times)", None, count)

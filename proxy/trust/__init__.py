@@ -1,7 +1,7 @@
-"""Certificates, and the environment that makes clients trust them.
+"""Certificates, and the environment variables that make clients trust them.
 
 ca                       the certificate authority of a data directory
 certificate_directory    a directory of certificates for OpenSSL
-truststore               the format of Java
-client_environment       the variables that clients read
+truststore               a truststore for Java
+client_environment       the environment variables that clients read
 """

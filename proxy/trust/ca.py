@@ -1,7 +1,7 @@
 """The certificate authority of a data directory, protected by file permissions, and the certificates it signs.
 
-`ca.key` never leaves the directory and nobody else may read it. `ca.pem` is what clients trust; `ca-bundle.pem` is the
-same beside the system's roots, for the many variables that replace all roots by one file; `ca-certificates` is the same as a
+`ca.key` never leaves the directory, and only its owner may read it. `ca.pem` is what clients trust. `ca-bundle.pem` also
+has the system's roots, for the many variables that replace all roots by one file; `ca-certificates` is the same as a
 directory.
 """
 
@@ -30,10 +30,10 @@ from store.private_file import NotPrivate, read_private, require_unwritable
 
 CA_LIFE = datetime.timedelta(days=730)
 LEAF_LIFE = datetime.timedelta(days=14)
-BACKDATED = datetime.timedelta(days=1)
-"""Clients' clocks may be slow."""
+BACKDATING = datetime.timedelta(days=1)
+"""Certificates begin this long ago, because clients' clocks may be slow."""
 
-LEAVES_KEPT = 1024
+MAX_CACHED_LEAVES = 1024
 
 RENEWAL = "delete it and ca.pem to get a new CA"
 
@@ -42,7 +42,7 @@ _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A certificate for one host, and its key."""
+    """A certificate for one host and its key."""
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
@@ -50,42 +50,42 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class CertificateAuthority:
-    """The CA of a data directory: its files, and what signs with it. Made by `ensure`."""
+    """The CA of a data directory: its files, and the means to sign with it. Created by `ensure_ca`."""
 
     certificate: Path
-    """What clients trust."""
+    """The file with the CA's certificate, which clients trust."""
 
     bundle: Path
-    """The same and the system's roots."""
+    """The file with the CA's certificate and the system's roots."""
 
     _issuer: x509.Certificate = field(repr=False)
     _key: ec.EllipticCurvePrivateKey = field(repr=False)
     _leaf_key: ec.EllipticCurvePrivateKey = field(
         repr=False, default_factory=lambda: ec.generate_private_key(ec.SECP256R1())
     )
-    """One for all leaves of this process; it is never written."""
+    """The key of all leaves of this process. It is never written to disk."""
 
     _leaves: OrderedDict[str, Leaf] = field(repr=False, default_factory=OrderedDict)
 
     def leaf(self, host: str) -> Leaf:
-        """A certificate for a host name or address, made once and again when half its life is over."""
+        """Return a certificate for a host name or address. It is renewed when half its life is over."""
         found = self._leaves.get(host)
-        if found is None or _half_over(found.certificate):
-            found = Leaf(self._signed(host), self._leaf_key)
+        if found is None or _is_half_over(found.certificate):
+            found = Leaf(self._sign_leaf(host), self._leaf_key)
             self._leaves[host] = found
         self._leaves.move_to_end(host)
-        while len(self._leaves) > LEAVES_KEPT:
+        while len(self._leaves) > MAX_CACHED_LEAVES:
             self._leaves.popitem(last=False)
         return found
 
-    def _signed(self, host: str) -> x509.Certificate:
+    def _sign_leaf(self, host: str) -> x509.Certificate:
         name = _general_name(host)
-        # The common name is for people; RFC 5280 allows 64 characters, and clients look at the alternative name only.
+        # RFC 5280 allows 64 characters in the common name. Clients look at the alternative name only.
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, str(name.value)[:64])])
         ski = self._issuer.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
-        usage = _usage(digital_signature=True)
+        usage = _key_usage(digital_signature=True)
         return (
-            _dated(LEAF_LIFE, until=self._issuer.not_valid_after_utc)
+            _certificate_builder(LEAF_LIFE, until=self._issuer.not_valid_after_utc)
             .subject_name(subject)
             .issuer_name(self._issuer.subject)
             .public_key(self._leaf_key.public_key())
@@ -98,49 +98,49 @@ class CertificateAuthority:
         )
 
 
-def ensure(directory: Path) -> CertificateAuthority:
-    """The CA of this directory; made if there is none. Raises Failure where its key could be read or changed by others."""
+def ensure_ca(directory: Path) -> CertificateAuthority:
+    """Load or create the CA of this directory. Raises Failure if other users can read or change its key."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         require_unwritable(directory, "the directory of the CA")
     except NotPrivate as error:
         raise Failure(str(error)) from error
     key_file, certificate, bundle = (directory / name for name in ("ca.key", "ca.pem", "ca-bundle.pem"))
-    with _locked(directory):
+    with _hold_lock(directory):
         if not key_file.exists(follow_symlinks=False):
-            _make(key_file, certificate)
+            _create_ca(key_file, certificate)
         key = _read_key(key_file)
         issuer = _read_certificate(certificate, key)
-        _write(bundle, merged([certificate]), 0o644)
+        _write_whole(bundle, merge_roots([certificate]), 0o644)
         write_directory(bundle)
     return CertificateAuthority(certificate, bundle, issuer, key)
 
 
-def merged(own: Iterable[Path]) -> bytes:
-    """The system's roots, those that Python programs bring along, and these files, each certificate once."""
+def merge_roots(own: Iterable[Path]) -> bytes:
+    """Merge the system's roots, those of certifi and these files, each certificate once."""
     blocks: dict[bytes, None] = {}
-    for path in (*_roots(), *own):
+    for path in (*_root_files(), *own):
         for block in _CERTIFICATE.findall(path.read_bytes()):
             blocks[block.replace(b"\r", b"").rstrip(b"\n") + b"\n"] = None
     return b"".join(blocks)
 
 
-def roots_file(authority: CertificateAuthority, own: Iterable[Path]) -> Path:
-    """What `merged` gives as a file, since OpenSSL wants one. It is named by its content and stays: workers share it.
+def write_roots_file(authority: CertificateAuthority, own: Iterable[Path]) -> Path:
+    """Write the merged roots to a file that is named by its content, so that workers share it.
 
-    Raises Failure where one of these files holds no certificate.
+    Raises Failure if one of these files holds no certificate.
     """
     own = tuple(own)
-    roots = merged(own)
+    roots = merge_roots(own)
     if bare := next((path for path in own if not _CERTIFICATE.search(path.read_bytes())), None):
-        raise Failure(f"the private CA file {bare} holds no certificate in PEM form; correct upstream_ca")
+        raise Failure(f"the private CA file {bare} holds no certificate in PEM form: correct upstream_ca")
     path = authority.certificate.with_name(f"roots-{hashlib.sha256(roots).hexdigest()[:16]}.pem")
     if not path.exists():
-        _write(path, roots, 0o644)
+        _write_whole(path, roots, 0o644)
     return path
 
 
-def _roots() -> Iterator[Path]:
+def _root_files() -> Iterator[Path]:
     system = ssl.get_default_verify_paths().cafile
     if system is not None:
         yield Path(system)
@@ -148,8 +148,8 @@ def _roots() -> Iterator[Path]:
 
 
 @contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Several workers start at once; one of them makes the CA."""
+def _hold_lock(directory: Path) -> Iterator[None]:
+    """Lock the directory: when several workers start at once, one of them creates the CA."""
     handle = os.open(directory / "ca.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -158,7 +158,7 @@ def _locked(directory: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _make(key_file: Path, certificate: Path) -> None:
+def _create_ca(key_file: Path, certificate: Path) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name(
         [
@@ -167,25 +167,25 @@ def _make(key_file: Path, certificate: Path) -> None:
         ]
     )
     made = (
-        _dated(CA_LIFE)
+        _certificate_builder(CA_LIFE)
         .subject_name(name)
         .issuer_name(name)
         .public_key(key.public_key())
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         # Python 3.13 verifies with X509_STRICT, which refuses a CA without these two.
-        .add_extension(_usage(key_cert_sign=True, crl_sign=True), critical=True)
+        .add_extension(_key_usage(key_cert_sign=True, crl_sign=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
     pem = serialization.Encoding.PEM
-    # The certificate first: a key without one is never left behind.
-    _write(certificate, made.public_bytes(pem), 0o644)
+    # The certificate is written first, so that there is never a key without one.
+    _write_whole(certificate, made.public_bytes(pem), 0o644)
     secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    _write(key_file, secret, 0o600)
+    _write_whole(key_file, secret, 0o600)
 
 
-def _write(path: Path, data: bytes, mode: int) -> None:
-    """Whole or not at all, and with its permissions from the first byte."""
+def _write_whole(path: Path, data: bytes, mode: int) -> None:
+    """Write a file atomically, with its permissions from the first byte on."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     part.unlink(missing_ok=True)
     with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
@@ -206,7 +206,7 @@ def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
     except (ValueError, TypeError) as error:
         raise Failure(f"the CA key {path} is not an unencrypted PEM key; restore it, or {RENEWAL}") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise Failure(f"the CA key {path} is no elliptic-curve key; {RENEWAL}")
+        raise Failure(f"the CA key {path} is not an elliptic-curve key; {RENEWAL}")
     return key
 
 
@@ -218,7 +218,7 @@ def _read_certificate(path: Path, key: ec.EllipticCurvePrivateKey) -> x509.Certi
             f"the CA certificate {path} cannot be read ({error}); delete ca.key beside it to get a new CA"
         ) from error
     if found.public_key() != key.public_key():
-        raise Failure(f"{path} and ca.key beside it do not belong together; delete ca.key to get a new CA")
+        raise Failure(f"the certificate {path} does not belong to ca.key beside it; delete ca.key to get a new CA")
     if found.not_valid_after_utc < datetime.datetime.now(datetime.UTC):
         raise Failure(
             f"the CA {path} expired on {found.not_valid_after_utc:%Y-%m-%d}; delete ca.key beside it to get a new one, "
@@ -227,14 +227,14 @@ def _read_certificate(path: Path, key: ec.EllipticCurvePrivateKey) -> x509.Certi
     return found
 
 
-def _dated(life: datetime.timedelta, until: datetime.datetime | None = None) -> x509.CertificateBuilder:
+def _certificate_builder(life: datetime.timedelta, until: datetime.datetime | None = None) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     end = now + life if until is None else min(now + life, until)
     serial = x509.random_serial_number()
-    return x509.CertificateBuilder().not_valid_before(now - BACKDATED).not_valid_after(end).serial_number(serial)
+    return x509.CertificateBuilder().not_valid_before(now - BACKDATING).not_valid_after(end).serial_number(serial)
 
 
-def _half_over(certificate: x509.Certificate) -> bool:
+def _is_half_over(certificate: x509.Certificate) -> bool:
     start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     return datetime.datetime.now(datetime.UTC) > start + (end - start) / 2
 
@@ -246,7 +246,9 @@ def _general_name(host: str) -> x509.GeneralName:
         return x509.DNSName(host.encode("idna").decode() if not host.isascii() else host)
 
 
-def _usage(*, digital_signature: bool = False, key_cert_sign: bool = False, crl_sign: bool = False) -> x509.KeyUsage:
+def _key_usage(
+    *, digital_signature: bool = False, key_cert_sign: bool = False, crl_sign: bool = False
+) -> x509.KeyUsage:
     return x509.KeyUsage(
         digital_signature=digital_signature,
         content_commitment=False,

@@ -1,6 +1,6 @@
-"""A directory in which OpenSSL finds a certificate authority by the hash of its name, and reads only what it needs.
+"""Write a directory in which OpenSSL finds a certificate authority by the hash of its name, and reads no other.
 
-To read all roots from one file takes a client 20 to 60 ms of CPU for each TLS context, and httpx makes one for each proxy.
+Reading all roots from one file takes a client 20 to 60 ms of CPU for each TLS context, and httpx makes one for each proxy.
 """
 
 import hashlib
@@ -14,24 +14,24 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.utils import CryptographyDeprecationWarning
 
-NAME = "ca-certificates"
-"""Of the directory, beside the bundle from which it is made."""
+DIRECTORY_NAME = "ca-certificates"
+"""The name of the directory, beside the bundle from which it is made."""
 
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\n?", re.DOTALL)
 
 
 def write_directory(bundle: Path) -> None:
-    """Make or renew the directory of this bundle. Programs that have it open keep the one that they know."""
+    """Create or renew the directory of this bundle. Programs that have the old directory open can go on reading it."""
     roots = bundle.read_bytes()
-    link = bundle.with_name(NAME)
-    directory = bundle.with_name(f"{NAME}-{hashlib.sha256(roots).hexdigest()[:16]}")
+    link = bundle.with_name(DIRECTORY_NAME)
+    directory = bundle.with_name(f"{DIRECTORY_NAME}-{hashlib.sha256(roots).hexdigest()[:16]}")
     if not directory.exists():
         part = directory.with_name(f".{directory.name}.{os.getpid()}")
         shutil.rmtree(part, ignore_errors=True)
         _write_files(part, roots)
         part.rename(directory)
     if not link.is_symlink() or os.readlink(link) != directory.name:
-        new = link.with_name(f".{NAME}.{os.getpid()}")
+        new = link.with_name(f".{DIRECTORY_NAME}.{os.getpid()}")
         new.unlink(missing_ok=True)
         new.symlink_to(directory.name)
         new.replace(link)
@@ -47,9 +47,9 @@ def _write_files(directory: Path, roots: bytes) -> None:
 
 
 def subject_hash(pem: bytes) -> str | None:
-    """The name under which OpenSSL looks for a CA (`X509_NAME_hash`). None for a certificate that breaks the rules of X.509."""
+    """Return the name under which OpenSSL looks for a CA (`X509_NAME_hash`); None for an invalid certificate."""
     with warnings.catch_warnings():
-        # Old roots break rules of RFC 5280 that did not matter when they were made (a serial number of zero).
+        # Old roots break rules of RFC 5280 that came later, such as that on a serial number of zero.
         warnings.simplefilter("ignore", CryptographyDeprecationWarning)
         try:
             subject = x509.load_pem_x509_certificate(pem).subject
@@ -61,9 +61,9 @@ def subject_hash(pem: bytes) -> str | None:
 
 
 def _canonical_attribute(attribute: "x509.NameAttribute[str | bytes]") -> bytes:
-    """As OpenSSL's `x509_name_canon`: UTF-8, ASCII letters in lower case, one space for several."""
+    """Encode a name attribute like OpenSSL's `x509_name_canon`: UTF-8, ASCII in lower case, runs of spaces as one."""
     value = attribute.value if isinstance(attribute.value, bytes) else attribute.value.encode()
-    words = b" ".join(value.split()).lower()  # of bytes: ASCII only, as there
+    words = b" ".join(value.split()).lower()  # on bytes, so it changes ASCII only, like OpenSSL
     return _der(0x30, _der(6, _object_id(attribute.oid.dotted_string)) + _der(12, words))
 
 
@@ -73,7 +73,7 @@ def _object_id(dotted: str) -> bytes:
 
 
 def _base128(number: int) -> bytes:
-    """X.690, 8.19.2: seven bits in a byte, with the high bit in all but the last."""
+    """Encode a number in base 128 (X.690, 8.19.2): seven bits a byte, the high bit set in all but the last."""
     low = bytes([number & 0x7F])
     while number := number >> 7:
         low = bytes([0x80 | number & 0x7F]) + low
@@ -81,7 +81,7 @@ def _base128(number: int) -> bytes:
 
 
 def _der(tag: int, value: bytes) -> bytes:
-    """X.690, 8.1.3: a length above 127 says first how many bytes it has itself."""
+    """Encode a tag, a length and a value (X.690, 8.1.3)."""
     if len(value) < 0x80:
         return bytes([tag, len(value)]) + value
     size = len(value).to_bytes((len(value).bit_length() + 7) // 8, "big")

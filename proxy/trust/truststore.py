@@ -1,4 +1,4 @@
-"""Write a CA bundle as a PKCS #12 file, the only form that a JVM takes from outside."""
+"""Convert a CA bundle to PKCS #12, the only external format that a JVM reads."""
 
 import re
 import warnings
@@ -11,17 +11,17 @@ from cryptography.utils import CryptographyDeprecationWarning
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 
 
-def truststore(bundle: bytes) -> bytes:
-    """The certificates of a PEM bundle as a truststore without a password: there is nothing secret in it."""
-    certificates = [_read(pem) for pem in _CERTIFICATE.findall(bundle)]
+def build_truststore(bundle: bytes) -> bytes:
+    """Convert a PEM bundle to a truststore. It has no password, because certificates are not secret."""
+    certificates = [_load_certificate(pem) for pem in _CERTIFICATE.findall(bundle)]
     entries = [PKCS12Certificate(one, b"%d" % number) for number, one in enumerate(certificates) if one is not None]
     return serialize_java_truststore(entries, NoEncryption())
 
 
-def _read(pem: bytes) -> x509.Certificate | None:
-    """None for a root that cryptography refuses."""
+def _load_certificate(pem: bytes) -> x509.Certificate | None:
+    """Load a certificate; None if cryptography refuses it."""
     with warnings.catch_warnings():
-        # Old roots break rules of RFC 5280 that did not matter when they were made (a serial number of zero).
+        # Old roots break rules of RFC 5280 that came later, such as that on a serial number of zero.
         warnings.simplefilter("ignore", CryptographyDeprecationWarning)
         try:
             return x509.load_pem_x509_certificate(pem)

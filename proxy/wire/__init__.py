@@ -1,19 +1,19 @@
-"""What both wire engines share.
+"""Code shared by both wire engines.
 
-engine                the interfaces of an engine and of an answerer
-engine_state          what all connections of a worker share
+engine                the Engine and Answerer interfaces
+engine_state          the state shared by all connections of a worker
 config                the configuration of an engine
-access                whether a client may use the worker
-run_access            whether a client may write into a run
-destinations          which upstreams may be reached, and connecting to them
+access                decide whether a client may use the worker
+run_access            refuse writes into a run that another command has claimed
+destinations          decide which upstreams may be reached, and connect to them
 recent_connections    recognise the worker's own connections
-listener              accept connections, within the limit of open files
-client_hello          read the first message of a TLS handshake
-alpn                  which version of HTTP a client gets
-heads                 check the heads of messages
-http1_heads           check the heads of HTTP/1
-trailers              which trailer fields are passed on
-problem               refusals as RFC 9457 problems
-recording_guard       keep errors of recording away from the wire
-memory_budget         bound the memory that all connections take together
+listener              accept connections, within the limit on open files
+client_hello          parse the first message of a TLS handshake
+alpn                  choose the version of HTTP for a client
+heads                 check raw request heads and parsed header fields
+http1_heads           check HTTP/1 response heads
+trailers              decide which trailer fields are forwarded
+problem               the worker's own refusals as RFC 9457 problems
+recording_guard       keep errors of the recorder away from the wire
+memory_budget         bound the memory that all connections use together
 """

@@ -1,4 +1,4 @@
-"""Whether a client may use this proxy worker, and whether it may write into the run that it names."""
+"""Decide whether a client may use this proxy worker, and whether it may write into the run that it names."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,42 +6,46 @@ from typing import Final
 
 from store.run_tokens import RunTokens, is_same
 
-type Given = tuple[str, str] | None
-"""Run and token, as the client presented them; either may be empty."""
+type Credentials = tuple[str, str] | None
+"""The run and token that a client presented; either may be empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """What clients of one proxy worker may do."""
+    """The access rules of one proxy worker."""
 
     tokens: Sequence[str] = ()
-    """The recording tokens that are accepted. None: whoever reaches the worker may use it."""
+    """The accepted recording tokens. If empty, every client that reaches the worker may use it."""
 
     run_tokens: RunTokens | None = None
-    """Who may write into runs that a command of ours began. None: everybody."""
+    """The tokens of runs that a Playhead command started. If None, every client may write into every run."""
 
     only_run: str | None = None
-    """The run in which everything is recorded, whatever run a request names."""
+    """The run into which everything is recorded, whatever run a request names."""
 
-    def admits(self, given: Given) -> bool:
-        """Whether the client may use the worker at all: by a recording token, or by the token of any run."""
+    def is_admitted(self, credentials: Credentials) -> bool:
+        """Return whether the client may use the worker: it presents a recording token or the token of any run."""
         if not self.tokens:
             return True
-        presented = given[1] if given else ""
-        # All are compared, so that the time tells nothing about which one came close.
+        presented = credentials[1] if credentials else ""
+        # Compare with every token, so that the time taken reveals nothing about a partial match.
         is_known = sum(is_same(presented, token) for token in self.tokens) > 0
         return is_known or (self.run_tokens is not None and self.run_tokens.is_token(presented))
 
-    def may_write(self, run: str, given: Given) -> bool:
-        """Whether what this client asks for may become part of a run."""
+    def can_write(self, run: str, credentials: Credentials) -> bool:
+        """Return whether requests of this client may be recorded into a run."""
         known = self.run_tokens
         if known is None:
             return True
         if self.only_run is not None:
-            # A client that can send no credentials (a JVM) is let in: the worker serves this one command.
-            return given is None or not known.is_claimed(self.only_run) or known.is_token_of(self.only_run, given[1])
-        return not known.is_claimed(run) or (given is not None and known.is_token_of(run, given[1]))
+            # Admit a client that cannot send credentials (a JVM): the worker serves only this one command.
+            return (
+                credentials is None
+                or not known.is_claimed(self.only_run)
+                or known.is_token_of(self.only_run, credentials[1])
+            )
+        return not known.is_claimed(run) or (credentials is not None and known.is_token_of(run, credentials[1]))
 
 
-EVERYBODY: Final = Access()
-"""Whoever reaches the worker may use it, and write into any run."""
+OPEN_ACCESS: Final = Access()
+"""Access for every client that reaches the worker, to every run."""

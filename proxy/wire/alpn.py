@@ -1,4 +1,4 @@
-"""Choose the version of HTTP for a client: the one that it would get without us."""
+"""Choose the HTTP version for a client: the one that it would use without Playhead."""
 
 from typing import Final
 
@@ -6,26 +6,26 @@ from proxy.wire.client_hello import Hello
 from proxy.wire.config import Origin
 from proxy.wire.engine_state import EngineState
 
-SPOKEN: Final = (b"h2", b"http/1.1")
+SUPPORTED_PROTOCOLS: Final = (b"h2", b"http/1.1")
 
 
-def spoken(hello: Hello) -> bool:
-    """Whether there is a version that both sides know."""
-    return not hello.protocols or any(protocol in SPOKEN for protocol in hello.protocols)
+def has_common_protocol(hello: Hello) -> bool:
+    """Whether client and worker have a version in common."""
+    return not hello.protocols or any(protocol in SUPPORTED_PROTOCOLS for protocol in hello.protocols)
 
 
-def asks_first(hello: Hello, engine: EngineState, target: Origin) -> bool:
-    """Whether an upstream has to be asked what it speaks, before its client's handshake."""
+def must_ask_upstream_first(hello: Hello, engine: EngineState, target: Origin) -> bool:
+    """Whether the version that the upstream supports must be found out before the client's handshake."""
     if b"h2" not in hello.protocols or engine.answerer is not None or hello.name not in (None, target.host):
         return False
     return not engine.is_overridden(target) and engine.protocol_for_client(target) is None
 
 
-def chosen(hello: Hello, engine: EngineState, target: Origin) -> str | None:
-    """What to agree on: what the upstream speaks, or what was recorded; else what the client likes best."""
+def choose_protocol(hello: Hello, engine: EngineState, target: Origin) -> str | None:
+    """Choose the version that the upstream or the recording uses; where that is unknown, the client's first choice."""
     wanted = engine.protocol_for_client(target)
     if wanted == b"":
         return None
     if wanted in hello.protocols:
         return wanted.decode()
-    return next((protocol.decode() for protocol in hello.protocols if protocol in SPOKEN), None)
+    return next((protocol.decode() for protocol in hello.protocols if protocol in SUPPORTED_PROTOCOLS), None)

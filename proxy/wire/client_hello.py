@@ -1,4 +1,4 @@
-"""Read the first message of a TLS handshake: the name and the protocols, without taking part in it."""
+"""Parse the server name and the ALPN protocols from a TLS ClientHello, without taking part in the handshake."""
 
 from collections.abc import Iterator
 from typing import Final, NamedTuple
@@ -8,8 +8,8 @@ _CLIENT_HELLO: Final = 1
 _SERVER_NAME: Final = 0
 _ALPN: Final = 16
 
-LONGEST: Final = 64 << 10
-"""A hello that is not over by then is none (one with post-quantum keys has 2 KiB)."""
+MAX_HELLO_BYTES: Final = 64 << 10
+"""Maximum size of a ClientHello. One with post-quantum keys has about 2 KiB."""
 
 
 class Hello(NamedTuple):
@@ -17,70 +17,70 @@ class Hello(NamedTuple):
 
     name: str | None
     protocols: tuple[bytes, ...]
-    """ALPN, the client's favourite first."""
+    """The ALPN protocols, in the client's order of preference."""
 
 
 class NotTls(ValueError):
-    """These bytes begin no TLS handshake."""
+    """The bytes are not the beginning of a TLS handshake."""
 
 
-def client_hello(data: bytes) -> Hello | None:
-    """The hello that these bytes begin with; None where more of it is to come. Raises NotTls."""
+def parse_client_hello(data: bytes) -> Hello | None:
+    """Parse the ClientHello at the start of the data. Return None if it is incomplete. Raises NotTls."""
     message = b""
     at = 0
     while True:
         head = data[at : at + 5]
-        if head[:1] not in (b"", bytes([_HANDSHAKE])) or head[1:2] not in (b"", b"\x03") or len(data) > LONGEST:
-            raise NotTls("no record of a handshake")
+        if head[:1] not in (b"", bytes([_HANDSHAKE])) or head[1:2] not in (b"", b"\x03") or len(data) > MAX_HELLO_BYTES:
+            raise NotTls("not a TLS handshake record")
         if len(head) < 5:
             return None
         size = int.from_bytes(head[3:])
         message += data[at + 5 : at + 5 + size]
         at += 5 + size
         if message[:1] not in (b"", bytes([_CLIENT_HELLO])) or not size:
-            raise NotTls("no ClientHello")
+            raise NotTls("not a ClientHello")
         if len(message) >= 4 and len(message) >= 4 + int.from_bytes(message[1:4]):
-            return _read(message[4 : 4 + int.from_bytes(message[1:4])])
+            return _parse_body(message[4 : 4 + int.from_bytes(message[1:4])])
         if at > len(data):
             return None
 
 
-def _read(body: bytes) -> Hello:
+def _parse_body(body: bytes) -> Hello:
     reader = _Reader(body)
-    reader.take(2 + 32)  # version, random
-    reader.vector(1)  # session
-    reader.vector(2)  # cipher suites
-    reader.vector(1)  # compression
+    reader.read_bytes(2 + 32)  # version, random
+    reader.read_vector(1)  # session
+    reader.read_vector(2)  # cipher suites
+    reader.read_vector(1)  # compression
     name: str | None = None
     protocols: tuple[bytes, ...] = ()
-    if reader.left:
-        for kind, value in _extensions(_Reader(reader.vector(2))):
+    if reader.remaining:
+        for kind, value in _extensions(_Reader(reader.read_vector(2))):
             if kind == _SERVER_NAME:
-                name = _name(_Reader(_Reader(value).vector(2)))
+                name = _server_name(_Reader(_Reader(value).read_vector(2)))
             elif kind == _ALPN:
-                protocols = tuple(_vectors(_Reader(_Reader(value).vector(2))))
+                protocols = tuple(_byte_strings(_Reader(_Reader(value).read_vector(2))))
     return Hello(name, protocols)
 
 
 def _extensions(reader: "_Reader") -> Iterator[tuple[int, bytes]]:
-    while reader.left:
-        yield int.from_bytes(reader.take(2)), reader.vector(2)
+    while reader.remaining:
+        yield int.from_bytes(reader.read_bytes(2)), reader.read_vector(2)
 
 
-def _vectors(reader: "_Reader") -> Iterator[bytes]:
-    while reader.left:
-        yield reader.vector(1)
+def _byte_strings(reader: "_Reader") -> Iterator[bytes]:
+    while reader.remaining:
+        yield reader.read_vector(1)
 
 
-def _name(reader: "_Reader") -> str | None:
-    """RFC 6066 3: a list, in which one host name can be."""
-    while reader.left:
-        kind, value = reader.take(1), reader.vector(2)
+def _server_name(reader: "_Reader") -> str | None:
+    """Return the host name from a server_name list (RFC 6066 3), which holds at most one."""
+    while reader.remaining:
+        kind, value = reader.read_bytes(1), reader.read_vector(2)
         if kind == b"\0":
             try:
                 return value.decode("ascii")
             except UnicodeDecodeError as error:
-                raise NotTls("a name that is not ASCII") from error
+                raise NotTls("the server name is not ASCII") from error
     return None
 
 
@@ -90,15 +90,15 @@ class _Reader:
         self._at = 0
 
     @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         return len(self._data) - self._at
 
-    def take(self, size: int) -> bytes:
-        if size > self.left:
-            raise NotTls("a field is longer than what it stands in")
+    def read_bytes(self, size: int) -> bytes:
+        if size > self.remaining:
+            raise NotTls("a field is longer than the structure that contains it")
         self._at += size
         return self._data[self._at - size : self._at]
 
-    def vector(self, width: int) -> bytes:
-        """Bytes with their length before them."""
-        return self.take(int.from_bytes(self.take(width)))
+    def read_vector(self, width: int) -> bytes:
+        """Read bytes that are preceded by their length in `width` bytes."""
+        return self.read_bytes(int.from_bytes(self.read_bytes(width)))

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from proxy.errors import Failure
 from proxy.trust.ca import CertificateAuthority
-from proxy.wire.access import EVERYBODY, Access
+from proxy.wire.access import OPEN_ACCESS, Access
 
 type Mode = Literal["record", "replay", "auto", "passthrough"]
 
@@ -21,7 +21,7 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Whom to contact: a scheme, a host and a port."""
+    """A scheme, a host and a port."""
 
     scheme: str
     host: str
@@ -29,19 +29,19 @@ class Origin:
 
     @classmethod
     def parse(cls, text: str) -> "Origin":
-        """From `https://host` or `http://host:port`. Raises Failure on anything else."""
+        """Parse `https://host` or `http://host:port`. Raises Failure on anything else."""
         parts = urlsplit(text)
         try:
             port = parts.port
         except ValueError:
             port = -1
         if parts.scheme not in DEFAULT_PORTS or not parts.hostname or parts.path.strip("/") or port == -1:
-            raise Failure(f"{text!r} is not an origin; write it as https://host or http://host:port")
+            raise Failure(f"invalid origin {text!r}: use https://host or http://host:port")
         return cls(parts.scheme, parts.hostname, port or DEFAULT_PORTS[parts.scheme])
 
     @property
     def authority(self) -> str:
-        """Host and port as they stand in a URL and in a Host header: without the scheme's own port."""
+        """Host and port as written in a URL or a Host header, without the scheme's default port."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == DEFAULT_PORTS.get(self.scheme) else f"{host}:{self.port}"
 
@@ -51,31 +51,31 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Where a worker stops waiting or buffering. Sizes are bytes, times are seconds."""
+    """The limits of a worker. Sizes are in bytes, times in seconds."""
 
     buffered_request: int = 1 << 20
-    """A longer request, or one of unknown length, passes piece by piece."""
+    """Maximum request body that is buffered. A longer one, or one of unknown length, is forwarded piece by piece."""
 
     answered_request: int = 256 << 20
-    """An answerer sees requests whole; a longer one is refused."""
+    """Maximum request body that is passed to the answerer, which needs it complete. A longer one is refused."""
 
     connect: float = 30.0
     idle: float = 600.0
-    """How long a client may keep a connection on which nothing is under way."""
+    """How long a client may keep an idle connection."""
 
     head: float = 30.0
-    """How long a client may take for the head of a request, or for a handshake."""
+    """How long a client may take to send the head of a request, or to finish a handshake."""
 
     silence: float | None = None
-    """How long an upstream may say nothing while it is asked. None: as long as the client waits."""
+    """How long an upstream may send nothing during a request. None: as long as the client waits."""
 
     grace: float = 3.0
-    """How long a stopping worker lets requests in flight end."""
+    """How long a stopping worker waits for requests in flight."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
-    """Everything that a worker is told. Checked when it is made; raises Failure."""
+    """The configuration of a wire engine. The constructor validates it and raises Failure."""
 
     authority: CertificateAuthority
     mode: Mode = "record"
@@ -83,118 +83,119 @@ class EngineConfig:
     port: int = 0
     reuse_port: bool = False
     reverse: str | None = None
-    """Serve this one origin instead of being a forward proxy."""
+    """The one origin to serve as a reverse proxy. None for a forward proxy."""
 
     upstreams: Mapping[str, str] = field(default_factory=dict)
-    """Contact an origin (value) in place of a host, of a host:port, or of all below `*.example.com` (key)."""
+    """The origin (value) to contact in place of a host, a host:port, or every host below `*.example.com` (key)."""
 
     modes: Mapping[str, Mode] = field(default_factory=dict)
-    """The mode for a host, or for `*.example.com` (all below it), in place of `mode`."""
+    """The mode for a host, or for every host below `*.example.com`, in place of `mode`."""
 
     run_mode: Callable[[str], Mode | None] = lambda _run: None
-    """The mode that a run was given, by its name."""
+    """Returns the mode that was set for a run."""
 
     is_only_run: Callable[[str], bool] = lambda _run: False
-    """Whether a run is a fork or a replay: what its credentials are given to belongs to it, whatever runs the program names."""
+    """Returns whether a run is a fork or a replay. A request with the credentials of such a run belongs to it, whatever runs
+    the program names."""
 
     tunnel: tuple[str, ...] = ()
-    """Hosts that pass undecrypted; `*.example.com` means all below it."""
+    """Hosts whose connections are forwarded undecrypted. `*.example.com` means every host below it."""
 
     upstream_proxy: str | None = None
-    """The proxy above us, e.g. `http://user:secret@proxy.corp:3128`."""
+    """The proxy through which upstreams are reached, e.g. `http://user:secret@proxy.corp:3128`."""
 
     upstream_ca: str | None = None
-    """A PEM file with private CAs that upstreams may use, beside the system's."""
+    """A PEM file with private CAs to trust for upstreams, in addition to the system's."""
 
-    access: Access = EVERYBODY
-    """What clients may do."""
+    access: Access = OPEN_ACCESS
 
     own_addresses: tuple[tuple[str, int], ...] = ()
-    """Where our own API listens: never reached through the worker."""
+    """The addresses of Playhead's own API, which is never reachable through the worker."""
 
     connect_ports: tuple[int, ...] = (80, 443)
     allow_private: bool = False
-    """Let agents reach loopback, private and link-local addresses."""
+    """Whether agents may reach loopback, private and link-local addresses."""
 
     owner: str = "local"
-    """Begins the name of a run that nobody named: one per process start and owner of a connection."""
+    """Prefix of the name of a run that the client does not name. There is one per start of a client process."""
 
     limits: Limits = Limits()
     counts: Counter[str] = field(default_factory=Counter)
-    """What becomes of connections and requests is counted here (store/worker_counters.py has the names)."""
+    """Counters of connections and requests by outcome (names: store/worker_counters.py)."""
 
     control: Path | None = None
-    """The unix socket on which launchers send the sockets of captured commands."""
+    """The Unix socket on which launchers send the sockets of captured commands."""
 
     transparent: int | None = None
     """The port at which redirected connections arrive."""
 
     stop: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set it, and the worker lets requests in flight end and returns."""
+    """Set to stop the worker, which first waits for requests in flight."""
 
     def __post_init__(self) -> None:
-        if not loopback(self.host) and not self.access.tokens:
-            raise Failure(f"listening on {self.host} lets other machines in: set a token (PLAYHEAD_TOKEN) first")
+        if not is_loopback(self.host) and not self.access.tokens:
+            raise Failure(f"listening on {self.host} admits other machines without a token: set PLAYHEAD_TOKEN first")
         for origin in (*self.upstreams.values(), *filter(None, [self.reverse])):
             Origin.parse(origin)
 
     @property
-    def contacts_nobody(self) -> bool:
-        """Whether no upstream is ever contacted."""
+    def is_offline(self) -> bool:
+        """True if no upstream is ever contacted."""
         return self.mode == "replay"
 
     @property
-    def notes_passed_connections(self) -> bool:
-        """Whether a captured connection that passes as it is becomes a gap of its run."""
+    def has_bypass_gaps(self) -> bool:
+        """True if a captured connection that bypasses the engine is recorded as a gap of its run."""
         return True
 
-    def lets_pass(self, host: str, *, is_local: bool) -> bool:  # noqa: ARG002 - for those who decide by it
-        """Whether captured connections to a host, or to a service of this machine, pass as they are in every mode."""
+    def can_bypass(self, host: str, *, is_local: bool) -> bool:  # noqa: ARG002 - subclasses use it
+        """Return whether captured connections to a host, or to a service of this machine, bypass the engine in every mode."""
         return False
 
-    def mode_of(self, host: str, run: str | None = None) -> Mode:
-        """What is done with what a run asks this host: what was said of the host, else of the run, else of all.
+    def mode_for(self, host: str, run: str | None = None) -> Mode:
+        """Return the mode for requests of a run to a host: the host's mode, else the run's, else the default.
 
-        `run` is as our own credentials or header name it: what agents tell others could be forged to go unrecorded.
+        `run` must come from Playhead's own credentials or header. Identifiers that agents send to other services could be
+        forged to avoid recording.
         """
         own = self.own_mode(host) if self.modes else None
         return own or (self.run_mode(run) if run else None) or self.mode
 
     def own_mode(self, host: str) -> Mode | None:
-        """The mode that was given to this host, by its name or to all below a name."""
+        """Return the mode configured for this host by its name or by a wildcard."""
         return value_for_host(host.lower(), self.modes)
 
 
-def value_for_host[T](host: str, told: Mapping[str, T]) -> T | None:
-    """What is told of a host, by its name or by the nearest `*.example.com` that it is below."""
+def value_for_host[T](host: str, values: Mapping[str, T]) -> T | None:
+    """Return the value for a host: by its exact name, else by the most specific matching `*.example.com`."""
     above = (f"*.{host.split('.', cut)[-1]}" for cut in range(1, host.count(".") + 1))
-    return next((told[name] for name in (host, *above) if name in told), None)
+    return next((values[name] for name in (host, *above) if name in values), None)
 
 
-def loopback(host: str) -> bool:
-    """Whether only this machine reaches a listening address."""
+def is_loopback(host: str) -> bool:
+    """Return whether a listening address is reachable from this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
 
 
-class _Wired(Protocol):
-    """A transport or a stream's writer."""
+class _SocketOwner(Protocol):
+    """A transport or a stream writer."""
 
     def get_extra_info(self, name: str) -> Any: ...
 
 
-# Linux only, and only for the moment (tcp(7)): so it is asked for again whenever half a request has come.
+# Linux only, and not permanent (tcp(7)): it is set again whenever part of a request has arrived.
 _QUICKACK: int | None = getattr(socket, "TCP_QUICKACK", None)
 
 
-def acknowledge(wired: _Wired) -> None:
-    """Tell the client's kernel now what has come of a request.
+def acknowledge_now(transport: _SocketOwner) -> None:
+    """Acknowledge received TCP data immediately.
 
-    urllib3 leaves Nagle's algorithm on where it goes through a proxy, and sends head and body apart: its body would wait
-    for our delayed acknowledgement, 40 ms of every call.
+    urllib3 leaves Nagle's algorithm on when it uses a proxy, and sends head and body separately: the body would wait for
+    the delayed acknowledgement, 40 ms on every call.
     """
-    connection = wired.get_extra_info("socket")
+    connection = transport.get_extra_info("socket")
     if _QUICKACK is not None and connection is not None:
         connection.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)

@@ -1,4 +1,4 @@
-"""Check heads of HTTP/1 for both engines: what two readers could read differently is refused, never repaired."""
+"""Check HTTP/1 response heads for both engines. A head that two parsers could read differently is refused, never repaired."""
 
 import re
 from typing import Final
@@ -12,8 +12,8 @@ HEAD_END: Final = b"\r\n\r\n"
 HEAD_BYTES: Final = 1 << 20
 
 
-class _Listener:
-    """llhttp calls this when it has accepted a head."""
+class _HeadListener:
+    """Receives llhttp's callback for an accepted head."""
 
     complete = False
 
@@ -22,29 +22,29 @@ class _Listener:
 
 
 def is_length(value: str) -> bool:
-    """Whether a Content-Length means the same to everybody: with a leading zero it is octal to some readers."""
+    """Return whether a Content-Length is unambiguous. Some parsers read a leading zero as octal."""
     return value.isascii() and value.isdigit() and len(value) <= 15 and (value[0] != "0" or value == "0")
 
 
-def response_flaw(raw: bytes) -> str | None:
-    """What is wrong with a response's head, with its empty line; in words that quote nothing of it."""
-    listener = _Listener()
+def response_head_fault(raw: bytes) -> str | None:
+    """Return what is wrong with a complete response head, or None. The text quotes nothing of the head."""
+    listener = _HeadListener()
     try:
         httptools.HttpResponseParser(listener).feed_data(raw)
     except httptools.HttpParserUpgrade:
-        pass  # a switch of protocols: whoever reads the fields sees it
+        pass  # a protocol switch, which the caller sees in the fields
     except httptools.HttpParserError as error:
         return str(error)
     if not listener.complete or _STATUS_LINE.match(raw) is None:
-        return "its status line is not one of HTTP/1"
+        return "its status line is not valid HTTP/1"
     return None
 
 
-def unfinished_flaw(received: bytes) -> str | None:
-    """What is wrong with the beginning of a response's head whose end has not come."""
+def partial_head_fault(received: bytes) -> str | None:
+    """Return what is wrong with an incomplete response head, or None."""
     if len(received) > HEAD_BYTES:
         return "its head is too large"
     if _BARE_LF.search(received):
-        # Its end could not be found, and would be waited for.
+        # The end of such a head would never be found.
         return "a line of its head ends in a bare LF"
     return None

@@ -1,7 +1,7 @@
-"""Accept connections, and no more of them than there are files for: the others wait in the kernel's queue.
+"""Accept connections only while files are free for them; further ones wait in the kernel's queue.
 
-asyncio's own servers accept whatever comes. A process without free files then refuses its clients' requests, because there
-is none left for their upstreams, and breaks off handshakes.
+asyncio's own servers accept every connection. A process that then has no free file for upstreams refuses requests and
+breaks off handshakes.
 """
 
 import asyncio
@@ -20,19 +20,20 @@ log = logging.getLogger(__name__)
 BACKLOG: Final = 1024
 
 RESERVED_FILES: Final = 64
-"""Files that are left for everything but clients and their upstreams: the spool, the loop, leaves, names, idle upstreams."""
+"""Files reserved for everything but clients and their upstreams: the spool, the event loop, certificates, name lookups and
+idle upstream connections."""
 
-WAIT: Final = 0.05
-"""Seconds between two looks for a free file while there is none."""
+RETRY_AFTER: Final = 0.05
+"""Seconds before another attempt when no file is free."""
 
-AT_ONCE: Final = 64
-"""Connections that are accepted before others have their turn."""
+ACCEPTS_PER_TURN: Final = 64
+"""Maximum number of connections accepted in one turn of the event loop."""
 
 SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 def connection_limit() -> int:
-    """How many clients may be connected at once: each takes a file, and another one for its upstream."""
+    """Return how many clients may be connected at once. Each needs one file, and another for its upstream."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
         return 1 << 20
@@ -40,7 +41,7 @@ def connection_limit() -> int:
 
 
 def is_short_of_files(spare: int = 1) -> bool:
-    """Whether this process cannot open so many more files just now."""
+    """Return whether this process cannot open this many more files now."""
     opened: list[int] = []
     try:
         opened.extend(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(spare))
@@ -53,7 +54,7 @@ def is_short_of_files(spare: int = 1) -> bool:
 
 
 class Listener:
-    """One listening address. `open_connections` says how many there are; `protocol` makes what serves one."""
+    """One listening address. `open_connections` returns their number; `protocol` creates the protocol for a new one."""
 
     def __init__(self, open_connections: Callable[[], int], protocol: Callable[[], asyncio.Protocol]) -> None:
         self._open_connections = open_connections
@@ -61,46 +62,48 @@ class Listener:
         self._limit = connection_limit()
         self._sockets: list[socket.socket] = []
         self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
-        self._beginning: set[asyncio.Task[None]] = set()
-        """Connections that were accepted and are not served yet."""
+        self._starting: set[asyncio.Task[None]] = set()
+        """Tasks of connections that were accepted and have no protocol yet."""
 
     async def listen(self, host: str, port: int, *, reuse_port: bool) -> tuple[str, int]:
-        """Begin to accept; the address and port. Raises Failure."""
+        """Start to accept, and return the address and port. Raises Failure."""
         loop = asyncio.get_running_loop()
         try:
             for family, _, _, _, address in await loop.getaddrinfo(
                 host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             ):
-                self._sockets.append(_bound(family, (str(address[0]), self.port or port), reuse_port=reuse_port))
+                self._sockets.append(
+                    _listening_socket(family, (str(address[0]), self.port or port), reuse_port=reuse_port)
+                )
         except OSError as error:
             self.close()
             raise Failure(
-                f"cannot listen on {host}:{port}: {error.strerror}; choose another port (0 takes a free one) or address"
+                f"cannot listen on {host}:{port}: {error.strerror}; choose another port (0 for any free port) or address"
             ) from error
         for one in self._sockets:
-            self._begin(one)
+            self._start_accepting(one)
         return str(self._sockets[0].getsockname()[0]), self.port
 
     def accept_on(self, listening: socket.socket) -> None:
-        """Begin to accept on a socket that was made elsewhere, and close it with the others. Raises ValueError."""
+        """Start to accept on an existing socket, and close it with the others. Raises ValueError."""
         if listening.type != socket.SOCK_STREAM or not listening.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-            raise ValueError("it is no listening socket")
+            raise ValueError("not a listening socket")
         self._sockets.append(listening)
-        self._begin(listening)
+        self._start_accepting(listening)
 
-    def _begin(self, listening: socket.socket) -> None:
+    def _start_accepting(self, listening: socket.socket) -> None:
         self._pauses.pop(listening, None)
         listening.setblocking(False)
-        # Not `sock_accept`: what it has accepted is lost where it is cancelled in the same moment.
+        # Not `sock_accept`: if it is cancelled while it accepts, the accepted connection is lost.
         asyncio.get_running_loop().add_reader(listening.fileno(), self._accept, listening)
 
     @property
     def port(self) -> int:
-        """Where it listens; 0 while it does not."""
+        """The listening port, or 0 while not listening."""
         return int(self._sockets[0].getsockname()[1]) if self._sockets else 0
 
     def close(self) -> None:
-        """Accept nothing more."""
+        """Stop accepting, and close the listening sockets."""
         for one in self._sockets:
             if (pause := self._pauses.pop(one, None)) is not None:
                 pause.cancel()
@@ -109,14 +112,14 @@ class Listener:
             one.close()
 
     def _accept(self, listening: socket.socket) -> None:
-        for _ in range(AT_ONCE):
-            if self._open_connections() + len(self._beginning) >= self._limit:
-                self._pause(listening)  # connections end in either engine, and neither tells
+        for _ in range(ACCEPTS_PER_TURN):
+            if self._open_connections() + len(self._starting) >= self._limit:
+                self._pause(listening)  # neither engine reports the end of a connection, so retry by time
                 return
             try:
                 connection, _ = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return  # nobody is there, or left before it was accepted (accept(2))
+                return  # no connection is waiting, or it ended before it was accepted (accept(2))
             except OSError as error:
                 if error.errno not in SHORTAGES:
                     log.warning("a connection could not be accepted: %s", error.strerror)
@@ -126,8 +129,8 @@ class Listener:
             loop = asyncio.get_running_loop()
             task = asyncio.Task(self._serve(connection), loop=loop, eager_start=True)
             if not task.done():
-                self._beginning.add(task)
-                task.add_done_callback(self._beginning.discard)
+                self._starting.add(task)
+                task.add_done_callback(self._starting.discard)
 
     async def _serve(self, connection: socket.socket) -> None:
         try:
@@ -139,10 +142,10 @@ class Listener:
     def _pause(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         loop.remove_reader(listening.fileno())
-        self._pauses[listening] = loop.call_later(WAIT, self._begin, listening)
+        self._pauses[listening] = loop.call_later(RETRY_AFTER, self._start_accepting, listening)
 
 
-def _bound(family: int, address: tuple[str, int], *, reuse_port: bool) -> socket.socket:
+def _listening_socket(family: int, address: tuple[str, int], *, reuse_port: bool) -> socket.socket:
     one = socket.socket(family, socket.SOCK_STREAM)
     try:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

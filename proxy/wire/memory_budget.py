@@ -1,20 +1,20 @@
-"""Bound the memory that all connections of a worker take together for something that each of them may hold."""
+"""Bound the memory that all connections of a worker use together for one kind of data."""
 
 from typing import Final
 
 MESSAGES_LIMIT: Final = 64 << 20
-"""Bytes of WebSocket messages that have begun and are not whole, on all connections."""
+"""Maximum bytes of incomplete WebSocket messages on all connections."""
 
 
 class MemoryBudget:
-    """So many bytes for all."""
+    """A number of bytes that `MemoryShare` objects divide among themselves."""
 
     def __init__(self, limit: int = MESSAGES_LIMIT) -> None:
-        self.left = limit
+        self.free_bytes = limit
 
 
 class MemoryShare:
-    """What one of them holds of it. It is given back with this object, however a connection ends."""
+    """One connection's share of a budget. It is returned when this object is deleted, however the connection ends."""
 
     __slots__ = ("_budget", "_size")
 
@@ -23,13 +23,13 @@ class MemoryShare:
         self._size = 0
 
     def resize(self, size: int) -> bool:
-        """Hold this much from now on; False where there is no room for more."""
+        """Set the size of the share. Return False, and change nothing, if the budget does not allow it."""
         more = size - self._size
-        if more > self._budget.left:
+        if more > self._budget.free_bytes:
             return False
-        self._budget.left -= more
+        self._budget.free_bytes -= more
         self._size = size
         return True
 
     def __del__(self) -> None:
-        self._budget.left += self._size
+        self._budget.free_bytes += self._size

@@ -1,4 +1,4 @@
-"""Our own refusals as problem+json (RFC 9457), with an `error` member that every SDK shows."""
+"""The worker's own refusals as problem+json (RFC 9457), with an `error` member that every SDK shows."""
 
 import json
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from http import HTTPStatus
 
 @dataclass(frozen=True, slots=True)
 class Problem(Exception):
-    """A request is answered by us and not by an upstream."""
+    """A refusal by the worker, sent in place of the upstream's response."""
 
     status: int
     code: str
@@ -16,17 +16,17 @@ class Problem(Exception):
 
     @property
     def reason(self) -> str:
-        """The reason phrase that belongs to the status."""
+        """The reason phrase of the status."""
         return HTTPStatus(self.status).phrase
 
     @property
     def headers(self) -> tuple[tuple[str, str], ...]:
-        """All that the response carries."""
+        """All header fields of the response."""
         own = {
             401: (("WWW-Authenticate", 'Basic realm="playhead"'),),
             407: (("Proxy-Authenticate", 'Basic realm="playhead"'),),
         }.get(self.status, ())
-        # SDKs retry by status; only what may pass by itself is worth it.
+        # SDKs retry by status: tell them to retry only what may succeed without a change.
         again = "true" if self.status in (502, 503, 504) else "false"
         return (
             ("Content-Type", "application/problem+json"),
@@ -49,26 +49,26 @@ class Problem(Exception):
             }
         ).encode()
 
-    def http1(self) -> bytes:
-        """The whole response, after which the connection closes."""
+    def http1_response(self) -> bytes:
+        """Return the complete response, after which the connection closes."""
         lines = [f"HTTP/1.1 {self.status} {self.reason}", *(f"{k}: {v}" for k, v in self.headers), "Connection: close"]
         return "\r\n".join(lines).encode() + b"\r\n\r\n" + self.body
 
 
-class Fault(str):
-    """Why an upstream was not reached. mitmproxy hands errors on as text; this one keeps its kind."""
+class UpstreamFault(str):
+    """An error text that carries its Problem. mitmproxy passes the errors of upstream connections on as text only."""
 
     __slots__ = ("problem",)
     problem: Problem
 
-    def __new__(cls, problem: Problem) -> "Fault":
+    def __new__(cls, problem: Problem) -> "UpstreamFault":
         fault = super().__new__(cls, problem.detail)
         fault.problem = problem
         return fault
 
 
-def unreachable(error: str | Fault) -> Problem:
-    """The problem behind an error text of mitmproxy's."""
-    if isinstance(error, Fault):
+def upstream_problem(error: str | UpstreamFault) -> Problem:
+    """Return the Problem for an error text from mitmproxy."""
+    if isinstance(error, UpstreamFault):
         return error.problem
     return Problem(502, "upstream_unreachable", f"the upstream could not be reached: {error}")

@@ -1,40 +1,40 @@
-"""Remember the connections that a worker made recently, to recognise its own when netfilter sends them back."""
+"""Remember the connections that a worker made recently, to recognise its own when netfilter redirects them to it."""
 
 import time
 from collections import OrderedDict
 from typing import Any, Final
 
-REMEMBERED_FOR: Final = 10.0
-"""Seconds. A redirected connection arrives at once, and sends its first bytes soon after."""
+REMEMBER_SECONDS: Final = 10.0
+"""Seconds to remember a connection. A redirected one arrives at once, and sends its first bytes soon after."""
 
-MOST: Final = 4096
+MAX_REMEMBERED: Final = 4096
 
 type Endpoint = tuple[str, int]
 
 
 class RecentConnections:
-    """Both ends of each connection: while it is open, no other has the same."""
+    """The recent connections by both their addresses, which no other open connection shares."""
 
     def __init__(self) -> None:
-        self._made: OrderedDict[tuple[Endpoint, Endpoint], float] = OrderedDict()
+        self._made_at: OrderedDict[tuple[Endpoint, Endpoint], float] = OrderedDict()
 
-    def note(self, transport: Any) -> None:
-        """Remember a connection that was just made, before anything is sent over it."""
+    def remember(self, transport: Any) -> None:
+        """Remember a new connection. Call it before anything is sent."""
         ends = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
         if all(ends):
-            self._made[_ends(*ends)] = time.monotonic()
-            if len(self._made) > MOST:
-                self._made.popitem(last=False)
+            self._made_at[_connection_key(*ends)] = time.monotonic()
+            if len(self._made_at) > MAX_REMEMBERED:
+                self._made_at.popitem(last=False)
 
-    def has(self, source: Endpoint, destination: Endpoint) -> bool:
-        """Whether a connection with these ends was made a moment ago."""
-        made = self._made.get(_ends(source, destination))
-        return made is not None and time.monotonic() - made < REMEMBERED_FOR
-
-
-def _ends(source: Endpoint, destination: Endpoint) -> tuple[Endpoint, Endpoint]:
-    return (_plain(source[0]), source[1]), (_plain(destination[0]), destination[1])
+    def is_recent(self, source: Endpoint, destination: Endpoint) -> bool:
+        """Return whether a connection between these addresses was made recently."""
+        made = self._made_at.get(_connection_key(source, destination))
+        return made is not None and time.monotonic() - made < REMEMBER_SECONDS
 
 
-def _plain(host: str) -> str:
+def _connection_key(source: Endpoint, destination: Endpoint) -> tuple[Endpoint, Endpoint]:
+    return (_plain_address(source[0]), source[1]), (_plain_address(destination[0]), destination[1])
+
+
+def _plain_address(host: str) -> str:
     return host.removeprefix("::ffff:").partition("%")[0]

@@ -1,7 +1,7 @@
-"""Report one exchange to the recorder, with a clock of its own, and keep its errors away from the wire.
+"""Report one exchange to the recorder, with its own clock, and keep the recorder's errors away from the wire.
 
-This is the guard between the wire and the recorder: whatever goes wrong behind it ends in a gap or in a refusal, by the
-recorder's policy, and never in a broken or a silent exchange.
+An error of the recorder becomes a gap or a refusal, depending on the recorder's policy. It never breaks an exchange, and
+never leaves one unrecorded without a gap.
 """
 
 import logging
@@ -15,38 +15,46 @@ type Side = Literal["request", "response"]
 
 logger = logging.getLogger(__name__)
 
-MUCH: Final = 16 << 10
-"""Bytes of one exchange that wait to be told, at most."""
+MAX_PENDING_BYTES: Final = 16 << 10
+"""Maximum bytes of one exchange that wait to be reported."""
 
-MANY: Final = 64
-"""Pieces of one exchange that wait, at most: to record tens of thousands at once would delay everybody."""
+MAX_PENDING_PIECES: Final = 64
+"""Maximum number of pieces of one exchange that wait. Recording tens of thousands at once would delay other connections."""
 
 
 class RecordingInterface(Protocol):
-    """`proxy.recording.exchange_recording.Recording`, as far as an engine needs it."""
+    """The part of `proxy.recording.exchange_recording.Recording` that an engine uses."""
 
     id: str
 
     @property
-    def missed(self) -> str: ...
+    def loss_reason(self) -> str: ...
 
-    def data(self, side: Side, data: bytes, at: int, kind: ChunkKind = "data") -> None: ...
-    def asked(self, body: bytes, at: int) -> None: ...
-    def answered(
-        self, at: int, status: int, reason: str, http_version: str, headers: Headers, body: bytes, *, over: bool
+    def record_data(self, side: Side, data: bytes, at: int, kind: ChunkKind = "data") -> None: ...
+    def record_request(self, body: bytes, at: int) -> None: ...
+    def record_response(
+        self,
+        at: int,
+        status: int,
+        reason: str,
+        http_version: str,
+        headers: Headers,
+        body: bytes,
+        *,
+        completes_exchange: bool,
     ) -> None: ...
-    def response(self, at: int, status: int, reason: str, http_version: str, headers: Headers) -> None: ...
-    def ended(self, side: Side, at: int, trailers: Headers = ()) -> None: ...
-    def truncate(self, side: Side) -> None: ...
-    def closed(self, at: int, outcome: Outcome, error: str | None = None) -> None: ...
+    def record_response_head(self, at: int, status: int, reason: str, http_version: str, headers: Headers) -> None: ...
+    def record_end(self, side: Side, at: int, trailers: Headers = ()) -> None: ...
+    def record_truncation(self, side: Side) -> None: ...
+    def record_close(self, at: int, outcome: Outcome, error: str | None = None) -> None: ...
     @property
-    def behind(self) -> bool: ...
-    def kept_now(self) -> bool: ...
-    async def kept(self) -> bool: ...
+    def is_behind(self) -> bool: ...
+    def is_recorded_now(self) -> bool: ...
+    async def wait_until_recorded(self) -> bool: ...
 
 
 class RecorderInterface(Protocol):
-    """`proxy.recording.recorder.Recorder`, as far as an engine needs it."""
+    """The part of `proxy.recording.recorder.Recorder` that an engine uses."""
 
     @property
     def on_failure(self) -> Literal["gap", "refuse"]: ...
@@ -61,174 +69,188 @@ class RecorderInterface(Protocol):
         url: str,
         http_version: str,
         headers: Headers,
-        gathers: bool = False,
+        buffers_request: bool = False,
     ) -> RecordingInterface: ...
-    def gap(self, run: str, reason: str, exchange: str | None = None) -> None: ...
-    def soon(self, work: Callable[[], None]) -> None: ...
+    def record_gap(self, run: str, reason: str, exchange: str | None = None) -> None: ...
+    def call_soon(self, work: Callable[[], None]) -> None: ...
 
 
 type _Piece = tuple[Side, bytes, int, ChunkKind]
-"""With the time at which it came."""
+"""Side, data, arrival time and kind."""
 
 
 class RecordingGuard:
-    """What happens to one exchange, told once each. With no recording it tells nobody.
+    """Reports the events of one exchange, each once. Without a recorder it does nothing.
 
-    Pieces are told in a moment, together with those of others: one that comes alone finds every cache cold, and would cost
-    several times as much. Whatever else happens to the exchange, its pieces are told first.
+    Pieces of bodies are reported a moment later, together with those of other exchanges: alone, with cold caches, a piece
+    costs several times as much. They are always reported before later events of the exchange.
     """
 
-    __slots__ = ("_began", "_lost", "_pieces", "_recorder", "_recording", "_run", "_size", "guarded", "open")
+    __slots__ = (
+        "_must_refuse",
+        "_pending_bytes",
+        "_pieces",
+        "_recorder",
+        "_recording",
+        "_run",
+        "_started_at",
+        "is_open",
+        "must_wait",
+    )
 
     def __init__(
         self, recorder: RecorderInterface | None, run: str, begin: Callable[[RecorderInterface], RecordingInterface]
     ) -> None:
-        self._began = time.monotonic_ns()
+        self._started_at = time.monotonic_ns()
         self._recorder = recorder
         self._recording: RecordingInterface | None = None
         self._run = run
         self._pieces: list[_Piece] = []
-        self._size = 0
-        self._lost = False
-        self.open = True
-        self.guarded = recorder is not None
-        """Whether there is anything to wait for before the exchange may go on."""
+        self._pending_bytes = 0
+        self._must_refuse = False
+        self.is_open = True
+        self.must_wait = recorder is not None
+        """Whether the exchange must wait for the recorder before it may continue."""
 
         if recorder is not None:
             try:
                 self._recording = begin(recorder)
-            except Exception as fault:  # noqa: BLE001 - the guard: a recorder that is broken must not break what it records
+            except Exception as fault:  # noqa: BLE001 - the guard: a faulty recorder must not break the exchange
                 self._fail(fault)
 
     @property
-    def behind(self) -> bool:
-        """Whether who sends much should wait for the recorder: else all others would."""
-        return self._recording is not None and self._recording.behind
+    def is_behind(self) -> bool:
+        """Whether the recorder has so much to write that a fast sender should wait, so that others need not."""
+        return self._recording is not None and self._recording.is_behind
 
-    def data(self, side: Side, data: bytes, kind: ChunkKind = "data") -> None:
-        """A piece has arrived."""
+    def record_data(self, side: Side, data: bytes, kind: ChunkKind = "data") -> None:
+        """Report a piece of a body, or a WebSocket message."""
         if (recorder := self._recorder) is None:
             return
         pieces = self._pieces
-        pieces.append((side, data, time.monotonic_ns() - self._began, kind))
-        self._size += len(data)
-        if self._size > MUCH or len(pieces) >= MANY:
-            self._tell_pieces()
+        pieces.append((side, data, time.monotonic_ns() - self._started_at, kind))
+        self._pending_bytes += len(data)
+        if self._pending_bytes > MAX_PENDING_BYTES or len(pieces) >= MAX_PENDING_PIECES:
+            self._flush_pieces()
         elif len(pieces) == 1:
-            recorder.soon(self._tell_pieces)
+            recorder.call_soon(self._flush_pieces)
 
-    def _told_so_far(self) -> RecordingInterface | None:
-        """Whom to tell what happens now: all before it is told."""
+    def _flushed_recording(self) -> RecordingInterface | None:
+        """Return the recording, after reporting the pieces that wait."""
         if self._pieces:
-            self._tell_pieces()
+            self._flush_pieces()
         return self._recording
 
-    def _tell_pieces(self) -> None:
-        """Tell those that wait."""
-        pieces, self._pieces, self._size = self._pieces, [], 0
+    def _flush_pieces(self) -> None:
+        """Report the pieces that wait."""
+        pieces, self._pieces, self._pending_bytes = self._pieces, [], 0
         for side, data, at, kind in pieces:
             if (recording := self._recording) is None:
                 return
             try:
-                recording.data(side, data, at, kind)
+                recording.record_data(side, data, at, kind)
             except Exception as fault:  # noqa: BLE001 - the guard, as above
                 self._fail(fault)
 
-    def response(self, status: int, reason: str, http_version: str, headers: Headers) -> None:
-        """The response's head has arrived."""
-        if (recording := self._told_so_far()) is not None:
-            self._told(recording.response, self._now(), status, reason, http_version, headers)
+    def record_response_head(self, status: int, reason: str, http_version: str, headers: Headers) -> None:
+        """Report the head of the response."""
+        if (recording := self._flushed_recording()) is not None:
+            self._try_record(recording.record_response_head, self._elapsed_ns(), status, reason, http_version, headers)
 
-    def ended(self, side: Side, trailers: Headers = ()) -> None:
-        """One message is whole."""
-        if (recording := self._told_so_far()) is not None:
-            self._told(recording.ended, side, self._now(), trailers)
+    def record_end(self, side: Side, trailers: Headers = ()) -> None:
+        """Report the end of one side's message."""
+        if (recording := self._flushed_recording()) is not None:
+            self._try_record(recording.record_end, side, self._elapsed_ns(), trailers)
 
-    def asked(self, body: bytes) -> None:
-        """The request has arrived, all of it."""
-        if (recording := self._told_so_far()) is not None:
-            # Not by way of `_told` either: nearly every call is told by this and by `answered` alone.
+    def record_request(self, body: bytes) -> None:
+        """Report a complete request body."""
+        if (recording := self._flushed_recording()) is not None:
+            # Inlined `_try_record`: nearly every call is reported by this method and `record_response` alone.
             try:
-                recording.asked(body, time.monotonic_ns() - self._began)
+                recording.record_request(body, time.monotonic_ns() - self._started_at)
             except Exception as fault:  # noqa: BLE001 - the guard, as above
                 self._fail(fault)
 
-    def answered(
-        self, status: int, reason: str, http_version: str, headers: Headers, body: bytes, *, over: bool
+    def record_response(
+        self, status: int, reason: str, http_version: str, headers: Headers, body: bytes, *, completes_exchange: bool
     ) -> None:
-        """The response has arrived, all of it; `over`: and the exchange is completed with it."""
-        self.open = self.open and not over
-        if (recording := self._told_so_far()) is not None:
-            at = time.monotonic_ns() - self._began
+        """Report a complete response and, with `completes_exchange`, the end of the exchange."""
+        self.is_open = self.is_open and not completes_exchange
+        if (recording := self._flushed_recording()) is not None:
+            at = time.monotonic_ns() - self._started_at
             try:
-                recording.answered(at, status, reason, http_version, headers, body, over=over)
+                recording.record_response(
+                    at, status, reason, http_version, headers, body, completes_exchange=completes_exchange
+                )
             except Exception as fault:  # noqa: BLE001 - the guard, as above
                 self._fail(fault)
 
-    def closed(self, outcome: Outcome, error: str | None = None) -> None:
-        """The exchange is over. What comes after the first is ignored."""
-        if not self.open:
+    def record_close(self, outcome: Outcome, error: str | None = None) -> None:
+        """Report the end of the exchange. Later calls are ignored."""
+        if not self.is_open:
             return
-        self.open = False
-        if (recording := self._told_so_far()) is not None:
-            self._told(recording.closed, self._now(), outcome, error)
+        self.is_open = False
+        if (recording := self._flushed_recording()) is not None:
+            self._try_record(recording.record_close, self._elapsed_ns(), outcome, error)
 
-    def truncated(self, side: Side) -> None:
-        """Bytes of one side pass from here on that are not told."""
-        if (recording := self._told_so_far()) is not None:
-            self._told(recording.truncate, side)
+    def record_truncation(self, side: Side) -> None:
+        """Report that the later bytes of one side are left out."""
+        if (recording := self._flushed_recording()) is not None:
+            self._try_record(recording.record_truncation, side)
 
-    def gap(self, reason: str) -> None:
-        """Something of this exchange passes that cannot be recorded."""
-        recording, recorder = self._told_so_far(), self._recorder
+    def record_gap(self, reason: str) -> None:
+        """Report that part of this exchange cannot be recorded."""
+        recording, recorder = self._flushed_recording(), self._recorder
         if recorder is not None:
-            self._told(recorder.gap, self._run, reason, recording.id if recording else None)
+            self._try_record(recorder.record_gap, self._run, reason, recording.id if recording else None)
 
-    def kept_now(self) -> bool:
-        """Whether all told so far is kept already, so that nobody has to wait. False: ask `kept`."""
-        recording = self._told_so_far()
+    def is_recorded_now(self) -> bool:
+        """Return whether everything reported so far is recorded. If False, use `wait_until_recorded`."""
+        recording = self._flushed_recording()
         try:
-            return recording is not None and recording.kept_now()
+            return recording is not None and recording.is_recorded_now()
         except Exception as fault:  # noqa: BLE001 - the guard, as above
             self._fail(fault)
             return False
 
-    async def kept(self) -> bool:
-        """Whether the exchange may go on: all told so far is kept, or the policy does not ask for it."""
-        recording = self._told_so_far()
+    async def wait_until_recorded(self) -> bool:
+        """Wait until everything reported so far is recorded. Return False if it is not and the policy is to refuse."""
+        recording = self._flushed_recording()
         if recording is None:
-            return not self._lost
+            return not self._must_refuse
         try:
-            return await recording.kept()
+            return await recording.wait_until_recorded()
         except Exception as fault:  # noqa: BLE001 - the guard, as above
             self._fail(fault)
-            return not self._lost
+            return not self._must_refuse
 
     @property
     def refusal(self) -> str:
-        """What a client is told whose request is not kept, where the policy asks for it."""
-        why = (self._recording and self._recording.missed) or "the recorder failed"
-        return f"the request could not be recorded, and on_record_failure is refuse: it went nowhere ({why})"
+        """The error message for a client whose request could not be recorded."""
+        why = (self._recording and self._recording.loss_reason) or "the recorder failed"
+        return f"the request could not be recorded, and on_record_failure is refuse: it was not forwarded ({why})"
 
-    def _now(self) -> int:
-        return time.monotonic_ns() - self._began
+    def _elapsed_ns(self) -> int:
+        return time.monotonic_ns() - self._started_at
 
-    def _told[**P](self, tell: Callable[P, object], *what: P.args, **more: P.kwargs) -> None:
+    def _try_record[**P](self, record: Callable[P, object], *what: P.args, **more: P.kwargs) -> None:
         try:
-            tell(*what, **more)
+            record(*what, **more)
         except Exception as fault:  # noqa: BLE001 - the guard, as above
             self._fail(fault)
 
     def _fail(self, fault: Exception) -> None:
-        """Stop telling; by policy say so in the run, or let nothing more of the exchange pass."""
+        """Stop recording, note a gap, and, if the policy is to refuse, let nothing more of the exchange pass."""
         recorder, recording = self._recorder, self._recording
         self._recorder = self._recording = None
         assert recorder is not None
         logger.error("an exchange could not be recorded", exc_info=fault)
-        self._lost = recorder.on_failure == "refuse"
+        self._must_refuse = recorder.on_failure == "refuse"
         try:
-            recorder.gap(self._run, f"the recorder failed: {type(fault).__name__}", recording.id if recording else None)
+            recorder.record_gap(
+                self._run, f"the recorder failed: {type(fault).__name__}", recording.id if recording else None
+            )
         except Exception as worse:
-            logger.error("and the gap could not be noted", exc_info=worse)
-            self._lost = True
-        self.guarded = self._lost
+            logger.error("the gap of that exchange could not be recorded either", exc_info=worse)
+            self._must_refuse = True
+        self.must_wait = self._must_refuse

@@ -1,7 +1,7 @@
-"""Decide which trailer fields are passed on: those that would mean the same in a head.
+"""Decide which trailer fields are forwarded.
 
-What stands here came too late to be obeyed where it belongs, and a recipient that merges it into the head would frame, route or
-authorize by it (RFC 9110 6.5.1, RFC 7230 4.1.2). It is recorded as it came, and dropped on the wire.
+A recipient that merges trailers into the head could use some fields for framing, routing or authorization, after the fact
+(RFC 9110 6.5.1, RFC 7230 4.1.2). These fields are recorded, but not forwarded.
 """
 
 from typing import Final
@@ -23,20 +23,20 @@ _FORBIDDEN: Final = frozenset(
         *("authorization", "cookie", "proxy-authenticate", "proxy-authorization", "set-cookie", "www-authenticate"),
         # Response control data
         *("age", "date", "expires", "location", "retry-after", "vary", "warning"),
-        # How the content is read
+        # Content format
         *("content-encoding", "content-range", "content-type"),
     }
 )
-_OURS: Final = ("playhead-", "x-playhead-")
-"""What only the proxy itself may say."""
+_OWN_PREFIXES: Final = ("playhead-", "x-playhead-")
+"""Prefixes of fields that only Playhead itself may send."""
 
 
 def is_sendable(name: str) -> bool:
-    """Whether a trailer field of this name is passed on."""
+    """Return whether a trailer field of this name is forwarded."""
     lowered = name.lower()
-    return lowered not in _FORBIDDEN and lowered != "playhead" and not lowered.startswith(_OURS)
+    return lowered not in _FORBIDDEN and lowered != "playhead" and not lowered.startswith(_OWN_PREFIXES)
 
 
 def sendable_trailers(trailers: Headers) -> Headers:
-    """The trailer fields that are passed on."""
+    """Return the trailer fields that are forwarded."""
     return tuple(field for field in trailers if is_sendable(field[0]))

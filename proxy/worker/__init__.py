@@ -3,7 +3,7 @@
 process           the process: `python -m proxy.worker.process`
 counters          count connections and requests, for `/metrics`
 recordings        load recordings for replays
-replay_setup      the replays that a worker answers from
+replay_setup      set up the replays that a worker answers from
 replay_reports    write the reports of replays
-auto_sessions     record in mode `auto`
+auto_sessions     record the sessions of mode `auto`
 """

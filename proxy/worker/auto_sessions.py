@@ -1,4 +1,7 @@
-"""Record in mode `auto`: what goes live is a candidate until its run has ended."""
+"""Run the sessions of mode `auto`, and record what goes live in them as candidate runs.
+
+The store server decides what becomes of a candidate when its session has ended.
+"""
 
 import asyncio
 import time
@@ -11,128 +14,131 @@ from urllib.parse import urlsplit
 from calls.keys.profile import Profiles
 from proxy.recording.recorder import Recorder
 from proxy.worker.replay_reports import ReplayReports
-from replay.replays import Replays, Source
-from replay.session import Options
+from replay.replays import Replays, ReplaySource
+from replay.session import ReplayOptions
 from store.bundle.bundle import Bundle
-from store.generations.auto_session_file import Take, file
+from store.generations.auto_session_file import AutoSession, session_file
 
 if TYPE_CHECKING:
     from proxy.worker.recordings import FoundRecording
 
-WATCH = 0.1
-"""Seconds between two looks for takes that are to end."""
+POLL_INTERVAL = 0.1
+"""Seconds between two checks for sessions that must end."""
 
-IDLE = 30 * 60.0
+IDLE_TIMEOUT = 30 * 60.0
 """Seconds without a request after which a run has ended (design.md 1)."""
 
-REMEMBERED = 10_000
-"""Takes that are over and whose last requests may still be on their way."""
+MAX_CANDIDATES = 10_000
+"""Candidates that are remembered, also of ended sessions, whose last requests may still arrive."""
 
 
 @dataclass(slots=True, kw_only=True)
 class AutoSessions:
-    """The takes of one worker."""
+    """The auto sessions of one worker."""
 
-    place: Path
+    directory: Path
     up: str
-    notes: ReplayReports
+    reports: ReplayReports
     profiles: Profiles
     own_mode: Callable[[str], str | None]
     run_mode: Callable[[str], str | None] = lambda _run: None
     now: Callable[[], int] = time.time_ns
-    all_of: str | None = None
-    """The run whose take all requests belong to, whatever run they name."""
+    run_of_all_requests: str | None = None
+    """The run whose session all requests belong to, whatever run they name."""
 
-    _open: dict[str, Take] = field(init=False, default_factory=dict)
+    _open_sessions: dict[str, AutoSession] = field(init=False, default_factory=dict)
     _candidates: dict[str, str] = field(init=False, default_factory=dict)
 
-    def inherit(self) -> None:
-        """End what workers of an earlier `up` have left behind. What one of ours has left ends with its run."""
-        for path in [*self.place.glob("*.take"), *self.place.glob("*.over")]:
-            take = Take.read(path)
-            if take is not None and take.up != self.up:
-                self._done(take)
+    def end_abandoned_sessions(self) -> None:
+        """End the sessions that workers of an earlier `up` left behind. Those of this `up` end with their runs."""
+        for path in [*self.directory.glob("*.take"), *self.directory.glob("*.over")]:
+            session = AutoSession.read(path)
+            if session is not None and session.up != self.up:
+                self._mark_done(session)
 
-    def begun(self, name: str, found: "FoundRecording", options: Options) -> Source:
-        """What a run, or a replay that records what it lacks, is answered from, from now on until it ends."""
-        nothing = Bundle(run={"id": found.run}, profiles=self.profiles.digest)
-        there = found.bundle or nothing
-        bundle = nothing if found.flawed else there
-        candidate = name if found.made or not there.entries else self._candidate(found.run)
+    def begin_session(self, name: str, found: "FoundRecording", options: ReplayOptions) -> ReplaySource:
+        """Begin the session of a run, or of a replay that records its misses. Returns what it is answered from."""
+        empty_bundle = Bundle(run={"id": found.run}, profiles=self.profiles.digest)
+        recorded_bundle = found.bundle or empty_bundle
+        bundle = empty_bundle if found.is_flawed else recorded_bundle
+        candidate = name if found.is_replay or not recorded_bundle.entries else self._candidate_name(found.run)
         recording = str(bundle.run["id"]) if bundle.entries else None
-        take = Take(id=name, run=found.run, recording=recording, candidate=candidate, up=self.up)
-        self._open[name] = take
-        self.lead(name, candidate)
-        take.write(file(self.place, take, "take"))
-        return Source(replay=name, bundle=bundle, options=replace(options, listed=True, candidate=candidate))
+        session = AutoSession(id=name, run=found.run, recording=recording, candidate=candidate, up=self.up)
+        self._open_sessions[name] = session
+        self.record_as_candidate(name, candidate)
+        session.write(session_file(self.directory, session, "take"))
+        return ReplaySource(
+            replay=name, bundle=bundle, options=replace(options, lists_answers=True, candidate=candidate)
+        )
 
-    def lead(self, name: str, candidate: str | None = None) -> None:
-        """Have what goes live under a name recorded as another run."""
-        if len(self._candidates) >= REMEMBERED:
-            self._candidates = {take.id: take.candidate for take in self._open.values()}
-        self._candidates[name] = candidate or self._candidate(name)
+    def record_as_candidate(self, name: str, candidate: str | None = None) -> None:
+        """Record what goes live under this name as a candidate run."""
+        if len(self._candidates) >= MAX_CANDIDATES:
+            self._candidates = {session.id: session.candidate for session in self._open_sessions.values()}
+        self._candidates[name] = candidate or self._candidate_name(name)
 
-    def called(self, run: str, host: str | None) -> str:
-        """The run in which this one's exchange is recorded. A host or a run whose mode is `record` is never answered from the
-        record: it belongs to the run as ever."""
+    def recording_run(self, run: str, host: str | None) -> str:
+        """Return the run in which an exchange of this run is recorded: its candidate, or itself in mode `record`."""
         own = None if host is None else self.own_mode(host)
         if host is not None and (own or self.run_mode(run)) == "record":
             return run
-        return self._candidates.get(self.all_of or run, run)
+        return self._candidates.get(self.run_of_all_requests or run, run)
 
     async def watch(self, replays: Replays) -> None:
-        """End what is to end, until cancelled."""
+        """End the sessions that are over or idle, until cancelled."""
         while True:
-            for path in self.place.glob("*.over"):
-                if (take := Take.read(path)) is not None:
-                    self._end(take, replays)
-            for take in list(self._open.values()):
-                if replays.idle(take.id) >= IDLE:
-                    self._end(take, replays)
-            await asyncio.sleep(WATCH)
+            for path in self.directory.glob("*.over"):
+                if (session := AutoSession.read(path)) is not None:
+                    self._end_session(session, replays)
+            for session in list(self._open_sessions.values()):
+                if replays.idle_seconds(session.id) >= IDLE_TIMEOUT:
+                    self._end_session(session, replays)
+            await asyncio.sleep(POLL_INTERVAL)
 
     def close(self, replays: Replays) -> None:
-        """The worker ends cleanly, and its takes with it."""
-        for take in list(self._open.values()):
-            self._end(take, replays)
+        """End every session, because the worker ends."""
+        for session in list(self._open_sessions.values()):
+            self._end_session(session, replays)
 
-    def _end(self, take: Take, replays: Replays) -> None:
-        ours = self._open.get(take.id)
+    def _end_session(self, session: AutoSession, replays: Replays) -> None:
+        own_session = self._open_sessions.get(session.id)
         report: dict[str, Any] | None = None
-        if ours is not None and ours.candidate == take.candidate:
-            if not replays.loaded(take.id):
-                return  # its first request is just being looked up
-            del self._open[take.id]
-            report = replays.end(take.id)
-        elif file(self.place, take, "done").exists():
-            # It had ended by itself just before it was to.
-            file(self.place, take, "over").unlink(missing_ok=True)
+        if own_session is not None and own_session.candidate == session.candidate:
+            if not replays.is_loaded(session.id):
+                return  # its recording is still being loaded for its first request
+            del self._open_sessions[session.id]
+            report = replays.end(session.id)
+        elif session_file(self.directory, session, "done").exists():
+            # It was idle, and ended just before it was told to.
+            session_file(self.directory, session, "over").unlink(missing_ok=True)
             return
-        self.notes.forget(take.id)
-        self._done(replace(take, report=report))
+        self.reports.forget(session.id)
+        self._mark_done(replace(session, report=report))
 
-    def _done(self, take: Take) -> None:
-        take.write(file(self.place, take, "done"))
+    def _mark_done(self, session: AutoSession) -> None:
+        session.write(session_file(self.directory, session, "done"))
         for state in ("take", "over"):
-            file(self.place, take, state).unlink(missing_ok=True)
+            session_file(self.directory, session, state).unlink(missing_ok=True)
 
-    def _candidate(self, run: str) -> str:
-        """A run's name for what goes live in this take of it."""
+    def _candidate_name(self, run: str) -> str:
+        """Name the candidate run of a session."""
         stamp = f"live-{self.now():x}"
         name = f"{run}:{stamp}"
         return name if len(name) <= 128 else stamp
 
 
 class AutoRecorder(Recorder):
-    """A recorder that keeps what goes live under the candidates."""
+    """A recorder that records what goes live in auto sessions as their candidates."""
 
-    takes: AutoSessions | None = None
+    auto_sessions: AutoSessions | None = None
 
     only_run: str | None = None
-    """The fork or replay that a command's own worker serves. What the command calls its runs must not add to them."""
+    """The fork or replay that a command's own worker serves: everything is recorded in it, whatever run clients name."""
 
-    def called(self, run: str, url: str | None) -> str:
-        """The run in which something of this one is recorded."""
+    def recording_run(self, run: str, url: str | None) -> str:
+        """Return the run in which an exchange or a gap of this run is recorded."""
         if self.only_run is not None:
             return self.only_run
-        return run if self.takes is None else self.takes.called(run, url and urlsplit(url).hostname)
+        return (
+            run if self.auto_sessions is None else self.auto_sessions.recording_run(run, url and urlsplit(url).hostname)
+        )

@@ -1,4 +1,4 @@
-"""Count connections and requests beside the spool, each second, for the store server's `/metrics`."""
+"""Count connections and requests, and write the counts beside the spool for the store server's `/metrics`."""
 
 import asyncio
 from collections import Counter
@@ -8,14 +8,14 @@ from typing import Final
 from calls.model import Request
 from proxy.wire.engine import Answerer
 from replay.answer import Answer
-from store.worker_counters import write
+from store.worker_counters import write_counters
 
-EACH: Final = 1.0
-"""Seconds between two notes."""
+WRITE_INTERVAL: Final = 1.0
+"""Seconds between two writes."""
 
 
 class CountingAnswerer:
-    """An answerer whose answers are counted by what they are."""
+    """An answerer that counts the answers of another one by their kind."""
 
     def __init__(self, answerer: Answerer, counts: Counter[str]) -> None:
         self._answerer = answerer
@@ -26,14 +26,14 @@ class CountingAnswerer:
         self.recorded_protocols = answerer.recorded_protocols
 
     async def answer(self, request: Request, *, run: str | None, owner: str, actor: str | None = None) -> Answer | None:
-        """The other's answer."""
+        """Return the other answerer's answer, and count it."""
         answer = await self._answerer.answer(request, run=run, owner=owner, actor=actor)
-        self._counts[f"answers/{_standing(answer)}"] += 1
+        self._counts[f"answers/{_answer_kind(answer)}"] += 1
         return answer
 
 
-def _standing(answer: Answer | None) -> str:
-    """What an answer says that it is. Where a connection only breaks off, as it was recorded, nothing is said."""
+def _answer_kind(answer: Answer | None) -> str:
+    """Return the kind that the answer's Playhead field names. A connection that only breaks off has no such field."""
     if answer is None:
         return "live"
     if answer.headers and answer.headers[-1][0] == "Playhead":  # where a replay puts it
@@ -42,19 +42,19 @@ def _standing(answer: Answer | None) -> str:
     return next(marks, "replayed").partition(";")[0]
 
 
-async def keep(counts: Counter[str], spool: Path) -> None:
-    """Note what has changed, until cancelled."""
-    noted: Counter[str] = Counter()
+async def keep_writing_counts(counts: Counter[str], spool: Path) -> None:
+    """Write the counts once a second if they have changed, until cancelled."""
+    written_counts: Counter[str] = Counter()
     while True:
-        await asyncio.sleep(EACH)
-        if counts != noted:
-            noted = counts.copy()
-            await asyncio.to_thread(note, noted, spool)
+        await asyncio.sleep(WRITE_INTERVAL)
+        if counts != written_counts:
+            written_counts = counts.copy()
+            await asyncio.to_thread(write_counts, written_counts, spool)
 
 
-def note(counts: Counter[str], spool: Path) -> None:
-    """Note it now."""
+def write_counts(counts: Counter[str], spool: Path) -> None:
+    """Write the counts now."""
     try:
-        write(spool, counts)
+        write_counters(spool, counts)
     except OSError:
-        pass  # a full disk: who records says so already, and the next note is as good
+        pass  # such as a full disk, which the recorder reports; the next write has all counts

@@ -1,6 +1,6 @@
-"""The process of a proxy worker: `python -m proxy.worker.process`, configured on stdin, stopped by its end.
+"""The process of a proxy worker: `python -m proxy.worker.process`. It reads its configuration from stdin.
 
-Here the engine, the recorder with its spool, and the replays are put together; none of them knows the others' insides.
+It connects the engine, the recorder with its spool, and the replays, and ends with its stdin.
 """
 
 import asyncio
@@ -22,242 +22,259 @@ from calls.keys.profile import Profiles
 from calls.redaction.redactor import Redactor
 from proxy import lane, mitm
 from proxy.clock import SteadyClock
-from proxy.errors import Failure, first
+from proxy.errors import Failure, first_exception
 from proxy.processes.child_process import STOP
-from proxy.trust.ca import CertificateAuthority, ensure
+from proxy.trust.ca import CertificateAuthority, ensure_ca
 from proxy.wire.access import Access
-from proxy.wire.config import EngineConfig, loopback
+from proxy.wire.config import EngineConfig, is_loopback
 from proxy.wire.engine import Engine
 from proxy.worker.auto_sessions import AutoRecorder, AutoSessions
-from proxy.worker.counters import CountingAnswerer, keep, note
+from proxy.worker.counters import CountingAnswerer, keep_writing_counts, write_counts
 from proxy.worker.replay_reports import ReplayReports
 from proxy.worker_config import WorkerConfig
 from replay.replays import Replays
-from store.active_profiles import shipped
-from store.datadir import DataDir, DataDirError, opened
-from store.run_modes import Modes
+from store.active_profiles import load_profiles
+from store.datadir import DataDir, DataDirError, open_data_dir
+from store.run_modes import RunModes
 from store.spool import Spool, SpoolError
 
-REST_EACH = 60.0
-"""Seconds between two looks for replays that nobody asks any more."""
+REST_CHECK_INTERVAL = 60.0
+"""Seconds between two checks for idle replays."""
 
 ENGINES: dict[str, Engine] = {"mitmproxy": mitm.run, "lane": lane.run}
 
 
-async def main(told: WorkerConfig) -> None:
-    """Serve until stdin ends or SIGTERM comes. Raises Failure where the worker cannot open."""
+async def main(config: WorkerConfig) -> None:
+    """Serve until stdin ends or SIGTERM arrives. Raises Failure if the worker cannot start."""
     stdin = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin)
     stop, orphaned = asyncio.Event(), asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     async with asyncio.TaskGroup() as group:
-        parent = group.create_task(_until_end(stdin, stop, orphaned))
+        parent = group.create_task(_wait_for_parent(stdin, stop, orphaned))
         try:
-            await _serve(told, stop, orphaned)
+            await _serve(config, stop, orphaned)
         finally:
             parent.cancel()
 
 
-async def _until_end(stdin: asyncio.StreamReader, stop: asyncio.Event, orphaned: asyncio.Event) -> None:
-    """Our parent's end is ours. One that was killed did not say that we shall stop."""
+async def _wait_for_parent(stdin: asyncio.StreamReader, stop: asyncio.Event, orphaned: asyncio.Event) -> None:
+    """Stop when stdin ends. Without the word to stop before its end, the parent was killed: set `orphaned`."""
     if await stdin.read(len(STOP)) != STOP and not stop.is_set():
         orphaned.set()
     stop.set()
 
 
-async def _serve(told: WorkerConfig, stop: asyncio.Event, orphaned: asyncio.Event) -> None:
-    data = opened(Path(told.data))
-    authority = ensure(data.keys)
-    profiles = shipped(told.profiles_toml)
+async def _serve(config: WorkerConfig, stop: asyncio.Event, orphaned: asyncio.Event) -> None:
+    data = open_data_dir(Path(config.data))
+    authority = ensure_ca(data.keys)
+    profiles = load_profiles(config.profiles_toml)
     redactor = Redactor(
         key=data.redaction_key(),
         profiles=profiles,
-        personal_data=told.redact_personal_data,
-        names=told.redact_names,
+        personal_data=config.redact_personal_data,
+        names=config.redact_names,
     )
-    with _spool(told, data) as spool:
-        recorder = _recorder(told, spool, redactor) if spool and {"record", "auto"} & _modes(told) else None
-        notes = _notes(told, data, spool)
-        config = _config(told, data, authority, stop)
-        takes = _takes(told, config, data, notes, profiles) if recorder and told.mode == "auto" else None
-        api_token = told.api_token or data.api_token()
-        replays = await _replays(
-            msgspec.structs.replace(told, api_token=api_token), config, redactor, profiles, notes, takes
+    with _open_spool(config, data) as spool:
+        recorder = (
+            _build_recorder(config, spool, redactor)
+            if spool and {"record", "auto"} & _configured_modes(config)
+            else None
+        )
+        reports = _build_reports(config, data, spool)
+        engine_config = _engine_config(config, data, authority, stop)
+        auto_sessions = (
+            _build_auto_sessions(config, engine_config, data, reports, profiles)
+            if recorder and config.mode == "auto"
+            else None
+        )
+        api_token = config.api_token or data.api_token()
+        replays = await _load_replays(
+            msgspec.structs.replace(config, api_token=api_token),
+            engine_config,
+            redactor,
+            profiles,
+            reports,
+            auto_sessions,
         )
         if recorder:
-            recorder.counts, recorder.takes = config.counts, takes
+            recorder.counts, recorder.auto_sessions = engine_config.counts, auto_sessions
         async with asyncio.TaskGroup() as group:
-            works = [notes.keep(replays), _resting(replays)] if replays else []
-            works += [takes.watch(replays)] if replays and takes else []
-            works += [keep(config.counts, spool.directory)] if spool else []
-            beside = [group.create_task(work) for work in works]
-            engine = ENGINES[told.engine]
-            answerer = replays and CountingAnswerer(replays, config.counts)
-            await engine(config, recorder, answerer, lambda port: _ready(port, config))
-            for task in beside:
+            background_work = [reports.keep_writing(replays), _rest_idle_replays(replays)] if replays else []
+            background_work += [auto_sessions.watch(replays)] if replays and auto_sessions else []
+            background_work += [keep_writing_counts(engine_config.counts, spool.directory)] if spool else []
+            background_tasks = [group.create_task(work) for work in background_work]
+            engine = ENGINES[config.engine]
+            answerer = replays and CountingAnswerer(replays, engine_config.counts)
+            await engine(engine_config, recorder, answerer, lambda port: _announce_ready(port, engine_config))
+            for task in background_tasks:
                 task.cancel()
         if replays:
-            notes.end(replays, interrupted=orphaned.is_set())
-            if takes:
-                takes.close(replays)
-            notes.close()
+            reports.write_final_reports(replays, interrupted=orphaned.is_set())
+            if auto_sessions:
+                auto_sessions.close(replays)
+            reports.close()
         if recorder:
-            await recorder.settled()
+            await recorder.drain()
         if spool:
-            note(config.counts, spool.directory)
+            write_counts(engine_config.counts, spool.directory)
 
 
-def _modes(told: WorkerConfig) -> set[str]:
-    """Every mode that some host has here."""
-    return {told.mode, *told.modes.values()}
+def _configured_modes(config: WorkerConfig) -> set[str]:
+    """Return every mode that some host has."""
+    return {config.mode, *config.modes.values()}
 
 
 @contextmanager
-def _spool(told: WorkerConfig, data: DataDir) -> Iterator[Spool | None]:
-    """A spool of the worker's own, where it has something to tell the store server."""
-    if not told.spooled:
+def _open_spool(config: WorkerConfig, data: DataDir) -> Iterator[Spool | None]:
+    """Open the worker's own spool, if it has one."""
+    if not config.spooled:
         yield None
         return
-    limit, durability = told.spool_limit, told.durability
+    limit, durability = config.spool_limit, config.durability
     try:
-        spool = Spool(data.spools / told.name, max_bytes=limit, durability=durability)
+        spool = Spool(data.spools / config.name, max_bytes=limit, durability=durability)
     except SpoolError as error:
         raise Failure(f"{error}; make room or choose another data directory with --data DIR") from error
     with spool:
         yield spool
 
 
-def _recorder(told: WorkerConfig, spool: Spool, redactor: Redactor) -> AutoRecorder:
-    limit, policy = told.body_limit, told.on_record_failure
+def _build_recorder(config: WorkerConfig, spool: Spool, redactor: Redactor) -> AutoRecorder:
+    limit, policy = config.body_limit, config.on_record_failure
     recorder = AutoRecorder(spool, redactor, body_limit=limit, on_failure=policy, now=SteadyClock())
-    recorder.only_run = told.replay_options.get("id")
+    recorder.only_run = config.replay_options.get("id")
     return recorder
 
 
-def _notes(told: WorkerConfig, data: DataDir, spool: Spool | None) -> ReplayReports:
-    file = told.replay_options.get("report")
-    return ReplayReports(file=Path(file) if file else None, spool=spool, place=data.replays, up=told.started)
+def _build_reports(config: WorkerConfig, data: DataDir, spool: Spool | None) -> ReplayReports:
+    file = config.replay_options.get("report")
+    return ReplayReports(file=Path(file) if file else None, spool=spool, directory=data.replays, up=config.started)
 
 
-def _takes(
-    told: WorkerConfig, config: EngineConfig, data: DataDir, notes: ReplayReports, profiles: Profiles
+def _build_auto_sessions(
+    config: WorkerConfig, engine_config: EngineConfig, data: DataDir, reports: ReplayReports, profiles: Profiles
 ) -> AutoSessions | None:
-    """The takes of a worker that answers runs from the store. A command's own worker settles what it recorded by itself."""
-    if told.replay_options.get("id"):
+    """Build the auto sessions of a worker of `up`. For a command's own worker the command handles what was recorded."""
+    if config.replay_options.get("id"):
         return None
-    takes = AutoSessions(
-        place=data.replays,
-        up=f"{told.started:x}",
-        notes=notes,
+    auto_sessions = AutoSessions(
+        directory=data.replays,
+        up=f"{config.started:x}",
+        reports=reports,
         profiles=profiles,
-        own_mode=config.own_mode,
-        run_mode=config.run_mode,
+        own_mode=engine_config.own_mode,
+        run_mode=engine_config.run_mode,
     )
-    takes.inherit()
-    return takes
+    auto_sessions.end_abandoned_sessions()
+    return auto_sessions
 
 
-async def _resting(replays: Replays) -> None:
+async def _rest_idle_replays(replays: Replays) -> None:
     while True:
-        await asyncio.sleep(REST_EACH)
-        replays.rest()
+        await asyncio.sleep(REST_CHECK_INTERVAL)
+        replays.suspend_idle()
 
 
-async def _replays(
-    told: WorkerConfig,
-    config: EngineConfig,
+async def _load_replays(
+    config: WorkerConfig,
+    engine_config: EngineConfig,
     redactor: Redactor,
     profiles: Profiles,
-    notes: ReplayReports,
-    takes: AutoSessions | None,
+    reports: ReplayReports,
+    auto_sessions: AutoSessions | None,
 ) -> Replays | None:
-    if told.mode not in ("replay", "auto"):
+    if config.mode not in ("replay", "auto"):
         return None
-    # A third of what a worker imports, and one that only records has no use for it.
-    from proxy.worker.replay_setup import replays
+    # This is a third of a worker's imports, and a worker that only records does not need it.
+    from proxy.worker.replay_setup import set_up_replays
 
-    return await replays(told, config, redactor, profiles, notes, takes)
+    return await set_up_replays(config, engine_config, redactor, profiles, reports, auto_sessions)
 
 
-def _config(told: WorkerConfig, data: DataDir, authority: CertificateAuthority, stop: asyncio.Event) -> EngineConfig:
+def _engine_config(
+    config: WorkerConfig, data: DataDir, authority: CertificateAuthority, stop: asyncio.Event
+) -> EngineConfig:
     return EngineConfig(
         authority=authority,
-        mode=told.mode,
-        host=told.listen,
-        port=told.port,
-        reuse_port=told.reuse_port,
-        reverse=told.reverse,
-        upstreams=told.upstreams,
-        modes=told.modes,
-        # Only where all modes can be had; the workers of a single command have but one run.
-        run_mode=Modes(data.replays).of if told.mode == "auto" and told.api else _no_mode,
-        is_only_run=Modes(data.replays).is_only if told.api else _no_fork,
-        tunnel=told.tunnel,
-        upstream_proxy=told.upstream_proxy,
-        upstream_ca=told.upstream_ca,
-        access=_access(told, data),
-        own_addresses=told.own_addresses,
-        connect_ports=told.connect_ports,
-        allow_private=told.allow_private,
-        owner=f"{told.started:x}",
+        mode=config.mode,
+        host=config.listen,
+        port=config.port,
+        reuse_port=config.reuse_port,
+        reverse=config.reverse,
+        upstreams=config.upstreams,
+        modes=config.modes,
+        # The worker of a single command has one run, and so one mode.
+        run_mode=RunModes(data.replays).mode_of if config.mode == "auto" and config.api else _no_run_mode,
+        is_only_run=RunModes(data.replays).is_exclusive if config.api else _is_never_only_run,
+        tunnel=config.tunnel,
+        upstream_proxy=config.upstream_proxy,
+        upstream_ca=config.upstream_ca,
+        access=_client_access(config, data),
+        own_addresses=config.own_addresses,
+        connect_ports=config.connect_ports,
+        allow_private=config.allow_private,
+        owner=f"{config.started:x}",
         stop=stop,
-        control=Path(told.control) if told.control else None,
-        transparent=told.transparent,
+        control=Path(config.control) if config.control else None,
+        transparent=config.transparent,
     )
 
 
-def _access(told: WorkerConfig, data: DataDir) -> Access:
-    """What clients of this worker may do. The token that was made is asked for where other machines reach us, or one was set."""
-    made, asks = data.recording_token(), bool(told.token) or not loopback(told.listen)
+def _client_access(config: WorkerConfig, data: DataDir) -> Access:
+    """Return the access of clients. They need a token if one was set, or if other machines can reach the worker."""
+    recording_token, is_token_required = data.recording_token(), bool(config.token) or not is_loopback(config.listen)
     return Access(
-        tokens=tuple(filter(None, (told.token, made))) if asks else (),
-        run_tokens=None if told.shared_runs else data.run_tokens(),
-        only_run=told.replay_options.get("id"),
+        tokens=tuple(filter(None, (config.token, recording_token))) if is_token_required else (),
+        run_tokens=None if config.shared_runs else data.run_tokens(),
+        only_run=config.replay_options.get("id"),
     )
 
 
-def _no_mode(_run: str) -> None:
+def _no_run_mode(_run: str) -> None:
     return None
 
 
-def _no_fork(_run: str) -> bool:
+def _is_never_only_run(_run: str) -> bool:
     return False
 
 
-def _ready(port: int, config: EngineConfig) -> None:
-    trust = {"ca": str(config.authority.certificate), "ca_bundle": str(config.authority.bundle)}
-    _say({"ready": True, "port": port, "control": str(config.control) if config.control else None, **trust})
+def _announce_ready(port: int, engine_config: EngineConfig) -> None:
+    trust = {"ca": str(engine_config.authority.certificate), "ca_bundle": str(engine_config.authority.bundle)}
+    _print_message(
+        {"ready": True, "port": port, "control": str(engine_config.control) if engine_config.control else None, **trust}
+    )
 
 
-def _loops(told: WorkerConfig) -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """What makes the event loop: the lane runs on uvloop, where there is one. None: asyncio's own.
+def _event_loop_factory(config: WorkerConfig) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return the factory of the event loop: uvloop's for the lane if it is installed; None: asyncio's own.
 
-    Below another proxy every connection is mitmproxy's, which was not made for it.
+    With an upstream proxy mitmproxy serves every connection, and it does not support uvloop.
     """
-    if told.engine != "lane" or told.upstream_proxy or find_spec("uvloop") is None:
+    if config.engine != "lane" or config.upstream_proxy or find_spec("uvloop") is None:
         return None
     factory: Callable[[], asyncio.AbstractEventLoop] = importlib.import_module("uvloop").new_event_loop
     return factory
 
 
-def all_files() -> None:
-    """Have as many connections as the system allows: each client's takes two files, and 1,024 are what is given at first."""
+def raise_file_limit() -> None:
+    """Raise the limit of open files to the system's maximum: each client takes two, and the default is often 1,024."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def _say(words: Mapping[str, Any]) -> None:
-    sys.stdout.write(json.dumps(words) + "\n")
+def _print_message(message: Mapping[str, Any]) -> None:
+    sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
 
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    all_files()
+    raise_file_limit()
     try:
         line = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerConfig)
-        asyncio.run(main(line), loop_factory=_loops(line))
+        asyncio.run(main(line), loop_factory=_event_loop_factory(line))
     except* (Failure, DataDirError) as failures:
-        _say({"failed": str(first(failures))})
+        _print_message({"failed": str(first_exception(failures))})
         sys.exit(125)

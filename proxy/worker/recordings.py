@@ -11,79 +11,81 @@ from calls.keys.profile import Profiles
 from calls.model import UnknownFormat
 from calls.redaction.redactor import Redactor
 from proxy.errors import Failure
-from proxy.processes.store_client import NOBODY, segment
-from replay.recording import undisturbed
-from replay.replay_options import Wishes, wished
-from store.bundle import rows_bundle as packed
-from store.bundle.bundle import BadBundle, Bundle, read
-from store.database.blobs import Corrupt
-from store.foreign.adopt import Adoption, bundle_of
+from proxy.processes.store_client import TRUST_NO_CERTIFICATES, path_segment
+from replay.recording import pause_gc
+from replay.replay_options import RequestedOptions, requested_in_report
+from store.bundle import rows_bundle
+from store.bundle.bundle import BadBundle, Bundle, read_bundle
+from store.database.blobs import CorruptData
+from store.foreign.adopt import Adoption, adopt_bundle
 from store.foreign.contents import NotReadable
-from store.foreign.read import named, opened, plain
+from store.foreign.read import default_run_name, open_plain, open_source
 from store.generations.build import FLAWED
-from store.generations.names import newest
+from store.generations.names import newest_generation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundRecording:
-    """What there is by the name of a run or of a replay."""
+    """What the store has under the name of a run or a replay."""
 
     run: str
-    """Which run."""
+    """The run's id."""
 
     bundle: Bundle | None = None
-    """None: nothing is recorded of it."""
+    """The recording; None if there is none."""
 
-    wishes: Wishes = field(default_factory=dict)
-    made: bool = False
-    """Somebody made a replay, or a fork, of that name."""
+    replay_options: RequestedOptions = field(default_factory=dict)
+    is_replay: bool = False
+    """Whether the name is that of a replay or fork which was created over REST."""
 
-    flawed: bool = False
-    """It was recorded in mode `auto` and is not whole, so it does not count there."""
+    is_flawed: bool = False
+    """Whether it was recorded in mode `auto` and is incomplete, so that mode `auto` does not answer from it."""
 
     @property
-    def records(self) -> bool:
-        """Whether what the replay lacks is to be recorded."""
-        return (self.wishes.get("options") or {}).get("on_miss") == "record"
+    def records_misses(self) -> bool:
+        """Whether the replay records its misses."""
+        return (self.replay_options.get("options") or {}).get("on_miss") == "record"
 
 
 type Fetch = Callable[[str], Awaitable[FoundRecording]]
 
 
-@undisturbed()
-def from_file(path: Path, redactor: Redactor, profiles: Profiles) -> Bundle:
-    """The run in a file: a bundle, or what another program recorded. Raises Failure naming what is wrong with it."""
+@pause_gc()
+def load_file(path: Path, redactor: Redactor, profiles: Profiles) -> Bundle:
+    """Load a recording from a file: a bundle, or another program's format. Raises Failure that says what is wrong."""
     try:
-        if packed.is_packed(path):
-            return packed.load(path)
-        source = opened(path)
+        if rows_bundle.is_rows_bundle(path):
+            return rows_bundle.load_recording(path)
+        source = open_source(path)
         if source.form != "bundle":
-            adoption = Adoption(run=named(path), redactor=redactor, at=path.stat().st_mtime_ns)
-            return read(bundle_of(adoption, source.found, profiles.digest, path.name))
-        with plain(path) as lines:
-            return read(lines)
+            adoption = Adoption(
+                run=default_run_name(path), redactor=redactor, default_started_at=path.stat().st_mtime_ns
+            )
+            return read_bundle(adopt_bundle(adoption, source.items, profiles.digest, path.name))
+        with open_plain(path) as lines:
+            return read_bundle(lines)
     except OSError as error:
         raise Failure(f"cannot read the bundle {path}: {error.strerror}") from error
-    except (BadBundle, Corrupt, UnknownFormat, NotReadable) as error:
+    except (BadBundle, CorruptData, UnknownFormat, NotReadable) as error:
         raise Failure(f"{path}: {error}") from error
 
 
-def from_store(api: str, token: str | None) -> Fetch:
-    """A loader of runs, and of replays and forks that were made over REST with what was wished for of them, by their ids."""
+def store_loader(api: str, token: str | None) -> Fetch:
+    """Return a loader of runs, and of replays and forks that were created over REST with their options, by their ids."""
     url, headers = f"{api}/v1", {"authorization": f"Bearer {token}"} if token else {}
 
     async def load(name: str) -> FoundRecording:
         async with httpx2.AsyncClient(
-            base_url=url, headers=headers, timeout=60, trust_env=False, verify=NOBODY
+            base_url=url, headers=headers, timeout=60, trust_env=False, verify=TRUST_NO_CERTIFICATES
         ) as http:
             try:
-                replay = await http.get(f"/replays/{segment(name)}")
-                told = replay.json() if replay.status_code == 200 else {}
-                made = "wishes" in told
-                name_of = str(told["run"]) if made else name
-                run = await http.get(f"/runs/{segment(name_of)}")
-                shape = run.json() if run.status_code == 200 else {"labels": {}}
-                answer = await http.get(f"/runs/{segment(newest(name_of, shape))}/rows")
+                replay = await http.get(f"/replays/{path_segment(name)}")
+                report = replay.json() if replay.status_code == 200 else {}
+                is_replay = "wishes" in report
+                run_id = str(report["run"]) if is_replay else name
+                run = await http.get(f"/runs/{path_segment(run_id)}")
+                run_shape = run.json() if run.status_code == 200 else {"labels": {}}
+                answer = await http.get(f"/runs/{path_segment(newest_generation(run_id, run_shape))}/rows")
             except httpx2.HTTPError as error:
                 raise Failure(
                     f"cannot fetch run {name}: the store server at {api} cannot be reached ({error}); is it running?"
@@ -92,13 +94,19 @@ def from_store(api: str, token: str | None) -> Fetch:
                 raise Failure(
                     f"cannot fetch run {name}: the store server at {api} answered {answer.status_code}: {answer.text[:300]}"
                 )
-            # Beside the loop: others are answered meanwhile.
+            # In a thread, so that other requests are answered meanwhile.
             bundle = (
-                await asyncio.to_thread(undisturbed()(packed.read), answer.content)
+                await asyncio.to_thread(pause_gc()(rows_bundle.read_rows), answer.content)
                 if answer.status_code == 200
                 else None
             )
-            flawed = FLAWED in (shape["labels"] or {})
-            return FoundRecording(run=name_of, bundle=bundle, wishes=wished(told), made=made, flawed=flawed)
+            is_flawed = FLAWED in (run_shape["labels"] or {})
+            return FoundRecording(
+                run=run_id,
+                bundle=bundle,
+                replay_options=requested_in_report(report),
+                is_replay=is_replay,
+                is_flawed=is_flawed,
+            )
 
     return load

@@ -1,8 +1,8 @@
-"""Write the reports of replays, and recover those of a killed worker.
+"""Write the reports of replays, and report those of a killed worker as interrupted.
 
-A worker keeps the position of a replay in memory: who takes over from a killed one does not know which answers were given.
-So a replay that a worker of `up` has begun leaves a file until the worker ends cleanly. A worker that finds one says of that
-replay that it was interrupted, and answers nothing more in its name.
+A worker keeps the position of a replay in memory, so the successor of a killed worker does not know which answers were
+given. Therefore a replay that a worker of `up` begins has a file until the worker ends cleanly. A worker that finds such
+a file reports that replay as interrupted, and answers nothing from it.
 """
 
 import asyncio
@@ -11,131 +11,131 @@ import json
 from pathlib import Path
 from typing import Any
 
-from calls.events import ReplayNoted, encode
+from calls.events import ReplayReported, encode_records
 from replay.replays import Replays
-from replay.report import interrupted as as_interrupted
-from store.report_sequence import News
+from replay.report import interrupted_report as as_interrupted
+from store.report_sequence import ReportSequence
 from store.spool import Spool, SpoolError
 
-NOTED_EACH = 0.2
-"""Seconds between two notes of a replay's report, however fast it changes."""
+WRITE_INTERVAL = 0.2
+"""Seconds between two writes of a report, however fast it changes."""
 
 
 class ReplayReports:
-    """A file for the command that waits for a replay; the spool for everybody else."""
+    """Writes reports to a file for the command that waits for a replay, and to the spool for everything else."""
 
-    def __init__(self, *, file: Path | None, spool: Spool | None, place: Path, up: int) -> None:
+    def __init__(self, *, file: Path | None, spool: Spool | None, directory: Path, up: int) -> None:
         self._file = file
         self._spool = spool
-        self._place = place
+        self._directory = directory
         self._up = f"{up:x}"
-        self._begun: dict[str, Path] = {}
-        self._lost: set[str] = set()
-        self._news = News(spool.directory) if spool else None
+        self._begun_files: dict[str, Path] = {}
+        self._interrupted: set[str] = set()
+        self._sequence = ReportSequence(spool.directory) if spool else None
         self._changed: set[str] = set()
-        self._any = asyncio.Event()
+        self._has_changes = asyncio.Event()
 
-    def inherit(self) -> None:
-        """Say of what a killed worker has left that it was interrupted. Its replays cannot go on while this `up` lasts."""
-        for path in self._place.glob("*.begun"):
-            report = _read(path)
+    def report_interrupted_replays(self) -> None:
+        """Report the replays of killed workers as interrupted. They cannot be continued while this `up` runs."""
+        for path in self._directory.glob("*.begun"):
+            report = _read_report(path)
             if report is not None:
-                self._tell(str(report["id"]), json.dumps(as_interrupted(report)).encode())
+                self._append_to_spool(str(report["id"]), json.dumps(as_interrupted(report)).encode())
             if report is None or path.name.partition("-")[0] != self._up:
                 path.unlink()
             else:
-                self._lost.add(str(report["id"]))
-                self._begun[str(report["id"])] = path
+                self._interrupted.add(str(report["id"]))
+                self._begun_files[str(report["id"])] = path
 
     def begin(self, replay: str, report: dict[str, Any]) -> bool:
-        """Whether a replay may begin here. False where another worker had begun it."""
-        if replay in self._lost:
+        """Begin a replay. Returns False if it was interrupted, and so cannot begin here."""
+        if replay in self._interrupted:
             return False
-        if self._file is None and replay not in self._begun:
+        if self._file is None and replay not in self._begun_files:
             name = hashlib.sha256(replay.encode()).hexdigest()[:24]
-            self._begun[replay] = self._place / f"{self._up}-{name}.begun"
+            self._begun_files[replay] = self._directory / f"{self._up}-{name}.begun"
             try:
-                _write(self._begun[replay], json.dumps(report).encode())
+                _write_file(self._begun_files[replay], json.dumps(report).encode())
             except OSError:
                 pass  # it is written again with every change of the report
         return True
 
-    def changed(self, replay: str) -> None:
-        """A report has changed; it is written soon. Who asks for it meanwhile waits (store/report_sequence.py)."""
-        if self._news:
-            self._news.changed()
+    def mark_changed(self, replay: str) -> None:
+        """Note that a report has changed. It is written soon, and requests for it wait (store/report_sequence.py)."""
+        if self._sequence:
+            self._sequence.count_change()
         self._changed.add(replay)
-        self._any.set()
+        self._has_changes.set()
 
-    async def keep(self, replays: Replays) -> None:
-        """Write what has changed, a few times a second, until cancelled."""
+    async def keep_writing(self, replays: Replays) -> None:
+        """Write changed reports a few times a second, until cancelled."""
         while True:
-            await self._any.wait()
-            await self.note(replays)
-            await asyncio.sleep(NOTED_EACH)
+            await self._has_changes.wait()
+            await self.write_changes(replays)
+            await asyncio.sleep(WRITE_INTERVAL)
 
-    async def note(self, replays: Replays) -> None:
-        """Write what has changed. Where the spool cannot take it, nobody is told, and it is tried again."""
-        self._any.clear()
-        changed, self._changed = self._changed, set()
-        changes = self._news.changes if self._news else 0
+    async def write_changes(self, replays: Replays) -> None:
+        """Write changed reports. They stay marked as changed if the spool or the file cannot take them."""
+        self._has_changes.clear()
+        changed_replays, self._changed = self._changed, set()
+        changes = self._sequence.changes if self._sequence else 0
         try:
-            told = [self._write(replays.report(replay)) for replay in changed]
-            if self._spool and told:
-                await self._spool.reached(max(told))
+            positions = [self._write_report(replays.report(replay)) for replay in changed_replays]
+            if self._spool and positions:
+                await self._spool.wait_until_durable(max(positions))
         except (SpoolError, OSError):
-            self._changed |= changed & {str(report["id"]) for report in replays.reports()}
-            self._any.set()
+            self._changed |= changed_replays & {str(report["id"]) for report in replays.reports()}
+            self._has_changes.set()
         else:
-            if self._news:
-                self._news.told(changes)
+            if self._sequence:
+                self._sequence.mark_written(changes)
 
-    def end(self, replays: Replays, *, interrupted: bool) -> None:
-        """The worker ends: write what has changed, and where nothing ever has, every report. Raises SpoolError and OSError.
+    def write_final_reports(self, replays: Replays, *, interrupted: bool) -> None:
+        """Write changed reports, or every report if none has changed. Raises SpoolError and OSError.
 
-        `interrupted`: whoever started the worker was killed, and its replays with it.
+        `interrupted`: the process that started the worker was killed, and so its replays were interrupted.
         """
         for report in replays.reports():
             if interrupted:
-                self._write(as_interrupted(report))
+                self._write_report(as_interrupted(report))
             elif not self._changed or report["id"] in self._changed:
-                self._write(report)
+                self._write_report(report)
 
-    def _write(self, report: dict[str, Any]) -> int:
-        """Its place in the spool; 0 where there is none."""
+    def _write_report(self, report: dict[str, Any]) -> int:
+        """Write one report. Returns its position in the spool; 0 without a spool."""
         if self._file is None:
-            # It is long, and written whole where it is needed (store/generations/auto_sessions.py).
+            # This field is long. It is written where it is needed (store/generations/auto_sessions.py).
             report.pop("answered_by", None)
         replay, data = str(report["id"]), json.dumps(report).encode()
         if self._file:
-            _write(self._file, data)
-        if (begun := self._begun.get(replay)) is not None:
-            _write(begun, data)
-        return self._tell(replay, data)
+            _write_file(self._file, data)
+        if (begun := self._begun_files.get(replay)) is not None:
+            _write_file(begun, data)
+        return self._append_to_spool(replay, data)
 
     def forget(self, replay: str) -> None:
-        """It is over, whoever began it: the next one of that name is another one."""
+        """Forget a replay that is over: the next one of that name is another replay."""
         self._changed.discard(replay)
-        self._lost.discard(replay)
-        if (begun := self._begun.pop(replay, None)) is not None:
+        self._interrupted.discard(replay)
+        if (begun := self._begun_files.pop(replay, None)) is not None:
             begun.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """The worker ends cleanly: all has been told."""
-        for path in self._begun.values():
+        """Remove the files of all replays, because the worker ends cleanly."""
+        for path in self._begun_files.values():
             path.unlink(missing_ok=True)
 
-    def _tell(self, replay: str, report: bytes) -> int:
-        return self._spool.append(encode(ReplayNoted(replay, report))) if self._spool else 0
+    def _append_to_spool(self, replay: str, report: bytes) -> int:
+        return self._spool.append(encode_records(ReplayReported(replay, report))) if self._spool else 0
 
 
-def _write(path: Path, report: bytes) -> None:
+def _write_file(path: Path, report: bytes) -> None:
     part = path.with_suffix(".part")
     part.write_bytes(report)
     part.replace(path)
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def _read_report(path: Path) -> dict[str, Any] | None:
     try:
         report: dict[str, Any] = json.loads(path.read_bytes())
     except ValueError:

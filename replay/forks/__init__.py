@@ -1,6 +1,6 @@
-"""Leave a recording at a step, and go on live.
+"""Leave a recording at a step and continue live.
 
 fork          a fork of a run
-hooks         where a fork takes part in a replay
+hooks         the points at which a fork or overrides change a replay
 generation    the next generation of a run, as a bundle
 """

@@ -1,7 +1,7 @@
-"""Fork a run: its first steps come from the record, then it goes on live as a run of its own.
+"""Fork a run: the first steps (the prefix) come from the record, and then it continues live as a run of its own.
 
-What the prefix does not answer leaves the record here and nowhere else: by the policy for side effects it is answered from
-what the parent did later, refused, or goes live.
+This is the only place where a replay leaves its record. The policy for side effects decides whether a request that the
+prefix does not answer is answered from later steps of the parent, is refused, or goes live.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,184 +10,225 @@ from functools import partial
 from typing import Any, Final, Literal
 
 from calls.codec.json import dumps
-from calls.derive import derive
+from calls.derive import derive_call
 from calls.effects import Effects
-from calls.keys.divergence import readable
+from calls.keys.divergence import shorten_pointer
 from calls.keys.profile import Profiles
 from calls.model import Exchange, Json, Request
 from calls.overrides.overrides import Override
-from calls.route import route_of
-from replay.answer import Answer, Piece, mark
+from calls.route import route_request
+from replay.answer import Answer, Piece, source_header
 from replay.forks.hooks import HookAnswer
-from replay.misses.explain import ReplayedRequest
-from replay.overrides.prepare import Editor, prepared
+from replay.misses.explain import IncomingRequest
+from replay.overrides.prepare import OverrideEditor, prepare_overrides
 from replay.playback import is_websocket
-from replay.recording import recording
+from replay.recording import build_recording
 from replay.script import Position, Script, ScriptMatch
 from store.bundle.bundle import Bundle
-from store.call_graph.call_ids import gives
-from store.generations.fork_point import last_whole
+from store.call_graph.call_ids import created_ids
+from store.generations.fork_point import last_complete_step
 
-LISTED: Final = 20
-BLOCKED: Final = 403
+BLOCKED_LISTED: Final = 20
+BLOCKED_STATUS: Final = 403
 
-_MARKS: Final = 64
-_SHORTEST: Final = 8
-_TEXT: Final = 80
-"""Of an answer's text so many characters are looked for. What is shorter than `_SHORTEST` may be anywhere."""
+_MARKS_KEPT: Final = 64
+_SHORTEST_MARK: Final = 8
+_TEXT_MARK_LENGTH: Final = 80
+"""Number of characters of an answer's text that are searched for. Texts shorter than `_SHORTEST_MARK` may occur anywhere."""
 
 
 class BadFork(ValueError):
-    """There can be no such fork; the message says why."""
+    """The fork is not possible; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForkOptions:
-    """Which fork."""
+    """Where a run is forked, and the policy for side effects."""
 
     at: int | None = None
-    """The last step that the record answers; 0: none. None: the last that was answered whole, where a run is resumed."""
+    """The last step that the record answers; 0 for none. None resumes the run after the last complete step."""
 
     effects: Effects
 
 
 @dataclass(slots=True, kw_only=True)
 class Fork:
-    """Decides about what the prefix does not answer (`hooks.Beyond`)."""
+    """Decides about requests that the prefix does not answer (implements `MissHook`)."""
 
     id: str
     parent: str
     at: int
     effects: Effects
-    editor: Editor
-    later: Script
-    """What the parent did after the prefix."""
+    editor: OverrideEditor
+    parent_script: Script
+    """The steps of the parent after the prefix."""
 
-    resumed_by: tuple[bytes, ...] | None = None
-    """Of a run that is resumed: ids and texts of its answers. A command with a checkpoint of its own does not ask for the
-    prefix again, but hands these back. None: a fork."""
+    checkpoint_marks: tuple[bytes, ...] | None = None
+    """The ids and texts of the answers of a resumed run; None for a fork.
 
-    _goes_on: bool = field(init=False, default=False)
-    _models: int = field(init=False, default=0)
+    A command with a checkpoint of its own does not repeat the requests of the prefix, but sends these back.
+    """
+
+    _has_resumed: bool = field(init=False, default=False)
+    _model_requests: int = field(init=False, default=0)
     """Requests to models beyond the prefix."""
 
     _blocked: list[Json] = field(init=False, default_factory=list)
-    _refused: int = field(init=False, default=0)
-    _borrowed: int = field(init=False, default=0)
+    _blocked_count: int = field(init=False, default=0)
+    _served_from_parent: int = field(init=False, default=0)
 
-    def beyond(self, asked: ReplayedRequest, key: str, raw: str) -> ScriptMatch | HookAnswer | Literal["live"] | None:
-        """What becomes of a request that the prefix does not answer (any more)."""
-        self._note_checkpoint(asked.request)
-        if given := self.editor.standing(asked):
-            return given
-        policy = self.effects.policy(asked.request)
+    def answer_miss(
+        self, incoming: IncomingRequest, key: str, raw: str
+    ) -> ScriptMatch | HookAnswer | Literal["live"] | None:
+        """Decide about a request that the prefix does not answer."""
+        self._note_checkpoint(incoming.request)
+        if edit := self.editor.answer_unrecorded(incoming):
+            return edit
+        policy = self.effects.policy_for(incoming.request)
         if policy == "serve-recorded":
-            if taken := self.later.take(key, raw, asked.actor):
-                self._borrowed += 1
-                return taken
-            policy = self.effects.unrecorded(asked.request)
+            if match := self.parent_script.take_next(key, raw, incoming.actor):
+                self._served_from_parent += 1
+                return match
+            policy = self.effects.unrecorded_policy(incoming.request)
         if policy == "allow":
             return "live"
-        self._refused += 1
-        if len(self._blocked) < LISTED:
-            self._blocked.append({"number": asked.number, "asked": asked.words})
-        return HookAnswer(blocked(asked.request, run=self.parent, fork=self.id), edited=False)
+        self._blocked_count += 1
+        if len(self._blocked) < BLOCKED_LISTED:
+            self._blocked.append({"number": incoming.number, "asked": incoming.description})
+        return HookAnswer(blocked_answer(incoming.request, run=self.parent, fork=self.id), is_edit=False)
 
     def _note_checkpoint(self, request: Request) -> None:
-        """Remember whether the command goes on from where the run stopped."""
-        if self.resumed_by and not self._goes_on:
-            self._models += route_of(request).kind == "model"
-            self._goes_on = any(mark in request.body.data for mark in self.resumed_by)
+        """Note whether the command continues from a checkpoint of its own."""
+        if self.checkpoint_marks and not self._has_resumed:
+            self._model_requests += route_request(request).kind == "model"
+            self._has_resumed = any(mark in request.body.data for mark in self.checkpoint_marks)
 
-    def reported(self, report: dict[str, Json]) -> dict[str, Json]:
-        """The report of a fork. It is right when the prefix was asked for whole, and every edit was seen; an edit may well
-        lead elsewhere before the prefix is over."""
-        told: dict[str, Json] = {
+    def extend_report(self, report: dict[str, Json]) -> dict[str, Json]:
+        """Add the fork to a report, and set its verdict.
+
+        It is right if the whole prefix was requested and every edit was used. After an edit, the command may leave the
+        prefix early.
+        """
+        fork: dict[str, Json] = {
             "parent": self.parent,
             "forked_at": self.at,
-            "later": self._borrowed,
-            "blocked": self._refused,
+            "later": self._served_from_parent,
+            "blocked": self._blocked_count,
             "blocked_calls": list(self._blocked),
             "from_checkpoint": self._is_from_checkpoint(report),
         }
-        return report | {"fork": told, "verdict": self._verdict(report)}
+        return report | {"fork": fork, "verdict": self._verdict(report)}
 
-    def rest(self) -> tuple[list[Json], int, int, Position, bool, int]:
-        """What left the record so far. The edits rest by themselves."""
-        return self._blocked, self._refused, self._borrowed, self.later.position, self._goes_on, self._models
+    def saved_state(self) -> tuple[list[Json], int, int, Position, bool, int]:
+        """The state of the fork, without that of the edits."""
+        return (
+            self._blocked,
+            self._blocked_count,
+            self._served_from_parent,
+            self.parent_script.position,
+            self._has_resumed,
+            self._model_requests,
+        )
 
-    def go_on(self, rested: tuple[list[Json], int, int, Position, bool, int]) -> None:
-        """Take up from there."""
-        self._blocked, self._refused, self._borrowed, self.later.position, self._goes_on, self._models = rested
+    def restore_state(self, state: tuple[list[Json], int, int, Position, bool, int]) -> None:
+        """Restore a saved state."""
+        (
+            self._blocked,
+            self._blocked_count,
+            self._served_from_parent,
+            self.parent_script.position,
+            self._has_resumed,
+            self._model_requests,
+        ) = state
 
     def _is_from_checkpoint(self, report: dict[str, Json]) -> bool:
-        """Whether the command did not ask for the first steps because it had their answers: what it asked models then hands
-        something of them back, or it asked none."""
-        if self.resumed_by is None or not (report["unused"] and report["unused_leads"]):
+        """Whether the command skipped the first steps because its own checkpoint has their answers.
+
+        This is so if a request to a model repeats part of them, or if there was no request to a model.
+        """
+        if self.checkpoint_marks is None or not (report["unused"] and report["unused_leads"]):
             return False
-        asked = report["live"] or report["served"] or self._refused
-        return bool(asked) and (self._goes_on or not self._models)
+        has_requests = report["live"] or report["served"] or self._blocked_count
+        return bool(has_requests) and (self._has_resumed or not self._model_requests)
 
     def _verdict(self, report: dict[str, Json]) -> Literal["right", "diverged", "unknown"]:
-        asked = any(report[name] for name in ("served", "edited", "live", "missed")) or self._refused
-        left = report["unused"] and not report["allow_unused"] and not report["edited"]
-        left = left and not self._is_from_checkpoint(report)
-        if report["missed"] or left or report.get("overrides_idle"):
+        has_requests = any(report[name] for name in ("served", "edited", "live", "missed")) or self._blocked_count
+        has_unused = report["unused"] and not report["allow_unused"] and not report["edited"]
+        has_unused = has_unused and not self._is_from_checkpoint(report)
+        if report["missed"] or has_unused or report.get("overrides_idle"):
             return "diverged"
-        return "right" if asked else "unknown"
+        return "right" if has_requests else "unknown"
 
 
-def forked(
-    bundle: Bundle, overrides: Sequence[Override], profiles: Profiles, wanted: ForkOptions, *, fork: str
+def prepare_fork(
+    bundle: Bundle, overrides: Sequence[Override], profiles: Profiles, options: ForkOptions, *, fork: str
 ) -> tuple[Bundle, dict[str, Any]]:
-    """The recording for the prefix, and the options (`session.Options`) by which it becomes a fork.
-    Raises BadFork and BadOverride."""
+    """Return the recording of the prefix, and the `ReplayOptions` that make its replay a fork.
+
+    Raises BadFork and BadOverride.
+    """
     steps = len(bundle.entries)
     ordered = sorted(bundle.exchanges, key=lambda exchange: (exchange.started_at, exchange.id))
-    at = last_whole(ordered, partial(derive, profiles=profiles)) if wanted.at is None else wanted.at
+    at = last_complete_step(ordered, partial(derive_call, profiles=profiles)) if options.at is None else options.at
     run = str(bundle.run["id"])
     if at > steps:
-        raise BadFork(f"run {run} ends at step {steps}, so it cannot be forked at step {at}; name an earlier one")
+        raise BadFork(f"run {run} ends at step {steps}, so it cannot be forked at step {at}; choose an earlier step")
     if (step := next((step for step, one in enumerate(ordered[:at], 1) if is_websocket(one)), None)) is not None:
         raise BadFork(
-            f"step {step} of run {run} is a WebSocket, whose state nobody can go on from; fork it at step {step - 1} or before"
+            f"step {step} of run {run} is a WebSocket, whose state cannot be continued; fork it at step {step - 1} or earlier"
         )
-    later = recording(bundle, profiles, from_step=at + 1).index
-    edited, editor = prepared(bundle, overrides, profiles, until_step=at)
-    marks = _marks(ordered[:at], profiles) if wanted.at is None else None
+    later = build_recording(bundle, profiles, from_step=at + 1).index
+    prefix, editor = prepare_overrides(bundle, overrides, profiles, until_step=at)
+    marks = _checkpoint_marks(ordered[:at], profiles) if options.at is None else None
     hook = Fork(
-        id=fork, parent=run, at=at, effects=wanted.effects, editor=editor, later=Script(later), resumed_by=marks
+        id=fork,
+        parent=run,
+        at=at,
+        effects=options.effects,
+        editor=editor,
+        parent_script=Script(later),
+        checkpoint_marks=marks,
     )
-    # Never `live` on a miss: whatever leaves the record does so by way of the hook.
-    return edited, {"until_step": at, "edits": editor, "beyond": hook, "recorded": True, "on_miss": "fail"}
+    # `on_miss` is never `live`: only the hook lets requests leave the record.
+    return prefix, {
+        "until_step": at,
+        "edit_hook": editor,
+        "miss_hook": hook,
+        "records_answers": True,
+        "on_miss": "fail",
+    }
 
 
-def _marks(exchanges: Iterable[Exchange], profiles: Profiles) -> tuple[bytes, ...]:
-    """What of the answers of models a request repeats that goes on from them: the latest first."""
+def _checkpoint_marks(exchanges: Iterable[Exchange], profiles: Profiles) -> tuple[bytes, ...]:
+    """The parts of model answers that a request repeats when it continues from them, latest first."""
     found: dict[bytes, None] = {}
-    for call in (derive(exchange, profiles) for exchange in reversed(list(exchanges))):
-        texts = [call.text[:_TEXT]] if call.kind == "model" and call.text and len(call.text) >= _SHORTEST else []
-        ids = [name for name in gives(call) if len(name) >= _SHORTEST]
+    for call in (derive_call(exchange, profiles) for exchange in reversed(list(exchanges))):
+        texts = (
+            [call.text[:_TEXT_MARK_LENGTH]]
+            if call.kind == "model" and call.text and len(call.text) >= _SHORTEST_MARK
+            else []
+        )
+        ids = [name for name in created_ids(call) if len(name) >= _SHORTEST_MARK]
         found |= dict.fromkeys(dumps(text)[1:-1] for text in (*ids, *texts))
-        if len(found) >= _MARKS:
+        if len(found) >= _MARKS_KEPT:
             break
     return tuple(found)
 
 
-def blocked(request: Request, *, run: str, fork: str) -> Answer:
-    """The answer to what may not go out: a refusal that no SDK retries."""
-    route = route_of(request)
-    asked = f"{route.method} {route.host}{readable(route.path)}"
+def blocked_answer(request: Request, *, run: str, fork: str) -> Answer:
+    """The refusal of a request that must not go live. No SDK retries it."""
+    route = route_request(request)
+    target = f"{route.method} {route.host}{shorten_pointer(route.path)}"
     detail = (
-        f"{asked} is beyond the recorded part of this fork and may change something at {route.host};"
-        f" it went nowhere. To let it go out: playhead fork … --allow '{route.method} {route.host}'; to answer it from the"
-        f" record where it is there: --effects serve-recorded."
+        f"{target} is not in the recorded part of this fork and may change something at {route.host},"
+        f" so it was not sent. To let it go live: playhead fork … --effects '{route.method} {route.host}=allow'; to answer it from"
+        f" later steps of the record: --effects serve-recorded."
     )
     body = dumps(
         {
             "type": "urn:playhead:problem:blocked",
             "title": "Blocked by the fork's policy for side effects",
-            "status": BLOCKED,
+            "status": BLOCKED_STATUS,
             "detail": detail,
             "instance": f"urn:playhead:fork:{fork}",
             "error": {"type": "fork_blocked", "code": "blocked", "message": detail},
@@ -197,6 +238,8 @@ def blocked(request: Request, *, run: str, fork: str) -> Answer:
         ("Content-Type", "application/problem+json"),
         ("Content-Length", str(len(body))),
         ("x-should-retry", "false"),
-        mark("miss", run=run),
+        source_header("miss", run=run),
     )
-    return Answer(status=BLOCKED, reason="Forbidden", headers=headers, pieces=(Piece(0, body),), recorded="refused")
+    return Answer(
+        status=BLOCKED_STATUS, reason="Forbidden", headers=headers, pieces=(Piece(0, body),), recorded_outcome="refused"
+    )

@@ -6,23 +6,23 @@ from dataclasses import replace
 from typing import Any
 
 from calls.model import Call, Exchange, Usage
-from store.bundle.bundle import Bundle, Entry, told
-from store.generations.build import FAILED, flaw, kept
+from store.bundle.bundle import Bundle, Entry, call_members
+from store.generations.build import FAILED, kept_exchanges, recording_flaw
 
-__all__ = ["FAILED", "flaw", "generation", "kept"]
+__all__ = ["FAILED", "generation_bundle", "kept_exchanges", "recording_flaw"]
 
 type Derive = Callable[[Exchange], Call]
 
 
-def generation(run: Mapping[str, Any], profiles: str, exchanges: Sequence[Exchange], derive: Derive) -> Bundle:
-    """A run of these exchanges, as its bundle. `run` is the one that it follows."""
+def generation_bundle(run: Mapping[str, Any], profiles: str, exchanges: Sequence[Exchange], derive: Derive) -> Bundle:
+    """Bundle these exchanges as a run. `run` is the run of the previous generation."""
     named = str(run["id"])
     ordered = sorted(exchanges, key=lambda each: (each.started_at, each.id))
     entries, seen, calls = [], Counter[str](), []
     for each in ordered:
         call = derive(each)
         calls.append(call)
-        entries.append(Entry(exchange=replace(each, run=named), call=told(call, seen[call.key])))
+        entries.append(Entry(exchange=replace(each, run=named), call=call_members(call, seen[call.key])))
         seen[call.key] += 1
     head = {**run, "gaps": 0, "complete": True, "calls": len(calls), "exchanges": len(entries)}
     head |= {"tokens": _tokens(calls), "models": sorted(_models(calls)), "cost_usd": None, "head": None}

@@ -1,7 +1,7 @@
-"""The two points at which a fork changes a replay: before a recorded answer is given, and where there is none.
+"""Define the two hooks of a replay: one before a recorded answer is served, and one when there is none.
 
-A replay without hooks answers from the record or misses. Overrides change what is given at a step (`Edits`); a fork decides
-what becomes of a request that its prefix does not answer (`Beyond`).
+A replay without hooks answers from the record or misses. Overrides change recorded answers (`EditHook`); a fork decides
+about requests that its prefix does not answer (`MissHook`).
 """
 
 from dataclasses import dataclass
@@ -9,56 +9,63 @@ from typing import Any, Literal, Protocol
 
 from calls.model import Exchange, Json
 from replay.answer import Answer
-from replay.misses.explain import ReplayedRequest
+from replay.misses.explain import IncomingRequest
 from replay.pacing import Pace
 from replay.script import RecordedExchange, ScriptMatch
 
 
 @dataclass(frozen=True, slots=True)
 class HookAnswer:
-    """An answer in place of the recorded one, or of none."""
+    """An answer in place of a recorded one or of a miss."""
 
     answer: Answer
-    edited: bool = True
-    """False: it is a refusal."""
+    is_edit: bool = True
+    """False for a refusal."""
 
-    again: bool = False
-    """The recorded one still stands for whoever asks again."""
+    keeps_recorded: bool = False
+    """True if the recorded answer stays for the next request."""
 
 
-class Edits(Protocol):
-    """Changes answers."""
+class EditHook(Protocol):
+    """Edits recorded answers."""
 
-    def edited(
-        self, asked: ReplayedRequest, recorded: RecordedExchange, exchange: Exchange, pace: Pace, mark: tuple[str, str]
+    def edit_answer(
+        self,
+        incoming: IncomingRequest,
+        recorded: RecordedExchange,
+        exchange: Exchange,
+        pace: Pace,
+        source_header: tuple[str, str],
     ) -> HookAnswer | None:
-        """Another answer in place of a recorded one; None where that one stands.
+        """Return an answer in place of a recorded one, or None to serve the recorded one.
 
-        `exchange` is the recorded one in the form that was asked for. It may lack bytes: `recorded.lacking` says so, and an
-        edit may answer all the same. `mark` is the header by which the answer says that it is edited.
+        `exchange` is the recorded exchange in the requested form. It may be incomplete (`recorded.unreplayable_reason`), and
+        an edit may still answer. `source_header` is the header that marks the answer as edited.
         """
 
-    def reported(self, report: dict[str, Json]) -> dict[str, Json]:
-        """The report with what there is to say about the edits."""
+    def extend_report(self, report: dict[str, Json]) -> dict[str, Json]:
+        """Add the edits to a report."""
 
-    def rest(self) -> Any:
-        """Where it stands, without what can be made again."""
+    def saved_state(self) -> Any:
+        """The state to keep while the replay is suspended."""
 
-    def go_on(self, rested: Any) -> None:
-        """Take up from there."""
+    def restore_state(self, state: Any) -> None:
+        """Restore a saved state."""
 
 
-class Beyond(Protocol):
-    """Decides about requests that the recording does not answer (any more)."""
+class MissHook(Protocol):
+    """Decides about requests that the recording does not answer."""
 
-    def beyond(self, asked: ReplayedRequest, key: str, raw: str) -> "ScriptMatch | HookAnswer | Literal['live'] | None":
-        """A recorded exchange from elsewhere that answers, or an answer, or that it goes live; None: it is a miss."""
+    def answer_miss(
+        self, incoming: IncomingRequest, key: str, raw: str
+    ) -> "ScriptMatch | HookAnswer | Literal['live'] | None":
+        """Return a recorded exchange from elsewhere, an answer, or `live` to send the request on; None for a miss."""
 
-    def reported(self, report: dict[str, Json]) -> dict[str, Json]:
-        """The report with what there is to say about that."""
+    def extend_report(self, report: dict[str, Json]) -> dict[str, Json]:
+        """Add the hook's decisions to a report."""
 
-    def rest(self) -> Any:
-        """Where it stands, without what can be made again."""
+    def saved_state(self) -> Any:
+        """The state to keep while the replay is suspended."""
 
-    def go_on(self, rested: Any) -> None:
-        """Take up from there."""
+    def restore_state(self, state: Any) -> None:
+        """Restore a saved state."""

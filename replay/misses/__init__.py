@@ -1,7 +1,7 @@
 """Requests that the recording does not answer.
 
-miss       how the client is told
-explain    find the reason and what would help
-nearest    find the recorded call that is most similar
-why        show the misses of a replay to a person
+miss       the response that reports a miss to the client
+explain    find the reason for a miss, and possible fixes
+nearest    find the most similar recorded call
+why        format the misses of a replay as text
 """

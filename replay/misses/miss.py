@@ -1,7 +1,7 @@
-"""Represent a request that the recording does not answer, and the response that tells the agent so.
+"""Represent a miss (a request that the recording does not answer) and the response that reports it to the agent.
 
-The body is an RFC 9457 problem that also has the `error` member in which the SDKs of the model providers look for a
-message. 424 and `x-should-retry: false` because 408, 409, 429 and every 5xx make those SDKs ask again.
+The body is an RFC 9457 problem with an additional `error` member, in which the SDKs of the model providers look for a
+message. The status is 424, with `x-should-retry: false`, because those SDKs retry on 408, 409, 429 and every 5xx.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from typing import Literal
 from calls.codec.json import dumps
 from calls.keys.divergence import Difference
 from calls.model import Json
-from replay.answer import Answer, Piece, mark
+from replay.answer import Answer, Piece, source_header
 
 type Reason = Literal[
     "no_match",
@@ -22,16 +22,16 @@ type Reason = Literal[
     "interrupted",
     "client_left",
 ]
-"""Those of the contract; one for a replay whose worker was killed; and one that nobody is left to hear but the report."""
+"""Reasons for a miss. `interrupted`: the worker of the replay was killed. `client_left` occurs only in reports."""
 
-STATUS = 424
+MISS_STATUS = 424
 
-TITLES: dict[Reason, str] = {
+MISS_TITLES: dict[Reason, str] = {
     "no_match": "No recorded answer for this request",
-    "consumed": "Every recorded answer for this request was given already",
-    "incomplete": "The recorded answer cannot be given whole",
-    "profile_changed": "The rules that make keys changed since the recording",
-    "redaction_changed": "The rules of redaction changed since the recording",
+    "consumed": "Every recorded answer for this request was already used",
+    "incomplete": "The recorded answer is incomplete",
+    "profile_changed": "The key rules have changed since the recording",
+    "redaction_changed": "The redaction rules have changed since the recording",
     "unknown_run": "No recording of that name",
     "interrupted": "The replay was interrupted",
     "client_left": "The client left before the end",
@@ -39,57 +39,57 @@ TITLES: dict[Reason, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Nearest:
-    """The recorded call that is most like the request."""
+class NearestCall:
+    """The recorded call that is most similar to a request."""
 
     call: str
     step: int
     differences: tuple[Difference, ...] = ()
     more: int = 0
-    """How many differences are not listed."""
+    """The number of differences that are not listed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Miss:
-    """Why a request was not answered, for whoever reads it at night."""
+    """A request that was not answered, with the reason and a fix."""
 
     replay: str
     run: str | None
     reason: Reason
     detail: str
     fix: str
-    asked: str | None = None
+    request_line: str | None = None
     """Method and URL, after redaction."""
 
     key: str | None = None
     number: int | None = None
-    """Which request of the replay this was, from 1."""
+    """The place among the requests of the replay, from 1."""
 
-    nearest: Nearest | None = None
+    nearest: NearestCall | None = None
     head_only: bool = False
-    """The request was a HEAD: its answer has no body."""
+    """True for a HEAD request, whose answer has no body."""
 
 
-def answer(miss: Miss) -> Answer:
-    """What the agent gets."""
-    body = dumps(problem(miss))
+def miss_answer(miss: Miss) -> Answer:
+    """The response that the agent gets."""
+    body = dumps(problem_body(miss))
     headers = (
         ("Content-Type", "application/problem+json"),
         ("Content-Length", str(len(body))),
         ("x-should-retry", "false"),
-        mark("miss", run=miss.run or "", step=miss.number),
+        source_header("miss", run=miss.run or "", step=miss.number),
     )
     pieces = () if miss.head_only else (Piece(0, body),)
-    return Answer(status=STATUS, reason="Failed Dependency", headers=headers, pieces=pieces)
+    return Answer(status=MISS_STATUS, reason="Failed Dependency", headers=headers, pieces=pieces)
 
 
-def problem(miss: Miss) -> dict[str, Json]:
-    """The body of the contract. AWS's SDKs show a `message` of the whole, the others that of its `error`."""
-    message = f"{miss.detail} To mend it: {miss.fix}"
+def problem_body(miss: Miss) -> dict[str, Json]:
+    """The body of the response. AWS SDKs show the top-level `message`, the others that of `error`."""
+    message = f"{miss.detail} To fix it: {miss.fix}"
     return {
         "type": f"urn:playhead:miss:{miss.reason}",
-        "title": TITLES[miss.reason],
-        "status": STATUS,
+        "title": MISS_TITLES[miss.reason],
+        "status": MISS_STATUS,
         "detail": miss.detail,
         "instance": f"urn:playhead:replay:{miss.replay}" + ("" if miss.number is None else f":{miss.number}"),
         "error": {"type": "replay_miss", "code": miss.reason, "message": message},
@@ -98,32 +98,32 @@ def problem(miss: Miss) -> dict[str, Json]:
             "run": miss.run,
             "key": miss.key,
             "reason": miss.reason,
-            "nearest": None if miss.nearest is None else nearest(miss.nearest),
+            "nearest": None if miss.nearest is None else nearest_entry(miss.nearest),
             "fix": miss.fix,
         },
     }
 
 
-def noted(miss: Miss) -> dict[str, Json]:
-    """The miss in the report of its replay."""
+def miss_entry(miss: Miss) -> dict[str, Json]:
+    """A miss as the report lists it."""
     return {
         "number": miss.number,
         "reason": miss.reason,
-        "asked": miss.asked,
+        "asked": miss.request_line,
         "detail": miss.detail,
         "key": miss.key,
-        "nearest": None if miss.nearest is None else nearest(miss.nearest),
+        "nearest": None if miss.nearest is None else nearest_entry(miss.nearest),
         "fix": miss.fix,
     }
 
 
-def nearest(found: Nearest) -> dict[str, Json]:
-    """The nearest recorded call, in the contract's form."""
-    told: dict[str, Json] = {
+def nearest_entry(found: NearestCall) -> dict[str, Json]:
+    """The nearest recorded call as JSON."""
+    entry: dict[str, Json] = {
         "call": found.call,
         "step": found.step,
-        "differences": [difference.told() for difference in found.differences],
+        "differences": [difference.as_json() for difference in found.differences],
     }
     if found.more:
-        told["more"] = found.more
-    return told
+        entry["more"] = found.more
+    return entry

@@ -1,8 +1,8 @@
 """Find the recorded call that is most similar to a request that was not recorded.
 
-Comparing a request with each of a hundred thousand others would take minutes. So a few candidates are picked by what is
-cheap to know, and only those are compared in depth: calls to the same place that share rare pieces of text with the
-request, and those whose turn it was.
+Comparing a request with each of a hundred thousand others would take minutes. So a few candidates are selected by cheap
+criteria, and only those are compared in depth: calls to the same destination that share rare pieces of text with the
+request, and calls that have not been replayed yet.
 """
 
 from collections import defaultdict
@@ -13,133 +13,136 @@ from itertools import islice
 from urllib.parse import urlsplit
 
 from calls.keys.divergence import differences, distance
-from calls.keys.key import keyed
+from calls.keys.key import make_key
 from calls.keys.profile import Profiles
-from calls.keys.request_document import load_bearing
+from calls.keys.request_document import key_document
 from calls.model import Json, Request, header
-from replay.misses.miss import Nearest
+from replay.misses.miss import NearestCall
 from replay.script import RecordedExchange
 
 type Document = Callable[[Request], Json]
-"""What of a request is compared: that which goes into its key."""
+"""Returns the part of a request that is compared: the content of its key."""
 
 type Place = tuple[str, ...]
 
-SHOWN = 20
-"""How many differences are listed. Nobody reads a longer list."""
+DIFFERENCES_LISTED = 20
+"""Maximum number of differences that are listed."""
 
-_COUNTED = 1000
-_COMMON = 64
-"""A piece of text that more recorded requests have than this tells nothing."""
+_DIFFERENCES_COUNTED = 1000
+_MAX_HOLDERS = 64
+"""A piece of text that occurs in more recorded requests than this is ignored as too common."""
 
 _BY_TEXT = 8
 _BY_TURN = 4
-_SHORTEST = 3
-_LONG = 64
-_END = 32
-_LOOKED_AT = 256
+_SHORTEST_PIECE = 3
+_LONG_PIECE = 64
+_END_LENGTH = 32
+_CONSIDERED = 256
 
 
 @dataclass(slots=True)
-class Finder:
-    """Looks for the nearest among the recorded exchanges. It costs some 20 µs for each of them to build one."""
+class NearestCallFinder:
+    """An index to find the nearest recorded call. Building it takes about 20 µs for each exchange."""
 
     entries: Sequence[RecordedExchange]
     document: Document
-    _pools: dict[Place, list[int]] = field(init=False, default_factory=dict)
-    _holders: dict[int, list[int]] = field(init=False, default_factory=dict)
-    _cut: list[int] = field(init=False, default_factory=list)
-    """Those whose requests were not kept, or not sent, to their end."""
+    _by_scope: dict[Place, list[int]] = field(init=False, default_factory=dict)
+    _by_text: dict[int, list[int]] = field(init=False, default_factory=dict)
+    _truncated: list[int] = field(init=False, default_factory=list)
+    """The exchanges whose requests were not recorded, or not sent, to their end."""
 
     def __post_init__(self) -> None:
         for number, entry in enumerate(self.entries):
             request = entry.exchange.request
-            if request.body.truncated or unsent(request):
-                self._cut.append(number)
-            for place in places(request):
-                self._pools.setdefault(place, []).append(number)
-            for piece in pieces(request):
-                holders = self._holders.setdefault(piece, [])
-                if len(holders) <= _COMMON:
+            if request.body.truncated or unsent_bytes(request):
+                self._truncated.append(number)
+            for place in destination_scopes(request):
+                self._by_scope.setdefault(place, []).append(number)
+            for piece in text_hashes(request):
+                holders = self._by_text.setdefault(piece, [])
+                if len(holders) <= _MAX_HOLDERS:
                     holders.append(number)
 
-    def nearest(self, request: Request, turn: Iterable[int]) -> RecordedExchange | None:
-        """The most similar call, None where nothing was recorded. `turn`: whose turn it is, as places among the entries."""
-        pool = next((place for place in places(request) if place in self._pools), None)
-        if pool is None:
+    def nearest(self, request: Request, unplayed: Iterable[int]) -> RecordedExchange | None:
+        """Find the most similar call; None if nothing was recorded. `unplayed`: places of calls not replayed yet."""
+        scope = next((place for place in destination_scopes(request) if place in self._by_scope), None)
+        if scope is None:
             return None
-        return self.entries[self._closest(self.document(request), self._candidates(request, pool, turn))]
+        return self.entries[self._closest(self.document(request), self._candidates(request, scope, unplayed))]
 
-    def cut(self, request: Request) -> RecordedExchange | None:
-        """A recorded call that may be this one, as far as its request was kept."""
-        kept = ((self.entries[number], self.entries[number].exchange.request) for number in self._cut)
-        return next((entry for entry, then in kept if _begins(request, then)), None)
+    def truncated_match(self, request: Request) -> RecordedExchange | None:
+        """Find a recorded call with a truncated request that equals the start of this one."""
+        kept = ((self.entries[number], self.entries[number].exchange.request) for number in self._truncated)
+        return next((entry for entry, then in kept if _may_be_same(request, then)), None)
 
-    def compared(self, recorded: RecordedExchange, request: Request) -> Nearest:
-        """A recorded call beside a request."""
+    def compare(self, recorded: RecordedExchange, request: Request) -> NearestCall:
+        """Compare a recorded call with a request."""
         both = self.document(recorded.exchange.request), self.document(request)
-        found = list(islice(differences(*both), _COUNTED))
-        shown = tuple(found[:SHOWN])
-        return Nearest(call=recorded.id, step=recorded.step, differences=shown, more=len(found) - len(shown))
+        found = list(islice(differences(*both), _DIFFERENCES_COUNTED))
+        shown = tuple(found[:DIFFERENCES_LISTED])
+        return NearestCall(call=recorded.id, step=recorded.step, differences=shown, more=len(found) - len(shown))
 
-    def _candidates(self, request: Request, pool: Place, turn: Iterable[int]) -> list[int]:
-        """Those whose turn it is come first: of two that are equally near, it is the one."""
-        by_turn = islice(self._in(pool, islice(turn, _LOOKED_AT)), _BY_TURN)
-        by_text = islice(self._in(pool, self._sharing(request)), _BY_TEXT)
-        return list(dict.fromkeys([*by_turn, *by_text, self._pools[pool][-1]]))
+    def _candidates(self, request: Request, scope: Place, unplayed: Iterable[int]) -> list[int]:
+        """The calls to compare. Unplayed ones come first: they win among equally near calls."""
+        by_turn = islice(self._in_scope(scope, islice(unplayed, _CONSIDERED)), _BY_TURN)
+        by_text = islice(self._in_scope(scope, self._with_shared_text(request)), _BY_TEXT)
+        return list(dict.fromkeys([*by_turn, *by_text, self._by_scope[scope][-1]]))
 
-    def _sharing(self, request: Request) -> Iterator[int]:
-        """Recorded requests that share text with this one, the rarer the text the earlier."""
+    def _with_shared_text(self, request: Request) -> Iterator[int]:
+        """Recorded requests that share text with this one; those that share rarer text come first."""
         votes: defaultdict[int, float] = defaultdict(float)
-        for piece in pieces(request):
-            holders = self._holders.get(piece, ())
-            for number in holders if len(holders) <= _COMMON else ():
+        for piece in text_hashes(request):
+            holders = self._by_text.get(piece, ())
+            for number in holders if len(holders) <= _MAX_HOLDERS else ():
                 votes[number] += 1 / len(holders)
-        return iter(nlargest(_LOOKED_AT, votes, key=lambda number: (votes[number], -number)))
+        return iter(nlargest(_CONSIDERED, votes, key=lambda number: (votes[number], -number)))
 
-    def _in(self, pool: Place, numbers: Iterable[int]) -> Iterator[int]:
-        return (number for number in numbers if pool in places(self.entries[number].exchange.request))
+    def _in_scope(self, scope: Place, numbers: Iterable[int]) -> Iterator[int]:
+        return (number for number in numbers if scope in destination_scopes(self.entries[number].exchange.request))
 
-    def _closest(self, wanted: Json, candidates: Iterable[int]) -> int:
+    def _closest(self, wanted_document: Json, candidates: Iterable[int]) -> int:
         best, least = -1, float("inf")
         for number in candidates:
-            apart = distance(self.document(self.entries[number].exchange.request), wanted, least)
+            apart = distance(self.document(self.entries[number].exchange.request), wanted_document, least)
             if apart < least:
                 best, least = number, apart
         return best
 
 
-def unsent(request: Request) -> int:
-    """Bytes of a request that were announced and never came: it was answered before."""
+def unsent_bytes(request: Request) -> int:
+    """The number of announced body bytes that were never sent, because the request was answered before."""
     length = header(request.headers, "content-length") or ""
     return max(int(length) - request.body.size, 0) if length.isdecimal() else 0
 
 
-def _begins(request: Request, with_: Request) -> bool:
+def _may_be_same(request: Request, with_: Request) -> bool:
     same = (request.method, request.url) == (with_.method, with_.url)
     return same and request.body.data.startswith(with_.body.data)
 
 
-def places(request: Request) -> tuple[Place, ...]:
-    """Where a request goes, from the exact place to anywhere."""
+def destination_scopes(request: Request) -> tuple[Place, ...]:
+    """The destination of a request at five precisions, from method, host and path to anything."""
     url = urlsplit(request.url)
     method, host, path = request.method, url.netloc, url.path
     return (method, host, path), ("", host, path), (method, host), (host,), ()
 
 
-def pieces(request: Request) -> set[int]:
-    """Hashes of pieces of a request's text. Quotes cut JSON into its names, its strings and what stands between them; of a
-    long string both ends count too, so that a change within it does not hide it."""
+def text_hashes(request: Request) -> set[int]:
+    """Hashes of the pieces of a request's text.
+
+    Quotes split JSON into names, strings and what is between them. Both ends of a long string count as well, so that a
+    change in its middle does not hide the similarity.
+    """
     cut = request.body.data.split(b'"')
     cut += request.url.encode("utf-8", "replace").split(b"/")
-    found = {hash(piece) for piece in cut if len(piece) >= _SHORTEST}
+    found = {hash(piece) for piece in cut if len(piece) >= _SHORTEST_PIECE}
     for piece in cut:
-        if len(piece) >= _LONG:
-            found.add(hash(piece[:_END]))
-            found.add(hash(piece[-_END:]))
+        if len(piece) >= _LONG_PIECE:
+            found.add(hash(piece[:_END_LENGTH]))
+            found.add(hash(piece[-_END_LENGTH:]))
     return found
 
 
-def document(request: Request, profiles: Profiles) -> Json:
-    """What goes into a request's key, with its query by name."""
-    return load_bearing(keyed(request, profiles))
+def comparison_document(request: Request, profiles: Profiles) -> Json:
+    """The content of a request's key, with its query by name."""
+    return key_document(make_key(request, profiles))

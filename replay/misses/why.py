@@ -1,75 +1,75 @@
-"""Show a person why a replay was not right: each miss beside the nearest recorded call, and what would help."""
+"""Format why a replay diverged: each miss with its nearest recorded call and possible fixes."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from shlex import quote
 from typing import Any, Final
 
-from replay.misses.miss import TITLES
+from replay.misses.miss import MISS_TITLES
 
 type Report = Mapping[str, Any]
 
-_TOLD: Final = 10
-"""Misses that are told one by one where nobody asks for one of them."""
+_LISTED: Final = 10
+"""Maximum number of misses, unused calls and drifted calls that are listed."""
 
 
-def why(report: Report, number: int | None = None) -> Iterator[str]:
-    """The lines that tell it: of the whole replay, or of one of its requests."""
+def explanation_lines(report: Report, number: int | None = None) -> Iterator[str]:
+    """Format the whole report, or the miss of one request."""
     misses = [one for one in report["misses"] if number in (None, one["number"])]
     if number is not None:
-        yield from _one(misses, report, number)
+        yield from _request_lines(misses, report, number)
         return
     yield f"replay {report['id']} of {report['run']}: {_headline(report)}"
-    for one in misses[:_TOLD]:
+    for one in misses[:_LISTED]:
         yield ""
-        yield from missed(one)
-    unasked = report["missed"] + report["live"] - min(len(misses), _TOLD)
-    if unasked > 0:
+        yield from miss_lines(one)
+    unlisted = report["missed"] + report["live"] - min(len(misses), _LISTED)
+    if unlisted > 0:
         yield ""
-        yield f"and {unasked} more, which mostly follow from these; one of them: playhead why NUMBER"
-    yield from _left_over(report)
-    yield from _drift(report)
+        yield f"and {unlisted} more, most of them probably consequences of these; to see one: playhead why NUMBER"
+    yield from _left_over_lines(report)
+    yield from _drift_lines(report)
 
 
-def _one(misses: list[Report], report: Report, number: int) -> Iterator[str]:
+def _request_lines(misses: list[Report], report: Report, number: int) -> Iterator[str]:
     if misses:
-        yield from missed(misses[0])
+        yield from miss_lines(misses[0])
     elif report["missed"] + report["live"] > len(report["misses"]):
-        yield f"request {number} of replay {report['id']} was answered, or was missed after the {len(report['misses'])} that are told"
+        yield f"request {number} of replay {report['id']} was answered, or was missed after the {len(report['misses'])} misses that the report lists"
     else:
-        yield f"request {number} of replay {report['id']} was answered from the recording, if it came at all"
+        yield f"request {number} of replay {report['id']} was not missed: it was answered from the recording, or there was no such request"
 
 
 def _headline(report: Report) -> str:
     if report.get("interrupted"):
-        return "its proxy ended before it did, so nothing can be said about what came after"
+        return "interrupted: its proxy ended before the command did, so what followed is unknown"
     match report["verdict"]:
         case "right":
             return f"right: {report['served'] + report['edited']} answered from the recording, none missed"
         case "diverged":
             return f"diverged, {report['missed']} missed, {report['live']} live, {report['unused']} left over"
         case _ if report["live"]:
-            return f"there was no recording: {report['live']} calls went out, to be recorded"
+            return f"there was no recording: {report['live']} calls went live and were recorded"
         case _:
-            return "nothing was asked, so nothing can be said: see whether requests reach the proxy with playhead doctor -- CMD"
+            return "no request reached the proxy: check whether requests reach it with playhead doctor -- CMD"
 
 
-def missed(one: Report, *, stored: bool = True) -> Iterator[str]:
-    """One miss. Of a recording that is not `stored` nobody can look at a call by its id."""
-    yield f"request {one['number']}, {one['reason']}: {one['asked'] or TITLES[one['reason']]}"
+def miss_lines(one: Report, *, is_stored: bool = True) -> Iterator[str]:
+    """Format one miss. If the recording `is_stored`, the command that shows the nearest call is suggested."""
+    yield f"request {one['number']}, {one['reason']}: {one['asked'] or MISS_TITLES[one['reason']]}"
     nearest = one["nearest"] or {}
     differences = nearest.get("differences") or ()
     if differences:
-        show = f" (playhead show {nearest['call']})" if stored else ""
+        show = f" (playhead show {nearest['call']})" if is_stored else ""
         yield f"  nearest is step {nearest['step']}{show}; recorded -, now +"
-        yield from _sides(differences)
+        yield from _difference_lines(differences)
         if more := nearest.get("more"):
             yield f"    and {more} more places"
     else:
         yield f"  {one['detail']}"
-    yield from _fixes(one["fix"])
+    yield from _fix_lines(one["fix"])
 
 
-def _sides(differences: Iterable[Report]) -> Iterator[str]:
+def _difference_lines(differences: Iterable[Report]) -> Iterator[str]:
     for difference in differences:
         yield f"    {difference['pointer'] or '(all of it)'}"
         for sign, side in (("-", "recorded"), ("+", "now")):
@@ -77,27 +77,27 @@ def _sides(differences: Iterable[Report]) -> Iterator[str]:
             yield f"      {sign} {'(absent)' if absent else repr(difference[side])}"
 
 
-def _fixes(fix: str) -> Iterator[str]:
-    for word, way in zip(["to mend it", *["or"] * fix.count("; or ")], fix.split("; or "), strict=True):
+def _fix_lines(fix: str) -> Iterator[str]:
+    for word, way in zip(["to fix it", *["or"] * fix.count("; or ")], fix.split("; or "), strict=True):
         yield f"  {word}: {way}"
 
 
-def _left_over(report: Report) -> Iterator[str]:
+def _left_over_lines(report: Report) -> Iterator[str]:
     if not report["unused"]:
         return
     yield ""
-    yield f"left over: {report['unused']} of the recorded calls not asked for"
-    for entry in report["left_over"][:_TOLD]:
+    yield f"left over: {report['unused']} recorded calls that were not requested"
+    for entry in report["left_over"][:_LISTED]:
         yield f"  step {entry['step']}, {entry['asked']}"
     if not report["allow_unused"]:
         called = quote(str(report.get("called") or report["run"]))
-        yield f"  if it may ask less than it did then: playhead replay {called} --allow-unused -- CMD"
+        yield f"  if it may send fewer requests than recorded: playhead replay {called} --allow-unused -- CMD"
 
 
-def _drift(report: Report) -> Iterator[str]:
+def _drift_lines(report: Report) -> Iterator[str]:
     if not report["drifted"]:
         return
     yield ""
-    yield f"drift: {report['drifted']} answered requests differ from the recorded ones outside their key, which is no miss"
-    for one in report["drift"][:_TOLD]:
+    yield f"drift: {report['drifted']} answered requests differ from the recorded ones outside their key (not a miss)"
+    for one in report["drift"][:_LISTED]:
         yield f"  call {one['call']}: {', '.join(one['pointers'])}"

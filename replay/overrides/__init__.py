@@ -1,7 +1,7 @@
-"""Give other answers than the recorded ones.
+"""Replace recorded answers.
 
 prepare          apply all overrides before a replay starts
 apply            change the answer of a recorded exchange
-faults           provider errors, timeouts, broken connections
+faults           inject provider errors, timeouts and broken connections
 dialect_paths    where each dialect has its text and tool calls
 """

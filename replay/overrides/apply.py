@@ -1,7 +1,7 @@
 """Apply an override to a recorded exchange: the same exchange with another answer, in its recorded form.
 
-An edit works on the answer in the shape that it has when it is not streamed; where it was recorded as a stream it becomes a
-stream of its dialect again. What cannot be done is said here, when a replay is made ready, and never while it runs.
+An edit applies to the answer in its unstreamed form; if it was recorded as a stream, it becomes a stream of its dialect
+again. An edit that cannot be applied fails here, when the replay is prepared, and never during the replay.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,49 +9,52 @@ from dataclasses import replace
 from typing import Any, Final
 
 from calls import answer_form as forms
-from calls.codec.json import NotLossless, dumps, parse
-from calls.codec.lenient_json import members
-from calls.derive import derived
+from calls.codec.json import InvalidJson, dumps, parse_json
+from calls.codec.lenient_json import as_object
+from calls.derive import derive_keyed_call
+from calls.dialects.parts.answer_forms import AnswerForm
 from calls.dialects.protocols.jsonrpc import is_answer
 from calls.keys.key import KeyResult
 from calls.model import Body, Call, Chunk, Exchange, Json, Response
-from calls.overrides.overrides import Arguments, Patch, Text, ToolResult, Whole
+from calls.overrides.overrides import Arguments, Patch, Text, ToolResult, WholeAnswer
 from replay import playback
 from replay.overrides import dialect_paths as places
-from replay.overrides.dialect_paths import Spot, Thawed, thawed
+from replay.overrides.dialect_paths import MutableJson, Spot, copy_mutable
 from replay.reframing import reframe
 
-type Edit = Whole | Text | Arguments | Patch | ToolResult
+type Edit = WholeAnswer | Text | Arguments | Patch | ToolResult
 
 _SHOWN: Final = 120
 
-_OF_THE_BODY: Final = frozenset(("content-encoding", "content-length", "content-type", "etag", "content-md5"))
+_BODY_HEADERS: Final = frozenset(("content-encoding", "content-length", "content-type", "etag", "content-md5"))
 
 
-SOCKET: Final = "it is a WebSocket, and what is said over one can neither be edited nor made to fail; name an HTTP call"
+WEBSOCKET_UNSUPPORTED: Final = (
+    "it is a WebSocket, whose messages can neither be edited nor made to fail; select an HTTP call"
+)
 
 
-class Unfit(ValueError):
-    """This edit cannot be made of this exchange; the message says why, as what follows on "it cannot be edited: "."""
+class CannotEdit(ValueError):
+    """An edit cannot be applied to an exchange. The message is the reason, to follow on "cannot be edited: "."""
 
 
-def edited(exchange: Exchange, key: KeyResult, edit: Edit) -> Exchange:
-    """The exchange with its answer edited. Raises Unfit."""
+def apply_edit(exchange: Exchange, key: KeyResult, edit: Edit) -> Exchange:
+    """Edit the answer of an exchange. Raises CannotEdit."""
     if playback.is_websocket(exchange):
-        raise Unfit(SOCKET)
+        raise CannotEdit(WEBSOCKET_UNSUPPORTED)
     match edit:
-        case Whole():
-            return _answered(exchange, _replaced(exchange, key, edit))
+        case WholeAnswer():
+            return _with_response(exchange, _replacement_response(exchange, key, edit))
         case ToolResult(value=value):
-            return _answered(exchange, _resulted(exchange, key, value))
+            return _with_response(exchange, _tool_result_response(exchange, key, value))
         case _:
             call = _whole_call(exchange, key)
-            answer = thawed(call.answer)
-            return _answered(exchange, _again(exchange, key, _changed(call, answer, edit)))
+            answer = copy_mutable(call.answer)
+            return _with_response(exchange, _in_recorded_form(exchange, key, _changed_answer(call, answer, edit)))
 
 
-def fits(edit: Edit, key: KeyResult) -> bool:
-    """Whether an edit may mean such a call at all: a text is a model's, a result is a tool's."""
+def can_edit(edit: Edit, key: KeyResult) -> bool:
+    """Whether an edit fits this kind of call: a text belongs to a model call, a result to a tool call."""
     match edit:
         case Text() | Arguments():
             return key.kind == "model"
@@ -61,9 +64,9 @@ def fits(edit: Edit, key: KeyResult) -> bool:
             return True
 
 
-def _answered(exchange: Exchange, response: Response) -> Exchange:
-    """An exchange that came to its end with this response."""
-    # What was not recorded of the old answer is not lacking in the new one.
+def _with_response(exchange: Exchange, response: Response) -> Exchange:
+    """Replace the response by a complete one."""
+    # Gaps in the old answer do not affect the new one.
     first = exchange.first_byte_at or 0
     return replace(
         exchange,
@@ -78,185 +81,185 @@ def _answered(exchange: Exchange, response: Response) -> Exchange:
 # -- a whole answer
 
 
-def _replaced(exchange: Exchange, key: KeyResult, edit: Whole) -> Response:
+def _replacement_response(exchange: Exchange, key: KeyResult, edit: WholeAnswer) -> Response:
     old = exchange.response or Response(status=200)
     status = old.status if edit.status is None else edit.status
-    made = replace(old, status=status, reason=old.reason if status == old.status else "")
+    replacement = replace(old, status=status, reason=old.reason if status == old.status else "")
     if edit.has_body:
-        made = _with_body(made, exchange, key, edit.body)
-    elif playback.lacking(exchange):
-        raise Unfit(f"{playback.lacking(exchange)}; give it a body too")
+        replacement = _with_replaced_body(replacement, exchange, key, edit.body)
+    elif playback.unreplayable_reason(exchange):
+        raise CannotEdit(f"{playback.unreplayable_reason(exchange)}; give it a body too")
     named = {name.lower() for name, _ in edit.headers}
-    kept = tuple(pair for pair in made.headers if pair[0].lower() not in named)
-    return replace(made, headers=(*kept, *edit.headers), trailers=())
+    kept = tuple(pair for pair in replacement.headers if pair[0].lower() not in named)
+    return replace(replacement, headers=(*kept, *edit.headers), trailers=())
 
 
-def _with_body(made: Response, exchange: Exchange, key: KeyResult, body: Json) -> Response:
-    """A text goes as it is; a value as JSON, or as a stream of the dialect where one was asked for."""
+def _with_replaced_body(response: Response, exchange: Exchange, key: KeyResult, body: Json) -> Response:
+    """Send a text unchanged; a value as JSON, or as a stream of the dialect if the request asks for one."""
     if isinstance(body, str):
-        return with_body(made, body.encode(), _media(made) or "text/plain; charset=utf-8")
-    want = forms.asked(key, exchange.request)
-    if want == "whole" or made.status >= 300 or key.dialect == "generic":
-        return reframe.as_whole(made, body)
-    return _streamed(made, key, want, body)
+        return with_body(response, body.encode(), _content_type(response) or "text/plain; charset=utf-8")
+    form = forms.requested_form(key, exchange.request)
+    if form == "whole" or response.status >= 300 or key.dialect == "generic":
+        return reframe.write_whole(response, body)
+    return _stream_response(response, key, form, body)
 
 
-def _media(response: Response) -> str | None:
+def _content_type(response: Response) -> str | None:
     return next((value for name, value in response.headers if name.lower() == "content-type"), None)
 
 
 def with_body(response: Response, data: bytes, media: str, *, sized: bool = True) -> Response:
     """The response with this body in one piece."""
-    kept = tuple(pair for pair in response.headers if pair[0].lower() not in _OF_THE_BODY)
+    kept = tuple(pair for pair in response.headers if pair[0].lower() not in _BODY_HEADERS)
     length = (("Content-Length", str(len(data))),) if sized else ()
     at = response.body.chunks[-1].at if response.body.chunks else 0
     body = Body(data=data, chunks=(Chunk(at, 0, len(data)),) if data else (), size=len(data))
     return replace(response, headers=(*kept, ("Content-Type", media), *length), body=body)
 
 
-# -- what a model said
+# -- model answers
 
 
 def _whole_call(exchange: Exchange, key: KeyResult) -> Call:
-    """The call with an answer that can be edited. Raises Unfit."""
-    if why := playback.lacking(exchange):
-        raise Unfit(why)
-    call = derived(exchange, key)
-    # By the answer's own end mark: a client may leave when it has seen that, and not wait for HTTP's.
+    """The call of an exchange, with an answer that can be edited. Raises CannotEdit."""
+    if why := playback.unreplayable_reason(exchange):
+        raise CannotEdit(why)
+    call = derive_keyed_call(exchange, key)
+    # The answer's own end mark counts: a client may leave after it, without waiting for the end of the HTTP message.
     if not call.complete:
-        raise Unfit("its answer did not come to its end; give another one with answer = { … }")
+        raise CannotEdit("its answer is incomplete; set a whole one with answer = { … }")
     if not isinstance(call.answer, Mapping | list):
-        raise Unfit("its answer is no JSON; give another one with answer = { … }")
+        raise CannotEdit("its answer is not JSON; set a whole one with answer = { … }")
     return call
 
 
-def _again(exchange: Exchange, key: KeyResult, answer: Json) -> Response:
-    """The answer in the form in which it was recorded."""
+def _in_recorded_form(exchange: Exchange, key: KeyResult, answer: Json) -> Response:
+    """Write an answer in its recorded form."""
     assert exchange.response is not None
-    was = forms.given(exchange.response, derived(exchange, key))
-    if was == "whole":
-        return reframe.as_whole(exchange.response, answer)
-    return _streamed(exchange.response, key, was, answer)
+    form = forms.received_form(exchange.response, derive_keyed_call(exchange, key))
+    if form == "whole":
+        return reframe.write_whole(exchange.response, answer)
+    return _stream_response(exchange.response, key, form, answer)
 
 
-def _streamed(response: Response, key: KeyResult, form: forms.Form, answer: Json) -> Response:
+def _stream_response(response: Response, key: KeyResult, form: AnswerForm, answer: Json) -> Response:
     if key.dialect == "mcp" and isinstance(answer, Mapping):
         return _mcp_stream(response, answer)
-    made = reframe.as_stream(key.dialect, form, response, answer, key.request)
-    if made is None:
-        raise Unfit(
-            f"it is a stream ({form}) of {key.dialect}, which we cannot make again;"
-            " give the body as a text, as the API would stream it"
+    stream = reframe.write_stream(key.dialect, form, response, answer, key.request_body)
+    if stream is None:
+        raise CannotEdit(
+            f"it is a stream ({form}) of {key.dialect}, which Playhead cannot write;"
+            " set the body as a text, as the API would stream it"
         )
-    return made
+    return stream
 
 
-def _changed(call: Call, answer: Thawed, edit: Text | Arguments | Patch) -> Json:
+def _changed_answer(call: Call, answer: MutableJson, edit: Text | Arguments | Patch) -> Json:
     match edit:
         case Text(text=text, find=None):
-            _say(call, answer, text)
+            _set_text(call, answer, text)
         case Text(text=text, find=str(find)):
-            _say_instead(call, answer, find, text)
+            _substitute_text(call, answer, find, text)
         case Arguments():
-            _argue(call, answer, edit)
+            _edit_arguments(call, answer, edit)
         case Patch(patch=operations):
-            return patched(answer, operations)
+            return apply_patch(answer, operations)
     return answer  # type: ignore[no-any-return] # a JSON value that was thawed
 
 
-def _say(call: Call, answer: Thawed, text: str) -> None:
-    spots = places.texts(call.dialect, answer)
-    first = spots[0] if spots else places.empty_text(call.dialect, answer)
+def _set_text(call: Call, answer: MutableJson, text: str) -> None:
+    spots = places.find_texts(call.dialect, answer)
+    first = spots[0] if spots else places.find_empty_text(call.dialect, answer)
     if first is None:
-        raise Unfit(f"{_no_text(call)}; use patch, or answer")
+        raise CannotEdit(f"{_no_text_reason(call)}; use patch, or answer")
     for spot in spots:
         spot.put("")
     first.put(text)
 
 
-def _say_instead(call: Call, answer: Thawed, find: str, text: str) -> None:
-    spots = [spot for spot in places.texts(call.dialect, answer) if find in spot.value]
+def _substitute_text(call: Call, answer: MutableJson, find: str, text: str) -> None:
+    spots = [spot for spot in places.find_texts(call.dialect, answer) if find in spot.value]
     if not spots:
-        said = repr(call.text[:_SHOWN]) if call.text else "not there"
-        raise Unfit(f"{find!r} does not stand in its text, which is {said}")
+        current = repr(call.text[:_SHOWN]) if call.text else "empty"
+        raise CannotEdit(f"{find!r} does not occur in its text, which is {current}")
     for spot in spots:
         spot.put(spot.value.replace(find, text))
 
 
-def _no_text(call: Call) -> str:
-    if call.dialect not in places.PLACES:
-        return f"we do not know where an answer of {call.dialect} has its text"
-    asked = ", ".join(tool.name for tool in call.tool_calls)
-    return f"its answer has no text{f', it asks for {asked}' if asked else ''}"
+def _no_text_reason(call: Call) -> str:
+    if call.dialect not in places.ANSWER_PATHS:
+        return f"the place of the text in an answer of {call.dialect} is not known"
+    tools = ", ".join(tool.name for tool in call.tool_calls)
+    return f"its answer has no text{f', it asks for {tools}' if tools else ''}"
 
 
-def _argue(call: Call, answer: Thawed, edit: Arguments) -> None:
-    spots = places.arguments(call.dialect, answer, edit.tool)
-    spot = _the_one(call, spots, edit)
+def _edit_arguments(call: Call, answer: MutableJson, edit: Arguments) -> None:
+    spots = places.find_arguments(call.dialect, answer, edit.tool)
+    spot = _selected_spot(call, spots, edit)
     value = spot.value
     if not isinstance(value, str):
-        spot.put(patched(value, edit.patch))
+        spot.put(apply_patch(value, edit.patch))
         return
     try:
-        plain = parse(value.encode())
-    except NotLossless:
-        raise Unfit(f"the arguments are no JSON, but {value[:_SHOWN]!r}") from None
-    spot.put(dumps(patched(thawed(plain), edit.patch)).decode())
+        plain = parse_json(value.encode())
+    except InvalidJson:
+        raise CannotEdit(f"the arguments are not JSON: {value[:_SHOWN]!r}") from None
+    spot.put(dumps(apply_patch(copy_mutable(plain), edit.patch)).decode())
 
 
-def _the_one(call: Call, spots: Sequence[Spot], edit: Arguments) -> Spot:
-    of = f"a call of {edit.tool}" if edit.tool else "a tool call"
+def _selected_spot(call: Call, spots: Sequence[Spot], edit: Arguments) -> Spot:
+    what = f"a call of {edit.tool}" if edit.tool else "a tool call"
     if not spots:
-        asked = ", ".join(tool.name for tool in call.tool_calls) or "none"
-        raise Unfit(f"its answer does not ask for {of}; the tools that it asks for: {asked}")
+        tools = ", ".join(tool.name for tool in call.tool_calls) or "none"
+        raise CannotEdit(f"its answer does not request {what}; the tools that it requests: {tools}")
     if edit.nth is None and len(spots) > 1:
-        raise Unfit(f"its answer asks {len(spots)} times for {of}; say which with tool or nth")
+        raise CannotEdit(f"its answer requests {what} {len(spots)} times; select one with tool or nth")
     if (edit.nth or 1) > len(spots):
-        raise Unfit(f"its answer asks {len(spots)} times for {of}, and not {edit.nth} times")
+        raise CannotEdit(f"its answer requests {what} {len(spots)} times, not {edit.nth} times")
     return spots[(edit.nth or 1) - 1]
 
 
-def patched(value: Thawed, operations: Sequence[Mapping[str, Any]]) -> Json:
-    """The value after a JSON Patch. Raises Unfit."""
-    # Few replays are edited, and it takes long to import.
+def apply_patch(value: MutableJson, operations: Sequence[Mapping[str, Any]]) -> Json:
+    """Apply a JSON Patch to a value. Raises CannotEdit."""
+    # Importing jsonpath takes long, and few replays are edited.
     from jsonpath import JSONPatchError
     from jsonpath import patch as jsonpatch
 
     try:
-        # Its values become part of the answer, and the same patch may be made of many.
-        made: Json = jsonpatch.apply(thawed(operations), value, unicode_escape=False)  # type: ignore[assignment]
+        # Copy the values: they become part of the answer, and one patch may apply to several answers.
+        made: Json = jsonpatch.apply(copy_mutable(operations), value, unicode_escape=False)  # type: ignore[assignment]
     except JSONPatchError as error:
-        raise Unfit(f"the patch does not apply: {error}") from None
+        raise CannotEdit(f"the patch does not apply: {error}") from None
     return made
 
 
-# -- what a tool answered
+# -- tool results
 
 
-def _resulted(exchange: Exchange, key: KeyResult, value: Json) -> Response:
+def _tool_result_response(exchange: Exchange, key: KeyResult, value: Json) -> Response:
     old = exchange.response or Response(status=200)
     if key.dialect == "mcp":
         return _mcp_result(old, key, value)
-    if forms.given(old) != "whole":
-        raise Unfit("it is a stream of a tool; give the body as a text with answer = { … }")
-    plain = isinstance(value, str) and "json" not in (_media(old) or "json")
+    if forms.received_form(old) != "whole":
+        raise CannotEdit("it is a stream of a tool; set the body as a text with answer = { … }")
+    plain = isinstance(value, str) and "json" not in (_content_type(old) or "json")
     if plain:
-        return with_body(old, str(value).encode(), _media(old) or "text/plain; charset=utf-8")
-    return reframe.as_whole(old, value)
+        return with_body(old, str(value).encode(), _content_type(old) or "text/plain; charset=utf-8")
+    return reframe.write_whole(old, value)
 
 
 def _mcp_result(old: Response, key: KeyResult, value: Json) -> Response:
-    asked = members(key.request)
-    if "id" not in asked:
-        raise Unfit("it is no single call of a tool")
-    answer: dict[str, Json] = {"jsonrpc": "2.0", "id": asked["id"], "result": _mcp_value(value)}
-    if forms.given(old) == "whole":
-        return reframe.as_whole(old, answer)
+    request = as_object(key.request_body)
+    if "id" not in request:
+        raise CannotEdit("it is not a single tool call")
+    answer: dict[str, Json] = {"jsonrpc": "2.0", "id": request["id"], "result": _mcp_value(value)}
+    if forms.received_form(old) == "whole":
+        return reframe.write_whole(old, answer)
     return _mcp_stream(old, answer)
 
 
 def _mcp_value(value: Json) -> Json:
-    """A result as MCP has it: what is none becomes the text of one."""
+    """An MCP result; any other value becomes the text of one."""
     if isinstance(value, Mapping) and ("content" in value or "structuredContent" in value):
         return {"content": [], **value}
     text = value if isinstance(value, str) else dumps(value).decode()
@@ -265,8 +268,10 @@ def _mcp_value(value: Json) -> Json:
 
 
 def _mcp_stream(old: Response, answer: Mapping[str, Json]) -> Response:
-    """The answer as the one message of a stream. What the server told on the way is not told again."""
+    """The answer as the only message of a stream, without recorded notifications."""
     message = {name: value for name, value in answer.items() if name != "notifications"}
     if not is_answer(message):
-        raise Unfit("it would be no answer of JSON-RPC any more")
-    return with_body(old, b"event: message\ndata: " + dumps(message) + b"\n\n", reframe.EVENT_STREAM, sized=False)
+        raise CannotEdit("the edited answer would not be a JSON-RPC answer")
+    return with_body(
+        old, b"event: message\ndata: " + dumps(message) + b"\n\n", "text/event-stream; charset=utf-8", sized=False
+    )

@@ -1,7 +1,7 @@
-"""Apply all overrides when a replay is prepared, so that none can fail in its middle.
+"""Apply all overrides when a replay is prepared, so that none can fail during the replay.
 
-What changes a recorded answer becomes part of the recording. Faults come before it, and the answer stays for whoever asks
-again. An override that says by a match what is to be answered, and not where, also answers what was never recorded.
+An edit of a recorded answer becomes part of the recording. A fault comes before the recorded answer, which stays for the
+retry. An override that selects its calls by a match without a number also answers requests that were never recorded.
 """
 
 from collections import Counter
@@ -11,19 +11,19 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Final
 
-from calls.derive import derived
+from calls.derive import derive_keyed_call
 from calls.dialects.table import BY_NAME
-from calls.keys.key import KeyResult, keyed
+from calls.keys.key import KeyResult, make_key
 from calls.keys.profile import Profiles
 from calls.model import Exchange, Json, Request, Response
-from calls.overrides.overrides import Fault, Override, OverrideMatch, Whole
+from calls.overrides.overrides import Fault, Override, OverrideMatch, WholeAnswer
 from replay import playback
-from replay.answer import Answer, mark
+from replay.answer import Answer, source_header
 from replay.forks.hooks import HookAnswer
-from replay.misses.explain import ReplayedRequest
+from replay.misses.explain import IncomingRequest
 from replay.overrides import apply as edits
 from replay.overrides import faults
-from replay.overrides.apply import Unfit
+from replay.overrides.apply import CannotEdit
 from replay.pacing import INSTANT, Pace
 from replay.script import RecordedExchange
 from store.bundle.bundle import Bundle, Entry
@@ -32,91 +32,93 @@ _LISTED: Final = 8
 
 
 @dataclass(slots=True)
-class _Plan:
-    """What becomes of one step."""
+class _StepPlan:
+    """The overrides of one step."""
 
-    edited: list[Override] = field(default_factory=list)
-    """Whose changes are in the recording now."""
+    edits: list[Override] = field(default_factory=list)
+    """Overrides whose changes are part of the recording."""
 
     faults: list[tuple[Override, Exchange]] = field(default_factory=list)
-    """What comes before the answer, as it is then."""
+    """Faults before the recorded answer, with the faulty exchanges."""
 
     slow: Override | None = None
 
 
-class Editor:
-    """The overrides of one replay (`hooks.Edits`), with an account of what they did."""
+class OverrideEditor:
+    """The overrides of one replay, and how often each was used (implements `EditHook` and `MissHook`)."""
 
-    def __init__(self, overrides: Sequence[Override], plans: Mapping[int, _Plan], profiles: Profiles) -> None:
+    def __init__(self, overrides: Sequence[Override], plans: Mapping[int, _StepPlan], profiles: Profiles) -> None:
         self._overrides = overrides
         self._plans = plans
         self._profiles = profiles
-        # Without a place of its own an override stands for every request that fits, recorded or not.
-        self._standing = [one for one in overrides if one.match and one.match.nth is None and _stands(one.change)]
+        # An override without a number applies to every request that it matches, recorded or not.
+        self._standing_overrides = [
+            one for one in overrides if one.match and one.match.nth is None and _can_answer_unrecorded(one.change)
+        ]
         self._answered: Counter[int] = Counter()
         self._failed: Counter[tuple[int, int]] = Counter()
 
-    def edited(
+    def edit_answer(
         self,
-        asked: ReplayedRequest,  # noqa: ARG002 # as the protocol has it
+        incoming: IncomingRequest,  # noqa: ARG002 # as the protocol has it
         recorded: RecordedExchange,
         exchange: Exchange,
         pace: Pace,
-        mark: tuple[str, str],
+        source_header: tuple[str, str],
     ) -> HookAnswer | None:
-        """What answers in place of a recorded answer."""
+        """Replace a recorded answer if an override says so."""
         plan = self._plans.get(recorded.step)
         if plan is None:
             return None
         for fault, failed in plan.faults:
-            if self._due(fault, recorded.step):
-                return HookAnswer(_failing(fault, failed, pace, mark), again=True)
-        if not plan.edited and plan.slow is None:
+            if self._take_turn(fault, recorded.step):
+                return HookAnswer(_fault_answer(fault, failed, pace, source_header), keeps_recorded=True)
+        if not plan.edits and plan.slow is None:
             return None
-        self._answered.update(one.number for one in (*plan.edited, plan.slow) if one)
-        given = playback.answer(exchange, pace, mark)
-        return HookAnswer(faults.slowed(given, _fault(plan.slow)) if plan.slow else given)
+        self._answered.update(one.number for one in (*plan.edits, plan.slow) if one)
+        answer = playback.recorded_answer(exchange, pace, source_header)
+        return HookAnswer(faults.slow_down(answer, _override_fault(plan.slow)) if plan.slow else answer)
 
-    def standing(self, asked: ReplayedRequest) -> HookAnswer | None:
-        """What answers a request that is not recorded."""
-        if not self._standing:
+    def answer_unrecorded(self, incoming: IncomingRequest) -> HookAnswer | None:
+        """Answer a request that was not recorded if an override matches it."""
+        if not self._standing_overrides:
             return None
-        key = keyed(asked.request, self._profiles)
-        said = _Said(asked.request, key)
-        for override in self._standing:
+        key = make_key(incoming.request, self._profiles)
+        subject = _MatchSubject(incoming.request, key)
+        for override in self._standing_overrides:
             assert override.match is not None
-            if edits_fit(override, key) and _fits(override.match, said) and self._due(override, 0):
-                return HookAnswer(_invented(override, asked, key))
+            if can_apply(override, key) and _is_match(override.match, subject) and self._take_turn(override, 0):
+                return HookAnswer(_unrecorded_answer(override, incoming, key))
         return None
 
-    def reported(self, report: dict[str, Json]) -> dict[str, Json]:
-        """The report with what became of the overrides. One that nothing was answered by was not what somebody wanted."""
-        told: list[Json] = [self._told(override) for override in self._overrides]
-        idle = [one for one in self._overrides if not self._answered[one.number]]
-        verdict = "diverged" if idle and report["verdict"] == "right" else report["verdict"]
-        return report | {"overrides": told, "overrides_idle": len(idle), "verdict": verdict}
+    def extend_report(self, report: dict[str, Json]) -> dict[str, Json]:
+        """Add the overrides to a report. An override that was never used makes the replay diverge."""
+        entries: list[Json] = [self._override_entry(override) for override in self._overrides]
+        unanswered = [one for one in self._overrides if not self._answered[one.number]]
+        verdict = "diverged" if unanswered and report["verdict"] == "right" else report["verdict"]
+        return report | {"overrides": entries, "overrides_idle": len(unanswered), "verdict": verdict}
 
-    def rest(self) -> tuple[Counter[int], Counter[tuple[int, int]]]:
-        """What was answered, and what has failed."""
+    def saved_state(self) -> tuple[Counter[int], Counter[tuple[int, int]]]:
+        """How often each override and each fault was used."""
         return self._answered, self._failed
 
-    def go_on(self, rested: tuple[Counter[int], Counter[tuple[int, int]]]) -> None:
-        """Take up from there."""
-        self._answered, self._failed = rested
+    def restore_state(self, state: tuple[Counter[int], Counter[tuple[int, int]]]) -> None:
+        """Restore a saved state."""
+        self._answered, self._failed = state
 
-    def _told(self, override: Override) -> Json:
-        steps: list[Json] = [step for step, plan in sorted(self._plans.items()) if override in _of(plan)]
+    def _override_entry(self, override: Override) -> Json:
+        steps: list[Json] = [step for step, plan in sorted(self._plans.items()) if override in _planned_overrides(plan)]
         answered = self._answered[override.number]
         return {
             "override": override.number,
-            "where": override.where,
-            "what": override.what,
+            "where": override.place,
+            "what": override.change_name,
             "steps": steps,
             "answered": answered,
         }
 
-    def _due(self, override: Override, step: int) -> bool:
-        """Whether it is this override's turn; then it is counted."""
+    def _take_turn(self, override: Override, step: int) -> bool:
+        """Use an override once; False if it is a fault that was used as often as it should be."""
         if isinstance(override.change, Fault):
             if self._failed[override.number, step] >= override.change.times:
                 return False
@@ -124,44 +126,46 @@ class Editor:
         self._answered[override.number] += 1
         return True
 
-    def beyond(self, asked: ReplayedRequest, key: str, raw: str) -> HookAnswer | None:  # noqa: ARG002 # as the protocol has it
-        """What answers a request that is not recorded, where the replay has no other rule for it (`hooks.Beyond`)."""
-        return self.standing(asked)
+    def answer_miss(self, incoming: IncomingRequest, key: str, raw: str) -> HookAnswer | None:  # noqa: ARG002 # as the protocol has it
+        """Answer a request that the recording does not answer, if an override matches it."""
+        return self.answer_unrecorded(incoming)
 
 
-def prepared(
+def prepare_overrides(
     bundle: Bundle, overrides: Sequence[Override], profiles: Profiles, *, until_step: int | None = None
-) -> tuple[Bundle, Editor]:
-    """The recording with the edits made up to a step, and who sees to the rest. Raises BadOverride for what cannot be done."""
+) -> tuple[Bundle, OverrideEditor]:
+    """Edit the recording up to a step, and return it with the hook for everything else. Raises BadOverride."""
     entries = sorted(bundle.entries, key=lambda entry: (entry.exchange.started_at, entry.exchange.id))
-    said = [_Said(entry.exchange.request, None, entry.exchange, profiles) for entry in entries[:until_step]]
-    plans: dict[int, _Plan] = {}
+    subjects = [_MatchSubject(entry.exchange.request, None, entry.exchange, profiles) for entry in entries[:until_step]]
+    plans: dict[int, _StepPlan] = {}
     whole: set[str] = set()
     for override in overrides:
-        for step in _steps(override, said):
-            entry, key = entries[step - 1], said[step - 1].key
-            plan = plans.setdefault(step, _Plan())
+        for step in _matching_steps(override, subjects):
+            entry, key = entries[step - 1], subjects[step - 1].key
+            plan = plans.setdefault(step, _StepPlan())
             try:
-                entries[step - 1] = _planned(plan, override, entry, key)
-            except Unfit as why:
-                raise override.wrong(f"step {step} ({said[step - 1].words}) cannot be edited: {why}") from None
-            if isinstance(override.change, Whole):
+                entries[step - 1] = _plan_override(plan, override, entry, key)
+            except CannotEdit as why:
+                raise override.error(
+                    f"step {step} ({subjects[step - 1].description}) cannot be edited: {why}"
+                ) from None
+            if isinstance(override.change, WholeAnswer):
                 whole.add(entry.exchange.id)
     gaps = tuple(gap for gap in bundle.gaps if gap.exchange not in whole)
-    return replace(bundle, entries=tuple(entries), gaps=gaps), Editor(overrides, plans, profiles)
+    return replace(bundle, entries=tuple(entries), gaps=gaps), OverrideEditor(overrides, plans, profiles)
 
 
-def _planned(plan: _Plan, override: Override, entry: Entry, key: KeyResult) -> Entry:
-    """The entry after this override; a fault is only noted."""
+def _plan_override(plan: _StepPlan, override: Override, entry: Entry, key: KeyResult) -> Entry:
+    """Apply an override to an entry, or plan its fault."""
     change = override.change
     if playback.is_websocket(entry.exchange):
-        raise Unfit(edits.SOCKET)
+        raise CannotEdit(edits.WEBSOCKET_UNSUPPORTED)
     if not isinstance(change, Fault):
         if plan.faults or plan.slow:
-            raise Unfit("a fault was given before this edit; put the edit first")
-        plan.edited.append(override)
-        return replace(entry, exchange=edits.edited(entry.exchange, key, change))
-    failed = faults.failed(entry.exchange, key, change)
+            raise CannotEdit("a fault precedes this edit; put the edit first")
+        plan.edits.append(override)
+        return replace(entry, exchange=edits.apply_edit(entry.exchange, key, change))
+    failed = faults.inject_fault(entry.exchange, key, change)
     if change.kind == "slow":
         plan.slow = override
     else:
@@ -169,49 +173,51 @@ def _planned(plan: _Plan, override: Override, entry: Entry, key: KeyResult) -> E
     return entry
 
 
-def _of(plan: _Plan) -> list[Override]:
-    return [*plan.edited, *(fault for fault, _ in plan.faults), *([plan.slow] if plan.slow else [])]
+def _planned_overrides(plan: _StepPlan) -> list[Override]:
+    return [*plan.edits, *(fault for fault, _ in plan.faults), *([plan.slow] if plan.slow else [])]
 
 
-def _fault(override: Override) -> Fault:
+def _override_fault(override: Override) -> Fault:
     assert isinstance(override.change, Fault)
     return override.change
 
 
-def _failing(override: Override, failed: Exchange, pace: Pace, mark: tuple[str, str]) -> Answer:
-    fault = _fault(override)
-    return faults.silent(fault) if fault.kind == "timeout" else playback.answer(failed, pace, mark)
+def _fault_answer(override: Override, failed: Exchange, pace: Pace, mark: tuple[str, str]) -> Answer:
+    fault = _override_fault(override)
+    return faults.silent_answer(fault) if fault.kind == "timeout" else playback.recorded_answer(failed, pace, mark)
 
 
-def _invented(override: Override, asked: ReplayedRequest, key: KeyResult) -> Answer:
-    """An answer to what was never recorded."""
-    fault = override.change
-    if isinstance(fault, Fault) and fault.kind == "timeout":
-        return faults.silent(fault)
-    stands = mark("edited", run=asked.run)
+def _unrecorded_answer(override: Override, incoming: IncomingRequest, key: KeyResult) -> Answer:
+    """The answer of an override to a request that was never recorded."""
+    change = override.change
+    if isinstance(change, Fault) and change.kind == "timeout":
+        return faults.silent_answer(change)
+    header = source_header("edited", run=incoming.run)
     empty = Exchange(
         id="",
-        run=asked.run,
-        request=asked.request,
+        run=incoming.run,
+        request=incoming.request,
         response=None,
         outcome="completed",
         started_at=0,
         first_byte_at=0,
         ended_at=0,
     )
-    if isinstance(fault, Fault):
-        made = faults.refusal(fault, key.dialect)
-        return playback.answer(replace(empty, response=made), INSTANT, stands)
-    assert isinstance(fault, Whole)
-    body = fault if fault.has_body else replace(fault, body="", has_body=True)
-    return playback.answer(edits.edited(replace(empty, response=Response(status=200)), key, body), INSTANT, stands)
+    if isinstance(change, Fault):
+        refusal = faults.error_response(change, key.dialect)
+        return playback.recorded_answer(replace(empty, response=refusal), INSTANT, header)
+    assert isinstance(change, WholeAnswer)
+    body = change if change.has_body else replace(change, body="", has_body=True)
+    return playback.recorded_answer(
+        edits.apply_edit(replace(empty, response=Response(status=200)), key, body), INSTANT, header
+    )
 
 
-# -- where
+# -- matching
 
 
-class _Said:
-    """What a request says of itself, read when it is first asked for."""
+class _MatchSubject:
+    """A request that overrides are matched against. Its properties are computed on first use."""
 
     def __init__(
         self,
@@ -229,68 +235,70 @@ class _Said:
     def key(self) -> KeyResult:
         if self._key is None:
             assert self._profiles is not None
-            return keyed(self.request, self._profiles)
+            return make_key(self.request, self._profiles)
         return self._key
 
     @cached_property
     def model(self) -> str | None:
-        return BY_NAME[self.key.dialect].asked(self.key.request).model or self.key.route.model
+        return BY_NAME[self.key.dialect].summarize_request(self.key.request_body).model or self.key.route.model
 
     @cached_property
     def tools(self) -> frozenset[str]:
-        """The tools that the request calls, and those that its recorded answer asks for."""
-        called = BY_NAME[self.key.dialect].asked(self.key.request).tool_calls
+        """The tools that the request calls, or those that its recorded answer requests."""
+        called = BY_NAME[self.key.dialect].summarize_request(self.key.request_body).tool_calls
         if self._exchange is not None:
-            called = derived(self._exchange, self.key).tool_calls
+            called = derive_keyed_call(self._exchange, self.key).tool_calls
         return frozenset(tool.name for tool in called)
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         route = self.key.route
         return f"{route.method} {route.host}{route.path}, {self.key.operation}"
 
 
-def _steps(override: Override, said: Sequence[_Said]) -> list[int]:
-    """The steps that an override is for. Raises BadOverride where there are none and it needs one."""
+def _matching_steps(override: Override, subjects: Sequence[_MatchSubject]) -> list[int]:
+    """The steps that an override applies to. Raises BadOverride if it needs one and there is none."""
     if override.step is not None:
-        if override.step > len(said):
-            raise override.wrong(f"there is no step {override.step}: {len(said)} steps are answered from the record")
+        if override.step > len(subjects):
+            raise override.error(
+                f"there is no step {override.step}: {len(subjects)} steps are answered from the record"
+            )
         return [override.step]
     assert override.match is not None
     match = override.match
-    found = [step for step, one in enumerate(said, 1) if _fits(match, one) and edits_fit(override, one.key)]
+    found = [step for step, one in enumerate(subjects, 1) if _is_match(match, one) and can_apply(override, one.key)]
     if match.nth is not None:
         if match.nth > len(found):
-            raise override.wrong(f"{len(found)} recorded calls fit {override.where}{_known(said)}")
+            raise override.error(f"{len(found)} recorded calls fit {override.place}{_recorded_calls(subjects)}")
         return [found[match.nth - 1]]
-    if not found and not _stands(override.change):
-        raise override.wrong(f"no recorded call fits {override.where}{_known(said)}")
+    if not found and not _can_answer_unrecorded(override.change):
+        raise override.error(f"no recorded call fits {override.place}{_recorded_calls(subjects)}")
     return found
 
 
-def edits_fit(override: Override, key: KeyResult) -> bool:
-    """Whether a change may mean such a call at all."""
-    return isinstance(override.change, Fault) or edits.fits(override.change, key)
+def can_apply(override: Override, key: KeyResult) -> bool:
+    """Whether a change fits this kind of call."""
+    return isinstance(override.change, Fault) or edits.can_edit(override.change, key)
 
 
-def _known(said: Sequence[_Said]) -> str:
-    listed = "; ".join(f"{step}: {one.words}" for step, one in enumerate(said[:_LISTED], 1))
-    more = f"; and {len(said) - _LISTED} more" if len(said) > _LISTED else ""
+def _recorded_calls(subjects: Sequence[_MatchSubject]) -> str:
+    listed = "; ".join(f"{step}: {one.description}" for step, one in enumerate(subjects[:_LISTED], 1))
+    more = f"; and {len(subjects) - _LISTED} more" if len(subjects) > _LISTED else ""
     return f"; recorded are {listed}{more}" if listed else "; the run holds no call"
 
 
-def _stands(change: object) -> bool:
-    """Whether a change can answer what was never recorded."""
-    return isinstance(change, Whole) or (isinstance(change, Fault) and change.kind in ("status", "timeout"))
+def _can_answer_unrecorded(change: object) -> bool:
+    """Whether a change can answer a request that was never recorded."""
+    return isinstance(change, WholeAnswer) or (isinstance(change, Fault) and change.kind in ("status", "timeout"))
 
 
-def _fits(match: OverrideMatch, said: _Said) -> bool:
-    return all(_each(match, said))
+def _is_match(match: OverrideMatch, subject: _MatchSubject) -> bool:
+    return all(_match_tests(match, subject))
 
 
-def _each(match: OverrideMatch, said: _Said) -> Iterator[bool]:
-    """The tests of a match, those that cost nothing first."""
-    route = said.key.route
+def _match_tests(match: OverrideMatch, subject: _MatchSubject) -> Iterator[bool]:
+    """The conditions of a match, cheapest first."""
+    route = subject.key.route
     if match.method is not None:
         yield route.method == match.method.upper()
     if match.host is not None:
@@ -298,8 +306,8 @@ def _each(match: OverrideMatch, said: _Said) -> Iterator[bool]:
     if match.path is not None:
         yield fnmatchcase(route.path, match.path)
     if match.operation is not None:
-        yield said.key.operation == match.operation
+        yield subject.key.operation == match.operation
     if match.model is not None:
-        yield fnmatchcase(said.model or "", match.model)
+        yield fnmatchcase(subject.model or "", match.model)
     if match.tool is not None:
-        yield match.tool in said.tools
+        yield match.tool in subject.tools

@@ -1,7 +1,7 @@
 """Replay WebSockets.
 
-session           a WebSocket session as an answer
-timeline          which recorded messages are sent when
+session           answer with a recorded WebSocket, and refuse clients that diverge from it
+timeline          decide when each recorded message is sent
 conversations     several conversations over one WebSocket
 mcp_sse_stream    the event stream of MCP's older transport
 """

@@ -1,127 +1,142 @@
-"""Keep the order of each of several conversations over one WebSocket.
+"""Keep the order within each of several conversations over one WebSocket.
 
-OpenAI's Responses name the conversation in `stream_id`. A client may call it otherwise each time: a name that was not recorded is
-that of the first conversation that begins so.
+OpenAI's Responses API names the conversation in `stream_id`. A client may choose another name each time: a name that was
+not recorded stands for the first conversation that starts with the same message.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from calls.codec.lenient_json import members, text
+from calls.codec.lenient_json import as_object, as_text
 from calls.keys.profile import Profiles
 from calls.model import ChunkKind, Exchange
-from calls.websocket_messages import value
+from calls.websocket_messages import message_value
 from replay.answer import Frame
 from replay.pacing import Pace
-from replay.websocket.timeline import Break, Turn, WebsocketDialogue, turns
+from replay.websocket.timeline import Break, Turn, WebsocketDialogue, recorded_turns
 
 type Broken = Callable[[Break], list[Frame]]
 type Drifted = Callable[[list[str]], None]
 
 
-def played_back(
-    exchange: Exchange, profiles: Profiles, pace: Pace, *, broken: Broken, drifted: Drifted
-) -> "WebsocketDialogue | Lanes":
-    """A recorded WebSocket, with one conversation or several."""
-    kind = Lanes if b'"stream_id"' in exchange.request.body.data else WebsocketDialogue
-    return kind(exchange, profiles, pace, broken=broken, drifted=drifted)
+def replay_dialogue(
+    exchange: Exchange, profiles: Profiles, pace: Pace, *, on_break: Broken, on_drift: Drifted
+) -> "WebsocketDialogue | ConversationsDialogue":
+    """Replay a recorded WebSocket with one or several conversations."""
+    kind = ConversationsDialogue if b'"stream_id"' in exchange.request.body.data else WebsocketDialogue
+    return kind(exchange, profiles, pace, on_break=on_break, on_drift=on_drift)
 
 
-class Lanes:
-    """One WebSocket of several conversations while it is replayed."""
+class ConversationsDialogue:
+    """The replay of one WebSocket with several conversations (implements `Dialogue`)."""
 
-    def __init__(self, exchange: Exchange, profiles: Profiles, pace: Pace, *, broken: Broken, drifted: Drifted) -> None:
-        said: dict[str, list[Turn]] = {"": []}
-        for turn in turns(exchange):
-            said.setdefault(_lane(turn.data), []).append(turn)
+    def __init__(
+        self, exchange: Exchange, profiles: Profiles, pace: Pace, *, on_break: Broken, on_drift: Drifted
+    ) -> None:
+        turns_by_name: dict[str, list[Turn]] = {"": []}
+        for turn in recorded_turns(exchange):
+            turns_by_name.setdefault(_conversation_name(turn.data), []).append(turn)
         self._exchange = exchange
         self._profiles = profiles
         self._pace = pace
-        self._broken = broken
-        self._said = said
-        self._lanes = {name: self._playing(name, self._once, drifted) for name in said}
-        self._named = {"": ""}
-        """What the client calls them now, and what they were called."""
+        self._on_break = on_break
+        self._turns_by_name = turns_by_name
+        self._dialogues = {name: self._new_dialogue(name, self._break_once, on_drift) for name in turns_by_name}
+        self._recorded_names = {"": ""}
+        """The recorded name of a conversation by the name that the client uses."""
 
         self._ends: dict[str, Frame] = {}
-        self._number = 0
-        self._over = False
+        self._message_count = 0
+        self._is_over = False
 
     def begin(self) -> list[Frame]:
-        """What the server says first."""
-        return [frame for name in self._lanes for frame in self._going_on(name, self._lanes[name].begin())]
+        """Return the frames before the first message of the client."""
+        return [
+            frame for name in self._dialogues for frame in self._with_common_end(name, self._dialogues[name].begin())
+        ]
 
-    def hear(self, kind: ChunkKind, data: bytes) -> list[Frame]:
-        """The client has said this: what follows upon it in its conversation."""
-        if self._over:
+    def receive(self, kind: ChunkKind, data: bytes) -> list[Frame]:
+        """Handle a message of the client in its conversation."""
+        if self._is_over:
             return []
         if kind == "close":
-            return self._parted(data)
-        self._number += 1
-        name = self._recorded(_lane(data), kind, data)
-        self._lanes[name].number = self._number - 1
-        return list(self._going_on(name, self._lanes[name].hear(kind, data)))
+            return self._close(data)
+        self._message_count += 1
+        name = self._recorded_name(_conversation_name(data), kind, data)
+        self._dialogues[name].message_count = self._message_count - 1
+        return list(self._with_common_end(name, self._dialogues[name].receive(kind, data)))
 
-    def stayed(self) -> list[Frame]:
-        """The client has not left."""
-        return self._lanes[""].stayed() if len(self._ends) == len(self._lanes) else []
+    def answer_waiting_client(self) -> list[Frame]:
+        """Handle a client that is still connected after all conversations have ended."""
+        return self._dialogues[""].answer_waiting_client() if len(self._ends) == len(self._dialogues) else []
 
-    def left(self) -> None:
-        """The client is gone without a word."""
-        for lane in self._lanes.values():
-            lane.left()
+    def note_client_left(self) -> None:
+        """Handle a client that disconnected without a close frame."""
+        for lane in self._dialogues.values():
+            lane.note_client_left()
 
-    def _playing(self, name: str, broken: Broken, drifted: Drifted) -> WebsocketDialogue:
-        said = self._said[name]
-        return WebsocketDialogue(self._exchange, self._profiles, self._pace, broken=broken, drifted=drifted, said=said)
+    def _new_dialogue(self, name: str, on_break: Broken, on_drift: Drifted) -> WebsocketDialogue:
+        conversation_turns = self._turns_by_name[name]
+        return WebsocketDialogue(
+            self._exchange,
+            self._profiles,
+            self._pace,
+            on_break=on_break,
+            on_drift=on_drift,
+            conversation_turns=conversation_turns,
+        )
 
-    def _parted(self, data: bytes) -> list[Frame]:
-        for name, lane in self._lanes.items():
+    def _close(self, data: bytes) -> list[Frame]:
+        for name, lane in self._dialogues.items():
             if name:
-                lane.left()
-        frames = self._lanes[""].hear("close", data)
-        self._over = True
+                lane.note_client_left()
+        frames = self._dialogues[""].receive("close", data)
+        self._is_over = True
         return frames
 
-    def _recorded(self, now: str, kind: ChunkKind, data: bytes) -> str:
-        """What the conversation was called; the one without a name where there is none that begins so."""
-        if now not in self._named:
-            free = [name for name in self._lanes if name not in self._named.values()]
-            fitting = (name for name in sorted(free, key=lambda name: name != now) if self._begins(name, kind, data))
-            self._named[now] = next(fitting, now if now in free else "")
-        return self._named[now]
+    def _recorded_name(self, current_name: str, kind: ChunkKind, data: bytes) -> str:
+        """The recorded name of a conversation; empty if no recorded conversation starts with this message."""
+        if current_name not in self._recorded_names:
+            free = [name for name in self._dialogues if name not in self._recorded_names.values()]
+            fitting = (
+                name
+                for name in sorted(free, key=lambda name: name != current_name)
+                if self._can_begin(name, kind, data)
+            )
+            self._recorded_names[current_name] = next(fitting, current_name if current_name in free else "")
+        return self._recorded_names[current_name]
 
-    def _begins(self, name: str, kind: ChunkKind, data: bytes) -> bool:
-        broken: list[Break] = []
+    def _can_begin(self, name: str, kind: ChunkKind, data: bytes) -> bool:
+        breaks: list[Break] = []
 
-        def noted(where: Break) -> list[Frame]:
-            broken.append(where)
+        def note_break(where: Break) -> list[Frame]:
+            breaks.append(where)
             return []
 
-        lane = self._playing(name, noted, lambda _: None)
+        lane = self._new_dialogue(name, note_break, lambda _: None)
         lane.begin()
-        lane.hear(kind, data)
-        return not broken
+        lane.receive(kind, data)
+        return not breaks
 
-    def _going_on(self, name: str, frames: list[Frame]) -> Iterator[Frame]:
-        """The frames of one conversation; the end is that of the last one."""
+    def _with_common_end(self, name: str, frames: list[Frame]) -> Iterator[Frame]:
+        """The frames of one conversation. Only the last conversation to end ends the WebSocket."""
         for frame in frames:
             if frame.kind not in ("wait", "cut"):
-                self._over |= frame.kind == "close"
+                self._is_over |= frame.kind == "close"
                 yield frame
                 continue
             self._ends[name] = frame
-            if len(self._ends) == len(self._lanes):
+            if len(self._ends) == len(self._dialogues):
                 yield frame
 
-    def _once(self, where: Break) -> list[Frame]:
-        """A client leaves the record but once."""
-        if self._over:
+    def _break_once(self, where: Break) -> list[Frame]:
+        """Report that the client left the record, once."""
+        if self._is_over:
             return []
-        self._over = True
-        number = self._number + 1 if where.why == "client_left" else self._number
-        return self._broken(replace(where, number=number))
+        self._is_over = True
+        number = self._message_count + 1 if where.reason == "client_left" else self._message_count
+        return self._on_break(replace(where, number=number))
 
 
-def _lane(data: bytes) -> str:
-    return text(members(value(data)).get("stream_id")) if b'"stream_id"' in data else ""
+def _conversation_name(data: bytes) -> str:
+    return as_text(as_object(message_value(data)).get("stream_id")) if b'"stream_id"' in data else ""

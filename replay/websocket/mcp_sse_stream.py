@@ -1,28 +1,28 @@
-"""Replay the event stream of MCP's older transport (HTTP+SSE): an answer is sent once its request has come.
+"""Replay the event stream of MCP's older transport (HTTP+SSE), where an answer is sent after its request was posted.
 
-The client opens the stream first and posts beside it, so what the server says there has no request of its own. An event with
-the id of a recorded POST waits for that POST; every other one for what had been posted last when it came. What need not wait
-goes out in its recorded order, with the ids under which the client asks now.
+The client opens the stream first and sends requests in separate POSTs. An event with the id of a recorded POST waits for
+that POST. Any other event waits for the last POST before it. Events that need not wait are sent in recorded order, with the
+ids that the client uses now.
 """
 
 from collections.abc import Iterator, Sequence
 
-from calls.codec.json import NotLossless, lenient
-from calls.dialects.protocols.jsonrpc import is_answer, messages
-from calls.mcp_late_answers import endpoint
+from calls.codec.json import InvalidJson, parse_json_leniently
+from calls.dialects.protocols.jsonrpc import is_answer, split_messages
+from calls.mcp_late_answers import announced_endpoint
 from calls.model import Exchange, Json, Request
 from replay.answer import Piece
 from replay.pacing import Pace
-from replay.reframing.readdress import by_event, event_for
+from replay.reframing.readdress import readdress_event, split_events
 from replay.script import RecordedExchange
 
 
-class Stream:
-    """One of them, while it is replayed."""
+class McpSseStream:
+    """The replay of one event stream."""
 
     def __init__(self, exchange: Exchange, entries: Sequence[RecordedExchange]) -> None:
         assert exchange.response is not None
-        self.url = endpoint(exchange)
+        self.url = announced_endpoint(exchange)
         self._exchange = exchange
         self._posts = [
             entry
@@ -31,53 +31,61 @@ class Stream:
             and entry.brief.method == "POST"
             and entry.brief.started_at >= exchange.started_at
         ]
-        self._then = {entry.step: _said(entry.exchange.request) for entry in self._posts}
-        self._now: dict[int, Json] = {}
+        self._recorded_messages = {entry.step: _request_message(entry.exchange.request) for entry in self._posts}
+        self._posted_messages: dict[int, Json] = {}
         self._waiting: list[tuple[bytes, int | None]] = []
 
-    def posted(self, step: int, request: Request) -> None:
-        """A recorded POST has been asked again, in these words."""
-        if step in self._then:
-            self._now[step] = _said(request)
+    def note_post(self, step: int, request: Request) -> None:
+        """Note that the request of a recorded POST was sent again."""
+        if step in self._recorded_messages:
+            self._posted_messages[step] = _request_message(request)
 
     def pieces(self, pace: Pace) -> Iterator[Piece]:
-        """Each event, for when it may go out."""
+        """One piece per event, which is ready as soon as an event may be sent."""
         assert self._exchange.response is not None
-        body = by_event(self._exchange.response.body)
+        body = split_events(self._exchange.response.body)
         for chunk, piece in zip(body.chunks, pace.pieces(body), strict=True):
-            self._waiting.append((piece.data, self._needs(piece.data, self._exchange.started_at + chunk.at)))
-            yield Piece(piece.at, piece.data, self._next)
+            self._waiting.append((piece.data, self._awaited_step(piece.data, self._exchange.started_at + chunk.at)))
+            yield Piece(piece.at, piece.data, self._next_event)
 
-    def _needs(self, event: bytes, came: int) -> int | None:
-        """The step that has to be asked before it; None where none has."""
-        ids = [message.get("id") for message in _messages(event) if is_answer(message)]
-        answers = (step for step, said in self._then.items() if any(_asks(said, one) for one in ids))
-        before = (entry.step for entry in self._posts if entry.brief.started_at < came)
+    def _awaited_step(self, event: bytes, sent_at: int) -> int | None:
+        """The step whose request must come before the event; None if there is none."""
+        ids = [message.get("id") for message in _event_messages(event) if is_answer(message)]
+        answers = (
+            step for step, message in self._recorded_messages.items() if any(_is_request(message, one) for one in ids)
+        )
+        before = (entry.step for entry in self._posts if entry.brief.started_at < sent_at)
         return next(answers, max(before, default=None))
 
-    def _next(self) -> bytes | None:
-        """The first event that has waited long enough, as it is to be sent now."""
+    def _next_event(self) -> bytes | None:
+        """The first event that need not wait any longer, with the current ids."""
         for event, needs in self._waiting:
-            if needs is None or needs in self._now:
+            if needs is None or needs in self._posted_messages:
                 self._waiting.remove((event, needs))
-                return event if needs is None else event_for(event, self._then[needs], self._now[needs])
+                return (
+                    event
+                    if needs is None
+                    else readdress_event(event, self._recorded_messages[needs], self._posted_messages[needs])
+                )
         return None
 
 
-def _said(request: Request) -> Json:
+def _request_message(request: Request) -> Json:
     try:
-        return lenient(request.body.data)
-    except NotLossless:
+        return parse_json_leniently(request.body.data)
+    except InvalidJson:
         return None
 
 
-def _asks(said: Json, id: Json) -> bool:  # noqa: A002 - what it is
-    return any("method" in one and one.get("id") == id and id is not None for one in messages(said))
+def _is_request(message: Json, id: Json) -> bool:  # noqa: A002 - what it is
+    return any(
+        "method" in request and request.get("id") == id and id is not None for request in split_messages(message)
+    )
 
 
-def _messages(event: bytes) -> list[dict[str, Json]]:
+def _event_messages(event: bytes) -> list[dict[str, Json]]:
     data = b"".join(line[5:] for line in event.splitlines() if line.startswith(b"data:"))
     try:
-        return [dict(message) for message in messages(lenient(data))]
-    except NotLossless:
+        return [dict(message) for message in split_messages(parse_json_leniently(data))]
+    except InvalidJson:
         return []

@@ -1,4 +1,4 @@
-"""Replay a WebSocket, and tell its client where it leaves the record."""
+"""Replay a WebSocket, and report to its client where it leaves the record."""
 
 import hashlib
 import re
@@ -7,74 +7,78 @@ from dataclasses import replace
 from typing import Final
 
 from calls.codec.json import dumps
-from calls.codec.lenient_json import members
-from calls.keys.divergence import AbsentValue, Difference, same
-from calls.keys.key import keyed
+from calls.codec.lenient_json import as_object
+from calls.keys.divergence import AbsentValue, Difference, is_same_json
+from calls.keys.key import make_key
 from calls.keys.profile import Profiles
 from calls.model import ChunkKind, Exchange, Json, Request
-from calls.placeholder import MARK
-from calls.redaction.declared import Unreadable
+from calls.placeholder import PREFIX
+from calls.redaction.declared import UnreadableBody
 from calls.redaction.redactor import Redactor
-from calls.websocket_messages import opening, value
+from calls.websocket_messages import message_value, opening_request
 from replay import playback
 from replay.answer import Answer, Dialogue, Frame
 from replay.misses import explain
-from replay.misses.explain import ReplayedRequest
-from replay.misses.miss import Miss, Nearest
-from replay.misses.nearest import SHOWN
+from replay.misses.explain import IncomingRequest
+from replay.misses.miss import Miss, NearestCall
+from replay.misses.nearest import DIFFERENCES_LISTED
 from replay.pacing import Pace
-from replay.reframing.id_rewrite import unnamed
+from replay.reframing.id_rewrite import remove_ids
 from replay.script import RecordedExchange, Script
-from replay.websocket.conversations import Lanes, played_back
+from replay.websocket.conversations import ConversationsDialogue, replay_dialogue
 from replay.websocket.timeline import Break, WebsocketDialogue
 
-CODE: Final = 4424
-"""The close code of a miss (RFC 6455 7.4.2: for private use). No SDK connects again after it; 1011 and its like, they do."""
+MISS_CLOSE_CODE: Final = 4424
+"""The close code of a miss (private use, RFC 6455 7.4.2). SDKs do not reconnect after it, unlike after 1011."""
 
-_REASON: Final = 123
-"""RFC 6455 5.5: a control frame has 125 bytes, and two of them are the code."""
+_MAX_REASON: Final = 123
+"""Maximum bytes of a close reason: a control frame has at most 125 bytes, two of them for the code (RFC 6455 5.5)."""
 
-_AGAIN: Final = "record the run again: playhead record -- CMD"
-
-
-_REMEMBERED: Final = 1 << 20
-"""So many bytes that a client has said are kept for the case that another recorded socket of the same opening was meant."""
+_RECORD_AGAIN: Final = "record the run again: playhead record -- CMD"
 
 
-class Switchboard:
-    """The WebSockets of one replay that are open.
+_MAX_REMEMBERED: Final = 1 << 20
+"""Maximum bytes of client messages that are remembered, to continue with another WebSocket of the same opening request."""
 
-    When a client opens several alike, nothing but what it says over them tells which is which. So each gets the next recorded one;
-    where its client says something else than was recorded, and another one fits all that was said, that one goes on: one that
-    nobody has, or one of a socket that can go on with ours.
+
+class OpenWebsockets:
+    """The open WebSockets of one replay.
+
+    If a client opens several with equal opening requests, only their messages tell them apart. So each gets the next
+    recorded one. If its client then sends something else, it continues as another recorded one that fits all messages so
+    far: a free one, or that of an open WebSocket which can continue as this one.
     """
 
     def __init__(self, script: Script) -> None:
         self._script = script
-        self._open: list[Socket] = []
+        self._open: list[ReplayedWebsocket] = []
 
-    def opened(self, socket: "Socket") -> None:
-        """One more."""
+    def add(self, socket: "ReplayedWebsocket") -> None:
+        """Add a WebSocket."""
         self._open.append(socket)
 
-    def closed(self, socket: "Socket") -> None:
-        """One less."""
+    def remove(self, socket: "ReplayedWebsocket") -> None:
+        """Remove a WebSocket, if it is there."""
         if socket in self._open:
             self._open.remove(socket)
 
-    def trade(self, asking: "Socket") -> RecordedExchange | None:
-        """Another recorded one that fits; None where there is none."""
-        if (free := self._script.trade(asking.recorded, asking.fits)) is not None:
+    def find_replacement(self, asking: "ReplayedWebsocket") -> RecordedExchange | None:
+        """Find another recorded WebSocket that fits; None if there is none."""
+        if (free := self._script.swap(asking.recorded, asking.can_continue_as)) is not None:
             return free
         for other in self._open:
             theirs = other.recorded
-            if theirs.key == asking.recorded.key and asking.fits(theirs) and other.takes(asking.recorded):
+            if (
+                theirs.key == asking.recorded.key
+                and asking.can_continue_as(theirs)
+                and other.switch_to(asking.recorded)
+            ):
                 return theirs
         return None
 
 
-class Socket:
-    """A WebSocket of a recording (`Dialogue` in answer.py)."""
+class ReplayedWebsocket:
+    """The replay of one recorded WebSocket (implements `Dialogue`)."""
 
     def __init__(
         self,
@@ -82,176 +86,186 @@ class Socket:
         profiles: Profiles,
         pace: Pace,
         *,
-        missed: Callable[[RecordedExchange, Break], Miss],
-        drifted: Callable[[RecordedExchange, list[str]], None],
-        exchange: Switchboard,
+        note_miss: Callable[[RecordedExchange, Break], Miss],
+        note_drift: Callable[[RecordedExchange, list[str]], None],
+        open_websockets: OpenWebsockets,
     ) -> None:
-        """`missed` notes a miss and gives it back."""
+        """`note_miss` counts a miss and returns it."""
         self.recorded = recorded
         self._profiles = profiles
         self._pace = pace
-        self._missed = missed
-        self._drifted = drifted
-        self._exchange = exchange
-        self._dialect = keyed(opening(recorded.exchange.request), profiles).dialect
-        self._heard: list[tuple[ChunkKind, bytes]] | None = []
-        self._told: list[Frame] = []
-        self._room = _REMEMBERED
-        self._played = self._playing(recorded)
+        self._note_miss = note_miss
+        self._note_drift = note_drift
+        self._open_websockets = open_websockets
+        self._dialect = make_key(opening_request(recorded.exchange.request), profiles).dialect
+        self._received: list[tuple[ChunkKind, bytes]] | None = []
+        self._sent: list[Frame] = []
+        self._memory_left = _MAX_REMEMBERED
+        self._dialogue = self._new_dialogue(recorded)
 
-    def answer(self, mark: tuple[str, str]) -> Answer:
-        """The upgrade and what follows it."""
+    def answer(self, source_header: tuple[str, str]) -> Answer:
+        """Answer the opening request."""
         exchange = self.recorded.exchange
         assert exchange.response is not None
         return Answer(
             status=101,
             reason=exchange.response.reason,
-            headers=(*playback.headers(exchange.response, whole=False), mark),
-            at=self._pace.at(exchange.first_byte_at),
+            headers=(*playback.recorded_headers(exchange.response, whole=False), source_header),
+            at=self._pace.send_time(exchange.first_byte_at),
             dialogue=self,
         )
 
     def begin(self) -> list[Frame]:
-        """It is open."""
-        self._exchange.opened(self)
-        return self._telling(self._played.begin())
+        """Return the first frames, once the WebSocket is open."""
+        self._open_websockets.add(self)
+        return self._remember_sent(self._dialogue.begin())
 
-    def hear(self, kind: ChunkKind, data: bytes) -> list[Frame]:
-        """The client has said this."""
+    def receive(self, kind: ChunkKind, data: bytes) -> list[Frame]:
+        """Handle a message of the client."""
         if kind == "close":
-            self._exchange.closed(self)
-        elif self._heard is not None:
-            self._heard.append((kind, data))
-            self._room -= len(data)
-            if self._room < 0:
-                self._heard, self._told = None, []
-        return self._telling(self._played.hear(kind, data))
+            self._open_websockets.remove(self)
+        elif self._received is not None:
+            self._received.append((kind, data))
+            self._memory_left -= len(data)
+            if self._memory_left < 0:
+                self._received, self._sent = None, []
+        return self._remember_sent(self._dialogue.receive(kind, data))
 
-    def stayed(self) -> list[Frame]:
-        """It has not left."""
-        return self._played.stayed()
+    def answer_waiting_client(self) -> list[Frame]:
+        """Handle a client that stays longer than the recorded one."""
+        return self._dialogue.answer_waiting_client()
 
-    def left(self) -> None:
-        """It is gone without a goodbye."""
-        self._exchange.closed(self)
-        self._played.left()
+    def note_client_left(self) -> None:
+        """Handle a client that disconnected without a close frame."""
+        self._open_websockets.remove(self)
+        self._dialogue.note_client_left()
 
-    def fits(self, one: RecordedExchange) -> bool:
-        """Whether another recorded one goes with all that was said here."""
-        return self._would_have_told(one) is not None
+    def can_continue_as(self, other: RecordedExchange) -> bool:
+        """Whether another recorded WebSocket fits all messages so far."""
+        return self._expected_messages(other) is not None
 
-    def takes(self, one: RecordedExchange) -> bool:
-        """Go on with another recorded one, if nothing that was said here tells them apart."""
-        said = self._would_have_told(one)
-        if said is None or len(said) != len(self._told):
+    def switch_to(self, other: RecordedExchange) -> bool:
+        """Continue as another recorded WebSocket, if no message so far tells the two apart."""
+        expected = self._expected_messages(other)
+        if expected is None or len(expected) != len(self._sent):
             return False
-        self._go_on_with(one)
+        self._continue_as(other)
         return True
 
-    def _playing(self, recorded: RecordedExchange) -> WebsocketDialogue | Lanes:
-        return played_back(
+    def _new_dialogue(self, recorded: RecordedExchange) -> WebsocketDialogue | ConversationsDialogue:
+        return replay_dialogue(
             recorded.exchange,
             self._profiles,
             self._pace,
-            broken=self._broken,
-            drifted=lambda places: self._drifted(recorded, places),
+            on_break=self._handle_break,
+            on_drift=lambda places: self._note_drift(recorded, places),
         )
 
-    def _telling(self, frames: list[Frame]) -> list[Frame]:
-        if self._heard is not None:
-            self._told += [frame for frame in frames if frame.kind in _MESSAGES]
+    def _remember_sent(self, frames: list[Frame]) -> list[Frame]:
+        if self._received is not None:
+            self._sent += [frame for frame in frames if frame.kind in _MESSAGES]
         return frames
 
-    def _broken(self, where: Break) -> list[Frame]:
-        if where.why in ("no_match", "consumed") and (other := self._exchange.trade(self)) is not None:
-            return self._go_on_with(other)
-        self._exchange.closed(self)
-        return refusal(self._missed(self.recorded, where), where, self._dialect)
+    def _handle_break(self, where: Break) -> list[Frame]:
+        if (
+            where.reason in ("no_match", "consumed")
+            and (other := self._open_websockets.find_replacement(self)) is not None
+        ):
+            return self._continue_as(other)
+        self._open_websockets.remove(self)
+        return refusal_frames(self._note_miss(self.recorded, where), where, self._dialect)
 
-    def _go_on_with(self, other: RecordedExchange) -> list[Frame]:
-        """Take up another recorded one where we are; what is still to be told."""
-        self.recorded, self._played = other, self._playing(other)
-        frames = self._replayed(self._played)
-        told = [frame for frame in frames if frame.kind in _MESSAGES]
-        return [*told[len(self._told) :], *(frame for frame in frames[-1:] if frame.kind not in _MESSAGES)]
+    def _continue_as(self, other: RecordedExchange) -> list[Frame]:
+        """Continue as another recorded WebSocket, and return the frames that are due now."""
+        self.recorded, self._dialogue = other, self._new_dialogue(other)
+        frames = self._replay_received(self._dialogue)
+        messages = [frame for frame in frames if frame.kind in _MESSAGES]
+        return [*messages[len(self._sent) :], *(frame for frame in frames[-1:] if frame.kind not in _MESSAGES)]
 
-    def _replayed(self, played: WebsocketDialogue | Lanes) -> list[Frame]:
-        """All that is told upon what was heard here."""
-        heard = self._heard or ()
-        return [*played.begin(), *(frame for message in heard for frame in played.hear(*message))]
+    def _replay_received(self, dialogue: WebsocketDialogue | ConversationsDialogue) -> list[Frame]:
+        """All frames that a dialogue returns for the messages received so far."""
+        received = self._received or ()
+        return [*dialogue.begin(), *(frame for message in received for frame in dialogue.receive(*message))]
 
-    def _would_have_told(self, one: RecordedExchange) -> list[Frame] | None:
-        """The messages of another one upon all that was heard; None where it does not go with them, and with what was told."""
-        if self._heard is None or one.lacking or not playback.is_websocket(one.exchange):
+    def _expected_messages(self, other: RecordedExchange) -> list[Frame] | None:
+        """The messages of another recorded WebSocket for those received so far; None if it does not fit these and those sent."""
+        if self._received is None or other.unreplayable_reason or not playback.is_websocket(other.exchange):
             return None
-        broken: list[Break] = []
+        breaks: list[Break] = []
 
-        def noted(where: Break) -> list[Frame]:
-            broken.append(where)
+        def note_break(where: Break) -> list[Frame]:
+            breaks.append(where)
             return []
 
-        played = played_back(one.exchange, self._profiles, self._pace, broken=noted, drifted=lambda _: None)
-        told = [frame for frame in self._replayed(played) if frame.kind in _MESSAGES]
-        alike = len(told) >= len(self._told) and all(map(_alike, told, self._told))
-        return told if alike and not broken else None
+        dialogue = replay_dialogue(
+            other.exchange, self._profiles, self._pace, on_break=note_break, on_drift=lambda _: None
+        )
+        messages = [frame for frame in self._replay_received(dialogue) if frame.kind in _MESSAGES]
+        alike = len(messages) >= len(self._sent) and all(map(_is_same_message, messages, self._sent))
+        return messages if alike and not breaks else None
 
 
 _MESSAGES: Final = ("text", "binary")
 
 
-def _alike(one: Frame, other: Frame) -> bool:
-    """Whether two messages of the server say the same, but for ids and times: else it would have two tongues."""
-    return one.kind == other.kind and same(unnamed(value(one.data)), unnamed(value(other.data)))
+def _is_same_message(one: Frame, other: Frame) -> bool:
+    """Whether two messages of the server are equal except for ids and times."""
+    return one.kind == other.kind and is_same_json(
+        remove_ids(message_value(one.data)), remove_ids(message_value(other.data))
+    )
 
 
-def opened(exchange: Exchange) -> Exchange:
-    """The exchange as its opening alone: all that is known of a request for a WebSocket when it comes."""
-    asked = opening(exchange.request)
-    return exchange if asked is exchange.request else replace(exchange, request=asked)
+def opening_exchange(exchange: Exchange) -> Exchange:
+    """The exchange with the opening request only, which is all that is known when a client opens a WebSocket."""
+    opening = opening_request(exchange.request)
+    return exchange if opening is exchange.request else replace(exchange, request=opening)
 
 
-def miss(asked: ReplayedRequest, recorded: RecordedExchange, where: Break) -> Miss:
-    """Why a client that left the record is not answered."""
-    if where.why == "client_left":
-        return explain.left_socket(asked, recorded, where.number)
-    if where.why == "incomplete":
-        return explain.stayed(asked, recorded)
-    what = f"message {where.number} of {asked.words}"
+def websocket_miss(incoming: IncomingRequest, recorded: RecordedExchange, where: Break) -> Miss:
+    """The miss of a client that left the record."""
+    if where.reason == "client_left":
+        return explain.websocket_left_miss(incoming, recorded, where.number)
+    if where.reason == "incomplete":
+        return explain.client_waits_miss(incoming, recorded)
+    what = f"message {where.number} of {incoming.description}"
     detail = (
-        f"{what} is not what the client of step {recorded.step} of run {asked.run} said: it differs at {_places(where)}."
-        if where.why == "no_match"
-        else f"{what} came when the client of step {recorded.step} of run {asked.run} had said all that it said."
+        f"{what} differs from that of step {recorded.step} of run {incoming.run} at {_places(where)}."
+        if where.reason == "no_match"
+        else f"{what} came after the last recorded one of step {recorded.step} of run {incoming.run}."
     )
-    shown, more = tuple(map(_readable, where.differences[:SHOWN])), len(where.differences[SHOWN:])
+    shown, more = (
+        tuple(map(_readable_difference, where.differences[:DIFFERENCES_LISTED])),
+        len(where.differences[DIFFERENCES_LISTED:]),
+    )
     return Miss(
-        replay=asked.replay,
-        run=asked.run,
-        reason=where.why,
-        asked=what,
+        replay=incoming.replay,
+        run=incoming.run,
+        reason=where.reason,
+        request_line=what,
         detail=detail,
-        fix=_AGAIN,
+        fix=_RECORD_AGAIN,
         key=recorded.key,
-        number=asked.number,
-        nearest=Nearest(call=recorded.id, step=recorded.step, differences=shown, more=more),
+        number=incoming.number,
+        nearest=NearestCall(call=recorded.id, step=recorded.step, differences=shown, more=more),
     )
 
 
-_MARK: Final = MARK.decode()
+_PLACEHOLDER_START: Final = PREFIX.decode()
 _PLACEHOLDER_END: Final = re.compile(r"[A-Z2-7]{2,}(?![a-z0189])")
 _BINARY: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-"""Characters that no text has: what holds one are bytes that happen to be UTF-8."""
+"""Characters that do not occur in text: a value with one of them is binary data that happens to be valid UTF-8."""
 
 
-def _readable(difference: Difference) -> Difference:
-    """A difference as a person may read it: of bytes how many there are, and their digest."""
-    now = _without_piece_of_secret(difference.recorded, difference.now)
-    return replace(difference, recorded=_without_bytes(difference.recorded), now=_without_bytes(now))
+def _readable_difference(difference: Difference) -> Difference:
+    """A readable difference: binary data is replaced by its size and digest."""
+    current = _without_piece_of_secret(difference.recorded, difference.now)
+    return replace(difference, recorded=_without_bytes(difference.recorded), now=_without_bytes(current))
 
 
 def _without_piece_of_secret(recorded: Json | AbsentValue, now: Json | AbsentValue) -> Json | AbsentValue:
-    """What the client said, with asterisks where a placeholder begins or goes on in the recording.
+    """The client's text, with asterisks where the recording has a part of a placeholder.
 
-    A secret that a client sends in pieces is only known when all of them have come: of one piece nothing tells but the place.
+    A secret sent in pieces is recognised only when it is complete: until then, only its place in the recording shows it.
     """
     if not isinstance(recorded, str) or not isinstance(now, str):
         return now
@@ -262,7 +276,7 @@ def _without_piece_of_secret(recorded: Json | AbsentValue, now: Json | AbsentVal
 
 
 def _begins_placeholder(text: str) -> bool:
-    return text.startswith((_MARK, "*")) or _MARK.startswith(text)
+    return text.startswith((_PLACEHOLDER_START, "*")) or _PLACEHOLDER_START.startswith(text)
 
 
 def _without_bytes(value: Json | AbsentValue) -> Json | AbsentValue:
@@ -273,71 +287,78 @@ def _without_bytes(value: Json | AbsentValue) -> Json | AbsentValue:
 
 
 def _places(where: Break) -> str:
-    return ", ".join(difference.place or "all of it" for difference in where.differences[:3])
+    return ", ".join(difference.readable_pointer or "all of it" for difference in where.differences[:3])
 
 
-def refusal(why: Miss, where: Break, dialect: str) -> list[Frame]:
-    """An error as this API tells it, and a goodbye with the reason."""
-    data = CODE.to_bytes(2) + reason(why, where).encode()
-    error = _error(why, where, dialect)
-    told = [Frame(kind="text", data=dumps(error))] if error else []
-    return [*told, Frame(kind="close", data=data)]
+def refusal_frames(why: Miss, where: Break, dialect: str) -> list[Frame]:
+    """The frames of a miss: an error message of this API, and a close frame with the reason."""
+    data = MISS_CLOSE_CODE.to_bytes(2) + close_reason(why, where).encode()
+    error = _error_message(why, where, dialect)
+    messages = [Frame(kind="text", data=dumps(error))] if error else []
+    return [*messages, Frame(kind="close", data=data)]
 
 
-def reason(why: Miss, where: Break) -> str:
-    """Why, in as many bytes as a goodbye may have."""
+def close_reason(why: Miss, where: Break) -> str:
+    """The reason of the close frame, cut to its maximum size."""
     places = f" differs at {_places(where)}" if where.differences else ""
-    told = {
+    text = {
         "no_match": f"playhead: replay_miss: message {where.number} is not the recorded one{places}",
-        "consumed": f"playhead: replay_miss: message {where.number} is one more than was recorded",
-    }.get(why.reason, f"playhead: replay_miss: {why.reason}: nothing more was recorded, and the client stayed")
-    return told.encode()[:_REASON].decode(errors="ignore")
+        "consumed": f"playhead: replay_miss: message {where.number} came after the last recorded one",
+    }.get(
+        why.reason,
+        f"playhead: replay_miss: {why.reason}: no more messages were recorded, and the client is still connected",
+    )
+    return text.encode()[:_MAX_REASON].decode(errors="ignore")
 
 
-def _error(why: Miss, where: Break, dialect: str) -> dict[str, Json]:
+def _error_message(why: Miss, where: Break, dialect: str) -> dict[str, Json]:
     error: dict[str, Json] = {
         "type": "replay_miss",
         "code": why.reason,
-        "message": f"{why.detail} To mend it: {why.fix}",
+        "message": f"{why.detail} To fix it: {why.fix}",
     }
-    said = members(where.message)
+    message = as_object(where.message)
     match dialect:
         case "openai_realtime":
-            told = {**error, "param": None, "event_id": said.get("event_id")}
-            return {"type": "error", "event_id": f"event_playhead_{where.number}", "error": told}
+            told_error = {**error, "param": None, "event_id": message.get("event_id")}
+            return {"type": "error", "event_id": f"event_playhead_{where.number}", "error": told_error}
         case "openai_responses_socket":
-            lane = {"stream_id": said["stream_id"]} if "stream_id" in said else {}
+            lane = {"stream_id": message["stream_id"]} if "stream_id" in message else {}
             return {"type": "error", "status": 424, "error": {**error, "param": None}, **lane}
         case "gemini_live":
-            # Google has no message for it. Its SDK takes what it does not know for an error, and looks for these.
+            # Google has no error message. Its SDK treats an unknown message as an error and reads these members.
             return {"code": 424, "status": "FAILED_PRECONDITION", "message": error["message"], "error": error}
         case _:
             return {}
 
 
-class RedactedDialogue:
-    """A dialogue that hears what the recorder would have kept, so that a secret matches its placeholder."""
+class RedactingDialogue:
+    """A dialogue that receives redacted messages, so that a secret matches its placeholder."""
 
     def __init__(self, inner: Dialogue, redactor: Redactor) -> None:
         self._inner = inner
         self._redactor = redactor
-        self.begin, self.stayed, self.left = inner.begin, inner.stayed, inner.left
+        self.begin, self.answer_waiting_client, self.note_client_left = (
+            inner.begin,
+            inner.answer_waiting_client,
+            inner.note_client_left,
+        )
 
-    def hear(self, kind: ChunkKind, data: bytes) -> list[Frame]:
-        """The client has said this."""
-        return self._inner.hear(kind, data if kind == "close" else self._seen(data))
+    def receive(self, kind: ChunkKind, data: bytes) -> list[Frame]:
+        """Handle a message of the client."""
+        return self._inner.receive(kind, data if kind == "close" else self._redact(data))
 
-    def _seen(self, data: bytes) -> bytes:
+    def _redact(self, data: bytes) -> bytes:
         try:
-            return self._redactor.message(data)[0]
-        except Unreadable:
-            # The recorder kept nothing of such a message either.
+            return self._redactor.redact_message(data)[0]
+        except UnreadableBody:
+            # The recorder records nothing of such a message either.
             return b""
 
 
-def redacting(given: Answer | None, request: Request, redactor: Redactor) -> Answer | None:
-    """The answer to a request, where what follows it hears without secrets."""
-    if given is None or given.dialogue is None:
-        return given
-    redactor = redactor.of(request.method, request.url, request.headers)
-    return replace(given, dialogue=RedactedDialogue(given.dialogue, redactor))
+def with_redaction(answer: Answer | None, request: Request, redactor: Redactor) -> Answer | None:
+    """Redact the client's messages of an answer that is followed by a dialogue."""
+    if answer is None or answer.dialogue is None:
+        return answer
+    redactor = redactor.for_request(request.method, request.url, request.headers)
+    return replace(answer, dialogue=RedactingDialogue(answer.dialogue, redactor))

@@ -1,8 +1,8 @@
-"""Decide when each recorded message of a server is sent: once the client has said what it said before it.
+"""Decide when each recorded message of a server is sent: after the client has sent what preceded it.
 
-Nothing here knows sockets or clocks: messages come in, and frames with their delays go out. Messages are compared as keys count
-them, one by one and in their order; sound by its bytes, however it is cut now. An id that the client minted anew is put
-into what the server says of it; an id that the server minted must come back as it was.
+This module does no IO and knows no clock: messages come in, and frames with delays go out. Messages are compared in order,
+by the fields of their keys; audio is compared by its bytes, however it is split. If the client generates a new id, the
+server's messages use the new one. An id that the server generated must come back unchanged.
 """
 
 from collections import deque
@@ -15,25 +15,32 @@ from calls.keys.divergence import ABSENT, Difference, differences
 from calls.keys.profile import Profiles
 from calls.keys.websocket_key import Conversation, KeyedMessage
 from calls.model import Body, ChunkKind, Exchange, Json
-from calls.websocket_messages import Sound, opening, sound, spoken, value, whole
+from calls.websocket_messages import (
+    AudioPiece,
+    audio_piece,
+    digest_audio,
+    is_websocket_body,
+    message_value,
+    opening_request,
+)
 from replay.answer import Frame
 from replay.pacing import Pace
-from replay.reframing.id_rewrite import renamed
+from replay.reframing.id_rewrite import rewrite_ids
 
 GRACE: Final = 10_000_000_000
-"""How much longer than in the recording a client that left then may stay, in nanoseconds."""
+"""Nanoseconds by which a client may stay longer than the recorded client, which left before the end."""
 
 type Kind = Literal["text", "binary", "close"]
-type Why = Literal["no_match", "consumed", "incomplete", "client_left"]
+type BreakReason = Literal["no_match", "consumed", "incomplete", "client_left"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Break:
-    """Where a client leaves the record."""
+    """The point at which a client leaves the record."""
 
-    why: Why
+    reason: BreakReason
     number: int
-    """Which of the client's messages it was, from 1."""
+    """The number of the client's message, from 1."""
 
     differences: tuple[Difference, ...] = ()
     message: Json = None
@@ -43,29 +50,31 @@ class Turn(NamedTuple):
     """One recorded message."""
 
     at: int
-    asked: bool
-    """Whether the client said it."""
+    is_client: bool
+    """True if the client sent it."""
 
     kind: Kind
     data: bytes
 
 
-def turns(exchange: Exchange) -> Iterator[Turn]:
+def recorded_turns(exchange: Exchange) -> Iterator[Turn]:
     """All messages of a WebSocket in the order of their times."""
     assert exchange.response is not None
-    asked, answered = exchange.request.body, exchange.response.body
-    return merge(_turns(asked, asked=True), _turns(answered, asked=False), key=lambda turn: turn.at)
+    requested, answered = exchange.request.body, exchange.response.body
+    return merge(
+        _body_turns(requested, is_client=True), _body_turns(answered, is_client=False), key=lambda turn: turn.at
+    )
 
 
-def _turns(body: Body, *, asked: bool) -> Iterator[Turn]:
-    if spoken(body):
+def _body_turns(body: Body, *, is_client: bool) -> Iterator[Turn]:
+    if is_websocket_body(body):
         for chunk in body.chunks:
             if chunk.kind != "data":
-                yield Turn(chunk.at, asked, chunk.kind, body.data[chunk.offset : chunk.offset + chunk.size])
+                yield Turn(chunk.at, is_client, chunk.kind, body.data[chunk.offset : chunk.offset + chunk.size])
 
 
 class WebsocketDialogue:
-    """One WebSocket while it is replayed (`Dialogue` in answer.py)."""
+    """The replay of one WebSocket, or of one of its conversations (implements `Dialogue`)."""
 
     def __init__(
         self,
@@ -73,185 +82,191 @@ class WebsocketDialogue:
         profiles: Profiles,
         pace: Pace,
         *,
-        broken: Callable[[Break], list[Frame]],
-        drifted: Callable[[list[str]], None],
-        said: Iterable[Turn] | None = None,
+        on_break: Callable[[Break], list[Frame]],
+        on_drift: Callable[[list[str]], None],
+        conversation_turns: Iterable[Turn] | None = None,
     ) -> None:
-        """`broken` tells what to say to a client that leaves the record; `said` is a part of what was said."""
+        """`on_break` returns the frames for a client that leaves the record. `conversation_turns` are a part of all turns."""
         self._exchange = exchange
         self._pace = pace
-        self._broken = broken
-        self._drifted = drifted
-        asked = opening(exchange.request)
-        self._then, self._now = Conversation(asked, profiles), Conversation(asked, profiles)
-        self._turns = deque(turns(exchange) if said is None else said)
-        self._given: list[bytes] = []
-        self._names: dict[str, str] = {}
-        self._awaited: Sound | KeyedMessage | None = None
+        self._on_break = on_break
+        self._on_drift = on_drift
+        opening = opening_request(exchange.request)
+        self._recorded, self._current = Conversation(opening, profiles), Conversation(opening, profiles)
+        self._turns = deque(recorded_turns(exchange) if conversation_turns is None else conversation_turns)
+        self._sent: list[bytes] = []
+        self._current_ids: dict[str, str] = {}
+        self._awaited: AudioPiece | KeyedMessage | None = None
         self._at = exchange.first_byte_at or 0
-        self.number = 0
-        """How many messages the client has said."""
+        self.message_count = 0
+        """The number of messages received from the client."""
 
-        self._over = False
+        self._is_over = False
 
     def begin(self) -> list[Frame]:
-        """What the server says first."""
-        return self._released()
+        """Return the frames before the first message of the client."""
+        return self._release_frames()
 
-    def hear(self, kind: ChunkKind, data: bytes) -> list[Frame]:
-        """The client has said this: what follows upon it."""
-        if self._over:
+    def receive(self, kind: ChunkKind, data: bytes) -> list[Frame]:
+        """Handle a message of the client."""
+        if self._is_over:
             return []
         if kind == "close":
-            return self._parted(data)
-        self.number += 1
-        message = value(data)
-        if (piece := sound(message)) is not None:
-            return self._listen(piece)
-        counted = self._now.take(message)
-        return [] if counted is None else self._compare(counted)
+            return self._close(data)
+        self.message_count += 1
+        message = message_value(data)
+        if (piece := audio_piece(message)) is not None:
+            return self._match_sound(piece)
+        counted = self._current.key_message(message)
+        return [] if counted is None else self._match_message(counted)
 
-    def left(self) -> None:
-        """The client is gone without a word."""
-        if not self._over:
-            self._over = True
-            self._unsaid()
+    def note_client_left(self) -> None:
+        """Handle a client that disconnected without a close frame."""
+        if not self._is_over:
+            self._is_over = True
+            self._report_early_leave()
 
-    def stayed(self) -> list[Frame]:
-        """The client is still there, where the one of the recording had left long since."""
-        return [] if self._over or self._awaited is not None else self._unlike("incomplete")
+    def answer_waiting_client(self) -> list[Frame]:
+        """Handle a client that stays longer than the recorded one."""
+        return [] if self._is_over or self._awaited is not None else self._break_off("incomplete")
 
-    # What the server says
+    # Messages of the server
 
-    def _released(self) -> list[Frame]:
-        """All that the server said until the client said something that counts."""
+    def _release_frames(self) -> list[Frame]:
+        """Release the frames up to the next message of the client that is compared."""
         frames: list[Frame] = []
-        while self._turns and not self._over:
+        while self._turns and not self._is_over:
             turn = self._turns[0]
-            if turn.asked:
+            if turn.is_client:
                 if turn.kind == "close":
                     break
-                self._awaited = self._awaited or self._counted(turn)
+                self._awaited = self._awaited or self._compared_part(turn)
                 if self._awaited is not None:
                     return frames
-                self._passed()
+                self._advance()
             else:
-                self._over = turn.kind == "close"
+                self._is_over = turn.kind == "close"
                 frames.append(self._frame(turn))
-                self._passed()
-        return frames if self._over else [*frames, self._end()]
+                self._advance()
+        return frames if self._is_over else [*frames, self._end_frame()]
 
     def _frame(self, turn: Turn) -> Frame:
-        self._given.append(turn.data)
-        data = renamed(turn.data, self._names) if self._names and turn.kind != "close" else turn.data
-        return Frame(after=self._pace.at(turn.at - self._at), kind=turn.kind, data=data)
+        self._sent.append(turn.data)
+        data = rewrite_ids(turn.data, self._current_ids) if self._current_ids and turn.kind != "close" else turn.data
+        return Frame(after=self._pace.send_time(turn.at - self._at), kind=turn.kind, data=data)
 
-    def _end(self) -> Frame:
-        """How it ended, when all was said: somebody broke off, or the client left."""
+    def _end_frame(self) -> Frame:
+        """The frame after the last message: the connection broke, or the client left."""
         since = max(0, (self._exchange.ended_at or 0) - self._at)
         if not self._turns and self._exchange.outcome in ("server_closed", "timed_out", "refused"):
-            self._over = True
-            return Frame(after=self._pace.at(since), kind="cut")
+            self._is_over = True
+            return Frame(after=self._pace.send_time(since), kind="cut")
         return Frame(after=since + GRACE, kind="wait")
 
-    def _passed(self) -> None:
+    def _advance(self) -> None:
         self._at = self._turns.popleft().at
         self._awaited = None
 
-    # What the client says
+    # Messages of the client
 
-    def _counted(self, turn: Turn) -> Sound | KeyedMessage | None:
-        """What counts of a recorded message; None where nothing does."""
-        message = value(turn.data)
-        piece = sound(message)
+    def _compared_part(self, turn: Turn) -> AudioPiece | KeyedMessage | None:
+        """The part of a recorded message that is compared; None if nothing is."""
+        message = message_value(turn.data)
+        piece = audio_piece(message)
         if piece is None:
-            return self._then.take(message)
+            return self._recorded.key_message(message)
         return piece if piece.data else None
 
-    def _listen(self, piece: Sound) -> list[Frame]:
-        """Sound: as many recorded pieces as it fills, and a part of one."""
+    def _match_sound(self, piece: AudioPiece) -> list[Frame]:
+        """Compare audio, which may cover several recorded pieces and a part of the next one."""
         rest, frames = piece.data, list[Frame]()
-        while rest and not self._over:
+        while rest and not self._is_over:
             awaited = self._awaited
-            if not isinstance(awaited, Sound) or awaited.frame != piece.frame:
-                return [*frames, *self._unlike_awaited(whole(piece))]
+            if not isinstance(awaited, AudioPiece) or awaited.frame != piece.frame:
+                return [*frames, *self._break_at_awaited(digest_audio(piece))]
             size = min(len(rest), len(awaited.data))
             if rest[:size] != awaited.data[:size]:
-                return [*frames, *self._unlike_awaited(whole(piece))]
+                return [*frames, *self._break_at_awaited(digest_audio(piece))]
             rest = rest[size:]
             if size < len(awaited.data):
-                self._awaited = Sound(awaited.frame, awaited.data[size:])
+                self._awaited = AudioPiece(awaited.frame, awaited.data[size:])
             else:
-                self._passed()
-                frames += self._released()
+                self._advance()
+                frames += self._release_frames()
         return frames
 
-    def _compare(self, now: KeyedMessage) -> list[Frame]:
-        """Anything else must be what comes next."""
-        then = self._awaited
-        if not isinstance(then, KeyedMessage) or then.text != now.text:
-            return self._unlike_awaited(now.selected, now.message)
-        if taken := self._taken_for_another(then, now):
-            return self._unlike("no_match", (taken,), now.message)
-        if places := _drift(then, now):
-            self._drifted([f"/body/{self.number - 1}{place}" for place in places])
-        self._passed()
-        return self._released()
+    def _match_message(self, current: KeyedMessage) -> list[Frame]:
+        """Compare any other message with the next recorded one."""
+        recorded = self._awaited
+        if not isinstance(recorded, KeyedMessage) or recorded.text != current.text:
+            return self._break_at_awaited(current.selected_fields, current.message)
+        if taken := self._mistaken_id(recorded, current):
+            return self._break_off("no_match", (taken,), current.message)
+        if places := _drift(recorded, current):
+            self._on_drift([f"/body/{self.message_count - 1}{place}" for place in places])
+        self._advance()
+        return self._release_frames()
 
-    def _taken_for_another(self, then: KeyedMessage, now: KeyedMessage) -> Difference | None:
-        """An id that stands where another one stood, though the server has spoken of one of them. Others are the client's
-        own: it may have minted them anew."""
-        for name, was in then.ids.items():
-            named = now.ids[name]
-            if was != named and any(self._server_named(one) for one in (was, named)) and self._names.get(was) != named:
-                return Difference(("id",), was, named)
-            if was != named:
-                self._names[was] = named
+    def _mistaken_id(self, recorded: KeyedMessage, current: KeyedMessage) -> Difference | None:
+        """The difference if the client sent a wrong id that the server knows.
+
+        An id that the server never sent is the client's own, and may be new.
+        """
+        for name, recorded_id in recorded.ids.items():
+            current_id = current.ids[name]
+            if (
+                recorded_id != current_id
+                and any(self._has_server_sent(one) for one in (recorded_id, current_id))
+                and self._current_ids.get(recorded_id) != current_id
+            ):
+                return Difference(("id",), recorded_id, current_id)
+            if recorded_id != current_id:
+                self._current_ids[recorded_id] = current_id
         return None
 
-    def _server_named(self, name: str) -> bool:
+    def _has_server_sent(self, name: str) -> bool:
         quoted = f'"{name}"'.encode()
-        return any(quoted in data for data in self._given)
+        return any(quoted in data for data in self._sent)
 
-    def _parted(self, data: bytes) -> list[Frame]:
-        """The client says goodbye: now, or before it had said all."""
+    def _close(self, data: bytes) -> list[Frame]:
+        """Handle a close frame of the client."""
         if self._turns and self._turns[0].kind == "close":
-            self._passed()
-            frames = [frame for frame in self._released() if frame.kind not in ("wait", "cut")]
+            self._advance()
+            frames = [frame for frame in self._release_frames() if frame.kind not in ("wait", "cut")]
         else:
-            self._unsaid()
+            self._report_early_leave()
             frames = []
-        self._over = True
-        # RFC 6455 5.5.1: a goodbye is answered, typically with its own code.
+        self._is_over = True
+        # RFC 6455 5.5.1: a close frame is answered, typically with its own code.
         return (
             frames if any(frame.kind == "close" for frame in frames) else [*frames, Frame(kind="close", data=data[:2])]
         )
 
-    def _unsaid(self) -> None:
+    def _report_early_leave(self) -> None:
         if self._awaited is not None:
-            self._broken(Break(why="client_left", number=self.number + 1))
+            self._on_break(Break(reason="client_left", number=self.message_count + 1))
 
     # Leaving the record
 
-    def _unlike_awaited(self, selected: Json, message: Json = None) -> list[Frame]:
+    def _break_at_awaited(self, selected: Json, message: Json = None) -> list[Frame]:
         awaited = self._awaited
         if awaited is None:
-            return self._unlike("consumed", message=message)
-        then = whole(awaited) if isinstance(awaited, Sound) else awaited.selected
-        found = tuple(differences(then, selected)) or (Difference((), ABSENT, selected),)
-        return self._unlike("no_match", found, message)
+            return self._break_off("consumed", message=message)
+        recorded = digest_audio(awaited) if isinstance(awaited, AudioPiece) else awaited.selected_fields
+        found = tuple(differences(recorded, selected)) or (Difference((), ABSENT, selected),)
+        return self._break_off("no_match", found, message)
 
-    def _unlike(self, why: Why, found: tuple[Difference, ...] = (), message: Json = None) -> list[Frame]:
-        self._over = True
-        return self._broken(Break(why=why, number=self.number, differences=found, message=message))
-
-
-_MINTED: Final = ("/event_id",)
-"""Differs in every sending, so that it is no drift."""
+    def _break_off(self, reason: BreakReason, found: tuple[Difference, ...] = (), message: Json = None) -> list[Frame]:
+        self._is_over = True
+        return self._on_break(Break(reason=reason, number=self.message_count, differences=found, message=message))
 
 
-def _drift(then: KeyedMessage, now: KeyedMessage) -> list[str]:
-    """Pointers of what differs outside of what counts."""
-    places = dict.fromkeys((*then.left_out, *now.left_out))
-    apart = {difference.pointer for difference in differences(then.message, now.message)} if places else set()
-    return [place for place in places if place in apart and place not in _MINTED]
+_NEW_EACH_TIME: Final = ("/event_id",)
+"""Pointers whose values are new in every message, so that they are not drift."""
+
+
+def _drift(recorded: KeyedMessage, current: KeyedMessage) -> list[str]:
+    """Pointers of the differences outside the compared part."""
+    places = dict.fromkeys((*recorded.left_out, *current.left_out))
+    apart = {difference.pointer for difference in differences(recorded.message, current.message)} if places else set()
+    return [place for place in places if place in apart and place not in _NEW_EACH_TIME]

@@ -3,11 +3,11 @@
 import json
 from typing import Any
 
-from calls.keys.key import KeyResult, keyed
+from calls.keys.key import KeyResult, make_key
 from calls.model import Body, Headers, Request
-from store.active_profiles import shipped
+from store.active_profiles import load_profiles
 
-PROFILES = shipped()
+PROFILES = load_profiles()
 
 OPENAI = "https://api.openai.com/v1/chat/completions"
 ANTHROPIC = "https://api.anthropic.com/v1/messages"
@@ -29,12 +29,12 @@ def asking(url: str, body: Any, *headers: tuple[str, str]) -> Request:
 
 def key(url: str, body: Any, *headers: tuple[str, str]) -> str:
     """The key of a request with this body."""
-    return keyed(asking(url, body, *headers), PROFILES).key
+    return make_key(asking(url, body, *headers), PROFILES).key
 
 
 def how(url: str, body: Any, *headers: tuple[str, str]) -> KeyResult:
     """How the key of a request with this body comes about."""
-    return keyed(asking(url, body, *headers), PROFILES)
+    return make_key(asking(url, body, *headers), PROFILES)
 
 
 def chat(*messages: Any, **fields: Any) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from calls.codec.json import dumps
-from calls.framing.eventstream import framed as _framed
+from calls.framing.eventstream import encode_frame as _framed
 
 
 def framed(event: str, payload: Any) -> bytes:

@@ -11,21 +11,23 @@ from typing import Any
 import httpx2
 
 from calls.codec.json import dumps
-from calls.derive import derive
+from calls.derive import derive_call
 from calls.dialects.table import BY_NAME
 from calls.model import Call
-from store.active_profiles import shipped
+from store.active_profiles import load_profiles
 from tests.calls.recorded import exchange
 from tests.support.corpus import Recorded, cassettes
 
-PROFILES = shipped()
+PROFILES = load_profiles()
 
 
 @lru_cache(maxsize=1)
 def derived() -> list[tuple[str, Recorded, Call]]:
     """Every exchange of the corpus, with what we make of it."""
     return [
-        (one.name, recorded, derive(exchange(recorded), PROFILES)) for one in cassettes() for recorded in one.exchanges
+        (one.name, recorded, derive_call(exchange(recorded), PROFILES))
+        for one in cassettes()
+        for recorded in one.exchanges
     ]
 
 

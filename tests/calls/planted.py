@@ -9,6 +9,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from calls.dialects.table import DIALECTS
 from calls.framing import eventstream
 from calls.model import Body
 from tests.calls.sockets import said
@@ -70,34 +71,26 @@ def places(messages: Messages) -> Iterator[tuple[int, tuple[str | int, ...]]]:
                 yield number, path
 
 
-GROWING = frozenset(
-    (
-        *(
-            "content",
-            "text",
-            "delta",
-            "partial_json",
-            "arguments",
-            "thinking",
-            "reasoning",
-            "reasoning_content",
-            "completion",
-        ),
-        *(
-            "response",
-            "generation",
-            "outputText",
-            "generated_text",
-            "transcript",
-            "stringValue",
-            "tool_plan",
-            "value",
-            "textDelta",
-            "data",
-            "input",
-        ),
-    )
-)
+_DECLARED = {
+    path.rpartition("/")[2] for dialect in DIALECTS if dialect.answer_paths for path in dialect.answer_paths.texts
+}
+GROWING = _DECLARED | {
+    *(
+        "content",
+        "text",
+        "delta",
+        "partial_json",
+        "arguments",
+        "thinking",
+        "reasoning",
+        "reasoning_content",
+        "completion",
+    ),
+    *("response", "generation", "outputText", "generated_text", "transcript", "stringValue", "tool_plan", "value"),
+    *("textDelta", "data", "input"),
+}
+"""The names of members whose texts come in pieces: those that dialects declare, and others."""
+
 _NEVER_TWICE = re.compile(r'"(?:response\.done|response\.completed|[a-z_.]*audio\.delta)"')
 NOT_GROWING = frozenset(("top_logprobs", "logprobs", "annotations", "audio", "inlineData"))
 
@@ -185,7 +178,7 @@ def _is_json(text: str) -> bool:
 
 
 def _frames(data: bytes) -> Stream | None:
-    frames = eventstream.Decoder().frames(data)
+    frames = eventstream.Decoder().feed_frames(data)
     messages: Messages = []
     for frame in frames:
         value = json.loads(frame.payload)
@@ -198,7 +191,7 @@ def _frames(data: bytes) -> Stream | None:
             value = one["value"]
             if one["inner"] is not None:
                 value = {**value, "bytes": base64.b64encode(json.dumps(one["inner"]).encode()).decode()}
-            out += eventstream.framed(one["headers"], json.dumps(value).encode())
+            out += eventstream.encode_frame(one["headers"], json.dumps(value).encode())
         return out
 
     return Stream(messages, write) if messages else None

@@ -41,18 +41,22 @@ class Position(NamedTuple):
 
 
 def _url(form: str, secret: str) -> Shown:
-    yield REDACTOR.url(form % secret)[0]
+    yield REDACTOR.redact_url(form % secret)[0]
 
 
 def _header(side: str, name: str, form: str, secret: str) -> Shown:
     headers: Headers = ((name % secret if "%" in name else name, form % secret if "%" in form else form),)
-    yield str(REDACTOR.request_headers(headers)[0] if side == "request" else REDACTOR.response_headers(headers)[0])
+    yield str(
+        REDACTOR.redact_request_headers(headers)[0]
+        if side == "request"
+        else REDACTOR.redact_response_headers(headers)[0]
+    )
 
 
 def _binary_header(secret: str) -> Shown:
     """A trailer of gRPC, whose name says that it is a message in base64."""
     value = base64.b64encode(b"\x08\x10\x12\x20it is %s ok" % secret.encode()).decode().rstrip("=")
-    ((_, new),) = REDACTOR.response_headers((("grpc-status-details-bin", value),))[0]
+    ((_, new),) = REDACTOR.redact_response_headers((("grpc-status-details-bin", value),))[0]
     yield new
     yield _plain_base64(new + "=" * (-len(new) % 4))
 
@@ -208,7 +212,7 @@ def _gunzip(data: bytes) -> str:
 
 def _body(written: Format, secret: str) -> Shown:
     data = written.write(secret)
-    work = REDACTOR.stream(written.media, written.coding)
+    work = REDACTOR.new_body_redactor(written.media, written.coding)
     parts = [data[at : at + 37] for at in range(0, len(data), 37)]
     new = b"".join(piece.data for at, part in enumerate(parts) for piece in work.feed(part, at))
     new += b"".join(piece.data for piece in work.finish())
@@ -302,7 +306,7 @@ def _streams(secret: str, rnd: random.Random, plants: "list[Plant]") -> Shown:
         if plant.suffix == ".messages":
             new = _messages(one.body)
         else:
-            work = REDACTOR.stream(MEDIA[plant.suffix])
+            work = REDACTOR.new_body_redactor(MEDIA[plant.suffix])
             parts = [one.body[at : at + 173] for at in range(0, len(one.body), 173)]
             new = b"".join(piece.data for at, part in enumerate(parts) for piece in work.feed(part, at))
             new += b"".join(piece.data for piece in work.finish())
@@ -320,7 +324,7 @@ def _at(value: Any, path: tuple[str | int, ...]) -> str:
 
 
 def _messages(data: bytes) -> bytes:
-    work = REDACTOR.messages()
+    work = REDACTOR.new_message_redactor()
     body = body_of(data)
     found = [one for c in body.chunks for one in work.feed(body.data[c.offset :][: c.size], c.at, c.kind)]
     return b"".join(one.data + b"\n" for one in [*found, *work.finish()])
@@ -347,7 +351,7 @@ def plants() -> tuple[Plant, ...]:
             assert stream
             names = tuple(step for step in path if isinstance(step, str))
             kind = _kind(stream.messages[number], names)
-            plant = Plant(dialect.NAME, file.suffix, stream, number, path, kind)
+            plant = Plant(dialect.name, file.suffix, stream, number, path, kind)
             found.setdefault((file, names, kind), plant)
     return tuple(found.values())
 
@@ -396,7 +400,7 @@ def _said(body: bytes) -> str:
 
 def _spelled(form: Callable[[str], str], read: Callable[[str], str], secret: str) -> Shown:
     """What a chat spells out, three letters at a time."""
-    new = REDACTOR.whole(_chat(["see ", *cut(form(secret)), " ok"]), "text/event-stream")[0]
+    new = REDACTOR.redact_body(_chat(["see ", *cut(form(secret)), " ok"]), "text/event-stream")[0]
     yield _said(new)
     yield read(_said(new)[len("see ") : -len(" ok")])
 
@@ -413,36 +417,36 @@ def _escaped_json(secret: str) -> str:
 def _payload_parts(secret: str) -> Shown:
     body = _chat(["see ", *cut(secret), " ok"])
     headers: dict[str, Any] = {":event-type": "PayloadPart", ":message-type": "event"}
-    data = b"".join(eventstream.framed(headers, body[at : at + 41]) for at in range(0, len(body), 41))
-    new = REDACTOR.whole(data, MEDIA[".eventstream"])[0]
-    yield _said(b"".join(frame.payload for frame in eventstream.Decoder().frames(new)))
+    data = b"".join(eventstream.encode_frame(headers, body[at : at + 41]) for at in range(0, len(body), 41))
+    new = REDACTOR.redact_body(data, MEDIA[".eventstream"])[0]
+    yield _said(b"".join(frame.payload for frame in eventstream.Decoder().feed_frames(new)))
 
 
 def _encoded_text(secret: str) -> Shown:
     """Text in base64, a piece a frame, as agents of Bedrock send it."""
     headers: dict[str, Any] = {":event-type": "chunk", ":message-type": "event"}
     parts = [base64.b64encode(part.encode()).decode() for part in ["it is ", *cut(secret), " ok"]]
-    data = b"".join(eventstream.framed(headers, json.dumps({"bytes": part}).encode()) for part in parts)
-    new = REDACTOR.whole(data, MEDIA[".eventstream"])[0]
-    frames = eventstream.Decoder().frames(new)
+    data = b"".join(eventstream.encode_frame(headers, json.dumps({"bytes": part}).encode()) for part in parts)
+    new = REDACTOR.redact_body(data, MEDIA[".eventstream"])[0]
+    frames = eventstream.Decoder().feed_frames(new)
     yield b"".join(base64.b64decode(json.loads(frame.payload)["bytes"]) for frame in frames).decode()
 
 
 def _lines_of_events(secret: str) -> Shown:
     data = b"".join(b"event: output\nid: %d:0\ndata: %s\n\n" % (at, one.encode()) for at, one in enumerate(cut(secret)))
-    new = REDACTOR.whole(data, "text/event-stream")[0]
+    new = REDACTOR.redact_body(data, "text/event-stream")[0]
     yield "".join(line[6:] for line in new.decode().splitlines() if line.startswith("data: "))
 
 
 def _request_stream(media: str, form: str, secret: str) -> Shown:
     """A request that is itself a stream."""
     data = "".join(form % json.dumps({"text": part}) for part in ["it is ", *cut(secret), " ok"]).encode()
-    new = REDACTOR.whole(data, media)[0]
+    new = REDACTOR.redact_body(data, media)[0]
     yield "".join(re.findall(r'"text": "([^"]*)"', new.decode()))
 
 
 def _whole_message(form: str, secret: str) -> Shown:
-    yield REDACTOR.message((form % secret).encode())[0].decode("latin-1")
+    yield REDACTOR.redact_message((form % secret).encode())[0].decode("latin-1")
 
 
 def _client_pieces(secret: str) -> Shown:
@@ -536,7 +540,9 @@ def written(rows: list[Row]) -> str:
 
 def spelled_base64(text: str, size: int) -> bytes:
     """A chat that spells out a text in base64, as it is recorded."""
-    new = REDACTOR.whole(_chat(["see ", *cut(base64.b64encode(text.encode()).decode(), size), " ok"]), MEDIA[".sse"])[0]
+    new = REDACTOR.redact_body(
+        _chat(["see ", *cut(base64.b64encode(text.encode()).decode(), size), " ok"]), MEDIA[".sse"]
+    )[0]
     assert not is_shown(text[6:], iter([_plain_base64(_said(new)[len("see ") : -len(" ok")])]))
     return new
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from calls.derive import derive
-from calls.route import route_of
+from calls.derive import derive_call
+from calls.route import route_request
 from tests.calls.asking import PROFILES, asking, how, key
 from tests.calls.test_derive import CAPTURES, answered
 
@@ -48,18 +48,18 @@ def test_what_the_agent_would_see_differently_has_another_key(other: dict[str, A
     ],
 )
 def test_a_method_says_what_is_asked(method: str, operation: str, kind: str) -> None:
-    found = route_of(asking(URL, {"jsonrpc": "2.0", "id": 1, "method": method}))
+    found = route_request(asking(URL, {"jsonrpc": "2.0", "id": 1, "method": method}))
     assert (found.dialect, found.operation, found.kind) == ("a2a", operation, kind)
 
 
 def test_the_rest_binding_is_known_by_its_paths() -> None:
     urls = [URL + f"v1/message:{verb}" for verb in ("send", "stream")]
-    assert [route_of(asking(url, {})).streams for url in urls] == [False, True]
+    assert [route_request(asking(url, {})).streams for url in urls] == [False, True]
     assert len({key(url, {"message": {"messageId": url}}) for url in urls}) == 1
 
 
 def test_a_task_in_pieces_is_a_call() -> None:
     data = (CAPTURES / "a2a" / "task_in_pieces.sse").read_bytes()
-    call = derive(answered(URL, sending("message/stream"), data, "text/event-stream"), PROFILES)
+    call = derive_call(answered(URL, sending("message/stream"), data, "text/event-stream"), PROFILES)
     assert (call.kind, call.operation, call.text) == ("tool", "invoke_agent", "Grüß dich 😀")
     assert (call.finish_reason, call.streamed, call.complete) == ("completed", True, True)

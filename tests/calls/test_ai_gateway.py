@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from calls.answer_form import asked
-from calls.keys.key import KeyResult, keyed
+from calls.answer_form import requested_form
+from calls.keys.key import KeyResult, make_key
 from calls.model import Request
 from calls.redaction.redactor import Redactor
-from calls.route import route_of
+from calls.route import route_request
 from tests.calls.asking import PROFILES, asking
 
 URL = "https://ai-gateway.vercel.sh/v3/ai/language-model"
@@ -20,11 +20,11 @@ PROMPT = [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]
 def sent(body: Any, *headers: tuple[str, str], model: str = "openai/gpt-5", url: str = URL) -> Request:
     """A request as it is kept: redacted."""
     made = asking(url, body, ("ai-language-model-id", model), ("Authorization", "Bearer vck_0123456789"), *headers)
-    return replace(made, headers=Redactor(profiles=PROFILES, key=b"k" * 32).request_headers(made.headers)[0])
+    return replace(made, headers=Redactor(profiles=PROFILES, key=b"k" * 32).redact_request_headers(made.headers)[0])
 
 
 def how(body: Any, *headers: tuple[str, str], model: str = "openai/gpt-5") -> KeyResult:
-    return keyed(sent(body, *headers, model=model), PROFILES)
+    return make_key(sent(body, *headers, model=model), PROFILES)
 
 
 def test_the_model_in_the_header_is_known_and_counts() -> None:
@@ -64,7 +64,7 @@ def test_where_a_cache_may_break_is_in_no_key() -> None:
 @pytest.mark.parametrize(("told", "form"), [("true", "sse"), ("false", "whole")])
 def test_a_header_asks_for_a_stream(told: str, form: str) -> None:
     request = sent({"prompt": PROMPT}, ("ai-language-model-streaming", told))
-    assert asked(keyed(request, PROFILES), request) == form
+    assert requested_form(make_key(request, PROFILES), request) == form
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,9 @@ def test_a_header_asks_for_a_stream(told: str, form: str) -> None:
     ],
 )
 def test_where_it_goes(url: str, dialect: str, operation: str) -> None:
-    found = route_of(sent({}, url=url))
+    found = route_request(sent({}, url=url))
     assert (found.dialect, found.operation) == (dialect, operation)
 
 
 def test_a_path_that_is_called_so_by_chance_is_not_the_gateway() -> None:
-    assert route_of(asking("https://code.example.com/docs/ai/language-model", {})).dialect == "generic"
+    assert route_request(asking("https://code.example.com/docs/ai/language-model", {})).dialect == "generic"

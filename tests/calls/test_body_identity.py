@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calls.model import Json
-from calls.request_identifiers import LONGEST, RUN, legal, told_by_body
+from calls.request_identifiers import MAX_LENGTH, RUN_ID, body_identifiers, run_id_for
 from tests.calls.strategies import json_values
 
 UUID = "3f2a9c1e-8b7d-4c6a-9e5f-0a1b2c3d4e5f"
@@ -45,7 +45,7 @@ RUN_UUID = "0b5c8e0fe4b04c7fa2a6dcb4e8b1f9d3"
     ],
 )
 def test_a_body_names_the_run_that_its_sender_means(body: dict[str, Json], source: str, name: str) -> None:
-    assert told_by_body({"model": "m", "messages": [], **body}) == ((f"body/{source}", name),)
+    assert body_identifiers({"model": "m", "messages": [], **body}) == ((f"body/{source}", name),)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_body_names_the_run_that_its_sender_means(body: dict[str, Json], sourc
         {"metadata": {"session_id": ""}},
         {"metadata": {"session_id": "   "}},
         {"metadata": {"session_id": "a\nb"}},
-        {"metadata": {"session_id": "x" * (LONGEST + 1)}},
+        {"metadata": {"session_id": "x" * (MAX_LENGTH + 1)}},
         {"metadata": {"session_id": ["a"]}},
         {"metadata": ["session_id"]},
         {"conversation": {"id": None}},
@@ -71,12 +71,12 @@ def test_a_body_names_the_run_that_its_sender_means(body: dict[str, Json], sourc
     ],
 )
 def test_what_names_no_run_is_none(body: object) -> None:
-    assert told_by_body(body) == ()  # type: ignore[arg-type] # foreign on purpose
+    assert body_identifiers(body) == ()  # type: ignore[arg-type] # foreign on purpose
 
 
 def test_everything_that_is_said_is_kept_strongest_first() -> None:
     body: Json = {"session_id": "b", "prompt_cache_key": UUID, "metadata": {"session_id": "a"}}
-    assert told_by_body(body) == (
+    assert body_identifiers(body) == (
         ("body/metadata.session_id", "a"),
         ("body/session_id", "b"),
         ("body/prompt_cache_key", UUID),
@@ -85,11 +85,11 @@ def test_everything_that_is_said_is_kept_strongest_first() -> None:
 
 @given(json_values)
 def test_any_body_is_read(body: Json) -> None:
-    told_by_body(body)
-    told_by_body({"metadata": body, "conversation": body, "session_id": body})
+    body_identifiers(body)
+    body_identifiers({"metadata": body, "conversation": body, "session_id": body})
 
 
 @given(st.text())
 def test_every_name_becomes_one_that_a_run_can_have(name: str) -> None:
-    assert RUN.fullmatch(legal(name))
-    assert legal(legal(name)) == legal(name)
+    assert RUN_ID.fullmatch(run_id_for(name))
+    assert run_id_for(run_id_for(name)) == run_id_for(name)

@@ -15,7 +15,7 @@ from tests.support.corpus import Recorded
 
 def events(recorded: Recorded) -> list[tuple[str, Any]]:
     """The events of an event stream, with what they carry."""
-    frames = [frame.message for frame in Decoder().frames(opened(recorded))]
+    frames = [frame.message for frame in Decoder().feed_frames(opened(recorded))]
     return [(frame.event, json.loads(frame.data)) for frame in frames]
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from calls.keys.key import keyed, raw_digest
+from calls.keys.key import make_key, raw_digest
 from calls.keys.profile import NEVER_KEYS
 from tests.calls.asking import ANTHROPIC, PROFILES, VERSION, asking, chat, how, key, user
 
@@ -180,7 +180,7 @@ SIGNING = [
 def test_signatures_and_sessions_are_in_no_key_and_no_raw_digest(name: str) -> None:
     assert NEVER_KEYS.fullmatch(name)
     with_it, without = asking(CONVERSE, turn(), (name, "x")), asking(CONVERSE, turn())
-    assert keyed(with_it, PROFILES).key == keyed(without, PROFILES).key
+    assert make_key(with_it, PROFILES).key == make_key(without, PROFILES).key
     assert raw_digest(with_it) == raw_digest(without)
 
 

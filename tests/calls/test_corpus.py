@@ -4,23 +4,23 @@ import json
 from functools import lru_cache
 
 from calls.codec.json import dumps
-from calls.derive import derive
+from calls.derive import derive_call
 from calls.events import ExchangeClosed
-from calls.exchange_builder import ExchangeBuilder, events_of
-from calls.keys.explain import explain
-from calls.keys.key import keyed, raw_digest
+from calls.exchange_builder import ExchangeBuilder, exchange_events
+from calls.keys.explain import explain_key
+from calls.keys.key import make_key, raw_digest
 from calls.model import Call, Exchange
-from store.active_profiles import shipped
+from store.active_profiles import load_profiles
 from tests.calls.recorded import exchange
 from tests.support.corpus import cassettes
 
-PROFILES = shipped()
+PROFILES = load_profiles()
 
 
 @lru_cache(maxsize=1)
 def calls() -> list[tuple[Exchange, Call]]:
     found = [exchange(one, cassette.name) for cassette in cassettes() for one in cassette.exchanges]
-    return [(one, derive(one, PROFILES)) for one in found]
+    return [(one, derive_call(one, PROFILES)) for one in found]
 
 
 def test_every_exchange_means_a_call_that_can_be_written() -> None:
@@ -64,10 +64,10 @@ def test_tokens_are_counted_wherever_the_provider_told_them() -> None:
 def test_an_exchange_is_the_fold_of_its_events_and_means_the_same() -> None:
     for one, call in calls()[::25]:
         fold = ExchangeBuilder()
-        for event in events_of(one):
+        for event in exchange_events(one):
             fold.feed(event)
-        assert fold.exchange() == one
-        assert derive(fold.exchange(), PROFILES) == call
+        assert fold.build() == one
+        assert derive_call(fold.build(), PROFILES) == call
 
 
 def test_an_exchange_cut_at_its_half_means_a_call_that_is_not_complete() -> None:
@@ -75,18 +75,18 @@ def test_an_exchange_cut_at_its_half_means_a_call_that_is_not_complete() -> None
         if not call.streamed:
             continue
         fold = ExchangeBuilder()
-        for event in events_of(one):
+        for event in exchange_events(one):
             if not isinstance(event, ExchangeClosed):
                 fold.feed(event)
-        unfinished = fold.exchange()
+        unfinished = fold.build()
         assert unfinished.outcome == "server_closed"
-        assert derive(unfinished, PROFILES).answer == call.answer
+        assert derive_call(unfinished, PROFILES).answer == call.answer
 
 
 def test_every_key_can_be_explained_and_equal_raw_requests_have_equal_keys() -> None:
     by_raw: dict[str, str] = {}
     for one, call in calls():
-        explained = explain(keyed(one.request, PROFILES))
+        explained = explain_key(make_key(one.request, PROFILES))
         assert explained.key == call.key
         dumps(explained.as_json())
         assert by_raw.setdefault(raw_digest(one.request), call.key) == call.key

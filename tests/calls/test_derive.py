@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calls.derive import derive
+from calls.derive import derive_call
 from calls.model import Body, Call, Exchange, Outcome, Response, ToolCall
 from tests.calls.asking import ANTHROPIC, OPENAI, PROFILES, TICKETS, VERSION, asking, chat, user
 from tests.calls.strategies import exchanges
@@ -45,7 +45,7 @@ def answered(
 
 def streamed(url: str, body: Any, name: str, **more: Any) -> Call:
     data = (CAPTURES / name).read_bytes()
-    return derive(answered(url, body, data, "text/event-stream", **more), PROFILES)
+    return derive_call(answered(url, body, data, "text/event-stream", **more), PROFILES)
 
 
 def test_a_streamed_chat_is_a_call() -> None:
@@ -93,19 +93,19 @@ def test_an_answer_of_which_bytes_are_missing_is_never_complete() -> None:
 @pytest.mark.parametrize("data", [b"text", b"{}"])
 def test_only_http_can_tell_where_what_is_no_stream_ends(data: bytes, outcome: Outcome) -> None:
     whole = answered(TICKETS, {}, data, "text/plain")
-    assert derive(whole, PROFILES).complete
-    assert not derive(replace(whole, outcome=outcome), PROFILES).complete
+    assert derive_call(whole, PROFILES).complete
+    assert not derive_call(replace(whole, outcome=outcome), PROFILES).complete
 
 
 def test_an_exchange_without_an_answer_means_a_call_without_one() -> None:
     refused = replace(answered(OPENAI, chat(), b""), response=None, outcome="refused")
-    call = derive(refused, PROFILES)
+    call = derive_call(refused, PROFILES)
     assert (call.answer, call.text, call.complete, call.streamed) == (None, None, False, False)
     assert call.model_requested == "m"
 
 
 def test_a_page_of_html_from_a_gateway_is_no_answer() -> None:
-    call = derive(answered(OPENAI, chat(), b"<html>502</html>", "text/html"), PROFILES)
+    call = derive_call(answered(OPENAI, chat(), b"<html>502</html>", "text/html"), PROFILES)
     assert (call.answer, call.streamed) == (None, False)
 
 
@@ -114,18 +114,19 @@ def test_the_bytes_are_believed_before_the_label(encoding: str) -> None:
     body = (CAPTURES / "openai_chat" / "whole.json").read_bytes()
     packed = gzip.compress(body)
     assert (
-        derive(answered(OPENAI, chat(), packed, encoding="" if encoding == "br" else encoding), PROFILES).text == "Hi"
+        derive_call(answered(OPENAI, chat(), packed, encoding="" if encoding == "br" else encoding), PROFILES).text
+        == "Hi"
     )
-    assert derive(answered(OPENAI, chat(), body, encoding="gzip"), PROFILES).text == "Hi"
+    assert derive_call(answered(OPENAI, chat(), body, encoding="gzip"), PROFILES).text == "Hi"
 
 
 def test_what_cannot_be_opened_is_no_answer_and_no_crash() -> None:
-    call = derive(answered(OPENAI, chat(), b"\x1f\x8b\x08broken", encoding="gzip"), PROFILES)
+    call = derive_call(answered(OPENAI, chat(), b"\x1f\x8b\x08broken", encoding="gzip"), PROFILES)
     assert (call.answer, call.complete) == (None, False)
 
 
 def test_any_api_is_a_call_without_configuration() -> None:
-    call = derive(answered(TICKETS, {"query": "q"}, b'{"items": []}'), PROFILES)
+    call = derive_call(answered(TICKETS, {"query": "q"}, b'{"items": []}'), PROFILES)
     assert (call.kind, call.provider, call.dialect) == ("tool", "tickets.example.com", "generic")
     assert (call.request, call.answer, call.complete) == ({"query": "q"}, {"items": []}, True)
     assert (call.profile, call.warnings) == ("rest/1", ())
@@ -134,5 +135,5 @@ def test_any_api_is_a_call_without_configuration() -> None:
 @given(exchanges(), st.sampled_from([OPENAI, ANTHROPIC, TICKETS]))
 def test_every_exchange_means_a_call(exchange: Exchange, url: str) -> None:
     request = replace(exchange.request, url=url, method="POST", headers=(*exchange.request.headers, VERSION))
-    call = derive(replace(exchange, request=request), PROFILES)
+    call = derive_call(replace(exchange, request=request), PROFILES)
     assert call.exchanges == (exchange.id,)

@@ -3,7 +3,7 @@
 import pytest
 
 from calls.codec.json import dumps
-from calls.effects import BadRule, EffectRule, Effects, effects
+from calls.effects import BadRule, EffectRule, Effects, parse_effects
 from calls.model import Body, Headers, Json, Request
 
 JSON: Headers = (("Content-Type", "application/json"),)
@@ -55,18 +55,18 @@ CHAT = asked("POST", "https://gateway.example.com/v1/chat/completions", {"model"
     ids=lambda value: value if isinstance(value, str) else f"{value.method} {value.url}",
 )
 def test_models_and_what_only_reads_go_live_and_the_rest_does_not(request_: Request, policy: str) -> None:
-    assert Effects().policy(request_) == policy
+    assert Effects().policy_for(request_) == policy
 
 
 def test_from_the_record_comes_every_tool_and_no_model() -> None:
-    given = effects(["serve-recorded"], [])
+    given = parse_effects(["serve-recorded"], [])
     read, write = (asked(method, "https://tickets.example.com/x") for method in ("GET", "POST"))
-    assert [given.policy(one) for one in (CHAT, read, write)] == ["allow", "serve-recorded", "serve-recorded"]
-    assert [given.unrecorded(one) for one in (CHAT, read, write)] == ["allow", "allow", "block"]
+    assert [given.policy_for(one) for one in (CHAT, read, write)] == ["allow", "serve-recorded", "serve-recorded"]
+    assert [given.unrecorded_policy(one) for one in (CHAT, read, write)] == ["allow", "allow", "block"]
 
 
 def test_the_first_rule_that_fits_decides() -> None:
-    given = effects(
+    given = parse_effects(
         ["POST *.example.com=block", "tickets.example.com=serve-recorded", "allow"], ["POST ok.example.com", "10.0.0.1"]
     )
     assert given.rules[:2] == (EffectRule("allow", "ok.example.com", "POST"), EffectRule("allow", "10.0.0.1"))
@@ -78,25 +78,25 @@ def test_the_first_rule_that_fits_decides() -> None:
     }
     for line, policy in policies.items():
         method, url = line.split(" ")
-        assert given.policy(asked(method, url)) == policy, line
+        assert given.policy_for(asked(method, url)) == policy, line
 
 
 def test_a_rule_about_a_model_holds_for_it_too() -> None:
-    assert effects(["gateway.example.com=block"], []).policy(CHAT) == "block"
+    assert parse_effects(["gateway.example.com=block"], []).policy_for(CHAT) == "block"
 
 
 def test_unseen_goes_only_what_may_go_whatever_it_is() -> None:
-    given = effects(
+    given = parse_effects(
         ["pinned.example.com=block", "allow"], ["POST a.example.com", "*.example.org", "pinned.example.com"]
     )
-    assert not given.allows("a.example.com")
-    assert not given.allows("b.example.com")
-    assert given.allows("b.example.org")
-    assert given.allows("pinned.example.com")
-    assert not effects(["pinned.example.com=block"], []).allows("pinned.example.com")
+    assert not given.is_host_allowed("a.example.com")
+    assert not given.is_host_allowed("b.example.com")
+    assert given.is_host_allowed("b.example.org")
+    assert given.is_host_allowed("pinned.example.com")
+    assert not parse_effects(["pinned.example.com=block"], []).is_host_allowed("pinned.example.com")
 
 
 @pytest.mark.parametrize("wrong", ["maybe", "host=maybe", "a b c=block", "=block", "post host=block"])
 def test_what_is_no_policy_says_how_one_is_written(wrong: str) -> None:
-    with pytest.raises(BadRule, match=r"known are serve-recorded, block, allow|write HOST or 'METHOD HOST'"):
-        effects([wrong], [])
+    with pytest.raises(BadRule, match=r"use serve-recorded, block, allow|write HOST or 'METHOD HOST'"):
+        parse_effects([wrong], [])

@@ -1,4 +1,4 @@
-"""Every way in which a call can end, and everything that cannot happen and does."""
+"""Every way in which an exchange can end, and events that the table does not allow."""
 
 from typing import get_args
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calls.events import Data, ExchangeClosed, Gap, MessageEnded, Record, RequestStarted, ResponseStarted
-from calls.exchange_builder import TABLE, UNFINISHED, ExchangeBuilder, NotBegun, State, Word, events_of
+from calls.exchange_builder import TABLE, UNFINISHED, EventName, ExchangeBuilder, NoRequestHead, State, exchange_events
 from calls.model import Exchange, Outcome
 from tests.calls.strategies import exchanges
 
@@ -27,18 +27,18 @@ def closed(outcome: Outcome, error: str | None = None) -> ExchangeClosed:
     return ExchangeClosed(id=ID, at=9, outcome=outcome, error=error)
 
 
-def folded(*records: Record) -> ExchangeBuilder:
-    fold = ExchangeBuilder()
+def builder_of(*records: Record) -> ExchangeBuilder:
+    builder = ExchangeBuilder()
     for record in records:
-        fold.feed(record)
-    return fold
+        builder.feed(record)
+    return builder
 
 
 def test_a_whole_exchange() -> None:
-    fold = folded(ASK, ASK_DATA, ASK_END, ANSWER, ANSWER_DATA, ANSWER_END, closed("completed"))
-    exchange = fold.exchange()
-    assert fold.done
-    assert fold.ignored == []
+    builder = builder_of(ASK, ASK_DATA, ASK_END, ANSWER, ANSWER_DATA, ANSWER_END, closed("completed"))
+    exchange = builder.build()
+    assert builder.is_closed
+    assert builder.ignored_events == []
     assert exchange.request.body.data == b"ask"
     assert exchange.response is not None
     assert exchange.response.body.data == b"answer"
@@ -63,10 +63,10 @@ def test_a_whole_exchange() -> None:
     ],
 )
 def test_every_way_to_end(records: tuple[Record, ...], status: int | None, data: bytes) -> None:
-    fold = folded(*records)
-    exchange = fold.exchange()
-    assert fold.done
-    assert fold.ignored == []
+    builder = builder_of(*records)
+    exchange = builder.build()
+    assert builder.is_closed
+    assert builder.ignored_events == []
     assert (exchange.response.status if exchange.response else None) == status
     assert (exchange.response.body.data if exchange.response else b"") == data
     assert isinstance(last := records[-1], ExchangeClosed)
@@ -74,53 +74,53 @@ def test_every_way_to_end(records: tuple[Record, ...], status: int | None, data:
 
 
 def test_an_exchange_whose_worker_died_reads_as_cut_and_says_so() -> None:
-    fold = folded(ASK, ASK_DATA, ASK_END, ANSWER, ANSWER_DATA)
-    exchange = fold.exchange()
-    assert not fold.done
+    builder = builder_of(ASK, ASK_DATA, ASK_END, ANSWER, ANSWER_DATA)
+    exchange = builder.build()
+    assert not builder.is_closed
     assert (exchange.outcome, exchange.ended_at, exchange.error) == ("server_closed", None, UNFINISHED)
 
 
 def test_nothing_is_an_exchange_before_its_head() -> None:
-    fold = folded(ANSWER_DATA, closed("completed"))
-    assert not fold.begun
-    assert fold.ignored == [("idle", "answer data"), ("idle", "close")]
-    with pytest.raises(NotBegun):
-        fold.exchange()
+    builder = builder_of(ANSWER_DATA, closed("completed"))
+    assert not builder.has_begun
+    assert builder.ignored_events == [("idle", "response data"), ("idle", "close")]
+    with pytest.raises(NoRequestHead):
+        builder.build()
 
 
 def test_what_comes_after_the_end_changes_nothing() -> None:
     before = (ASK, ASK_DATA, ASK_END, ANSWER, ANSWER_DATA, ANSWER_END, closed("completed"))
     late = (ASK, ANSWER, ANSWER_DATA, closed("refused"))
-    fold = folded(*before, *late)
-    assert fold.exchange() == folded(*before).exchange()
-    assert [word for _, word in fold.ignored] == ["ask", "answer", "answer data", "close"]
+    builder = builder_of(*before, *late)
+    assert builder.build() == builder_of(*before).build()
+    assert [word for _, word in builder.ignored_events] == ["request", "response", "response data", "close"]
 
 
 def test_a_record_that_is_no_part_of_an_exchange_passes() -> None:
-    fold = folded(ASK, Gap(run="run", happened_at=1, reason="disk full"))
-    assert (fold.state, fold.ignored) == ("asking", [])
+    builder = builder_of(ASK, Gap(run="run", happened_at=1, reason="disk full"))
+    assert (builder.state, builder.ignored_events) == ("request open", [])
 
 
 def test_a_lost_piece_makes_the_body_truncated() -> None:
-    fold = folded(ASK, ASK_END, ANSWER, ANSWER_END, closed("completed"))
-    exchange = fold.exchange()
+    builder = builder_of(ASK, ASK_END, ANSWER, ANSWER_END, closed("completed"))
+    exchange = builder.build()
     assert exchange.request.body.truncated
-    assert exchange.truncated
+    assert exchange.is_truncated
     assert exchange.request.body.size == 3
 
 
 def test_a_capped_body_is_truncated_and_knows_its_size() -> None:
     end = MessageEnded(id=ID, at=5, side="response", size=1000, truncated=True)
-    fold = folded(ASK, ASK_DATA, ASK_END, ANSWER, ANSWER_DATA, end, closed("completed"))
-    response = fold.exchange().response
+    builder = builder_of(ASK, ASK_DATA, ASK_END, ANSWER, ANSWER_DATA, end, closed("completed"))
+    response = builder.build().response
     assert response is not None
     assert (response.body.size, response.body.truncated) == (1000, True)
 
 
 def test_redaction_may_change_the_size_without_losing_bytes() -> None:
     data = Data(id=ID, at=4, side="response", data=b"longer than it was", size=6, reencoded=True, redactions=2)
-    fold = folded(ASK, ASK_DATA, ASK_END, ANSWER, data, ANSWER_END, closed("completed"))
-    exchange = fold.exchange()
+    builder = builder_of(ASK, ASK_DATA, ASK_END, ANSWER, data, ANSWER_END, closed("completed"))
+    exchange = builder.build()
     assert exchange.response is not None
     body = exchange.response.body
     assert (body.size, body.truncated, body.reencoded, exchange.redactions) == (6, False, True, 2)
@@ -134,16 +134,16 @@ def test_a_websocket_s_messages_come_from_both_sides() -> None:
         Data(id=ID, at=6, side="request", data=b"\x03\xe8", kind="close"),
     ]
     empty = MessageEnded(id=ID, at=2, side="request", size=0)
-    exchange = folded(ASK, empty, head, *messages, closed("completed")).exchange()
+    exchange = builder_of(ASK, empty, head, *messages, closed("completed")).build()
     assert [chunk.kind for chunk in exchange.request.body.chunks] == ["binary", "close"]
-    assert (exchange.request.body.size, exchange.truncated) == (2, False)
+    assert (exchange.request.body.size, exchange.is_truncated) == (2, False)
     assert exchange.response is not None
     assert exchange.response.body.data == b"hello"
 
 
 def test_the_table_names_every_state_and_leads_nowhere_else() -> None:
     assert set(TABLE) == set(get_args(State.__value__))
-    assert {word for moves in TABLE.values() for word in moves} == set(get_args(Word.__value__))
+    assert {word for moves in TABLE.values() for word in moves} == set(get_args(EventName.__value__))
     assert {state for moves in TABLE.values() for state in moves.values()} <= set(TABLE)
 
 
@@ -152,18 +152,18 @@ def test_every_state_but_the_ends_can_be_closed() -> None:
 
 
 @given(exchanges())
-def test_the_events_of_an_exchange_fold_to_it(exchange: Exchange) -> None:
-    fold = folded(*events_of(exchange))
-    assert fold.ignored == []
-    assert fold.exchange() == exchange
+def test_an_exchange_is_built_again_from_its_events(exchange: Exchange) -> None:
+    builder = builder_of(*exchange_events(exchange))
+    assert builder.ignored_events == []
+    assert builder.build() == exchange
 
 
 EVENTS = (ASK, ASK_DATA, ASK_END, ANSWER, ANSWER_DATA, ANSWER_END, closed("completed"), closed("client_closed"))
 
 
 @given(st.lists(st.sampled_from(EVENTS), max_size=12))
-def test_no_order_of_events_breaks_a_fold(records: list[Record]) -> None:
-    fold = folded(*records)
-    assert fold.begun == (ASK in records)
-    if fold.begun:
-        fold.exchange()
+def test_no_order_of_events_breaks_a_builder(records: list[Record]) -> None:
+    builder = builder_of(*records)
+    assert builder.has_begun == (ASK in records)
+    if builder.has_begun:
+        builder.build()

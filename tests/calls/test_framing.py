@@ -10,7 +10,7 @@ from botocore.eventstream import ChecksumMismatch, EventStreamBuffer, InvalidPay
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calls.framing import DecoderInterface, Framing, Message, eventstream, json_array, ndjson, nul, sse
+from calls.framing import Framing, Message, MessageDecoder, eventstream, json_array, ndjson, nul, sse
 from calls.framing.eventstream import Decoder, Frame
 from tests.calls.frames import framed
 from tests.calls.strategies import pieces
@@ -19,7 +19,7 @@ from tests.support.corpus import cassettes
 FRAMINGS: list[Framing] = [sse, ndjson, nul, json_array, eventstream]
 
 
-def read(decoder: DecoderInterface, *data: bytes) -> list[Message]:
+def read(decoder: MessageDecoder, *data: bytes) -> list[Message]:
     messages = [message for piece in data for message in decoder.feed(piece)]
     return messages + decoder.finish()
 
@@ -92,16 +92,16 @@ def test_lines_are_messages_and_empty_ones_are_not() -> None:
     ],
 )
 def test_one_line_alone_is_a_stream_only_by_its_label(head: bytes, media: str, verdict: bool) -> None:
-    assert ndjson.begins(head, media, ended=True) is verdict
-    assert ndjson.begins(head, media, ended=False) in (verdict, None)
+    assert ndjson.matches(head, media, ended=True) is verdict
+    assert ndjson.matches(head, media, ended=False) in (verdict, None)
 
 
 @pytest.mark.parametrize(
     ("head", "verdict"), [(b'{"a":1}\0{"a":2}\0', True), (b'{"a":1}', False), (b"data: 1\0", False)]
 )
 def test_a_byte_of_zeros_is_in_no_json(head: bytes, verdict: bool) -> None:
-    assert nul.begins(head, "application/json", ended=True) is verdict
-    assert nul.begins(head, "application/json", ended=False) in (verdict, None)
+    assert nul.matches(head, "application/json", ended=True) is verdict
+    assert nul.matches(head, "application/json", ended=False) in (verdict, None)
 
 
 def elements(*data: bytes) -> list[Any]:
@@ -137,11 +137,11 @@ HEADERS = st.dictionaries(
 
 @given(HEADERS, st.binary(max_size=60))
 def test_a_frame_is_what_botocore_reads(headers: dict[str, Any], payload: bytes) -> None:
-    frame = eventstream.framed(headers, payload)
+    frame = eventstream.encode_frame(headers, payload)
     theirs = EventStreamBuffer()
     theirs.add_data(frame)
     message = theirs.next()
-    [ours] = Decoder().frames(frame)
+    [ours] = Decoder().feed_frames(frame)
     assert (ours.headers, ours.payload) == (message.headers, message.payload)
     assert (ours.headers, ours.payload) == (headers, payload)
 
@@ -168,16 +168,16 @@ def test_every_recorded_event_stream_is_what_botocore_reads() -> None:
     assert len(found) > 50
     for body in found:
         decoder = Decoder()
-        assert decoder.frames(body) == by_botocore(body)
+        assert decoder.feed_frames(body) == by_botocore(body)
         decoder.finish()
-        assert not decoder.broken
+        assert not decoder.is_broken
 
 
 @given(st.data())
 def test_a_recorded_event_stream_may_be_cut_anywhere(data: st.DataObject) -> None:
     body = data.draw(st.sampled_from(recorded()))
     decoder = Decoder()
-    found = [frame for piece in data.draw(pieces(body)) for frame in decoder.frames(piece)]
+    found = [frame for piece in data.draw(pieces(body)) for frame in decoder.feed_frames(piece)]
     assert found == by_botocore(body)
 
 
@@ -190,7 +190,7 @@ def test_a_bit_that_flips_anywhere_ends_the_reading(data: st.DataObject) -> None
     decoder = Decoder()
     messages = read(decoder, first + bytes(bent) + framed("c", {}))
     assert messages == [Message("a", '{"x":1}')]
-    assert decoder.broken
+    assert decoder.is_broken
     with pytest.raises((ChecksumMismatch, InvalidPayloadLength)):
         by_botocore(bytes(bent) + framed("c", {}) * 2**17)
 
@@ -198,13 +198,13 @@ def test_a_bit_that_flips_anywhere_ends_the_reading(data: st.DataObject) -> None
 def test_a_frame_that_was_cut_leaves_the_stream_broken() -> None:
     decoder = Decoder()
     assert len(read(decoder, framed("a", {}) + framed("b", {})[:-1])) == 1
-    assert decoder.broken
+    assert decoder.is_broken
 
 
 def test_an_exception_says_so_in_its_name() -> None:
     headers = {":message-type": "exception", ":exception-type": "throttlingException"}
     error = {":message-type": "error", ":error-code": "InternalError", ":error-message": "no"}
-    frames = eventstream.framed(headers, b'{"message":"slow"}') + eventstream.framed(error, b"")
+    frames = eventstream.encode_frame(headers, b'{"message":"slow"}') + eventstream.encode_frame(error, b"")
     assert read(Decoder(), frames) == [
         Message("exception:throttlingException", '{"message":"slow"}'),
         Message("error:InternalError", '{"message":"no"}'),

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calls.derive import derive
-from calls.keys.key import keyed
-from calls.keys.normalize import camel, digested
-from calls.route import route
+from calls.derive import derive_call
+from calls.keys.key import make_key
+from calls.keys.normalize import camel_case, digest_base64
+from calls.route import find_route
 from tests.calls.asking import PROFILES, asking, how, key, request
 from tests.calls.test_derive import CAPTURES, answered
 
@@ -104,8 +104,8 @@ def test_the_project_is_not_in_the_key_and_the_model_is() -> None:
 def test_a_body_may_spell_its_schema_s_names_as_it_likes_and_the_record_keeps_it() -> None:
     body = asked(generation_config={"response_schema": {"type": "string"}})
     made = how(WHOLE, body)
-    assert made.request == body
-    assert {(one.pointer, one.rule) for one in made.folded} == {
+    assert made.request_body == body
+    assert {(one.pointer, one.rule) for one in made.normalized_fields} == {
         ("/body/generation_config", "names"),
         ("/body/generationConfig/response_schema", "names"),
         ("/body/generationConfig/responseSchema", "schema"),
@@ -124,7 +124,7 @@ def test_a_body_may_spell_its_schema_s_names_as_it_likes_and_the_record_keeps_it
     ],
 )
 def test_the_path_says_what_is_asked(path: str, operation: str, streams: bool) -> None:
-    found = route("POST", "generativelanguage.googleapis.com", path)
+    found = find_route("POST", "generativelanguage.googleapis.com", path)
     assert (found.dialect, found.operation, found.model, found.streams) == ("gemini", operation, "m", streams)
     assert (found.kind, found.path) == ("model", path)
 
@@ -133,14 +133,14 @@ def test_the_path_says_what_is_asked(path: str, operation: str, streams: bool) -
     "path", ["/v1beta/models/m", "/v1beta/models/m:doSomething", "/v1beta/models", "/x:generateContent"]
 )
 def test_other_paths_are_not_gemini_s(path: str) -> None:
-    assert route("POST", "generativelanguage.googleapis.com", path).dialect == "generic"
+    assert find_route("POST", "generativelanguage.googleapis.com", path).dialect == "generic"
 
 
 def test_a_stream_is_a_call() -> None:
     tool = {"role": "function", "parts": [{"function_response": {"id": "c", "name": "f", "response": {"a": 1}}}]}
     spoke = {"role": "model", "parts": [{"functionResponse": {"name": "not this one"}}]}
     body = {"contents": [spoke, tool], "generationConfig": {"temperature": 0}}
-    call = derive(
+    call = derive_call(
         answered(STREAM, body, (CAPTURES / "gemini" / "tools.sse").read_bytes(), "text/event-stream"), PROFILES
     )
     assert (call.provider, call.kind, call.operation) == ("gcp.gemini", "model", "generate_content")
@@ -152,28 +152,28 @@ def test_a_stream_is_a_call() -> None:
 
 def test_an_error_labelled_as_a_stream_is_an_answer() -> None:
     data = (CAPTURES / "gemini" / "error.json").read_bytes()
-    call = derive(answered(STREAM, asked(), data, "text/event-stream"), PROFILES)
+    call = derive_call(answered(STREAM, asked(), data, "text/event-stream"), PROFILES)
     assert call.answer == json.loads(data)
     assert not call.streamed
 
 
 @given(st.text(st.sampled_from("aB_9")))
 def test_camel_case_is_its_own_camel_case(name: str) -> None:
-    assert camel(camel(name)) == camel(name)
+    assert camel_case(camel_case(name)) == camel_case(name)
 
 
 @given(st.text())
 def test_no_text_surprises_the_digest_of_bytes(text: str) -> None:
-    digested(text)
-    digested("data:image/png;base64," + text)
+    digest_base64(text)
+    digest_base64("data:image/png;base64," + text)
 
 
 @given(st.binary(min_size=1))
 def test_bytes_have_one_digest_in_every_spelling(data: bytes) -> None:
     plain, safe = base64.b64encode(data).decode(), base64.urlsafe_b64encode(data).decode().rstrip("=")
-    assert digested(plain) == digested(safe)
-    assert digested("data:IMAGE/png;base64," + plain) == "data:image/png;" + digested(safe)
+    assert digest_base64(plain) == digest_base64(safe)
+    assert digest_base64("data:IMAGE/png;base64," + plain) == "data:image/png;" + digest_base64(safe)
 
 
 def test_a_head_without_a_body_is_a_key() -> None:
-    assert keyed(request(WHOLE), PROFILES).key != keyed(asking(WHOLE, asked()), PROFILES).key
+    assert make_key(request(WHOLE), PROFILES).key != make_key(asking(WHOLE, asked()), PROFILES).key

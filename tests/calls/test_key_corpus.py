@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calls.codec.json import MAX_DEPTH, dumps
-from calls.keys.key import KeyResult, keyed
+from calls.keys.key import KeyResult, make_key
 from calls.model import Body, Json, Request
 from tests.calls.asking import PROFILES
 from tests.calls.recorded import exchange
@@ -30,14 +30,14 @@ def requests() -> list[tuple[str, Request, KeyResult]]:
         for recorded in cassette.exchanges:
             one = exchange(recorded).request
             found.setdefault((one.method, one.url, one.body.data), (cassette.name, one))
-    made = [(name, one, keyed(one, PROFILES)) for name, one in found.values()]
-    return [(name, one, key) for name, one, key in made if key.read.form == "json"]
+    made = [(name, one, make_key(one, PROFILES)) for name, one in found.values()]
+    return [(name, one, key) for name, one, key in made if key.parsed_body.form == "json"]
 
 
 def saying(one: Request, text: bytes) -> KeyResult:
     """The key of the same request with another body, which is not compressed."""
     headers = tuple((name, value) for name, value in one.headers if name.lower() != "content-encoding")
-    return keyed(replace(one, headers=headers, body=Body(data=text, size=len(text))), PROFILES)
+    return make_key(replace(one, headers=headers, body=Body(data=text, size=len(text))), PROFILES)
 
 
 def respelled(value: Json, chance: random.Random) -> str:
@@ -79,10 +79,10 @@ def test_a_request_that_is_written_otherwise_keeps_its_keys() -> None:
     assert len(requests()) > 800
     for name, one, key in requests():
         chance = random.Random(name)
-        again = saying(one, respelled(key.request, chance).encode())
-        assert (again.key, again.selected == key.selected) == (key.key, True), name
+        again = saying(one, respelled(key.request_body, chance).encode())
+        assert (again.key, again.selected_fields == key.selected_fields) == (key.key, True), name
         assert again.warnings == key.warnings, name
-        assert again.strict == saying(one, dumps(key.request)).strict, name
+        assert again.strict_key == saying(one, dumps(key.request_body)).strict_key, name
 
 
 type Leaf = tuple[tuple[str | int, ...], Json]
@@ -129,23 +129,25 @@ def pointers(at: tuple[str | int, ...]) -> list[str]:
 def fate(key: KeyResult, at: tuple[str | int, ...]) -> str:
     """What became of a place: `key`, the rule that left it or something above it out, or `unsure`."""
     above = set(pointers(at))
-    for note in key.left_out:
+    for note in key.left_out_fields:
         if note.pointer in above:
             return note.rule
-    if above & {note.pointer for note in key.renamed} or any(note.rule == "names" for note in key.folded):
+    if above & {note.pointer for note in key.renamed_ids} or any(
+        note.rule == "names" for note in key.normalized_fields
+    ):
         return "unsure"
     return "key"
 
 
 def changed(one: Request, key: KeyResult, leaf: Leaf) -> KeyResult:
     at, value = leaf
-    return saying(one, dumps(with_leaf(key.request, at, other(value))))
+    return saying(one, dumps(with_leaf(key.request_body, at, other(value))))
 
 
 def check(name: str, one: Request, key: KeyResult, leaf: Leaf) -> str:
     """Change one value, and see that the key does what its explanation says."""
     found, now = fate(key, leaf[0]), changed(one, key, leaf)
-    assert now.strict != key.strict, (name, leaf)
+    assert now.strict_key != key.strict_key, (name, leaf)
     if found == "key":
         assert now.key != key.key, (name, leaf)
     elif found in ("transient", "identity", "secret"):
@@ -156,7 +158,7 @@ def check(name: str, one: Request, key: KeyResult, leaf: Leaf) -> str:
 def test_a_load_bearing_value_that_changes_changes_the_key_and_no_other_does() -> None:
     seen: Counter[str] = Counter()
     for name, one, key in requests():
-        found = list(leaves(key.request))
+        found = list(leaves(key.request_body))
         for leaf in random.Random(name).sample(found, min(3, len(found))):
             seen[check(name, one, key, leaf)] += 1
     assert seen["key"] > 1000
@@ -167,15 +169,15 @@ def test_a_load_bearing_value_that_changes_changes_the_key_and_no_other_does() -
 @given(st.data())
 def test_any_value_of_any_request_does_what_explain_says(data: st.DataObject) -> None:
     name, one, key = data.draw(st.sampled_from(requests()), label="request")
-    found = list(leaves(key.request))
-    check(name, one, key, data.draw(st.sampled_from(found), label="place") if found else ((), key.request))
+    found = list(leaves(key.request_body))
+    check(name, one, key, data.draw(st.sampled_from(found), label="place") if found else ((), key.request_body))
 
 
 def test_a_member_that_nobody_knows_is_in_the_key_and_says_so() -> None:
     for name, one, key in requests()[::7]:
-        if not isinstance(key.request, dict) or key.profile == "rest/1" or fate(key, ()) != "key":
+        if not isinstance(key.request_body, dict) or key.profile == "rest/1" or fate(key, ()) != "key":
             continue
-        now = saying(one, dumps({**key.request, "novelty": 1}))
+        now = saying(one, dumps({**key.request_body, "novelty": 1}))
         assert now.key != key.key, name
         if now.profile == key.profile and not now.profile.startswith(_OPEN):
             assert any("novelty" in word for word in now.warnings), (name, now.profile)
@@ -186,7 +188,7 @@ _OPEN = ("vectors/", "bedrock_invoke/", "graphql/", "text_generation/", "replica
 
 
 def test_real_requests_are_far_from_our_limit_of_depth() -> None:
-    deepest = max(_depth(key.request) for _, _, key in requests())
+    deepest = max(_depth(key.request_body) for _, _, key in requests())
     assert deepest < MAX_DEPTH / 2
 
 

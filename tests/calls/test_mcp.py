@@ -11,11 +11,11 @@ from mcp import ClientSession
 from mcp.client.streamable_http import streamable_http_client
 from mcp.server.fastmcp import Context, FastMCP
 
-from calls.derive import derive
+from calls.derive import derive_call
 from calls.dialects.protocols import mcp
-from calls.keys.key import keyed
+from calls.keys.key import make_key
 from calls.model import Call, Headers, ToolCall
-from calls.route import route_of
+from calls.route import route_request
 from tests.calls.asking import PROFILES, asking, how, key, request
 from tests.calls.tapped import Tap
 
@@ -70,7 +70,7 @@ async def nothing(progress: float, total: float | None, message: str | None) -> 
 
 
 def calls(tap: Tap, operation: str) -> list[Call]:
-    found = [derive(one, PROFILES) for one in tap.exchanges]
+    found = [derive_call(one, PROFILES) for one in tap.exchanges]
     assert {call.dialect for call in found} == {"mcp"}
     assert {warning for call in found for warning in call.warnings} == set()
     return [call for call in found if call.operation == operation]
@@ -203,19 +203,19 @@ def test_a_batch_is_several_calls_in_one() -> None:
     ],
 )
 def test_who_speaks_it(body: Any, headers: Headers, dialect: str) -> None:
-    assert route_of(asking("https://tools.example.com/any", body, *headers)).dialect == dialect
+    assert route_request(asking("https://tools.example.com/any", body, *headers)).dialect == dialect
 
 
 @pytest.mark.parametrize(("method", "operation"), [("GET", "listen"), ("DELETE", "close")])
 def test_a_session_is_listened_to_and_closed(method: str, operation: str) -> None:
-    found = route_of(request(URL, b"", ("Mcp-Session-Id", "s"), method=method))
+    found = route_request(request(URL, b"", ("Mcp-Session-Id", "s"), method=method))
     assert (found.dialect, found.operation, found.kind) == ("mcp", operation, "other")
 
 
 def test_the_newer_protocol_says_its_method_in_a_header() -> None:
-    made = keyed(request(URL, b"", ("Mcp-Method", "tools/call")), PROFILES)
+    made = make_key(request(URL, b"", ("Mcp-Method", "tools/call")), PROFILES)
     assert (made.dialect, made.operation, made.kind) == ("mcp", "execute_tool", "tool")
 
 
 def test_an_id_may_be_a_number() -> None:
-    assert mcp.asked(tool()).tool_calls == (ToolCall(id="1", name="f", arguments={"a": 1}),)
+    assert mcp.summarize_request(tool()).tool_calls == (ToolCall(id="1", name="f", arguments={"a": 1}),)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calls.mcp_late_answers import answered, awaited, is_old
+from calls.mcp_late_answers import find_late_answer, is_old_transport, unanswered_id
 from calls.model import Body, Chunk, Exchange, Headers, Json, Request, Response
 from tests.calls.strategies import json_values
 
@@ -58,7 +58,7 @@ def old(*events: Json, endpoint: str = "/messages/?session_id=a") -> Exchange:
 
 
 def test_an_answer_on_the_older_stream_is_of_the_post_that_it_told_to_come() -> None:
-    late = answered(POSTED, 7, old({"jsonrpc": "2.0", "method": "notifications/message"}, reply(3), reply()))
+    late = find_late_answer(POSTED, 7, old({"jsonrpc": "2.0", "method": "notifications/message"}, reply(3), reply()))
     assert late is not None
     assert (late.message, late.at) == (reply(), 4 * 10**9)
 
@@ -77,12 +77,12 @@ def test_an_answer_on_the_older_stream_is_of_the_post_that_it_told_to_come() -> 
     ],
 )
 def test_any_other_is_not(stream: Exchange) -> None:
-    assert answered(POSTED, 7, stream) is None
+    assert find_late_answer(POSTED, 7, stream) is None
 
 
 def test_what_was_there_before_it_was_asked_answers_something_else() -> None:
     late = exchange("POST", POSTED.request.url, at=5)
-    assert answered(late, 7, old(reply())) is None
+    assert find_late_answer(late, 7, old(reply())) is None
 
 
 def broken(session: str | None = "s", *, at: int = 1) -> Exchange:
@@ -97,38 +97,40 @@ def gone_on(session: str | None = "s", after: str | None = "e1", *, at: int = 3)
 
 
 def test_a_stream_that_is_gone_on_with_brings_the_answer_of_the_one_that_broke_off() -> None:
-    late = answered(broken(), 7, gone_on())
+    late = find_late_answer(broken(), 7, gone_on())
     assert late is not None
     assert late.at == 10**9
 
 
 @pytest.mark.parametrize("stream", [gone_on("t"), gone_on(None), gone_on(after=None), gone_on(at=0)])
 def test_another_session_a_mere_listener_and_one_from_before_do_not(stream: Exchange) -> None:
-    assert answered(broken(), 7, stream) is None
+    assert find_late_answer(broken(), 7, stream) is None
 
 
 def test_without_a_session_the_event_tells_which_stream_goes_on() -> None:
     asked = exchange(
         "POST", "http://host/mcp", event({"jsonrpc": "2.0", "method": "notifications/progress"}, id="e1"), at=1
     )
-    assert answered(asked, 7, gone_on(None, "e1")) is not None
-    assert answered(asked, 7, gone_on(None, "e9")) is None
+    assert find_late_answer(asked, 7, gone_on(None, "e1")) is not None
+    assert find_late_answer(asked, 7, gone_on(None, "e9")) is None
 
 
 def test_a_compressed_stream_is_read_but_tells_no_time() -> None:
     data = event("/messages/?session_id=a", "endpoint") + event(reply())
     stream = exchange("GET", OLD, gzip.compress(data), answer=(*SSE, ("content-encoding", "gzip")))
-    late = answered(POSTED, 7, stream)
+    late = find_late_answer(POSTED, 7, stream)
     assert late is not None
     assert late.at is None
-    assert answered(POSTED, 7, exchange("GET", OLD, b"\xff", answer=(*SSE, ("content-encoding", "gzip")))) is None
+    assert (
+        find_late_answer(POSTED, 7, exchange("GET", OLD, b"\xff", answer=(*SSE, ("content-encoding", "gzip")))) is None
+    )
 
 
 def test_only_the_older_transports_stream_is_old() -> None:
-    assert is_old(old())
-    assert not is_old(gone_on())
-    assert not is_old(broken())
-    assert not is_old(exchange("POST", OLD, event("/x", "endpoint")))
+    assert is_old_transport(old())
+    assert not is_old_transport(gone_on())
+    assert not is_old_transport(broken())
+    assert not is_old_transport(exchange("POST", OLD, event("/x", "endpoint")))
 
 
 @pytest.mark.parametrize(
@@ -148,7 +150,7 @@ def test_only_the_older_transports_stream_is_old() -> None:
 def test_an_answer_is_awaited_where_one_was_asked_for_and_none_came(
     request_: Json, answer: Json, status: int | None, id_: Json
 ) -> None:
-    assert awaited(request_, answer, status) == id_
+    assert unanswered_id(request_, answer, status) == id_
 
 
 def cut(data: bytes, cuts: list[int]) -> Iterator[bytes]:
@@ -159,13 +161,13 @@ def cut(data: bytes, cuts: list[int]) -> Iterator[bytes]:
 @given(st.lists(st.integers(0, 10_000), max_size=5))
 def test_chunking_does_not_matter(cuts: list[int]) -> None:
     data = event("/messages/?session_id=a", "endpoint") + event(reply(3)) + event(reply())
-    late = answered(exchange("POST", POSTED.request.url), 7, exchange("GET", OLD, *cut(data, cuts)))
+    late = find_late_answer(exchange("POST", POSTED.request.url), 7, exchange("GET", OLD, *cut(data, cuts)))
     assert late is not None
     assert late.message == reply()
 
 
 @given(json_values, json_values, st.integers() | st.none(), st.binary(max_size=60))
 def test_nothing_that_is_sent_makes_it_fail(asked: Json, answer: Json, status: int | None, data: bytes) -> None:
-    id_ = awaited(asked, answer, status)
-    answered(POSTED, id_, exchange("GET", OLD, data))
-    answered(POSTED, id_, exchange("GET", OLD, event("/messages/?session_id=a", "endpoint") + data))
+    id_ = unanswered_id(asked, answer, status)
+    find_late_answer(POSTED, id_, exchange("GET", OLD, data))
+    find_late_answer(POSTED, id_, exchange("GET", OLD, event("/messages/?session_id=a", "endpoint") + data))

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calls.derive import derive
+from calls.derive import derive_call
 from calls.dialects.openai.embeddings import as_base64, as_numbers
-from calls.keys.key import keyed
+from calls.keys.key import make_key
 from calls.model import Call, ToolCall
 from calls.redaction.redactor import Redactor
 from tests.calls.asking import OPENAI, PROFILES, chat, how, key, request, user
@@ -96,7 +96,7 @@ def test_media_counts_by_its_bytes_however_they_are_written() -> None:
 
 
 def called(url: str, body: Any, name: str, media: str = "text/event-stream") -> Call:
-    return derive(answered(url, body, (CAPTURES / name).read_bytes(), media), PROFILES)
+    return derive_call(answered(url, body, (CAPTURES / name).read_bytes(), media), PROFILES)
 
 
 def test_a_streamed_completion_is_a_call() -> None:
@@ -116,8 +116,8 @@ def test_a_streamed_completion_is_a_call() -> None:
 )
 def test_where_a_server_has_no_end_mark_http_tells_whether_the_answer_is_whole(url: str, name: str) -> None:
     exchange = answered(url, {}, (CAPTURES / name).read_bytes(), "text/event-stream")
-    assert derive(exchange, PROFILES).complete
-    assert not derive(replace(exchange, outcome="client_closed"), PROFILES).complete
+    assert derive_call(exchange, PROFILES).complete
+    assert not derive_call(replace(exchange, outcome="client_closed"), PROFILES).complete
 
 
 def test_vectors_are_a_call_and_come_as_numbers() -> None:
@@ -162,14 +162,14 @@ def test_what_tools_answered_is_a_run_s_too() -> None:
 
 def test_a_run_that_is_asked_after_is_the_model_s_call() -> None:
     exchange = answered(RUNS, {}, (CAPTURES / "openai_assistants/completed.json").read_bytes())
-    call = derive(replace(exchange, request=request(RUNS + "/run_1", method="GET")), PROFILES)
+    call = derive_call(replace(exchange, request=request(RUNS + "/run_1", method="GET")), PROFILES)
     assert (call.operation, call.polls, call.pending, call.complete) == ("poll", "run_1", None, True)
     assert (call.model_returned, call.usage.cached_tokens, call.usage.reasoning_tokens) == ("gpt-4o-mini", 128, 7)
 
 
 def test_the_text_of_a_list_of_messages_is_the_newest_answer_s() -> None:
     exchange = answered(RUNS, {}, (CAPTURES / "openai_assistants/messages.json").read_bytes())
-    call = derive(replace(exchange, request=request(f"{API}/threads/t/messages", method="GET")), PROFILES)
+    call = derive_call(replace(exchange, request=request(f"{API}/threads/t/messages", method="GET")), PROFILES)
     assert (call.kind, call.operation, call.text) == ("other", "get_messages", "new")
 
 
@@ -198,10 +198,10 @@ def test_a_transcription_is_a_call_of_its_model(media: str) -> None:
         request(f"{API}/audio/transcriptions", FORM.format(boundary).encode(), (headers[0], headers[1][:-2] + boundary))
         for boundary in ("x1", "y2")
     ]
-    call = derive(replace(exchange, request=asked[0]), PROFILES)
+    call = derive_call(replace(exchange, request=asked[0]), PROFILES)
     assert (call.kind, call.operation, call.model_requested) == ("model", "transcription", "whisper-1")
     assert (call.text, call.params, call.complete) == ("Hello there.\n", {"temperature": "0.2"}, True)
-    assert keyed(asked[0], PROFILES).key == keyed(asked[1], PROFILES).key
+    assert make_key(asked[0], PROFILES).key == make_key(asked[1], PROFILES).key
 
 
 def test_a_picture_comes_without_its_sketches() -> None:
@@ -240,8 +240,8 @@ TOLD_IN_SECRET = [
 
 @pytest.mark.parametrize(("url", "body"), TOLD_IN_SECRET)
 def test_what_is_put_into_a_vault_a_container_or_an_agent_is_not_written_down(url: str, body: Any) -> None:
-    redactor = Redactor(key=KEY, profiles=PROFILES).of("POST", url, (("content-type", "application/json"),))
-    written, count, _ = redactor.whole(json.dumps(body).encode(), "application/json")
+    redactor = Redactor(key=KEY, profiles=PROFILES).for_request("POST", url, (("content-type", "application/json"),))
+    written, count, _ = redactor.redact_body(json.dumps(body).encode(), "application/json")
     assert SECRETS[1].encode() not in written
     assert count
     assert how(url, body).warnings == ()

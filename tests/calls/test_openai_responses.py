@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from calls.derive import derive
-from calls.keys.key import keyed
+from calls.derive import derive_call
+from calls.keys.key import make_key
 from calls.model import Call, ToolCall
-from calls.route import route
+from calls.route import find_route
 from tests.calls.asking import PROFILES, how, key, request
 from tests.calls.test_derive import answered
 
@@ -176,17 +176,17 @@ def test_what_the_model_would_see_differently_has_two_keys(one: Any, other: Any)
     ],
 )
 def test_what_is_asked_for(method: str, path: str, operation: str, kind: str, polls: str | None) -> None:
-    found = route(method, "llm.example.com", path)
+    found = find_route(method, "llm.example.com", path)
     assert (found.dialect, found.operation, found.kind, found.polls) == ("openai_responses", operation, kind, polls)
 
 
 @pytest.mark.parametrize("path", ["/forms/f1/responses", "/API/v3/surveys/s/responses", "/v1/responses.json"])
 def test_other_things_have_responses_too(path: str) -> None:
-    assert route("POST", "api.typeform.com", path).dialect == "generic"
+    assert find_route("POST", "api.typeform.com", path).dialect == "generic"
 
 
 def called(name: str, body: Any, media: str = "text/event-stream") -> Call:
-    return derive(answered(RESPONSES, body, (CAPTURES / name).read_bytes(), media), PROFILES)
+    return derive_call(answered(RESPONSES, body, (CAPTURES / name).read_bytes(), media), PROFILES)
 
 
 def test_a_streamed_response_is_a_call() -> None:
@@ -222,7 +222,7 @@ def test_a_stream_that_broke_off_leaves_nothing_behind_that_could_be_asked_after
 def test_a_poll_is_a_call_of_the_model_that_answers() -> None:
     asked = request(RESPONSES + "/resp_1", method="GET")
     exchange = answered(RESPONSES, {}, (CAPTURES / "whole.json").read_bytes())
-    call = derive(replace(exchange, request=asked), PROFILES)
+    call = derive_call(replace(exchange, request=asked), PROFILES)
     assert (call.polls, call.pending, call.complete) == ("resp_1", None, True)
     assert (call.model_requested, call.model_returned) == (None, "gpt-5-2025-08-07")
     assert (call.operation, call.text) == ("poll", "Here. There.")
@@ -230,7 +230,7 @@ def test_a_poll_is_a_call_of_the_model_that_answers() -> None:
 
 def test_where_a_resumed_stream_begins_is_in_the_key_and_that_it_is_one_is_not() -> None:
     keys = [
-        keyed(request(f"{RESPONSES}/resp_1{query}", method="GET"), PROFILES).key
+        make_key(request(f"{RESPONSES}/resp_1{query}", method="GET"), PROFILES).key
         for query in ("", "?stream=true", "?stream=true&starting_after=4", "?stream=true&starting_after=5")
     ]
     assert keys[0] == keys[1]

@@ -21,7 +21,7 @@ from openai.types.responses import input_token_count_params, response_compact_pa
 from calls.codec.json import dumps
 from calls.dialects.openai import responses as openai_responses
 from calls.model import Call
-from store.active_profiles import shipped
+from store.active_profiles import load_profiles
 from tests.calls.judging import client, derived, differences, explained, in_pieces, opened, said, streams
 from tests.support.corpus import Recorded
 
@@ -116,7 +116,7 @@ def built(kept: list[dict[str, Any]]) -> Any:
     """What we make of a stream of only these events."""
     stream = openai_responses.ResponsesStream()
     for event in kept:
-        stream.take(event["type"], json.dumps(event))
+        stream.add_message(event["type"], json.dumps(event))
     return json.loads(dumps(stream.answer))
 
 
@@ -172,7 +172,7 @@ ELSEWHERE = {"betas", "include"}
 
 @pytest.mark.parametrize(("name", "params"), DOCUMENTED)
 def test_a_profile_knows_every_field_that_the_sdk_can_send(name: str, params: Any) -> None:
-    [profile] = [profile for profile in shipped().profiles if profile.name == name]
+    [profile] = [profile for profile in load_profiles().profiles if profile.name == name]
     paths = (*profile.key, *profile.transient, *profile.identity, *profile.secret)
     known = {found[1] for path in paths if (found := re.match(r"\$(?:\[\*\])?\.(\w+)", path))}
     forms = get_args(params) or (params,)

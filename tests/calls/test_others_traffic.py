@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from calls.codec.json import parse
-from calls.derive import derive
+from calls.codec.json import parse_json
+from calls.derive import derive_call
 from calls.dialects.table import BY_NAME
-from calls.keys.key import keyed
-from calls.model import Kind
+from calls.keys.key import make_key
+from calls.model import CallKind
 from calls.redaction.redactor import Redactor
-from calls.retry_grouping import Part, fold
-from calls.route import route
+from calls.retry_grouping import Attempt, group_retries
+from calls.route import find_route
 from tests.calls.asking import ANTHROPIC, PROFILES, chat, how, key, request, user
 from tests.calls.test_derive import answered
 
@@ -92,8 +92,8 @@ PUBLISHERS = "/v1/projects/p/locations/l/publishers/"
         ("POST", "api.anthropic.com", "/api/claude_code/metrics", "generic", "report", "other"),
     ],
 )  # fmt: skip
-def test_where_it_goes(method: str, host: str, path: str, dialect: str, operation: str, kind: Kind) -> None:
-    found = route(method, host, path)
+def test_where_it_goes(method: str, host: str, path: str, dialect: str, operation: str, kind: CallKind) -> None:
+    found = find_route(method, host, path)
     assert (found.dialect, found.operation, found.kind) == (dialect, operation, kind)
 
 
@@ -179,7 +179,7 @@ def test_what_changes_the_answer_is_in_the_key_without_a_warning(url: str, one: 
 )  # fmt: skip
 def test_what_an_api_says_in_a_header_is_in_the_key(url: str, name: str, one: str, other: str) -> None:
     def kept(value: str) -> str:
-        headers, _ = Redactor(profiles=PROFILES, key=b"k" * 32).request_headers(((name, value),))
+        headers, _ = Redactor(profiles=PROFILES, key=b"k" * 32).redact_request_headers(((name, value),))
         return key(url, {"Text": "It rained."}, *headers)
 
     assert kept(one) != kept(other)
@@ -196,14 +196,16 @@ def test_what_a_thing_is_and_the_thing_count_without_the_boundary_between_them()
         body = f'--{boundary}\r\ncontent-type: application/json\r\n\r\n{{"name": "a"}}\r\n--{boundary}\r\n\r\n{content}\r\n--{boundary}--'
         media = ("content-type", f'multipart/related; boundary="{boundary}"')
         url = "https://storage.googleapis.com/upload/storage/v1/b/bucket/o?uploadType=multipart"
-        return keyed(request(url, body.encode(), media), PROFILES).key
+        return make_key(request(url, body.encode(), media), PROFILES).key
 
     assert uploaded("==1==", "x") == uploaded("==2==", "x") != uploaded("==1==", "y")
 
 
 def test_the_model_that_answers_out_of_documents_is_known() -> None:
     config = {"externalSourcesConfiguration": EXTERNAL, "type": "EXTERNAL_SOURCES"}
-    call = derive(answered(RAG, {"retrieveAndGenerateConfiguration": config}, b'{"output": {"text": "a"}}'), PROFILES)
+    call = derive_call(
+        answered(RAG, {"retrieveAndGenerateConfiguration": config}, b'{"output": {"text": "a"}}'), PROFILES
+    )
     assert (call.model_requested, call.text) == (EXTERNAL["modelArn"], "a")
 
 
@@ -213,15 +215,15 @@ def test_a_crawl_is_one_call_however_often_it_is_looked_at() -> None:
     going = (
         b'{"success": true, "status": "scraping", "next": "https://api.firecrawl.dev/v1/crawl/%b?skip=0", "data": []}'
     )
-    begun = derive(answered(CRAWL, {"url": "u"}, b'{"success": true, "id": "%b"}' % name.encode()), PROFILES)
+    begun = derive_call(answered(CRAWL, {"url": "u"}, b'{"success": true, "id": "%b"}' % name.encode()), PROFILES)
     assert (begun.pending, begun.complete) == (name, False)
-    assert BY_NAME["searches"].told(parse(going % name.encode())).pending == name
-    assert route("GET", "api.firecrawl.dev", f"/v1/crawl/{name}").polls == name
+    assert BY_NAME["searches"].summarize_answer(parse_json(going % name.encode())).pending == name
+    assert find_route("GET", "api.firecrawl.dev", f"/v1/crawl/{name}").polls == name
     parts = [_part("1", 0, pending=name), _part("2", 1, polls=name, pending=name), _part("3", 2, polls=name)]
-    assert [call.ids for call in fold(parts)] == [("1", "2", "3")]
+    assert [call.ids for call in group_retries(parts)] == [("1", "2", "3")]
 
 
-def _part(id_: str, at: int, *, polls: str | None = None, pending: str | None = None) -> Part:
-    return Part(
+def _part(id_: str, at: int, *, polls: str | None = None, pending: str | None = None) -> Attempt:
+    return Attempt(
         id=id_, key=id_, started_at=at, ended_at=at, status=200, outcome="completed", complete=True, polls=polls, pending=pending
     )  # fmt: skip

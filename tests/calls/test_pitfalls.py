@@ -15,14 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calls.derive import derive
-from calls.keys.explain import explain
-from calls.keys.key import keyed, raw_digest
+from calls.derive import derive_call
+from calls.keys.explain import explain_key
+from calls.keys.key import make_key, raw_digest
 from calls.model import Exchange, Request, Response
-from calls.retry_grouping import Part, fold
-from replay.script import RecordedExchange, Script, index
+from calls.retry_grouping import Attempt, group_retries
+from replay.script import RecordedExchange, Script, build_index
 from store.bundle.bundle import Entry
-from store.bundle.exchange_summary import brief
+from store.bundle.exchange_summary import summarize_exchange
 from tests.calls.asking import ANTHROPIC, OPENAI, PROFILES, TICKETS, VERSION, asking, chat, how, key, request, user
 from tests.calls.keys.test_key import BILLING, turn, upload
 from tests.calls.recorded import body
@@ -55,7 +55,7 @@ def exchange(asked: Request, answer: bytes = b"{}", media: str = "application/js
 
 
 def one_key(*asked: Request) -> bool:
-    return len({keyed(one, PROFILES).key for one in asked}) == 1
+    return len({make_key(one, PROFILES).key for one in asked}) == 1
 
 
 def test_1_the_meaning_counts_and_not_the_bytes() -> None:
@@ -104,7 +104,7 @@ def test_3_two_members_of_one_name_count_by_their_bytes() -> None:
 def test_4_escapes_are_spelling_and_half_a_pair_counts_by_its_bytes() -> None:
     assert key(OPENAI, b'{"model":"\\u00e9\\uD83D\\uDE00\\/"}') == key(OPENAI, '{"model":"é😀/"}'.encode())
     made = how(OPENAI, b'{"model":"\\ud83d"}')
-    assert "half a surrogate pair" in made.warnings[0]
+    assert "a lone surrogate" in made.warnings[0]
     assert made.key != key(OPENAI, b'{"model":"\\ud83e"}')
 
 
@@ -192,7 +192,7 @@ def test_13_media_counts_by_its_bytes_and_as_what_it_is() -> None:
 
     assert key(OPENAI, picture(b"one")) != key(OPENAI, picture(b"two"))
     assert key(OPENAI, picture(b"one")) != key(OPENAI, picture(b"one", "image/gif"))
-    shown = explain(how(OPENAI, picture(bytes(500_000)))).rows
+    shown = explain_key(how(OPENAI, picture(bytes(500_000)))).rows
     assert max(len(row.value) for row in shown) < 200
 
 
@@ -208,17 +208,20 @@ def test_14b_a_nonce_within_the_system_prompt_does_not_count() -> None:
 
 def recorded(*asked: Request) -> Script:
     steps = [exchange(one, b'{"n":%d}' % n, id=f"e{n}", started_at=n * 9, run=str(n)) for n, one in enumerate(asked)]
-    return Script(index([_entry(step, one) for step, one in enumerate(steps, 1)]))
+    return Script(build_index([_entry(step, one) for step, one in enumerate(steps, 1)]))
 
 
 def _entry(step: int, one: Exchange) -> RecordedExchange:
     return RecordedExchange(
-        step=step, key=keyed(one.request, PROFILES).key, raw=raw_digest(one.request), brief=brief(Entry(exchange=one))
+        step=step,
+        key=make_key(one.request, PROFILES).key,
+        raw=raw_digest(one.request),
+        brief=summarize_exchange(Entry(exchange=one)),
     )
 
 
 def taken(script: Script, asked: Iterable[Request]) -> list[int]:
-    found = [script.take(keyed(one, PROFILES).key, raw_digest(one)) for one in asked]
+    found = [script.take_next(make_key(one, PROFILES).key, raw_digest(one)) for one in asked]
     return [one.recorded.step for one in found if one]
 
 
@@ -248,12 +251,12 @@ def test_18_headers_of_an_sdk_do_not_count() -> None:
 
 
 def test_19_a_call_that_was_tried_again_is_one_call() -> None:
-    asked = keyed(asking(OPENAI, chat()), PROFILES).key
-    again = keyed(asking(OPENAI, chat(), ("x-stainless-retry-count", "1")), PROFILES).key
+    asked = make_key(asking(OPENAI, chat()), PROFILES).key
+    again = make_key(asking(OPENAI, chat(), ("x-stainless-retry-count", "1")), PROFILES).key
 
-    def part(name: str, key: str, started_at: int, status: int) -> Part:
+    def part(name: str, key: str, started_at: int, status: int) -> Attempt:
         ended = started_at + 10**9
-        return Part(
+        return Attempt(
             id=name,
             key=key,
             started_at=started_at,
@@ -265,7 +268,7 @@ def test_19_a_call_that_was_tried_again_is_one_call() -> None:
             pending=None,
         )
 
-    [call] = fold([part("a", asked, 0, 429), part("b", again, 2 * 10**9, 200)])
+    [call] = group_retries([part("a", asked, 0, 429), part("b", again, 2 * 10**9, 200)])
     assert (call.ids, call.attempts) == (("a", "b"), 2)
 
 
@@ -280,7 +283,7 @@ def test_20_padding_in_a_stream_is_no_part_of_the_answer() -> None:
         return b"data: " + json.dumps({"id": "1", **told, "choices": [delta]}).encode() + b"\n\ndata: [DONE]\n\n"
 
     asked = asking(OPENAI, chat(user("hi"), stream=True))
-    made = [derive(exchange(asked, stream(padding), "text/event-stream"), PROFILES) for padding in ("", "aQ7x")]
+    made = [derive_call(exchange(asked, stream(padding), "text/event-stream"), PROFILES) for padding in ("", "aQ7x")]
     assert {one.text for one in made} == {"hi"}
     assert made[0].key == made[1].key
 
@@ -329,11 +332,11 @@ PLACES = [OPENAI, ANTHROPIC, RESPONSES, GEMINI, MCP, TICKETS, "https://api.examp
 @pytest.mark.parametrize("url", PLACES)
 def test_nothing_is_too_odd_to_have_a_key_of_its_own(url: str) -> None:
     asked = [asking(url, data) for data in EXTREMES.values()]
-    made = [keyed(one, PROFILES) for one in asked]
+    made = [make_key(one, PROFILES) for one in asked]
     assert len({one.key for one in made}) == len(EXTREMES)
-    assert len({one.strict for one in made}) == len(EXTREMES)
+    assert len({one.strict_key for one in made}) == len(EXTREMES)
     for one in made:
-        assert explain(one).key == one.key
+        assert explain_key(one).key == one.key
 
 
 @pytest.mark.parametrize(

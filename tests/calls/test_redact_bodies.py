@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from calls.placeholder import PATTERN
 from calls.redaction.redactor import Redactor
-from calls.redaction.scanning.scanner import LONGEST
+from calls.redaction.scanning.scanner import MAX_BLOCK
 from tests.calls.secrets import CONTEXTS, HARMLESS, KEPT, KEY, PEM, SECRETS, TOKENS, bodies
 from tests.calls.strategies import pieces
 
@@ -20,11 +20,11 @@ REDACTOR = Redactor(key=KEY)
 
 
 def redacted(data: bytes, content_type: str | None = None) -> bytes:
-    return REDACTOR.whole(data, content_type)[0]
+    return REDACTOR.redact_body(data, content_type)[0]
 
 
 def streamed(parts: list[bytes], content_type: str | None = None) -> list[bytes]:
-    body = REDACTOR.stream(content_type)
+    body = REDACTOR.new_body_redactor(content_type)
     out = [piece for at, part in enumerate(parts) for piece in body.feed(part, at)] + body.finish()
     assert [piece.at for piece in out] == list(range(len(parts)))
     assert [len(piece.data) for piece in out] == [len(part) for part in parts] == [piece.size for piece in out]
@@ -140,7 +140,7 @@ def test_byte_by_byte_is_the_same_as_whole(body: bytes) -> None:
 def test_what_was_redacted_passes_unchanged(body: bytes, content_type: str | None) -> None:
     once = redacted(body, content_type)
 
-    assert REDACTOR.whole(once, content_type) == (once, 0, False)
+    assert REDACTOR.redact_body(once, content_type) == (once, 0, False)
 
 
 @given(bodies)
@@ -148,7 +148,7 @@ def test_length_never_changes(body: bytes) -> None:
     assert len(redacted(body)) == len(body)
 
 
-@pytest.mark.parametrize("size", [LONGEST - 1, LONGEST, LONGEST + 1, 2 * LONGEST, 3 * LONGEST + 7, 100_000])
+@pytest.mark.parametrize("size", [MAX_BLOCK - 1, MAX_BLOCK, MAX_BLOCK + 1, 2 * MAX_BLOCK, 3 * MAX_BLOCK + 7, 100_000])
 @pytest.mark.parametrize("filler", ["x", "\\", '\\"', "\\\\", "a\\n"])
 def test_a_secret_of_any_length_is_replaced_to_its_last_byte(size: int, filler: str) -> None:
     secret = ("b" + filler * size)[:size]
@@ -165,12 +165,12 @@ def test_a_secret_of_any_length_is_replaced_to_its_last_byte(size: int, filler: 
     assert redacted(new) == new
 
 
-@pytest.mark.parametrize("size", range(LONGEST - 8, LONGEST + 4))
+@pytest.mark.parametrize("size", range(MAX_BLOCK - 8, MAX_BLOCK + 4))
 def test_the_end_of_a_long_key_is_seen_where_a_block_ends(size: int) -> None:
-    data = b"-----BEGIN PRIVATE KEY-----" + (b"A1b2" * LONGEST)[:size] + b"-----END PRIVATE KEY-----"
+    data = b"-----BEGIN PRIVATE KEY-----" + (b"A1b2" * MAX_BLOCK)[:size] + b"-----END PRIVATE KEY-----"
     whole = redacted(data)
     assert whole.endswith(b"-----END PRIVATE KEY-----")
-    for cut in range(27 + LONGEST - 2, 27 + LONGEST + 30):
+    for cut in range(27 + MAX_BLOCK - 2, 27 + MAX_BLOCK + 30):
         assert b"".join(streamed([data[:cut], data[cut:]])) == whole
 
 
@@ -184,7 +184,7 @@ def test_a_secret_split_over_pieces_is_replaced_in_each() -> None:
 
 
 def test_only_a_tail_that_may_begin_a_secret_waits() -> None:
-    body = REDACTOR.stream("text/event-stream")
+    body = REDACTOR.new_body_redactor("text/event-stream")
 
     assert len(body.feed(b'data: {"text": "all of it is plain"}\n\n', 1)) == 1
     assert body.feed(b"data: this does not: s", 2) == []
@@ -193,17 +193,17 @@ def test_only_a_tail_that_may_begin_a_secret_waits() -> None:
 
 
 def test_what_waits_is_bounded_whatever_comes() -> None:
-    body = REDACTOR.stream()
+    body = REDACTOR.new_body_redactor()
     waiting = 0
     for at in range(3000):
         fed = b'"password": "' if at == 0 else b"y" * 100
         waiting += len(fed) - sum(piece.size for piece in body.feed(fed, at))
-        assert waiting <= LONGEST + 1000
+        assert waiting <= MAX_BLOCK + 1000
 
 
 def test_a_piece_counts_the_secrets_that_begin_in_it() -> None:
     token = TOKENS[0].encode()
-    body = REDACTOR.stream()
+    body = REDACTOR.new_body_redactor()
     fed = [token + b" and " + token[:20], token[20:] + b" .", b"nothing"]
 
     out = [piece for at, part in enumerate(fed) for piece in body.feed(part, at)] + body.finish()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from calls.model import Headers
 from calls.placeholder import PATTERN, is_placeholder
-from calls.redaction.redactor import Redactor, Rules
+from calls.redaction.redactor import RedactionRules, Redactor
 from tests.calls.secrets import KEY, SECRETS, TOKENS
 
 REDACTOR = Redactor(key=KEY)
@@ -30,11 +30,11 @@ heads = st.lists(st.tuples(names, values), max_size=6).map(tuple)
 
 
 def asked(*headers: tuple[str, str]) -> Headers:
-    return REDACTOR.request_headers(headers)[0]
+    return REDACTOR.redact_request_headers(headers)[0]
 
 
 def answered(*headers: tuple[str, str]) -> Headers:
-    return REDACTOR.response_headers(headers)[0]
+    return REDACTOR.redact_response_headers(headers)[0]
 
 
 @pytest.mark.parametrize(
@@ -98,10 +98,10 @@ def test_cookies_keep_their_names() -> None:
 
 
 def test_what_a_profile_needs_stays_but_never_a_credential() -> None:
-    rules = Rules(keep=frozenset({"x-mode", "authorization", "x-api-key"}))
+    rules = RedactionRules(kept_headers=frozenset({"x-mode", "authorization", "x-api-key"}))
     said = ("X-Mode", "fast"), ("Authorization", f"Bearer {SECRET}"), ("X-Api-Key", SECRET)
 
-    seen, count = Redactor(rules, KEY).request_headers(said)
+    seen, count = Redactor(rules, KEY).redact_request_headers(said)
 
     assert dict(seen)["X-Mode"] == "fast"
     assert SECRET not in str(seen)
@@ -170,7 +170,7 @@ def test_a_redirect_keeps_its_address_and_loses_its_token() -> None:
     ],
 )
 def test_a_parameter_that_is_secret_is_replaced(parameter: str) -> None:
-    url, count = REDACTOR.url(f"https://x.example/v1/things?a=1&{parameter}={SECRET}&z=2")
+    url, count = REDACTOR.redact_url(f"https://x.example/v1/things?a=1&{parameter}={SECRET}&z=2")
 
     assert re.fullmatch(f"https://x\\.example/v1/things\\?a=1&{parameter}={PATTERN}&z=2", url)
     assert count == 1
@@ -189,12 +189,12 @@ def test_a_parameter_that_is_secret_is_replaced(parameter: str) -> None:
     ],
 )
 def test_an_ordinary_address_stays(url: str) -> None:
-    assert REDACTOR.url(url) == (url, 0)
+    assert REDACTOR.redact_url(url) == (url, 0)
 
 
 def test_userinfo_is_replaced_whatever_it_is() -> None:
     for userinfo in (f"user:{SECRET}", SECRET, "u:p@ss:w", ":pw"):
-        url, count = REDACTOR.url(f"https://{userinfo}@x.example:81/a?b=c@d")
+        url, count = REDACTOR.redact_url(f"https://{userinfo}@x.example:81/a?b=c@d")
 
         assert count == 1
         assert userinfo not in url
@@ -203,15 +203,16 @@ def test_userinfo_is_replaced_whatever_it_is() -> None:
 
 def test_a_secret_in_a_path_or_a_host_is_found() -> None:
     for token in TOKENS:
-        assert token not in REDACTOR.url(f"https://x.example/hooks/{token}/end")[0]
+        assert token not in REDACTOR.redact_url(f"https://x.example/hooks/{token}/end")[0]
     assert (
-        "AA" + "b" * 20 not in REDACTOR.url("https://api.telegram.org/bot123456789:AA" + "b1" * 20 + "/sendMessage")[0]
+        "AA" + "b" * 20
+        not in REDACTOR.redact_url("https://api.telegram.org/bot123456789:AA" + "b1" * 20 + "/sendMessage")[0]
     )
 
 
 @given(heads)
 def test_what_was_redacted_passes_unchanged(headers: Headers) -> None:
-    for redact in (REDACTOR.request_headers, REDACTOR.response_headers):
+    for redact in (REDACTOR.redact_request_headers, REDACTOR.redact_response_headers):
         once = redact(headers)[0]
 
         assert redact(once) == (once, 0)
@@ -220,15 +221,19 @@ def test_what_was_redacted_passes_unchanged(headers: Headers) -> None:
 
 @given(st.text(max_size=40), st.sampled_from(["https://x/?", "https://u:p@x/?key=", "/?sig=", "a#token="]))
 def test_a_redacted_address_passes_unchanged(text: str, start: str) -> None:
-    once, _ = REDACTOR.url(start + text)
+    once, _ = REDACTOR.redact_url(start + text)
 
-    assert REDACTOR.url(once) == (once, 0)
+    assert REDACTOR.redact_url(once) == (once, 0)
 
 
 @given(st.text(max_size=60))
 def test_words_beside_an_exchange_lose_only_secrets(text: str) -> None:
-    assert REDACTOR.text(text) == text or "PLAYHEAD_" in REDACTOR.text(text) or "*" in REDACTOR.text(text)
-    assert TOKENS[0] not in REDACTOR.text(f"cannot connect to {TOKENS[0]}: {text}")
+    assert (
+        REDACTOR.redact_text(text) == text
+        or "PLAYHEAD_" in REDACTOR.redact_text(text)
+        or "*" in REDACTOR.redact_text(text)
+    )
+    assert TOKENS[0] not in REDACTOR.redact_text(f"cannot connect to {TOKENS[0]}: {text}")
 
 
 def test_no_key_is_refused() -> None:

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calls.codec.json import dumps, parse
-from calls.derive import derive
+from calls.codec.json import dumps, parse_json
+from calls.derive import derive_call
 from calls.dialects.table import BY_NAME
-from calls.keys.graphql import normal
-from calls.keys.key import keyed
-from calls.model import Headers, Json, Kind
-from calls.route import route
+from calls.keys.graphql import normalize_document
+from calls.keys.key import make_key
+from calls.model import CallKind, Headers, Json
+from calls.route import find_route
 from tests.calls.asking import PROFILES, TICKETS, asking, how, key, request
 from tests.calls.test_derive import CAPTURES, answered
 
@@ -54,19 +54,19 @@ LOCAL: Headers = (("X-Pinecone-API-Version", "2025-04"),)
         ),
     ],
 )
-def test_where_is_searched(method: str, host: str, path: str, headers: Headers, operation: str, kind: Kind) -> None:
-    found = route(method, host, path, headers)
+def test_where_is_searched(method: str, host: str, path: str, headers: Headers, operation: str, kind: CallKind) -> None:
+    found = find_route(method, host, path, headers)
     assert (found.dialect, found.operation, found.kind) == ("vectors", operation, kind)
 
 
 @pytest.mark.parametrize("path", ["/query", "/search", "/collections/c", "/docs/_settings", "/indexes"])
 def test_what_may_be_anybody_s_is_nobody_s(path: str) -> None:
-    assert route("POST", "shop.example.com", path).dialect == "generic"
+    assert find_route("POST", "shop.example.com", path).dialect == "generic"
 
 
 def test_a_search_is_a_call_that_says_what_was_found() -> None:
     data = (CAPTURES / "vectors" / "pinecone.json").read_bytes()
-    call = derive(answered(PINECONE, {"vector": [0.1], "topK": 2}, data), PROFILES)
+    call = derive_call(answered(PINECONE, {"vector": [0.1], "topK": 2}, data), PROFILES)
     assert (call.kind, call.operation, call.complete) == ("retrieval", "search", True)
     first, second = call.tool_results
     assert first == {"id": "a", "score": Decimal("0.82"), "content": {"text": "once"}}
@@ -85,7 +85,7 @@ def test_a_search_counts_by_everything_that_is_asked() -> None:
 def test_a_key_in_the_body_is_a_secret() -> None:
     made = [how("https://api.tavily.com/search", {"query": "q", "api_key": token}) for token in ("one", "two")]
     assert made[0].key == made[1].key
-    assert "one" not in str(made[0].selected)
+    assert "one" not in str(made[0].selected_fields)
 
 
 def lines(*values: Any, indent: str = "", end: str = "\n") -> bytes:
@@ -103,16 +103,16 @@ def test_json_by_lines_counts_by_its_values(media: str) -> None:
         lines(dict(head), body, indent=" ", end="\r\n\r\n"),
         b'{"index":"i"}\n{"query" : {"match_all": {}}}',
     ]
-    made = [keyed(request(ELASTIC, data, ("content-type", media)), PROFILES) for data in sent]
+    made = [make_key(request(ELASTIC, data, ("content-type", media)), PROFILES) for data in sent]
     assert len({one.key for one in made}) == 1
     assert made[0].warnings == ()
-    assert made[0].request == [head, body]
-    other = keyed(request(ELASTIC, lines(body, head), ("content-type", media)), PROFILES)
+    assert made[0].request_body == [head, body]
+    other = make_key(request(ELASTIC, lines(body, head), ("content-type", media)), PROFILES)
     assert other.key != made[0].key
 
 
 def test_lines_of_which_one_is_no_json_count_by_their_bytes() -> None:
-    made = keyed(request(ELASTIC, b'{"a": 1}\n{"b": \n', ("content-type", "application/json")), PROFILES)
+    made = make_key(request(ELASTIC, b'{"a": 1}\n{"b": \n', ("content-type", "application/json")), PROFILES)
     assert "raw bytes" in made.warnings[0]
 
 
@@ -127,7 +127,7 @@ SPELLINGS = [
 
 @pytest.mark.parametrize("other", SPELLINGS)
 def test_a_document_counts_in_one_spelling(other: str) -> None:
-    assert normal(other) == normal(QUERY)
+    assert normalize_document(other) == normalize_document(QUERY)
     assert key(GRAPHQL, {"query": other}) == key(GRAPHQL, {"query": QUERY, "variables": None})
     assert how(GRAPHQL, {"query": other}).warnings == ()
 
@@ -152,7 +152,7 @@ def test_a_document_that_says_something_else_is_another(other: str) -> None:
     "other", ['{ a(b: "unfinished) }', '{ a(b: """unfinished) }', "{ a ; b }", "{ a(b: 1x) }", "\\", '"']
 )
 def test_what_is_no_graphql_counts_as_it_is(other: str) -> None:
-    assert normal(other) == other
+    assert normalize_document(other) == other
 
 
 def test_operation_and_variables_count() -> None:
@@ -168,24 +168,24 @@ def test_operation_and_variables_count() -> None:
 
 @given(st.text(st.sampled_from('{}()!:$"\\#,. \na1_-é')))
 def test_no_document_surprises_the_reader_and_one_spelling_is_its_own(document: str) -> None:
-    once = normal(document)
-    assert normal(once) == once
+    once = normalize_document(document)
+    assert normalize_document(once) == once
 
 
 def test_a_hostile_document_is_read_in_linear_time() -> None:
     for document in ('"""' + '\\"""' * 50_000, '"' + "\\\\" * 100_000, "#" * 200_000, "{" * 200_000):
-        assert normal(document) is not None
+        assert normalize_document(document) is not None
 
 
 def test_weaviate_s_searches_are_found_in_their_data() -> None:
     data = (CAPTURES / "graphql" / "weaviate.json").read_bytes()
-    call = derive(answered(WEAVIATE, {"query": "{ Get { Article { text } } }"}, data), PROFILES)
+    call = derive_call(answered(WEAVIATE, {"query": "{ Get { Article { text } } }"}, data), PROFILES)
     assert (call.kind, call.dialect, len(call.tool_results)) == ("retrieval", "graphql", 2)
-    assert route("POST", "shop.example.com", "/graphql").kind == "tool"
+    assert find_route("POST", "shop.example.com", "/graphql").kind == "tool"
 
 
 def test_any_other_tool_still_works_without_configuration() -> None:
-    assert keyed(asking(TICKETS, {"query": "{ a  b }"}), PROFILES).dialect == "generic"
+    assert make_key(asking(TICKETS, {"query": "{ a  b }"}), PROFILES).dialect == "generic"
     assert key(TICKETS, {"query": "{ a  b }"}) != key(TICKETS, {"query": "{ a b }"})
 
 
@@ -322,5 +322,5 @@ FOUND: list[tuple[str, str, Any, list[Any]]] = [
 
 @pytest.mark.parametrize(("dialect", "answer", "pieces"), [pytest.param(d, a, p, id=n) for d, n, a, p in FOUND])
 def test_what_was_found_comes_out_as_pieces(dialect: str, answer: Any, pieces: list[Any]) -> None:
-    found = BY_NAME[dialect].told(parse(json.dumps(answer).encode())).results
+    found = BY_NAME[dialect].summarize_answer(parse_json(json.dumps(answer).encode())).results
     assert json.loads(dumps(found)) == pieces

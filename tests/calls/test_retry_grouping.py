@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calls.derive import derive
+from calls.derive import derive_call
 from calls.model import Call, Usage
-from calls.retry_grouping import RETRY_WITHIN, Part, fold, joined
+from calls.retry_grouping import RETRY_WITHIN, Attempt, group_retries, merge_calls
 from tests.calls.judging import PROFILES
 from tests.calls.recorded import exchange
 from tests.support.corpus import cassettes
@@ -17,16 +17,16 @@ from tests.support.corpus import cassettes
 SECOND = 1_000_000_000
 
 
-def part(number: int, *, status: int | None = 200, after: float | None = None, **more: Any) -> Part:
+def part(number: int, *, status: int | None = 200, after: float | None = None, **more: Any) -> Attempt:
     """An exchange of half a second that begins a second after the one before."""
     started = int((number if after is None else after) * SECOND)
     whole = {"key": "a", "outcome": "completed", "complete": status == 200, "ended_at": started + SECOND // 2}
-    return Part(id=str(number), started_at=started, status=status, **{**whole, **more})
+    return Attempt(id=str(number), started_at=started, status=status, **{**whole, **more})
 
 
-def folded(*parts: Part) -> list[tuple[str, int]]:
+def folded(*parts: Attempt) -> list[tuple[str, int]]:
     """The calls: the ids of their exchanges, and how often they were tried."""
-    return [("".join(call.ids), call.attempts) for call in fold(parts)]
+    return [("".join(call.ids), call.attempts) for call in group_retries(parts)]
 
 
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 529])
@@ -77,11 +77,11 @@ def test_a_worker_that_died_with_it_may_not_have_seen_its_end() -> None:
     assert folded(part(0, status=None, outcome="server_closed", ended_at=None), part(1)) == [("01", 2)]
 
 
-def background(number: int, **more: Any) -> Part:
+def background(number: int, **more: Any) -> Attempt:
     return part(number, complete=False, pending="resp_1", **more)
 
 
-def look(number: int, *, done: bool = False, **more: Any) -> Part:
+def look(number: int, *, done: bool = False, **more: Any) -> Attempt:
     return part(
         number, **{"key": "poll", "polls": "resp_1", "pending": None if done else "resp_1", "complete": done, **more}
     )
@@ -132,9 +132,9 @@ parts = st.builds(
 
 
 @given(st.lists(parts))
-def test_every_exchange_is_in_one_call_in_its_order_and_calls_are_in_theirs(drawn: list[Part]) -> None:
+def test_every_exchange_is_in_one_call_in_its_order_and_calls_are_in_theirs(drawn: list[Attempt]) -> None:
     ordered = sorted(drawn, key=lambda one: one.started_at)
-    calls = fold(ordered)
+    calls = group_retries(ordered)
     places = [[ordered.index(one) for one in call.parts] for call in calls]
     assert sorted(id(one) for call in calls for one in call.parts) == sorted(map(id, ordered))
     assert places == sorted(places) or len(set(ordered)) < len(ordered)
@@ -149,7 +149,7 @@ def call(number: int, **more: Any) -> Call:
 def test_a_call_is_asked_as_its_first_exchange_and_answered_as_its_last() -> None:
     begun = call(0, model_requested="m", request={"input": "hi"}, tool_results=({"id": "c"},), pending="resp_1")
     done = call(1, operation="poll", key="poll", polls="resp_1", model_returned="m-1", text="Hi", complete=True)
-    whole = joined([begun, call(9, polls="resp_1", pending="resp_1"), done])
+    whole = merge_calls([begun, call(9, polls="resp_1", pending="resp_1"), done])
     assert whole.exchanges == ("0", "9", "1")
     assert (whole.operation, whole.key, whole.model_requested, whole.request) == ("chat", "k", "m", {"input": "hi"})
     assert (whole.model_returned, whole.text, whole.complete, whole.pending) == ("m-1", "Hi", True, None)
@@ -159,14 +159,14 @@ def test_a_call_is_asked_as_its_first_exchange_and_answered_as_its_last() -> Non
 def test_a_try_brings_its_tools_results_itself() -> None:
     results = ({"id": "c"},)
     tries = [call(0, tool_results=results), call(1, tool_results=results, usage=Usage(input_tokens=1))]
-    assert joined(tries).tool_results == results
-    assert joined(tries[:1]) == tries[0]
+    assert merge_calls(tries).tool_results == results
+    assert merge_calls(tries[:1]) == tries[0]
 
 
-def recorded_parts(name: str, recorded: Sequence[Any]) -> list[tuple[Part, Call]]:
+def recorded_parts(name: str, recorded: Sequence[Any]) -> list[tuple[Attempt, Call]]:
     found = []
     for number, one in enumerate(recorded):
-        made = derive(exchange(one, name), PROFILES)
+        made = derive_call(exchange(one, name), PROFILES)
         of = part(
             number, status=one.status, key=made.key, complete=made.complete, polls=made.polls, pending=made.pending
         )
@@ -179,8 +179,8 @@ def test_every_recorded_run_of_an_assistant_is_one_call_with_its_looks() -> None
     for cassette in cassettes():
         found = recorded_parts(cassette.name, cassette.exchanges)
         calls = {one.id: made for one, made in found}
-        for folded_one in fold(one for one, _ in found):
-            whole = joined([calls[name] for name in folded_one.ids])
+        for folded_one in group_retries(one for one, _ in found):
+            whole = merge_calls([calls[name] for name in folded_one.ids])
             if whole.dialect == "openai_assistants" and whole.operation == "invoke_agent":
                 seen += 1
                 assert whole.complete, cassette.name

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from calls.derive import derive
+from calls.derive import derive_call
 from calls.redaction.redactor import Redactor
 from tests.calls.asking import PROFILES, key
 from tests.calls.test_derive import answered
@@ -36,7 +36,9 @@ def opening(secret: str) -> list[tuple[str, Any]]:
 def test_it_is_replaced_and_in_no_key(number: int) -> None:
     (url, one), (_, other) = opening(SECRET)[number], opening("lion-345")[number]
     said = json.dumps(one).encode()
-    kept, count, _ = Redactor(profiles=PROFILES, key=b"k" * 32).of("POST", url, JSON).whole(said, "application/json")
+    kept, count, _ = (
+        Redactor(profiles=PROFILES, key=b"k" * 32).for_request("POST", url, JSON).redact_body(said, "application/json")
+    )
 
     assert SECRET.encode() not in kept
     assert count == 1
@@ -48,9 +50,9 @@ def test_an_approval_is_tied_to_the_call_that_asked_for_it() -> None:
     wanted = {"id": "call_1", "type": "mcp", "name": "f", "arguments": "{}", "server_label": "l"}
     action = {"type": "submit_tool_approval", "submit_tool_approval": {"tool_calls": [wanted]}}
     run = {"id": "run_1", "object": "thread.run", "status": "requires_action", "required_action": action}
-    asking = derive(answered(RUN, {"assistant_id": "a"}, json.dumps(run).encode()), PROFILES)
+    asking = derive_call(answered(RUN, {"assistant_id": "a"}, json.dumps(run).encode()), PROFILES)
     approval = {"tool_approvals": [{"tool_call_id": "call_1", "approve": True}]}
-    approved = derive(answered(f"{RUN}/run_1/submit_tool_outputs", approval, b"{}"), PROFILES)
+    approved = derive_call(answered(f"{RUN}/run_1/submit_tool_outputs", approval, b"{}"), PROFILES)
 
     assert [(call.id, call.name, call.arguments) for call in asking.tool_calls] == [("call_1", "f", {})]
     assert approved.tool_results == ({"id": "call_1", "content": True},)

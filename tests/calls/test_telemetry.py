@@ -2,12 +2,12 @@
 
 import pytest
 
-from calls.keys.key import keyed
+from calls.keys.key import make_key
 from calls.model import Body, Request
-from calls.route import route
-from store.active_profiles import shipped
+from calls.route import find_route
+from store.active_profiles import load_profiles
 
-RULES = shipped()
+RULES = load_profiles()
 OTEL = (("User-Agent", "OTel-OTLP-Exporter-Python/1.39.0"), ("Content-Type", "application/x-protobuf"))
 
 
@@ -28,7 +28,7 @@ OTEL = (("User-Agent", "OTel-OTLP-Exporter-Python/1.39.0"), ("Content-Type", "ap
     ],
 )
 def test_services_that_take_reports_are_known(method: str, host: str, path: str) -> None:
-    found = route(method, host, path)
+    found = find_route(method, host, path)
     assert (found.operation, found.kind) == ("report", "other")
 
 
@@ -45,18 +45,18 @@ def test_services_that_take_reports_are_known(method: str, host: str, path: str)
     ],
 )
 def test_what_is_asked_is_no_report(method: str, host: str, path: str) -> None:
-    assert route(method, host, path).operation != "report"
+    assert find_route(method, host, path).operation != "report"
 
 
 def test_opentelemetry_s_exporters_are_known_wherever_they_send() -> None:
-    assert route("POST", "collector.corp.example", "/otlp/v1/traces", OTEL).operation == "report"
+    assert find_route("POST", "collector.corp.example", "/otlp/v1/traces", OTEL).operation == "report"
 
 
 def report(body: bytes, path: str = "/api/41/envelope/", host: str = "o1.ingest.sentry.io") -> str:
     headers = (("Content-Type", "application/json"),)
-    made = keyed(Request(method="POST", url=f"https://{host}{path}", headers=headers, body=Body(data=body)), RULES)
+    made = make_key(Request(method="POST", url=f"https://{host}{path}", headers=headers, body=Body(data=body)), RULES)
     assert made.profile == "reports/1"
-    assert [left.rule for left in made.left_out] == ["told"]
+    assert [left.rule for left in made.left_out_fields] == ["told"]
     assert made.warnings == ()
     return made.key
 

@@ -13,17 +13,17 @@ from openai.types.realtime import RealtimeResponse
 from openai.types.responses.responses_server_event import ResponseWsCompleted
 
 from calls.codec.json import dumps
-from calls.derive import derive
+from calls.derive import derive_call
 from calls.dialects.table import BY_NAME
 from calls.framing import websocket
-from calls.keys.key import keyed
+from calls.keys.key import make_key
 from calls.model import Exchange, Json
-from calls.websocket_messages import joined, sound, value, values
-from store.active_profiles import shipped
+from calls.websocket_messages import audio_piece, join_audio, message_value, message_values
+from store.active_profiles import load_profiles
 from tests.calls.sockets import said, socket
 from tests.calls.strategies import json_values, pieces
 
-PROFILES = shipped()
+PROFILES = load_profiles()
 REALTIME = "https://api.openai.com/v1/realtime?model=gpt-realtime"
 SPOKEN = "https://api.openai.com/v1/live/sessions"
 LIVE = "https://generativelanguage.googleapis.com/ws/google.ai.generativelanguage.v1beta.GenerativeService.BidiGenerateContent"
@@ -39,14 +39,14 @@ def asking(url: str, *messages: Json) -> Exchange:
 
 
 def key(url: str, *messages: Json) -> str:
-    return keyed(asking(url, *messages).request, PROFILES).key
+    return make_key(asking(url, *messages).request, PROFILES).key
 
 
 @given(data=st.data(), audio=st.binary(min_size=1, max_size=60))
 def test_where_sound_is_cut_does_not_matter(data: st.DataObject, audio: bytes) -> None:
     cut = [appended(piece, event_id=f"e{number}") for number, piece in enumerate(data.draw(pieces(audio)))]
-    assert list(joined([{"type": "x"}, *cut, {"type": "y"}])) == list(
-        joined([{"type": "x"}, appended(audio), {"type": "y"}])
+    assert list(join_audio([{"type": "x"}, *cut, {"type": "y"}])) == list(
+        join_audio([{"type": "x"}, appended(audio), {"type": "y"}])
     )
     assert key(REALTIME, *cut) == key(REALTIME, appended(audio)) != key(REALTIME, appended(audio + b"!"))
     lived = [{"type": "session.input_audio.append", "audio": message["audio"]} for message in (*cut, appended(audio))]
@@ -70,7 +70,7 @@ def test_what_stands_between_cuts_sound_in_two() -> None:
     ],
 )
 def test_google_takes_sound_in_four_spellings(message: Json) -> None:
-    heard = sound(message)
+    heard = audio_piece(message)
     assert heard is not None
     assert heard.data == b"\0\1"
     assert key(LIVE, message) == key(LIVE, {"realtimeInput": {"audio": {"mimeType": heard.frame[1], "data": "AAE="}}})
@@ -88,22 +88,22 @@ def test_google_takes_sound_in_four_spellings(message: Json) -> None:
     ],
 )
 def test_what_is_more_than_sound_counts_by_itself(message: Json) -> None:
-    assert sound(message) is None
-    assert list(joined([message, message])) == [message, message]
+    assert audio_piece(message) is None
+    assert list(join_audio([message, message])) == [message, message]
 
 
 @given(json_values)
 def test_no_message_surprises(message: Json) -> None:
-    list(joined([message, message]))
+    list(join_audio([message, message]))
 
 
 @given(st.lists(st.binary(max_size=30), max_size=5), st.data())
 def test_every_message_is_found_again_in_any_pieces(messages: list[bytes], data: st.DataObject) -> None:
     decoder = websocket.Decoder()
-    framed = websocket.framed(said(*messages, kind="binary"))
+    framed = websocket.frame_messages(said(*messages, kind="binary"))
     found = [message for piece in data.draw(pieces(framed)) for message in decoder.feed(piece)]
     assert [_bytes(message.event, message.data) for message in found] == messages
-    assert not decoder.broken
+    assert not decoder.is_broken
 
 
 def _bytes(kind: str, text: str) -> bytes:
@@ -111,14 +111,17 @@ def _bytes(kind: str, text: str) -> bytes:
 
 
 def test_a_message_is_json_or_text_or_counts_by_its_digest() -> None:
-    assert value(b'{"a": 1}') == {"a": 1}
-    assert value(b'"a"') == '"a"'
-    assert value(b"\xff") == {"sha256": "a8100ae6aa1940d0b663bb31cd466142ebbdbd5187131b92d93818987832eb89", "size": 1}
+    assert message_value(b'{"a": 1}') == {"a": 1}
+    assert message_value(b'"a"') == '"a"'
+    assert message_value(b"\xff") == {
+        "sha256": "a8100ae6aa1940d0b663bb31cd466142ebbdbd5187131b92d93818987832eb89",
+        "size": 1,
+    }
 
 
 def test_a_goodbye_is_nothing_that_was_asked() -> None:
     bye = socket(("request", {"a": 1}), ("request", b"\x03\xe8", "close"))
-    assert values(bye.request.body) == [{"a": 1}]
+    assert message_values(bye.request.body) == [{"a": 1}]
 
 
 def test_ids_that_a_client_mints_are_no_part_of_the_key() -> None:
@@ -167,7 +170,7 @@ def test_what_a_session_is_told_counts_but_for_how_it_is_watched(change: dict[st
 def test_a_websocket_is_not_the_page_at_the_same_place() -> None:
     opened = socket().request
     page = opened.__class__(method="GET", url=opened.url)
-    assert keyed(opened, PROFILES).key != keyed(page, PROFILES).key
+    assert make_key(opened, PROFILES).key != make_key(page, PROFILES).key
 
 
 @pytest.mark.parametrize(
@@ -196,7 +199,7 @@ def test_a_websocket_is_not_the_page_at_the_same_place() -> None:
     ],
 )
 def test_a_websocket_is_routed_by_its_opening(url: str, dialect: str, provider: str) -> None:
-    call = derive(socket(url=url), PROFILES)
+    call = derive_call(socket(url=url), PROFILES)
     assert (call.dialect, call.provider, call.kind) == (dialect, provider, "model")
     assert call.model_requested == ("gpt-realtime" if dialect == "openai_realtime" else None)
     assert call.warnings == ()
@@ -226,7 +229,7 @@ def test_a_session_of_several_turns_is_one_call_with_all_of_them() -> None:
         *(("response", message) for message in turn(2, "Two.")),
         url=REALTIME,
     )
-    call = derive(session, PROFILES)
+    call = derive_call(session, PROFILES)
     assert call.text == "One.\nTwo."
     assert (call.usage.input_tokens, call.usage.output_tokens, call.usage.cached_tokens) == (30, 3, 2)
     assert (call.finish_reason, call.complete, call.model_requested) == ("completed", True, "gpt-realtime-mini")
@@ -243,7 +246,7 @@ def events(dialect: str, name: str) -> list[dict[str, Any]]:
 
 def answered(dialect: str, messages: list[dict[str, Any]]) -> Any:
     assembly = BY_NAME[dialect].assemble(websocket.MEDIA)
-    assembly.feed(websocket.framed(said(*map(dumps, messages))))
+    assembly.feed(websocket.frame_messages(said(*map(dumps, messages))))
     assembly.finish()
     return json.loads(dumps(assembly.answer))
 
@@ -279,7 +282,8 @@ def test_pieces_make_what_the_end_says(name: str) -> None:
     messages = events("openai_realtime", name)
     pieces_only = [one for one in messages if not one["type"].endswith(".done")]
     whole, made = (
-        BY_NAME["openai_realtime"].told(answered("openai_realtime", some)) for some in (messages, pieces_only)
+        BY_NAME["openai_realtime"].summarize_answer(answered("openai_realtime", some))
+        for some in (messages, pieces_only)
     )
     assert (made.text, made.tool_calls) == (whole.text, whole.tool_calls)
     assert whole.text or whole.tool_calls
@@ -288,7 +292,7 @@ def test_pieces_make_what_the_end_says(name: str) -> None:
 def test_a_turn_of_gemini_is_what_its_sdk_reads_in_the_messages() -> None:
     messages = events("gemini_live", "text_tool_and_usage")
     judged = [LiveServerMessage.model_validate(one) for one in messages]
-    told = BY_NAME["gemini_live"].told(answered("gemini_live", messages))
+    told = BY_NAME["gemini_live"].summarize_answer(answered("gemini_live", messages))
     assert told.text == "".join(one.text or "" for one in judged)
     (call,) = [call for one in judged if one.tool_call for call in one.tool_call.function_calls or ()]
     assert [(one.id, one.name, one.arguments) for one in told.tool_calls] == [(call.id, call.name, call.args)]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from calls.derive import derive
+from calls.derive import derive_call
 from calls.model import Call
 from tests.calls.asking import PROFILES
 from tests.calls.test_derive import answered
@@ -19,7 +19,7 @@ LUMA = "https://api.lumalabs.ai/dream-machine/v1/generations"
 
 def call(method: str, url: str, answer: Any) -> Call:
     made = answered(url, {"model": "m", "prompt": "a cat"}, json.dumps(answer).encode())
-    return derive(replace(made, request=replace(made.request, method=method)), PROFILES)
+    return derive_call(replace(made, request=replace(made.request, method=method)), PROFILES)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_pairs_of_texts_are_scored_at_a_server_nearby() -> None:
     made = answered(
         "http://localhost:8000/score", {"model": "m", "text_1": "a", "text_2": ["b"]}, json.dumps(scored).encode()
     )
-    found = derive(made, PROFILES)
+    found = derive_call(made, PROFILES)
     assert (found.dialect, found.model_returned, found.usage.input_tokens, found.warnings) == ("rerank", "m", 7, ())
     assert found.tool_results == ({"id": 0, "score": 1, "content": None},)
     assert call("POST", "https://credit.example.com/score", {}).dialect == "generic"
@@ -69,6 +69,8 @@ def test_pairs_of_texts_are_scored_at_a_server_nearby() -> None:
 def test_a_prompt_that_portkey_keeps_is_a_chat() -> None:
     url = "https://api.portkey.ai/v1/prompts/pp-x/completions"
     said = {"model": "m", "choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]}
-    found = [derive(answered(url, {"variables": {"a": name}}, json.dumps(said).encode()), PROFILES) for name in "xy"]
+    found = [
+        derive_call(answered(url, {"variables": {"a": name}}, json.dumps(said).encode()), PROFILES) for name in "xy"
+    ]
     assert found[0].key != found[1].key
     assert (found[0].dialect, found[0].text, found[0].warnings) == ("openai_chat", "hi", ())

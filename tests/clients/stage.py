@@ -1,4 +1,4 @@
-"""A test suite of somebody else's, its upstream, and pytest as they would type it."""
+"""A foreign test suite, its upstream, and pytest as a command."""
 
 import json
 import os
@@ -30,7 +30,7 @@ CONFIG = """
 
 
 class Upstream(Handler):
-    """Every API of the suite. What it answers changes with each request, so that a replay can be told from it."""
+    """Every API of the suite. Its answers change with each request, so that a replay differs from it."""
 
     def do_GET(self) -> None:  # noqa: N802 - the name that the base class looks for
         asked = self._note()
@@ -45,19 +45,19 @@ class Upstream(Handler):
         asked = self.read_json()
         if not self.path.endswith("/chat/completions"):
             return self.answer(201, json.dumps({"got": asked}).encode())
-        said = model.reply(asked["messages"])
+        said = model.next_reply(asked["messages"])
         if asked.get("stream"):
-            return self.answer_in_pieces(self._lingering(model.streamed(said, 40, with_usage=True)), 0)
-        return self.answer(200, model.whole(said, 40))
+            return self.answer_in_pieces(self._lingering(model.streamed_answer(said, 40, with_usage=True)), 0)
+        return self.answer(200, model.whole_answer(said, 40))
 
     def _lingering(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        """HTTP's end comes behind the stream's own, at which OpenAI's SDK leaves."""
+        """Send the end of the HTTP message after that of the stream, at which OpenAI's SDK leaves."""
         yield from pieces
         select.select([self.connection], [], [], 0.05)
 
     def _note(self) -> int:
         asked: list[str] = self.server.asked  # type: ignore[attr-defined]
-        # A run's name is for the proxy: no upstream may see it.
+        # The name of the run is for the proxy only.
         named = " NAMED" if any(name.lower().startswith("x-playhead-") for name in self.headers) else ""
         asked.append(f"{self.command} {self.path}{named}")
         return len(asked)
@@ -65,7 +65,7 @@ class Upstream(Handler):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """What pytest came to."""
+    """The result of a pytest run."""
 
     code: int
     out: str
@@ -84,7 +84,7 @@ class Ran:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """Where the suite lies."""
+    """The suite's directory and its upstream."""
 
     directory: Path
     server: ThreadingHTTPServer
@@ -92,19 +92,19 @@ class Stage:
 
     @property
     def asked(self) -> list[str]:
-        """What reached the upstream."""
+        """The requests that reached the upstream."""
         found: list[str] = self.server.asked  # type: ignore[attr-defined]
         return found
 
     def write(self, name: str, content: str) -> Path:
-        """A file of the suite."""
+        """Write a file of the suite."""
         path = self.directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(dedent(content))
         return path
 
     def environment(self, **more: str) -> dict[str, str]:
-        """What a shell would have: Playhead on the PATH, nothing of ours besides, and no plugins of this checkout's."""
+        """The environment of a shell: Playhead on the PATH, without variables of this session or plugins of this checkout."""
         kept = {
             name: value for name, value in os.environ.items() if not name.startswith(("PLAYHEAD_", "PYTEST_", "COV_"))
         }

@@ -23,7 +23,7 @@ from playhead.binding import RUN_ID
 from playhead.proxied import has_playhead_certificate, is_playhead_address
 
 from calls import request_identifiers as identity
-from proxy.trust.ca import ensure
+from proxy.trust.ca import ensure_ca
 from tests.clients.stage import PLAYHEAD, Stage
 from tests.support.service import Service, running
 
@@ -62,7 +62,7 @@ async def test_no_call_is_in_the_wrong_run(data: Path, stage: Stage, database_ur
         "executor-1": 12,
         "executor-2": 16,
         **{f"task-{number}": 23 for number in range(3)},
-        # Of each task two requests over the one connection of HTTP/2, and three WebSockets.
+        # Each task sends two requests over the HTTP/2 connection and opens three WebSockets.
         "stream-1": 10,
         "stream-2": 10,
         "generator-1": 8,
@@ -82,7 +82,7 @@ async def test_no_call_is_in_the_wrong_run(data: Path, stage: Stage, database_ur
 
 
 def calls_by_run(service: Service) -> dict[str, Counter[str]]:
-    """How many calls of each label are stored in each run."""
+    """The number of stored calls by run and label."""
     runs = [run["id"] for run in asked(service, "/v1/runs?limit=200")["items"]]
     return {
         run: Counter(
@@ -109,7 +109,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_run_may_be_named_here_as_it_may_at_the_proxy() -> None:
-    assert identity.RUN.pattern == RUN_ID.pattern
+    assert identity.RUN_ID.pattern == RUN_ID.pattern
 
 
 @pytest.mark.usefixtures("known")
@@ -140,8 +140,8 @@ def test_a_captive_process_needs_no_proxy_but_its_programs_do(monkeypatch: pytes
 
 
 def test_a_host_with_a_certificate_of_its_own_is_told_of_no_run(tmp_path: Path) -> None:
-    """One that is reached without Playhead, or passed through undecrypted."""
-    leaf = ensure(tmp_path).leaf("pinned.example.com").certificate.public_bytes(Encoding.DER)
+    """A host that is reached without Playhead, or tunnelled undecrypted."""
+    leaf = ensure_ca(tmp_path).leaf("pinned.example.com").certificate.public_bytes(Encoding.DER)
     other = trustme.CA().issue_cert("pinned.example.com").cert_chain_pems[0].bytes()
     assert has_playhead_certificate(SimpleNamespace(getpeercert=lambda _binary: leaf))
     assert not has_playhead_certificate(

@@ -1,4 +1,4 @@
-"""Every client of a suite is seen, however it is made and wherever it runs; suites run as they always do."""
+"""Every client of a suite is seen, however it is created and wherever it runs; the suites themselves are unchanged."""
 
 import json
 import os
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 
 def replayed(stage: Stage, *arguments: str, passed: int, plugins: tuple[str, ...] = ()) -> None:
-    """Recorded, then answered with nothing reaching the upstream."""
+    """Record, then replay without a request to the upstream."""
     ran = stage.pytest("--record-mode=once", *arguments, plugins=plugins)
     assert ran.counts == {"passed": passed}, ran.out
     stage.asked.clear()
@@ -210,7 +210,7 @@ def test_a_recording_of_vcr_is_answered_from_as_it_lies(stage: Stage) -> None:
 
 
 def test_options_of_pytest_recording_are_shared_with_it(stage: Stage) -> None:
-    # Its options, as it declares them: the real one would drag its requirements into everybody's checks.
+    # Only the options of the real plugin, whose requirements would otherwise be installed for all checks.
     stage.write(
         "pytest_recording.py",
         """
@@ -280,7 +280,7 @@ def test_a_test_of_thirty_calls_takes_less_than_a_second_to_replay(stage: Stage)
 import openai, os, pytest, time, requests
 
 def spent():
-    # The processor's seconds, ours and those of the process beside us: a clock's are also those of whoever else is at work.
+    # CPU seconds of this process and the fixtures process: wall-clock time would include other processes.
     beside = open(f"/proc/self/task/{os.getpid()}/children").read().split()
     assert beside
     ticks = [open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[11:13] for pid in beside]
@@ -300,7 +300,7 @@ def test_it(attempt):
     )
     replayed(stage, passed=3)
     ran = stage.pytest("-s")
-    # The best of three: what is imported at first is none of it.
+    # The best of three, to exclude first imports.
     assert min(float(took) for took in re.findall(r"TOOK ([\d.]+) s", ran.out)) < 1, ran.out
 
 
@@ -353,7 +353,7 @@ def test_tests_that_share_a_file_add_to_it_and_no_advice_takes_from_another(stag
     shared.write_text(shared.read_text().replace("[1, 2]", "[1, 3]"))
     assert (ran := stage.pytest("-k", "test_it[3]")).counts == {"failed": 1, "deselected": 1}, ran.out
     advised = "pytest 'test_shared.py::test_it[3]' --record-mode=new_episodes"
-    assert f"  to mend it: record only what is new: {advised}" in ran
+    assert f"  to fix it: record only what is new: {advised}" in ran
     assert "or: record recordings/shared.jsonl again, with every test that uses it in one run: --record-mode=all" in ran
     stage.pytest(*shlex.split(advised)[1:])
     assert (ran := stage.pytest()).counts == {"passed": 2}, ran.out
@@ -404,5 +404,5 @@ def test_a_proxy_that_dies_fails_every_test_after_it_and_says_so(stage: Stage) -
     )
     ran = stage.pytest("--record-mode=once")
     assert ran.code == pytest.ExitCode.TESTS_FAILED
-    assert "the process beside the tests ended with -9" in ran
+    assert "the process that answers the tests ended with exit code -9" in ran
     assert ran.counts == {"failed": 1, "error": 2}

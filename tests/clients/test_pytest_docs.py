@@ -1,4 +1,4 @@
-"""What docs/pytest.md says to type works, with the plugin installed as anybody would install it."""
+"""The commands in docs/pytest.md work with the plugin installed as usual."""
 
 import re
 import shlex
@@ -43,7 +43,7 @@ def test_the_page_in_an_environment_that_holds_nothing_of_playhead_s_but_the_plu
 
 
 def installed(interpreter: Path, place: Path) -> Path:
-    """The distribution, built and unpacked as an installer does it: packages, and what tells pytest of them."""
+    """The distribution, built and unpacked like an installer does: packages and entry points."""
     build: list[str | Path] = [interpreter, "-m", "hatchling", "build", "-t", "wheel", "-d", place / "wheels"]
     subprocess.run(build, cwd=SOURCES.parent, check=True, capture_output=True, timeout=60)
     [wheel] = (place / "wheels").iterdir()

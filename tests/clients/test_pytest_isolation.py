@@ -1,4 +1,4 @@
-"""With --block-network pytest runs in a network of its own: every client is recorded, answered, or refused and named."""
+"""With --block-network pytest runs in its own network namespace: every client is recorded, replayed, or refused and listed."""
 
 import shutil
 import socketserver
@@ -96,16 +96,16 @@ def test_what_may_not_leave_is_refused_and_named(stage: Stage) -> None:
     stage.write("test_refused.py", REFUSED.replace("CURL", repr(shutil.which("curl"))))
     ran = stage.pytest("--block-network", "--isolation=require", "test_refused.py")
     assert ran.counts == {"failed": 3, "passed": 1}, ran.out
-    assert "GET https://api.elsewhere.example/a: --block-network is set, and no recording answers this test" in ran
+    assert "GET https://api.elsewhere.example/a: --block-network is set, and this test has no recording" in ran
     assert "a connection to 198.51.100.6:5432" in ran
     assert "a connection to 198.51.100.7:5432" in ran
-    assert "the test passed, and yet it is not right" in ran
+    assert "the test passed, but Playhead failed it" in ran
     assert "playhead: refused: udp 198.51.100.8:123" in ran
     assert not stage.asked
 
 
 class Greeting(socketserver.BaseRequestHandler):
-    """A service in which the server speaks first."""
+    """A server that sends the first message."""
 
     def handle(self) -> None:
         self.request.sendall(b"hello")
@@ -153,7 +153,7 @@ def test_a_suite_is_as_it_was_but_for_its_network(stage: Stage) -> None:
 
 def test_where_it_cannot_be_it_is_said(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> None:
     stage.write("test_quiet.py", "def test_quiet(): pass\n")
-    # As in a container: the number of namespaces is limited to none, for this pytest and what it starts.
+    # As in a container: no namespace may be created by this pytest and its children.
     limited = tmp_path_factory.mktemp("bin") / "playhead"
     limited.write_text(f"""#!/bin/sh
 exec unshare -Ur sh -c 'echo 0 > /proc/sys/user/max_net_namespaces && exec {stage.environment()["PLAYHEAD_COMMAND"]} "$@"' sh "$@"

@@ -1,4 +1,4 @@
-"""The plugin's record modes, as somebody would use them: pytest in a process of its own, real clients, a real upstream."""
+"""The plugin's record modes, with pytest as its own process, real clients and a real upstream."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -29,7 +29,7 @@ FILE = "recordings/test_agent/test_the_agent_looks_first.jsonl"
 
 @pytest.fixture(params=["mitmproxy", "lane"])
 def engine(request: pytest.FixtureRequest) -> str:
-    """Both wire engines: what is done with a request changes from test to test, and so with each."""
+    """Both wire engines, because each must handle modes that change from test to test."""
     return str(request.param)
 
 
@@ -40,7 +40,7 @@ def suite(stage: Stage) -> Stage:
 
 
 MADE: list[bytes] = []
-"""The recording, made once: it answers wherever it lies, also where secrets are replaced under another key."""
+"""A recording made once, which is replayed from any directory, even if another key replaces secrets."""
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_without_a_recording_a_test_fails_with_the_command_that_makes_it(suite: 
     assert ran.counts == {"error": 2, "skipped": 2, "xfailed": 1}, ran.out
     assert f"there is no recording {suite.directory / FILE}" in ran
     agent = f"{suite.directory / 'test_agent.py'}::test_the_agent_looks_first"
-    assert f"make it: pytest {agent} --record-mode=once" in ran
+    assert f"record it: pytest {agent} --record-mode=once" in ran
     assert "its mark got an unexpected keyword argument 'fiel'; it is playhead(file, " in ran
     assert "Traceback" not in ran
     assert not suite.asked
@@ -127,7 +127,7 @@ def test_a_miss_that_the_test_swallows_fails_it_all_the_same(recorded: Stage) ->
     recorded.write("test_agent.py", swallowed)
     ran = recorded.pytest()
     assert ran.counts == {"failed": 1}, ran.out
-    assert "the test passed, and yet it is not right" in ran
+    assert "the test passed, but Playhead failed it" in ran
     assert "/body/messages/0/content" in ran
 
 
@@ -136,7 +136,7 @@ def test_what_is_left_over_fails_the_test_unless_it_may_be(recorded: Stage) -> N
     recorded.write("test_agent.py", shorter)
     ran = recorded.pytest()
     assert ran.counts == {"failed": 1}, ran.out
-    assert "left over: 1 recorded call that the test did not ask for" in ran
+    assert "left over: 1 recorded call that the test did not make" in ran
     assert "step 2, GET https://tickets.example.com/v2/tickets?query=refund" in ran
     recorded.write("test_agent.py", shorter.replace("mark.playhead", "mark.playhead(allow_unused=True)"))
     assert recorded.pytest().counts == {"passed": 1}
@@ -152,7 +152,7 @@ def test_new_episodes_records_only_what_is_missing(recorded: Stage, engine: str)
     recorded.write("test_agent.py", more.replace('params={"query": "refund"}', 'params={"query": prompt}'))
     ran = recorded.pytest("--record-mode=new_episodes")
     assert ran.counts == {"passed": 1}, ran.out
-    assert "holds 3 new calls beside 1 that answered, and lacks 1 call that nobody asked for" in ran
+    assert "holds 3 new calls beside 1 that answered, without 1 call that the test did not make" in ran
     assert recorded.recording(FILE)[0] == first[0]
     assert len(recorded.asked) == 3
     assert (again := recorded.pytest()).counts == {"passed": 1}, again.out

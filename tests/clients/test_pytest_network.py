@@ -1,4 +1,4 @@
-"""Nothing leaves the machine in a test unless it is asked for, and who is refused is told why."""
+"""No request of a test leaves the machine unless that is allowed, and refusals say why."""
 
 import pytest
 
@@ -6,8 +6,8 @@ from tests.clients.stage import Stage
 
 pytestmark = pytest.mark.slow
 
-# Names that do not resolve, and an address of nobody (RFC 5737): if the guard did not stand, these tests would hang or say
-# something else.
+# Names that do not resolve, and an address without a host (RFC 5737): without the guard, these tests would hang or fail
+# differently.
 PAST_THE_PROXY = """
 import pytest, httpx
 
@@ -21,7 +21,7 @@ def test_it():
 
 
 def recorded(stage: Stage, name: str, content: str) -> None:
-    """A suite with a recording for each of its tests, made while nobody goes past the proxy."""
+    """A suite with a recording for each of its tests, made while no client bypasses the proxy."""
     stage.write(name, content)
     ran = stage.pytest("--record-mode=once", name)
     assert ran.code == 0, ran.out
@@ -44,7 +44,7 @@ def test_so_it_is_where_the_test_swallows_it(stage: Stage) -> None:
     stage.write("test_past.py", PAST_THE_PROXY.format(body=body))
     ran = stage.pytest()
     assert ran.counts == {"failed": 1}, ran.out
-    assert "the test passed, and yet it is not right: a connection to api.openai.com:443 was refused" in ran
+    assert "the test passed, but Playhead failed it: a connection to api.openai.com:443 was refused" in ran
 
 
 def test_addresses_are_refused_like_names_and_this_machine_is_not(stage: Stage) -> None:
@@ -76,7 +76,7 @@ def test_addresses_are_refused_like_names_and_this_machine_is_not(stage: Stage) 
 
 
 def recorded_nothing(stage: Stage, module: str, tests: list[str]) -> None:
-    """Recordings of tests that ask nobody."""
+    """Recordings of tests that send no requests."""
     stage.write(
         f"quiet/{module}.py",
         "import pytest\n" + "".join(f"@pytest.mark.playhead\ndef {one}(): pass\n" for one in tests),
@@ -154,12 +154,12 @@ def test_a_fixture_of_a_wider_scope_may_not_ask_for_one_of_its_tests(stage: Stag
     stage.write("test_wide.py", content)
     ran = stage.pytest("--record-mode=once")
     assert ran.counts == {"error": 1}, ran.out
-    assert ran.out.count("\nrefused:\n  GET https://tickets.example.com/v2/tickets: it was asked while no test") == 1
+    assert ran.out.count("\nrefused:\n  GET https://tickets.example.com/v2/tickets: it was sent while no test") == 1
     stage.write("test_wide.py", content.replace("    assert answer.status_code == 200, answer.text\n", ""))
     for mode in ("once", "new_episodes"):
         ran = stage.pytest(f"--record-mode={mode}")
         assert ran.counts == {"failed": 1}, ran.out
-        assert "refused:\n  GET https://tickets.example.com/v2/tickets: it was asked while no test was under way" in ran
+        assert "refused:\n  GET https://tickets.example.com/v2/tickets: it was sent while no test was running" in ran
     assert not stage.asked
 
 

@@ -1,4 +1,4 @@
-"""The thin client: the questions that a test asks of a run, and what a failed one shows."""
+"""The thin client: the queries of a run, and what a failed one shows."""
 
 import asyncio
 import subprocess
@@ -9,15 +9,15 @@ from typing import Any
 
 import playhead
 import pytest
-from playhead.calls import calls, shape
-from playhead.rest import calls_of
+from playhead.calls import read_calls, value_shape
+from playhead.rest import fetch_calls
 
 from tests.clients.stage import PLAYHEAD, Stage
 from tests.support.service import running
 
 
 def model(step: int, *tools: tuple[str, Any], **members: Any) -> dict[str, Any]:
-    """A call of a model that asks for these tools."""
+    """A model call that requests these tools."""
     return {
         **asked(step, "api.openai.com", "POST", "/v1/chat/completions", kind="model", status=200),
         "operation": "chat",
@@ -30,7 +30,7 @@ def model(step: int, *tools: tuple[str, Any], **members: Any) -> dict[str, Any]:
 
 
 def asked(step: int, host: str, method: str = "GET", path: str = "/", **members: Any) -> dict[str, Any]:
-    """A call of an API that is no model."""
+    """A call of an API that is not a model."""
     return {
         "id": f"call-{step}",
         "step": step,
@@ -81,7 +81,7 @@ def test_a_run_is_asked_what_a_person_would_ask() -> None:
 
 def test_what_a_model_asks_for_and_an_agent_does_counts_once_however_often_it_is_asked() -> None:
     done = asked(2, "mcp.example", kind="tool", tool_calls=[{"id": None, "name": "add_note", "arguments": TICKET}])
-    twice = calls([model(1, ("add_note", TICKET)), done, model(3, ("add_note", TICKET)), done, done])
+    twice = read_calls([model(1, ("add_note", TICKET)), done, model(3, ("add_note", TICKET)), done, done])
     assert twice.tools == ["add_note"] * 3
 
 
@@ -89,8 +89,8 @@ def test_what_a_model_asks_for_and_an_agent_does_counts_once_however_often_it_is
     ("question", "shown"),
     [
         (lambda run: run.calls.tool("delete_ticket"), r"these were: \['search_tickets', 'add_note'\]"),
-        (lambda run: run.calls.tool("add_note", 1), "it was asked for 1 times"),
-        (lambda run: run.calls.forbid("add_*"), r"add_\* is forbidden, and was asked for: \[add_note\(ticket='T-1042'"),
+        (lambda run: run.calls.tool("add_note", 1), "it was requested 1 times"),
+        (lambda run: run.calls.forbid("add_*"), r"add_\* is forbidden but was requested: \[add_note\(ticket='T-1042'"),
     ],
 )
 def test_a_question_that_has_no_answer_says_what_there_is(question: Any, shown: str) -> None:
@@ -99,17 +99,17 @@ def test_a_question_that_has_no_answer_says_what_there_is(question: Any, shown: 
 
 
 def test_which_of_several_has_to_be_said() -> None:
-    several = calls([model(1, ("look", {"n": 1}), ("look", {"n": 2}))])
-    with pytest.raises(AssertionError, match=r"look was asked for 2 times; say which"):
+    several = read_calls([model(1, ("look", {"n": 1}), ("look", {"n": 2}))])
+    with pytest.raises(AssertionError, match=r"look was requested 2 times; select one"):
         several.tool("look")
     assert several.tool("look", -1).arguments == {"n": 2}
 
 
 def test_a_sum_that_lacks_a_part_holds_for_no_budget() -> None:
     run = playhead.Run("r", lambda: [model(1), model(2, cost_usd=None, usage={"input_tokens": 1})])
-    with pytest.raises(playhead.Unknown, match="what 1 of 2 model calls cost is not known"):
+    with pytest.raises(playhead.Unknown, match="the cost of 1 of 2 model calls is not known"):
         assert run.cost_usd <= 1
-    with pytest.raises(playhead.Unknown, match="1 of 2 model calls do not tell their output_tokens"):
+    with pytest.raises(playhead.Unknown, match="1 of 2 model calls do not state their output_tokens"):
         assert run.tokens.output < 500
     assert run.tokens.input == 101
 
@@ -123,7 +123,7 @@ def test_a_sum_that_lacks_a_part_holds_for_no_budget() -> None:
     ],
 )
 def test_a_shape_has_types_for_values(value: Any, expected: Any) -> None:
-    assert shape(value) == expected
+    assert value_shape(value) == expected
 
 
 def test_a_test_asks_its_own_run_recorded_and_replayed(stage: Stage) -> None:
@@ -173,9 +173,9 @@ def test_a_run_that_is_named_within_a_test_is_told_by_the_test(stage: Stage) -> 
         """,
     )
     assert (ran := stage.pytest("--record-mode=once", CI="true")).counts == {"passed": 1}, ran.out
-    assert "playhead: CI is set, and marked tests may ask for real what is not recorded (--record-mode=once)" in ran
+    assert "playhead: CI is set, and unrecorded requests of marked tests go live (--record-mode=once)" in ran
     assert (ran := stage.pytest()).counts == {"passed": 1}, ran.out
-    assert "may ask for real" not in ran
+    assert "go live" not in ran
 
 
 def test_new_calls_stand_where_they_were_made_among_recorded_ones(stage: Stage) -> None:
@@ -205,9 +205,9 @@ def test_a_file_that_is_no_bundle_or_was_altered_is_refused(tmp_path: Path, stag
     assert playhead.load(made).calls == []
     lines = made.read_bytes().splitlines(keepends=True)
     for content, words in (
-        (b"", "is no bundle"),
+        (b"", "is not a Playhead bundle"),
         (b'{"a": 1}\n', "line 1 of"),
-        (lines[0], "breaks off"),
+        (lines[0], "is truncated"),
         (lines[0].replace(b"test_one", b"test_two") + lines[1], "line 1 of"),
     ):
         made.write_bytes(content)
@@ -243,11 +243,11 @@ def test_who_cannot_be_asked_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PLAYHEAD_PROXY", raising=False)
     monkeypatch.setenv("PLAYHEAD_API", "http://127.0.0.1:1")
     monkeypatch.setenv("PLAYHEAD_COMMAND", "no-such-playhead")
-    with pytest.raises(playhead.Unreachable, match=r"no Playhead answers at http://127\.0\.0\.1:1"):
-        _ = playhead.Run("r", lambda: calls_of("r")).calls
+    with pytest.raises(playhead.Unreachable, match=r"cannot reach Playhead at http://127\.0\.0\.1:1"):
+        _ = playhead.Run("r", lambda: fetch_calls("r")).calls
     with pytest.raises(playhead.Unreachable, match="cannot run no-such-playhead"), playhead.run("r"):
         pass
-    with pytest.raises(ValueError, match="cannot name a run"):
+    with pytest.raises(ValueError, match="invalid run id"):
         playhead.run("two words")
     with pytest.raises(playhead.Unreachable, match=r"call playhead\.install\(\)"):
         playhead.proxy("r")

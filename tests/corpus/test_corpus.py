@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from calls.model import Exchange, Headers
-from store.bundle.bundle import read
+from store.bundle.bundle import read_bundle
 from tests.support.corpus import HOP_BY_HOP, Cassette, Recorded, cassettes
 from tests.support.h1 import Line, Message, origin
 from tests.support.service import Service, running
@@ -144,7 +144,7 @@ async def _stored(service: Service, number: int) -> tuple[Exchange, ...]:
         with _asked(service, f"{base}/bundle") as answer:
             return bytes(answer.read())
 
-    return tuple(read((await asyncio.to_thread(fetch)).splitlines(keepends=True)).exchanges)
+    return tuple(read_bundle((await asyncio.to_thread(fetch)).splitlines(keepends=True)).exchanges)
 
 
 def _asked(service: Service, path: str) -> Any:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from store.embedded.postgres import Server, ensure
+from store.embedded.postgres import EmbeddedServer, ensure_server
 from tests.support.postgres import migrate
 
 
@@ -22,12 +22,12 @@ def _linux() -> None:
 
 
 @pytest.fixture(scope="session")
-def cluster(postgres_server: Server) -> Iterator[Path]:
+def cluster(postgres_server: EmbeddedServer) -> Iterator[Path]:
     """An embedded Postgres that has our tables and is at rest: making one takes longer than a drill."""
     place = Path(tempfile.mkdtemp(prefix="playhead-test-"))
     if os.geteuid() == 0:
         place.chmod(0o711)
-    with ensure(place / "pg", {"fsync": "off"}) as server:
+    with ensure_server(place / "pg", {"fsync": "off"}) as server:
         asyncio.run(migrate(server.dsn))
     yield place / "pg"
     shutil.rmtree(place, ignore_errors=True)

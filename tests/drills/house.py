@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import httpx2
 
 from calls.model import Exchange
-from store.bundle.bundle import Bundle, read
+from store.bundle.bundle import Bundle, read_bundle
 from tests.drills.ledger import Comparison, Ledger
 from tests.drills.upstream import Upstream
 from tests.support.api import authorization, ready_words
@@ -103,7 +103,7 @@ class Up:
     @property
     def store_server(self) -> Process:
         """Its store server; there is one, or it is being started again."""
-        return next(one for one in descendants(self.process.pid) if one.command.endswith("-m store "))
+        return next(one for one in descendants(self.process.pid) if "proxy.processes.store_server" in one.command)
 
     @property
     def postmaster(self) -> Process:
@@ -195,7 +195,7 @@ async def bundle(api: str, run: str) -> Bundle:
         base_url=f"{api}/v1", headers=authorization(api), trust_env=False, timeout=30
     ) as http:
         answer = await http.get(f"/runs/{run}/bundle")
-    return read(answer.raise_for_status().content.splitlines(keepends=True))
+    return read_bundle(answer.raise_for_status().content.splitlines(keepends=True))
 
 
 async def recorded(api: str, *runs: str) -> list[Exchange]:

@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 import zstandard
 
-from store.database.blobs import Corrupt, unpack
+from store.database.blobs import CorruptData, unpack
 
 COMPRESSED = re.compile(rb"\x1f\x8b\x08|\x78[\x01\x5e\x9c\xda]")
 
@@ -69,5 +69,5 @@ def _bytes(value: Any) -> bytes:
         return str(value).encode()
     try:
         return value + b" " + unpack(value)
-    except (Corrupt, zstandard.ZstdError):
+    except (CorruptData, zstandard.ZstdError):
         return value

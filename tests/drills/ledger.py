@@ -124,12 +124,12 @@ def _body(exchange: Exchange | None) -> bytes:
 
 def _same(seen: Seen, exchange: Exchange) -> bool:
     response = exchange.response
-    ended = exchange.ended_at is not None and not exchange.truncated
+    ended = exchange.ended_at is not None and not exchange.is_truncated
     return ended and response is not None and (response.status, _body(exchange)) == (seen.status, seen.body)
 
 
 def _overstated(seen: Seen, exchange: Exchange) -> bool:
-    return exchange.outcome == "completed" and not exchange.truncated and _body(exchange) != seen.expected
+    return exchange.outcome == "completed" and not exchange.is_truncated and _body(exchange) != seen.expected
 
 
 def _disordered(names: Sequence[str]) -> Iterator[str]:

@@ -81,7 +81,7 @@ async def test_an_agent_that_leaves_is_recorded_as_that_and_may_leave_again(data
         recording = await saved(house.api, "leaver", data.with_suffix(".jsonl"))
         (exchange,) = (await bundle(house.api, "leaver")).exchanges
     assert comparison.sound, str(comparison)
-    assert (exchange.outcome, exchange.truncated) == ("client_closed", False)
+    assert (exchange.outcome, exchange.is_truncated) == ("client_closed", False)
     assert exchange.response is not None
     assert exchange.response.body.data == seen.body == b"".join(pieces("/hold?pieces=10", name_of(exchange))[:5])
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from calls.model import Request
-from store.bundle.bundle import load
-from store.datadir import opened
+from store.bundle.bundle import load_bundle
+from store.datadir import open_data_dir
 from tests.drills.house import bundle, environment, get, until_true, up
 from tests.drills.ledger import NAME, Ledger, Seen
 from tests.drills.test_replay_trust import written
@@ -153,8 +153,8 @@ async def test_a_replay_outlives_the_command_whose_store_server_it_uses(
                 assert first.read_bytes() == before
             code, said = await finished(guest, b"\n\n")
             assert (code, "now holds 2 new calls beside 1 that answered" in said) == (0, True), said
-    made = await asyncio.to_thread(load, second)
+    made = await asyncio.to_thread(load_bundle, second)
     assert [each.request.url.partition("=")[2] for each in made.exchanges] == ["10", "40", "50"]
-    server = opened(data).store_lock
-    await until_true(lambda: not server.held())
-    assert len((await asyncio.to_thread(load, first)).exchanges) == (2 if how == "ends" else 1)
+    server = open_data_dir(data).store_lock
+    await until_true(lambda: not server.is_held())
+    assert len((await asyncio.to_thread(load_bundle, first)).exchanges) == (2 if how == "ends" else 1)

@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from store.database.connection import Database
 from store.database.schema_version import SCHEMA
-from store.embedded.postgres import Server
+from store.embedded.postgres import EmbeddedServer
 from tests.drills.agent import Crew
 from tests.drills.house import Up, compared, descendants, killed, recorded, until, until_true, up
 from tests.drills.relay import Relay, relay
@@ -40,7 +40,7 @@ async def _hung(source: Upstream, database: Relay) -> None:
 
 
 async def test_up_serves_and_records_until_a_postgres_comes_that_it_can_use(
-    data: Path, postgres_server: Server, capfd: pytest.CaptureFixture[str]
+    data: Path, postgres_server: EmbeddedServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """At start: away, then without our database, then with tables of a newer Playhead, and at last as it should be."""
 
@@ -74,7 +74,7 @@ async def test_up_serves_and_records_until_a_postgres_comes_that_it_can_use(
             create(postgres_server, "future", template=TEMPLATE)
             await _marked(url(postgres_server, "future"), "9999")
             create(postgres_server, "late", template="future")
-            await reason("The tables are of version 9999")
+            await reason("The tables have version 9999")
             await _marked(url(postgres_server, "late"), SCHEMA)
             await until(ready)
             assert [exchange.run for exchange in await recorded(house.api, "early")] == ["early"]
@@ -162,7 +162,7 @@ async def test_a_command_runs_and_is_recorded_while_postgres_is_away(data: Path,
             out, said = await ran.communicate()
         assert (ran.returncode, out.strip()) == (0, b"3000"), said.decode()
         assert b"is recorded into the spool" in said
-        assert b"waits in the spool, and cannot be shown yet" in said
+        assert b"waits in the spool and cannot be shown yet" in said
         database.come_back()
         async with httpx2.AsyncClient(
             base_url=house.api, headers=authorization(house.api), timeout=30, trust_env=False

@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from calls.model import Body, Chunk, Exchange, Request, Response
-from store.bundle.bundle import Bundle, load, write
+from store.bundle.bundle import Bundle, bundle_lines, load_bundle
 from tests.drills.house import Up, environment, get, killed, until, up
 from tests.drills.upstream import HOST, upstream
 from tests.replay.strategies import SECOND, exchange, ok, run_of
@@ -30,7 +30,7 @@ def step(path: str, answer: bytes, number: int, status: int = 200) -> Exchange:
 
 def written(path: Path, *steps: Exchange) -> Path:
     """A bundle of these."""
-    path.write_bytes(b"".join(write(run_of(*steps))))
+    path.write_bytes(b"".join(bundle_lines(run_of(*steps))))
     return path
 
 
@@ -187,7 +187,7 @@ async def test_two_replays_of_one_run_at_once_do_not_share_a_position(data: Path
         async with httpx2.AsyncClient(
             base_url=f"{house.api}/v1", headers=authorization(house.api), trust_env=False
         ) as api:
-            (await api.post("/import", content=b"".join(write(run)))).raise_for_status()
+            (await api.post("/import", content=b"".join(bundle_lines(run)))).raise_for_status()
             ids = [(await api.post("/replays", json={"run": "run-1"})).json()["id"] for _ in range(2)]
         async with client(house, ids[0]) as one, client(house, ids[1]) as other:
             told = [(await asking.get(f"{URL}/a")).text for asking in (one, other, one, other)]
@@ -283,8 +283,8 @@ async def test_what_a_bundle_lacks_is_recorded_and_then_replayed(embedded: Path)
         line = (*agent, "/whole?size=10", "/whole?size=30")
         code, said, told = await played(data, recording, *line, flags=(*config, "--on-miss", "record"))
         assert (code, told["live"], told["served"]) == (0, 1, 1), said
-        assert "1 new call beside 1 that answered, and lacks 1 call that nobody asked for" in said
-    made: Bundle = await asyncio.to_thread(load, recording)
+        assert "1 new call beside 1 that answered, without 1 call that the test did not make" in said
+    made: Bundle = await asyncio.to_thread(load_bundle, recording)
     assert [each.request.url.partition("?")[2] for each in made.exchanges] == ["size=10", "size=30"]
     code, said, told = await played(data, recording, *line)
     assert (code, told["verdict"], told["live"]) == (0, "right", 0), said

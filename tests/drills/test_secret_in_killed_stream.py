@@ -52,7 +52,7 @@ async def test_of_a_secret_that_is_held_back_nothing_is_stored_when_its_worker_i
     (exchange,) = night.exchanges
     assert exchange.ended_at is None
     assert [gap.exchange for gap in night.gaps] == [exchange.id]
-    assert "what passed after the last piece is not recorded" in night.gaps[0].reason
+    assert "data after the last piece is not recorded" in night.gaps[0].reason
     assert exchange.response is not None
     assert exchange.response.body is not None
     # All that came before is there, as it was, and of what came behind it nothing but what is no secret.

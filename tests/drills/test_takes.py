@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from store.generations.build import FLAWED
-from store.generations.names import LABEL, OF
+from store.generations.names import GENERATION_LABEL, GENERATION_OF
 from tests.drills.house import Up, bundle, environment, get, killed, until, up
 from tests.support import wire
 from tests.support.api import authorization
@@ -104,15 +104,15 @@ async def test_what_was_recorded_answers_and_what_was_not_makes_the_next_generat
     async with tool() as source, begun(data, database_url, source) as house:
         assert await asked(house, "r", "/a", "/b", "/c") == ["replayed /a 1", "replayed /b 2", "live /c 3"]
         shape = await ended(house, "r", succeeded=True)
-        assert (shape["labels"], shape["exchanges"]) == ({LABEL: "r:g2"}, 2)
+        assert (shape["labels"], shape["exchanges"]) == ({GENERATION_LABEL: "r:g2"}, 2)
         assert await runs(house) == {"r", "r:g2"}
-        assert (await get(house.api, "/runs/r:g2"))["labels"] == {OF: "r"}
+        assert (await get(house.api, "/runs/r:g2"))["labels"] == {GENERATION_OF: "r"}
         assert (await get(house.api, "/replays/r"))["generation"] == {"run": "r:g2", "why": None}
         assert [one.response and one.response.body.data for one in (await bundle(house.api, "r:g2")).exchanges] == [
             *(b"/a 1", b"/b 2", b"/c 3")
         ]
         assert await asked(house, "r", "/c", "/b", "/a") == ["replayed /c 3", "replayed /b 2", "replayed /a 1"]
-        assert (await ended(house, "r", succeeded=True))["labels"] == {LABEL: "r:g2"}
+        assert (await ended(house, "r", succeeded=True))["labels"] == {GENERATION_LABEL: "r:g2"}
         assert await runs(house) == {"r", "r:g2"}
 
 
@@ -124,7 +124,7 @@ async def test_a_run_that_an_up_was_started_with_has_generations_too(data: Path,
         words = ("--mode", "auto", "--replay", "r", "--database-url", database_url)
         async with up(data, *words, config=source.config) as house:
             assert await asked(house, "whoever", "/a", "/b", "/c") == ["replayed /a 1", "replayed /b 2", "live /c 3"]
-            assert (await ended(house, "r", succeeded=True))["labels"] == {LABEL: "r:g2"}
+            assert (await ended(house, "r", succeeded=True))["labels"] == {GENERATION_LABEL: "r:g2"}
             assert await asked(house, "whoever", "/c", "/a") == ["replayed /c 3", "replayed /a 1"]
             assert await runs(house) == {"r", "r:g2"}
 
@@ -157,18 +157,18 @@ async def test_calls_that_were_not_asked_for_stay_unless_the_agent_is_known_to_h
 ) -> None:
     async with tool() as source, begun(data, database_url, source) as house:
         await asked(house, "r", "/a", "/c")
-        assert (await ended(house, "r"))["labels"] == {LABEL: "r:g2"}
+        assert (await ended(house, "r"))["labels"] == {GENERATION_LABEL: "r:g2"}
         assert (await get(house.api, "/runs/r:g2"))["exchanges"] == 3
         await asked(house, "r", "/a", "/d")
-        assert (await ended(house, "r", succeeded=True))["labels"] == {LABEL: "r:g3"}
+        assert (await ended(house, "r", succeeded=True))["labels"] == {GENERATION_LABEL: "r:g3"}
         assert await asked(house, "r", "/a", "/d", "/b") == ["replayed /a 1", "replayed /d 4", "live /b 5"]
         shape = await ended(house, "r", succeeded=False)
-        assert shape["labels"] == {LABEL: "r:g3"}
+        assert shape["labels"] == {GENERATION_LABEL: "r:g3"}
         assert (await get(house.api, "/replays/r"))["generation"]["why"] == "the agent did not succeed"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("wrong", "why"), [({"status": 503}, "status 503"), ({"cuts": True}, "did not end well")])
+@pytest.mark.parametrize(("wrong", "why"), [({"status": 503}, "status 503"), ({"cuts": True}, "is incomplete")])
 async def test_a_recording_that_failed_or_was_cut_replaces_nothing_and_is_kept_as_evidence(
     data: Path, database_url: str, wrong: dict[str, Any], why: str
 ) -> None:
@@ -182,10 +182,10 @@ async def test_a_recording_that_failed_or_was_cut_replaces_nothing_and_is_kept_a
         assert told["run"] is None
         assert why in told["why"]
         (candidate,) = await runs(house) - {"r"}
-        assert (await get(house.api, f"/runs/{candidate}"))["labels"] == {OF: "r", FLAWED: told["why"]}
+        assert (await get(house.api, f"/runs/{candidate}"))["labels"] == {GENERATION_OF: "r", FLAWED: told["why"]}
         source.status, source.cuts = 200, False
         assert await asked(house, "r", "/a", "/b", "/c") == ["replayed /a 1", "replayed /b 2", "live /c 4"]
-        assert (await ended(house, "r"))["labels"] == {LABEL: "r:g2"}
+        assert (await ended(house, "r"))["labels"] == {GENERATION_LABEL: "r:g2"}
 
 
 @pytest.mark.slow
@@ -196,7 +196,7 @@ async def test_a_first_recording_that_failed_does_not_answer_for_ever(data: Path
         assert "status 500" in (await ended(house, "new"))["labels"][FLAWED]
         source.status = 200
         assert await asked(house, "new", "/x") == ["live /x 4"]
-        assert (await ended(house, "new"))["labels"] == {LABEL: "new:g2"}
+        assert (await ended(house, "new"))["labels"] == {GENERATION_LABEL: "new:g2"}
         assert await asked(house, "new", "/x") == ["replayed /x 4"]
 
 
@@ -205,13 +205,11 @@ async def test_a_recorded_command_says_what_became_of_what_it_lacked(data: Path,
     async with tool() as source, begun(data, database_url, source) as house:
         first = await commanded(house, "mine", "/x")
         assert "recorded mine: 1 call" in first
-        assert "nothing was lacking" in await commanded(house, "mine", "/x")
+        assert "nothing was missing" in await commanded(house, "mine", "/x")
         assert "generation mine:g2 is replayed from now on" in await commanded(house, "mine", "/x", "/y")
         source.status = 500
         said = await commanded(house, "mine", "/x", "/z")
-        assert (
-            "its recording stays as it was: the agent did not succeed; what went out is kept as run mine:live-" in said
-        )
+        assert "its recording is unchanged: the agent did not succeed; what went out is kept as run mine:live-" in said
 
 
 async def commanded(house: Up, run: str, *paths: str) -> str:
@@ -246,9 +244,9 @@ async def test_a_worker_killed_in_the_middle_leaves_the_run_as_it_was(data: Path
         # Nobody knows any more what was answered.
         assert await until(again) == ["miss 424"]
         assert (await ended(house, "r", succeeded=True))["labels"] == {}
-        assert "died in the middle" in (await get(house.api, "/replays/r"))["generation"]["why"]
+        assert "died before the session ended" in (await get(house.api, "/replays/r"))["generation"]["why"]
         assert await asked(house, "r", "/a", "/b", "/c") == ["replayed /a 1", "replayed /b 2", "live /c 4"]
-        assert (await ended(house, "r"))["labels"] == {LABEL: "r:g2"}
+        assert (await ended(house, "r"))["labels"] == {GENERATION_LABEL: "r:g2"}
 
 
 @pytest.mark.slow
@@ -258,7 +256,7 @@ async def test_an_up_that_is_stopped_lets_count_what_was_whole(data: Path, datab
         async with begun(data, database_url, source) as house:
             assert await asked(house, "r", "/a", "/c") == ["replayed /a 1", "live /c 3"]
         async with up(data, *flags, config=source.config) as house:
-            assert (await get(house.api, "/runs/r"))["labels"] == {LABEL: "r:g2"}
+            assert (await get(house.api, "/runs/r"))["labels"] == {GENERATION_LABEL: "r:g2"}
             assert await asked(house, "r", "/c", "/b") == ["replayed /c 3", "replayed /b 2"]
 
 

@@ -16,7 +16,7 @@ from http.server import ThreadingHTTPServer
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
 
-from proxy.demo.servers import Handler, start
+from proxy.demo.servers import Handler, start_server
 
 type Json = Any
 type Called = tuple[str, str]
@@ -185,10 +185,10 @@ class Scripted(Handler):
             case "/v1/responses":
                 self.answer(200, json.dumps(response(body)).encode())
             case "/v1/traces/ingest":
-                self.begin(204, "application/json")
+                self.begin_answer(204, "application/json")
                 self.end_headers()
             case _:
-                self.not_found()
+                self.answer_not_found()
 
     def do_GET(self) -> None:  # noqa: N802 - likewise
         url = urlsplit(self.path)
@@ -205,7 +205,7 @@ class Scripted(Handler):
 def scripted(port: int) -> Iterator[ThreadingHTTPServer]:
     """The stand-in, answering; it forgets what others asked it."""
     Scripted.asked.clear()
-    server = start(Scripted, port)
+    server = start_server(Scripted, port)
     try:
         yield server
     finally:

@@ -21,7 +21,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from proxy.demo.servers import start
+from proxy.demo.servers import start_server
 from tests.frameworks.environments import python
 from tests.frameworks.scripted import Scripted
 from tests.support.service import Service, command, running
@@ -73,7 +73,7 @@ class Counted:
 def port() -> Iterator[int]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         found = int(free.getsockname()[1])
-    server = start(Shop, found)
+    server = start_server(Shop, found)
     yield found
     server.shutdown()
     server.server_close()

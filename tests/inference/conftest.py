@@ -1,4 +1,4 @@
-"""The server's own package is a distribution of its own: its pure parts are tested here, in our environment."""
+"""The server's package is a separate distribution, whose pure parts are tested in this environment."""
 
 import sys
 from pathlib import Path

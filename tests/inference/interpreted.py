@@ -1,4 +1,4 @@
-"""Run by the server's Python, with TRITON_INTERPRET=1: our kernels by themselves and in vLLM's place. One JSON line."""
+"""Test the kernels by themselves and in place of vLLM's. The server's Python runs this with TRITON_INTERPRET=1; it prints JSON."""
 
 import json
 from typing import Any
@@ -10,13 +10,13 @@ from vllm.model_executor.layers import layernorm
 
 
 def off(ours: Any, theirs: Any) -> float:
-    """How far apart at most."""
+    """The maximum difference."""
     assert ours.shape == theirs.shape
     return (ours - theirs).abs().max().item()
 
 
 def in_place() -> dict[str, float]:
-    """What vLLM's functions and torch's own give, once ours are under them, beside torch as it was."""
+    """The differences between vLLM's and torch's functions with the replaced kernels, and torch before that."""
     draw = torch.Generator().manual_seed(4)
     a, b, c = (
         torch.randn(9, 40, generator=draw),
@@ -35,10 +35,10 @@ def in_place() -> dict[str, float]:
         "rms_norm, residual": torch.nn.functional.rms_norm(a + c, (40,), weight, 1e-6),
         "rms_norm, no weight": torch.nn.functional.rms_norm(a, (40,), None, 1e-6),
     }
-    # As the plugin does it, where vLLM's mode is switched on; of which this machine can do no more than that it is.
+    # Like the plugin when vLLM's mode is enabled, which this machine can only pretend.
     batch_invariant.enable_batch_invariant_mode = lambda: None
     for _ in range(2):
-        gpu.offer(batch_invariant, layernorm, "CPU")
+        gpu.offer_kernels(batch_invariant, layernorm, "CPU")
         batch_invariant.enable_batch_invariant_mode()
     normed, residual = layernorm.rms_norm_batch_invariant(a, weight, 1e-6, residual=c)
     assert torch.equal(residual, a + c)
@@ -57,13 +57,13 @@ def in_place() -> dict[str, float]:
 
 
 def refused() -> str:
-    """What is said of kernels that do not hold here: the matmul, made to depend on the number of rows."""
+    """The message about a kernel that fails: a matmul that depends on the number of rows."""
     from playhead_inference import kernels
 
     kernels.matmul, right = lambda a, b: right(a, b) * (1 + len(a) * 1e-6), kernels.matmul
     try:
-        gpu.verify(torch.device("cpu"))
-    except gpu.Unverified as error:
+        gpu.verify_kernels(torch.device("cpu"))
+    except gpu.KernelVerificationError as error:
         return str(error)
     finally:
         kernels.matmul = right
@@ -73,7 +73,7 @@ def refused() -> str:
 def main() -> None:
     calls = []
     gpu.matmul, ours = lambda *words, **named: calls.append(1) or ours(*words, **named), gpu.matmul
-    found = {"alone": gpu.results(torch.device("cpu")), "refused": refused(), "in_place": in_place()}
+    found = {"alone": gpu.kernel_results(torch.device("cpu")), "refused": refused(), "in_place": in_place()}
     print(json.dumps(found | {"multiplied": len(calls)}))
 
 

@@ -1,4 +1,4 @@
-"""What was answered under the claim can be asked again; what was not, or cannot be, is never called the same."""
+"""Answers with the claim can be requested again; those without it are never called the same."""
 
 import json
 from collections.abc import Iterator
@@ -10,8 +10,8 @@ import pytest
 from calls.keys.profile import Profiles
 from calls.model import Body, Exchange, Request, Response
 from proxy.errors import Failure
-from proxy.inference.replay import again, as_json, claimed, judged
-from store.active_profiles import shipped
+from proxy.inference.replay import has_invariance_claim, repeat_exchanges, report_json, run_verdict
+from store.active_profiles import load_profiles
 from tests.support.model_server import ModelServer, serving
 
 ASKED = {"model": "tiny", "prompt": "who", "temperature": 0, "logprobs": 5}
@@ -19,7 +19,7 @@ ASKED = {"model": "tiny", "prompt": "who", "temperature": 0, "logprobs": 5}
 
 @pytest.fixture(scope="module")
 def profiles() -> Profiles:
-    return shipped(None)
+    return load_profiles(None)
 
 
 @pytest.fixture
@@ -53,22 +53,22 @@ def recorded(answer: Any, asked: dict[str, Any] = ASKED, *, claim: str = "true",
 
 
 async def judge(exchange: Exchange, server: ModelServer, profiles: Profiles) -> tuple[str, str]:
-    found = await again([exchange], server.url, {}, profiles)
-    return judged(found), found[0].reason
+    found = await repeat_exchanges([exchange], server.url, {}, profiles)
+    return run_verdict(found), found[0].reason
 
 
 async def test_the_same_answer_is_derived_again(server: ModelServer, profiles: Profiles) -> None:
     exchange = recorded(server.answer(ASKED))
-    found = await again([exchange], None, {"api.openai.com": server.url}, profiles)
-    assert judged(found) == "rederived"
+    found = await repeat_exchanges([exchange], None, {"api.openai.com": server.url}, profiles)
+    assert run_verdict(found) == "rederived"
     assert server.asked[-1] == ASKED
 
 
 async def test_one_bit_differs(server: ModelServer, profiles: Profiles) -> None:
     answer = server.answer(ASKED)
     answer["choices"][0]["logprobs"]["token_logprobs"][0] += 1e-12
-    found = await again([recorded(answer)], server.url, {}, profiles)
-    assert judged(found) == "differs"
+    found = await repeat_exchanges([recorded(answer)], server.url, {}, profiles)
+    assert run_verdict(found) == "differs"
     assert found[0].pointers == ("/choices/0/logprobs/token_logprobs/0",)
 
 
@@ -116,27 +116,27 @@ async def test_a_seed_makes_a_sample_repeatable(server: ModelServer, profiles: P
 
 async def test_an_answer_that_is_not_whole_is_not_asked_again(server: ModelServer, profiles: Profiles) -> None:
     exchange = replace(recorded(server.answer(ASKED)), outcome="client_closed")
-    assert await judge(exchange, server, profiles) == ("unknown", "its record is not whole")
+    assert await judge(exchange, server, profiles) == ("unknown", "its recording is incomplete")
 
 
 async def test_answers_without_the_claim_are_counted_and_left(server: ModelServer, profiles: Profiles) -> None:
     exchange = recorded(server.answer(ASKED), claim="inconclusive")
-    assert not claimed(exchange)
-    found = await again([exchange], server.url, {}, profiles)
-    assert as_json("r", found, 1) == {"run": "r", "verdict": "unknown", "asked": 0, "without_claim": 1, "calls": []}
+    assert not has_invariance_claim(exchange)
+    found = await repeat_exchanges([exchange], server.url, {}, profiles)
+    assert report_json("r", found, 1) == {"run": "r", "verdict": "unknown", "asked": 0, "without_claim": 1, "calls": []}
 
 
 async def test_a_key_goes_along_and_a_wrong_one_is_one_sentence(server: ModelServer, profiles: Profiles) -> None:
     exchange = recorded(server.answer(ASKED))
-    found = await again([exchange], server.url, {}, profiles, "the-key")
-    assert judged(found) == "rederived"
+    found = await repeat_exchanges([exchange], server.url, {}, profiles, "the-key")
+    assert run_verdict(found) == "rederived"
     assert server.keys[-1] == "Bearer the-key"
     server.status = 401
     with pytest.raises(Failure, match="--api-key KEY or VLLM_API_KEY"):
-        await again([exchange], server.url, {}, profiles)
+        await repeat_exchanges([exchange], server.url, {}, profiles)
     assert server.keys[-1] is None
 
 
 async def test_nobody_to_ask_is_one_sentence(server: ModelServer, profiles: Profiles) -> None:
     with pytest.raises(Failure, match="playhead inference up"):
-        await again([recorded(server.answer(ASKED))], "http://127.0.0.1:1", {}, profiles)
+        await repeat_exchanges([recorded(server.answer(ASKED))], "http://127.0.0.1:1", {}, profiles)

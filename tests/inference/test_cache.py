@@ -1,11 +1,18 @@
-"""A verdict is remembered by everything it depends on, and only one that holds."""
+"""A verdict is cached by everything it depends on, and only if it holds."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playhead_inference.cache import cpu_digest, load_verdict, machine, save_verdict, verdict_directory, verdict_key
+from playhead_inference.cache import (
+    cpu_digest,
+    load_verdict,
+    machine_identity,
+    save_verdict,
+    verdict_directory,
+    verdict_key,
+)
 
 HOLDS: dict[str, Any] = {"verdict": "holds", "fingerprint": "sha256:00"}
 SETTINGS = {"max_num_seqs": 128, "max_num_batched_tokens": 2048}
@@ -64,14 +71,14 @@ def test_it_lies_where_caches_lie_and_can_be_turned_off() -> None:
 
 
 def test_a_machine_is_described_the_same_twice() -> None:
-    assert machine() == machine()
-    assert machine()["cpus"] >= 1
+    assert machine_identity() == machine_identity()
+    assert machine_identity()["cpus"] >= 1
 
 
 def test_cpus_that_share_a_name_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A virtual machine's CPU is called the same with and without AMX, and with any size of cache."""
+    """A virtual machine's CPU has the same name with and without AMX, and with any cache size."""
     cpu = {"model name": "Intel(R) Xeon(R) Processor", "flags": "avx512f", "cache size": "32768 KB"}
-    monkeypatch.setattr("playhead_inference.cache._cpu", lambda: cpu)
+    monkeypatch.setattr("playhead_inference.cache._cpu_info", lambda: cpu)
     monkeypatch.setattr("playhead_inference.cache.CACHES", tmp_path)
     seen = {cpu_digest(), cpu_digest()}
     cpu["flags"] += " amx_tile"

@@ -1,16 +1,16 @@
-"""`true` is said of what the self-check uses, and of nothing else."""
+"""`true` is claimed only for what the self-check uses."""
 
 from typing import Any
 
 import pytest
-from playhead_inference.claims import CHECKED, HARMLESS, NEUTRAL, claim
+from playhead_inference.claims import CHECKED, HARMLESS, NEUTRAL, claim_for
 
 GREEDY = {"model": "m", "prompt": "who", "temperature": 0}
 COMPLETIONS = "/v1/completions"
 
 
 def said(request: Any, **defaults: Any) -> str:
-    return claim(COMPLETIONS, request, defaults)
+    return claim_for(COMPLETIONS, request, defaults)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_request_that_is_no_object_is_not_claimed(request_: Any) -> None:
 
 
 def test_other_paths_are_not_claimed() -> None:
-    assert claim("/v1/responses", GREEDY, {}) == "not-claimed; reason=path"
+    assert claim_for("/v1/responses", GREEDY, {}) == "not-claimed; reason=path"
 
 
 def test_a_field_is_of_one_kind_only() -> None:

@@ -1,15 +1,15 @@
-"""What is read of vLLM's configuration, and what is set in it."""
+"""Reading vLLM's configuration, and the settings that are changed in it."""
 
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from playhead_inference import config
-from playhead_inference.config import guard, server_refusals
+from playhead_inference.config import guard_platform, server_refusals
 
 
 def platform(device: str) -> type[Any]:
-    """A platform that chooses as vLLM's for CPUs does: a process more for the worker."""
+    """A platform that, like vLLM's for CPUs, uses another process for the worker."""
 
     def check_and_update_config(vllm_config: Any) -> None:
         vllm_config.parallel_config.distributed_executor_backend = "mp"
@@ -18,10 +18,10 @@ def platform(device: str) -> type[Any]:
 
 
 def checked(device: str, executor: str | None, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(config, "facts", lambda *_: None)
+    monkeypatch.setattr(config, "read_facts", lambda *_: None)
     monkeypatch.setattr(config, "refusals", lambda _: ())
     found = platform(device)
-    guard(found)
+    guard_platform(found)
     parallel = SimpleNamespace(distributed_executor_backend=executor, worker_extension_cls="")
     found.check_and_update_config(SimpleNamespace(model_config=object(), parallel_config=parallel))
     return parallel

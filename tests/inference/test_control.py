@@ -1,4 +1,4 @@
-"""Where the patch cannot be turned off, stock vLLM is asked first, in a process of its own."""
+"""If the patch cannot be turned off, the control of stock vLLM runs first, in its own process."""
 
 import os
 import signal
@@ -10,10 +10,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2] / "inference"
 
-SERVED = (
-    "import sys; from playhead_inference import control; sys.executable = sys.argv[1]; print(control.ran(sys.argv[2:]))"
-)
-"""As the server does it, with a vLLM that is played."""
+SERVED = "import sys; from playhead_inference import control; sys.executable = sys.argv[1]; print(control.run_control(sys.argv[2:]))"
+"""Run the control like the server does, with a fake vLLM."""
 
 PLAYED = """
 import pathlib, sys, time
@@ -46,7 +44,7 @@ def test_what_stock_gives_is_known_before_the_server_starts(server: list[str]) -
 def test_without_a_control_no_server_starts(server: list[str]) -> None:
     done = subprocess.run([*server, "broken"], env=ENVIRONMENT, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "asked first as a control, ended with 3" in done.stderr
+    assert "the control run of stock vLLM ended with exit code 3" in done.stderr
 
 
 def test_whoever_ends_the_server_ends_its_control(server: list[str]) -> None:
@@ -56,6 +54,6 @@ def test_whoever_ends_the_server_ends_its_control(server: list[str]) -> None:
     assert running.stdout is not None
     assert running.stdout.readline() == "started\n"
     running.send_signal(signal.SIGTERM)
-    # Its pipes close only when the control has ended too.
+    # The pipes close only after the control has ended too.
     running.communicate(timeout=60)
     assert running.returncode == 128 + signal.SIGTERM

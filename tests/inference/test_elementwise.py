@@ -1,4 +1,4 @@
-"""Every thread's share of a buffer is whole vectors, whatever the number of rows and threads."""
+"""Every thread's share of a buffer consists of whole vectors, for any number of rows and threads."""
 
 import sys
 from types import ModuleType

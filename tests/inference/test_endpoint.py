@@ -1,4 +1,4 @@
-"""The server says what its check found, on every answer, and does not start where that is not enough."""
+"""The server labels every answer with the result of its check, and does not start if the check fails."""
 
 import sys
 from types import SimpleNamespace
@@ -8,7 +8,7 @@ import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from fastapi.testclient import TestClient
-from playhead_inference.endpoint import Endpoint, NotInvariant
+from playhead_inference.endpoint import BatchInvarianceError, Endpoint
 
 CELL = {"name": "greedy", "answers": 17, "distinct": 1}
 HOLDS: dict[str, Any] = {
@@ -27,12 +27,12 @@ REFUSED = {"verdict": "refused", "fingerprint": HOLDS["fingerprint"], "refused":
 
 
 async def started(report: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> tuple[TestClient, Any]:
-    """A server with the plugin, whose self-check finds this."""
+    """A server with the plugin, whose self-check returns this report."""
 
     async def found(_: Any) -> dict[str, Any]:
         return report
 
-    check = SimpleNamespace(Check=lambda engine, _: SimpleNamespace(report=lambda: found(engine)))
+    check = SimpleNamespace(SelfCheck=lambda engine, _: SimpleNamespace(report=lambda: found(engine)))
     monkeypatch.setitem(sys.modules, "playhead_inference.check", check)  # type: ignore[arg-type] # it is only read
     app, endpoint = FastAPI(), Endpoint()
 
@@ -81,7 +81,7 @@ async def test_the_claim_is_of_this_request(
 async def test_a_body_that_is_no_json_or_too_large_is_not_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
     client, _ = await started(HOLDS, monkeypatch)
     assert client.post("/v1/completions", content=b"{").headers["x-batch-invariant"] == "not-claimed; reason=body"
-    monkeypatch.setattr("playhead_inference.endpoint.LARGEST", 4)
+    monkeypatch.setattr("playhead_inference.endpoint.MAX_BODY", 4)
     answer = client.post("/v1/completions", json={"prompt": "who", "temperature": 0})
     assert answer.headers["x-batch-invariant"] == "not-claimed; reason=large-body"
     assert client.get("/batch_invariance").headers["x-batch-invariant"] == "not-claimed; reason=path"
@@ -92,7 +92,7 @@ async def test_a_body_that_is_no_json_or_too_large_is_not_claimed(monkeypatch: p
     [
         (VARIES, "2 distinct of 17"),
         (INCONCLUSIVE, "could not have failed"),
-        (UNCONTROLLED, "no control"),
+        (UNCONTROLLED, "no control run"),
         (UNCOVERED, "aten.new_one"),
         (REFUSED, "LoRA was not tested"),
     ],
@@ -100,7 +100,7 @@ async def test_a_body_that_is_no_json_or_too_large_is_not_claimed(monkeypatch: p
 async def test_what_does_not_hold_does_not_start(
     report: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(NotInvariant, match=words):
+    with pytest.raises(BatchInvarianceError, match=words):
         await started(report, monkeypatch)
 
 

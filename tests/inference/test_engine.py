@@ -49,7 +49,7 @@ def up(*words: str) -> list[str]:
 
 
 def refused(*words: str) -> str:
-    """What a server says that does not start."""
+    """The message of a server that does not start."""
     done = subprocess.run(up(*words), cwd=ROOT, capture_output=True, text=True, check=False, timeout=800)
     assert (done.returncode, done.stdout) == (125, "")
     return done.stderr
@@ -57,7 +57,7 @@ def refused(*words: str) -> str:
 
 @pytest.fixture(scope="session")
 def url(model: Path) -> Iterator[str]:
-    """One server for all; that `VLLM_PLUGINS` names another plugin must not leave it unpatched."""
+    """One server for all tests. It must be patched although `VLLM_PLUGINS` names another plugin."""
     environment = os.environ | {"VLLM_PLUGINS": "another"}
     words = up("--recheck", str(model), "--", "--max-num-seqs", "64")
     server = subprocess.Popen(words, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
@@ -161,7 +161,7 @@ def test_what_was_not_tested_is_not_served(model: Path) -> None:
 
 
 def test_a_check_that_could_not_have_failed_is_not_taken_for_proof(model: Path) -> None:
-    # So short a context is one tile for stock vLLM too.
+    # With such a short context, stock vLLM uses one tile too.
     assert "batch invariance inconclusive" in refused("--context", "20", str(model))
 
 
@@ -181,7 +181,7 @@ def test_stock_varies_and_ours_does_not(python: str, cell: str, model: Path) -> 
 
 @pytest.mark.parametrize("threads", ["2", "3"])
 def test_identical_short_prompts_in_large_batches_get_one_answer(python: str, threads: str, model: Path) -> None:
-    """What an activation function of 1,000 columns got wrong where torch divided a row between two threads."""
+    """An activation function of 1,000 columns was wrong when torch divided a row between two threads."""
     found = printed(python, "-m", "proof", "--uneven", "--threads", threads, "--models", str(model.parent))
     assert found["stock"]["distinct"] > 1
     assert found["patched"]["distinct"] == 1
@@ -195,7 +195,7 @@ def test_so_it_is_with_real_weights(python: str) -> None:
 
 
 def test_a_control_of_its_own_is_stock_vllm_and_says_whose(python: str, model: Path, tmp_path: Path) -> None:
-    """What a GPU's control is, as far as a CPU can run it."""
+    """A GPU's control, as far as a CPU can run it."""
     file = tmp_path / "control.json"
     words = ["--model", str(model), "--dtype", "float32", "--enforce-eager", "--max-model-len", "2048"]
     subprocess.run([python, "-m", "playhead_inference.control", str(file), *words], check=True, env=os.environ | CPU)
@@ -205,7 +205,7 @@ def test_a_control_of_its_own_is_stock_vllm_and_says_whose(python: str, model: P
 
 
 def test_a_gpu_s_start_goes_as_far_as_the_device(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its control runs, here on a CPU; then vLLM's own mode is on, and refused for what it would do here."""
+    """The control runs (here on a CPU); then vLLM's own mode is enabled, and refused on a CPU."""
     for name, value in CPU.items():
         monkeypatch.setenv(name, value)
     said = refused("--device", "gpu", "--context", "2048", str(model), "--", "--dtype", "float32", "--enforce-eager")
@@ -216,7 +216,7 @@ CPU = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OM
 
 
 def printed(*words: str) -> dict[str, Any]:
-    """The line that begins with a brace: vLLM writes to stdout too."""
+    """The output line that begins with a brace, because vLLM writes to stdout too."""
     done = subprocess.run(words, cwd=ROOT / "inference", capture_output=True, text=True, check=True)
     found: dict[str, Any] = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
     return found

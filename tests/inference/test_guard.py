@@ -1,4 +1,4 @@
-"""What nobody has tested is not served."""
+"""Untested configurations are not served."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Two servers share a fingerprint only where nothing that enters an answer differs."""
+"""Two servers share a fingerprint only if nothing that affects an answer differs."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,7 +33,7 @@ def checkpoint(root: Path, **changed: bytes) -> Path:
 
 
 def config(root: Path, **changed: Any) -> Any:
-    """What is read of vLLM's configuration."""
+    """The part of vLLM's configuration that is read."""
     values = {"rope_theta": 10000.0, "rms_norm_eps": 1e-06} | changed.pop("hf", {})
     model = {
         "model": str(root),
@@ -57,7 +57,7 @@ def printed(root: Path, template: str | None = None, **changed: Any) -> str:
 
 
 def merged(weights: bytes) -> bytes:
-    """An adapter is added to the weights: every byte of one matrix is another."""
+    """Merging an adapter into the weights changes every byte of a matrix."""
     return bytes((value + 1) % 256 for value in weights[:64]) + weights[64:]
 
 
@@ -133,7 +133,7 @@ def test_so_is_a_variable_that_chooses_among_kernels() -> None:
 
 
 def test_so_is_another_version_of_any_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tokenizer decides what the prompt is."""
+    """A tokenizer determines the prompt."""
     packages = [SimpleNamespace(name="tokenizers", version="0.22.0"), SimpleNamespace(name="jinja2", version="3")]
     monkeypatch.setattr("playhead_inference.identity.distributions", lambda: packages)
     before = code_identity({})
@@ -163,7 +163,7 @@ def test_so_is_an_argument_of_the_server_that_enters_an_answer() -> None:
 
 
 def test_a_mixture_of_experts_shares_its_fingerprint_with_no_other_start() -> None:
-    """Of three processes with the same files one gave other bits."""
+    """One of three processes with the same files gave other bits."""
     experts, dense = (SimpleNamespace(model_config=SimpleNamespace(is_moe=is_moe)) for is_moe in (True, False))
     assert fingerprint(process_identity(experts)) != fingerprint(process_identity(experts))
     assert process_identity(dense) == {}
@@ -179,5 +179,5 @@ def test_what_nothing_is_computed_from_is_left_out(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_without_files_has_no_fingerprint(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="holds no files"):
+    with pytest.raises(ValueError, match="has no files"):
         digest_files(tmp_path)

@@ -1,4 +1,4 @@
-"""Our Triton kernels in Triton's interpreter: right beside torch, each row the same to the bit in any batch, and taken by vLLM."""
+"""The Triton kernels in Triton's interpreter: correct compared with torch, row-invariant bit by bit, and used by vLLM."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The launcher serves what shows that it is patched, and stops what does not."""
+"""The launcher keeps a server that shows that it is patched, and stops any other."""
 
 import signal
 import subprocess
@@ -11,7 +11,16 @@ from click.testing import CliRunner
 
 from proxy.cli import playhead
 from proxy.errors import Failure
-from proxy.inference.server import ROOT, ServerOptions, check_threads, command, environment, home, ready, set_up
+from proxy.inference.server import (
+    ROOT,
+    ServerOptions,
+    check_threads,
+    environment_directory,
+    ready_line,
+    server_command,
+    server_environment,
+    set_up_environment,
+)
 
 SERVING = ServerOptions(
     model="qwen3", device="cpu", host="127.0.0.1", port=0, context=4096, threads=2, cache_gib=1, degrade=False
@@ -22,9 +31,9 @@ URL = "http://127.0.0.1:9000"
 
 def test_what_holds_is_announced() -> None:
     line = f"ready inference={URL} invariance=holds fingerprint=sha256:00"
-    assert ready(URL, HOLDS, "sha256:00", degrade=False) == line
+    assert ready_line(URL, HOLDS, "sha256:00", degrade=False) == line
     remembered = {**HOLDS, "cached": True, "checked_at": "2026-11-22T20:00:00Z"}
-    assert ready(URL, remembered, "sha256:00", degrade=False) == f"{line} cached=2026-11-22T20:00:00Z"
+    assert ready_line(URL, remembered, "sha256:00", degrade=False) == f"{line} cached=2026-11-22T20:00:00Z"
 
 
 @pytest.mark.parametrize(
@@ -39,37 +48,37 @@ def test_what_holds_is_announced() -> None:
     ],
 )
 def test_what_does_not_show_it_is_stopped(report: dict[str, str], fingerprint: str | None, degrade: bool) -> None:
-    with pytest.raises(Failure, match="it was stopped"):
-        ready(URL, report, fingerprint, degrade)
+    with pytest.raises(Failure, match="was stopped"):
+        ready_line(URL, report, fingerprint, degrade)
 
 
 def test_degraded_is_announced_as_what_it_is() -> None:
-    assert "invariance=varies" in ready(URL, {**HOLDS, "verdict": "varies"}, "sha256:00", degrade=True)
+    assert "invariance=varies" in ready_line(URL, {**HOLDS, "verdict": "varies"}, "sha256:00", degrade=True)
 
 
 def test_a_cpu_gets_fixed_threads_and_never_vllm_s_own_mode() -> None:
-    made = environment(SERVING, {"VLLM_BATCH_INVARIANT": "1", "HOME": "/home/me"})
+    made = server_environment(SERVING, {"VLLM_BATCH_INVARIANT": "1", "HOME": "/home/me"})
     assert made["OMP_NUM_THREADS"] == "2"
     assert made["HOME"] == "/home/me"
     assert "VLLM_BATCH_INVARIANT" not in made
-    assert "--enforce-eager" in command(Path("/env"), SERVING, 9000)
+    assert "--enforce-eager" in server_command(Path("/env"), SERVING, 9000)
 
 
 def test_a_gpu_gets_vllm_s_own_mode_before_anything_is_imported() -> None:
     gpu = ServerOptions(
         model="qwen3", device="gpu", host="127.0.0.1", port=0, context=4096, threads=2, cache_gib=1, degrade=False
     )
-    assert environment(gpu, {})["VLLM_BATCH_INVARIANT"] == "1"
-    assert environment(gpu, {})["PLAYHEAD_KERNELS"] == "vllm"
-    assert "TRITON_ATTN" in command(Path("/env"), gpu, 9000)
+    assert server_environment(gpu, {})["VLLM_BATCH_INVARIANT"] == "1"
+    assert server_environment(gpu, {})["PLAYHEAD_KERNELS"] == "vllm"
+    assert "TRITON_ATTN" in server_command(Path("/env"), gpu, 9000)
 
 
 def test_stock_is_vllm_alone_and_its_chunks_do_not_end_it() -> None:
     stock = replace(SERVING, stock=True)
-    made = environment(stock, {"VLLM_PLUGINS": "playhead_inference"})
+    made = server_environment(stock, {"VLLM_PLUGINS": "playhead_inference"})
     assert made["VLLM_PLUGINS"] == "none"
     assert not [name for name in made if name.startswith("PLAYHEAD")]
-    words = command(Path("/env"), stock, 9000)
+    words = server_command(Path("/env"), stock, 9000)
     assert "vllm.entrypoints.openai.api_server" in words
     assert "playhead_inference" not in words
     assert "--no-enable-chunked-prefill" in words
@@ -82,7 +91,7 @@ def test_stock_takes_no_claim_and_no_kernels_of_ours() -> None:
 
 
 @pytest.mark.parametrize(
-    ("threads", "words"), [(4, "--threads 4 was asked for and this process may use 2 CPUs"), (0, "1 or more")]
+    ("threads", "words"), [(4, "--threads 4 is more than the 2 CPUs that this process may use"), (0, "1 or more")]
 )
 def test_threads_that_cannot_be_had_are_refused(threads: int, words: str) -> None:
     with pytest.raises(Failure, match=words):
@@ -94,7 +103,7 @@ def test_as_many_threads_as_cpus_are_taken() -> None:
 
 
 def test_a_check_that_is_to_be_repeated_remembers_nothing() -> None:
-    assert environment(replace(SERVING, recheck=True), {})["PLAYHEAD_VERDICTS"] == "off"
+    assert server_environment(replace(SERVING, recheck=True), {})["PLAYHEAD_VERDICTS"] == "off"
 
 
 UV = """#!/bin/sh
@@ -108,9 +117,9 @@ def test_setup_without_the_index_says_what_to_do(tmp_path: Path, monkeypatch: py
     uv.chmod(0o755)
     monkeypatch.setenv("PLAYHEAD_UV", str(uv))
     with pytest.raises(Failure, match=r"torch==2\.13\.0\+cpu could not be fetched.*--wheels DIR"):
-        set_up(tmp_path / "env", "cpu", None)
+        set_up_environment(tmp_path / "env", "cpu", None)
     with pytest.raises(Failure, match="holds no wheel of torch"):
-        set_up(tmp_path / "env", "cpu", tmp_path)
+        set_up_environment(tmp_path / "env", "cpu", tmp_path)
 
 
 def test_our_kernels_are_for_a_gpu() -> None:
@@ -121,8 +130,8 @@ def test_our_kernels_are_for_a_gpu() -> None:
 
 def test_an_environment_is_found_where_it_was_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLAYHEAD_INFERENCE_ENV", "/somewhere")
-    assert home(None) == Path("/somewhere")
-    assert home(Path("/else")) == Path("/else")
+    assert environment_directory(None) == Path("/somewhere")
+    assert environment_directory(Path("/else")) == Path("/else")
 
 
 def test_without_an_environment_the_command_that_makes_it_is_named(tmp_path: Path) -> None:
@@ -155,7 +164,7 @@ def test_beyond_loopback_a_key_is_required(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.delenv("VLLM_API_KEY", raising=False)
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python").symlink_to("/bin/false")
-    done = CliRunner().invoke(playhead, ["inference", "up", "--env", str(tmp_path), "--host", "0.0.0.0", "qwen3"])
+    done = CliRunner().invoke(playhead, ["inference", "up", "--env", str(tmp_path), "--listen", "0.0.0.0", "qwen3"])
     assert isinstance(done.exception, Failure)
     assert "VLLM_API_KEY" in str(done.exception)
 
@@ -165,7 +174,7 @@ def test_a_server_that_ends_by_itself_is_a_failure_that_names_its_status(tmp_pat
     (tmp_path / "bin" / "python").symlink_to("/bin/false")
     done = CliRunner().invoke(playhead, ["inference", "up", "--env", str(tmp_path), "--port", "0", "qwen3"])
     assert isinstance(done.exception, Failure)
-    assert "ended with 1" in str(done.exception)
+    assert "ended with status 1" in str(done.exception)
 
 
 def test_a_server_ends_when_whoever_started_it_is_gone() -> None:

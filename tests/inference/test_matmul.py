@@ -1,4 +1,4 @@
-"""A row that comes alone is multiplied in company, and nobody notices."""
+"""A single row is multiplied together with a copy, without a visible difference."""
 
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -11,7 +11,7 @@ from playhead_inference.switch import BLOCK, SWITCH
 
 @dataclass(frozen=True)
 class Rows:
-    """The little of a tensor that is asked for."""
+    """A fake tensor with the few methods that are used."""
 
     shape: tuple[int, ...]
 
@@ -36,7 +36,7 @@ class Rows:
 
 
 def multiplied(seen: list[tuple[int, ...]]) -> Any:
-    """vLLM's custom ops with a matmul to 3 columns that tells what it was given; taught twice."""
+    """vLLM's custom ops with a matmul to 3 columns that records its arguments, patched twice."""
 
     def onednn_mm(_: Any, rows: Rows, bias: Any) -> Rows:
         seen.append(rows.shape)

@@ -1,17 +1,17 @@
-"""Every operation has a verdict or is named as one without."""
+"""Every operation has a verdict or is listed as one without."""
 
 import pytest
 from playhead_inference.operations import (
     KERNELS,
     Verdict,
     coverage,
-    differing,
+    differing_operations,
     is_telling,
     kernel_verdict,
-    kind_of,
+    operation_kind,
     symbolic_shape,
     telling_counts,
-    uncovered,
+    uncovered_operations,
 )
 
 
@@ -29,14 +29,14 @@ from playhead_inference.operations import (
     ],
 )
 def test_what_is_not_known_to_be_harmless_is_swept(operation: str, kind: str) -> None:
-    assert kind_of(operation, integers=False, scaled=False) == kind
+    assert operation_kind(operation, integers=False, scaled=False) == kind
 
 
 def test_a_sum_is_exact_for_integers_and_an_addition_only_without_a_factor() -> None:
-    assert kind_of("aten.sum", integers=True, scaled=False) == "exact"
-    assert kind_of("aten.sum", integers=False, scaled=False) == "swept"
-    assert kind_of("aten.add", integers=False, scaled=False) == "exact"
-    assert kind_of("aten.add", integers=False, scaled=True) == "swept"
+    assert operation_kind("aten.sum", integers=True, scaled=False) == "exact"
+    assert operation_kind("aten.sum", integers=False, scaled=False) == "swept"
+    assert operation_kind("aten.add", integers=False, scaled=False) == "exact"
+    assert operation_kind("aten.add", integers=False, scaled=True) == "swept"
 
 
 def test_a_number_tells_the_batch_from_the_model_where_no_size_is_its_multiple() -> None:
@@ -59,8 +59,8 @@ def verdict(kind: str, **more: object) -> Verdict:
 
 def test_what_has_no_verdict_and_what_differs_is_named() -> None:
     found = [verdict("swept", differing=(33, 34)), verdict("none", reason="it cannot be run"), verdict("moved")]
-    assert uncovered(found) == ["aten.silu n×8: it cannot be run"]
-    assert differing(found) == ["aten.silu n×8 at 33 rows and 1 more"]
+    assert uncovered_operations(found) == ["aten.silu n×8: it cannot be run"]
+    assert differing_operations(found) == ["aten.silu n×8 at 33 rows and 1 more"]
     told = coverage(found)
     assert (told["shapes"], told["swept"], told["none"], told["moved"]) == (3, 1, 1, 1)
     assert [each["kind"] for each in told["verdicts"]] == ["swept", "none"]

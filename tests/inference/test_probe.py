@@ -1,4 +1,4 @@
-"""The probe finds what varies, and never takes silence for proof."""
+"""The probe finds what varies, and does not treat missing answers as proof."""
 
 import json
 import random
@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from proxy.cli import playhead
 from proxy.errors import Failure
-from proxy.inference.plans import PRESETS, Preset, Size, waves
-from proxy.inference.plot import DIGIT, LEFT, RIGHT, WIDTH, labelled_loads, plot
-from proxy.inference.tally import ProbeAnswer, first_divergence, tally, verdict
+from proxy.inference.plans import PRESETS, Preset, ProbeSize, waves
+from proxy.inference.plot import DIGIT, LEFT, RIGHT, WIDTH, draw_plot, labelled_loads
+from proxy.inference.tally import ProbeAnswer, count_answers, first_divergence, probe_verdict
 from tests.support.model_server import ModelServer, serving
 
 
@@ -115,12 +115,12 @@ def test_people_read_a_table_and_the_reason(varying: ModelServer) -> None:
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_preset_asks_the_same_of_both_servers(preset: Preset) -> None:
-    one, other = (list(waves(preset, Size(concurrency=8), random.Random(7))) for _ in range(2))
+    one, other = (list(waves(preset, ProbeSize(concurrency=8), random.Random(7))) for _ in range(2))
     assert one == other
 
 
 def test_presets_ask_what_was_published() -> None:
-    plans = {preset: list(waves(preset, Size(), random.Random(0))) for preset in PRESETS}
+    plans = {preset: list(waves(preset, ProbeSize(), random.Random(0))) for preset in PRESETS}
     thousand = [ask for wave in plans["thinking-machines"] for ask in wave]
     assert (len(thousand), len(set(map(str, thousand))), thousand[0].tokens) == (1000, 1, 1000)
     alone, *trials = plans["vllm"]
@@ -135,7 +135,7 @@ def test_presets_ask_what_was_published() -> None:
 @settings(max_examples=15)
 @given(most=st.integers(1, 64), requests=st.integers(1, 12))
 def test_no_wave_is_larger_than_allowed(preset: Preset, most: int, requests: int) -> None:
-    plan = list(waves(preset, Size(concurrency=most, requests=requests), random.Random(1)))
+    plan = list(waves(preset, ProbeSize(concurrency=most, requests=requests), random.Random(1)))
     assert max(map(len, plan)) <= most
     assert all(wave for wave in plan)
 
@@ -153,20 +153,20 @@ def test_distinct_answers_are_counted_up_to_each_load() -> None:
         ProbeAnswer(subject="s", load=load, text="t", tokens=("t",), logprobs=(value,))
         for load, value in [(1, -1.0), (4, -1.0), (8, -1.1), (16, -1.2)]
     ]
-    found = tally("http://a", given_, [], 1.0)
+    found = count_answers("http://a", given_, [], 1.0)
     assert found.subjects[0].by_load == {1: 1, 4: 1, 8: 2, 16: 3}
-    assert verdict(found, None)[0] == "varies"
-    assert "http://a" in plot("t", [found])
+    assert probe_verdict(found, None)[0] == "varies"
+    assert "http://a" in draw_plot("t", [found])
 
 
 def test_hostile_names_do_not_break_out_of_a_plot() -> None:
-    found = tally("http://a/<script>", [ProbeAnswer(subject="s", load=1, text="t")], [], 1.0)
-    assert "<script>" not in plot("<script>", [found])
-    ET.fromstring(plot("<script>", [found]))
+    found = count_answers("http://a/<script>", [ProbeAnswer(subject="s", load=1, text="t")], [], 1.0)
+    assert "<script>" not in draw_plot("<script>", [found])
+    ET.fromstring(draw_plot("<script>", [found]))
 
 
 def test_nothing_to_plot_is_still_a_picture() -> None:
-    ET.fromstring(plot("nothing", [tally("http://a", [], ["status 503"], 0.1)]))
+    ET.fromstring(draw_plot("nothing", [count_answers("http://a", [], ["status 503"], 0.1)]))
 
 
 def test_numbers_under_the_axis_do_not_collide() -> None:

@@ -1,4 +1,4 @@
-"""What the page says was run is what the record has, and the list of cells covers what it says."""
+"""The page shows exactly the runs in the record, and the list of cells covers all pairs."""
 
 import json
 from itertools import chain, combinations, pairwise, product
@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from proof.cells import FACTORS, Cell, again, cover
+from proof.cells import FACTORS, Cell, pairwise_cover, repeated_cells
 from proof.spread import interval, is_settled, summary
-from proof.table import tables, written
+from proof.table import tables, write_tables
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "batch-invariance.md"
@@ -17,26 +17,26 @@ RECORD = ROOT / "inference" / "proof" / "record.jsonl"
 
 def test_every_two_settings_meet_in_a_cell() -> None:
     for one, two in combinations(FACTORS, 2):
-        met = {(getattr(cell, one), getattr(cell, two)) for cell in cover()}
+        met = {(getattr(cell, one), getattr(cell, two)) for cell in pairwise_cover()}
         assert met == set(product(FACTORS[one], FACTORS[two]))
 
 
 def test_the_cover_is_small_and_no_name_means_two_cells() -> None:
     fewest = max(len(FACTORS[one]) * len(FACTORS[two]) for one, two in combinations(FACTORS, 2))
-    assert fewest <= len(cover()) <= fewest * 2
-    cells = {*cover(), *chain(*again())}
+    assert fewest <= len(pairwise_cover()) <= fewest * 2
+    cells = {*pairwise_cover(), *chain(*repeated_cells())}
     assert len({cell.name for cell in cells}) == len(cells)
 
 
 def test_every_cell_asks_alone_and_as_many_at_once_as_it_says() -> None:
-    for cell in cover():
+    for cell in pairwise_cover():
         first, *others = cell.waves
         assert first == (1, 0, 0)
         assert {sum(wave) for wave in others} == {cell.most}
 
 
 def test_a_cache_that_preempts_has_room_for_one_and_not_for_all() -> None:
-    for cell in cover():
+    for cell in pairwise_cover():
         if cell.blocks is not None:
             needles, long, _ = cell.waves[-1]
             assert cell.longest < cell.blocks * 32 < (needles + long) * cell.longest
@@ -45,7 +45,7 @@ def test_a_cache_that_preempts_has_room_for_one_and_not_for_all() -> None:
 def test_the_page_is_written_from_the_record() -> None:
     page = PAGE.read_text("utf-8")
     rows = [json.loads(line) for line in RECORD.read_text("utf-8").splitlines()]
-    assert page == written(page, rows), (
+    assert page == write_tables(page, rows), (
         "write it with: cd inference && python -m proof --page ../docs/batch-invariance.md"
     )
 
@@ -72,15 +72,15 @@ def row(cell: Cell, *, ours: int = 1, stock: int = 3) -> dict[str, Any]:
 
 
 def test_what_varied_is_not_hidden() -> None:
-    first, second, *_ = cover()
+    first, second, *_ = pairwise_cover()
     said = tables([row(first), row(second, ours=2, stock=1)])
-    assert f"2 of the {len(cover())} cells" in said
+    assert f"2 of the {len(pairwise_cover())} cells" in said
     assert "ours gave 1 distinct result in 1 of them, stock more than 1 in 1" in said
     assert "| 1 of 5 | **2** of 5 |" in said
 
 
 def pair(ratio: float, others: float) -> dict[str, Any]:
-    """A pair of the cost, in which ours took so much more of everything."""
+    """A pair of cost measurements, in which the patched side took this ratio of the other."""
     stock, ours = {"wall": 1.0, "cpu": 2.0}, {"wall": ratio, "cpu": 2 * ratio}
     return {"cell": "cost", "work": "decode", "threads": 2, "others": others, "stock": stock, "patched": ours}
 

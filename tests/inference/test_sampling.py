@@ -1,4 +1,4 @@
-"""A generator moves by what was sampled and kept, wherever a prompt was cut."""
+"""A generator advances only for samples that are kept, wherever a prompt is split."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -8,7 +8,7 @@ from playhead_inference.sampling import rewind
 
 
 class Generator:
-    """Counts what is drawn; like a CPU's, it has no offset to wind back."""
+    """A generator that counts draws. Like a CPU's, it has no offset to rewind."""
 
     def __init__(self) -> None:
         self.drawn = 0
@@ -21,7 +21,7 @@ class Generator:
 
 
 class Mask(list[bool]):
-    """The little of an array that is asked for."""
+    """A fake array with the few methods that are used."""
 
     def __getitem__(self, part: Any) -> Any:
         return Mask(super().__getitem__(part))
@@ -31,7 +31,7 @@ class Mask(list[bool]):
 
 
 def runner(*discarded: bool) -> Any:
-    """vLLM's model runner, as far as it goes: every seeded row draws, and partial ones are wound back by offset."""
+    """A fake of vLLM's model runner: every seeded row draws, and partial ones are rewound by offset."""
 
     class Runner:
         def __init__(self) -> None:

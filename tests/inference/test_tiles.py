@@ -1,4 +1,4 @@
-"""A tile depends on its own request alone, however the batch is made up and wherever a chunk ends."""
+"""A tile depends only on its own request, whatever the batch contains and wherever a chunk ends."""
 
 import pytest
 from hypothesis import given
@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from playhead_inference.tiles import ROWS, Tiles, cut, width
 
 REQUESTS = st.lists(st.tuples(st.integers(1, 70), st.integers(0, 900)), min_size=1, max_size=12)
-"""Each with so many queries after so much context."""
+"""Requests as (queries, context before them)."""
 
 
 def batch(requests: list[tuple[int, int]], positions: int) -> Tiles:
@@ -17,7 +17,7 @@ def batch(requests: list[tuple[int, int]], positions: int) -> Tiles:
 
 
 def of(tiles: Tiles, row: int) -> list[tuple[int, int]]:
-    """A request's tiles, as (queries, context with them): all that the kernel is told of them."""
+    """A request's tiles as (queries, context with them), which is all that the kernel gets."""
     return [
         (tiles.starts[at + 1] - tiles.starts[at], tiles.lengths[at])
         for at, owner in enumerate(tiles.request)

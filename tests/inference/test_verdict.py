@@ -1,11 +1,20 @@
-"""Nothing is claimed that a check did not show, and no check counts that could not have failed."""
+"""Nothing is claimed without a check, and a check that could not have failed does not count."""
 
 import json
 from dataclasses import asdict
 from typing import Any
 
 import pytest
-from playhead_inference.verdict import Answer, Cell, Word, apart, cell, fingerprint, first_divergence, word
+from playhead_inference.verdict import (
+    Answer,
+    Cell,
+    Word,
+    decide_verdict,
+    fingerprint,
+    first_divergence,
+    read_control,
+    summarize_answers,
+)
 
 
 def counted(distinct: int, answers: int = 8) -> Cell:
@@ -32,16 +41,16 @@ def answer(*tokens: int, logprob: float = -1.0) -> Answer:
 def test_a_verdict_needs_a_control_that_failed(
     patched: list[Cell], control: list[Cell], differing: list[str], refused: list[str], verdict: Word
 ) -> None:
-    assert word(patched, control, differing, refused) == verdict
+    assert decide_verdict(patched, control, differing, refused) == verdict
 
 
 def test_a_check_that_covers_less_than_the_model_has_is_inconclusive() -> None:
-    assert word([counted(1)], [counted(5)], [], [], ["aten.new_one n×8: it cannot be run"]) == "inconclusive"
-    assert word([counted(2)], [counted(5)], [], [], ["aten.new_one n×8: it cannot be run"]) == "varies"
+    assert decide_verdict([counted(1)], [counted(5)], [], [], ["aten.new_one n×8: it cannot be run"]) == "inconclusive"
+    assert decide_verdict([counted(2)], [counted(5)], [], [], ["aten.new_one n×8: it cannot be run"]) == "varies"
 
 
 def test_one_bit_of_a_logprob_is_a_difference() -> None:
-    found = cell("greedy", [answer(1, 2), answer(1, 2), answer(1, 2, logprob=-1.0000000000000002)])
+    found = summarize_answers("greedy", [answer(1, 2), answer(1, 2), answer(1, 2, logprob=-1.0000000000000002)])
     assert (found.answers, found.distinct, found.texts, found.diverges_at) == (3, 2, 1, None)
 
 
@@ -64,17 +73,17 @@ PATCHED: dict[str, Any] = {"vllm": "0.32.0", "model": MODEL, "workers": [{**WORK
 
 
 def control(checkpoint: str = "sha256:1", **worker: Any) -> str:
-    """What a process without the patch left."""
+    """The result of a control process without the patch."""
     of = {"vllm": "0.32.0", "model": {"checkpoint": [checkpoint]}, "workers": [{**WORKER, **worker}]}
     return json.dumps({"of": of, "cells": [asdict(counted(5))]})
 
 
 def test_a_control_may_come_of_another_process() -> None:
-    assert apart(PATCHED, control()) == [counted(5)]
-    assert apart(PATCHED, None) == []
+    assert read_control(PATCHED, control()) == [counted(5)]
+    assert read_control(PATCHED, None) == []
 
 
 @pytest.mark.parametrize("of", [{"checkpoint": "sha256:2"}, {"device": "A100"}, {"dtype": "float32"}, {"mode": True}])
 def test_a_control_of_something_else_is_none(of: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="the control"):
-        apart(PATCHED, control(**of))
+        read_control(PATCHED, control(**of))

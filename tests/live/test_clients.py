@@ -20,9 +20,9 @@ import pytest
 import pytest_asyncio
 import trustme
 
-from proxy.doctor.doctor import ProbedWorker, examine, sound
-from proxy.doctor.probe_servers import HOST, echoing
-from proxy.trust.client_environment import addressed, variables
+from proxy.doctor.doctor import ProbedWorker, examine_clients, is_every_client_recorded
+from proxy.doctor.probe_servers import HOST, run_echo
+from proxy.trust.client_environment import proxy_url_for_run, proxy_variables
 from tests.live import npm, upstream
 from tests.support.service import Service, running
 
@@ -64,8 +64,8 @@ class Matrix:
 
     def environment(self, run: str) -> dict[str, str]:
         ca = self.service.ca
-        proxy = addressed(self.service.proxy, run, None)
-        ours = variables(proxy=proxy, ca=ca, ca_bundle=ca.with_name("ca-bundle.pem"), base=os.environ, run=run)
+        proxy = proxy_url_for_run(self.service.proxy, run, None)
+        ours = proxy_variables(proxy=proxy, ca=ca, ca_bundle=ca.with_name("ca-bundle.pem"), base=os.environ, run=run)
         return {**os.environ, **ours}
 
     async def calls(self, run: str) -> list[dict[str, Any]]:
@@ -223,14 +223,14 @@ async def test_http2_is_spoken_on_both_sides_and_recorded(
 
 async def test_doctor_says_of_each_client_what_the_matrix_found(place: Path, database_url: str) -> None:
     async with (
-        echoing() as echo,
+        run_echo() as echo,
         running(
             place / "doctor", "--database-url", database_url, config=f'[upstreams]\n"{HOST}" = "{echo.origin}"\n'
         ) as service,
     ):
         ca = service.ca
         worker = ProbedWorker(proxy=service.proxy, ca=ca, ca_bundle=ca.with_name("ca-bundle.pem"), echo=echo)
-        findings = {finding.client: finding for finding in await examine(worker, os.environ, [sys.executable])}
+        findings = {finding.client: finding for finding in await examine_clients(worker, os.environ, [sys.executable])}
     through = {client for client, finding in findings.items() if finding.verdict == "through"}
     assert {
         "python requests",
@@ -241,4 +241,4 @@ async def test_doctor_says_of_each_client_what_the_matrix_found(place: Path, dat
         "node https",
     } <= through
     assert findings["python aiohttp"].verdict == "escapes"
-    assert not sound(list(findings.values()))
+    assert not is_every_client_recorded(list(findings.values()))

@@ -13,7 +13,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from proxy.demo.servers import ModelHandler, TicketHandler, start
+from proxy.demo.servers import ModelHandler, TicketHandler, start_server
 from tests.support.api import authorization, ready_words
 from tests.support.service import command, surroundings
 
@@ -133,7 +133,7 @@ def place(module_database_url: str) -> Iterator[Place]:
             world.note("POST", self.path)
             super().do_POST()
 
-    servers = [start(Model), start(Tickets)]
+    servers = [start_server(Model), start_server(Tickets)]
     origins = [f"http://127.0.0.1:{server.server_port}" for server in servers]
     (directory / "playhead.toml").write_text(
         f'[upstreams]\n"api.openai.com" = "{origins[0]}"\n"tickets.example.com" = "{origins[1]}"\n'
@@ -189,8 +189,10 @@ def test_an_edited_argument_changes_what_the_agent_does_next(place: Place, base:
     run, words = base
     child = f"login-{run}"
     file = place.overrides(LOGIN)
-    allow = "POST tickets.example.com"
-    ran = place("fork", run, "--from", "1", "--run", child, "--override", file, "--allow", allow, *place.agent(*words))
+    allow = "POST tickets.example.com=allow"
+    ran = place(
+        "fork", run, "--after-step", "1", "--run", child, "--override", file, "--effects", allow, *place.agent(*words)
+    )
     assert ran.code == 0, ran.err
     assert "Login code never arrives" in ran.texts[-1]
     assert place.world.taken() == [
@@ -216,10 +218,10 @@ def test_an_edited_argument_changes_what_the_agent_does_next(place: Place, base:
 def test_a_call_that_may_change_something_is_blocked_and_says_so(place: Place, streamed: tuple[str, list[str]]) -> None:
     run, words = streamed
     child = f"blocked-{run}"
-    ran = place("fork", run, "--from", "1", "--run", child, *place.agent(*words))
+    ran = place("fork", run, "--after-step", "1", "--run", child, *place.agent(*words))
     assert ran.tools == [("search_tickets", 200), ("add_note", 403)]
     told = ran.said[2]["answer"]
-    assert "may change something at tickets.example.com; it went nowhere" in told["detail"]
+    assert "may change something at tickets.example.com, so it was not sent" in told["detail"]
     assert (told["error"]["type"], told["status"]) == ("fork_blocked", 403)
     assert "1 blocked" in ran.err
     assert place.world.taken() == ["GET /v2/tickets?query=refund&status=open&limit=3", "POST /v1/chat/completions"]
@@ -228,7 +230,7 @@ def test_a_call_that_may_change_something_is_blocked_and_says_so(place: Place, s
 
 def test_tools_may_be_answered_from_what_the_parent_did_later(place: Place, streamed: tuple[str, list[str]]) -> None:
     run, words = streamed
-    ran = place("fork", run, "--from", "1", "--effects", "serve-recorded", *place.agent(*words))
+    ran = place("fork", run, "--after-step", "1", "--effects", "serve-recorded", *place.agent(*words))
     assert ran.tools == [("search_tickets", 200), ("add_note", 201)]
     assert place.world.taken() == ["POST /v1/chat/completions"]
     assert "3 calls answered free of charge, 1 live" in ran.err
@@ -236,9 +238,9 @@ def test_tools_may_be_answered_from_what_the_parent_did_later(place: Place, stre
 
 def test_a_fork_at_the_end_asks_nobody(place: Place, streamed: tuple[str, list[str]]) -> None:
     run, words = streamed
-    ran = place("fork", run, "--from", "4", *place.agent(*words))
+    ran = place("fork", run, "--after-step", "4", *place.agent(*words))
     assert (ran.code, place.world.taken()) == (0, [])
-    assert "4 calls answered free of charge, 0 live ($0.000000)" in ran.err
+    assert "4 calls answered free of charge, 0 live ($0)" in ran.err
 
 
 FAULT = """
@@ -273,14 +275,14 @@ def test_an_override_that_is_not_met_is_no_right_replay(place: Place, streamed: 
     idle = '[[override]]\nmatch = { host = "nobody.example.com" }\nfault = { status = 500 }\n'
     ran = place("replay", run, "--override", place.overrides(idle), *place.agent(*words))
     assert ran.code == 1
-    assert "override 1 (fault status 500 at host nobody.example.com) was not met" in ran.err
+    assert "override 1 (fault status 500 at host nobody.example.com) was not used" in ran.err
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("[[override]]\nstep = 9\ntext = 'x'\n", "line 1: override 1: there is no step 9: 4 steps are answered"),
-        ("\n[[override]]\nstep = 1\ntexts = 'x'\n", 'line 2: override 1: "texts" is not known in an override'),
+        ("\n[[override]]\nstep = 1\ntexts = 'x'\n", 'line 2: override 1: unknown "texts" in an override'),
         ("[[override]]\nstep = 2\ntext = 'x'\n", "line 1: override 1: step 2 (GET tickets.example.com/v2/tickets"),
     ],
 )
@@ -302,7 +304,9 @@ def test_a_run_that_waited_for_a_person_goes_on_without_paying_again(
     assert waiting.said[-1] == {"waits": "for a person"}
     assert place.world.taken() == ["POST /v1/chat/completions"]
 
-    ran = place("resume", "last", "--run", f"resumed-{run}", "--allow", "tickets.example.com", *place.agent(*words))
+    ran = place(
+        "resume", "last", "--run", f"resumed-{run}", "--effects", "tickets.example.com=allow", *place.agent(*words)
+    )
     assert ran.code == 0, ran.err
     assert f"compare: playhead diff {stopped} resumed-{run}" in ran.err, "its child is the last now"
     assert ran.texts[0] == waiting.texts[0]

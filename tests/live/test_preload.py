@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.trust.client_environment import variables
+from proxy.trust.client_environment import proxy_variables
 from tests.live import npm, upstream
 from tests.live.standin import StandinWorker, standing
 
@@ -42,7 +42,7 @@ def node(program: str, worker: StandinWorker, tmp_path: Path) -> Node:
     """Run Node under the environment that `playhead record` gives."""
 
     def run(*arguments: str, cwd: Path = tmp_path, **more: str) -> subprocess.CompletedProcess[str]:
-        ours = variables(proxy=worker.proxy, ca=worker.ca, ca_bundle=worker.ca, base=os.environ)
+        ours = proxy_variables(proxy=worker.proxy, ca=worker.ca, ca_bundle=worker.ca, base=os.environ)
         line = [program, *arguments]
         env = {**os.environ, **ours, **more}
         return subprocess.run(line, cwd=cwd, env=env, capture_output=True, text=True, timeout=60, check=False)
@@ -226,7 +226,7 @@ def test_the_ws_package_goes_through(node: Node, worker: StandinWorker, tmp_path
 
 
 def test_without_a_proxy_the_preload_changes_nothing(program: str, port: int) -> None:
-    ours = variables(proxy="http://unused:1", ca="/none", ca_bundle="/none", base={})
+    ours = proxy_variables(proxy="http://unused:1", ca="/none", ca_bundle="/none", base={})
     env = {"PATH": os.environ["PATH"], "NODE_OPTIONS": ours["NODE_OPTIONS"]}
     line = [program, str(ASK), "https_own_agent", f"http://127.0.0.1:{port}"]
     done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=60, check=False)

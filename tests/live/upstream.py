@@ -10,11 +10,11 @@ from typing import ClassVar
 from urllib.parse import urlsplit
 
 from proxy.demo import model
-from proxy.demo.servers import Handler, start
+from proxy.demo.servers import Handler, start_server
 
-SAID = model.plan("any refunds?")
-CHAT = model.whole(SAID, 400)
-CHAT_EVENTS = tuple(model.streamed(SAID, 400, with_usage=True))
+SAID = model.plan_tool_calls("any refunds?")
+CHAT = model.whole_answer(SAID, 400)
+CHAT_EVENTS = tuple(model.streamed_answer(SAID, 400, with_usage=True))
 
 MESSAGE = {
     "id": "msg_01XFDUDYJgAACzvnptvVoYEL",
@@ -81,7 +81,7 @@ class Upstream(Handler):
                 self.gate.set()
                 return self.answer(200, b"gone")
             case _:
-                return self.not_found()
+                return self.answer_not_found()
 
     def gated(self) -> Iterator[bytes]:
         yield b"data: first\n\n"
@@ -96,7 +96,7 @@ def patterned(size: int) -> bytes:
 def upstream() -> Iterator[ThreadingHTTPServer]:
     """The upstream, answering."""
     Upstream.gate.clear()
-    server = start(Upstream)
+    server = start_server(Upstream)
     try:
         yield server
     finally:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from store.embedded.postgres import Server
+from store.embedded.postgres import EmbeddedServer
 from tests.peers.stage import Service, Stage, Upstream, config, service, upstreams
 from tests.support.postgres import fresh
 
@@ -29,7 +29,7 @@ def _place() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def _recorder(_upstream: Upstream, _place: Path, postgres_server: Server) -> Iterator[Service]:
+def _recorder(_upstream: Upstream, _place: Path, postgres_server: EmbeddedServer) -> Iterator[Service]:
     with fresh(postgres_server) as database:
         flags = ("--database-url", database)
         with service(_place / "record", *flags, config=config(_upstream.port)) as recorder:
@@ -37,7 +37,7 @@ def _recorder(_upstream: Upstream, _place: Path, postgres_server: Server) -> Ite
 
 
 @pytest.fixture(scope="session")
-def _player(_upstream: Upstream, _place: Path, postgres_server: Server) -> Iterator[Service]:
+def _player(_upstream: Upstream, _place: Path, postgres_server: EmbeddedServer) -> Iterator[Service]:
     with fresh(postgres_server) as database:
         flags = ("--database-url", database, "--mode", "replay")
         with service(_place / "replay", *flags, config=config(_upstream.port)) as player:

@@ -20,7 +20,7 @@ from typing import Any
 
 import httpx
 
-from store.bundle.bundle import Bundle, read
+from store.bundle.bundle import Bundle, read_bundle
 from tests.support.api import authorization, ready_words
 from tests.support.service import READY, command, surroundings
 
@@ -269,7 +269,7 @@ class Stage:
 
     def bundle(self) -> Bundle:
         """The run as it reads from its file."""
-        return read(self.file().splitlines(keepends=True))
+        return read_bundle(self.file().splitlines(keepends=True))
 
     def replay(self, file: bytes | None = None) -> Replay:
         """Carry the run to the player, and begin a replay. The upstream answers nothing any more."""

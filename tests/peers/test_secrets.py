@@ -10,7 +10,7 @@ import httpx
 import pytest
 import zstandard
 
-from calls.codec.encoding import decode
+from calls.codec.encoding import decode_content
 from calls.model import Body
 from calls.placeholder import PATTERN
 from tests.peers.stage import CHAT, TOOLS, Stage, said, whole
@@ -24,7 +24,7 @@ CODINGS = {"gzip": partial(gzip.compress, mtime=0), "br": brotli.compress, "zstd
 
 
 def opened(body: Body, coding: str) -> str:
-    return decode(body.data, coding, 1 << 20).decode()
+    return decode_content(body.data, coding, 1 << 20).decode()
 
 
 @pytest.mark.parametrize("coding", CODINGS)
@@ -101,4 +101,4 @@ def test_16_one_byte_that_is_edited_in_a_file_is_found_and_named(stage: Stage) -
     assert edited != stage.file()
     answer = stage.player.request("POST", "/import", content=edited)
     assert answer.status_code == 422, answer.text
-    assert "line 3 of the bundle is not as it was written" in answer.json()["detail"]
+    assert "line 3 of the bundle is damaged" in answer.json()["detail"]

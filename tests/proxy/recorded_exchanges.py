@@ -7,7 +7,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from calls.events import Gap, Record, decode
+from calls.events import Gap, Record, decode_records
 from calls.exchange_builder import ExchangeBuilder
 from calls.model import Exchange, Headers
 from calls.redaction.redactor import Redactor
@@ -40,8 +40,8 @@ class Desk:
         reader = Reader(self.directory)
         found: list[Record] = []
         while frames := reader.read():
-            found += [record for _, payload in frames for record in decode(payload)]
-        assert reader.damaged() == []
+            found += [record for _, payload in frames for record in decode_records(payload)]
+        assert reader.take_damage() == []
         reader.close()
         return found
 
@@ -51,8 +51,8 @@ class Desk:
         for record in self.records():
             if not isinstance(record, Gap) and hasattr(record, "id"):
                 folds.setdefault(record.id, ExchangeBuilder()).feed(record)
-        assert [fold.ignored for fold in folds.values() if fold.ignored] == []
-        return {name: fold.exchange() for name, fold in folds.items()}
+        assert [fold.ignored_events for fold in folds.values() if fold.ignored_events] == []
+        return {name: fold.build() for name, fold in folds.items()}
 
     def gaps(self) -> list[Gap]:
         """What the record says is missing."""

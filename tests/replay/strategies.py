@@ -1,19 +1,19 @@
-"""Recorded exchanges for tests: short to write, whole enough to be served."""
+"""Recorded exchanges for tests, short to write and complete enough to be replayed."""
 
 from calls.codec.json import dumps
-from calls.keys.key import keyed
+from calls.keys.key import make_key
 from calls.keys.profile import Profiles
 from calls.model import Body, Chunk, Exchange, Headers, Json, Outcome, Request, Response
-from store.active_profiles import shipped
+from store.active_profiles import load_profiles
 from store.bundle.bundle import Bundle, Entry
 
 SECOND = 1_000_000_000
-PROFILES = shipped(None)
+PROFILES = load_profiles(None)
 JSON: Headers = (("Content-Type", "application/json"),)
 
 
 def body(*pieces: bytes, every: int = 1_000_000) -> Body:
-    """A body that arrived in these pieces, one each millisecond."""
+    """A body that arrived in these pieces, one per millisecond."""
     chunks, offset = [], 0
     for number, piece in enumerate(pieces, 1):
         chunks.append(Chunk(number * every, offset, len(piece)))
@@ -40,7 +40,7 @@ def exchange(
     started_at: int | None = None,
     ended_at: int | None = SECOND // 2,
 ) -> Exchange:
-    """The exchange of that number in a run, each a second after the last."""
+    """The exchange with this number in a run; each starts a second after the previous one."""
     return Exchange(
         id=f"0199aaaa-0000-7000-8000-{number:012d}",
         run="run-1",
@@ -62,7 +62,7 @@ def chat(prompt: str, **more: Json) -> Request:
 
 
 def said(text: str) -> Response:
-    """What a model said, whole."""
+    """The answer of a model, in one piece."""
     message: Json = {"role": "assistant", "content": text}
     choice: Json = {"index": 0, "message": message, "finish_reason": "stop"}
     usage: Json = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
@@ -77,7 +77,7 @@ def said(text: str) -> Response:
 
 
 def said_in_a_stream(text: str, *, ended: bool = True) -> Response:
-    """What a model said, as a stream, with its end mark or without."""
+    """The answer of a model as a stream, with or without its end mark."""
     delta: Json = {"index": 0, "delta": {"role": "assistant", "content": text}, "finish_reason": "stop"}
     event: Json = {"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "gpt-test", "choices": [delta]}
     pieces = [b"data: " + dumps(event) + b"\n\n", b"data: [DONE]\n\n"][: 1 + ended]
@@ -85,7 +85,7 @@ def said_in_a_stream(text: str, *, ended: bool = True) -> Response:
 
 
 def failed_in_a_stream(text: str) -> Response:
-    """What a model said until it failed."""
+    """The answer of a model as a stream that ends with an error."""
     begun = said_in_a_stream(text, ended=False).body.data
     error = b'data: {"error": {"message": "overloaded", "type": "server_error"}}\n\n'
     return ok(begun, error, headers=(("content-type", "text/event-stream"),))
@@ -93,5 +93,7 @@ def failed_in_a_stream(text: str) -> Response:
 
 def run_of(*exchanges: Exchange, profiles: Profiles = PROFILES, run: str = "run-1") -> Bundle:
     """A bundle of these exchanges, keyed under these profiles."""
-    entries = [Entry(exchange=exchange, call={"key": keyed(exchange.request, profiles).key}) for exchange in exchanges]
+    entries = [
+        Entry(exchange=exchange, call={"key": make_key(exchange.request, profiles).key}) for exchange in exchanges
+    ]
     return Bundle(run={"id": run}, profiles=profiles.digest, entries=tuple(entries))

@@ -1,9 +1,9 @@
 """An answer of Vercel's gateway, put into the other form, means what it meant."""
 
-from calls.codec.json import dumps, parse
-from calls.derive import derive
+from calls.codec.json import dumps, parse_json
+from calls.derive import derive_call
 from calls.model import Json
-from replay.reframing.adapt_answer import fitted
+from replay.reframing.adapt_answer import adapt_answer
 from tests.calls.asking import PROFILES, asking
 from tests.replay.strategies import exchange, ok
 
@@ -26,12 +26,12 @@ def test_there_and_back_is_the_answer_again() -> None:
     whole, stream = (asking(URL, {"prompt": []}, ("ai-language-model-streaming", told)) for told in ("false", "true"))
     recorded = exchange(whole, ok(dumps(WHOLE)))
 
-    there = fitted(recorded, stream, PROFILES)
-    call = derive(there.exchange, PROFILES)
+    there = adapt_answer(recorded, stream, PROFILES)
+    call = derive_call(there.exchange, PROFILES)
 
-    assert (there.reframed, there.misfit, call.streamed, call.complete) == (True, None, True, True)
+    assert (there.is_reframed, there.misfit, call.streamed, call.complete) == (True, None, True, True)
     assert call.answer == WHOLE
     assert (call.model_returned, call.usage.output_tokens) == ("m-1", 2)
-    back = fitted(exchange(stream, there.exchange.response), whole, PROFILES)
+    back = adapt_answer(exchange(stream, there.exchange.response), whole, PROFILES)
     assert back.exchange.response is not None
-    assert parse(back.exchange.response.body.data) == WHOLE
+    assert parse_json(back.exchange.response.body.data) == WHOLE

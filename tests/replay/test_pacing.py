@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calls.model import Body, Chunk
-from replay.pacing import INSTANT, RECORDED, Pace, parse
+from replay.pacing import INSTANT, RECORDED, Pace, parse_pace
 from tests.replay.strategies import body
 
 
@@ -38,10 +38,10 @@ def test_whatever_the_chunks_say_every_byte_is_sent_once_and_no_piece_is_empty(
 
 @pytest.mark.parametrize(("text", "factor"), [("instant", 0), ("recorded", 1), ("0.5", 0.5), ("0", 0)])
 def test_a_pace_has_a_name_or_a_number(text: str, factor: float) -> None:
-    assert parse(text).factor == factor
+    assert parse_pace(text).factor == factor
 
 
 @pytest.mark.parametrize("text", ["", "fast", "-1", "nan", "inf"])
 def test_what_is_no_pace_is_refused_with_the_choices(text: str) -> None:
     with pytest.raises(ValueError, match=r"instant, recorded, or a factor"):
-        parse(text)
+        parse_pace(text)

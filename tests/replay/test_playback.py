@@ -1,4 +1,4 @@
-"""What of a recorded response is given again, and what the engine makes anew."""
+"""The parts of a recorded response that are replayed, and those that the engine generates."""
 
 from dataclasses import replace
 
@@ -7,16 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calls.model import Headers, Outcome, Response
-from replay.answer import Answer, mark
+from replay.answer import Answer, source_header
 from replay.pacing import INSTANT
-from replay.playback import answer
+from replay.playback import recorded_answer
 from tests.replay.strategies import body, chat, exchange, ok
 
-MARK = mark("replayed", run="run-1", step=1)
+MARK = source_header("replayed", run="run-1", step=1)
 
 
 def given_for(response: Response, method: str = "POST") -> Answer:
-    return answer(exchange(replace(chat("a"), method=method), response), INSTANT, MARK)
+    return recorded_answer(exchange(replace(chat("a"), method=method), response), INSTANT, MARK)
 
 
 def with_headers(*headers: tuple[str, str]) -> Headers:
@@ -49,7 +49,7 @@ def test_a_length_that_redaction_made_wrong_is_mended() -> None:
 
 def test_a_broken_off_body_keeps_the_length_that_it_never_reached() -> None:
     told = exchange(chat("a"), ok(b"12345", headers=(("Content-Length", "9"),)), outcome="server_closed")
-    assert answer(told, INSTANT, MARK).headers == (("Content-Length", "9"), MARK)
+    assert recorded_answer(told, INSTANT, MARK).headers == (("Content-Length", "9"), MARK)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_problem_of_ours_is_whole_and_an_answer_that_was_broken_off_is_not(
     headers: Headers, end: str, outcome: Outcome
 ) -> None:
     told = exchange(chat("a"), ok(b"12345", headers=headers), outcome=outcome)
-    assert answer(told, INSTANT, MARK).end == end
+    assert recorded_answer(told, INSTANT, MARK).end == end
 
 
 @pytest.mark.parametrize(("method", "status"), [("HEAD", 200), ("GET", 304), ("GET", 204)])
@@ -85,10 +85,10 @@ def test_every_byte_and_every_boundary_is_given_again(pieces: list[bytes], statu
 @pytest.mark.parametrize(
     ("made", "text"),
     [
-        (mark("replayed", run="r", step=3), 'replayed; run="r"; step=3'),
-        (mark("replayed", run="r", step=3, reframed=True), 'replayed; run="r"; step=3; reframed'),
-        (mark("miss", run="r"), 'miss; run="r"'),
-        (mark("miss", run='a"b\\ü'), r'miss; run="a\"b\\?"'),
+        (source_header("replayed", run="r", step=3), 'replayed; run="r"; step=3'),
+        (source_header("replayed", run="r", step=3, reframed=True), 'replayed; run="r"; step=3; reframed'),
+        (source_header("miss", run="r"), 'miss; run="r"'),
+        (source_header("miss", run='a"b\\ü'), r'miss; run="a\"b\\?"'),
     ],
 )
 def test_an_answer_says_what_it_is(made: tuple[str, str], text: str) -> None:

@@ -1,4 +1,4 @@
-"""Every run of the corpus, recorded and asked again: as it was, in another order, and in another spelling."""
+"""Every run of the corpus, replayed: unchanged, in another order, and serialized differently."""
 
 import random
 from collections import Counter
@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from calls.codec.json import NotLossless, dumps, parse
+from calls.codec.json import InvalidJson, dumps, parse_json
 from calls.model import Body, Exchange, Json, Request, Response
 from calls.redaction.redactor import Redactor
-from replay.replays import Replays, Source, redacted
-from replay.session import Options
+from replay.replays import Replays, ReplaySource, redact_request
+from replay.session import ReplayOptions
 from tests.replay.strategies import PROFILES, body, exchange, run_of
 from tests.support.corpus import Cassette, Recorded, cassettes
 
@@ -23,13 +23,13 @@ def request_of(one: Recorded) -> Request:
 
 def recorded_as(number: int, one: Recorded) -> Exchange:
     response = Response(status=one.status, headers=one.response_headers, body=body(one.response_body))
-    return exchange(redacted(request_of(one), REDACTOR), response, number=number)
+    return exchange(redact_request(request_of(one), REDACTOR), response, number=number)
 
 
 async def replays_of(cassette: Cassette) -> Replays:
-    replays = Replays(redactor=REDACTOR, profiles=PROFILES, options=Options(), changed=lambda _: None)
+    replays = Replays(redactor=REDACTOR, profiles=PROFILES, options=ReplayOptions(), on_change=lambda _: None)
     run = run_of(*(recorded_as(number, one) for number, one in enumerate(cassette.exchanges, 1)))
-    await replays.start([Source(replay=cassette.name, bundle=run)])
+    await replays.start([ReplaySource(replay=cassette.name, bundle=run)])
     return replays
 
 
@@ -71,19 +71,19 @@ async def test_in_another_order_the_same_answers_are_given(runs: list[Cassette])
 
 
 def respelled(value: Json) -> Json:
-    """The same JSON with its members turned round."""
+    """The same JSON with its members in reverse order."""
     if isinstance(value, dict):
         return {name: respelled(item) for name, item in reversed(value.items())}
     return [respelled(item) for item in value] if isinstance(value, list) else value
 
 
 def in_another_spelling(one: Recorded) -> Request | None:
-    """The same request with other spaces and another order of members; None where it is no plain JSON."""
+    """The same request with other whitespace and order of members; None if it is not plain JSON."""
     try:
-        data = dumps(respelled(parse(one.request_body))).replace(b'":', b'" : ')
-        if parse(data) != parse(one.request_body):
+        data = dumps(respelled(parse_json(one.request_body))).replace(b'":', b'" : ')
+        if parse_json(data) != parse_json(one.request_body):
             return None
-    except NotLossless:
+    except InvalidJson:
         return None
     return Request(method=one.method, url=one.url, headers=one.request_headers, body=Body(data=data, size=len(data)))
 

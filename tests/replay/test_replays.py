@@ -1,4 +1,4 @@
-"""Which recording answers, and that the worker's own view of a request is the recorder's."""
+"""The choice of the recording that answers; requests are looked up as the recorder would redact them."""
 
 import asyncio
 import json
@@ -9,19 +9,23 @@ import pytest
 from calls.model import Exchange, Json, Request
 from calls.redaction.redactor import Redactor
 from replay.answer import Answer
-from replay.replays import RESTS_AFTER, Load, Replays, Source, Unusable, redacted
-from replay.session import Options
+from replay.replays import SUSPEND_AFTER, LoadSource, Replays, ReplaySource, UnusableRecording, redact_request
+from replay.session import ReplayOptions
 from store.bundle.bundle import Bundle
 from tests.replay.strategies import CHAT, JSON, PROFILES, chat, exchange, post, run_of, said
 
 KEY = b"k" * 32
 
 
-async def replays_of(*bundles: Bundle, load: Load | None = None, key: bytes = KEY, **options: Any) -> Replays:
+async def replays_of(*bundles: Bundle, load: LoadSource | None = None, key: bytes = KEY, **options: Any) -> Replays:
     replays = Replays(
-        redactor=Redactor(key=key), profiles=PROFILES, options=Options(**options), load=load, changed=lambda _: None
+        redactor=Redactor(key=key),
+        profiles=PROFILES,
+        options=ReplayOptions(**options),
+        load=load,
+        on_change=lambda _: None,
     )
-    await replays.start([Source(replay=f"replay-{n}", bundle=bundle) for n, bundle in enumerate(bundles, 1)])
+    await replays.start([ReplaySource(replay=f"replay-{n}", bundle=bundle) for n, bundle in enumerate(bundles, 1)])
     return replays
 
 
@@ -40,14 +44,14 @@ def reason(answer: Answer) -> str:
     return str(json.loads(answer.body)["playhead"]["reason"])
 
 
-def store(*bundles: Bundle) -> tuple[Load, list[str]]:
-    """A store of these, and what it was asked for."""
+def store(*bundles: Bundle) -> tuple[LoadSource, list[str]]:
+    """A store with these recordings, which remembers what was requested."""
     loaded: list[str] = []
 
-    async def load(name: str) -> Source | None:
+    async def load(name: str) -> ReplaySource | None:
         loaded.append(name)
         await asyncio.sleep(0)
-        return next((Source(replay=name, bundle=bundle) for bundle in bundles if bundle.run["id"] == name), None)
+        return next((ReplaySource(replay=name, bundle=bundle) for bundle in bundles if bundle.run["id"] == name), None)
 
     return load, loaded
 
@@ -87,8 +91,8 @@ async def test_without_recordings_of_its_own_the_named_run_comes_from_the_store(
 async def test_a_run_that_the_store_does_not_have_is_a_miss_and_may_come_later() -> None:
     bundles: list[Bundle] = []
 
-    async def load(name: str) -> Source | None:
-        return Source(replay=name, bundle=bundles[0]) if bundles else None
+    async def load(name: str) -> ReplaySource | None:
+        return ReplaySource(replay=name, bundle=bundles[0]) if bundles else None
 
     replays = await replays_of(load=load)
     assert reason(await asked(replays, "run-1")) == "unknown_run"
@@ -115,10 +119,10 @@ async def test_a_run_is_loaded_once_however_many_ask_at_the_same_time() -> None:
 async def test_a_client_that_leaves_while_its_run_is_loaded_takes_nobody_with_it() -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
-    async def load(name: str) -> Source | None:
+    async def load(name: str) -> ReplaySource | None:
         begun.set()
         await go_on.wait()
-        return Source(replay=name, bundle=bundle("run-1"))
+        return ReplaySource(replay=name, bundle=bundle("run-1"))
 
     replays = await replays_of(load=load)
     async with asyncio.TaskGroup() as group:
@@ -132,7 +136,7 @@ async def test_a_client_that_leaves_while_its_run_is_loaded_takes_nobody_with_it
 
 
 async def test_a_store_that_fails_says_so_to_each_who_asks() -> None:
-    async def load(name: str) -> Source | None:
+    async def load(name: str) -> ReplaySource | None:
         raise OSError("the store server is gone")
 
     replays = await replays_of(load=load)
@@ -149,7 +153,7 @@ async def test_on_miss_live_lets_an_unknown_run_go() -> None:
 async def test_two_recordings_of_one_replay_are_refused() -> None:
     replays = await replays_of()
     with pytest.raises(ValueError, match="two recordings were given for same"):
-        await replays.start([Source(replay="same", bundle=bundle(run)) for run in ("run-1", "run-2")])
+        await replays.start([ReplaySource(replay="same", bundle=bundle(run)) for run in ("run-1", "run-2")])
 
 
 async def test_reports_are_kept_apart() -> None:
@@ -165,9 +169,9 @@ def over(version: str, host: str) -> Exchange:
 
 async def test_a_host_is_offered_the_protocol_that_was_recorded() -> None:
     replays = await replays_of(run_of(over("HTTP/2.0", "two.test"), over("HTTP/1.1", "one.test:8443")))
-    assert replays.alpn("two.test") == replays.alpn("two.test:443") == ("h2", "http/1.1")
-    assert replays.alpn("one.test:8443") == ("http/1.1",)
-    assert replays.alpn("other.test") is None
+    assert replays.recorded_protocols("two.test") == replays.recorded_protocols("two.test:443") == ("h2", "http/1.1")
+    assert replays.recorded_protocols("one.test:8443") == ("http/1.1",)
+    assert replays.recorded_protocols("other.test") is None
 
 
 SECRET = "sk-proj-" + "aB3dE6gH9j" * 5
@@ -179,7 +183,7 @@ def with_secret(secret: str) -> Request:
 
 
 async def test_a_request_with_secrets_finds_its_redacted_recording() -> None:
-    recorded = redacted(with_secret(SECRET), Redactor(key=KEY))
+    recorded = redact_request(with_secret(SECRET), Redactor(key=KEY))
     assert SECRET not in str(recorded)
     replays = await replays_of(run_of(exchange(recorded, said("A"))))
     assert (await asked(replays, None, with_secret(SECRET))).status == 200
@@ -187,7 +191,7 @@ async def test_a_request_with_secrets_finds_its_redacted_recording() -> None:
 
 
 async def test_a_machine_with_other_keys_finds_it_as_well() -> None:
-    recorded = redacted(with_secret(SECRET), Redactor(key=KEY))
+    recorded = redact_request(with_secret(SECRET), Redactor(key=KEY))
     replays = await replays_of(run_of(exchange(recorded, said("A"))), key=b"z" * 32)
     other = "sk-proj-" + "zY8xW5vU2t" * 5
     assert (await asked(replays, None, with_secret(other))).status == 200
@@ -218,7 +222,7 @@ async def test_a_replay_that_another_worker_had_begun_answers_nothing_and_is_not
         return False
 
     replays = await replays_of(bundle("run-1"))
-    replays.begin = begin
+    replays.may_begin = begin
     answers = [await asked(replays, None) for _ in range(2)]
     assert [reason(answer) for answer in answers] == ["interrupted", "interrupted"]
     report = replays.report("replay-1")
@@ -233,11 +237,11 @@ async def test_a_replay_that_rested_goes_on_where_it_was() -> None:
     clock = [0.0]
     replays.now = lambda: clock[0]
     assert (await asked(replays, "run-1")).body == said("1").body.data
-    clock[0] = RESTS_AFTER - 1
-    replays.rest()
+    clock[0] = SUSPEND_AFTER - 1
+    replays.suspend_idle()
     assert loaded == ["run-1"]
-    clock[0] = RESTS_AFTER + 1
-    replays.rest()
+    clock[0] = SUSPEND_AFTER + 1
+    replays.suspend_idle()
     assert replays.report("run-1")["served"] == 1
     assert (await asked(replays, "run-1")).body == said("2").body.data
     assert loaded == ["run-1", "run-1"]
@@ -247,27 +251,27 @@ async def test_a_replay_that_rested_goes_on_where_it_was() -> None:
 async def test_a_replay_whose_run_changed_while_it_rested_does_not_guess() -> None:
     bundles = [bundle("run-1")]
 
-    async def load(name: str) -> Source | None:
-        return Source(replay=name, bundle=bundles[-1])
+    async def load(name: str) -> ReplaySource | None:
+        return ReplaySource(replay=name, bundle=bundles[-1])
 
     replays = await replays_of(load=load)
     assert (await asked(replays, "run-1")).status == 200
-    replays.now = lambda: RESTS_AFTER
-    replays.rest()
+    replays.now = lambda: SUSPEND_AFTER
+    replays.suspend_idle()
     bundles.append(run_of(exchange(chat("b"), said("B"), number=7), run="run-1"))
     assert reason(await asked(replays, "run-1", chat("b"))) == "interrupted"
 
 
 async def test_what_the_process_was_started_with_does_not_rest() -> None:
     replays = await replays_of(bundle("run-1"))
-    replays.now = lambda: RESTS_AFTER
-    replays.rest()
+    replays.now = lambda: SUSPEND_AFTER
+    replays.suspend_idle()
     assert (await asked(replays, None)).status == 200
 
 
 async def test_a_replay_that_cannot_be_as_it_was_wished_for_says_why() -> None:
-    async def load(name: str) -> Source | None:
-        raise Unusable("override 1: there is no step 9")
+    async def load(name: str) -> ReplaySource | None:
+        raise UnusableRecording("override 1: there is no step 9")
 
     answer = await asked(await replays_of(load=load), "run-1")
     assert reason(answer) == "unknown_run"
@@ -275,25 +279,25 @@ async def test_a_replay_that_cannot_be_as_it_was_wished_for_says_why() -> None:
 
 
 async def test_a_replay_may_have_options_of_its_own() -> None:
-    own = Source(replay="fork-1", bundle=bundle("run-1"), options=Options(recorded=True))
+    own = ReplaySource(replay="fork-1", bundle=bundle("run-1"), options=ReplayOptions(records_answers=True))
 
-    async def load(name: str) -> Source | None:
-        return own if name == "fork-1" else Source(replay=name, bundle=bundle(name))
+    async def load(name: str) -> ReplaySource | None:
+        return own if name == "fork-1" else ReplaySource(replay=name, bundle=bundle(name))
 
     replays = await replays_of(load=load)
-    assert (await asked(replays, "fork-1")).recorded == "completed"
-    assert (await asked(replays, "run-1")).recorded is None
+    assert (await asked(replays, "fork-1")).recorded_outcome == "completed"
+    assert (await asked(replays, "run-1")).recorded_outcome is None
 
 
 async def test_a_connection_that_is_refused_before_its_replay_is_loaded_is_in_its_report() -> None:
     bundle = run_of(exchange(chat("a"), said("A")))
 
-    async def load(name: str) -> Source | None:
-        return Source(replay=name, bundle=bundle)
+    async def load(name: str) -> ReplaySource | None:
+        return ReplaySource(replay=name, bundle=bundle)
 
     replays = await replays_of(load=load)
-    replays.refused("db.test:5432", "it speaks neither TLS nor HTTP", run="replay-1")
+    replays.note_refused_connection("db.test:5432", "it speaks neither TLS nor HTTP", run="replay-1")
     await replays.answer(chat("a"), run="replay-1", owner="local")
-    replays.refused("db.test:5432", "it speaks neither TLS nor HTTP", run="replay-1")
+    replays.note_refused_connection("db.test:5432", "it speaks neither TLS nor HTTP", run="replay-1")
     assert replays.report("replay-1")["refused"] == 2
     assert replays.report("replay-1")["verdict"] == "diverged"

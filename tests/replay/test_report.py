@@ -1,4 +1,4 @@
-"""The report as a person reads it."""
+"""The report as text."""
 
 import json
 import re
@@ -7,24 +7,24 @@ from typing import Any
 import click
 import pytest
 
-from proxy.cli import loaded
+from proxy.cli import load_command
 from proxy.cli.common import print_json
-from proxy.commands.replay import told
-from replay.misses.why import why
-from replay.recording import recording
-from replay.report import LISTED, escaped, interrupted, lines
-from replay.session import Options, Session
+from proxy.commands.replay import report_text
+from replay.misses.why import explanation_lines
+from replay.recording import build_recording
+from replay.report import REPORT_LISTED, interrupted_report, report_lines, report_with_escapes
+from replay.session import ReplayOptions, Session
 from tests.replay.strategies import PROFILES, chat, exchange, ok, post, run_of, said
 
 
 def text(report: dict[str, Any]) -> str:
-    return "\n".join(lines(report))
+    return "\n".join(report_lines(report))
 
 
 async def report_of(*prompts: str, **options: Any) -> dict[str, Any]:
-    """What a replay of "a" and "b" came to that was asked for these."""
+    """The report of a replay of "a" and "b" with these requests."""
     run = run_of(exchange(chat("a"), said("A")), exchange(chat("b", user="ann"), said("B"), number=2))
-    session = Session("replay-1", recording(run, PROFILES), Options(**options), lambda _: None)
+    session = Session("replay-1", build_recording(run, PROFILES), ReplayOptions(**options), lambda _: None)
     for prompt in prompts:
         await session.answer(chat(prompt, user="bob"))
     report: dict[str, Any] = json.loads(json.dumps(session.report()))
@@ -65,8 +65,8 @@ async def test_a_miss_is_shown_with_both_sides_and_what_to_do() -> None:
     assert shown.splitlines()[-4:] == [
         "          next: record the run again: playhead record -- CMD",
         "            or: record only what is new: playhead replay run-1 --on-miss record -- CMD",
-        "            or: let what is new go out: playhead replay run-1 --on-miss live -- CMD",
-        "            or: see what makes its key: playhead explain --request FILE",
+        "            or: let what is new go live: playhead replay run-1 --on-miss live -- CMD",
+        "            or: show which fields are in its key: playhead explain --request FILE",
     ]
 
 
@@ -85,7 +85,7 @@ async def test_a_replay_that_nothing_reached_points_to_the_doctor() -> None:
 
 async def test_a_long_report_stays_short() -> None:
     run = run_of(*(exchange(chat(f"recorded {n}"), said("A"), number=n) for n in range(1, 200)))
-    session = Session("replay-1", recording(run, PROFILES), Options(), lambda _: None)
+    session = Session("replay-1", build_recording(run, PROFILES), ReplayOptions(), lambda _: None)
     for n in range(100):
         await session.answer(chat(f"asked {n}"))
     report: Any = session.report()
@@ -100,7 +100,10 @@ async def test_a_long_name_makes_neither_a_long_report_nor_a_long_answer() -> No
     other = post(f"https://tickets.example.com/{path}", b'{"%s\\n now":1}' % name.encode())
     drifting = exchange(chat("a", metadata={name: "1"}), said("A"), number=2)
     session = Session(
-        "replay-1", recording(run_of(exchange(sent, ok(b"{}")), drifting), PROFILES), Options(), lambda _: None
+        "replay-1",
+        build_recording(run_of(exchange(sent, ok(b"{}")), drifting), PROFILES),
+        ReplayOptions(),
+        lambda _: None,
     )
     missed = await session.answer(other)
     await session.answer(chat("a", metadata={name: "2"}))
@@ -113,11 +116,11 @@ async def test_a_long_name_makes_neither_a_long_report_nor_a_long_answer() -> No
     assert len(json.dumps(told)) < 10_000
     assert len(json.dumps(report)) < 10_000
     assert len(text(report)) < 5_000
-    assert len("".join(why(report))) < 5_000
+    assert len("".join(explanation_lines(report))) < 5_000
 
 
 def commands_in(words: str) -> list[tuple[str, list[str]]]:
-    """The commands that a sentence proposes, with their flags."""
+    """The commands that a sentence suggests, with their flags."""
     found = re.findall(r"playhead ([a-z]+)([^;`(]*)", words)
     return [(name, re.findall(r"--[a-z][a-z-]+", rest)) for name, rest in found]
 
@@ -125,7 +128,7 @@ def commands_in(words: str) -> list[tuple[str, list[str]]]:
 async def test_every_command_that_is_proposed_exists() -> None:
     tickets = post("https://tickets.example.com/", b'{"a":1}')
     run = run_of(exchange(chat("a"), said("A")), exchange(tickets, said("B"), number=2))
-    session = Session("replay-1", recording(run, PROFILES), Options(), lambda _: None)
+    session = Session("replay-1", build_recording(run, PROFILES), ReplayOptions(), lambda _: None)
     for request in (chat("a"), chat("a"), chat("c"), post("https://tickets.example.com/", b'{"a":2}')):
         await session.answer(request)
     misses: Any = session.report()["misses"]
@@ -138,21 +141,21 @@ async def test_every_command_that_is_proposed_exists() -> None:
 
 
 def exists(name: str, flags: list[str]) -> None:
-    command = loaded(name)
+    command = load_command(name)
     assert isinstance(command, click.Command), f"playhead {name} does not exist"
     known = {flag for parameter in command.params for flag in parameter.opts}
     assert set(flags) <= known, f"playhead {name} has no {set(flags) - known}"
 
 
 async def test_what_a_proxy_that_died_was_not_asked_for_says_nothing() -> None:
-    report = interrupted(await report_of("a"))
+    report = interrupted_report(await report_of("a"))
     assert report["verdict"] == "unknown"
     assert "was interrupted" in text(report)
     assert "left over" not in text(report)
     assert text(report).splitlines()[-1].strip() == "next: run it again"
-    missed = interrupted(await report_of("c"))
+    missed = interrupted_report(await report_of("c"))
     assert missed["verdict"] == "diverged"
-    assert "interrupted: its proxy ended before it did" in text(missed)
+    assert "interrupted: its proxy ended before the command did" in text(missed)
 
 
 HOSTILE = "\x1b]0;x\x07\x9b2J\u202e\n\U000e0041é"
@@ -161,7 +164,7 @@ HOSTILE = "\x1b]0;x\x07\x9b2J\u202e\n\U000e0041é"
 async def test_no_report_moves_a_cursor() -> None:
     report = await report_of("a", "c")
     report["first_divergence"]["nearest"]["differences"][0]["pointer"] = HOSTILE
-    shown = told(report, "night")
+    shown = report_text(report, "night")
     assert shown.count("\n") == text(await report_of("a", "c")).count("\n")
     assert shown.replace("\n", "").isprintable()
 
@@ -176,10 +179,10 @@ def test_no_json_moves_a_cursor(capsys: pytest.CaptureFixture[str]) -> None:
 
 async def test_a_refused_connection_makes_a_replay_diverge_and_is_named() -> None:
     run = run_of(exchange(chat("a"), said("A")))
-    session = Session("replay-1", recording(run, PROFILES), Options(), lambda _: None)
+    session = Session("replay-1", build_recording(run, PROFILES), ReplayOptions(), lambda _: None)
     await session.answer(chat("a"))
     for _ in range(2):
-        session.refuse_connection("db.test:5432", "it speaks neither TLS nor HTTP")
+        session.note_refused_connection("db.test:5432", "it speaks neither TLS nor HTTP")
     report = session.report()
     assert (report["verdict"], report["refused"]) == ("diverged", 2)
     assert report["refusals"] == [
@@ -187,24 +190,24 @@ async def test_a_refused_connection_makes_a_replay_diverge_and_is_named() -> Non
     ]
     assert "refused: db.test:5432 (2 times): it speaks neither TLS nor HTTP" in text(report)
     assert "--allow-local db.test:5432" in text(report)
-    assert interrupted(report)["verdict"] == "diverged"
+    assert interrupted_report(report)["verdict"] == "diverged"
 
 
 async def test_refused_connections_are_named_up_to_a_bound() -> None:
-    session = Session("replay-1", recording(run_of(), PROFILES), Options(), lambda _: None)
+    session = Session("replay-1", build_recording(run_of(), PROFILES), ReplayOptions(), lambda _: None)
     for number in range(1000):
-        session.refuse_connection(f"host-{number}.test:1", "why")
+        session.note_refused_connection(f"host-{number}.test:1", "why")
     report = session.report()
     assert report["refused"] == 1000
     refusals = report["refusals"]
     assert isinstance(refusals, list)
-    assert len(refusals) == LISTED
+    assert len(refusals) == REPORT_LISTED
 
 
 def test_a_replay_that_went_past_the_proxy_is_not_right() -> None:
     right = {"verdict": "right", "missed": 0, "live": 0, "unused": 0, "allow_unused": False}
     passed = {"outcome": "passed", "count": 4}
-    assert escaped(right | {"connections": [passed]}) == right | {"connections": [passed], "escaped": 0}
-    gone = escaped(right | {"connections": [passed, {"outcome": "escaped", "count": 2}]})
+    assert report_with_escapes(right | {"connections": [passed]}) == right | {"connections": [passed], "escaped": 0}
+    gone = report_with_escapes(right | {"connections": [passed, {"outcome": "escaped", "count": 2}]})
     assert (gone["verdict"], gone["escaped"]) == ("diverged", 2)
-    assert escaped({**right, "verdict": "unknown"})["verdict"] == "unknown"
+    assert report_with_escapes({**right, "verdict": "unknown"})["verdict"] == "unknown"

@@ -1,4 +1,4 @@
-"""The script against a model that looks at everything each time."""
+"""The script against a simple model that searches all exchanges each time."""
 
 from dataclasses import dataclass, field, replace
 
@@ -6,9 +6,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from replay.script import Index, Policy, RecordedExchange, Script, index
+from replay.script import Policy, RecordedExchange, Script, ScriptIndex, build_index
 from store.bundle.bundle import Entry
-from store.bundle.exchange_summary import brief
+from store.bundle.exchange_summary import summarize_exchange
 from tests.replay.strategies import SECOND, exchange, ok, post
 
 KEYS = ("k1", "k2", "k3")
@@ -25,20 +25,20 @@ def recorded(
     ended_at: int | None = 1,
 ) -> RecordedExchange:
     told = exchange(post("https://api.test/", b"{}"), ok(b"{}"), number=step, started_at=started_at, ended_at=ended_at)
-    return RecordedExchange(step=step, key=key, raw=raw, actor=actor, brief=brief(Entry(exchange=told)))
+    return RecordedExchange(step=step, key=key, raw=raw, actor=actor, brief=summarize_exchange(Entry(exchange=told)))
 
 
 def script_of(*pairs: tuple[str, str], policy: Policy = "miss") -> Script:
-    return Script(index([recorded(step, key, raw) for step, (key, raw) in enumerate(pairs, 1)]), policy)
+    return Script(build_index([recorded(step, key, raw) for step, (key, raw) in enumerate(pairs, 1)]), policy)
 
 
 def branches(*said: tuple[str | None, str], policy: Policy = "miss") -> Script:
-    """A script of what each actor asked, in this order."""
-    return Script(index([recorded(step, key, f"r{key}", who) for step, (who, key) in enumerate(said, 1)]), policy)
+    """A script of the requests of each actor, in this order."""
+    return Script(build_index([recorded(step, key, f"r{key}", who) for step, (who, key) in enumerate(said, 1)]), policy)
 
 
 def step_of(script: Script, key: str, raw: str, actor: str | None = None) -> int | None:
-    taken = script.take(key, raw, actor)
+    taken = script.take_next(key, raw, actor)
     return taken.recorded.step if taken else None
 
 
@@ -59,9 +59,9 @@ def test_requests_that_differ_outside_their_key_do_not_trade_answers() -> None:
 
 def test_a_request_that_changed_outside_its_key_takes_the_next_in_recorded_order() -> None:
     script = script_of(("k", "old 1"), ("k", "old 2"))
-    taken = script.take("k", "new")
+    taken = script.take_next("k", "new")
     assert taken
-    assert (taken.recorded.step, taken.exact) == (1, False)
+    assert (taken.recorded.step, taken.is_exact) == (1, False)
 
 
 def test_repeat_last_gives_the_last_for_ever() -> None:
@@ -76,19 +76,19 @@ def test_cycle_begins_again() -> None:
 
 def test_an_answer_that_was_given_before_says_so_and_is_not_left_over_again() -> None:
     script = script_of(("k", "r"), policy="cycle")
-    first, second = script.take("k", "r"), script.take("k", "r")
+    first, second = script.take_next("k", "r"), script.take_next("k", "r")
     assert first
     assert second
-    assert (first.again, second.again, script.left) == (False, True, 0)
+    assert (first.is_repeat, second.is_repeat, script.unplayed_count) == (False, True, 0)
 
 
 def test_no_policy_invents_an_answer_for_an_unknown_request() -> None:
     for policy in ("miss", "repeat-last", "cycle"):
-        assert script_of(("k", "r"), policy=policy).take("other", "other") is None
+        assert script_of(("k", "r"), policy=policy).take_next("other", "other") is None
 
 
 def test_two_scripts_of_one_recording_do_not_share_a_position() -> None:
-    shared = index([recorded(1, "k", "r"), recorded(2, "k", "r")])
+    shared = build_index([recorded(1, "k", "r"), recorded(2, "k", "r")])
     one, other = Script(shared), Script(shared)
     assert [step_of(one, "k", "r"), step_of(other, "k", "r"), step_of(one, "k", "r")] == [1, 1, 2]
 
@@ -104,17 +104,17 @@ def test_two_scripts_of_one_recording_do_not_share_a_position() -> None:
 )
 def test_equal_keys_that_overlapped_in_time_are_ambiguous(spans: list[tuple[int, int]], ambiguous: set[int]) -> None:
     entries = [recorded(n, "k", "r", started_at=a, ended_at=b - a) for n, (a, b) in enumerate(spans, 1)]
-    assert index(entries).overlapping == ambiguous
+    assert build_index(entries).overlapping == ambiguous
 
 
 def test_different_keys_that_overlapped_are_not_ambiguous() -> None:
     entries = [recorded(1, "a", "ra", started_at=0, ended_at=9), recorded(2, "b", "rb", started_at=5, ended_at=9)]
-    assert not index(entries).overlapping
+    assert not build_index(entries).overlapping
 
 
 def test_an_exchange_without_an_end_lasted_until_its_last_sign_of_life() -> None:
     entries = [recorded(1, "k", "r", started_at=0, ended_at=None), recorded(2, "k", "r", started_at=SECOND)]
-    assert not index(entries).overlapping
+    assert not build_index(entries).overlapping
 
 
 def test_branches_with_names_do_not_trade_answers_however_they_race() -> None:
@@ -125,7 +125,7 @@ def test_branches_with_names_do_not_trade_answers_however_they_race() -> None:
 def test_a_branch_that_asks_once_too_often_does_not_take_the_answer_of_another() -> None:
     script = branches(("a", "k"), ("b", "k"))
     assert [step_of(script, "k", "rk", who) for who in ("a", "a", "b")] == [1, None, 2]
-    assert [entry.step for entry in script.recorded("k", "a")] == [1]
+    assert [entry.step for entry in script.recorded_exchanges("k", "a")] == [1]
 
 
 def test_a_branch_repeats_its_own_last_answer() -> None:
@@ -161,12 +161,12 @@ def test_names_that_the_recording_does_not_have_change_nothing() -> None:
 
 def test_branches_that_overlapped_are_not_ambiguous() -> None:
     entries = [recorded(n, "k", "r", who, started_at=0, ended_at=9) for n, who in enumerate("ab", 1)]
-    assert not index(entries).overlapping
+    assert not build_index(entries).overlapping
 
 
 @dataclass
 class Model:
-    """What the script promises, said in the slowest way."""
+    """The contract of the script, implemented in the simplest and slowest way."""
 
     pairs: list[tuple[str, str]]
     policy: Policy
@@ -215,18 +215,18 @@ class ScriptAgainstModel(RuleBasedStateMachine):
 
     def _ask(self, key: str, raw: str) -> None:
         wanted = self.model.take(key, raw)
-        taken = self.script.take(key, raw)
+        taken = self.script.take_next(key, raw)
         assert (taken and taken.recorded.step) == (None if wanted is None else wanted + 1)
         if taken:
-            assert taken.exact == (taken.recorded.raw == raw)
+            assert taken.is_exact == (taken.recorded.raw == raw)
 
     @invariant()
     def left_over_is_what_never_answered(self) -> None:
         if not hasattr(self, "script"):
             return
         left = [place for place in range(len(self.model.pairs)) if place not in self.model.played]
-        assert list(self.script.unplayed()) == left
-        assert self.script.left == len(left)
+        assert list(self.script.unplayed_places()) == left
+        assert self.script.unplayed_count == len(left)
 
     @invariant()
     def a_recorded_raw_request_tells_its_key(self) -> None:
@@ -238,20 +238,20 @@ TestScriptAgainstModel = ScriptAgainstModel.TestCase
 
 
 def test_an_index_of_nothing_is_no_trouble() -> None:
-    assert Script(Index((), {}, {}, frozenset(), frozenset())).take("k", "r") is None
+    assert Script(ScriptIndex((), {}, {}, frozenset(), frozenset())).take_next("k", "r") is None
 
 
 def test_what_is_only_told_is_answered_as_often_as_it_is_told_and_lacks_nobody() -> None:
     entries = [
         recorded(1, "k", "r"),
-        replace(recorded(2, "told", "t1"), told=True),
-        replace(recorded(3, "told", "t2"), told=True),
+        replace(recorded(2, "told", "t1"), is_telemetry=True),
+        replace(recorded(3, "told", "t2"), is_telemetry=True),
     ]
-    script = Script(index(entries))
-    assert script.left == 1
+    script = Script(build_index(entries))
+    assert script.unplayed_count == 1
     assert [step_of(script, "told", f"t{n}") for n in (7, 8, 9, 2)] == [2, 3, 3, 3]
     assert step_of(script, "k", "r") == 1
-    assert (script.left, list(script.unplayed())) == (0, [])
-    untold = Script(index(entries))
+    assert (script.unplayed_count, list(script.unplayed_places())) == (0, [])
+    untold = Script(build_index(entries))
     assert step_of(untold, "k", "r") == 1
-    assert untold.left == 0
+    assert untold.unplayed_count == 0

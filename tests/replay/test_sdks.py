@@ -8,8 +8,8 @@ import pytest
 
 from calls.codec.json import dumps
 from calls.model import Json
-from replay.recording import recording
-from replay.session import Options, Session
+from replay.recording import build_recording
+from replay.session import ReplayOptions, Session
 from tests.replay.strategies import PROFILES, chat, exchange, ok, post, run_of, said
 from tests.replay.worker import Worker, open_worker
 
@@ -33,7 +33,7 @@ def replied(text: str) -> Json:
 @pytest.fixture
 def openai_worker() -> Iterator[Worker]:
     run = run_of(exchange(chat("Is Paris nice?"), said("Yes.")))
-    session = Session("replay-1", recording(run, PROFILES), Options(), lambda _: None)
+    session = Session("replay-1", build_recording(run, PROFILES), ReplayOptions(), lambda _: None)
     with open_worker("https://api.openai.com", session.answer) as worker:
         yield worker
 
@@ -41,13 +41,13 @@ def openai_worker() -> Iterator[Worker]:
 @pytest.fixture
 def anthropic_worker() -> Iterator[Worker]:
     run = run_of(exchange(post(MESSAGES, messages("Is Paris nice?"), VERSION), ok(dumps(replied("Yes.")))))
-    session = Session("replay-1", recording(run, PROFILES), Options(), lambda _: None)
+    session = Session("replay-1", build_recording(run, PROFILES), ReplayOptions(), lambda _: None)
     with open_worker("https://api.anthropic.com", session.answer) as worker:
         yield worker
 
 
 def readable(error: openai.APIStatusError | anthropic.APIStatusError) -> None:
-    """What a person sees when nobody caught it."""
+    """The message of an uncaught exception."""
     assert error.status_code == 424
     shown = str(error)
     assert "was not recorded in run run-1" in shown

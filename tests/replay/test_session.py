@@ -11,18 +11,18 @@ import pytest
 from calls.codec.json import dumps
 from calls.events import Gap
 from calls.keys.profile import Profiles
-from calls.keys.profile_toml import parse
+from calls.keys.profile_toml import parse_profiles
 from calls.model import Exchange, Json, Request, Response
 from replay.answer import Answer
 from replay.forks.hooks import HookAnswer
-from replay.misses.explain import ReplayedRequest
+from replay.misses.explain import IncomingRequest
 from replay.pacing import RECORDED, Pace
-from replay.recording import recording
-from replay.report import lines
+from replay.recording import build_recording
+from replay.report import report_lines
 from replay.script import RecordedExchange
-from replay.session import Options, Session
+from replay.session import ReplayOptions, Session
 from store.bundle.bundle import Bundle
-from store.database.blobs import Corrupt
+from store.database.blobs import CorruptData
 from tests.replay.strategies import (
     CHAT,
     JSON,
@@ -44,13 +44,13 @@ TICKETS = "https://tickets.example.com/v2/search"
 def session_of(
     *exchanges: Exchange, bundle: Bundle | None = None, profiles: Profiles = PROFILES, **options: Any
 ) -> Session:
-    ready = recording(
+    ready = build_recording(
         bundle or run_of(*exchanges),
         profiles,
         from_step=options.get("from_step", 1),
         until_step=options.get("until_step"),
     )
-    return Session("replay-1", ready, Options(**options), lambda _: None)
+    return Session("replay-1", ready, ReplayOptions(**options), lambda _: None)
 
 
 async def answered(session: Session, request: Request) -> Answer:
@@ -174,7 +174,7 @@ async def test_of_recordings_with_one_key_each_request_gets_its_own_form() -> No
 async def test_of_recordings_with_one_key_the_one_that_says_the_same_answers() -> None:
     recorded = [exchange(chat("a", user=name), said(name), number=n) for n, name in enumerate(("ann", "bob", "cy"), 1)]
     session = session_of(*recorded)
-    # Spelled otherwise, so that no raw request is the recorded one.
+    # Serialized differently, so that no raw request equals the recorded one.
     answers = [
         await answered(session, post(CHAT, chat("a", user=name).body.data + b" ")) for name in ("cy", "ann", "zoe")
     ]
@@ -222,8 +222,8 @@ async def test_where_the_client_left_we_wait_for_it_to_leave() -> None:
 async def test_a_client_that_stays_where_the_recorded_one_left_is_a_miss() -> None:
     session = session_of(exchange(chat("a"), ok(b"abc"), outcome="client_closed"))
     answer = await answered(session, chat("a"))
-    assert answer.stayed
-    told = json.loads(answer.stayed().body)["playhead"]
+    assert answer.answer_waiting_client
+    told = json.loads(answer.answer_waiting_client().body)["playhead"]
     assert told["reason"] == "incomplete"
     assert "--pace recorded" in told["fix"], "Node's fetch gives what came at once as one piece"
     report = session.report()
@@ -246,8 +246,8 @@ async def test_a_client_may_leave_at_the_end_of_the_stream_itself_where_the_reco
     more = replace(stream, body=body(stream.body.data, b": bye\n\n"))
     session = session_of(exchange(chat("a", stream=True), more))
     answer = await answered(session, chat("a", stream=True))
-    assert answer.left
-    answer.left(stream.body.chunks[had - 1].offset + stream.body.chunks[had - 1].size)
+    assert answer.note_client_left
+    answer.note_client_left(stream.body.chunks[had - 1].offset + stream.body.chunks[had - 1].size)
     assert session.report()["verdict"] == verdict
 
 
@@ -297,7 +297,7 @@ async def test_an_answer_that_is_not_there_whole_is_refused(lacking: str) -> Non
 async def test_one_that_cannot_be_read_any_more_is_refused_and_the_others_answer() -> None:
     session = session_of(exchange(chat("a"), said("A")), exchange(chat("b"), said("B"), number=2))
     entry = session.recording.index.entries[0]
-    entry.brief = entry.brief._replace(exchange=_corrupt)
+    entry.brief = entry.brief._replace(load_exchange=_corrupt)
     problem = await missed(session, chat("a"))
     assert problem["playhead"]["reason"] == "incomplete"
     assert "does not match its digest" in problem["detail"]
@@ -307,21 +307,21 @@ async def test_one_that_cannot_be_read_any_more_is_refused_and_the_others_answer
 
 def test_whatever_is_asked_first_of_a_damaged_one_it_cannot_answer() -> None:
     entry = session_of(exchange(chat("a"), said("A"))).recording.index.entries[0]
-    entry.brief = entry.brief._replace(exchange=_corrupt)
-    assert entry.lacking == "a stored body does not match its digest"
+    entry.brief = entry.brief._replace(load_exchange=_corrupt)
+    assert entry.unreplayable_reason == "a stored body does not match its digest"
 
 
 async def test_a_heavy_one_is_unpacked_beside_the_loop() -> None:
     session = session_of(exchange(chat("a"), said("A")))
     entry = session.recording.index.entries[0]
-    whole = entry.brief.exchange
+    whole = entry.brief.load_exchange
     threads: list[int] = []
 
     def unpacked() -> Exchange:
         threads.append(threading.get_ident())
         return whole()
 
-    entry.brief = entry.brief._replace(heavy=True, exchange=unpacked)
+    entry.brief = entry.brief._replace(is_heavy=True, load_exchange=unpacked)
     assert (await answered(session, chat("a"))).status == 200
     assert len(threads) == 1
     assert threads[0] != threading.get_ident()
@@ -329,7 +329,7 @@ async def test_a_heavy_one_is_unpacked_beside_the_loop() -> None:
 
 async def test_an_answer_that_we_fail_to_make_is_a_miss() -> None:
     session = session_of(exchange(chat("a"), said("A")), exchange(chat("b"), said("B"), number=2))
-    session.recording.index.entries[0].brief = session.recording.index.entries[0].brief._replace(exchange=_broken)
+    session.recording.index.entries[0].brief = session.recording.index.entries[0].brief._replace(load_exchange=_broken)
     with pytest.raises(ZeroDivisionError):
         await session.answer(chat("a"))
     await answered(session, chat("b"))
@@ -341,7 +341,7 @@ def _broken() -> Exchange:
 
 
 def _corrupt() -> Exchange:
-    raise Corrupt("a stored body does not match its digest")
+    raise CorruptData("a stored body does not match its digest")
 
 
 def truncated(response: Response) -> Response:
@@ -382,7 +382,7 @@ async def test_what_came_before_a_step_can_be_left_out() -> None:
 
 async def test_a_recording_under_other_rules_is_keyed_again() -> None:
     rule = '[[profile]]\nname = "tickets/1"\nmatch = { host = "tickets.example.com" }\ntransient = ["$.sent_at"]\n'
-    tickets = Profiles((*parse(rule), *PROFILES.profiles))
+    tickets = Profiles((*parse_profiles(rule), *PROFILES.profiles))
     recorded = exchange(post(TICKETS, b'{"query":"x","sent_at":1}'), ok(b"{}"))
     now = post(TICKETS, b'{"query":"x","sent_at":2}')
     assert (await missed(session_of(recorded), now))["playhead"]["reason"] == "no_match"
@@ -391,7 +391,7 @@ async def test_a_recording_under_other_rules_is_keyed_again() -> None:
 
 async def test_a_miss_that_a_change_of_rules_explains_says_so() -> None:
     rule = '[[profile]]\nname = "tickets/1"\nmatch = { host = "tickets.example.com" }\ntransient = ["$.sent_at"]\n'
-    tickets = Profiles((*parse(rule), *PROFILES.profiles))
+    tickets = Profiles((*parse_profiles(rule), *PROFILES.profiles))
     recorded = exchange(post(TICKETS, b'{"query":"x","sent_at":1}'), ok(b"{}"))
     session = session_of(bundle=run_of(recorded, profiles=tickets), profiles=PROFILES)
     problem = await missed(session, post(TICKETS, b'{"query":"x","sent_at":2}'))
@@ -400,14 +400,14 @@ async def test_a_miss_that_a_change_of_rules_explains_says_so() -> None:
 
 
 async def test_a_true_difference_is_no_matter_of_rules_that_changed_since() -> None:
-    """Recorded under our rules, to which one that leaves something out was added: what differs now did then."""
+    """Recorded under the shipped profiles, before a rule was added that leaves a field out; the field differed then too."""
     rule = '[[profile]]\nname = "tickets/1"\nmatch = { host = "tickets.example.com" }\ntransient = ["$.sent_at"]\n'
-    tickets = Profiles((*parse(rule), *PROFILES.profiles))
+    tickets = Profiles((*parse_profiles(rule), *PROFILES.profiles))
     recorded = exchange(post(TICKETS, b'{"query":"x","sent_at":1}'), ok(b"{}"))
     session = session_of(bundle=run_of(recorded, profiles=PROFILES), profiles=tickets)
     problem = await missed(session, post(TICKETS, b'{"query":"y","sent_at":2}'))
     assert problem["playhead"]["reason"] == "no_match"
-    assert "take back" not in problem["playhead"]["fix"]
+    assert "undo" not in problem["playhead"]["fix"]
 
 
 async def test_a_first_recording_has_nothing_that_it_could_diverge_from() -> None:
@@ -415,7 +415,7 @@ async def test_a_first_recording_has_nothing_that_it_could_diverge_from() -> Non
     assert await session.answer(chat("a")) is None
     report: Any = session.report()
     assert (report["live"], report["verdict"], report["first_divergence"]) == (1, "unknown", None)
-    assert next(lines(report)) == "playhead: run-1 had no recording: its calls went out, to be recorded"
+    assert next(report_lines(report)) == "playhead: run-1 had no recording: its calls went live and were recorded"
 
 
 async def test_a_miss_in_an_api_that_nobody_described_proposes_the_rule() -> None:
@@ -423,7 +423,7 @@ async def test_a_miss_in_an_api_that_nobody_described_proposes_the_rule() -> Non
     fix = (await missed(session, post(TICKETS, b'{"query":"x","sent at":2}')))["playhead"]["fix"]
     proposed = fix.partition("playhead.toml: ")[2]
     assert "$['sent at']" in proposed
-    assert parse(
+    assert parse_profiles(
         proposed.replace("[[profile]] ", "[[profile]]\n").replace(", match", "\nmatch").replace(", trans", "\ntrans")
     )
 
@@ -460,8 +460,8 @@ async def test_a_head_request_gets_a_miss_without_a_body() -> None:
 
 
 async def test_two_replays_of_one_recording_do_not_share_a_position() -> None:
-    ready = recording(run_of(exchange(chat("a"), said("A"))), PROFILES)
-    sessions = [Session(f"replay-{n}", ready, Options(), lambda _: None) for n in range(2)]
+    ready = build_recording(run_of(exchange(chat("a"), said("A"))), PROFILES)
+    sessions = [Session(f"replay-{n}", ready, ReplayOptions(), lambda _: None) for n in range(2)]
     for session in sessions:
         assert (await answered(session, chat("a"))).status == 200
 
@@ -501,15 +501,15 @@ async def test_a_request_that_another_branch_recorded_misses_and_says_whose_it_w
     assert answer
     problem = json.loads(answer.body)
     assert problem["playhead"]["reason"] == "no_match"
-    assert "was recorded by x (step 1), and not by y" in problem["detail"]
+    assert "was recorded by actor x (step 1), but this request comes from actor y" in problem["detail"]
     assert "X-Playhead-Actor" in problem["playhead"]["fix"]
 
 
 async def test_a_client_that_leaves_before_the_end_is_no_hit() -> None:
     session = session_of(exchange(chat("a"), said("A")))
     answer = await answered(session, chat("a"))
-    assert answer.left
-    answer.left(3)
+    assert answer.note_client_left
+    answer.note_client_left(3)
     report = session.report()
     assert (report["served"], report["strict"], report["missed"], report["verdict"]) == (0, 0, 1, "diverged")
     first: Any = report["first_divergence"]
@@ -553,7 +553,7 @@ async def test_a_client_that_leaves_while_we_look_has_missed_all_the_same() -> N
 async def test_a_request_that_never_came_whole_is_missed(large: bool, reason: str) -> None:
     session = session_of(exchange(chat("a"), said("A")))
     await answered(session, chat("a"))
-    session.unseen(large=large)
+    session.note_unseen_request(large=large)
     report = session.report()
     assert (report["served"], report["missed"], report["verdict"]) == (1, 1, "diverged")
     first: Any = report["first_divergence"]
@@ -562,31 +562,38 @@ async def test_a_request_that_never_came_whole_is_missed(large: bool, reason: st
 
 async def test_every_change_is_announced() -> None:
     seen: list[str] = []
-    session = Session("replay-1", recording(run_of(exchange(chat("a"), said("A"))), PROFILES), Options(), seen.append)
+    session = Session(
+        "replay-1", build_recording(run_of(exchange(chat("a"), said("A"))), PROFILES), ReplayOptions(), seen.append
+    )
     await session.answer(chat("a"))
     await session.answer(chat("b"))
     assert seen == ["replay-1", "replay-1"]
 
 
 class Fork:
-    """Answers the second step itself and decides what goes beyond the recording by its path."""
+    """A hook that answers the second step itself, and decides about unrecorded requests by their paths."""
 
-    def edited(
-        self, asked: ReplayedRequest, recorded: RecordedExchange, exchange: Exchange, pace: Pace, mark: tuple[str, str]
+    def edit_answer(
+        self,
+        incoming: IncomingRequest,
+        recorded: RecordedExchange,
+        exchange: Exchange,
+        pace: Pace,
+        source_header: tuple[str, str],
     ) -> HookAnswer | None:
-        return HookAnswer(Answer(status=200, headers=(mark,))) if recorded.step == 2 else None
+        return HookAnswer(Answer(status=200, headers=(source_header,))) if recorded.step == 2 else None
 
-    def beyond(self, asked: ReplayedRequest, key: str, raw: str) -> HookAnswer | Literal["live"] | None:
-        if "live" in asked.request.url:
+    def answer_miss(self, incoming: IncomingRequest, key: str, raw: str) -> HookAnswer | Literal["live"] | None:
+        if "live" in incoming.request.url:
             return "live"
-        return HookAnswer(Answer(status=403), edited=False) if asked.request.body.data == b"b" else None
+        return HookAnswer(Answer(status=403), is_edit=False) if incoming.request.body.data == b"b" else None
 
-    def reported(self, report: dict[str, Json]) -> dict[str, Json]:
+    def extend_report(self, report: dict[str, Json]) -> dict[str, Json]:
         return report | {"hooked": True}
 
 
 async def test_an_edit_answers_in_place_of_the_record() -> None:
-    session = session_of(exchange(chat("a"), said("A")), exchange(chat("b"), None, number=2), edits=Fork())
+    session = session_of(exchange(chat("a"), said("A")), exchange(chat("b"), None, number=2), edit_hook=Fork())
     answers = [await answered(session, chat(prompt)) for prompt in "ab"]
     assert [mark_of(answer).partition(";")[0] for answer in answers] == ["replayed", "edited"]
     report = session.report()
@@ -595,7 +602,7 @@ async def test_an_edit_answers_in_place_of_the_record() -> None:
 
 async def test_after_the_last_step_of_a_prefix_somebody_else_decides() -> None:
     run = exchange(chat("a"), said("A")), exchange(chat("b"), said("B"), number=2)
-    session = session_of(*run, until_step=1, beyond=Fork())
+    session = session_of(*run, until_step=1, miss_hook=Fork())
     assert (await answered(session, chat("a"))).status == 200
     assert (await answered(session, post("https://blocked.test/", b"b"))).status == 403
     assert await session.answer(post("https://live.test/", b"{}")) is None
@@ -608,19 +615,19 @@ async def test_what_is_put_back_answers_once_more_and_is_not_left_over() -> None
     class Faulty(Fork):
         times = 1
 
-        def edited(
+        def edit_answer(
             self,
-            asked: ReplayedRequest,
+            incoming: IncomingRequest,
             recorded: RecordedExchange,
             exchange: Exchange,
             pace: Pace,
-            mark: tuple[str, str],
+            source_header: tuple[str, str],
         ) -> HookAnswer | None:
             self.times -= 1
-            return HookAnswer(Answer(status=429), again=True) if self.times == 0 else None
+            return HookAnswer(Answer(status=429), keeps_recorded=True) if self.times == 0 else None
 
     run = exchange(chat("a"), said("first")), exchange(chat("a"), said("second"), number=2)
-    session = session_of(*run, edits=Faulty())
+    session = session_of(*run, edit_hook=Faulty())
     answers = [await answered(session, chat("a")) for _ in range(3)]
     assert [answer.status for answer in answers] == [429, 200, 200]
     assert [b"first" in answers[1].body, b"second" in answers[2].body] == [True, True]

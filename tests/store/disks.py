@@ -1,4 +1,4 @@
-"""Disks that fail as disks do, on command."""
+"""Disks that fail in configured ways, for tests of the spool."""
 
 import errno
 import os
@@ -9,7 +9,7 @@ from store.spool.disk import Disk
 
 
 class FaultyDisk(Disk):
-    """A disk with so much room, whose syncs can fail or hang, and which takes what it is given in portions."""
+    """A disk with limited room, whose syncs can fail or hang, and which writes in portions."""
 
     def __init__(self, room: int = 1 << 40, portion: int = 1 << 30) -> None:
         self.room = room
@@ -39,12 +39,23 @@ class FaultyDisk(Disk):
         super().sync(handle)
 
 
-CALLS = ("space", "create", "write", "truncate", "sync", "is_intact", "open_directory", "sync_names", "used", "close")
+CALLS = (
+    "free_bytes",
+    "create",
+    "write",
+    "truncate",
+    "sync",
+    "is_intact",
+    "open_directory",
+    "sync_directory",
+    "used_bytes",
+    "close",
+)
 """Every system call that a spool makes while it runs, by the method of `Disk` that makes it."""
 
 
 class InjectingDisk(Disk):
-    """A disk on which one kind of system call fails, from one call of it on and for as many times as is said."""
+    """A disk on which one kind of system call fails, from its call number `first` on and `times` times."""
 
     def __init__(self, call: str, error: int, *, first: int, times: int) -> None:
         assert call in CALLS
@@ -62,9 +73,9 @@ class InjectingDisk(Disk):
             self.injected += 1
             raise OSError(self.error, os.strerror(self.error))
 
-    def space(self, directory: Path) -> int:
-        self._meet("space")
-        return super().space(directory)
+    def free_bytes(self, directory: Path) -> int:
+        self._meet("free_bytes")
+        return super().free_bytes(directory)
 
     def create(self, path: Path) -> int:
         self._meet("create")
@@ -72,7 +83,7 @@ class InjectingDisk(Disk):
 
     def write(self, handle: int, data: bytes | memoryview) -> int:
         self._meet("write")
-        # Portions, so that an error can come behind a part of a record.
+        # In portions, so that an error can come after a part of a record.
         return super().write(handle, data[:200])
 
     def truncate(self, handle: int, size: int) -> None:
@@ -91,13 +102,13 @@ class InjectingDisk(Disk):
         self._meet("open_directory")
         return super().open_directory(directory)
 
-    def sync_names(self, handle: int) -> None:
-        self._meet("sync_names")
-        super().sync_names(handle)
+    def sync_directory(self, handle: int) -> None:
+        self._meet("sync_directory")
+        super().sync_directory(handle)
 
-    def used(self, directory: Path) -> int:
-        self._meet("used")
-        return super().used(directory)
+    def used_bytes(self, directory: Path) -> int:
+        self._meet("used_bytes")
+        return super().used_bytes(directory)
 
     def close(self, handle: int) -> None:
         super().close(handle)

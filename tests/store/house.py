@@ -11,19 +11,19 @@ from typing import Any
 
 import httpx2
 
-from calls.derive import derive
+from calls.derive import derive_call
 from calls.model import Call, Exchange
 from calls.redaction.call import Clean
-from store.active_profiles import shipped
-from store.api.app import create
-from store.api.deps import Deps, Unfit
-from store.api.server import serving
+from store.active_profiles import load_profiles
+from store.api.app import create_app
+from store.api.deps import Deps, EditCheck
+from store.api.server import run_server
 from store.database.connection import Database
-from store.ingest.batch_writer import Ingest
+from store.ingest.batch_writer import BatchWriter
 from store.ingest.ingester import Ingester
 from store.large.helper import Helper
 
-PROFILES = shipped(None)
+PROFILES = load_profiles(None)
 EXAMPLE = Path(__file__).with_name("example.jsonl")
 RUN = "20261121-223011-4b1e"
 """The run in the example."""
@@ -40,8 +40,8 @@ class House:
 
 def kept(spools: Path, database: Database, derived: Callable[[Exchange], Call] | None = None) -> Ingester:
     """A store server that is not running yet."""
-    ingest = Ingest(database, profile=PROFILES.digest)
-    return Ingester(spools, ingest, derived or partial(derive, profiles=PROFILES))
+    ingest = BatchWriter(database, profile=PROFILES.digest)
+    return Ingester(spools, ingest, derived or partial(derive_call, profiles=PROFILES))
 
 
 @asynccontextmanager
@@ -63,7 +63,7 @@ async def serving_api(
     *,
     tokens: Sequence[str] = (),
     mode: str = "record",
-    unfit: Unfit | None = None,
+    unfit: EditCheck | None = None,
     helper: Helper | None = None,
     keys: Path | None = None,
     clean: Clean = str,
@@ -75,13 +75,13 @@ async def serving_api(
         profiles=PROFILES,
         clean=clean,
         mode=mode,
-        unfit=unfit,
+        edit_problem=unfit,
         helper=helper,
-        keys=keys,
+        key_directory=keys,
     )
     with socket.socket() as port:
         port.bind(("127.0.0.1", 0))
-        async with serving(create(desk, tokens), port):
+        async with run_server(create_app(desk, tokens), port):
             url = f"http://127.0.0.1:{port.getsockname()[1]}"
             async with httpx2.AsyncClient(base_url=url, trust_env=False, timeout=30) as client:
                 yield client
@@ -94,7 +94,7 @@ async def opened(
     *,
     tokens: Sequence[str] = (),
     mode: str = "record",
-    unfit: Unfit | None = None,
+    unfit: EditCheck | None = None,
     clean: Clean = str,
 ) -> AsyncIterator[House]:
     """All of it."""

@@ -1,4 +1,4 @@
-"""The REST interface over real HTTP and a real Postgres: what it answers, and how it refuses."""
+"""The REST API over real HTTP and a real Postgres: its answers and errors."""
 
 import re
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ import pytest
 
 from calls.model import Exchange
 from calls.redaction.redactor import Redactor
-from store.bundle.bundle import load
+from store.bundle.bundle import load_bundle
 from store.database.connection import Database
 from store.query.exchanges import ExchangeQueries
 from tests.store.house import EXAMPLE, RUN, imported, is_problem, opened
@@ -103,7 +103,7 @@ async def test_a_run_s_calls_come_in_the_order_of_their_steps(tmp_path: Path, da
 async def test_a_stored_body_comes_back_exactly_and_no_browser_acts_on_it(tmp_path: Path, database: Database) -> None:
     async with opened(tmp_path / "spool", database) as house:
         await imported(house)
-        for exchange in load(EXAMPLE).exchanges:
+        for exchange in load_bundle(EXAMPLE).exchanges:
             assert exchange.response is not None
             for side, body in (("request", exchange.request.body), ("response", exchange.response.body)):
                 answer = await house.api.get(f"/v1/exchanges/{exchange.id}/{side}")
@@ -114,7 +114,7 @@ async def test_a_stored_body_comes_back_exactly_and_no_browser_acts_on_it(tmp_pa
                 assert answer.headers["x-content-type-options"] == "nosniff"
                 assert "sandbox" in answer.headers["content-security-policy"]
                 assert answer.headers["cache-control"] == "no-store"
-        gzipped = await house.api.get(f"/v1/exchanges/{load(EXAMPLE).exchanges[1].id}/response")
+        gzipped = await house.api.get(f"/v1/exchanges/{load_bundle(EXAMPLE).exchanges[1].id}/response")
         assert gzipped.headers["playhead-content-encoding"] == "gzip"
         assert gzipped.headers["playhead-content-type"] == "application/json"
 
@@ -122,7 +122,7 @@ async def test_a_stored_body_comes_back_exactly_and_no_browser_acts_on_it(tmp_pa
 async def test_an_exchange_and_its_chunks_are_told_in_the_contract_s_form(tmp_path: Path, database: Database) -> None:
     async with opened(tmp_path / "spool", database) as house:
         await imported(house)
-        streamed = load(EXAMPLE).exchanges[2]
+        streamed = load_bundle(EXAMPLE).exchanges[2]
         told = (await house.api.get(f"/v1/exchanges/{streamed.id}")).json()
         assert (told["run"], told["step"], told["method"], told["status"], told["chunks"]) == (RUN, 3, "POST", 200, 3)
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", told["started_at"])
@@ -136,7 +136,7 @@ async def test_an_exchange_and_its_chunks_are_told_in_the_contract_s_form(tmp_pa
 async def test_a_call_is_explained(tmp_path: Path, database: Database) -> None:
     async with opened(tmp_path / "spool", database) as house:
         await imported(house)
-        told = (await house.api.get(f"/v1/calls/{load(EXAMPLE).exchanges[2].id}/explain")).json()
+        told = (await house.api.get(f"/v1/calls/{load_bundle(EXAMPLE).exchanges[2].id}/explain")).json()
         assert told["key"] == told["stored_key"]
         assert told["selected"]["path"] == "/v1/chat/completions"
 
@@ -172,7 +172,7 @@ async def test_a_run_that_is_deleted_while_it_is_told_of_is_not_there(
 async def test_what_a_client_says_of_a_run_is_redacted(tmp_path: Path, database: Database) -> None:
     secret = "ghp_" + "a1B2c3D4e5F6" * 3
     said, labels = f"connected to https://x:{secret}@10.0.0.1", {f"key {secret}": "v", "plain": f"is {secret}"}
-    clean = Redactor(key=b"k" * 32).text
+    clean = Redactor(key=b"k" * 32).redact_text
     async with opened(tmp_path / "spool", database, clean=clean, mode="auto") as house:
         sent = (
             ("PUT", "r", {"name": said, "labels": labels}),

@@ -1,4 +1,4 @@
-"""What a caller may ask and how wrong questions are told; what is found by words; what travels with a bundle."""
+"""Parameters of the REST API and their errors, searches for words, and what a bundle transfers."""
 
 import base64
 import hashlib
@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calls.request_identifiers import RUN
-from replay.report import Tally, report
-from store.api.parameters import RUN_ID
-from store.bundle.bundle import Bundle, read, write
+from calls.request_identifiers import RUN_ID
+from replay.report import Tally, build_report
+from store.api.parameters import RUN_ID_PATTERN
+from store.bundle.bundle import Bundle, bundle_lines, read_bundle
 from store.database.connection import Database
 from store.query.rest_shapes import ns_of, rfc3339
 from tests.store.house import House, imported, is_problem, opened
@@ -45,7 +45,7 @@ async def test_what_a_model_said_and_what_it_asked_of_tools_is_found(tmp_path: P
 
 @given(st.text(alphabet="._:-aZ9/", max_size=5) | st.integers(125, 130).map(lambda size: "." * size))
 def test_the_api_takes_for_a_run_s_id_what_the_worker_takes(text: str) -> None:
-    assert bool(re.fullmatch(RUN_ID, text)) == bool(RUN.fullmatch(text))
+    assert bool(re.fullmatch(RUN_ID_PATTERN, text)) == bool(RUN_ID.fullmatch(text))
 
 
 @pytest.mark.parametrize(
@@ -69,17 +69,17 @@ async def test_a_time_that_is_none_is_told_in_one_sentence(tmp_path: Path, datab
     async with opened(tmp_path, database) as house:
         told = is_problem(await house.api.get("/v1/runs", params={"since": text}), 422, "invalid_request")
         assert told["detail"] == (
-            f"since={text} is no time; write a day and time with its offset, such as 2026-11-21T18:30:00Z"
+            f"invalid time since={text}: use a date and time with its offset, such as 2026-11-21T18:30:00Z"
         )
 
 
 async def test_the_first_report_of_a_replay_has_all_that_later_ones_have(tmp_path: Path, database: Database) -> None:
-    later = report(Tally(), replay="r", run="x", recorded=3, left_over=[], unused=3, allow_unused=False)
+    later = build_report(Tally(), replay="r", run="x", recorded=3, left_over=[], unused=3, allow_unused=False)
     async with opened(tmp_path, database, mode="auto") as house:
         run = (await imported(house))["id"]
         first = (await house.api.post("/v1/replays", json={"run": run, "id": "r"})).json()
         assert (await house.api.get("/v1/replays/r")).json() == first
-        wishes = first.pop("wishes")  # the worker tells them with its own report
+        wishes = first.pop("wishes")  # the worker writes them with its own report
         assert (wishes["overrides"], wishes["fork"]) == ([], None)
         assert first == {name: later[name] for name in first} | {"run": run, "verdict": "unknown"}
         assert first.keys() >= CONTRACT
@@ -105,7 +105,7 @@ async def test_a_bundle_that_was_imported_is_exported_as_the_same_bytes(tmp_path
 async def test_what_only_a_run_says_of_itself_travels(tmp_path: Path, database: Database) -> None:
     async with opened(tmp_path, database) as house:
         run = (await imported(house))["id"]
-        bundle = read((await exported(house, run)).splitlines(keepends=True))
+        bundle = read_bundle((await exported(house, run)).splitlines(keepends=True))
         await house.api.delete(f"/v1/runs/{run}")
         began = "2026-11-21T22:00:00.000001Z"
         told = await imported(house, told_otherwise(bundle, started_at=began, parent="first-try", forked_at=2))
@@ -120,7 +120,7 @@ async def test_what_only_a_run_says_of_itself_travels(tmp_path: Path, database: 
 async def test_what_cannot_be_is_not_believed(tmp_path: Path, database: Database, time: Any) -> None:
     async with opened(tmp_path, database) as house:
         first = await imported(house)
-        bundle = read((await exported(house, first["id"])).splitlines(keepends=True))
+        bundle = read_bundle((await exported(house, first["id"])).splitlines(keepends=True))
         await house.api.delete(f"/v1/runs/{first['id']}")
         told = await imported(house, told_otherwise(bundle, started_at=time, ended_at=time, forked_at=-1, parent=7))
         assert (told["started_at"], told["ended_at"]) == (first["started_at"], told["active_at"])
@@ -129,7 +129,7 @@ async def test_what_cannot_be_is_not_believed(tmp_path: Path, database: Database
 
 def told_otherwise(bundle: Bundle, **told: Any) -> bytes:
     changed = Bundle(run={**bundle.run, **told}, profiles=bundle.profiles, entries=bundle.entries, gaps=bundle.gaps)
-    return b"".join(write(changed))
+    return b"".join(bundle_lines(changed))
 
 
 @given(st.integers(0, (1 << 63) - 1))

@@ -1,4 +1,4 @@
-"""Bundles over REST: out as they came in, once however often they are sent, and never over something else."""
+"""Bundles over REST: exported as imported, stored once however often they are sent, and never overwriting another run."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,8 +9,8 @@ from calls.events import Gap
 from calls.model import Exchange
 from store.api.routes import imports
 from store.bundle import rows_bundle as packed
-from store.bundle.bundle import BadBundle, Bundle, load, read, seal, write
-from store.bundle.exchange_summary import brief
+from store.bundle.bundle import BadBundle, Bundle, bundle_lines, load_bundle, read_bundle, seal_line
+from store.bundle.exchange_summary import summarize_exchange
 from store.database.connection import Database
 from store.database.schema_version import SCHEMA
 from tests.store import exchanges as made
@@ -19,26 +19,26 @@ from tests.store.samples import NOON, uuid7
 
 
 def conversation(run: str, first: int = 0, count: int = 3) -> list[Exchange]:
-    """Turns under ids of their own."""
+    """Return a conversation with ids of its own."""
     turns = enumerate(made.conversation(count), first)
     return [replace(each, run=run, id=uuid7(NOON, n), started_at=NOON + n) for n, each in turns]
 
 
 def content(run: str, exchanges: list[Exchange], *gaps: Gap) -> bytes:
-    """A bundle file."""
-    return b"".join(write(replace(made.bundle(exchanges, gaps), run={"id": run, "labels": {"from": "test"}})))
+    """Write a bundle file."""
+    return b"".join(bundle_lines(replace(made.bundle(exchanges, gaps), run={"id": run, "labels": {"from": "test"}})))
 
 
 async def fetched(house: House, run: str) -> Bundle:
     answer = await house.api.get(f"/v1/runs/{run}/bundle")
     assert answer.status_code == 200, answer.text
-    return read(answer.content.splitlines(keepends=True))
+    return read_bundle(answer.content.splitlines(keepends=True))
 
 
 async def test_a_bundle_goes_out_as_it_came_in(tmp_path: Path, database: Database) -> None:
     async with opened(tmp_path / "spool", database) as house:
         await imported(house)
-        again, example = await fetched(house, RUN), load(EXAMPLE)
+        again, example = await fetched(house, RUN), load_bundle(EXAMPLE)
         assert again.exchanges == example.exchanges
         assert [entry.call and entry.call["text"] for entry in again.entries] == [
             entry.call and entry.call["text"] for entry in example.entries
@@ -72,15 +72,15 @@ async def test_the_rows_of_a_run_are_its_bundle_with_only_the_keys_of_its_calls(
         await imported(house, content("long", talk))
         for run in (RUN, "long"):
             whole = await fetched(house, run)
-            rows = packed.read((await house.api.get(f"/v1/runs/{run}/rows")).content)
+            rows = packed.read_rows((await house.api.get(f"/v1/runs/{run}/rows")).content)
             assert (rows.exchanges, rows.profiles, rows.gaps) == (whole.exchanges, whole.profiles, whole.gaps)
             assert rows.run.items() <= whole.run.items()
             assert [entry.call for entry in rows.entries] == [
                 {name: entry.call[name] for name in ("key", "profile")} for entry in whole.entries if entry.call
             ]
             assert isinstance(rows.entries, packed.StoredRun)
-            in_short = [(*one[:-1], one.exchange()) for one in rows.entries.briefs()]
-            assert in_short == [(*brief(entry)[:-1], entry.exchange) for entry in whole.entries]
+            in_short = [(*one[:-1], one.load_exchange()) for one in rows.entries.summaries()]
+            assert in_short == [(*summarize_exchange(entry)[:-1], entry.exchange) for entry in whole.entries]
 
 
 async def test_rows_that_break_off_or_are_of_another_version_are_refused(tmp_path: Path, database: Database) -> None:
@@ -88,11 +88,11 @@ async def test_rows_that_break_off_or_are_of_another_version_are_refused(tmp_pat
         await imported(house)
         rows = (await house.api.get(f"/v1/runs/{RUN}/rows")).content
     for size in range(len(packed.MAGIC), len(rows)):
-        with pytest.raises(BadBundle, match="breaks off"):
-            packed.read(rows[:size])
+        with pytest.raises(BadBundle, match="is incomplete"):
+            packed.read_rows(rows[:size])
     other = rows.replace(SCHEMA.encode(), b"9" * len(SCHEMA), 1)
     with pytest.raises(BadBundle, match="another version"):
-        packed.read(other)
+        packed.read_rows(other)
 
 
 async def test_a_bundle_that_is_sent_twice_is_there_once(tmp_path: Path, database: Database) -> None:
@@ -169,7 +169,7 @@ async def test_a_flipped_byte_is_refused_with_its_line_and_nothing_is_stored(
 
 
 async def test_a_newer_format_is_refused_by_its_number(tmp_path: Path, database: Database) -> None:
-    newer = seal(b'{"playhead":"bundle","format":2}')
+    newer = seal_line(b'{"playhead":"bundle","format":2}')
     async with opened(tmp_path / "spool", database) as house:
         told = is_problem(await house.api.post("/v1/import", content=newer), 422, "unknown_format")
         assert "version 2" in told["detail"]
@@ -183,10 +183,10 @@ def first(change: dict[str, object]) -> list[Exchange]:
 @pytest.mark.parametrize(
     ("run", "exchanges", "why"),
     [
-        ("../etc", [], "no run id"),
-        ("bad", first({"id": "not-an-id"}), "no id of an exchange"),
-        ("bad", first({"id": "010c0e0e-1111-4222-8333-444455556666"}), "not the id of an exchange"),
-        ("bad", first({"id": "ffffffff-ffff-7fff-bfff-ffffffffffff"}), "a time to come"),
+        ("../etc", [], "not a valid run id"),
+        ("bad", first({"id": "not-an-id"}), "not a uuidv7"),
+        ("bad", first({"id": "010c0e0e-1111-4222-8333-444455556666"}), "is not a uuidv7"),
+        ("bad", first({"id": "ffffffff-ffff-7fff-bfff-ffffffffffff"}), "lies in the future"),
         ("bad", first({"id": conversation("bad")[1].id}), "same id"),
     ],
 )
@@ -203,8 +203,8 @@ async def test_a_bundle_that_no_memory_would_hold_is_not_imported(
 ) -> None:
     file = content("large", conversation("large", count=20))
     async with opened(tmp_path / "spool", database) as house:
-        # Each turn says that it begins as the one before.
-        monkeypatch.setattr(imports, "UNPACKED", len(file))
+        # Each request refers to the beginning of the one before.
+        monkeypatch.setattr(imports, "LARGEST_UNPACKED", len(file))
         is_problem(await house.api.post("/v1/import", content=file), 413, "too_large")
         monkeypatch.setattr(imports, "LARGEST", len(file) - 1)
         is_problem(await house.api.post("/v1/import", content=file), 413, "too_large")

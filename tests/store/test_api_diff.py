@@ -1,4 +1,4 @@
-"""`/v1/runs/{a}/diff/{b}` over a real database: what is compared in memory and what is read from the store agree."""
+"""`/v1/runs/{a}/diff/{b}` over a real database gives the same result as a comparison in memory."""
 
 import time
 from collections.abc import AsyncIterator
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from store.bundle.bundle import Bundle, Entry, write
+from store.bundle.bundle import Bundle, Entry, bundle_lines
 from store.database.connection import Database
-from store.diff.diff import compare
+from store.diff.diff import compare_runs
 from store.diff.steps import StepReader
 from tests.store.agents import Agent
 from tests.store.house import PROFILES, House, imported, is_problem, opened
@@ -26,7 +26,7 @@ async def kept(house: House, name: str, agent: Agent) -> None:
     bundle = Bundle(
         run={"id": name}, profiles=PROFILES.digest, entries=tuple(Entry(exchange=each) for each in agent.run(name))
     )
-    await imported(house, b"".join(write(bundle)))
+    await imported(house, b"".join(bundle_lines(bundle)))
 
 
 async def test_two_runs_of_the_store_differ_as_they_do_in_memory(house: House) -> None:
@@ -35,8 +35,10 @@ async def test_two_runs_of_the_store_differ_as_they_do_in_memory(house: House) -
     await kept(house, "bad", bad)
     told = (await house.api.get("/v1/runs/good/diff/bad", params={"settled": "true"})).json()
     assert told.pop("settled") is True
-    assert told == compare(("good", good.run("good")), ("bad", bad.run("bad")), READING)
-    assert told["cause"]["words"].startswith("step 4 (POST tools.example.com/search): the same request was answered")
+    assert told == compare_runs(("good", good.run("good")), ("bad", bad.run("bad")), READING)
+    assert told["cause"]["words"].startswith(
+        "step 4 (POST tools.example.com/search): a tool or service answered the same request"
+    )
 
 
 async def test_a_run_is_the_same_as_itself(house: House) -> None:

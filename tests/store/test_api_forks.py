@@ -1,4 +1,4 @@
-"""Forks and edited replays over REST, as far as the store server has a say in them."""
+"""Forks and edited replays over REST: what the store server checks and stores."""
 
 from dataclasses import replace
 from functools import partial
@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from calls.derive import derive
+from calls.derive import derive_call
 from calls.model import Body, Exchange
-from replay.replay_options import unfit
+from replay.replay_options import rejection_reason
 from store.database.connection import Database
-from store.generations.fork_point import last_whole
+from store.generations.fork_point import last_complete_step
 from tests.store.exchanges import conversation
 from tests.store.house import PROFILES, RUN, imported, is_problem, opened
 
@@ -34,10 +34,10 @@ async def test_a_fork_is_a_run_with_a_parent_and_a_report(tmp_path: Path, databa
     ("wanted", "name", "words"),
     [
         ({"from": 99}, "no_such_step", "cannot be forked at step 99"),
-        ({"from": 1, "effects": ["nothing"]}, "bad_effects", "known are serve-recorded, block, allow"),
+        ({"from": 1, "effects": ["nothing"]}, "bad_effects", "use serve-recorded, block, allow"),
         ({"from": 1, "allow": ["a b c"]}, "bad_effects", "write HOST or"),
         ({"from": 1, "overrides": [{"step": 2, "text": "x"}]}, "bad_override", "there is no step 2: 1 steps"),
-        ({"from": 1, "overrides": [{"step": 1, "tex": "x"}]}, "bad_override", "known are step, match, answer, text"),
+        ({"from": 1, "overrides": [{"step": 1, "tex": "x"}]}, "bad_override", "use step, match, answer, text"),
         ({"from": -1}, "invalid_request", ""),
     ],
 )
@@ -60,7 +60,7 @@ async def test_forks_are_made_only_where_workers_may_go_live(tmp_path: Path, dat
 
 
 async def test_a_replay_may_be_made_with_overrides(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path / "spool", database, mode="auto", unfit=unfit) as house:
+    async with opened(tmp_path / "spool", database, mode="auto", unfit=rejection_reason) as house:
         await imported(house)
         overrides = [{"step": 1, "text": "another"}]
         answer = await house.api.post("/v1/replays", json={"run": RUN, "overrides": overrides})
@@ -77,7 +77,7 @@ async def test_a_replay_may_be_made_with_overrides(tmp_path: Path, database: Dat
 
 def test_a_run_is_left_after_the_last_answer_that_is_whole() -> None:
     def steps(*run: Exchange) -> int:
-        return last_whole(run, partial(derive, profiles=PROFILES))
+        return last_complete_step(run, partial(derive_call, profiles=PROFILES))
 
     whole = conversation(3)
     gone = replace(whole[2], outcome="client_closed")

@@ -1,4 +1,4 @@
-"""Who may ask, and that nothing anybody can send makes the store server fail."""
+"""Authentication of the REST API, and arbitrary input, which never makes the store server fail."""
 
 import asyncio
 import re
@@ -11,11 +11,11 @@ from fastapi.routing import APIRoute
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from proxy.trust.ca import ensure
+from proxy.trust.ca import ensure_ca
 from store import datadir
-from store.api.app import ROUTERS, create
+from store.api.app import ROUTERS, create_app
 from store.api.deps import Deps
-from store.api.guard import OPEN, PUBLIC, is_loopback
+from store.api.guard import PUBLIC, TOKENLESS, is_loopback
 from store.database.connection import Database
 from store.query.exchanges import ExchangeQueries
 from tests.store.house import PROFILES, House, imported, is_problem, kept, opened, serving_api
@@ -24,8 +24,10 @@ TOKEN = "a-token-of-the-team"
 
 
 def routes(database: Database, spools: Path) -> list[tuple[str, str]]:
-    """Every method and path there is."""
-    app = create(Deps(store_server=kept(spools, database), database=database, profiles=PROFILES, clean=str), [TOKEN])
+    """Return every method and path of the API."""
+    app = create_app(
+        Deps(store_server=kept(spools, database), database=database, profiles=PROFILES, clean=str), [TOKEN]
+    )
     assert len(app.routes) == len(ROUTERS), "a route beside the routers would know no dependencies"
     found = [(prefix, route) for prefix, router in ROUTERS for route in router.routes]
     assert all(isinstance(route, APIRoute) for _, route in found), "nor would a bare one in them"
@@ -38,7 +40,7 @@ def routes(database: Database, spools: Path) -> list[tuple[str, str]]:
 
 
 async def test_every_route_asks_for_the_token_of_the_api(tmp_path: Path, database: Database) -> None:
-    data = datadir.opened(tmp_path / "data")
+    data = datadir.open_data_dir(tmp_path / "data")
     own, recording, run = data.api_token(), data.recording_token(), data.run_tokens().claim("r")
     async with opened(tmp_path / "spool", database, tokens=[own]) as house:
         asked = routes(database, tmp_path / "spool")
@@ -58,7 +60,7 @@ async def test_every_route_asks_for_the_token_of_the_api(tmp_path: Path, databas
                 answer = await house.api.request(method, path, headers={"authorization": scheme} if scheme else {})
                 if path in PUBLIC:
                     is_problem(answer, 404, "no_certificate")
-                elif path in OPEN:
+                elif path in TOKENLESS:
                     assert answer.status_code == 200
                 elif method == "HEAD":
                     assert answer.status_code == 401
@@ -87,7 +89,7 @@ async def test_the_right_token_opens_them(tmp_path: Path, database: Database) ->
 async def test_certificates_are_for_everybody_and_nothing_else_in_their_files_is(
     tmp_path: Path, database: Database, tokens: tuple[str, ...]
 ) -> None:
-    authority = ensure(tmp_path)
+    authority = ensure_ca(tmp_path)
     certificate = authority.certificate.read_bytes()
     authority.certificate.write_bytes((tmp_path / "ca.key").read_bytes() + certificate)
     async with serving_api(kept(tmp_path / "spool", database), database, tokens=tokens, keys=tmp_path) as api:
@@ -190,10 +192,10 @@ async def test_a_bad_request_is_a_problem_that_says_so(tmp_path: Path, database:
 BAD_BODIES = (b"", b"{", b"[]", b'{"labels":{"a":1}}', b'{"name":"\\u0000"}', b'{"unknown":1}', b"\xff")
 
 BAD_WORDS: tuple[tuple[str, object, str], ...] = (
-    ("/v1/runs/a/forks", {"id": "x/y"}, "body.id: no run can be called so"),
-    ("/v1/replays", {"run": "x/y"}, "body.run: no run can be called so"),
-    ("/v1/rekey", {"runs": ["x/y"]}, "body.runs.0: no run can be called so"),
-    ("/v1/replays", {"run": "a", "allowed_hosts": ["a b"]}, "write a host such as"),
+    ("/v1/runs/a/forks", {"id": "x/y"}, "body.id: invalid run id"),
+    ("/v1/replays", {"run": "x/y"}, "body.run: invalid run id"),
+    ("/v1/rekey", {"runs": ["x/y"]}, "body.runs.0: invalid run id"),
+    ("/v1/replays", {"run": "a", "allowed_hosts": ["a b"]}, "use a host such as"),
     ("/v1/replays", [], "body: send a JSON object"),
 )
 
@@ -307,7 +309,7 @@ async def test_replays_are_made_only_where_workers_replay(tmp_path: Path, databa
         assert f"playhead replay {run} -- COMMAND" in told["detail"]
         told = is_problem(await house.api.put(f"/v1/runs/{run}", json={"mode": "auto"}), 409, "not_switchable")
         assert "playhead up --mode auto" in told["detail"]
-        # No mode of its own is what it has.
+        # The run has no mode of its own.
         assert (await house.api.put(f"/v1/runs/{run}", json={"mode": None})).status_code == 200
 
 

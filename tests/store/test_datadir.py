@@ -3,7 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from store.datadir import DataDir, opened
+from store.datadir import DataDir, open_data_dir
 
 
 def secrets_of(data: DataDir) -> tuple[bytes | str, ...]:
@@ -14,7 +14,7 @@ def test_whoever_comes_first_makes_the_secrets_and_everybody_has_them(tmp_path: 
     for n in range(20):
         data = tmp_path / str(n)
         with ThreadPoolExecutor(8) as pool:
-            keys = set(pool.map(lambda _: secrets_of(opened(data)), range(8)))  # noqa: B023 - used at once
+            keys = set(pool.map(lambda _: secrets_of(open_data_dir(data)), range(8)))  # noqa: B023 - used at once
         assert len(keys) == 1
         assert len(set(keys.pop())) == 4
         files = {path.name: path.stat().st_mode & 0o777 for path in (data / "keys").iterdir()}

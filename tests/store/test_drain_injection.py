@@ -1,4 +1,4 @@
-"""Each system call with which the store server reads a spool fails with each error: nothing is lost, and nothing loops hot."""
+"""Each system call with which the store server reads a spool fails with each error: nothing is lost, and no loop is busy."""
 
 import asyncio
 import contextlib
@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from calls.derive import derive
-from calls.events import Gap, ReplayNoted
+from calls.derive import derive_call
+from calls.events import Gap, ReplayReported
 from calls.redaction.redactor import Redactor
 from proxy.recording.recorder import Recorder
-from store.attribution.grouping import Grouping
+from store.attribution.grouping import RunGrouping
 from store.ingest import drain, ingester
-from store.ingest.batch_writer import BatchResult, DerivedExchange, Ingest
+from store.ingest.batch_writer import BatchResult, BatchWriter, DerivedExchange
 from store.ingest.drain import Drain
 from store.ingest.ingester import Ingester
 from store.ingest.open_exchange_files import OpenExchangeFiles
@@ -30,13 +30,13 @@ from tests.store.test_spool_injection import clock
 
 ERRORS = (errno.EIO, errno.ENOSPC, errno.EMFILE, errno.EROFS)
 PATTERNS = ((1, 1), (2, 1), (3, 2), (5, 12))
-"""Of how many calls the first fails, and how many fail."""
+"""The first call that fails, and how many fail."""
 
 EXCHANGES = 12
 
 
-class MemoryIngest(Ingest):
-    """Stores in memory what Postgres would store, by the same ids."""
+class MemoryBatchWriter(BatchWriter):
+    """Stores in memory what Postgres would store, with the same ids."""
 
     def __init__(self) -> None:
         self.exchanges: dict[str, DerivedExchange] = {}
@@ -45,8 +45,8 @@ class MemoryIngest(Ingest):
     database: Any = None
     project = "default"
 
-    async def put(
-        self, batch: Sequence[DerivedExchange], gaps: Sequence[Gap] = (), replays: Sequence[ReplayNoted] = ()
+    async def write_batch(
+        self, batch: Sequence[DerivedExchange], gaps: Sequence[Gap] = (), replays: Sequence[ReplayReported] = ()
     ) -> BatchResult:
         self.exchanges |= {kept.exchange.id: kept for kept in batch}
         self.gaps += gaps
@@ -55,20 +55,20 @@ class MemoryIngest(Ingest):
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ingester, "REST", (0.001, 0.005))
-    monkeypatch.setattr(ingester, "LAST_LOOK", 0.1)
-    monkeypatch.setattr(ingester, "HELD", 400)
-    monkeypatch.setattr(drain, "BEHIND", 1)
+    monkeypatch.setattr(ingester, "PASS_PAUSES", (0.001, 0.005))
+    monkeypatch.setattr(ingester, "STOP_TIMEOUT", 0.1)
+    monkeypatch.setattr(ingester, "MAX_OPEN_WEIGHT", 400)
+    monkeypatch.setattr(drain, "PARK_AFTER_SEGMENTS", 1)
 
-    async def joined(_: Grouping, batch: Sequence[DerivedExchange]) -> Sequence[DerivedExchange]:
+    async def group_batch(_: RunGrouping, batch: Sequence[DerivedExchange]) -> Sequence[DerivedExchange]:
         return batch
 
-    monkeypatch.setattr(Grouping, "joined", joined)
+    monkeypatch.setattr(RunGrouping, "group_batch", group_batch)
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A spool that a dead worker left: several segments, one exchange open from the start, and a damaged part."""
+    """A spool of a dead worker: several segments, an exchange that is open from the start, and a damaged part."""
     directory = tmp_path_factory.mktemp("written") / "worker-a"
     asyncio.run(write(directory))
     damaged = directory / "00000002.seg"
@@ -83,37 +83,37 @@ async def write(directory: Path) -> None:
     with Spool(directory, segment_bytes=4096) as spool:
         recorder = Recorder(spool, Redactor(key=KEY), now=lambda: next(times))
         early = recorder.begin(run="early", method="POST", url=URL, http_version="HTTP/1.1", headers=JSON)
-        early.data("request", b"{}", 1)
-        await early.kept()
+        early.record_data("request", b"{}", 1)
+        await early.wait_until_recorded()
         for number in range(EXCHANGES):
             one = recorder.begin(run=f"run-{number}", method="POST", url=URL, http_version="HTTP/1.1", headers=JSON)
-            one.asked(b"{}", 1)
-            await one.kept()
-            one.answered(2, 200, "OK", "HTTP/1.1", (), b"x" * 1000, over=True)
-            await one.kept()
+            one.record_request(b"{}", 1)
+            await one.wait_until_recorded()
+            one.record_response(2, 200, "OK", "HTTP/1.1", (), b"x" * 1000, completes_exchange=True)
+            await one.wait_until_recorded()
             if number == 3:
-                # An earlier store server has laid the open exchange aside, and died.
+                # An earlier store server has parked the open exchange and died.
                 died = Drain(directory, now=lambda: 0)
                 died.gather(0)
                 died.reader.close()
-        early.ended("request", 2)
-        await early.kept()
+        early.record_end("request", 2)
+        await early.wait_until_recorded()
 
 
 def is_drained(spools: Path, one: Ingester) -> bool:
-    # By lstat, which no test lets fail.
+    # With lstat, which no test makes fail.
     return not (os.path.lexists(spools / "worker-a") or one.troubles)
 
 
-async def drained(spools: Path, *, seconds: float = 15) -> MemoryIngest:
-    """All that a store server stores of these spools, until none is left."""
-    ingest = MemoryIngest()
-    one = Ingester(spools, ingest, lambda exchange: derive(exchange, PROFILES))
+async def drained(spools: Path, *, seconds: float = 15) -> MemoryBatchWriter:
+    """Run a store server until no spool is left; return all that it stored."""
+    ingest = MemoryBatchWriter()
+    one = Ingester(spools, ingest, lambda exchange: derive_call(exchange, PROFILES))
     async with asyncio.TaskGroup() as group:
         group.create_task(one.run())
         try:
             async with asyncio.timeout(seconds):
-                while not is_drained(spools, one):  # noqa: ASYNC110 - a directory tells nobody
+                while not is_drained(spools, one):  # noqa: ASYNC110 - a directory sends no event
                     await asyncio.sleep(0.01)
         finally:
             one.stop()
@@ -128,12 +128,12 @@ def reasons(gaps: Sequence[Gap]) -> set[str]:
 async def test_what_a_worker_left_is_stored_whatever_call_fails(
     tmp_path: Path, written: Path, call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ingester, "PATIENCE", (0.002, 0.005))
+    monkeypatch.setattr(ingester, "RETRY_PAUSES", (0.002, 0.005))
     monkeypatch.setattr(ingester, "COMMIT_EVERY", 0.0)
     shutil.copytree(written, tmp_path / "calm" / "spool" / "worker-a")
     calm = await drained(tmp_path / "calm" / "spool")
     assert len(calm.exchanges) >= EXCHANGES
-    assert any("is damaged" in reason for reason in reasons(calm.gaps))
+    assert any(": damaged" in reason for reason in reasons(calm.gaps))
 
     met = 0
     for error in ERRORS:
@@ -160,8 +160,8 @@ async def test_a_call_that_fails_for_ever_is_tried_seldom_and_said(
 ) -> None:
     spools = tmp_path / "spool"
     shutil.copytree(written, spools / "worker-a")
-    ingest = MemoryIngest()
-    one = Ingester(spools, ingest, lambda exchange: derive(exchange, PROFILES))
+    ingest = MemoryBatchWriter()
+    one = Ingester(spools, ingest, lambda exchange: derive_call(exchange, PROFILES))
     failing = FailingCalls(call, error, spools, first=1, times=1 << 40)
     with failing.injected_into(monkeypatch):
         async with asyncio.TaskGroup() as group:
@@ -171,7 +171,7 @@ async def test_a_call_that_fails_for_ever_is_tried_seldom_and_said(
                 assert one.troubles, (call, failing.injected)
                 assert os.strerror(error) in "".join(one.troubles.values())
             one.stop()
-    # Looking whether there are spools at all is done a few times a second, and need not be quick to fail.
+    # The directory of the spools is listed only a few times a second, so a failure may take longer.
     assert failing.injected < (1000 if call in ("scandir", "stat") else 60), (call, failing.injected)
     assert len(ingest.gaps) < 20
 
@@ -179,7 +179,7 @@ async def test_a_call_that_fails_for_ever_is_tried_seldom_and_said(
 def test_a_parked_exchange_that_could_not_be_synced_is_written_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What fsync has refused once it says to have synced the next time, although it is not on the disk."""
+    """After a failed fsync, the next one succeeds although the bytes are not on disk."""
     parked = OpenExchangeFiles(tmp_path / "open")
     parked.append("a", [], Drain(tmp_path, now=lambda: 0).position)
     before = parked.path("a").stat().st_ino
@@ -199,7 +199,7 @@ async def test_a_spool_that_is_half_removed_does_not_look_damaged(
         reader = Reader(directory)
         while reader.read():
             pass
-        before = [str(damage) for damage in reader.damaged()]
+        before = [str(damage) for damage in reader.take_damage()]
         failing = FailingCalls(call, errno.EIO, directory, first=first, times=1 << 40)
         with failing.injected_into(monkeypatch), contextlib.suppress(OSError):
             reader.remove()
@@ -208,7 +208,7 @@ async def test_a_spool_that_is_half_removed_does_not_look_damaged(
         again = Reader(directory)
         while again.read():
             pass
-        assert [str(damage) for damage in again.damaged() if str(damage) not in before] == []
+        assert [str(damage) for damage in again.take_damage() if str(damage) not in before] == []
         again.close()
 
 

@@ -10,15 +10,15 @@ from genai_prices import Usage, calc_price
 from genai_prices.data_snapshot import set_custom_snapshot
 from hypothesis import given
 
-from calls.derive import derive
+from calls.derive import derive_call
 from calls.model import Call, Exchange
 from store import prices
-from store.active_profiles import shipped
-from store.prices import Cost, cost
+from store.active_profiles import load_profiles
+from store.prices import Cost, call_cost
 from tests.calls.strategies import json_values
 from tests.calls.test_derive import answered
 
-PROFILES = shipped()
+PROFILES = load_profiles()
 NOON = 1_795_262_400_000_000_000
 
 OPENAI = "https://api.openai.com/v1"
@@ -27,11 +27,11 @@ OPENAI = "https://api.openai.com/v1"
 def called(url: str, answer: Any, model: str = "m") -> tuple[Exchange, Call]:
     made = answered(url, {"model": model}, json.dumps(answer, default=float).encode())
     made = replace(made, started_at=NOON)
-    return made, derive(made, PROFILES)
+    return made, derive_call(made, PROFILES)
 
 
 def usd(url: str, answer: Any, model: str = "m") -> float | None:
-    found = cost(*called(url, answer, model))
+    found = call_cost(*called(url, answer, model))
     return None if found is None else float(found.usd)
 
 
@@ -76,24 +76,24 @@ def test_anthropic_counts_what_was_cached_beside_its_input() -> None:
 
 
 def test_a_figure_says_whose_prices_it_is_of() -> None:
-    found = cost(*called(f"{OPENAI}/chat/completions", chat("gpt-4o-mini")))
+    found = call_cost(*called(f"{OPENAI}/chat/completions", chat("gpt-4o-mini")))
     assert found is not None
-    assert found.prices == prices.version()
+    assert found.prices == prices.tables_version()
     assert found.prices.startswith("genai-prices/0.")
 
 
 def test_what_openrouter_says_that_it_cost_counts_and_so_does_the_key_that_one_brings() -> None:
     url = "https://openrouter.ai/api/v1/chat/completions"
     usage = {**CHATTED, "cost": 0.00000537, "cost_details": {"upstream_inference_cost": 0.00417}}
-    assert cost(*called(url, chat("m", usage))) == Cost(usd=Decimal("0.00000537"), prices="provider")
+    assert call_cost(*called(url, chat("m", usage))) == Cost(usd=Decimal("0.00000537"), prices="provider")
     assert usd(url, chat("m", {**usage, "cost": 0, "is_byok": True})) == pytest.approx(0.00417)
 
 
 def test_what_vercels_gateway_says_that_it_cost_counts() -> None:
     answer = {"content": [], "providerMetadata": {"gateway": {"cost": "0.00021"}}}
     url = "https://ai-gateway.vercel.sh/v3/ai/language-model"
-    assert cost(*called(url, answer)) == Cost(usd=Decimal("0.00021"), prices="provider")
-    assert cost(*called(url, {"content": [], "providerMetadata": {"gateway": {"cost": "dear"}}})) is None
+    assert call_cost(*called(url, answer)) == Cost(usd=Decimal("0.00021"), prices="provider")
+    assert call_cost(*called(url, {"content": [], "providerMetadata": {"gateway": {"cost": "dear"}}})) is None
 
 
 UNKNOWN = {
@@ -120,7 +120,7 @@ def test_what_nobody_can_know_has_no_figure(url: str, answer: Any) -> None:
 def test_a_number_that_no_float_holds_has_no_figure() -> None:
     answer = b'{"model": "gpt-4o-mini", "choices": [], "usage": {"prompt_tokens": 1e400}}'
     made = replace(answered(f"{OPENAI}/chat/completions", {"model": "m"}, answer), started_at=NOON)
-    assert cost(made, derive(made, PROFILES)) is None
+    assert call_cost(made, derive_call(made, PROFILES)) is None
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_what_a_recording_answered_was_paid_for_once(mark: str, free: bool) -> N
     made, call = called(f"{OPENAI}/chat/completions", chat("gpt-4o-mini"))
     assert made.response is not None
     response = replace(made.response, headers=(*made.response.headers, *((("Playhead", mark),) if mark else ())))
-    found = cost(replace(made, response=response), call)
+    found = call_cost(replace(made, response=response), call)
     assert found is not None
     assert (found.usd == 0, found.prices == "record") == (free, free)
 
@@ -145,7 +145,7 @@ def test_prices_fetched_meanwhile_by_somebody_else_in_the_process_are_not_ours()
     try:
         with pytest.raises(LookupError):
             calc_price(Usage(input_tokens=1), "gpt-4o-mini", provider_id="openai")
-        prices._priced.cache_clear()
+        prices._table_price.cache_clear()
         assert usd(f"{OPENAI}/chat/completions", chat("gpt-4o-mini")) == pytest.approx(MINI)
     finally:
         set_custom_snapshot(None)

@@ -10,7 +10,7 @@ import pytest
 
 from proxy.errors import Failure
 from proxy.trust import ca
-from store.datadir import DataDirError, opened
+from store.datadir import DataDirError, open_data_dir
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to users and groups")
 
@@ -63,8 +63,8 @@ def data(tmp_path: Path) -> Path:
 
 def use_secrets(root: Path) -> None:
     """What a worker does at start: read the keys and tokens, or make them."""
-    data = opened(root)
-    ca.ensure(data.keys)
+    data = open_data_dir(root)
+    ca.ensure_ca(data.keys)
     data.redaction_key()
     data.api_token()
     data.recording_token()
@@ -124,12 +124,12 @@ def test_a_secret_that_is_a_link_or_a_pipe_is_refused(data: Path, secret: str) -
     file.unlink()
     os.mkfifo(file)
     os.chown(file, US, US)
-    assert "not a plain file" in as_user(lambda: use_secrets(data), ())
+    assert "not a regular file" in as_user(lambda: use_secrets(data), ())
 
 
 def test_a_directory_of_secrets_that_others_can_change_is_refused(data: Path) -> None:
     keys = data / "keys"
     os.chown(keys, US, FSGROUP)
     keys.chmod(0o770)
-    assert "others can change" in as_user(lambda: use_secrets(data), ())
+    assert "can be changed by others" in as_user(lambda: use_secrets(data), ())
     assert as_user(lambda: use_secrets(data), (FSGROUP,)) == ""

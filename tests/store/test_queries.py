@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from calls.events import Gap, ReplayNoted
+from calls.events import Gap, ReplayReported
 from calls.model import Body, Call, Exchange
-from store.database.blobs import Corrupt
+from store.database.blobs import CorruptData
 from store.database.connection import Database
-from store.ingest.batch_writer import DerivedExchange, Ingest
+from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.query.exchanges import ExchangeQueries
 from store.query.filters import BadCursor, Filters
 from store.query.rest_shapes import IDLE, rfc3339
@@ -31,8 +31,8 @@ def derive(of: Exchange) -> Call:
 
 
 @pytest.fixture
-def ingest(database: Database) -> Ingest:
-    return Ingest(database, profile="sha256:profiles")
+def ingest(database: Database) -> BatchWriter:
+    return BatchWriter(database, profile="sha256:profiles")
 
 
 @pytest.fixture
@@ -49,10 +49,10 @@ def steps(items: Sequence[dict[str, Any]]) -> list[tuple[int, int]]:
     return [(item["step"], item["nth"]) for item in items]
 
 
-async def test_a_run_counts_what_was_recorded_of_it(ingest: Ingest, runs: Runs) -> None:
+async def test_a_run_counts_what_was_recorded_of_it(ingest: BatchWriter, runs: Runs) -> None:
     first, second = exchange(0), exchange(1)
     third = replace(exchange(2), response=None, outcome="client_closed")
-    await ingest.put(
+    await ingest.write_batch(
         [DerivedExchange(first, model_call(first)), DerivedExchange(second, call(second)), DerivedExchange(third, None)]
     )
     found = await runs.get("night-run", NOON + 3 * SECOND)
@@ -100,9 +100,9 @@ async def test_a_run_that_was_never_recorded_is_none(runs: Runs, recorded: Excha
     ],
     ids=["an end", "bytes", "an answer's end", "an answer's end in time"],
 )
-async def test_a_run_that_lacks_something_is_incomplete(ingest: Ingest, runs: Runs, lacking: Exchange) -> None:
+async def test_a_run_that_lacks_something_is_incomplete(ingest: BatchWriter, runs: Runs, lacking: Exchange) -> None:
     made = call(lacking, complete=False)
-    await ingest.put([kept(0), kept(0, run="whole", at=NOON + 1), DerivedExchange(lacking, made)])
+    await ingest.write_batch([kept(0), kept(0, run="whole", at=NOON + 1), DerivedExchange(lacking, made)])
     found = await runs.page(Filters(incomplete=True), LATER)
     assert [(run["id"], run["complete"]) for run in found.items] == [("night-run", False)]
     found = await runs.page(Filters(incomplete=False), LATER)
@@ -110,7 +110,7 @@ async def test_a_run_that_lacks_something_is_incomplete(ingest: Ingest, runs: Ru
 
 
 async def test_a_run_lacks_nothing_where_a_client_left_or_nothing_came_or_it_came_whole_when_tried_again(
-    ingest: Ingest, runs: Runs
+    ingest: BatchWriter, runs: Runs
 ) -> None:
     broken = [
         exchange(0, outcome="client_closed", request=b"left"),
@@ -119,7 +119,7 @@ async def test_a_run_lacks_nothing_where_a_client_left_or_nothing_came_or_it_cam
     ]
     heard, again = exchange(3, outcome="server_closed", request=b"heard"), exchange(4, request=b"tried again")
     puts = [DerivedExchange(each, call(each, complete=False)) for each in broken]
-    await ingest.put(
+    await ingest.write_batch(
         [*puts, DerivedExchange(heard, call(heard, complete=False, streamed=True)), DerivedExchange(again, call(again))]
     )
     found = await runs.page(Filters(incomplete=False), LATER)
@@ -127,41 +127,43 @@ async def test_a_run_lacks_nothing_where_a_client_left_or_nothing_came_or_it_cam
     assert (await runs.page(Filters(incomplete=True), LATER)).items == []
 
 
-async def test_a_gap_makes_a_run_incomplete_even_where_nothing_else_is_known_of_it(ingest: Ingest, runs: Runs) -> None:
+async def test_a_gap_makes_a_run_incomplete_even_where_nothing_else_is_known_of_it(
+    ingest: BatchWriter, runs: Runs
+) -> None:
     gap = Gap("lost-run", NOON, "the spool was full")
-    await ingest.put([], [gap])
+    await ingest.write_batch([], [gap])
     found = await runs.get("lost-run", NOON)
     assert found is not None
     assert (found["gaps"], found["complete"], found["exchanges"]) == (1, False, 0)
     assert await runs.gaps("lost-run") == [gap]
 
 
-async def test_a_run_ends_when_it_has_been_idle_and_not_before(ingest: Ingest, runs: Runs) -> None:
-    await ingest.put([kept(0, ended_at=SECOND)])
+async def test_a_run_ends_when_it_has_been_idle_and_not_before(ingest: BatchWriter, runs: Runs) -> None:
+    await ingest.write_batch([kept(0, ended_at=SECOND)])
     last = NOON + SECOND
     assert (await runs.get("night-run", last + IDLE - 1) or {})["ended_at"] is None
     assert (await runs.get("night-run", last + IDLE) or {})["ended_at"] == rfc3339(last)
 
 
 async def test_a_later_request_opens_an_ended_run_and_one_that_was_under_way_does_not(
-    ingest: Ingest, runs: Runs
+    ingest: BatchWriter, runs: Runs
 ) -> None:
-    await ingest.put([kept(0)])
+    await ingest.write_batch([kept(0)])
     assert await runs.patch("night-run", ended_at=NOON + 5 * SECOND)
-    await ingest.put([kept(4, ended_at=60 * SECOND)])
+    await ingest.write_batch([kept(4, ended_at=60 * SECOND)])
     assert (await runs.get("night-run", NOON) or {})["ended_at"] == rfc3339(NOON + 5 * SECOND)
-    await ingest.put([kept(6)])
+    await ingest.write_batch([kept(6)])
     assert (await runs.get("night-run", NOON) or {})["ended_at"] is None
 
 
 async def test_calls_come_in_step_order_whatever_order_they_were_stored_in(
-    ingest: Ingest, recorded: ExchangeQueries
+    ingest: BatchWriter, recorded: ExchangeQueries
 ) -> None:
     made = [exchange(n, request=b"%d" % (n % 2)) for n in range(6)]
     batch = [DerivedExchange(one, call(one)) for one in made]
     random.Random(7).shuffle(batch)
     for one in batch:
-        await ingest.put([one])
+        await ingest.write_batch([one])
     page = await recorded.run_calls("night-run")
     assert [item["id"] for item in page.items] == [one.id for one in made]
     assert steps(page.items) == [(1, 0), (2, 0), (3, 1), (4, 1), (5, 2), (6, 2)]
@@ -169,21 +171,25 @@ async def test_calls_come_in_step_order_whatever_order_they_were_stored_in(
 
 
 async def test_exchanges_that_began_in_the_same_nanosecond_are_ordered_by_id(
-    ingest: Ingest, recorded: ExchangeQueries
+    ingest: BatchWriter, recorded: ExchangeQueries
 ) -> None:
     made = [exchange(n, at=NOON) for n in range(5)]
-    await ingest.put([DerivedExchange(one, call(one)) for one in made])
+    await ingest.write_batch([DerivedExchange(one, call(one)) for one in made])
     page = await recorded.run_calls("night-run")
     assert [item["id"] for item in page.items] == sorted(one.id for one in made)
 
 
-async def test_an_exchange_without_a_call_takes_a_step_all_the_same(ingest: Ingest, recorded: ExchangeQueries) -> None:
-    await ingest.put([kept(0), DerivedExchange(exchange(1), None), kept(2)])
+async def test_an_exchange_without_a_call_takes_a_step_all_the_same(
+    ingest: BatchWriter, recorded: ExchangeQueries
+) -> None:
+    await ingest.write_batch([kept(0), DerivedExchange(exchange(1), None), kept(2)])
     assert [item["step"] for item in (await recorded.run_calls("night-run")).items] == [1, 3]
 
 
-async def test_pages_join_without_a_seam_in_both_orders(ingest: Ingest, recorded: ExchangeQueries, runs: Runs) -> None:
-    await ingest.put([kept(n, run=f"run-{n % 3}", at=NOON + n // 2 * SECOND) for n in range(25)])
+async def test_pages_join_without_a_seam_in_both_orders(
+    ingest: BatchWriter, recorded: ExchangeQueries, runs: Runs
+) -> None:
+    await ingest.write_batch([kept(n, run=f"run-{n % 3}", at=NOON + n // 2 * SECOND) for n in range(25)])
     newest = await walk(partial(recorded.calls, Filters()))
     assert [item["id"] for item in newest] == [
         one["id"] for one in sorted(newest, key=lambda item: (item["started_at"], item["id"]), reverse=True)
@@ -207,7 +213,7 @@ async def walk(fetch: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("cursor", ["x", "bm90IGpzb24=", "WzEsInh5eiJd", "WzEsMl0=", "é"])
 async def test_a_cursor_that_no_list_gave_is_refused(recorded: ExchangeQueries, cursor: str) -> None:
-    with pytest.raises(BadCursor, match="begin again"):
+    with pytest.raises(BadCursor, match="request the first page"):
         await recorded.calls(Filters(), cursor=cursor)
 
 
@@ -232,11 +238,11 @@ FILTERS = {
 
 @pytest.mark.parametrize("filters", FILTERS.values(), ids=FILTERS.keys())
 async def test_each_filter_finds_the_run_and_the_call_that_it_should_and_no_other(
-    ingest: Ingest, runs: Runs, recorded: ExchangeQueries, filters: Filters
+    ingest: BatchWriter, runs: Runs, recorded: ExchangeQueries, filters: Filters
 ) -> None:
     other = exchange(0, run="other", url="https://tickets.example.com:8443/v2")
     wanted = exchange(1, run="wanted", url="https://api.openai.com/v1/chat/completions", status=429)
-    await ingest.put(
+    await ingest.write_batch(
         [DerivedExchange(other, call(other)), DerivedExchange(wanted, model_call(wanted, tools=["refund", "reply"]))]
     )
     await runs.put("wanted", NOON + SECOND, "night% shift", {"team": "blue", "tier": "1"})
@@ -245,21 +251,25 @@ async def test_each_filter_finds_the_run_and_the_call_that_it_should_and_no_othe
     assert [item["run"] for item in (await recorded.calls(filters)).items] == ["wanted"]
 
 
-async def test_until_is_exclusive_and_since_inclusive(ingest: Ingest, recorded: ExchangeQueries) -> None:
-    await ingest.put([kept(n) for n in range(4)])
+async def test_until_is_exclusive_and_since_inclusive(ingest: BatchWriter, recorded: ExchangeQueries) -> None:
+    await ingest.write_batch([kept(n) for n in range(4)])
     page = await recorded.calls(Filters(since=NOON + SECOND, until=NOON + 3 * SECOND))
     assert [item["started_at"] for item in page.items] == [rfc3339(NOON + 2 * SECOND), rfc3339(NOON + SECOND)]
 
 
-async def test_a_tool_is_found_by_its_host_as_well(ingest: Ingest, recorded: ExchangeQueries) -> None:
+async def test_a_tool_is_found_by_its_host_as_well(ingest: BatchWriter, recorded: ExchangeQueries) -> None:
     made = exchange(0)
-    await ingest.put([DerivedExchange(made, call(made)), kept(1, url="https://elsewhere.example.com/")])
+    await ingest.write_batch([DerivedExchange(made, call(made)), kept(1, url="https://elsewhere.example.com/")])
     assert len((await recorded.calls(Filters(tool="tickets.example.com"))).items) == 1
 
 
-async def test_a_call_shows_its_columns_and_what_is_derived_again(ingest: Ingest, recorded: ExchangeQueries) -> None:
+async def test_a_call_shows_its_columns_and_what_is_derived_again(
+    ingest: BatchWriter, recorded: ExchangeQueries
+) -> None:
     made = exchange(0, request=b"what?", actor="planner")
-    await ingest.put([DerivedExchange(made, model_call(made, tools=["refund"], finish_reason="stop", streamed=True))])
+    await ingest.write_batch(
+        [DerivedExchange(made, model_call(made, tools=["refund"], finish_reason="stop", streamed=True))]
+    )
     found = await recorded.call(made.id)
     assert found is not None
     assert {name: found[name] for name in ("kind", "provider", "model_returned", "finish_reason", "streamed")} == {
@@ -276,9 +286,9 @@ async def test_a_call_shows_its_columns_and_what_is_derived_again(ingest: Ingest
     assert found["key"].startswith("sha256:")
 
 
-async def test_an_exchange_shows_its_wire(ingest: Ingest, recorded: ExchangeQueries) -> None:
+async def test_an_exchange_shows_its_wire(ingest: BatchWriter, recorded: ExchangeQueries) -> None:
     made = exchange(3, pieces=4, step=9)
-    await ingest.put([kept(0), DerivedExchange(made, call(made))])
+    await ingest.write_batch([kept(0), DerivedExchange(made, call(made))])
     found = await recorded.exchange_shape(made.id)
     assert found is not None
     assert (found["step"], found["client_step"], found["chunks"]) == (2, 9, 4)
@@ -311,12 +321,12 @@ async def test_putting_a_run_opens_it_again(runs: Runs) -> None:
 
 
 async def test_a_deleted_run_leaves_nothing_and_its_neighbour_everything(
-    database: Database, ingest: Ingest, runs: Runs, recorded: ExchangeQueries
+    database: Database, ingest: BatchWriter, runs: Runs, recorded: ExchangeQueries
 ) -> None:
     talk, other = list(samples.conversation("talk", 3)), list(samples.conversation("other", 3))
-    await ingest.put([DerivedExchange(one, model_call(one)) for one in talk + other], [Gap("talk", NOON, "x")])
+    await ingest.write_batch([DerivedExchange(one, model_call(one)) for one in talk + other], [Gap("talk", NOON, "x")])
     assert await runs.delete("talk")
-    async with database.raw() as connection:
+    async with database.connection() as connection:
         for table in ("runs", "exchanges", "calls", "parts", "gaps"):
             column = "id" if table == "runs" else "run"
             assert await connection.fetchval(f"SELECT count(*) FROM {table} WHERE {column} = 'talk'") == 0
@@ -324,53 +334,55 @@ async def test_a_deleted_run_leaves_nothing_and_its_neighbour_everything(
 
 
 async def test_a_run_that_was_deleted_while_it_ran_is_whole_from_then_on(
-    ingest: Ingest, runs: Runs, recorded: ExchangeQueries
+    ingest: BatchWriter, runs: Runs, recorded: ExchangeQueries
 ) -> None:
     talk = list(samples.conversation("talk", 6))
-    await ingest.put([DerivedExchange(one, model_call(one)) for one in talk[:4]])
+    await ingest.write_batch([DerivedExchange(one, model_call(one)) for one in talk[:4]])
     await runs.delete("talk")
-    await ingest.put([DerivedExchange(one, model_call(one)) for one in talk[4:]])
+    await ingest.write_batch([DerivedExchange(one, model_call(one)) for one in talk[4:]])
     assert [one async for one in recorded.exchanges("talk")] == talk[4:]
 
 
-async def test_a_body_whose_part_is_gone_or_changed_is_never_served(database: Database, ingest: Ingest) -> None:
+async def test_a_body_whose_part_is_gone_or_changed_is_never_served(database: Database, ingest: BatchWriter) -> None:
     talk = list(samples.conversation("talk", 2))
-    await ingest.put([DerivedExchange(one, None) for one in talk])
+    await ingest.write_batch([DerivedExchange(one, None) for one in talk])
     recorded = ExchangeQueries(database, derive)
-    async with database.raw() as connection:
+    async with database.connection() as connection:
         await connection.execute("UPDATE parts SET body = '\\x00'::bytea || substr(body, 2)")
-    with pytest.raises(Corrupt):
+    with pytest.raises(CorruptData):
         await recorded.exchange(talk[0].id)
-    async with database.raw() as connection:
+    async with database.connection() as connection:
         await connection.execute("DELETE FROM parts")
-    with pytest.raises(Corrupt, match="gone"):
+    with pytest.raises(CorruptData, match="gone"):
         await recorded.exchange(talk[0].id)
 
 
-async def test_projects_do_not_see_each_other(database: Database, ingest: Ingest) -> None:
-    await Ingest(database, project="theirs").put([kept(0), kept(1, run="theirs")])
-    await ingest.put([kept(0)])
+async def test_projects_do_not_see_each_other(database: Database, ingest: BatchWriter) -> None:
+    await BatchWriter(database, project="theirs").write_batch([kept(0), kept(1, run="theirs")])
+    await ingest.write_batch([kept(0)])
     assert await Runs(database).get("theirs", NOON) is None
     assert (await Runs(database, "theirs").get("theirs", NOON) or {})["exchanges"] == 1
     await Runs(database, "theirs").delete("night-run")
     assert (await Runs(database).get("night-run", NOON) or {})["exchanges"] == 1
 
 
-async def test_the_last_report_of_a_replay_wins(ingest: Ingest, runs: Runs) -> None:
-    await ingest.put([], [], [ReplayNoted("r", b'{"served": 1}'), ReplayNoted("r", b'{"served": 2, "x": "\\u0000"}')])
+async def test_the_last_report_of_a_replay_wins(ingest: BatchWriter, runs: Runs) -> None:
+    await ingest.write_batch(
+        [], [], [ReplayReported("r", b'{"served": 1}'), ReplayReported("r", b'{"served": 2, "x": "\\u0000"}')]
+    )
     assert await runs.replay("r") == b'{"served": 2, "x": "\\u0000"}'
     assert await runs.replay("other") is None
 
 
-async def test_a_run_of_many_pages_and_days_is_read_whole(ingest: Ingest, recorded: ExchangeQueries) -> None:
+async def test_a_run_of_many_pages_and_days_is_read_whole(ingest: BatchWriter, recorded: ExchangeQueries) -> None:
     day = 24 * 3600 * SECOND
     made = [exchange(n, at=NOON + n * day // 60) for n in range(230)]
-    await ingest.put([DerivedExchange(one, None) for one in made])
+    await ingest.write_batch([DerivedExchange(one, None) for one in made])
     assert [one async for one in recorded.exchanges("night-run")] == made
 
 
-async def test_lists_do_not_wait_for_one_another(ingest: Ingest, recorded: ExchangeQueries, runs: Runs) -> None:
-    await ingest.put([kept(n) for n in range(50)])
+async def test_lists_do_not_wait_for_one_another(ingest: BatchWriter, recorded: ExchangeQueries, runs: Runs) -> None:
+    await ingest.write_batch([kept(n) for n in range(50)])
     pages = await asyncio.gather(*(recorded.calls(Filters()) for _ in range(8)), runs.page(Filters(), LATER))
     assert [len(page.items) for page in pages] == [50] * 8 + [1]
 

@@ -1,4 +1,4 @@
-"""What a worker appends comes out at the store server's end, in order and once, whoever stops in between."""
+"""Records that a worker appends are read in order and once, whichever process stops in between."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from store.spool import Position, Reader, Spool, SpoolBroken, SpoolFull, SpoolTaken
-from store.spool.segment import OVERHEAD, numbers
+from store.spool.segment import OVERHEAD, segment_numbers
 from tests.store.disks import FaultyDisk
 
 payloads = st.lists(st.binary(min_size=1, max_size=300), max_size=40)
@@ -25,7 +25,7 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def anew(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A place below which each example makes a spool of its own."""
+    """A directory below which each example creates its own spool."""
     return tmp_path_factory.mktemp("spools")
 
 
@@ -57,8 +57,8 @@ def test_what_goes_in_comes_out(anew: Path, records: list[bytes], segment_bytes:
     reader = Reader(directory)
 
     assert everything(reader, limit) == records
-    assert reader.damaged() == []
-    assert reader.orphaned()
+    assert reader.take_damage() == []
+    assert reader.is_orphaned()
 
 
 def test_one_writer_after_another_adds_to_the_same_spool(directory: Path) -> None:
@@ -66,28 +66,28 @@ def test_one_writer_after_another_adds_to_the_same_spool(directory: Path) -> Non
     fill(directory, [b"two"])
 
     assert everything(Reader(directory)) == [b"one", b"two"]
-    assert numbers(directory) == [1, 2]
+    assert segment_numbers(directory) == [1, 2]
 
 
 async def test_a_reader_follows_a_living_writer(directory: Path) -> None:
     with Spool(directory, segment_bytes=2000) as spool:
         reader = Reader(directory)
         for n in range(200):
-            await spool.reached(spool.append(b"record %d" % n))
+            await spool.wait_until_durable(spool.append(b"record %d" % n))
             assert everything(reader) == [b"record %d" % n]
-            assert not reader.orphaned()
-        assert len(numbers(directory)) >= 3
+            assert not reader.is_orphaned()
+        assert len(segment_numbers(directory)) >= 3
         assert reader.read() == []
-        assert reader.damaged() == []
-    assert reader.orphaned()
+        assert reader.take_damage() == []
+    assert reader.is_orphaned()
 
 
 async def test_records_are_numbered_from_one(directory: Path) -> None:
     with Spool(directory) as spool:
         assert [spool.append(b"x") for _ in range(3)] == [1, 2, 3]
-        await spool.reached(2)
-        assert spool.written >= 2
-        assert spool.appended == 3
+        await spool.wait_until_durable(2)
+        assert spool.written_count >= 2
+        assert spool.appended_count == 3
 
 
 async def test_nothing_waits_for_a_disk_but_what_asks_for_it(directory: Path) -> None:
@@ -96,7 +96,7 @@ async def test_nothing_waits_for_a_disk_but_what_asks_for_it(directory: Path) ->
     try:
         with Spool(directory, disk=disk) as quick:
             async with asyncio.timeout(5):
-                await quick.reached(quick.append(b"x"))
+                await quick.wait_until_durable(quick.append(b"x"))
             assert everything(Reader(directory)) == [b"x"]
             disk.may_sync.set()
     finally:
@@ -110,11 +110,11 @@ async def test_with_fsync_reached_waits_for_the_disk(directory: Path) -> None:
         record = spool.append(b"x")
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.1):
-                await spool.reached(record)
-        assert spool.written == record
+                await spool.wait_until_durable(record)
+        assert spool.written_count == record
         disk.may_sync.set()
         async with asyncio.timeout(5):
-            await spool.reached(record)
+            await spool.wait_until_durable(record)
         assert disk.syncs
 
 
@@ -126,10 +126,10 @@ async def test_what_is_to_be_done_soon_is_kept_with_the_present_group(directory:
             spool.append(b"later")
             done.set()
 
-        spool.soon(work)
+        spool.call_soon(work)
         spool.append(b"sooner")
         await done.wait()
-        assert spool.written == spool.appended == 2
+        assert spool.written_count == spool.appended_count == 2
     assert everything(Reader(directory)) == [b"sooner", b"later"]
 
 
@@ -139,7 +139,7 @@ async def test_what_was_to_be_done_soon_is_done_before_the_spool_is_closed(direc
         def late() -> None:
             spool.append(b"later")
 
-        spool.soon(late)
+        spool.call_soon(late)
     assert everything(Reader(directory)) == [b"later"]
 
 
@@ -155,7 +155,7 @@ async def test_many_waiters_are_woken_together(directory: Path, monkeypatch: pyt
 
     monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
     with Spool(directory) as spool:
-        await asyncio.gather(*(spool.reached(spool.append(b"x" * 100)) for _ in range(500)))
+        await asyncio.gather(*(spool.wait_until_durable(spool.append(b"x" * 100)) for _ in range(500)))
     assert calls < 50
 
 
@@ -167,9 +167,9 @@ async def test_what_nobody_waits_for_is_written_by_the_loop_a_group_at_a_time(
     with Spool(directory) as spool:
         spool.append(b"one")
         spool.append(b"two")
-        assert (spool.written, len(ends)) == (0, 1)
+        assert (spool.written_count, len(ends)) == (0, 1)
         ends.pop()()
-        assert spool.written == 2
+        assert spool.written_count == 2
         spool.append(b"three")
         assert len(ends) == 1, "another group has begun"
 
@@ -177,7 +177,7 @@ async def test_what_nobody_waits_for_is_written_by_the_loop_a_group_at_a_time(
 async def test_whoever_stops_waiting_harms_nobody(directory: Path) -> None:
     with Spool(directory, durability="fsync") as spool:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(spool.reached(spool.append(b"x"))) for _ in range(20)]
+            tasks = [group.create_task(spool.wait_until_durable(spool.append(b"x"))) for _ in range(20)]
             await asyncio.sleep(0)
             for task in tasks[::2]:
                 task.cancel()
@@ -195,11 +195,11 @@ def test_what_is_committed_is_never_read_again(directory: Path) -> None:
             break
         seen += [bytes(payload) for _, payload in frames]
         reader.commit(frames[-1][0])
-        assert min(numbers(directory)) >= frames[-1][0].segment
+        assert min(segment_numbers(directory)) >= frames[-1][0].segment
         reader.close()
 
     assert seen == records
-    assert len(numbers(directory)) == 1
+    assert len(segment_numbers(directory)) == 1
 
 
 def test_what_is_not_committed_is_read_again(directory: Path) -> None:
@@ -230,7 +230,7 @@ def test_the_cursor_is_on_disk_before_anything_is_deleted(directory: Path, monke
         again = Reader(directory)
         with pytest.raises(OSError, match="killed here"):
             again.commit(Position(0, 0))
-    assert len(numbers(directory)) > 1, "nothing was deleted before the cursor was safe"
+    assert len(segment_numbers(directory)) > 1, "nothing was deleted before the cursor was safe"
 
 
 def test_a_cursor_that_nobody_can_read_loses_nothing(directory: Path) -> None:
@@ -241,7 +241,7 @@ def test_a_cursor_that_nobody_can_read_loses_nothing(directory: Path) -> None:
 
 
 def test_a_cursor_behind_the_end_of_its_segment_goes_on_with_the_next(directory: Path) -> None:
-    # As after the host died: the cursor was synced, the segment's last group was not, and the writer began another.
+    # As after a power failure: the cursor was synced, the last group of the segment was not, and the writer began another.
     fill(directory, [b"lost"])
     reader = Reader(directory)
     reader.commit(Position(1, 1_000_000))
@@ -251,7 +251,7 @@ def test_a_cursor_behind_the_end_of_its_segment_goes_on_with_the_next(directory:
 
 
 def test_two_writers_cannot_share_a_spool(directory: Path) -> None:
-    with Spool(directory), pytest.raises(SpoolTaken, match="two workers cannot share one"):
+    with Spool(directory), pytest.raises(SpoolTaken, match="two workers cannot share a spool"):
         Spool(directory)
     fill(directory, [b"free again"])
 
@@ -264,7 +264,7 @@ def test_a_reader_that_looks_does_not_keep_a_writer_out(directory: Path) -> None
 
     def look() -> None:
         while not stop.is_set():
-            reader.orphaned()
+            reader.is_orphaned()
 
     looking = threading.Thread(target=look)
     looking.start()
@@ -278,16 +278,16 @@ def test_a_reader_that_looks_does_not_keep_a_writer_out(directory: Path) -> None
 
 def test_a_spool_that_is_taken_or_unread_is_not_removed(directory: Path) -> None:
     fill(directory, [b"unread"])
-    assert not Reader(directory).orphaned()
+    assert not Reader(directory).is_orphaned()
     assert not Reader(directory).remove()
 
     reader = Reader(directory)
     everything(reader)
     with Spool(directory):
-        assert not reader.orphaned()
+        assert not reader.is_orphaned()
         assert not reader.remove()
     assert everything(reader) == []
-    assert reader.orphaned()
+    assert reader.is_orphaned()
     assert reader.remove()
     assert not directory.exists()
     fill(directory, [b"begun anew"])
@@ -295,15 +295,15 @@ def test_a_spool_that_is_taken_or_unread_is_not_removed(directory: Path) -> None
 
 
 def test_the_end_is_behind_the_last_record(directory: Path) -> None:
-    assert Reader(directory).end() is None
+    assert Reader(directory).end_position() is None
     with Spool(directory):
-        assert Reader(directory).end() is None
+        assert Reader(directory).end_position() is None
     fill(directory, [b"one"])
     fill(directory, [])
     reader = Reader(directory)
     (position, _), *_ = reader.read()
 
-    end = reader.end()
+    end = reader.end_position()
     assert end is not None
     assert end[:2] == position[:2]
 
@@ -314,28 +314,28 @@ def test_statistics_say_what_waits(directory: Path) -> None:
         spool.append(b"y" * 50)
     reader = Reader(directory)
     frames = reader.read()
-    assert (reader.stats().segments, reader.stats().oldest) == (1, 1234)
+    assert (reader.stats().segments, reader.stats().oldest_at) == (1, 1234)
 
     reader.commit(frames[0][0])
     assert reader.stats().bytes_pending == OVERHEAD + 50
     reader.commit(frames[1][0])
-    assert (reader.stats().bytes_pending, reader.stats().oldest) == (0, None)
+    assert (reader.stats().bytes_pending, reader.stats().oldest_at) == (0, None)
 
 
 async def test_a_full_spool_says_so_and_goes_on_when_it_is_emptied(directory: Path) -> None:
     reader = Reader(directory)
     with Spool(directory, max_bytes=64_000) as spool:
-        with pytest.raises(SpoolFull, match="see why the store server does not empty it"):
+        with pytest.raises(SpoolFull, match="check why the store server does not drain it"):
             overfill(spool)
-        taken = spool.appended
+        taken = spool.appended_count
         assert 40 < taken < 64
-        await spool.reached(taken)
+        await spool.wait_until_durable(taken)
         while frames := reader.read():
             reader.commit(frames[-1][0])
         async with asyncio.timeout(10):
             more = await _as_soon_as_possible(spool, b"again")
-        await spool.reached(more)
-        # The segment that was being written had to be left, so that it could be deleted.
+        await spool.wait_until_durable(more)
+        # The writer had to begin another segment, so that the reader could delete the current one.
         reader.commit(reader.read()[-1][0])
         assert reader.stats().bytes_pending < 1000
         assert everything(Reader(directory)) == []
@@ -354,7 +354,7 @@ def test_what_an_earlier_writer_left_counts(directory: Path) -> None:
     with Spool(directory, max_bytes=52_000) as spool:
         with pytest.raises(SpoolFull):
             overfill(spool)
-        assert spool.appended < 3
+        assert spool.appended_count < 3
 
 
 def test_memory_is_bounded_when_the_disk_hangs(directory: Path) -> None:
@@ -369,7 +369,7 @@ def test_memory_is_bounded_when_the_disk_hangs(directory: Path) -> None:
         with pytest.raises(SpoolFull, match="too slow"):
             overfill(spool)
         disk.may_sync.set()
-    assert len(everything(Reader(directory))) == spool.appended < 150
+    assert len(everything(Reader(directory))) == spool.appended_count < 150
 
 
 @pytest.mark.parametrize("size", [0, (256 << 20) + 1])
@@ -383,16 +383,16 @@ def test_a_closed_spool_takes_nothing(directory: Path) -> None:
         spool.append(b"x")
     with pytest.raises(SpoolBroken, match="closed"):
         spool.append(b"y")
-    assert spool.written == 1
+    assert spool.written_count == 1
 
 
 def test_a_place_that_cannot_be_written_is_said_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(SpoolBroken, match="cannot be made"):
+    with pytest.raises(SpoolBroken, match="cannot be created"):
         Spool(tmp_path / "file" / "spool")
     with pytest.raises(SpoolBroken, match="No space left"):
         Spool(tmp_path / "full", disk=FaultyDisk(room=0))
-    # and its lock was let go
+    # and its lock was released
     fill(tmp_path / "full", [b"x"])
 
 
@@ -410,19 +410,19 @@ async def test_a_frame_that_was_half_written_when_it_was_looked_at_is_not_damage
     looks = 0
 
     def early(handle: int, size: int, offset: int) -> bytes:
-        """The look at the frames comes when the first of them is on disk but for its last bytes."""
+        """Read the frames when the first of them is on disk except for its last bytes."""
         nonlocal looks
         looks += 1
         data = real(handle, size, offset)
-        return data[:50] if looks in (2, 3) else data  # the head, then the frames, then all that the first one wants
+        return data[:50] if looks in (2, 3) else data  # the head, then the frames, then all of the first frame
 
     with Spool(directory) as spool:
         for record in records:
-            await spool.reached(spool.append(record))
+            await spool.wait_until_durable(spool.append(record))
         monkeypatch.setattr(os, "pread", early)
         reader = Reader(directory)
         found = [payload for _, payload in reader.read()]
         monkeypatch.undo()
     assert looks > 3
-    assert reader.damaged() == []
+    assert reader.take_damage() == []
     assert found == records

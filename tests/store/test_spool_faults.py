@@ -1,4 +1,4 @@
-"""A spool meets a full disk, a failing one, torn tails, flipped bits and kill -9: what was acknowledged stays."""
+"""A spool keeps acknowledged records on a full or failing disk, with torn tails and flipped bits, and after kill -9."""
 
 import asyncio
 import errno
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from calls.model import UnknownFormat
 from store.spool import Reader, Spool, SpoolBroken
-from store.spool.segment import MAGIC, MARK, OVERHEAD, frame_at, framed, numbers, path_of, read_head
+from store.spool.segment import MAGIC, MARK, OVERHEAD, encode_frames, frame_at, read_head, segment_numbers, segment_path
 from tests.store.disks import FaultyDisk
 from tests.store.test_spool import directory, everything, fill
 
@@ -28,11 +28,11 @@ RECORDS = [b"record %d " % n + b"x" * (n * 7 % 90) for n in range(40)]
 
 
 async def recovered(spool: Spool, record: bytes = b"after") -> None:
-    """The spool takes records again."""
+    """Wait until the spool accepts records again."""
     async with asyncio.timeout(10):
         while True:
             try:
-                await spool.reached(spool.append(record))
+                await spool.wait_until_durable(spool.append(record))
                 return
             except SpoolBroken:
                 await asyncio.sleep(0.01)
@@ -43,9 +43,9 @@ async def test_a_full_disk_is_said_and_what_was_taken_is_kept_until_there_is_roo
     with Spool(directory, disk=disk) as spool:
         taken = [spool.append(b"%04d" % n + b"x" * 96) for n in range(100)]
         with pytest.raises(SpoolBroken, match="No space left on device"):
-            await spool.reached(taken[-1])
-        await spool.reached(spool.written)
-        assert 30 < spool.written < 50
+            await spool.wait_until_durable(taken[-1])
+        await spool.wait_until_durable(spool.written_count)
+        assert 30 < spool.written_count < 50
         trouble = spool.trouble
         assert trouble is not None
         with pytest.raises(SpoolBroken):
@@ -53,21 +53,21 @@ async def test_a_full_disk_is_said_and_what_was_taken_is_kept_until_there_is_roo
         disk.room = 1 << 30
         await recovered(spool)
         assert spool.trouble is None
-        await spool.reached(taken[-1])
+        await spool.wait_until_durable(taken[-1])
     reader = Reader(directory)
     assert everything(reader) == [b"%04d" % n + b"x" * 96 for n in range(100)] + [b"after"]
-    assert reader.damaged() == [], "half a frame was cut off"
-    assert len(numbers(directory)) == 2
+    assert reader.take_damage() == [], "half a frame was cut off"
+    assert len(segment_numbers(directory)) == 2
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EDQUOT, errno.EROFS])
 async def test_a_failing_disk_is_a_reason_and_not_a_crash(directory: Path, code: int) -> None:
     disk = FaultyDisk()
     with Spool(directory, disk=disk) as spool:
-        await spool.reached(spool.append(b"before"))
+        await spool.wait_until_durable(spool.append(b"before"))
         disk.fails_with = code
         with pytest.raises(SpoolBroken, match=os.strerror(code)):
-            await spool.reached(spool.append(b"kept in memory"))
+            await spool.wait_until_durable(spool.append(b"kept in memory"))
         disk.fails_with = None
         await recovered(spool)
     assert everything(Reader(directory)) == [b"before", b"kept in memory", b"after"]
@@ -78,7 +78,7 @@ async def test_a_disk_that_takes_little_at_a_time_still_gets_it_all(directory: P
     with Spool(directory, disk=disk) as spool:
         for record in RECORDS:
             spool.append(record)
-        await spool.reached(len(RECORDS))
+        await spool.wait_until_durable(len(RECORDS))
     assert everything(Reader(directory)) == RECORDS
     assert disk.writes > len(RECORDS)
 
@@ -86,21 +86,21 @@ async def test_a_disk_that_takes_little_at_a_time_still_gets_it_all(directory: P
 async def test_a_failed_sync_is_never_taken_for_a_good_one(directory: Path) -> None:
     disk = FaultyDisk()
     with Spool(directory, disk=disk, durability="fsync") as spool:
-        await spool.reached(spool.append(b"before"))
+        await spool.wait_until_durable(spool.append(b"before"))
         bad = disk.syncs[-1]
         disk.sync_fails_with = errno.EIO
         lost = spool.append(b"who knows")
         with pytest.raises(SpoolBroken, match="could not be synced"):
-            await spool.reached(lost)
+            await spool.wait_until_durable(lost)
         disk.sync_fails_with = None
         disk.syncs.clear()
-        await spool.reached(spool.append(b"after"))
+        await spool.wait_until_durable(spool.append(b"after"))
         with pytest.raises(SpoolBroken):
-            await spool.reached(lost)
+            await spool.wait_until_durable(lost)
         assert bad not in disk.syncs, "that file's sync says nothing any more"
-        assert spool.faults == 1
+        assert spool.fault_count == 1
     assert everything(Reader(directory)) == [b"before", b"who knows", b"after"]
-    assert len(numbers(directory)) == 2
+    assert len(segment_numbers(directory)) == 2
 
 
 def test_closing_on_a_dead_disk_ends_and_counts(directory: Path) -> None:
@@ -125,10 +125,10 @@ async def main():
         for n in range(60):
             spool.append(b"%04d" % n + b"x" * 300)
         try:
-            await spool.reached(60)
+            await spool.wait_until_durable(60)
         except SpoolBroken as error:
             print(error, flush=True)
-        while spool.written < 60:
+        while spool.written_count < 60:
             await asyncio.sleep(0.01)
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 asyncio.run(main())
@@ -144,7 +144,7 @@ def test_a_real_short_write_is_cut_back_and_continued_elsewhere(directory: Path)
     assert "File too large" in told.stdout
     reader = Reader(directory)
     assert everything(reader) == [b"%04d" % n + b"x" * 300 for n in range(60)]
-    assert reader.damaged() == []
+    assert reader.take_damage() == []
 
 
 KILLED = """
@@ -158,7 +158,7 @@ async def main():
             record = b"%d/%d " % (worker, n) + random.randbytes(random.randrange(400))
             for _ in range(random.randrange(4)):
                 spool.append(b"nobody waits for this")
-            await spool.reached(spool.append(record))
+            await spool.wait_until_durable(spool.append(record))
             sys.stdout.write(f"{worker} {n}\\n")
             sys.stdout.flush()
     await asyncio.gather(*(one(worker) for worker in range(8)))
@@ -184,8 +184,8 @@ def test_kill_9_loses_nothing_that_was_reached(directory: Path, durability: str)
         kept = {tuple(map(int, record.split(b" ")[0].split(b"/"))) for record in found if record[:1].isdigit()}
         reached = {tuple(map(int, line.split())) for line in told if line.endswith("\n")}
         assert reached <= kept
-        assert reader.damaged() == []
-        assert reader.orphaned()
+        assert reader.take_damage() == []
+        assert reader.is_orphaned()
         reader.commit(reader.position)
         reader.close()
 
@@ -195,7 +195,7 @@ def test_kill_9_loses_nothing_that_was_reached(directory: Path, durability: str)
 
 def one_segment(directory: Path) -> Path:
     fill(directory, RECORDS)
-    return path_of(directory, 1)
+    return segment_path(directory, 1)
 
 
 @pytest.mark.parametrize("cut", range(1, 65))
@@ -211,19 +211,19 @@ def test_a_torn_tail_costs_only_what_it_tore(directory: Path, cut: int) -> None:
     assert found == RECORDS[: len(found)]
     assert len(found) >= len(RECORDS) - 1 - cut // 20
     whole = {sum(OVERHEAD + len(record) for record in RECORDS[-count:]) for count in range(1, 5)}
-    (damage,) = reader.damaged()
-    if cut in whole:  # nothing is torn, and only the count tells
+    (damage,) = reader.take_damage()
+    if cut in whole:  # no frame is torn, and only the count shows the loss
         assert f"{len(RECORDS) - len(found)} record" in damage.reason
         return
     assert damage.at.segment == 1
     assert damage.at.offset + damage.size == segment.stat().st_size
-    assert "breaks off" in str(damage)
+    assert "incomplete at its end" in str(damage)
 
 
 def test_a_torn_tail_of_a_living_writer_is_waited_for(directory: Path) -> None:
     with Spool(directory) as spool:
-        data = framed([b"slow record"], _salt(directory))
-        segment = path_of(directory, 1)
+        data = encode_frames([b"slow record"], _salt(directory))
+        segment = segment_path(directory, 1)
         reader = Reader(directory)
         for byte in data[:-1]:
             with segment.open("ab") as file:
@@ -232,12 +232,12 @@ def test_a_torn_tail_of_a_living_writer_is_waited_for(directory: Path) -> None:
         with segment.open("ab") as file:
             file.write(data[-1:])
         assert [payload for _, payload in reader.read()] == [b"slow record"]
-        assert reader.damaged() == []
+        assert reader.take_damage() == []
         assert spool.trouble is None
 
 
 def _salt(directory: Path) -> int:
-    head = read_head(path_of(directory, 1).read_bytes())
+    head = read_head(segment_path(directory, 1).read_bytes())
     assert head is not None
     return head.salt
 
@@ -252,14 +252,14 @@ def test_a_flipped_bit_costs_one_record_and_is_told(
     head = content.index(b"\n") + 1
     at = head + data.draw(st.integers(0, sum(map(len, RECORDS)) + OVERHEAD * len(RECORDS) - 1))
     content[at] ^= 1 << data.draw(st.integers(0, 7))
-    path_of(directory, 1).write_bytes(content)
+    segment_path(directory, 1).write_bytes(content)
     reader = Reader(directory)
 
     found = everything(reader)
 
     assert len(found) == len(RECORDS) - 1
     assert [record for record in RECORDS if record in found] == found
-    (damage,) = reader.damaged()
+    (damage,) = reader.take_damage()
     assert damage.at.offset <= at < damage.at.offset + damage.size
     kept = directory / "damaged" / f"00000001-{damage.at.offset}"
     assert kept.read_bytes() == content[damage.at.offset : damage.at.offset + damage.size]
@@ -275,8 +275,8 @@ def test_a_page_of_zeros_is_passed_over(directory: Path, size: int, where: str) 
     reader = Reader(directory)
 
     assert everything(reader) == RECORDS
-    assert [damage.size for damage in reader.damaged()] == [size]
-    assert reader.orphaned()
+    assert [damage.size for damage in reader.take_damage()] == [size]
+    assert reader.is_orphaned()
 
 
 def test_an_overwritten_page_costs_what_was_in_it(directory: Path) -> None:
@@ -289,20 +289,20 @@ def test_an_overwritten_page_costs_what_was_in_it(directory: Path) -> None:
 
     assert len(RECORDS) - 14 < len(found) < len(RECORDS)
     assert [record for record in RECORDS if record in found] == found
-    assert len(reader.damaged()) == 1
+    assert len(reader.take_damage()) == 1
 
 
 def test_a_missing_segment_is_told_and_the_rest_is_read(directory: Path) -> None:
     fill(directory, RECORDS, segment_bytes=200)
-    there = numbers(directory)
-    path_of(directory, there[3]).unlink()
+    there = segment_numbers(directory)
+    segment_path(directory, there[3]).unlink()
     reader = Reader(directory)
 
     found = everything(reader)
 
     assert 0 < len(found) < len(RECORDS)
     assert found[-1] == RECORDS[-1]
-    (damage,) = reader.damaged()
+    (damage,) = reader.take_damage()
     assert damage.at.segment == there[3]
     assert "missing" in damage.reason
 
@@ -328,38 +328,38 @@ def leave_half(path: Path) -> None:
 @pytest.mark.parametrize("which", ["first", "being read", "middle", "last"])
 def test_what_was_taken_out_of_a_spool_is_counted(directory: Path, harm: Callable[[Path], None], which: str) -> None:
     fill(directory, RECORDS, segment_bytes=400)
-    there = numbers(directory)
+    there = segment_numbers(directory)
     reader = Reader(directory)
     found = []
     if which == "being read":
-        # Its cursor stands in the middle of the third segment, as a killed store server leaves it.
+        # The cursor is in the middle of the third segment, as after a killed store server.
         while (position := reader.position).segment < there[2] or position.offset < 100:
             ((position, payload),) = reader.read(1)
             found.append(payload)
         reader.commit(position)
         reader.close()
         reader = Reader(directory)
-    harm(path_of(directory, there[{"first": 0, "being read": 2, "middle": 3, "last": -1}[which]]))
+    harm(segment_path(directory, there[{"first": 0, "being read": 2, "middle": 3, "last": -1}[which]]))
 
     found += everything(reader)
 
     lost = len(RECORDS) - len(found)
     assert lost > 0
     assert [record for record in RECORDS if record in found] == found
-    said = " ".join(map(str, reader.damaged()))
-    assert f"{lost} record" in said or "missing up to segment" in said or "it was cut" in said, said
-    assert reader.orphaned()
+    said = " ".join(map(str, reader.take_damage()))
+    assert f"{lost} record" in said or "missing up to segment" in said or "was cut from" in said, said
+    assert reader.is_orphaned()
     assert reader.read() == []
-    assert reader.damaged() == [], "it is said once"
+    assert reader.take_damage() == [], "it is said once"
 
 
 def test_the_only_segment_is_missed(directory: Path) -> None:
     fill(directory, RECORDS)
-    path_of(directory, 1).unlink()
+    segment_path(directory, 1).unlink()
     reader = Reader(directory)
 
     assert reader.read() == []
-    (damage,) = reader.damaged()
+    (damage,) = reader.take_damage()
     assert f"{len(RECORDS)} records are missing" in str(damage)
     assert f"1 to {len(RECORDS)}" in "".join(path.read_text() for path in (directory / "damaged").iterdir())
 
@@ -370,46 +370,46 @@ async def test_a_writer_whose_segment_is_harmed_goes_on_in_another(
 ) -> None:
     with Spool(directory) as spool:
         for record in RECORDS:
-            await spool.reached(spool.append(record))
-        harm(path_of(directory, 1))
+            await spool.wait_until_durable(spool.append(record))
+        harm(segment_path(directory, 1))
         async with asyncio.timeout(10):
-            while len(numbers(directory)) == (harm is not delete):
-                await spool.reached(spool.append(b"noticed at the next sync"))
+            while len(segment_numbers(directory)) == (harm is not delete):
+                await spool.wait_until_durable(spool.append(b"noticed at the next sync"))
                 await asyncio.sleep(0.01)
         reader = Reader(directory)
         found = everything(reader)
-        await spool.reached(spool.append(b"after"))
+        await spool.wait_until_durable(spool.append(b"after"))
         assert everything(reader) == [b"after"]
-        assert found.count(b"noticed at the next sync") + len(found) < spool.appended
-        said = str(reader.damaged()[-1])
-        assert "missing" in said or "it is no spool segment" in said
+        assert found.count(b"noticed at the next sync") + len(found) < spool.appended_count
+        said = str(reader.take_damage()[-1])
+        assert "missing" in said or "not a spool segment" in said
 
 
 def test_a_record_that_comes_just_before_the_next_segment_is_read(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(directory, [b"one"])
-    with path_of(directory, 1).open("ab") as file:
+    with segment_path(directory, 1).open("ab") as file:
         reader = Reader(directory)
         assert everything(reader) == [b"one"]
 
-        advance = reader._advance
+        advance = reader._open_following
 
         def go_on() -> None:
-            file.write(framed([b"two"], _salt(directory)))
+            file.write(encode_frames([b"two"], _salt(directory)))
             file.flush()
             fill(directory, [b"three"])
 
         def overtaken(segment: Any) -> bool:
-            """Between two looks of the reader the writer goes on, and begins another segment."""
+            """Between two reads, the writer continues and begins another segment."""
             go_on()
             return advance(segment)
 
-        monkeypatch.setattr(reader, "_writer_gone", lambda: False)
-        monkeypatch.setattr(reader, "_advance", overtaken)
+        monkeypatch.setattr(reader, "_is_writer_gone", lambda: False)
+        monkeypatch.setattr(reader, "_open_following", overtaken)
         found = everything(reader)
         monkeypatch.undo()
-        if not found and numbers(directory) == [1]:
+        if not found and segment_numbers(directory) == [1]:
             go_on()
         assert found + everything(reader) == [b"two", b"three"]
 
@@ -428,35 +428,35 @@ def test_a_stray_file_is_left_alone(directory: Path, name: str) -> None:
 @pytest.mark.parametrize("content", [b"", b"garbage", bytes(4096), MAGIC, MAGIC + b"{}\n", MAGIC + b"\n" + b"x" * 999])
 def test_a_stray_file_with_the_name_of_a_segment_is_told_and_passed_over(directory: Path, content: bytes) -> None:
     fill(directory, RECORDS[:20])
-    path_of(directory, 2).write_bytes(content)
+    segment_path(directory, 2).write_bytes(content)
     fill(directory, RECORDS[20:])
     reader = Reader(directory)
 
     assert everything(reader) == RECORDS
-    assert [damage.size for damage in reader.damaged()] == ([len(content)] if content else [])
-    assert reader.orphaned()
+    assert [damage.size for damage in reader.take_damage()] == ([len(content)] if content else [])
+    assert reader.is_orphaned()
 
 
 def test_a_spool_of_a_newer_playhead_is_refused_and_untouched(directory: Path) -> None:
     fill(directory, [b"old"])
-    path_of(directory, 2).write_bytes(MAGIC + b'{"format": 3, "segment": 2}\nwhatever')
+    segment_path(directory, 2).write_bytes(MAGIC + b'{"format": 3, "segment": 2}\nwhatever')
     reader = Reader(directory)
 
     assert [payload for _, payload in reader.read(1)] == [b"old"]
     for _ in range(2):
-        with pytest.raises(UnknownFormat, match="this Playhead reads up to 2"):
+        with pytest.raises(UnknownFormat, match="this Playhead reads formats up to 2"):
             reader.read()
-    assert path_of(directory, 2).exists()
+    assert segment_path(directory, 2).exists()
 
 
 def test_a_spool_of_an_older_playhead_is_read(directory: Path) -> None:
     fill(directory, RECORDS)
-    older = path_of(directory, 1).read_bytes().replace(b'"format": 2', b'"format": 1', 1)
-    path_of(directory, 1).write_bytes(older)
+    older = segment_path(directory, 1).read_bytes().replace(b'"format": 2', b'"format": 1', 1)
+    segment_path(directory, 1).write_bytes(older)
     reader = Reader(directory)
 
     assert everything(reader) == RECORDS
-    assert reader.damaged() == []
+    assert reader.take_damage() == []
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -467,20 +467,20 @@ def test_any_bytes_are_read_through_to_their_end(
     directory = tmp_path_factory.mktemp("any")
     fill(directory, [b"one"])
     if head:
-        with path_of(directory, 1).open("ab") as file:
+        with segment_path(directory, 1).open("ab") as file:
             file.write(content)
     else:
-        path_of(directory, 1).write_bytes(content)
+        segment_path(directory, 1).write_bytes(content)
     fill(directory, [b"two"])
 
     reader = Reader(directory)
 
     assert everything(reader)[-1] == b"two"
-    assert reader.orphaned()
+    assert reader.is_orphaned()
 
 
 @given(payload=st.binary(min_size=1, max_size=200), salt=st.integers(0, 2**32 - 1), other=st.integers(0, 2**32 - 1))
 def test_bytes_that_an_agent_sends_are_never_a_frame(payload: bytes, salt: int, other: int) -> None:
-    forged = framed([payload], other)
+    forged = encode_frames([payload], other)
 
     assert (frame_at(forged, 0, salt) == "bad") == (salt != other)

@@ -1,4 +1,4 @@
-"""Each system call of the spool fails with each error, once and for a while: what was acknowledged is stored, or a gap says so."""
+"""Each system call of the spool fails with each error, once and for a while: acknowledged exchanges are stored or have a gap."""
 
 import asyncio
 import errno
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from calls.events import Gap, ReplayNoted, decode
+from calls.events import Gap, ReplayReported, decode_records
 from calls.exchange_builder import ExchangeBuilder
 from calls.model import Exchange
 from calls.redaction.redactor import Redactor
@@ -22,8 +22,8 @@ from tests.proxy.recorded_exchanges import JSON, URL
 from tests.store.disks import CALLS, InjectingDisk
 
 ERRORS = [errno.EIO, errno.ENOSPC, errno.EMFILE, errno.EROFS, errno.EDQUOT]
-AT_START = ("space", "open_directory")
-"""Calls that are made only when a spool is opened: it refuses to open, in a sentence."""
+AT_START = ("free_bytes", "open_directory")
+"""Calls that are made only when a spool is opened, which then fails with a message."""
 
 EXCHANGES = 40
 BODY = 300
@@ -31,9 +31,9 @@ BODY = 300
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger, "RETRY", 0.01)
-    monkeypatch.setattr("store.spool.writer.RETRY", 0.01)
-    monkeypatch.setattr("store.spool.writer.GROUP", 0.001)
+    monkeypatch.setattr(ledger, "RETRY_AFTER", 0.01)
+    monkeypatch.setattr("store.spool.writer.RETRY_INTERVAL", 0.01)
+    monkeypatch.setattr("store.spool.writer.GROUP_INTERVAL", 0.001)
 
 
 def clock() -> Iterator[int]:
@@ -45,7 +45,7 @@ def clock() -> Iterator[int]:
 
 @dataclass
 class Drained:
-    """What came out of a spool while it was written, and afterwards."""
+    """The records read from a spool while it was written and afterwards."""
 
     reader: Reader
     payloads: list[bytes] = field(default_factory=list)
@@ -56,16 +56,16 @@ class Drained:
         self.reader.commit(self.reader.position)
 
     def accounted(self) -> set[str]:
-        """The runs whose exchange is stored whole, and those that a gap names."""
+        """The runs whose exchange is stored completely, and those that have a gap."""
         folds: dict[str, ExchangeBuilder] = {}
         named = set()
         for payload in self.payloads:
-            for item in decode(payload):
+            for item in decode_records(payload):
                 if isinstance(item, Gap):
                     named.add(item.run)
-                elif not isinstance(item, ReplayNoted):
+                elif not isinstance(item, ReplayReported):
                     folds.setdefault(item.id, ExchangeBuilder()).feed(item)
-        exchanges = [fold.exchange() for fold in folds.values() if fold.begun]
+        exchanges = [fold.build() for fold in folds.values() if fold.has_begun]
         return named | {one.run for one in exchanges if one.outcome == "completed" and whole(one)}
 
 
@@ -75,32 +75,34 @@ def whole(exchange: Exchange) -> bool:
 
 
 async def record(directory: Path, disk: Disk, durability: Durability) -> tuple[set[str], Drained]:
-    """Record exchanges while the disk fails; the runs of those that were acknowledged, and what came of them."""
+    """Record exchanges while the disk fails; return the runs of acknowledged ones, and what was read."""
     times = clock()
     acknowledged = set()
-    # Small segments and little room: so every call of the spool is made many times, `used` among them.
+    # Small segments and little room, so that every call of the spool is made many times, `used_bytes` too.
     with Spool(directory, disk=disk, durability=durability, segment_bytes=2000, max_bytes=8000) as spool:
         drained = Drained(Reader(directory))
         recorder = Recorder(spool, Redactor(key=KEY), now=lambda: next(times))
         for number in range(EXCHANGES):
             run = f"run-{number}"
             one = recorder.begin(run=run, method="POST", url=URL, http_version="HTTP/1.1", headers=JSON)
-            one.asked(b"{}", 1)
-            await one.kept()
-            one.answered(2, 200, "OK", "HTTP/1.1", (), b"x" * BODY, over=True)
-            await one.kept()
+            one.record_request(b"{}", 1)
+            await one.wait_until_recorded()
+            one.record_response(2, 200, "OK", "HTTP/1.1", (), b"x" * BODY, completes_exchange=True)
+            await one.wait_until_recorded()
             acknowledged.add(run)
             await asyncio.sleep(0.002 if number % 4 == 0 else 0)
             if number % 8 == 7:
                 drained.drain()
         async with asyncio.timeout(20):
-            while not recorder.ledger.settle():
+            while not recorder.outbox.write_owed():
                 drained.drain()
                 await asyncio.sleep(0.005)
-        await recorder.settled()
+        await recorder.drain()
     drained.drain()
-    # Where half a record could not be cut off it is passed over, and its other half stands in the next segment.
-    assert [str(damage) for damage in drained.reader.damaged() if "breaks off" not in damage.reason] == []
+    # An incomplete record that could not be cut off is skipped, and the complete one is in the next segment.
+    assert [
+        str(damage) for damage in drained.reader.take_damage() if "incomplete at its end" not in damage.reason
+    ] == []
     drained.reader.close()
     return acknowledged, drained
 
@@ -119,8 +121,8 @@ async def test_what_was_acknowledged_is_stored_or_a_gap_says_so(
             met += disk.injected
             assert len(acknowledged) == EXCHANGES
             assert acknowledged - drained.accounted() == set(), (call, error, first, disk.injected, disk.calls)
-    # Cutting happens only where a write has failed midway, and space is looked for only where the spool is full.
-    assert met or call in ("truncate", "used")
+    # A file is truncated only after a failed write, and the used bytes are measured only if the spool is full.
+    assert met or call in ("truncate", "used_bytes")
 
 
 @pytest.mark.parametrize("call", AT_START)
@@ -131,7 +133,7 @@ def test_a_spool_that_cannot_be_opened_says_so(tmp_path: Path, call: str, error:
 
 
 class FlawedDisk(Disk):
-    """A mistake of ours: something that is not the disk's fault is raised in one of the spool's threads, once."""
+    """A bug: an exception that the disk did not cause is raised in one of the spool's threads, once."""
 
     def __init__(self, call: str) -> None:
         self.call = call

@@ -1,4 +1,4 @@
-"""How a spool is drained: what may be forgotten when, and what long or large exchanges cost."""
+"""How a spool is drained: when records may be deleted, and what long or large exchanges cost."""
 
 import random
 from collections.abc import Iterable
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from calls.events import Data, MessageEnded, Record, RequestStarted, encode
-from calls.exchange_builder import events_of
+from calls.events import Data, MessageEnded, Record, RequestStarted, encode_records
+from calls.exchange_builder import exchange_events
 from calls.model import Exchange
 from store.ingest.drain import Drain
 from store.ingest.open_exchange_files import OpenExchangeFiles
@@ -28,8 +28,8 @@ def turns(number: int) -> list[Exchange]:
 async def spooled(spool: Spool, records: Iterable[Record]) -> None:
     last = 0
     for record in records:
-        last = spool.append(encode(record))
-    await spool.reached(last)
+        last = spool.append(encode_records(record))
+    await spool.wait_until_durable(last)
 
 
 def drain(directory: Path) -> Drain:
@@ -41,19 +41,19 @@ def segments(directory: Path) -> int:
 
 
 def committed(one: Drain, budget: int = PLENTY) -> list[Exchange]:
-    """One look at the spool by a store server that stores and commits what it found."""
+    """Drain the spool once, store and commit."""
     found = one.gather(budget)
-    one.stored()
+    one.mark_stored()
     one.commit()
     return found.exchanges
 
 
 async def test_a_crash_at_any_time_loses_no_exchange(tmp_path: Path) -> None:
-    """Interleaved exchanges, looks at any time, some of them never committed: a new store server finds what is not stored."""
+    """With interleaved exchanges and passes that are not committed, a new store server finds everything that is not stored."""
     for seed in range(40):
         dice = random.Random(seed)
         sent = turns(6)
-        queues = [list(events_of(exchange)) for exchange in sent]
+        queues = [list(exchange_events(exchange)) for exchange in sent]
         directory = tmp_path / str(seed)
         stored: dict[str, Exchange] = {}
         with Spool(directory, segment_bytes=4096) as spool:
@@ -69,7 +69,7 @@ async def test_a_crash_at_any_time_loses_no_exchange(tmp_path: Path) -> None:
                         one = drain(directory)  # the store server died before it stored what it found
                         continue
                     stored |= {each.id: each for each in found.exchanges}
-                    one.stored()
+                    one.mark_stored()
                     if dice.random() < 0.7:
                         one.commit()
                     if dice.random() < 0.3:
@@ -82,12 +82,12 @@ async def test_a_crash_at_any_time_loses_no_exchange(tmp_path: Path) -> None:
 
 async def test_a_long_exchange_does_not_hold_up_the_deletion_of_segments(tmp_path: Path) -> None:
     long, *others = turns(30)
-    begun, rest = list(events_of(long))[:4], list(events_of(long))[4:]
+    begun, rest = list(exchange_events(long))[:4], list(exchange_events(long))[4:]
     with Spool(tmp_path, segment_bytes=8192) as spool:
         one = drain(tmp_path)
         await spooled(spool, begun)
         for other in others:
-            await spooled(spool, events_of(other))
+            await spooled(spool, exchange_events(other))
             assert committed(one) == [other]
         assert segments(tmp_path) <= 4
         assert [path.stem for path in (tmp_path / "open").iterdir()] == [long.id]
@@ -98,7 +98,7 @@ async def test_a_long_exchange_does_not_hold_up_the_deletion_of_segments(tmp_pat
 
 async def test_a_parked_exchange_outlives_the_store_server(tmp_path: Path) -> None:
     exchange = turns(1)[0]
-    events = list(events_of(exchange))
+    events = list(exchange_events(exchange))
     with Spool(tmp_path) as spool:
         for n, event in enumerate(events):
             await spooled(spool, [event])
@@ -106,14 +106,14 @@ async def test_a_parked_exchange_outlives_the_store_server(tmp_path: Path) -> No
             found = committed(one, budget=0)
             one.reader.close()
             assert found == ([exchange] if n == len(events) - 1 else [])
-            assert one.held == 0
+            assert one.open_weight == 0
 
 
 async def test_a_store_server_that_dies_between_database_and_cursor_stores_a_parked_exchange_again(
     tmp_path: Path,
 ) -> None:
     exchange = turns(1)[0]
-    events = list(events_of(exchange))
+    events = list(exchange_events(exchange))
     with Spool(tmp_path) as spool:
         one = drain(tmp_path)
         await spooled(spool, events[:-1])
@@ -124,7 +124,7 @@ async def test_a_store_server_that_dies_between_database_and_cursor_stores_a_par
         again = drain(tmp_path)
         found = again.gather(PLENTY)
         assert (found.exchanges, found.gaps) == ([exchange], [])
-        again.stored()
+        again.mark_stored()
         again.commit()
         assert list((tmp_path / "open").iterdir()) == []
         again.reader.close()
@@ -136,11 +136,11 @@ async def test_open_exchanges_take_no_more_memory_than_they_may(tmp_path: Path) 
     with Spool(tmp_path) as spool:
         one = drain(tmp_path)
         for n in range(20):
-            head = next(iter(events_of(replace(turns(1)[0], id=uuid7(NOON, n)))))
+            head = next(iter(exchange_events(replace(turns(1)[0], id=uuid7(NOON, n)))))
             assert isinstance(head, RequestStarted)
             await spooled(spool, [head, *(Data(head.id, at, "request", b"x" * 4000) for at in range(5))])
             assert one.gather(budget).exchanges == []
-            assert one.held <= budget
+            assert one.open_weight <= budget
         found = one.finish()
         assert [len(each.request.body.data) for each in found.exchanges] == [20_000] * 20
         assert len(found.gaps) == 20
@@ -148,7 +148,7 @@ async def test_open_exchanges_take_no_more_memory_than_they_may(tmp_path: Path) 
 
 async def test_a_file_of_parked_events_that_was_torn_is_mended(tmp_path: Path) -> None:
     exchange = turns(1)[0]
-    events = list(events_of(exchange))
+    events = list(exchange_events(exchange))
     parked = OpenExchangeFiles(tmp_path)
     parked.append(exchange.id, events[:2], Position(1, 10))
     whole = (tmp_path / f"{exchange.id}.parked").stat().st_size
@@ -156,8 +156,8 @@ async def test_a_file_of_parked_events_that_was_torn_is_mended(tmp_path: Path) -
     path = tmp_path / f"{exchange.id}.parked"
     for size in range(whole, path.stat().st_size):
         path.write_bytes(path.read_bytes()[:size])
-        found = OpenExchangeFiles.found(tmp_path)
-        assert found.complete_to(exchange.id) == Position(1, 10)
+        found = OpenExchangeFiles.recover(tmp_path)
+        assert found.complete_position(exchange.id) == Position(1, 10)
         assert list(found.events(exchange.id)) == events[:2]
         found.append(exchange.id, events[2:4], Position(1, 20))
         assert list(found.events(exchange.id)) == events[:4]
@@ -165,13 +165,13 @@ async def test_a_file_of_parked_events_that_was_torn_is_mended(tmp_path: Path) -
 
 async def test_a_file_of_parked_events_that_is_damaged_is_a_gap_and_left_beside(tmp_path: Path) -> None:
     with Spool(tmp_path) as spool:
-        await spooled(spool, list(events_of(turns(1)[0]))[:3])
+        await spooled(spool, list(exchange_events(turns(1)[0]))[:3])
         one = drain(tmp_path)
         assert committed(one, budget=0) == []
         path = next((tmp_path / "open").iterdir())
         path.write_bytes(path.read_bytes().replace(b"req", b"\xc1\xc1\xc1", 1))
         found = drain(tmp_path).gather(PLENTY)
-        assert "laid aside" in found.gaps[0].reason
+        assert "parked events" in found.gaps[0].reason
         assert path.with_suffix(".damaged").exists()
 
 
@@ -181,26 +181,26 @@ async def test_an_exchange_with_a_name_that_is_a_path_is_not_one(tmp_path: Path)
         await spooled(spool, [head])
         found = drain(tmp_path).gather(0)
     assert found.exchanges == []
-    assert "no id of an exchange" in found.gaps[0].reason
+    assert "invalid exchange id" in found.gaps[0].reason
     assert not (tmp_path / "open").exists()
 
 
 async def test_events_that_could_not_be_are_told(tmp_path: Path) -> None:
     exchange = turns(1)[0]
-    *events, closed = events_of(exchange)
+    *events, closed = exchange_events(exchange)
     with Spool(tmp_path) as spool:
         await spooled(spool, [*events, Data(exchange.id, 9, "response", b"after the end"), closed])
         found = drain(tmp_path).gather(PLENTY)
     assert found.exchanges == [exchange]
     (gap,) = found.gaps
     assert (gap.run, gap.exchange) == (exchange.run, exchange.id)
-    assert "answer data when answered" in gap.reason
+    assert "response data when complete" in gap.reason
 
 
 @pytest.mark.parametrize("over", [False, True], ids=["in its midst", "after its end"])
 async def test_an_answer_that_the_worker_itself_broke_off_is_a_gap(tmp_path: Path, over: bool) -> None:
     exchange = replace(turns(1)[0], outcome="refused", error="the worker stopped before the exchange was over")
-    *events, closed = events_of(exchange)
+    *events, closed = exchange_events(exchange)
     assert exchange.response
     end = [MessageEnded(exchange.id, 9, "response", exchange.response.body.size)] if over else []
     with Spool(tmp_path) as spool:

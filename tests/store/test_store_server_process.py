@@ -1,4 +1,4 @@
-"""`python -m store` as the supervisor runs it: told on stdin, ready on stdout, and gone when it should be."""
+"""The process of the store server: it reads its configuration from stdin, reports on stdout, and stops when it should."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from calls.exchange_builder import events_of
+from calls.exchange_builder import exchange_events
 from store.spool import Spool
 from tests.store.ingest.test_ingester import RUN, conversation, written
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A store server's process and what it said first."""
+    """A store server's process and its first message."""
 
     process: asyncio.subprocess.Process
     said: dict[str, Any]
@@ -34,7 +34,7 @@ class Process:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The address of its API."""
         return f"http://127.0.0.1:{self.said['port']}"
 
     async def get(self, path: str) -> Any:
@@ -42,7 +42,7 @@ class Process:
         return (await self.answer(path, (self.data / "keys" / "api.token").read_text().strip())).json()
 
     async def answer(self, path: str, token: str | None) -> httpx2.Response:
-        """What it answers to whoever shows this token."""
+        """Its answer to a request with this token."""
         headers = {"authorization": f"Bearer {token}"} if token else {}
         async with httpx2.AsyncClient(base_url=self.url, headers=headers, trust_env=False, timeout=30) as client:
             return await client.get(path)
@@ -50,9 +50,9 @@ class Process:
 
 @asynccontextmanager
 async def store_server(data: Path, **told: Any) -> AsyncIterator[Process]:
-    """Start one; whatever happens, none is left behind."""
+    """Start a store server; it is always killed in the end."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "store"),
+        *(sys.executable, "-m", "store.server"),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -78,7 +78,7 @@ async def ended(one: Process, seconds: float = 10) -> int:
 
 @pytest.fixture
 def data() -> Iterator[Path]:
-    """A data directory that the account of an embedded Postgres can reach."""
+    """A data directory that the account of an embedded Postgres can access."""
     directory = Path(tempfile.mkdtemp(prefix="playhead-test-"))
     directory.chmod(0o711)
     yield directory
@@ -90,7 +90,7 @@ async def test_it_stores_what_workers_spool_and_stops_when_its_stdin_ends(data: 
         assert one.said["ready"] is True
         with Spool(data / "spool" / "worker") as spool:
             for exchange in conversation(2):
-                await written(spool, events_of(exchange))
+                await written(spool, exchange_events(exchange))
             calls = await one.get(f"/v1/runs/{RUN}/calls?settled=true")
         assert (calls["settled"], len(calls["items"])) == (True, 2)
         assert one.process.stdin
@@ -101,7 +101,7 @@ async def test_it_stores_what_workers_spool_and_stops_when_its_stdin_ends(data: 
 async def test_sigterm_stops_it_cleanly_and_what_came_last_is_in(data: Path, database_url: str) -> None:
     async with store_server(data, database_url=database_url) as one:
         with Spool(data / "spool" / "worker") as spool:
-            await written(spool, events_of(conversation(1)[0]))
+            await written(spool, exchange_events(conversation(1)[0]))
         one.process.send_signal(signal.SIGTERM)
         assert await ended(one) == 0
     async with store_server(data, database_url=database_url) as two:
@@ -115,7 +115,7 @@ async def test_killed_again_and_again_it_stores_everything_once(data: Path, data
         for n in range(0, 12, 3):
             async with store_server(data, database_url=database_url) as one:
                 for exchange in sent[n : n + 3]:
-                    await written(spool, events_of(exchange))
+                    await written(spool, exchange_events(exchange))
                 await asyncio.sleep(0.05 * n)
                 one.process.kill()
                 await ended(one)
@@ -128,10 +128,10 @@ async def test_killed_again_and_again_it_stores_everything_once(data: Path, data
 async def test_an_embedded_postgres_that_is_killed_comes_back(data: Path) -> None:
     async with store_server(data) as one:
         with Spool(data / "spool" / "worker") as spool:
-            await written(spool, events_of(conversation(1)[0]))
+            await written(spool, exchange_events(conversation(1)[0]))
             assert (await one.get(f"/v1/runs/{RUN}?settled=true"))["calls"] == 1
             os.kill(int((data / "pg" / "data" / "postmaster.pid").read_text().split()[0]), signal.SIGKILL)
-            await written(spool, events_of(conversation(2)[1]))
+            await written(spool, exchange_events(conversation(2)[1]))
             async with asyncio.timeout(60):
                 while not (await one.get("/v1/runs")).get("items"):  # noqa: ASYNC110 - it answers 503 meanwhile
                     await asyncio.sleep(0.1)
@@ -145,7 +145,7 @@ async def test_it_asks_for_the_token_of_its_data_directory(data: Path, database_
     file = data / "keys" / "api.token"
     async with store_server(data, database_url=database_url, tokens=["another"]) as one:
         refused = await one.answer("/v1/runs", None)
-        assert (refused.status_code, f"lies in {file}" in refused.json()["detail"]) == (401, True)
+        assert (refused.status_code, f"{file} holds it" in refused.json()["detail"]) == (401, True)
         assert file.stat().st_mode & 0o777 == 0o600
         for token in (file.read_text().strip(), "another"):
             assert (await one.answer("/v1/runs", token)).status_code == 200
@@ -157,7 +157,7 @@ async def test_it_asks_for_the_token_of_its_data_directory(data: Path, database_
 
 async def test_a_second_store_server_on_one_data_directory_refuses(data: Path, database_url: str) -> None:
     async with store_server(data, database_url=database_url), store_server(data, database_url=database_url) as second:
-        assert "another store server runs" in second.said["failed"]
+        assert "another store server uses" in second.said["failed"]
         assert await ended(second) == 125
 
 
@@ -176,7 +176,7 @@ async def test_what_it_cannot_use_is_said_in_one_sentence(data: Path, database_u
         taken.listen()
         port = taken.getsockname()[1]
         assert f"cannot listen on 127.0.0.1:{port}" in await refusal(data, **url, port=port)
-    assert "leave out open_api" in await refusal(data, **url, listen="0.0.0.0", open_api=True)
+    assert "remove open_api" in await refusal(data, **url, listen="0.0.0.0", open_api=True)
     assert "cannot listen on 192.0.2.1" in await refusal(data, **url, listen="192.0.2.1", tokens=["t"])
     assert "Postgres" in await refusal(data, database_url="postgresql://x@127.0.0.1:1/x")
     assert "postgresql://" in await refusal(data, database_url="mysql://x")
@@ -186,4 +186,4 @@ async def test_what_it_cannot_use_is_said_in_one_sentence(data: Path, database_u
 
 
 async def test_words_it_does_not_understand_are_refused(data: Path) -> None:
-    assert "does not understand" in await refusal(data, port="many")
+    assert "the configuration of the store server is invalid" in await refusal(data, port="many")

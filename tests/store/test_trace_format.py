@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from referencing import Registry, Resource
 
-from calls.derive import derive
+from calls.derive import derive_call
 from calls.model import FORMAT, Body, Call, Exchange, Request, Response, Usage
-from store.active_profiles import shipped
-from store.bundle.bundle import CALL_MEMBERS, Bundle, Entry, load, read, write
+from store.active_profiles import load_profiles
+from store.bundle.bundle import CALL_MEMBERS, Bundle, Entry, bundle_lines, load_bundle, read_bundle
 from tests.store.exchanges import bundle, conversation, exchanges, gaps
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -58,13 +58,13 @@ def test_a_schema_is_one(name: str) -> None:
 @settings(max_examples=40)
 @given(st.lists(exchanges, max_size=2), st.lists(gaps, max_size=2))
 def test_every_bundle_fits_the_schema(made: list[Exchange], found: list[Any]) -> None:
-    check(list(write(bundle(made, found))))
+    check(list(bundle_lines(bundle(made, found))))
 
 
 def test_a_bundle_with_calls_and_references_fits_the_schema() -> None:
-    profiles = shipped(None)
-    entries = tuple(Entry(exchange=each, call=told(derive(each, profiles))) for each in conversation(3))
-    lines = list(write(Bundle(run={"id": "a"}, profiles=profiles.digest, entries=entries)))
+    profiles = load_profiles(None)
+    entries = tuple(Entry(exchange=each, call=told(derive_call(each, profiles))) for each in conversation(3))
+    lines = list(bundle_lines(Bundle(run={"id": "a"}, profiles=profiles.digest, entries=entries)))
     assert b'"prefix"' in lines[2]
     check(lines)
 
@@ -102,8 +102,8 @@ def test_every_field_of_a_call_is_in_the_schema() -> None:
 
 
 def test_the_example_is_a_bundle_and_fits_the_schema() -> None:
-    example = load(EXAMPLE)
-    assert b"".join(write(example)) == EXAMPLE.read_bytes()
+    example = load_bundle(EXAMPLE)
+    assert b"".join(bundle_lines(example)) == EXAMPLE.read_bytes()
     check(EXAMPLE.read_bytes().splitlines(keepends=True))
 
 
@@ -132,7 +132,9 @@ def test_the_reader_in_the_page_reads_the_example_with_nothing_of_ours(tmp_path:
     done = reader(EXAMPLE, tmp_path)
     assert done.returncode == 0, done.stderr
     sizes = [
-        (len(each.request.body.data), len(each.response.body.data)) for each in load(EXAMPLE).exchanges if each.response
+        (len(each.request.body.data), len(each.response.body.data))
+        for each in load_bundle(EXAMPLE).exchanges
+        if each.response
     ]
     assert [(int(line.split()[2]), int(line.split()[4])) for line in done.stdout.splitlines()] == sizes
 
@@ -148,4 +150,4 @@ def test_the_reader_in_the_page_finds_a_flipped_byte(tmp_path: Path) -> None:
 def test_the_formats_in_the_page_are_the_one_we_write() -> None:
     assert f"# The trace format, version {FORMAT}" in PAGE
     assert schema("exchange")["properties"]["format"]["const"] == FORMAT
-    assert read(EXAMPLE.read_bytes().splitlines(keepends=True)).exchanges[0].format == FORMAT
+    assert read_bundle(EXAMPLE.read_bytes().splitlines(keepends=True)).exchanges[0].format == FORMAT

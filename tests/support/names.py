@@ -1,5 +1,6 @@
 """Tell bare participles among names: `told` and `settled` say nothing of what a function does or returns."""
 
+import re
 from typing import Final
 
 _IRREGULAR: Final = frozenset(
@@ -19,6 +20,8 @@ _NOT_PARTICIPLES: Final = frozenset(
 
 def is_bare_participle(name: str) -> bool:
     """Whether a name is one word, and that a participle."""
+    if re.search("[a-z][A-Z]", name):
+        return False
     word = name.strip("_").lower()
     return word in _IRREGULAR or (
         word.endswith("ed") and word.isalpha() and word not in _NOT_PARTICIPLES and len(word) > 3

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from store.database.connection import Database
-from store.embedded.postgres import NoPostgres, Server, ensure, find_bindir
+from store.embedded.postgres import EmbeddedPostgresError, EmbeddedServer, ensure_server, find_bindir
 
 TEMPLATE = "migrated"
 # Nothing here outlives its test, so nothing has to reach the disk.
@@ -22,17 +22,17 @@ _serial = itertools.count()
 
 
 @pytest.fixture(scope="session")
-def postgres_server() -> Iterator[Server]:
+def postgres_server() -> Iterator[EmbeddedServer]:
     """The server of this test process. It stops, and its files go, when the session ends or the process dies."""
     try:
         find_bindir()
-    except NoPostgres as error:
+    except EmbeddedPostgresError as error:
         pytest.skip(str(error))
     # Not pytest's own directory: that is closed to the account as which Postgres runs for root.
     base = Path(tempfile.mkdtemp(prefix="playhead-test-"))
     base.chmod(0o711)
     try:
-        with ensure(base / "pg", CARELESS) as server:
+        with ensure_server(base / "pg", CARELESS) as server:
             create(server, TEMPLATE)
             asyncio.run(migrate(url(server, TEMPLATE)))
             yield server
@@ -41,21 +41,21 @@ def postgres_server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def database_url(postgres_server: Server) -> Iterator[str]:
+def database_url(postgres_server: EmbeddedServer) -> Iterator[str]:
     """The URL of a database of its own, with all tables and no rows."""
     with fresh(postgres_server) as address:
         yield address
 
 
 @pytest.fixture(scope="module")
-def module_database_url(postgres_server: Server) -> Iterator[str]:
+def module_database_url(postgres_server: EmbeddedServer) -> Iterator[str]:
     """The same, for a service that a whole module shares."""
     with fresh(postgres_server) as address:
         yield address
 
 
 @contextmanager
-def fresh(server: Server) -> Iterator[str]:
+def fresh(server: EmbeddedServer) -> Iterator[str]:
     """The URL of a new database, which goes with the block."""
     name = f"test_{next(_serial)}"
     create(server, name, template=TEMPLATE)
@@ -72,17 +72,17 @@ async def database(database_url: str) -> AsyncIterator[Database]:
     await opened.close()
 
 
-def url(server: Server, name: str) -> str:
+def url(server: EmbeddedServer, name: str) -> str:
     """The URL of another database of this server."""
     return server.dsn.replace("///postgres?", f"///{name}?")
 
 
-def create(server: Server, name: str, template: str = "template0") -> None:
+def create(server: EmbeddedServer, name: str, template: str = "template0") -> None:
     """Make a database."""
     run(server, "createdb", f"--template={template}", name)
 
 
-def run(server: Server, program: str, *arguments: str) -> str:
+def run(server: EmbeddedServer, program: str, *arguments: str) -> str:
     """Run one of Postgres' own programs against the server."""
     host = server.dsn.partition("host=")[2].partition("&")[0]
     command = [str(server.bindir / program), "-h", host, "-U", "playhead", *arguments]

@@ -13,7 +13,7 @@ import trustme
 
 from calls.model import ChunkKind, Headers, Outcome, Request
 from proxy import lane, mitm
-from proxy.trust.ca import ensure
+from proxy.trust.ca import ensure_ca
 from proxy.wire.config import EngineConfig, Limits
 from proxy.wire.engine import Answerer, Engine
 from replay.answer import Answer, Piece
@@ -139,48 +139,56 @@ class Told:
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
-    def behind(self) -> bool:
-        return self.recorder.behind
+    def is_behind(self) -> bool:
+        return self.recorder.is_behind
 
-    def data(self, side: Side, data: bytes, at: int, kind: ChunkKind = "data") -> None:
+    def record_data(self, side: Side, data: bytes, at: int, kind: ChunkKind = "data") -> None:
         self._hear("data", side, data, kind)
 
-    def response(self, at: int, status: int, reason: str, http_version: str, headers: Headers) -> None:
+    def record_response_head(self, at: int, status: int, reason: str, http_version: str, headers: Headers) -> None:
         self._hear("response", status, reason, http_version, headers)
 
-    def ended(self, side: Side, at: int, trailers: Headers = ()) -> None:
+    def record_end(self, side: Side, at: int, trailers: Headers = ()) -> None:
         self._hear("ended", side, trailers)
 
-    def asked(self, body: bytes, at: int) -> None:
+    def record_request(self, body: bytes, at: int) -> None:
         if body:
-            self.data("request", body, at)
-        self.ended("request", at)
+            self.record_data("request", body, at)
+        self.record_end("request", at)
 
-    def answered(
-        self, at: int, status: int, reason: str, http_version: str, headers: Headers, body: bytes, *, over: bool
+    def record_response(
+        self,
+        at: int,
+        status: int,
+        reason: str,
+        http_version: str,
+        headers: Headers,
+        body: bytes,
+        *,
+        completes_exchange: bool,
     ) -> None:
-        self.response(at, status, reason, http_version, headers)
+        self.record_response_head(at, status, reason, http_version, headers)
         if body:
-            self.data("response", body, at)
-        self.ended("response", at)
-        if over:
-            self.closed(at, "completed")
+            self.record_data("response", body, at)
+        self.record_end("response", at)
+        if completes_exchange:
+            self.record_close(at, "completed")
 
-    def truncate(self, side: Side) -> None:
+    def record_truncation(self, side: Side) -> None:
         self._hear("truncate", side)
 
-    def closed(self, at: int, outcome: Outcome, error: str | None = None) -> None:
+    def record_close(self, at: int, outcome: Outcome, error: str | None = None) -> None:
         self._hear("closed", outcome, error)
         self.over.set()
 
     @property
-    def missed(self) -> str:
+    def loss_reason(self) -> str:
         return "" if self.recorder.keeps else "the disk is full"
 
-    def kept_now(self) -> bool:
+    def is_recorded_now(self) -> bool:
         return False
 
-    async def kept(self) -> bool:
+    async def wait_until_recorded(self) -> bool:
         await self.recorder.gate.wait()
         return self.recorder.keeps
 
@@ -222,13 +230,13 @@ class MemoryRecorder:
         self.gate = asyncio.Event()
         self.gate.set()
         self.keeps = True
-        self.behind = False
+        self.is_behind = False
         self.exchanges: list[Told] = []
         self.gaps: list[tuple[str, str, str | None]] = []
         self.begun = asyncio.Event()
         self.changed = asyncio.Event()
 
-    def begin(self, *, gathers: bool = False, **head: Any) -> Told:
+    def begin(self, *, buffers_request: bool = False, **head: Any) -> Told:
         told = Told(str(len(self.exchanges)), head, self)
         self.exchanges.append(told)
         self.begun.set()
@@ -241,11 +249,11 @@ class MemoryRecorder:
             self.changed.clear()
             await self.changed.wait()
 
-    def gap(self, run: str, reason: str, exchange: str | None = None) -> None:
+    def record_gap(self, run: str, reason: str, exchange: str | None = None) -> None:
         self.gaps.append((run, reason, exchange))
         self.changed.set()
 
-    def soon(self, work: Callable[[], None]) -> None:
+    def call_soon(self, work: Callable[[], None]) -> None:
         asyncio.get_running_loop().call_soon(work)
 
     @property
@@ -328,7 +336,7 @@ async def opened(
     upstream_ca().cert_pem.write_to_path(str(ca))
     mode = "replay" if answerer else "record" if recorder else "passthrough"
     told: dict[str, Any] = {"mode": mode, "upstream_ca": str(ca), "limits": Limits(grace=0.5)}
-    config = EngineConfig(authority=ensure(directory / "keys"), **(told | settings))
+    config = EngineConfig(authority=ensure_ca(directory / "keys"), **(told | settings))
     ready: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     async with asyncio.TaskGroup() as group:
         group.create_task(ENGINES[engine](config, recorder, answerer, ready.set_result))

@@ -1,4 +1,4 @@
-"""Match RE2 expressions on bytes without re2's wrapper, which costs more than a scan of 200 bytes."""
+"""Match RE2 expressions on bytes without re2's wrapper, which costs more than scanning 200 bytes."""
 
 from typing import Any, Final
 
@@ -9,7 +9,7 @@ HERE: Final = re2._Anchor.ANCHOR_START
 
 
 def compile_expression(expression: str) -> Any:
-    """An expression of Latin-1 characters, which are bytes."""
+    """Compile an expression of Latin-1 characters, each of which matches a byte."""
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1
     options.max_mem = 64 << 20
@@ -17,13 +17,13 @@ def compile_expression(expression: str) -> Any:
     return re2.compile(expression.encode("latin-1"), options)._regexp
 
 
-def search(expression: Any, data: bytes, at: int = 0) -> tuple[int, int]:
-    """Where the first match from an offset on starts and ends; -1 where there is none."""
+def search_expression(expression: Any, data: bytes, at: int = 0) -> tuple[int, int]:
+    """Return the span of the first match from an offset on; (-1, -1) if there is none."""
     (span,) = expression.Match(ANYWHERE, data, at, len(data))
     return span  # type: ignore[no-any-return]
 
 
-def prefix(expression: Any, data: bytes, at: int = 0) -> int:
-    """Where the match that begins at an offset ends, for an expression that matches nothing, too."""
+def match_prefix(expression: Any, data: bytes, at: int = 0) -> int:
+    """Return the end of the match at an offset, for an expression that also matches the empty string."""
     ((_, end),) = expression.Match(HERE, data, at, len(data))
     return end  # type: ignore[no-any-return]

@@ -3,10 +3,10 @@
 import re
 from collections.abc import Iterator
 
-from calls.redaction.rules.patterns import Some, Word
+from calls.redaction.rules.patterns import Repeat, Word
 from calls.redaction.rules.secret_names import BARE_NAMES, SECRET_NAMES
-from calls.redaction.rules.secret_rule import End, SecretRule, is_opaque, is_plain, quoted_end, run
-from calls.redaction.rules.value_syntax import IS, QUOTE
+from calls.redaction.rules.secret_rule import End, SecretRule, end_of_run, is_actual_value, is_opaque, quoted_end
+from calls.redaction.rules.value_syntax import ASSIGNMENT, QUOTE
 
 _HARMLESS_MEMBER = re.compile(
     rb"(?i)\$?(?:type|kind|description|title|format|(?:.*[_-])?(?:id|name|at|url|uri|[cau]rn|ref|date|version|status|path)|label|"
@@ -22,7 +22,7 @@ def _container_end(_data: bytes, _at: int) -> End:
 
 
 def _bracket_end(data: bytes, at: int) -> int:
-    """Behind the bracket that closes the list or object that opened before this offset."""
+    """Return the offset after the bracket that closes the list or object that opens before `at`."""
     depth = 1
     while depth:
         found = _MARKS.search(data, at)
@@ -39,31 +39,30 @@ def _bracket_end(data: bytes, at: int) -> int:
 
 
 def _secret_values(data: bytes, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """The strings of a list or an object that are secret: in a list what looks like a key, in an object also what is
-    called value."""
+    """Yield the secret strings of a list or object: strings that look like a key, and members named like a value."""
     member = b""
     for low, high, is_name in _strings(data, start, stop):
         if is_name:
             member = data[low:high].rstrip(b"\\")
         elif _VALUE_MEMBER.fullmatch(member):
-            if is_plain(data, low, low, high) and not data[low:high].count(b" "):
+            if is_actual_value(data, low, low, high) and not data[low:high].count(b" "):
                 yield low, high
         elif not _HARMLESS_MEMBER.fullmatch(member) and is_opaque(data, low, low, high):
             yield low, high
 
 
 def _cookie_values(data: bytes, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """The values of a list of cookies, as a HAR file has them."""
+    """Yield the values of a list of cookies in a HAR file."""
     member = b""
     for low, high, is_name in _strings(data, start, stop):
         if is_name:
             member = data[low:high].rstrip(b"\\")
-        elif member == b"value" and is_plain(data, low, low, high):
+        elif member == b"value" and is_actual_value(data, low, low, high):
             yield low, high
 
 
 def _strings(data: bytes, start: int, stop: int) -> Iterator[tuple[int, int, bool]]:
-    """Every string between two offsets, and whether it is the name of a member."""
+    """Yield the span of every string between two offsets, and whether it is the name of a member."""
     at = data.find(b'"', start, stop)
     while at >= 0:
         low = at + 1
@@ -78,15 +77,15 @@ def _strings(data: bytes, start: int, stop: int) -> Iterator[tuple[int, int, boo
 _COLON = re.compile(rb"\s*:")
 
 
-def _literals(data: bytes, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """The strings among the values of an SQL statement that look like keys."""
+def _sql_values(data: bytes, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Yield the strings among the values of an SQL statement that look like keys."""
     for found in _SQL_STRING.finditer(data, start, stop):
         if is_opaque(data, *(found.start(1), found.start(1), found.end(1))):
             yield found.span(1)
 
 
 def _item_values(data: bytes, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """The items of a list in YAML that look like keys."""
+    """Yield the items of a YAML list that look like keys."""
     for found in _ITEM.finditer(data, start, stop):
         if is_opaque(data, *(found.start(1), found.start(1), found.end(1))):
             yield found.span(1)
@@ -108,7 +107,7 @@ def _items_end(_data: bytes, _at: int) -> End:
 _SQL_STRING = re.compile(rb"'((?:[^'\\]|''|\\.)*)'")
 
 
-def _is_any(_data: bytes, _lead: int, _start: int, _stop: int) -> bool:
+def _accept_any(_data: bytes, _lead: int, _start: int, _stop: int) -> bool:
     return True
 
 
@@ -118,61 +117,61 @@ CONTAINERS = (
         lead=(
             Word((*SECRET_NAMES, *(f"{name}s" for name in SECRET_NAMES), "secrets"), nocase=True),
             Word((":",)),
-            Some("[ ]", 0, 4),
-            Some("[\\\\rn\\s]", 1, 24),
+            Repeat("[ ]", 0, 4),
+            Repeat("[\\\\rn\\s]", 1, 24),
         ),
         begin=(Word(("- ",)),),
         end=_items_end,
-        real=_is_any,
-        bounded=False,
-        inner=_item_values,
+        is_real=_accept_any,
+        is_bounded=False,
+        find_inner=_item_values,
     ),
     SecretRule(
         kind="J",
         lead=(
             Word((*SECRET_NAMES, *(f"{name}s" for name in SECRET_NAMES)), nocase=True),
             *QUOTE,
-            *IS,
-            Some("[\\[{]", 1, 1),
+            *ASSIGNMENT,
+            Repeat("[\\[{]", 1, 1),
         ),
         end=_container_end,
-        real=_is_any,
-        bounded=False,
-        inner=_secret_values,
+        is_real=_accept_any,
+        is_bounded=False,
+        find_inner=_secret_values,
     ),
     SecretRule(
         kind="J",
         lead=(
             Word((*BARE_NAMES, "secrets", "auth", "credential", "credentials"), nocase=True),
             *QUOTE,
-            *IS,
-            Some("[\\[{]", 1, 1),
+            *ASSIGNMENT,
+            Repeat("[\\[{]", 1, 1),
         ),
         end=_container_end,
-        real=_is_any,
-        inner=_secret_values,
+        is_real=_accept_any,
+        find_inner=_secret_values,
     ),
     SecretRule(
         kind="C",
-        lead=(Word(("cookies",), nocase=True), *QUOTE, *IS, Some("[\\[{]", 1, 1)),
+        lead=(Word(("cookies",), nocase=True), *QUOTE, *ASSIGNMENT, Repeat("[\\[{]", 1, 1)),
         end=_container_end,
-        real=_is_any,
-        inner=_cookie_values,
+        is_real=_accept_any,
+        find_inner=_cookie_values,
     ),
     SecretRule(
         kind="J",
         lead=(
             Word(SECRET_NAMES, nocase=True),
-            Some("[\\w\\s,`.]", 0, 100),
+            Repeat("[\\w\\s,`.]", 0, 100),
             Word((")",)),
-            Some("[\\s\\\\nrt]", 0, 8),
+            Repeat("[\\s\\\\nrt]", 0, 8),
             Word(("values",), nocase=True),
-            Some("[\\s\\\\nrt]", 0, 8),
+            Repeat("[\\s\\\\nrt]", 0, 8),
             Word(("(",)),
         ),
-        end=run('^;"'),
-        real=_is_any,
-        bounded=False,
-        inner=_literals,
+        end=end_of_run('^;"'),
+        is_real=_accept_any,
+        is_bounded=False,
+        find_inner=_sql_values,
     ),
 )

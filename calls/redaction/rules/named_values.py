@@ -1,7 +1,7 @@
-"""Find values that their name makes secret: members, variables, columns, fields and elements.
+"""Find values that are secret because of their name: members, variables, columns, fields and elements.
 
-What stands between a name and its value decides how much the value must look like a key: behind `"name":` anything is
-taken, in prose and code only what holds a digit, and in a list beside the name only what is neither a word nor a date.
+The syntax between a name and its value decides how much the value must look like a key: after `"name":` any value is secret,
+in prose and code only one with a digit, and next to the name in a list only one that is neither a word nor a date.
 """
 
 import re
@@ -9,30 +9,30 @@ import re
 from calls.redaction.rules.listed_values import CONTAINERS
 from calls.redaction.rules.option_values import COOKIES, OPTIONS, PARAMETERS
 from calls.redaction.rules.packed_values import PACKED
-from calls.redaction.rules.patterns import Either, Part, Some, Word, beginnings, full
+from calls.redaction.rules.patterns import Either, Part, Repeat, Word, beginnings_expression, full_expression
 from calls.redaction.rules.secret_names import BARE_NAMES, LIKELY_NAMES, SECRET_NAMES
 from calls.redaction.rules.secret_rule import (
-    AROUND,
+    LOOKBEHIND,
     End,
     Real,
     SecretRule,
+    is_actual_value,
     is_assigned,
     is_opaque,
-    is_plain,
     quoted_end,
     reject_replaced,
 )
 from calls.redaction.rules.value_syntax import (
     ARROW,
-    BESIDE,
+    ASSIGNMENT,
     ELEMENT,
     ELEMENT_WITH_ATTRIBUTES,
+    FORM_PART,
     GAP,
-    IS,
     LITERAL,
-    MARKED,
+    MARKDOWN,
+    NEXT_ITEM,
     PAIR,
-    PART_OF_A_FORM,
     PROSE,
     QUOTE,
     is_in_query,
@@ -41,19 +41,19 @@ from calls.redaction.rules.value_syntax import (
 
 
 def _is_named_value(data: bytes, lead: int, start: int, stop: int) -> bool:
-    """Behind `"name":`, in a form and in `<name>` whatever there is; in prose and code (`name = …`) what looks like a key.
+    """Return whether a value is secret: after `"name":`, in a form and in `<name>` always; else if it looks like a key.
 
-    A private key's first line is none of it: its own rule knows where it ends.
+    The first line of a private key is excluded, because its own rule knows where the key ends.
     """
     if data.startswith(b"-----BEGIN ", start) and data[start - 1] not in b"\"'":
         return False
     if data[start - 1 : start] == b">" and data[start - 2 : start - 1] not in b"=-":
-        return _is_element_text(data, lead, start, stop) and is_plain(data, lead, start, stop)
+        return _is_element_text(data, lead, start, stop) and is_actual_value(data, lead, start, stop)
     stars = _STARS.search(data, lead, start)
     if stars and not _is_marked(data, lead, stop, stars[1]):
         return False
     if _QUOTED_NAME.search(data, lead, start) or is_in_query(data, lead):
-        return is_plain(data, lead, start, stop)
+        return is_actual_value(data, lead, start, stop)
     if _LISTED.search(data, lead, start):
         return is_opaque(data, lead, start, stop)
     return is_assigned(data, lead, start, stop)
@@ -63,13 +63,13 @@ _STARS = re.compile(rb"[:=]\s*(\*+)[*`\s]*\Z")
 
 
 def _is_marked(data: bytes, lead: int, stop: int, stars: bytes) -> bool:
-    """Whether asterisks before a value are Markdown's; else they stand for a short secret, and what follows is none."""
+    """Return whether asterisks before a value are Markdown; else they replace a short secret, and no other follows."""
     closed = data.startswith(stars, stop) or (stop == len(data) and data.endswith(stars))
     return len(stars) <= 2 and (closed or stars in data[max(0, lead - 2) : lead])
 
 
 def _is_likely_value(data: bytes, lead: int, start: int, stop: int) -> bool:
-    """The value of a member whose name is also given to harmless things."""
+    """Return whether the value of a member with an ambiguous name looks like a token."""
     return _QUOTED_NAME.search(data, lead, start) is not None and _TOKEN_LIKE.fullmatch(data, start, stop) is not None
 
 
@@ -82,8 +82,11 @@ _TOKEN_LIKE = re.compile(rb"(?=[^0-9]*[0-9])(?=[^A-Za-z]*[A-Za-z])(?!\d{4}-\d\d-
 
 @reject_replaced
 def _is_element_text(data: bytes, lead: int, start: int, stop: int) -> bool:
-    """Whether the name is a tag's (`<SessionToken>`, `<ns:Password>`) and the value all of its element: prose has tags too."""
-    opened = _OPENED.search(data, max(0, lead - AROUND), lead) is not None
+    """Return whether the name is a tag (`<SessionToken>`, `<ns:Password>`) and the value its whole content.
+
+    Prose contains tags too.
+    """
+    opened = _OPENED.search(data, max(0, lead - LOOKBEHIND), lead) is not None
     if _NEXT_FIELD.fullmatch(data, start, stop):
         return False
     return opened and not data[start : start + 1].isspace() and data[stop : stop + 1] == b"<"
@@ -93,41 +96,41 @@ _OPENED = re.compile(rb"<[\w:.-]*\Z")
 _NEXT_FIELD = re.compile(rb"&\w+=")
 
 
-def _rule_for_names(names: tuple[str, ...], *, bounded: bool, real: Real = _is_named_value) -> SecretRule:
+def _rule_for_names(names: tuple[str, ...], *, bounded: bool, is_real: Real = _is_named_value) -> SecretRule:
     ways: tuple[tuple[Part, ...], ...] = (
-        (*QUOTE, *IS, *QUOTE),
-        (*IS, *QUOTE),
+        (*QUOTE, *ASSIGNMENT, *QUOTE),
+        (*ASSIGNMENT, *QUOTE),
         ARROW,
         PAIR,
-        BESIDE,
-        MARKED,
+        NEXT_ITEM,
+        MARKDOWN,
         PROSE,
         LITERAL,
-        PART_OF_A_FORM,
+        FORM_PART,
         ELEMENT,
         ELEMENT_WITH_ATTRIBUTES,
     )
     return SecretRule(
-        kind="J", lead=(Word(names, nocase=True), Either(ways)), end=named_end, real=real, bounded=bounded
+        kind="J", lead=(Word(names, nocase=True), Either(ways)), end=named_end, is_real=is_real, is_bounded=bounded
     )
 
 
 _IDENTIFIED_BY = SecretRule(
     kind="J",
-    lead=(Word(("identified by",), nocase=True), Some("\\s", 1, 4), *QUOTE),
+    lead=(Word(("identified by",), nocase=True), Repeat("\\s", 1, 4), *QUOTE),
     end=named_end,
-    real=is_plain,
+    is_real=is_actual_value,
 )
 
 _BEHIND_VALUE = (
     *QUOTE,
     *(GAP, Word((",",)), GAP, *QUOTE),
-    *(Word(("name", "key", "header", "variable"), nocase=True), *QUOTE, *IS, *QUOTE),
-    Some("[\\w.\\- ]", 0, 48),
+    *(Word(("name", "key", "header", "variable"), nocase=True), *QUOTE, *ASSIGNMENT, *QUOTE),
+    Repeat("[\\w.\\- ]", 0, 48),
 )
 _LAST_NAMES = (Word((*SECRET_NAMES, "token", "secret", "auth"), nocase=True), *QUOTE)
-_NAME_BEHIND = re.compile(full((*_BEHIND_VALUE, *_LAST_NAMES)).encode())
-_NAME_MAY_FOLLOW = re.compile(rf"(?:{beginnings((*_BEHIND_VALUE, *_LAST_NAMES))})?\Z".encode())
+_NAME_BEHIND = re.compile(full_expression((*_BEHIND_VALUE, *_LAST_NAMES)).encode())
+_NAME_MAY_FOLLOW = re.compile(rf"(?:{beginnings_expression((*_BEHIND_VALUE, *_LAST_NAMES))})?\Z".encode())
 
 
 def _end_before_name(data: bytes, at: int) -> End:
@@ -142,14 +145,14 @@ def _end_before_name(data: bytes, at: int) -> End:
 
 _VALUE_BEFORE_NAME = SecretRule(
     kind="J",  # {"value": …, "name": "API_KEY"}
-    lead=(Word(("value",), nocase=True), *QUOTE, *IS, *QUOTE),
+    lead=(Word(("value",), nocase=True), *QUOTE, *ASSIGNMENT, *QUOTE),
     end=_end_before_name,
-    real=lambda data, lead, start, stop: (
+    is_real=lambda data, lead, start, stop: (
         data[lead - 1 : lead] in (b'"', b"'")
         and _NAME_BEHIND.match(data, stop) is not None
-        and is_plain(data, lead, start, stop)
+        and is_actual_value(data, lead, start, stop)
     ),
-    bounded=False,
+    is_bounded=False,
 )
 
 NAMED: tuple[SecretRule, ...] = (
@@ -159,19 +162,19 @@ NAMED: tuple[SecretRule, ...] = (
     _rule_for_names(BARE_NAMES, bounded=True),
     SecretRule(
         kind="J",
-        lead=(Word(LIKELY_NAMES, nocase=True), *QUOTE, *IS, *QUOTE),
+        lead=(Word(LIKELY_NAMES, nocase=True), *QUOTE, *ASSIGNMENT, *QUOTE),
         end=named_end,
-        real=_is_likely_value,
+        is_real=_is_likely_value,
     ),
     SecretRule(
-        kind="J",  # Azure, for a search in one's own data: {"type": "api_key", "key": …}
-        lead=(Word(("api_key",)), *QUOTE, GAP, Word((",",)), GAP, *QUOTE, Word(("key",)), *QUOTE, *IS, *QUOTE),
+        kind="J",  # Azure OpenAI On Your Data: {"type": "api_key", "key": …}
+        lead=(Word(("api_key",)), *QUOTE, GAP, Word((",",)), GAP, *QUOTE, Word(("key",)), *QUOTE, *ASSIGNMENT, *QUOTE),
         end=named_end,
-        real=is_plain,
+        is_real=is_actual_value,
     ),
     SecretRule(
         kind="J",
-        # Of a shell, a .env file or a connection string
+        # In a shell, a .env file or a connection string
         lead=(
             Word(
                 (
@@ -181,8 +184,8 @@ NAMED: tuple[SecretRule, ...] = (
             ),
         ),
         end=named_end,
-        real=is_assigned,
-        bounded=False,
+        is_real=is_assigned,
+        is_bounded=False,
     ),
     _IDENTIFIED_BY,
     _VALUE_BEFORE_NAME,

@@ -2,17 +2,17 @@
 
 import re
 
-from calls.redaction.rules.patterns import Some, Word
+from calls.redaction.rules.patterns import Repeat, Word
 from calls.redaction.rules.secret_names import LIKELY_PARAMETERS, SECRET_NAMES, SECRET_PARAMETERS
 from calls.redaction.rules.secret_rule import (
-    AROUND,
+    LOOKBEHIND,
     Real,
     SecretRule,
+    end_of_run,
+    is_actual_value,
     is_assigned,
     is_long,
-    is_plain,
     reject_replaced,
-    run,
 )
 from calls.redaction.rules.value_syntax import MAYBE_QUOTE, VALUE, is_in_query, named_end, word_end
 
@@ -23,29 +23,29 @@ OPTIONS = (
         kind="J",
         lead=(
             Word(("--",)),
-            Some("[a-zA-Z0-9-]", 0, 24),
+            Repeat("[a-zA-Z0-9-]", 0, 24),
             Word(_OPTION_NAMES, nocase=True),
-            Some("[ =]", 1, 2),
+            Repeat("[ =]", 1, 2),
             *MAYBE_QUOTE,
         ),
         end=named_end,
-        real=lambda data, lead, start, stop: _is_no_option(data, start) and is_assigned(data, lead, start, stop),
-        bounded=False,
+        is_real=lambda data, lead, start, stop: _is_no_option(data, start) and is_assigned(data, lead, start, stop),
+        is_bounded=False,
     ),
     SecretRule(
         kind="U",  # curl -u name:password
         lead=(
             Word((" -u", " --user", " --proxy-user")),
-            Some("[ =]", 0, 2),
+            Repeat("[ =]", 0, 2),
             *MAYBE_QUOTE,
-            Some(r"[^\s:\"'\\]", 1, 48),
+            Repeat(r"[^\s:\"'\\]", 1, 48),
             Word((":",)),
         ),
         end=lambda _data, _at: word_end,
-        real=lambda data, lead, start, stop: (
-            _CURL.search(data, max(0, lead - AROUND), lead) is not None and is_plain(data, lead, start, stop)
+        is_real=lambda data, lead, start, stop: (
+            _CURL.search(data, max(0, lead - LOOKBEHIND), lead) is not None and is_actual_value(data, lead, start, stop)
         ),
-        bounded=False,
+        is_bounded=False,
     ),
 )
 
@@ -54,23 +54,23 @@ def _is_no_option(data: bytes, start: int) -> bool:
     return not data.startswith(b"-", start)
 
 
-def _parameter_rule(names: tuple[str, ...], real: Real) -> SecretRule:
+def _parameter_rule(names: tuple[str, ...], is_real: Real) -> SecretRule:
     return SecretRule(
         kind="Q",
         lead=(Word(names, nocase=True), Word(("=",))),
         end=VALUE,
-        real=lambda data, lead, start, stop: is_in_query(data, lead) and real(data, lead, start, stop),
+        is_real=lambda data, lead, start, stop: is_in_query(data, lead) and is_real(data, lead, start, stop),
     )
 
 
 PARAMETERS = (
-    _parameter_rule(SECRET_PARAMETERS, is_plain),
+    _parameter_rule(SECRET_PARAMETERS, is_actual_value),
     _parameter_rule(LIKELY_PARAMETERS, reject_replaced(is_long(12))),
 )
 
 COOKIES = SecretRule(
     kind="C",
-    lead=(Word(("cookie:",), nocase=True), Some("\\s", 0, 2)),
-    end=run("^\\r\\n\"'\\\\"),
-    real=reject_replaced(lambda data, _lead, start, stop: stop - start >= 8 and b"=" in data[start:stop]),
+    lead=(Word(("cookie:",), nocase=True), Repeat("\\s", 0, 2)),
+    end=end_of_run("^\\r\\n\"'\\\\"),
+    is_real=reject_replaced(lambda data, _lead, start, stop: stop - start >= 8 and b"=" in data[start:stop]),
 )

@@ -1,18 +1,18 @@
-"""Find named values in MessagePack and CBOR, where a string's length stands before it."""
+"""Find named values in MessagePack and CBOR, where a string is preceded by its length."""
 
 import re
 from collections.abc import Iterator
 
-from calls.redaction.rules.patterns import Either, Some, Word
+from calls.redaction.rules.patterns import Either, Repeat, Word
 from calls.redaction.rules.secret_names import SECRET_NAMES
-from calls.redaction.rules.secret_rule import AROUND, End, SecretRule, reject_replaced
+from calls.redaction.rules.secret_rule import LOOKBEHIND, End, SecretRule, reject_replaced
 
 _HEADERS = (
-    (Some("[\xa0-\xbf]", 1, 1),),  # MessagePack: a string of up to 31 bytes
-    (Some("[\xd9\xc4]", 1, 1), Some("[\x00-\xff]", 1, 1)),
-    (Some("[\xda\xc5]", 1, 1), Some("[\x00-\xff]", 2, 2)),
-    (Some("[\x60-\x77]", 1, 1),),  # CBOR: a string of up to 23 bytes
-    (Some("[\x78\x58]", 1, 1), Some("[\x00-\xff]", 1, 1)),
+    (Repeat("[\xa0-\xbf]", 1, 1),),  # MessagePack: a string of up to 31 bytes
+    (Repeat("[\xd9\xc4]", 1, 1), Repeat("[\x00-\xff]", 1, 1)),
+    (Repeat("[\xda\xc5]", 1, 1), Repeat("[\x00-\xff]", 2, 2)),
+    (Repeat("[\x60-\x77]", 1, 1),),  # CBOR: a string of up to 23 bytes
+    (Repeat("[\x78\x58]", 1, 1), Repeat("[\x00-\xff]", 1, 1)),
 )
 _PRINTABLE = re.compile(rb"[\x21-\x7e]+")
 
@@ -28,7 +28,7 @@ def _packed_end(data: bytes, at: int) -> End:
 
 
 def _packed_size(data: bytes, at: int) -> int:
-    """The length of the string that starts here, by the header before it; 0 where the name before it has none that fits."""
+    """Return the length of the string that starts here from its header; 0 if the name before it has no valid header."""
     for size, name_end in _header_before(data, at):
         if size and _has_header(data, name_end):
             return size
@@ -45,8 +45,8 @@ def _header_before(data: bytes, at: int) -> Iterator[tuple[int, int]]:
 
 
 def _has_header(data: bytes, end: int) -> bool:
-    """Whether the name that ends here begins right behind a header with its length."""
-    for size in range(4, min(AROUND, end)):
+    """Return whether the name that ends here is preceded by a header with its length."""
+    for size in range(4, min(LOOKBEHIND, end)):
         first = data[end - size - 1]
         if first in (0xA0 | size, 0x60 | size) and size < 32:
             return True
@@ -68,7 +68,7 @@ PACKED = SecretRule(
     kind="J",
     lead=(Word(SECRET_NAMES, nocase=True), Either(_HEADERS)),
     end=_packed_end,
-    real=_is_packed,
-    bounded=False,
-    apart=True,
+    is_real=_is_packed,
+    is_bounded=False,
+    is_outside_base64=True,
 )

@@ -1,14 +1,14 @@
-"""Regular expressions with known beginnings, which a scanner of streams needs.
+"""Regular expressions with known beginnings, for scanning streams.
 
-A pattern is a sequence of parts. Besides matching it whole, a scanner must see that the text so far may be its
-*beginning*, to hold that tail back until the next piece shows. From the same parts come both expressions.
+A pattern is a sequence of parts. Besides the whole pattern, a scanner must recognise that the end of the text may be a
+*beginning* of it, to hold that tail back until the next piece arrives. Both expressions are built from the same parts.
 """
 
 from dataclasses import dataclass
 from functools import reduce
 
 JOINT = "~"
-"""Stands in a `Word` for what joins the words of a name, if anything does: `api~key` is apikey, api_key, api-key and "api key"."""
+"""Matches any separator or none between the words of a name in a `Word`: `api~key` is apikey, api_key, api-key, "api key"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,20 +19,20 @@ class Word:
     nocase: bool = False
 
     @property
-    def full(self) -> str:
-        return self._with_case("|".join("".join(map(_char, text)) for text in self.texts))
+    def expression(self) -> str:
+        return self._with_case("|".join("".join(map(_escape_char, text)) for text in self.texts))
 
     @property
-    def part(self) -> str:
-        """Its proper beginnings; `a(?:b)?` for `abc`."""
-        return self._with_case("|".join(_beginnings(text) for text in self.texts if len(text) > 1))
+    def beginnings(self) -> str:
+        """The expression for its proper beginnings: `a(?:b)?` for `abc`."""
+        return self._with_case("|".join(_text_beginnings(text) for text in self.texts if len(text) > 1))
 
     def _with_case(self, inner: str) -> str:
         return f"(?i:{inner})" if self.nocase else f"(?:{inner})" if inner else ""
 
 
 @dataclass(frozen=True, slots=True)
-class Some:
+class Repeat:
     """From `least` to `most` bytes of a character class."""
 
     chars: str
@@ -40,11 +40,11 @@ class Some:
     most: int
 
     @property
-    def full(self) -> str:
+    def expression(self) -> str:
         return f"{self.chars}{{{self.least},{self.most}}}"
 
     @property
-    def part(self) -> str:
+    def beginnings(self) -> str:
         return f"{self.chars}{{1,{self.least - 1}}}" if self.least > 1 else ""
 
 
@@ -55,41 +55,41 @@ class Either:
     ways: "tuple[tuple[Part, ...], ...]"
 
     @property
-    def full(self) -> str:
-        return f"(?:{'|'.join(full(way) for way in self.ways)})"
+    def expression(self) -> str:
+        return f"(?:{'|'.join(full_expression(way) for way in self.ways)})"
 
     @property
-    def part(self) -> str:
-        return f"(?:{'|'.join(beginnings(way) for way in self.ways)})"
+    def beginnings(self) -> str:
+        return f"(?:{'|'.join(beginnings_expression(way) for way in self.ways)})"
 
 
-type Part = Word | Some | Either
+type Part = Word | Repeat | Either
 
 
-def full(parts: tuple[Part, ...]) -> str:
-    """The expression for the whole pattern."""
-    return "".join(part.full for part in parts)
+def full_expression(parts: tuple[Part, ...]) -> str:
+    """Return the expression for the whole pattern."""
+    return "".join(part.expression for part in parts)
 
 
-def beginnings(parts: tuple[Part, ...]) -> str:
-    """The expression for every beginning of the pattern, up to the whole.
+def beginnings_expression(parts: tuple[Part, ...]) -> str:
+    """Return the expression for every beginning of the pattern, including the whole.
 
-    Of parts that may be empty it also matches nothing at all; so the first part must not be one. The rest is written
-    once for each part: the size of the automaton is what a scan costs.
+    The first part must not be one that may be empty, or the expression would match the empty string. The rest is written
+    once for each part, because the cost of a scan is the size of the automaton.
     """
     return reduce(lambda rest, part: _part_beginnings(part, rest), reversed(parts), "")
 
 
 def _part_beginnings(part: Part, rest: str) -> str:
-    ways = [part.full + (f"(?:{rest})?" if rest else ""), part.part]
+    ways = [part.expression + (f"(?:{rest})?" if rest else ""), part.beginnings]
     return "|".join(way for way in ways if way)
 
 
-def _char(char: str) -> str:
+def _escape_char(char: str) -> str:
     if char == JOINT:
         return r"[_\- ]?"
     return char if char.isalnum() or char == "_" else f"\\x{ord(char):02x}"
 
 
-def _beginnings(text: str) -> str:
-    return reduce(lambda rest, char: _char(char) + (f"(?:{rest})?" if rest else ""), reversed(text[:-1]), "")
+def _text_beginnings(text: str) -> str:
+    return reduce(lambda rest, char: _escape_char(char) + (f"(?:{rest})?" if rest else ""), reversed(text[:-1]), "")

@@ -46,16 +46,17 @@ SECRET_NAMES: Final = (
     "connection~string",
     "license~key",
 )
-"""Names that mean a secret, also at the end of a longer name: `openai_api_key`, `userPassword`."""
+"""Names with secret values, also at the end of a longer name: `openai_api_key`, `userPassword`."""
 
 BARE_NAMES: Final = ("secret", "pwd", "id~token", "authorization", "proxy-authorization", "cookie", "set-cookie")
-"""Names that mean a secret only when they stand alone."""
+"""Names with secret values only if they are the whole name."""
 
 LIKELY_NAMES: Final = ("token", "auth", "pass", "credential", "credentials", "jwt")
+"""Ambiguous names: their values are secret only if they look like keys."""
 
 SECRET_PARAMETERS: Final = (
     *("sig", "signature", "x-amz-signature", "x-amz-credential", "x-amz-security-token", "x-goog-signature"),
     *("x-goog-credential", "assertion", "client_assertion", "code_verifier", "hapikey", "jwt"),
 )
 LIKELY_PARAMETERS: Final = ("key", "token", "auth", "appid")
-"""Names that are also given to harmless things: their values count when they look like keys."""
+"""Ambiguous parameter names: their values are secret only if they look like keys."""

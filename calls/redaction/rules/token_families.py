@@ -1,7 +1,7 @@
 """The tokens of known services: their prefixes, the characters that follow, and how many.
 
-The shapes are facts that providers document and that the rules of gitleaks and detect-secrets list; the table is our own.
-A family whose tokens have no prefix is found by the name of the member or variable that holds them.
+The forms are documented by providers and listed in the rules of gitleaks and detect-secrets; the table was written for Playhead.
+Tokens without a prefix are found by the name of the member or variable that contains them.
 """
 
 from typing import Final
@@ -34,7 +34,7 @@ PREFIXES: Final[tuple[tuple[str, str, int], ...]] = (
     ("fc-", _HEX, 32),
     # Clouds
     ("ABSK bedrock-api-key-", _BASE64, 60),
-    ("IQoJb3JpZ2luX2Vj FwoGZXIvYXdz FQoGZXIvYXdz", _BASE64, 60),  # sessions at AWS, which name them `Token` too
+    ("IQoJb3JpZ2luX2Vj FwoGZXIvYXdz FQoGZXIvYXdz", _BASE64, 60),  # AWS sessions, also under the name `Token`
     ("LTAI AKID", _ALNUM, 20),  # Alibaba, Tencent
     ("dop_v1_ doo_v1_ dor_v1_ ntn_ secret_", _ALNUM, 40),
     ("cfut_ cfat_ cfk_", _ALNUM, 32),
@@ -103,7 +103,7 @@ PREFIXES: Final[tuple[tuple[str, str, int], ...]] = (
     ("dnkey-", "A-Za-z0-9_=\\-", 60),
     ("sk.eyJ pk.eyJ", _DOTTED, 60),  # Mapbox
 )
-"""Prefixes, the characters of the rest and the least length of the whole."""
+"""Prefixes, the characters of the rest, and the minimum length of the whole token."""
 
 EXACT: Final[tuple[tuple[str, str], ...]] = (
     ("oy2", "[a-z0-9]{43}"),  # NuGet
@@ -113,4 +113,4 @@ EXACT: Final[tuple[tuple[str, str], ...]] = (
     ("EAA", "[A-Za-z0-9_-]{57,400}"),  # Facebook, Square
     ("BSA", "[A-Za-z0-9_-]{26,30}"),  # Brave
 )
-"""Prefixes so short that base64 holds them by chance, and what must follow up to the end of the word."""
+"""Prefixes so short that base64 contains them by chance, and the expression that must follow up to the end of the word."""

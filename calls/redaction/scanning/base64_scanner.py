@@ -1,8 +1,8 @@
 """Find secrets in base64: decode it, search the text, and encode the replacement in its place.
 
-A run of base64 is looked into where it decodes to text: from its first characters on, or, if it is long, where its first
-bytes are UTF-8. Lines may be broken, also by the escapes of JSON; both alphabets are read, with and without padding. What
-is replaced is as long as what stood there, so the run stays base64 of the same length and decodes to the redacted text.
+A run of base64 is searched if it decodes to text: to ASCII from its first characters on, or, if it is long, to UTF-8. It may
+contain line breaks, also escaped ones of JSON; both alphabets are accepted, with or without padding. A replacement has the
+length of the secret, so the run stays base64 of the same length and decodes to the redacted text.
 """
 
 import re
@@ -10,8 +10,8 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from calls.placeholder import MARK
-from calls.redaction.rules.expression import compile_expression, prefix, search
+from calls.placeholder import PREFIX
+from calls.redaction.rules.expression import compile_expression, match_prefix, search_expression
 from calls.redaction.scanning.encoded_text import (
     CHARS,
     GROUP,
@@ -26,7 +26,7 @@ from calls.redaction.scanning.encoded_text import (
 from calls.redaction.scanning.scanner import Edit
 
 _LINE = 40
-"""A shorter line is not followed by another one of the same base64."""
+"""A run of base64 does not continue after a shorter line."""
 
 _STANDARD = bytes.maketrans(b"-_", b"+/")
 _ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
@@ -53,28 +53,28 @@ _SEPARATOR = re.compile(rb"(?:\\+r)?\\+n|[\r\n \t]+")
 _ESCAPED = re.compile(rb"\\{1,8}/|%2[BFbf]|\\{1,8}u002[bfBF]")
 
 _PICTURES = (b"iVBORw0KGgo", b"/9j/", b"R0lGOD", b"UklGR", b"SUkqA", b"Qk0", b"T2dnUw", b"SUQz", b"AAAA")
-"""How base64 of pictures, sound and video begins."""
+"""The beginnings of pictures, audio and video in base64."""
 
 
-class Inner(Protocol):
-    """What looks into the decoded text."""
+class InnerScanner(Protocol):
+    """Searches the decoded text."""
 
     decided_to: int
     is_json: bool
 
     def feed(self, data: bytes, *, last: bool = False) -> Sequence[Edit]:
-        """Take the next bytes and tell what is to be replaced."""
+        """Feed the next bytes; return the edits."""
 
 
 class Base64Scanner:
-    """One stream. `feed` says what to change, `decided_to` up to which offset nothing will change any more."""
+    """Scans one stream. `feed` returns the edits; before the offset `decided_to`, there will be no more."""
 
     __slots__ = ("_at", "_before", "_inner", "_is_binary", "_last", "_open", "_rest", "_run")
 
-    def __init__(self, inner: Callable[[], Inner], *, is_spelled: bool = False, is_binary: bool = False) -> None:
-        """`is_spelled`: the stream is words, of which as few as can be are to wait; only a run of plain text is looked into.
+    def __init__(self, inner: Callable[[], InnerScanner], *, is_spelled: bool = False, is_binary: bool = False) -> None:
+        """`is_spelled`: a model outputs the stream in words, few of which may be held back: only runs of ASCII are searched.
 
-        `is_binary`: all of the stream is base64, and what that says need not be text.
+        `is_binary`: the whole stream is base64, and need not decode to text.
         """
         self._inner = inner
         self._is_binary = is_binary
@@ -88,43 +88,43 @@ class Base64Scanner:
 
     @property
     def decided_to(self) -> int:
-        """Up to where nothing will change any more."""
+        """The offset before which nothing will change any more."""
         return self._run.at if self._run else self._at
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits."""
+        """Whether nothing is held back."""
         return not (self._rest or self._run)
 
     def skip(self, data: bytes) -> None:
-        """Take a piece of which is known that no run begins in it."""
+        """Skip a piece that is known to contain no beginning of a run."""
         self._at += len(data)
         self._before = (data if len(data) >= 16 else self._before + data)[-16:]
 
     def feed(self, data: bytes, *, last: bool = False) -> list[Edit]:
-        """Take the next piece and tell what is to be replaced, in order; with `last` nothing stays undecided."""
+        """Feed the next piece; return the edits in order. `last`: decide everything."""
         text, at = self._before + self._rest + data, len(self._before)
         offset = self._at - at
         edits: list[Edit] = []
         while at < len(text) or (self._run and last):
             if self._run:
-                at = self._run.take(text, at, last=last)
-                edits += self._run.edits()
+                at = self._run.add(text, at, last=last)
+                edits += self._run.take_edits()
                 if not self._run.has_ended:
                     break
                 self._run = None
             else:
-                at, begins = self._next(text, at, offset, last=last)
+                at, begins = self._find_run(text, at, offset, last=last)
                 if not begins:
                     break
         self._at = offset + at
         self._rest, self._before = text[at:], text[max(0, at - 16) : at]
         return edits
 
-    def _next(self, text: bytes, at: int, offset: int, *, last: bool) -> tuple[int, bool]:
-        """Where the next run begins, or up to where surely none does."""
-        # What stands before a run may have been decided already.
-        low, high = search(self._last if last else self._open, text, max(0, at - 8))
+    def _find_run(self, text: bytes, at: int, offset: int, *, last: bool) -> tuple[int, bool]:
+        """Return the start of the next run, or the offset up to which there is none."""
+        # The text before a run may already be decided.
+        low, high = search_expression(self._last if last else self._open, text, max(0, at - 8))
         while low >= 0:
             found = _start(text, low)
             if found is None or (high == len(text) and not last and not self._is_sure(text, max(at, found.end()))):
@@ -135,7 +135,7 @@ class Base64Scanner:
                     inner.is_json = True
                 self._run = _Run(inner, offset + found.end())
                 return found.end(), True
-            low, high = search(self._last if last else self._open, text, low + 1)
+            low, high = search_expression(self._last if last else self._open, text, low + 1)
         return len(text), False
 
     def _is_sure(self, text: bytes, at: int) -> bool:
@@ -143,12 +143,12 @@ class Base64Scanner:
 
 
 _OBJECT = b"eyJ"
-"""What an object begins with: a brace and a quote."""
+"""The beginning of a JSON object in base64: a brace and a quote."""
 
 
 def _is_text(text: bytes, at: int) -> bool:
-    """Whether the run that begins here is to be looked into."""
-    if text.startswith(_PICTURES, at) or MARK in text[at : at + LONG]:
+    """Return whether the run that begins here must be searched."""
+    if text.startswith(_PICTURES, at) or PREFIX in text[at : at + LONG]:
         return False
     if _begins_with_text(text, at):
         return True
@@ -165,27 +165,27 @@ def _is_utf8(data: bytes) -> bool:
 
 
 class _Run:
-    """One run of base64: a window of what is not decided yet."""
+    """The undecided window of a run of base64."""
 
-    def __init__(self, inner: Inner | None, at: int) -> None:
+    def __init__(self, inner: InnerScanner | None, at: int) -> None:
         self.at = at
         """The offset of the window."""
         self.has_ended = False
         self._inner = inner
         self._raw = b""
         self._decoded = 0
-        """How many bytes stood before the window, decoded."""
+        """The number of decoded bytes before the window."""
         self._fed = 0
-        """And how many of the window were looked into."""
+        """The number of decoded bytes of the window that were searched."""
         self._found: list[Edit] = []
         self._line = 0
 
-    def take(self, text: bytes, at: int, *, last: bool) -> int:
-        """Take what belongs to the run, from an offset on; return where to go on."""
+    def add(self, text: bytes, at: int, *, last: bool) -> int:
+        """Add the text from an offset on that belongs to the run; return the offset after it."""
         start = at
         while True:
-            end = prefix(_piece, text, at)
-            self._line += len(_plain(text[at:end]))
+            end = match_prefix(_piece, text, at)
+            self._line += len(_strip_separators(text[at:end]))
             at = end
             gap = _break(text, at) if self._line >= _LINE and self._line % 4 == 0 else None
             if gap is None:
@@ -195,13 +195,13 @@ class _Run:
         self.has_ended = last or (at < len(text) and _break_beginning(text, at) is None)
         return at
 
-    def edits(self) -> list[Edit]:
-        """What to replace in all that is decided by now, which leaves the window."""
+    def take_edits(self) -> list[Edit]:
+        """Return the edits in the text that is decided, and remove that text from the window."""
         if self._inner is None:
             self.at += len(self._raw)
             self._raw = b""
             return []
-        chars = _plain(self._raw)
+        chars = _strip_separators(self._raw)
         whole = len(chars) // 4 * 4
         data = _decode(chars if self.has_ended else chars[:whole])
         self._found += self._inner.feed(data[self._fed :], last=self.has_ended)
@@ -209,11 +209,11 @@ class _Run:
         groups = whole // 4 if self.has_ended else (self._inner.decided_to - self._decoded) // 3
         size = len(data) if self.has_ended else 3 * groups
         edits = self._encode_edits(chars, data[:size]) if self._found else []
-        self._release(len(self._raw) if self.has_ended else _end_of(self._raw, chars, 4 * groups), size)
+        self._release(len(self._raw) if self.has_ended else _end_of_chars(self._raw, chars, 4 * groups), size)
         return edits
 
     def _encode_edits(self, chars: bytes, data: bytes) -> list[Edit]:
-        """The edits of the decoded text as edits of the base64."""
+        """Convert edits of the decoded text to edits of the base64."""
         new = bytearray(data)
         for at, text in self._found:
             low, high = max(at - self._decoded, 0), min(at + len(text) - self._decoded, len(data))
@@ -233,7 +233,7 @@ class _Run:
         spoiled = any(self._raw[a:b].endswith(b"/") and b - a > 1 for a, b in places[low:high])
         for number in range(low, high):
             a, b = places[number]
-            # `\\/` is one slash; no other character can be written in its place.
+            # `\\/` is an escaped slash; no other character can be written in its place.
             char = b"*" * (b - a) if spoiled else _escape_as(self._raw[a:b], encoded[number : number + 1])
             out[a - start : b - start] = char
         return Edit(self.at + start, bytes(out))
@@ -245,8 +245,8 @@ class _Run:
         self._fed -= decoded
 
 
-def _plain(raw: bytes) -> bytes:
-    """The characters of base64 alone."""
+def _strip_separators(raw: bytes) -> bytes:
+    """Return only the characters of base64, without line breaks and escapes."""
     has_escapes = b"\\" in raw
     chars = _SEPARATOR.sub(b"", raw) if has_escapes or b"\n" in raw else raw
     if has_escapes or b"%" in raw:
@@ -255,7 +255,7 @@ def _plain(raw: bytes) -> bytes:
 
 
 def _mask_breaks(raw: bytes) -> bytes:
-    """The same, with nothing in a line break that looks like base64."""
+    """Replace line breaks by zero bytes, since escaped ones contain letters."""
     return _SEPARATOR.sub(lambda found: bytes(len(found.group())), raw)
 
 
@@ -265,7 +265,7 @@ def _decode(chars: bytes) -> bytes:
 
 
 def _keep_last_bits(encoded: bytes, chars: bytes) -> bytes:
-    """The new base64 with the last bits of the old, which no byte of it holds: where a piece ends they are the next one's."""
+    """Keep the unused last bits of the old base64: at the end of a piece they belong to the next one."""
     spare = {2: 15, 3: 3}.get(len(chars) % 4, 0) if len(chars) == len(encoded) else 0
     if not spare:
         return encoded
@@ -273,8 +273,8 @@ def _keep_last_bits(encoded: bytes, chars: bytes) -> bytes:
     return encoded[:-1] + _ALPHABET[new | (old & spare) :][:1]
 
 
-def _end_of(raw: bytes, chars: bytes, count: int) -> int:
-    """Where in the window so many characters end."""
+def _end_of_chars(raw: bytes, chars: bytes, count: int) -> int:
+    """Return the offset in the window at which this number of characters ends."""
     if len(chars) == len(raw) or count == 0:
         return count
     seen = 0
@@ -286,7 +286,7 @@ def _end_of(raw: bytes, chars: bytes, count: int) -> int:
 
 
 def _changed_groups(old: bytes, new: bytearray, size: int) -> Iterable[tuple[int, int]]:
-    """The groups of characters in which something changed, as ranges of characters."""
+    """Return the groups of characters that changed, as ranges of characters."""
     ranges: list[tuple[int, int]] = []
     for at in range(0, len(old), 3):
         if old[at : at + 3] != new[at : at + 3]:
@@ -299,7 +299,7 @@ def _changed_groups(old: bytes, new: bytearray, size: int) -> Iterable[tuple[int
 
 
 def _escape_as(raw: bytes, char: bytes) -> bytes:
-    """A character written as the one that stood there was."""
+    """Write a character in the same escape form as the one that it replaces."""
     match raw[:1]:
         case b"%":
             return b"%%%02X" % ord(char)

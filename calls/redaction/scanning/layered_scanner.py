@@ -1,8 +1,8 @@
-"""Search a stream through escapes and base64, and replace what is found where it stands.
+"""Search a stream through escapes and base64, and replace secrets in place.
 
-Three layers, each of which takes what the one before has decided: escapes that nobody needs (`sk\u002dproj`, `sk%2Dproj`)
-are read as what they mean, base64 is decoded and searched in the same way, down to a bounded depth, and the rest is
-searched for credentials. Lengths never change.
+Each of three layers processes what the previous one has decided: unnecessary escapes (`sk\u002dproj`, `sk%2Dproj`) are
+decoded, base64 is decoded and searched in the same way, to a limited depth, and the rest is searched for credentials.
+Lengths never change.
 """
 
 import re
@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from calls.placeholder import stretch_placeholder
-from calls.redaction.rules.expression import compile_expression, search
+from calls.redaction.rules.expression import compile_expression, search_expression
 from calls.redaction.scanning.base64_scanner import Base64Scanner
 from calls.redaction.scanning.encoded_text import ESCAPE
-from calls.redaction.scanning.scanner import CHANGEABLE, CONTEXT, LONGEST, Edit, Scanner, Table
+from calls.redaction.scanning.scanner import CHANGEABLE, CONTEXT, MAX_BLOCK, Edit, RuleTable, Scanner
 
-DEPTH: Final = 3
-"""How often base64 is looked for inside of base64."""
+MAX_DEPTH: Final = 3
+"""The depth to which base64 inside base64 is searched."""
 
 _escape_beginning = re.compile(rb"(?:\\{1,8}(?:u(?:0(?:0[2-7]?)?)?)?|%[2-7]?)\Z").search
 _LONGEST_ESCAPE = 13
@@ -25,7 +25,7 @@ _escape = compile_expression(ESCAPE)
 
 
 class LayeredScanner:
-    """One stream, searched through all layers. It is used as a `Scanner` is."""
+    """Searches one stream through all layers, with the interface of `Scanner`."""
 
     __slots__ = (
         "_base64",
@@ -45,18 +45,18 @@ class LayeredScanner:
 
     def __init__(
         self,
-        table: Table,
+        table: RuleTable,
         key: bytes,
         *,
         before: bytes = b"\n",
         is_json: bool = False,
         is_spelled: bool = False,
         is_binary: bool = False,
-        depth: int = DEPTH,
+        depth: int = MAX_DEPTH,
     ) -> None:
-        """`is_spelled`: the stream is a text that a model spells out, word by word, of which as little as can be may wait.
+        """`is_spelled`: a model outputs the stream word by word, and as little of it as possible may be held back.
 
-        `is_binary`: the stream is binary messages in base64.
+        `is_binary`: the stream consists of binary messages in base64.
         """
         self._table = table
         self._is_binary = is_binary
@@ -68,26 +68,26 @@ class LayeredScanner:
             else None
         )
         self._held = b""
-        """The end of a spelled text that may begin a run of base64."""
+        """The end of a model's output that may begin a run of base64."""
         self._rest = b""
         self._view = b""
-        """What was read and waits for the layer of base64."""
+        """The unescaped text that the base64 layer has not decided."""
         self._taken = 0
-        """How much that layer has given on."""
+        """The number of unescaped bytes that the base64 layer has passed on."""
         self._places: list[int] = []
-        """Where in the text as it reads an escape was that is not decided yet."""
+        """The offsets of undecided escapes in the unescaped text."""
         self._written: list[bytes] = []
-        """How each of them is written."""
+        """The bytes of each of these escapes."""
         self._shifts: list[int] = [0]
-        """How much longer the text is than it reads: before the first of them, and behind each."""
+        """How much longer the text is than the unescaped text: before the first of these escapes, and after each."""
         self.decided_to = 0
 
-    def passes(self, data: bytes, *, last: bool = False) -> bool:
-        """Take the next piece if it is decided at once that nothing of it changes, as with nearly all of a stream of events."""
+    def try_pass(self, data: bytes, *, last: bool = False) -> bool:
+        """Accept the next piece if it is certain that nothing in it changes, as with nearly all of a stream of events."""
         if self._is_binary or not self._is_idle:
             return False
         text = self._tokens.with_context(data)
-        if not (self._table.is_clean(text) if last else self._table.passes(text)):
+        if not (self._table.is_clean(text) if last else self._table.can_pass(text)):
             return False
         self._tokens.skip(data)
         if self._base64:
@@ -96,13 +96,13 @@ class LayeredScanner:
         self.decided_to += len(data)
         return True
 
-    def passes_on(self, data: bytes) -> bool:
-        """Take the next piece if no byte of it, nor of what waits, will change, though it may end within a name."""
+    def try_pass_on(self, data: bytes) -> bool:
+        """Accept the next piece if no byte of it or of the held text will change, even if it ends within a name."""
         base64 = self._base64
         if self._rest or self._view or base64 is None or not base64.is_idle:
             return False
         text = self._held + data if self._held else data
-        name = self._tokens.name_in(text)
+        name = self._tokens.find_name(text)
         if name == CHANGEABLE:
             return False
         if name == CONTEXT:
@@ -119,13 +119,13 @@ class LayeredScanner:
         return True
 
     @property
-    def unchanged(self) -> int:
-        """Up to which offset no byte will change: further than `decided_to` where what waits is a name, and no secret yet."""
-        return self._offset(self._tokens.unchanged)
+    def unchanged_to(self) -> int:
+        """The offset before which no byte will change: after `decided_to` if the held text is a name and no secret yet."""
+        return self._text_offset(self._tokens.unchanged_to)
 
     @property
     def is_json(self) -> bool:
-        """Whether the stream is of JSON texts."""
+        """Whether the stream consists of JSON texts."""
         return self._tokens.is_json
 
     @is_json.setter
@@ -142,7 +142,7 @@ class LayeredScanner:
         self._tokens.is_stream = is_stream
 
     def _inner_scanner(self, key: bytes, depth: int) -> "LayeredScanner":
-        """What looks into base64."""
+        """Create the scanner for text in base64."""
         scanner = LayeredScanner(self._table, key, depth=depth)
         scanner.is_stream = self.is_stream
         return scanner
@@ -156,15 +156,15 @@ class LayeredScanner:
         )
 
     def feed(self, data: bytes, *, last: bool = False) -> Sequence[Edit]:
-        """Take the next piece and tell what is to be replaced, in order; with `last` nothing stays undecided."""
+        """Feed the next piece; return the edits in order. `last`: decide everything."""
         if not self._is_spelled:
-            if self.passes(data, last=last):
+            if self.try_pass(data, last=last):
                 return ()
-        elif not last and self._holds(data):
+        elif not last and self._try_hold(data):
             return ()
         else:
             data, self._held = self._held + data, b""
-        view = self._read(self._rest + data, last=last)
+        view = self._unescape(self._rest + data, last=last)
         self._view += view
         found = self._base64.feed(view, last=last) if self._base64 else []
         edits = [self._encode_escaped(edit) for edit in found]
@@ -175,17 +175,17 @@ class LayeredScanner:
         self._decide()
         return edits
 
-    def _holds(self, data: bytes) -> bool:
-        """Take a piece of a spelled text of which only the end may be, or begin, something to decode: most turn out to be words."""
+    def _try_hold(self, data: bytes) -> bool:
+        """Hold back a piece of a model's output whose end may begin encoded text. Mostly it turns out to be a plain word."""
         if self._rest or self._view or self._base64 is None or not self._base64.is_idle:
             return False
-        if not self._tokens.may_begin_encoded(self._held + data):
+        if not self._tokens.may_begin_encoded_at_end(self._held + data):
             return False
         self._held += data
         return True
 
-    def _read(self, text: bytes, *, last: bool) -> bytes:
-        """The text as it reads, up to where an escape may have begun."""
+    def _unescape(self, text: bytes, *, last: bool) -> bytes:
+        """Decode the escapes in a text, up to where an incomplete escape may begin."""
         beginning = None if last else _escape_beginning(text, max(0, len(text) - _LONGEST_ESCAPE))
         end = beginning.start() if beginning else len(text)
         self._rest = text[end:]
@@ -193,7 +193,7 @@ class LayeredScanner:
             return text[:end]
         out: list[bytes] = []
         at, place = 0, self._taken + len(self._view)
-        while (found := search(_escape, text, at))[0] >= 0 and found[0] < end:
+        while (found := search_expression(_escape, text, at))[0] >= 0 and found[0] < end:
             start, stop = found
             out += [text[at:start], bytes([int(text[stop - 2 : stop], 16)])]
             place += start - at + 1
@@ -206,27 +206,27 @@ class LayeredScanner:
     def _decide(self) -> None:
         done = bisect_left(self._places, self._tokens.decided_to)
         del self._places[:done], self._written[:done], self._shifts[:done]
-        self.decided_to = self._offset(self._tokens.decided_to)
+        self.decided_to = self._text_offset(self._tokens.decided_to)
 
-    def _offset(self, place: int) -> int:
-        """Where in the text something stands that is read at a place."""
+    def _text_offset(self, place: int) -> int:
+        """Return the offset in the text of an offset in the unescaped text."""
         return place + self._shifts[bisect_left(self._places, place)]
 
     def _replace_escaped(self, edit: Edit) -> Edit:
-        """A placeholder, as long as what it replaces is written."""
-        low, high = self._offset(edit.at), self._offset(edit.at + len(edit.data))
+        """Stretch a placeholder to the escaped length of the secret."""
+        low, high = self._text_offset(edit.at), self._text_offset(edit.at + len(edit.data))
         return Edit(
-            low, edit.data if high - low == len(edit.data) else stretch_placeholder(edit.data, high - low, LONGEST)
+            low, edit.data if high - low == len(edit.data) else stretch_placeholder(edit.data, high - low, MAX_BLOCK)
         )
 
     def _encode_escaped(self, edit: Edit) -> Edit:
-        """Base64, each character written as the one that stood there was."""
+        """Write each character of an edit in base64 in the same escape form as the one that it replaces."""
         low = bisect_left(self._places, edit.at)
         high = bisect_left(self._places, edit.at + len(edit.data))
         chars = [bytes([char]) for char in edit.data]
         for place, written in zip(self._places[low:high], self._written[low:high], strict=True):
             chars[place - edit.at] = written[:-2] + b"%02x" % edit.data[place - edit.at]
-        return Edit(self._offset(edit.at), b"".join(chars))
+        return Edit(self._text_offset(edit.at), b"".join(chars))
 
 
 def _apply_edits(data: bytes, start: int, edits: Sequence[Edit]) -> bytes:

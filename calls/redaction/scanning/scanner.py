@@ -1,8 +1,8 @@
-"""Find secrets in a stream of bytes: the same result for any pieces, holding back as little as possible.
+"""Find secrets in a stream of bytes, with the same result for any division into pieces, holding back as little as possible.
 
-One RE2 expression answers both questions in one pass: does a secret start here, and may the end of what we have be the
-beginning of one? Only such a tail waits. A secret that has begun is followed to its end, at most `LONGEST` bytes at a
-time, so that memory is bounded and nothing leaks, however long it is.
+One RE2 expression finds both the start of a secret and a tail that may be the beginning of one; only such a tail is held
+back. A secret that has begun is followed to its end in blocks of at most `MAX_BLOCK` bytes, so that memory is bounded and
+secrets of any length are replaced.
 """
 
 import re
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Final, NamedTuple
 
-from calls.placeholder import MARK, is_placeholder, make
-from calls.redaction.rules.credentials import RULES, in_blob
+from calls.placeholder import PREFIX, is_placeholder, make_placeholder
+from calls.redaction.rules.credentials import RULES, is_in_base64
 from calls.redaction.rules.expression import ANYWHERE, HERE, compile_expression
-from calls.redaction.rules.patterns import beginnings, full
-from calls.redaction.rules.secret_rule import AROUND, ESCAPE, End, SecretRule
+from calls.redaction.rules.patterns import beginnings_expression, full_expression
+from calls.redaction.rules.secret_rule import ESCAPE, LOOKBEHIND, End, SecretRule
 from calls.redaction.scanning.encoded_text import (
     IN_PIECE,
     IN_SPELLED_TEXT,
@@ -24,36 +24,36 @@ from calls.redaction.scanning.encoded_text import (
     TEXT_RUN_BEGINNING,
 )
 
-LONGEST: Final = 8192
-"""A longer secret is replaced in blocks of this size. Divisible by 8, so that runs of backslashes keep their meaning."""
+MAX_BLOCK: Final = 8192
+"""Longer secrets are replaced in blocks of this size. It is divisible by 8, so that runs of backslashes keep their meaning."""
 
-_AHEAD: Final = 16
-"""How many bytes behind a block can be needed to see where it ends."""
+_BLOCK_LOOKAHEAD: Final = 16
+"""The number of bytes after a block that may be needed to find its end."""
 
-_GOES_ON: Final = re.compile(rb"[^\s\"'<>\\{}()\[\],;&]+")
-"""What may stand between where one secret ends and where another ends that begins inside of it."""
+_CONTINUATION: Final = re.compile(rb"[^\s\"'<>\\{}()\[\],;&]+")
+"""Matches the text between the end of one secret and the end of another that begins inside it."""
 
-_REREAD: Final = 256
-"""A secret of more bytes is not looked through for the beginning of another one."""
+_MAX_REREAD: Final = 256
+"""Longer secrets, in bytes, are not searched for the beginning of another one."""
 
-_INNER: Final = 8
-"""Nor is it after so many that did not go on behind it."""
+_MAX_OVERLAPS: Final = 8
+"""The number of secrets inside another one that are tried."""
 
-_SHORT: Final = 64
-"""How long that may be, which is no secret though it begins like one, that is read again from its second byte on."""
+_MAX_REREAD_REJECTED: Final = 64
+"""The longest rejected match, in bytes, that is searched again from its second byte on."""
 
-_PREFIX: Final = 8
-"""Letters that are no secret beside a placeholder."""
+_MAX_PREFIX: Final = 8
+"""The number of letters before a placeholder that are treated as its prefix, not as a secret."""
 
-_WORD: Final = 32
-_WORDS: Final = 8192
-"""How many pieces of text are remembered, of so many bytes at most."""
+_MAX_WORD: Final = 32
+_WORD_CACHE_SIZE: Final = 8192
+"""The number of short texts, of at most `_MAX_WORD` bytes, whose result is cached."""
 
 CHANGEABLE: Final = -2
-"""In place of an offset: more than a name, or something to decode, is or may begin in a text."""
+"""Returned instead of an offset: the text contains or may begin a secret or encoded text, not only a name."""
 
 CONTEXT: Final = -3
-"""Of base64 no more than a part of the first group may begin at its end: it stays, and is needed to read what follows."""
+"""Returned instead of an offset: the text may end with part of the first group of a base64 run, which must be held."""
 
 _ESCAPE_BEGINNING = r"\\(?:[bfnrt]|u[0-9A-Fa-f]{0,4})?|%[0-9A-Fa-f]{0,2}|\[[0-9;]{0,12}m?|[\x12\x1a\xc4\xd9][ -~]?|[\xda\xc5](?:[\x00-\xff][ -~]?)?|x\w?"
 
@@ -64,30 +64,30 @@ _GROUP_BEGINNING = compile_expression(TEXT_GROUP_BEGINNING).Match
 
 
 class Edit(NamedTuple):
-    """Bytes to be put at an offset of the stream, in place of as many."""
+    """A replacement: `data` takes the place of as many bytes at the offset `at` of the stream."""
 
     at: int
     data: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Match:
     rule: SecretRule
     lead: int
     start: int
     seen: int
-    """Up to where it is surely the secret: from here its end is looked for."""
+    """The end of the matched beginning of the secret, from which its end is searched."""
 
     end: End
 
 
-class Table:
-    """Rules, compiled. RE2's own `Match` is called, since to scan 200 bytes costs less than a wrapper around it."""
+class RuleTable:
+    """Compiled rules. RE2's `Match` is called directly, because a wrapper costs more than scanning 200 bytes."""
 
     def __init__(self, rules: Iterable[SecretRule] = RULES) -> None:
         rules = tuple(rules)
-        bounded = [rule for rule in rules if rule.bounded]
-        free = [rule for rule in rules if not rule.bounded]
+        bounded = [rule for rule in rules if rule.is_bounded]
+        free = [rule for rule in rules if not rule.is_bounded]
         self._rules = (*bounded, *free)
 
         def join(expression: Callable[[SecretRule], str]) -> str:
@@ -95,82 +95,86 @@ class Table:
                 [rf"(?:\b_{{0,2}}|{ESCAPE})(?:{'|'.join(map(expression, bounded))})", *map(expression, free)]
             )
 
-        starts = join(lambda rule: full(rule.lead + rule.begin))
-        tails = join(lambda rule: beginnings(rule.lead + rule.begin))
-        self.open = compile_expression(rf"(?:{tails}|{_ESCAPE_BEGINNING})\z|{starts}").Match
+        starts = join(lambda rule: full_expression(rule.lead + rule.begin))
+        tails = join(lambda rule: beginnings_expression(rule.lead + rule.begin))
+        self.match_open = compile_expression(rf"(?:{tails}|{_ESCAPE_BEGINNING})\z|{starts}").Match
         self._last = compile_expression(starts).Match
         self._anything = compile_expression(rf"(?:{tails}|{_ESCAPE_BEGINNING})\z|{starts}|{IN_PIECE}").Match
         self._anything_last = compile_expression(f"{starts}|{IN_WHOLE}").Match
-        # A model's pieces of text are words, which are said again and again.
-        self._name_in_word = lru_cache(_WORDS)(self._spelled_in)
-        self._which = compile_expression(join(lambda rule: f"{full(rule.lead)}({full(rule.begin)})")).Match
+        # A model's pieces of text are words, which recur.
+        self._name_in_word = lru_cache(_WORD_CACHE_SIZE)(self._find_spelled_name)
+        self._which = compile_expression(
+            join(lambda rule: f"{full_expression(rule.lead)}({full_expression(rule.begin)})")
+        ).Match
 
-    def first(self, data: bytes, at: int, *, last: bool) -> tuple[int, int]:
-        """Where a secret starts, or, unless this is the last piece, may have started: then it reaches the end."""
-        (span,) = (self._last if last else self.open)(ANYWHERE, data, at, len(data))
+    def find_first(self, data: bytes, at: int, *, last: bool) -> tuple[int, int]:
+        """Return the span of the first secret or, unless `last`, of a tail that may begin one and reaches the end."""
+        (span,) = (self._last if last else self.match_open)(ANYWHERE, data, at, len(data))
         return span  # type: ignore[no-any-return]
 
-    def passes(self, data: bytes) -> bool:
-        """Whether nothing in a piece is a secret or encoded, or the beginning of that."""
+    def can_pass(self, data: bytes) -> bool:
+        """Whether a piece contains no secret, no encoded text, and no beginning of either."""
         return self._anything(ANYWHERE, data, 0, len(data)) == _NOTHING  # type: ignore[no-any-return]
 
     def is_clean(self, data: bytes) -> bool:
-        """Whether nothing in a whole text is a secret or encoded."""
+        """Whether a whole text contains no secret and no encoded text."""
         return self._anything_last(ANYWHERE, data, 0, len(data)) == _NOTHING  # type: ignore[no-any-return]
 
-    def changeable(self, data: bytes, at: int) -> int:
-        """Where the first byte may stand that is, or begins, a secret or what announces one whole; -1 where none does.
+    def find_changeable(self, data: bytes, at: int) -> int:
+        """Return the offset of the first byte of a secret, a complete lead or the beginning of a secret; -1 if none.
 
-        What may only be the beginning of a name stays as it is, whatever follows it.
+        An incomplete name is kept, whatever follows it.
         """
         while data[-2:-1] == b"\\" and data[-1:] in b"bfnrt" and data[-3:-2] != b"\\":
-            data = data[:-2]  # the letter of an escape begins no word
+            data = data[:-2]  # the letter of an escape does not begin a word
         ((start, _),) = self._changeable(ANYWHERE, data, at, len(data))
         return start  # type: ignore[no-any-return]
 
-    def name_in(self, text: bytes) -> int:
-        """Where a name may begin in a spelled text behind the first byte; -1 where none does, or what else there is."""
-        return self._name_in_word(text) if len(text) <= _WORD else self._spelled_in(text)
+    def find_name(self, text: bytes) -> int:
+        """Return where a name may begin in a model's output after the first byte; -1, `CHANGEABLE` or `CONTEXT` if none."""
+        return self._name_in_word(text) if len(text) <= _MAX_WORD else self._find_spelled_name(text)
 
-    def _name_in(self, text: bytes) -> int:
-        ((start, _),) = self.open(ANYWHERE, text, 1, len(text))
-        return CHANGEABLE if start >= 0 and self.changeable(text, 1) >= 0 else int(start)
+    def _find_name(self, text: bytes) -> int:
+        ((start, _),) = self.match_open(ANYWHERE, text, 1, len(text))
+        return CHANGEABLE if start >= 0 and self.find_changeable(text, 1) >= 0 else int(start)
 
-    def may_begin_encoded(self, text: bytes) -> bool:
-        """Whether in a piece of a spelled text there is nothing to decode but what may begin at its end."""
+    def may_begin_encoded_at_end(self, text: bytes) -> bool:
+        """Whether this output of a model has no encoded text in it, but perhaps the beginning of one at its end."""
         size = len(text)
         return bool(_SPELLED(ANYWHERE, text, 0, size) == _NOTHING) and any(
             match(ANYWHERE, text, 0, size) != _NOTHING for match in (_BEGINNING, _GROUP_BEGINNING)
         )
 
-    def _spelled_in(self, text: bytes) -> int:
+    def _find_spelled_name(self, text: bytes) -> int:
         size = len(text)
         if any(match(ANYWHERE, text, 0, size) != _NOTHING for match in (_SPELLED, _BEGINNING)):
             return CHANGEABLE
-        start = self._name_in(text)
+        start = self._find_name(text)
         return start if start == CHANGEABLE or _GROUP_BEGINNING(ANYWHERE, text, 0, size) == _NOTHING else CONTEXT
 
     @cached_property
     def _changeable(self) -> Any:
         def part(rule: SecretRule) -> str:
-            lead, begin = full(rule.lead), full(rule.begin)
-            return rf"{lead}(?:{begin}|(?:{beginnings(rule.begin)})\z)" if rule.begin else lead
+            lead, begin = full_expression(rule.lead), full_expression(rule.begin)
+            return rf"{lead}(?:{begin}|(?:{beginnings_expression(rule.begin)})\z)" if rule.begin else lead
 
-        bounded, free = ([rule for rule in self._rules if rule.bounded is is_bounded] for is_bounded in (True, False))
+        bounded, free = (
+            [rule for rule in self._rules if rule.is_bounded is is_bounded] for is_bounded in (True, False)
+        )
         return compile_expression(
             "|".join([rf"(?:\b_{{0,2}}|{ESCAPE})(?:{'|'.join(map(part, bounded))})", *map(part, free)])
         ).Match
 
-    def which(self, data: bytes, at: int) -> _Found:
-        """The rule by which a secret starts here, and where the secret itself starts and how it ends."""
+    def match_rule(self, data: bytes, at: int) -> _Match:
+        """Return the rule that matches at an offset, with the start of the secret and its end function."""
         spans = self._which(HERE, data, at, len(data))
         group = next(n for n, (start, _) in enumerate(spans) if n and start >= 0)
         rule, (start, seen) = self._rules[group - 1], spans[group]
-        return _Found(rule, at, start, seen, rule.end(data, start))
+        return _Match(rule, at, start, seen, rule.end(data, start))
 
 
 class Scanner:
-    """One stream. `feed` says what to change, `decided_to` up to which offset nothing will change any more."""
+    """Scans one stream. `feed` returns the edits; before the offset `decided_to`, there will be no more."""
 
     __slots__ = (
         "_after",
@@ -185,37 +189,37 @@ class Scanner:
         "is_stream",
     )
 
-    def __init__(self, table: Table, key: bytes, *, before: bytes = b"\n", is_json: bool = False) -> None:
+    def __init__(self, table: RuleTable, key: bytes, *, before: bytes = b"\n", is_json: bool = False) -> None:
         self.is_json = is_json
-        """Whether the stream is of JSON texts: a quote that nothing escapes begins or ends a string."""
+        """Whether the stream consists of JSON texts: an unescaped quote begins or ends a string."""
 
         self.is_stream = False
-        """Whether its strings may be pieces of a text that is searched as one as well."""
+        """Whether its strings may be pieces of a text that is also searched as a whole."""
 
         self._table = table
-        self._match = table.open
+        self._match = table.match_open
         self._key = key
         self._before = before
         self._rest = b""
-        self._inside: _Found | None = None
+        self._inside: _Match | None = None
         self._after = 0
-        """Where the last secret ended. What it was must decide nothing: it will be read as what stands in its place."""
+        """The end of the last secret. Its text must not affect decisions, because only its placeholder is seen later."""
         self.decided_to = 0
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits."""
+        """Whether nothing is held back."""
         return not self._rest and not self._inside
 
-    def may_begin_encoded(self, data: bytes) -> bool:
-        """Whether of the next piece of a spelled text only the end may be, or begin, something to decode."""
-        return not self._inside and self._table.may_begin_encoded(self._before[-1:] + self._rest + data)
+    def may_begin_encoded_at_end(self, data: bytes) -> bool:
+        """Whether the output has no encoded text up to this next piece, but perhaps the beginning of one at its end."""
+        return not self._inside and self._table.may_begin_encoded_at_end(self._before[-1:] + self._rest + data)
 
-    def passes(self, data: bytes) -> bool:
-        """Take the next piece if it is decided at once that nothing of it changes, as with nearly all of a stream of events."""
+    def try_pass(self, data: bytes) -> bool:
+        """Accept the next piece if it is certain that nothing in it changes, as with nearly all of a stream of events."""
         if not self.is_idle:
             return False
-        # A word may have begun in the piece before: show the expression that piece's last byte.
+        # A word may have begun in the previous piece: match with its last byte as context.
         before = self._before
         new_line = before[-1:] == b"\n"
         text, at = (data, 0) if new_line else (before[-1:] + data, 1)
@@ -225,169 +229,175 @@ class Scanner:
         return True
 
     def with_context(self, data: bytes) -> bytes:
-        """The next piece behind the byte before it, in which a word may have begun."""
+        """Return the next piece with the byte before it, in which a word may have begun."""
         return data if self._before[-1:] == b"\n" else self._before[-1:] + data
 
     def skip(self, data: bytes) -> None:
-        """Take a piece of which is known that nothing of it changes."""
+        """Skip a piece that is known not to change."""
         self.decided_to += len(data)
         before = self._before
-        keeps = before[-1:] == b"\n" or len(data) >= AROUND
-        self._before = (data if keeps else before + data)[-AROUND:] or b"\n"
+        keeps = before[-1:] == b"\n" or len(data) >= LOOKBEHIND
+        self._before = (data if keeps else before + data)[-LOOKBEHIND:] or b"\n"
 
-    def name_in(self, data: bytes) -> int:
-        """What may begin in the next piece of a spelled text, of which what waits is a part: see `Table.name_in`."""
-        return CHANGEABLE if self._inside else self._table.name_in(self._before[-1:] + self._rest + data)
+    def find_name(self, data: bytes) -> int:
+        """Return what may begin in the held text and the next piece of a model's output (`RuleTable.find_name`)."""
+        return CHANGEABLE if self._inside else self._table.find_name(self._before[-1:] + self._rest + data)
 
     def pass_on(self, data: bytes, name: int) -> None:
-        """Take the next piece, in which no more than a name begins."""
+        """Accept the next piece, in which at most a name begins."""
         text = self._before[-1:] + self._rest + data
         end = len(text) if name < 0 else name
         self.decided_to += end - 1
         self._rest = text[end:]
-        self._before = (self._before[-AROUND:] + text[1:end])[-AROUND:]
+        self._before = (self._before[-LOOKBEHIND:] + text[1:end])[-LOOKBEHIND:]
 
     @property
-    def unchanged(self) -> int:
-        """Up to which offset no byte will change: further than `decided_to` where what waits is a name, and no secret yet."""
+    def unchanged_to(self) -> int:
+        """The offset before which no byte will change: after `decided_to` if the held text is a name and no secret yet."""
         if self._inside or not self._rest:
             return self.decided_to
-        start = self._table.changeable(self._before[-1:] + self._rest, 1)
+        start = self._table.find_changeable(self._before[-1:] + self._rest, 1)
         return self.decided_to + (len(self._rest) if start < 0 else max(0, start - 1))
 
     def feed(self, data: bytes, *, last: bool = False) -> Sequence[Edit]:
-        """Take the next piece and tell what is to be replaced, in order; with `last` nothing stays undecided."""
+        """Feed the next piece; return the edits in order. `last`: decide everything."""
         if not (data or self._rest or self._inside):
-            return ()  # it ended before, and nothing was left open
+            return ()  # the stream ended before, and nothing is held
         return self._feed(data, last=last)
 
     def _feed(self, data: bytes, *, last: bool) -> list[Edit]:
         rest = self._rest + data
-        # A word may have begun in the piece before: show the expression that piece's last bytes.
+        # A word may have begun in the previous piece: match with its last bytes as context.
         text, at = (rest, 0) if self._before[-1:] == b"\n" else (self._before + rest, len(self._before))
         edits: list[Edit] = []
         text, done = self._scan(text, at, edits, last=last)
         self.decided_to += done - at
         self._rest = text[done:]
-        self._before = text[max(0, done - AROUND) : done] or self._before
+        self._before = text[max(0, done - LOOKBEHIND) : done] or self._before
         return edits
 
     def _scan(self, text: bytes, at: int, edits: list[Edit], *, last: bool) -> tuple[bytes, int]:
-        """Decide as much of the text from `at` on as can be; return up to where, and the text as it is to be read from there."""
+        """Decide as much of the text from `at` on as possible; return the text with inner edits, and the end of the decided."""
         offset = self.decided_to - at
         while True:
-            found = self._going_on(at) or self._next(text, at, last=last)
+            found = self._continued_secret(at) or self._next_secret(text, at, last=last)
             if isinstance(found, int):
                 return text, found
             stop = found.end(text, found.seen)
-            if stop + found.rule.ahead >= len(text) and not last and stop - found.start < LONGEST + _AHEAD:
+            if (
+                stop + found.rule.lookahead >= len(text)
+                and not last
+                and stop - found.start < MAX_BLOCK + _BLOCK_LOOKAHEAD
+            ):
                 return text, found.lead
-            if found.rule.inner:
-                text = self._settle_inner(text, found, min(stop, found.start + LONGEST), edits, offset)
-                at = found.start  # all other rules look at what is left in it
+            if found.rule.find_inner:
+                text = self._settle_inner(text, found, min(stop, found.start + MAX_BLOCK), edits, offset)
+                at = found.start  # the other rules search what is left in it
             else:
                 further = self._end_of_overlapping(text, found, stop, offset, last=last)
                 if further is None:
                     return text, found.lead
                 at = self._settle(text, found, further, edits, offset)
 
-    def _end_of_overlapping(self, text: bytes, found: _Found, stop: int, offset: int, *, last: bool) -> int | None:
-        """Where the last secret ends that begins inside of this one, and goes on behind it; None: only more text can tell.
+    def _end_of_overlapping(self, text: bytes, found: _Match, stop: int, offset: int, *, last: bool) -> int | None:
+        """Return the end of a secret that begins inside this one and continues after it; None: more text is needed.
 
-        `Bearer 1/38854…` is one, and ends at a colon; behind that goes on what is the key in `1/38854…:6c59b…`.
+        `Bearer 1/38854…` is a secret that ends at a colon, after which the key `1/38854…:6c59b…` continues.
         """
-        if self._inside or not found.start < stop <= found.start + _REREAD or MARK in text[found.start : stop]:
+        if self._inside or not found.start < stop <= found.start + _MAX_REREAD or PREFIX in text[found.start : stop]:
             return stop
-        if not self._real(text, found, stop, offset):
+        if not self._is_real(text, found, stop, offset):
             return stop
-        at, limit = found.lead + 1, stop + LONGEST
+        at, limit = found.lead + 1, stop + MAX_BLOCK
         seen = text if len(text) <= limit else text[:limit]
-        for _ in range(_INNER):
-            start, end = self._table.first(seen, at, last=last)
+        for _ in range(_MAX_OVERLAPS):
+            start, end = self._table.find_first(seen, at, last=last)
             if start < 0 or start >= stop:
                 return stop
             if end == len(text) and not last:
                 return None
-            other = self._table.which(seen, start)
+            other = self._table.match_rule(seen, start)
             end = other.end(seen, other.seen)
-            if end + other.rule.ahead >= len(text) and not last and not other.rule.inner:
+            if end + other.rule.lookahead >= len(text) and not last and not other.rule.find_inner:
                 return None
-            if stop < end and _GOES_ON.fullmatch(seen, stop, end) and self._real(seen, other, end, offset):
+            if stop < end and _CONTINUATION.fullmatch(seen, stop, end) and self._is_real(seen, other, end, offset):
                 return end
             at = start + 1
         return stop
 
-    def _going_on(self, at: int) -> _Found | None:
-        """The secret that we are inside of, longer than a block."""
-        return self._inside and _Found(self._inside.rule, at, at, at, self._inside.end)
+    def _continued_secret(self, at: int) -> _Match | None:
+        """Return the secret that is longer than a block and continues here, if there is one."""
+        return self._inside and _Match(self._inside.rule, at, at, at, self._inside.end)
 
-    def _next(self, text: bytes, at: int, *, last: bool) -> _Found | int:
-        """The next secret, or up to where there is surely none."""
-        start, end = self._table.first(text, at, last=last)
+    def _next_secret(self, text: bytes, at: int, *, last: bool) -> _Match | int:
+        """Return the next secret, or the offset up to which there is none."""
+        start, end = self._table.find_first(text, at, last=last)
         if start < 0:
             return len(text)
-        return start if end == len(text) and not last else self._table.which(text, start)
+        return start if end == len(text) and not last else self._table.match_rule(text, start)
 
-    def _settle(self, text: bytes, found: _Found, stop: int, edits: list[Edit], offset: int) -> int:
-        """Replace a secret, or a block of a long one, unless it is none; return where to go on."""
+    def _settle(self, text: bytes, found: _Match, stop: int, edits: list[Edit], offset: int) -> int:
+        """Replace a real secret, or a block of a long one; return the offset from which to continue."""
         if not (found.rule.lead or self._inside):
             stop = _end_before_placeholder(text, found.start, stop)
-        cut = _block(text, found.start, stop)
+        cut = _block_end(text, found.start, stop)
         secret = text[found.start : cut]
-        # Where a piece ends, a backslash belongs to the quote that follows in the next one.
+        # At the end of a piece, a backslash belongs to the quote that follows in the next one.
         replaced = (
             is_placeholder(secret.rstrip(b"\\") if cut == len(text) else secret)
-            or _follows_its_prefix(text, found.start, cut)
-            or (self.is_stream and _begins_one(secret))
+            or _is_placeholder_after_prefix(text, found.start, cut)
+            or (self.is_stream and _is_placeholder_start(secret))
         )
-        if not (self._inside or (replaced and cut == stop) or self._real(text, found, stop, offset)):
-            # A shorter name may begin inside of the lead, and another family's token behind the prefix.
-            is_short = cut - found.start <= _SHORT
+        if not (self._inside or (replaced and cut == stop) or self._is_real(text, found, stop, offset)):
+            # A shorter name may begin inside the lead, and a token of another family after the prefix.
+            is_short = cut - found.start <= _MAX_REREAD_REJECTED
             return found.lead + 1 if found.rule.lead or is_short else max(cut, found.lead + 1)
         self._after = offset + cut
         if secret and not replaced:
-            edits.append(Edit(offset + found.start, make(secret, found.rule.kind, self._key)))
+            edits.append(Edit(offset + found.start, make_placeholder(secret, found.rule.kind, self._key)))
         self._inside = found if cut < stop else None
         return cut
 
-    def _settle_inner(self, text: bytes, found: _Found, stop: int, edits: list[Edit], offset: int) -> bytes:
-        """Replace the secrets among several values; return the text without them."""
-        assert found.rule.inner
+    def _settle_inner(self, text: bytes, found: _Match, stop: int, edits: list[Edit], offset: int) -> bytes:
+        """Replace the secrets among several values; return the redacted text."""
+        assert found.rule.find_inner
         new = bytearray(text)
-        for low, high in found.rule.inner(text, found.start, stop):
+        for low, high in found.rule.find_inner(text, found.start, stop):
             secret = text[low:high]
-            if MARK in secret or is_placeholder(secret):
+            if PREFIX in secret or is_placeholder(secret):
                 continue
-            new[low:high] = make(secret, found.rule.kind, self._key)
+            new[low:high] = make_placeholder(secret, found.rule.kind, self._key)
             edits.append(Edit(offset + low, bytes(new[low:high])))
             self._after = offset + high
         return bytes(new)
 
-    def _real(self, text: bytes, found: _Found, stop: int, offset: int) -> bool:
-        if self.is_json and _ends_a_string(text, found):
+    def _is_real(self, text: bytes, found: _Match, stop: int, offset: int) -> bool:
+        if self.is_json and _is_end_of_string(text, found):
             return False
-        if self.is_stream and _may_begin_a_blank(text, found.start, stop):
+        if self.is_stream and _can_begin_template(text, found.start, stop):
             return False
         if _is_behind_length(text, found) and text[found.lead + 1] != stop - found.lead - 2:
             return False
-        if found.rule.apart and in_blob(text[max(0, self._after - offset, found.start - AROUND) : found.start]):
+        if found.rule.is_outside_base64 and is_in_base64(
+            text[max(0, self._after - offset, found.start - LOOKBEHIND) : found.start]
+        ):
             return False
-        return found.rule.real(text, found.lead, found.start, min(stop, found.start + LONGEST))
+        return found.rule.is_real(text, found.lead, found.start, min(stop, found.start + MAX_BLOCK))
 
 
-def _is_behind_length(text: bytes, found: _Found) -> bool:
-    """Whether all that separates this from the word before it is a header of CBOR (`x`) with a length that is a letter."""
+def _is_behind_length(text: bytes, found: _Match) -> bool:
+    """Return whether the match is preceded only by a CBOR header (`x`) with a length that is a letter."""
     first = text[found.lead : found.lead + 2]
-    if not found.rule.bounded or first[:1] != b"x" or not (first[1:].isalnum() or first[1:] == b"_"):
+    if not found.rule.is_bounded or first[:1] != b"x" or not (first[1:].isalnum() or first[1:] == b"_"):
         return False
-    # No lead begins with such an `x`.
+    # No lead begins with an `x` like this.
     return found.rule.lead != () or found.start - found.lead == 2
 
 
-def _ends_a_string(text: bytes, found: _Found) -> bool:
-    """Whether the quote before a value ends the JSON string that its name stands in, and what follows is no value at all.
+def _is_end_of_string(text: bytes, found: _Match) -> bool:
+    """Return whether the quote before a value ends the JSON string that contains its name, so that there is no value.
 
-    So it is where a model's piece of text ends behind `\\"password\\": `: in JSON a value in quotes has a name in quotes.
+    This is so if a model's piece of text ends after `\\"password\\": `: in JSON, a quoted value has a quoted name.
     """
     lead = text[found.lead : found.start]
     if lead[-1:] != b'"' or lead[-2:-1] == b"\\":
@@ -396,10 +406,10 @@ def _ends_a_string(text: bytes, found: _Found) -> bool:
     return name[-1:] != b'"' or name[-2:-1] == b"\\"
 
 
-def _may_begin_a_blank(text: bytes, start: int, stop: int) -> bool:
-    """Whether a value begins as `<your key>` does, and ends only because its piece of a stream ends there.
+def _can_begin_template(text: bytes, start: int, stop: int) -> bool:
+    """Return whether a value begins like `<your key>` and ends only because its piece of a stream ends there.
 
-    The search over all pieces decides, which sees the end of it.
+    The search over all pieces, which sees its end, decides.
     """
     if text[start : start + 1] not in (b"<", b"$", b"%", b"{"):
         return False
@@ -408,42 +418,42 @@ def _may_begin_a_blank(text: bytes, start: int, stop: int) -> bool:
 
 
 def _end_before_placeholder(text: bytes, start: int, stop: int) -> int:
-    """Where a token ends that runs into a placeholder: what stood there was another secret, and is not to be judged again.
+    """Return the end of a token that runs into a placeholder, which replaced another secret.
 
-    Where a family's tokens hold no underscore, only the first letters of the placeholder belong to the run.
+    If a family's tokens have no underscore, only the first letters of the placeholder belong to the run.
     """
-    at = text.find(MARK, start + 1, stop + len(MARK) - 1)
-    return at if start < at < stop and not text.startswith(MARK, start) else stop
+    at = text.find(PREFIX, start + 1, stop + len(PREFIX) - 1)
+    return at if start < at < stop and not text.startswith(PREFIX, start) else stop
 
 
-def _follows_its_prefix(text: bytes, start: int, cut: int) -> bool:
-    """Whether all but a few letters was replaced before: `sk-` and a placeholder may look like a token that the text was not.
+def _is_placeholder_after_prefix(text: bytes, start: int, cut: int) -> bool:
+    """Return whether a match is a few letters and a placeholder: `sk-` and a placeholder may look like a token.
 
-    Where a family's tokens hold no underscore, the placeholder reaches beyond what looks like one.
+    If a family's tokens have no underscore, the placeholder extends beyond the match.
     """
-    at = text.find(MARK, start, cut + len(MARK) - 1)
-    return start < at <= start + _PREFIX and (at + len(MARK) > cut or is_placeholder(text[at:cut]))
+    at = text.find(PREFIX, start, cut + len(PREFIX) - 1)
+    return start < at <= start + _MAX_PREFIX and (at + len(PREFIX) > cut or is_placeholder(text[at:cut]))
 
 
-_BEGUN: Final = re.compile(rb"%s(?:[A-Z][A-Z2-7]?)?" % MARK)
+_PLACEHOLDER_START: Final = re.compile(rb"%s(?:[A-Z][A-Z2-7]?)?" % PREFIX)
 
 
-def _begins_one(secret: bytes) -> bool:
-    """Whether a placeholder begins here that goes on in the next piece of a text."""
-    return secret != b"" and (MARK.startswith(secret) or _BEGUN.fullmatch(secret) is not None)
+def _is_placeholder_start(secret: bytes) -> bool:
+    """Return whether a secret is the beginning of a placeholder that continues in the next piece of a text."""
+    return secret != b"" and (PREFIX.startswith(secret) or _PLACEHOLDER_START.fullmatch(secret) is not None)
 
 
-def _block(text: bytes, start: int, stop: int) -> int:
-    """Where a block of a secret ends. What was replaced as a block is a block again, so that it passes unchanged."""
-    limit = min(stop, start + LONGEST)
-    if text.startswith(MARK, start):
-        # A placeholder's letters go on into the next one's mark, as far as its underscore.
-        following = text.find(MARK, start + 1, stop)
+def _block_end(text: bytes, start: int, stop: int) -> int:
+    """Return the end of a block of a secret. A block that was replaced is a block again, so that it passes unchanged."""
+    limit = min(stop, start + MAX_BLOCK)
+    if text.startswith(PREFIX, start):
+        # A placeholder's letters continue into the prefix of the next one, up to its underscore.
+        following = text.find(PREFIX, start + 1, stop)
         return limit if following < 0 else following
     if text[start : start + 1] == b"*":
         return limit - len(text[start:limit].lstrip(b"*"))
     if limit == stop:
         return stop
-    # Never inside a run of backslashes, which would change what the rest of it means.
+    # Never inside a run of backslashes, which would change the meaning of the rest.
     cut = start + len(text[start:limit].rstrip(b"\\"))
     return limit if cut == start else cut

@@ -1,8 +1,8 @@
 """Search a text that a stream carries in pieces, and replace secrets in the pieces.
 
-A piece is the inside of a JSON string (or a line of plain text) as it is written in the stream. Put together such pieces are
-the inside of one JSON string, and it is searched as that: so a placeholder has the length of what it replaces in the bytes
-too, and a part of it goes into each piece.
+A piece is the content of a JSON string (or a line of plain text) in its escaped form. The joined pieces are the content of one
+JSON string and are searched as such. So a placeholder has the length in bytes of the secret, and a part of it replaces each
+piece.
 """
 
 from base64 import b64encode
@@ -10,25 +10,25 @@ from collections import deque
 from collections.abc import Hashable, Iterable
 from typing import Final, NamedTuple
 
-from calls.placeholder import MARK, is_placeholder, make
+from calls.placeholder import PREFIX, is_placeholder, make_placeholder
 from calls.redaction.scanning.layered_scanner import LayeredScanner
-from calls.redaction.scanning.scanner import Edit, Table
+from calls.redaction.scanning.scanner import Edit, RuleTable
 
-MOST: Final = 256
-"""Channels of one stream that are followed at a time; the one that was opened first gives way to one more."""
+MAX_CHANNELS: Final = 256
+"""The number of channels of a stream that are followed at the same time; another one replaces the oldest."""
 
 
 class Slice(NamedTuple):
-    """Bytes to be put at an offset of the stream, in place of as many."""
+    """Bytes that replace as many at an offset of the stream."""
 
     at: int
     data: bytes
-    begins: bool
-    """Whether a secret begins here, and does not only go on."""
+    is_start: bool
+    """Whether a secret begins here instead of continuing."""
 
 
 class EnclosedText:
-    """A text, mostly a message in JSON, that stands in the stream in base64."""
+    """A text, usually a JSON message, that is in the stream as base64."""
 
     __slots__ = ("_at", "_data")
 
@@ -36,49 +36,49 @@ class EnclosedText:
         self._data = bytearray(data)
         self._at = at
 
-    def replacement(self, at: int, new: bytes, *, begins: bool) -> Slice:
-        """The base64 of all of it, with this in it and all that was replaced before."""
+    def replace(self, at: int, new: bytes, *, is_start: bool) -> Slice:
+        """Replace a part of the text; return the base64 of the whole text with all replacements so far."""
         self._data[at : at + len(new)] = new
-        return Slice(self._at, b64encode(self._data), begins)
+        return Slice(self._at, b64encode(self._data), is_start)
 
 
 class _Piece(NamedTuple):
     start: int
-    """Where it begins in the channel's text."""
+    """The offset in the channel's text."""
 
     end: int
     text: bytes
     at: int | None
-    """Where that stands in the stream; None where it stands nowhere, as the line feed between two lines of data."""
+    """The offset in the stream; None if the piece is not in it, like the line feed between two lines of data."""
 
     enclosed: EnclosedText | None
     inner: int
-    """Where in that text it stands, if it stands in one."""
+    """The offset in the enclosed text, if there is one."""
 
 
 class Channel:
-    """One text."""
+    """One text of a stream."""
 
     __slots__ = ("_key", "_length", "_pieces", "_scanner")
 
-    def __init__(self, table: Table, key: bytes) -> None:
-        # The quote that opens a string: what is written as one whole string has it, and the two must come to the same.
+    def __init__(self, table: RuleTable, key: bytes) -> None:
+        # The quote that opens a string: a text in one whole string follows it, and the result must be the same.
         self._scanner = LayeredScanner(table, key, before=b'"', is_spelled=True)
         self._key = key
         self._pieces: deque[_Piece] = deque()
         self._length = 0
 
-    def passes(self, text: bytes) -> bool:
-        """Take a piece, if it is decided at once that nothing of it changes, nor of those that wait."""
-        if not self._scanner.passes_on(text):
+    def try_pass(self, text: bytes) -> bool:
+        """Accept a piece if it is certain that nothing in it, nor in the held pieces, changes."""
+        if not self._scanner.try_pass_on(text):
             return False
         self._pieces.clear()
         self._length += len(text)
         return True
 
-    def take(self, text: bytes, at: int | None, enclosed: EnclosedText | None = None, inner: int = 0) -> list[Slice]:
-        """Take a piece that stands at this offset of the stream; what is to be replaced, also in pieces before it."""
-        if not text or self.passes(text):
+    def add(self, text: bytes, at: int | None, enclosed: EnclosedText | None = None, inner: int = 0) -> list[Slice]:
+        """Add a piece at an offset of the stream; return the replacements, also in earlier pieces."""
+        if not text or self.try_pass(text):
             return []
         end = self._length + len(text)
         self._pieces.append(_Piece(self._length, end, text, at, enclosed, inner))
@@ -86,22 +86,22 @@ class Channel:
         return self._replace(self._scanner.feed(text))
 
     def settle(self) -> list[Slice]:
-        """Decide all there is, as if nothing more came."""
+        """Decide everything as if the text ended here."""
         return self._replace(self._scanner.feed(b"", last=True))
 
     @property
     def undecided_at(self) -> int | None:
-        """Where in the stream the first piece stands that may still change."""
+        """The offset in the stream of the first piece that may still change."""
         return next((piece.at for piece in self._pieces if piece.at is not None), None)
 
     def _replace(self, edits: Iterable[Edit]) -> list[Slice]:
-        slices = [piece for edit in edits for piece in self._slices_of(edit)]
-        unchanged = self._scanner.unchanged
+        slices = [piece for edit in edits for piece in self._edit_slices(edit)]
+        unchanged = self._scanner.unchanged_to
         while self._pieces and self._pieces[0].end <= unchanged:
             self._pieces.popleft()
         return slices
 
-    def _slices_of(self, edit: Edit) -> list[Slice]:
+    def _edit_slices(self, edit: Edit) -> list[Slice]:
         stop = edit.at + len(edit.data)
         parts = [(piece, max(edit.at, piece.start), min(stop, piece.end)) for piece in self._pieces]
         parts = [(piece, low, high) for piece, low, high in parts if low < high]
@@ -116,53 +116,53 @@ class Channel:
                 data, new = new[: high - low], new[high - low :]
                 into = low - piece.start
                 found.append(
-                    piece.enclosed.replacement(piece.inner + into, data, begins=not found)
+                    piece.enclosed.replace(piece.inner + into, data, is_start=not found)
                     if piece.enclosed
                     else Slice(piece.at + into, data, not found)
                 )
         return found
 
     def _replacement(self, new: bytes, parts: list[tuple[_Piece, int, int]]) -> bytes:
-        """What fits where some of the secret stands nowhere; nothing where that is what stands there."""
+        """Return a placeholder for the bytes of a secret that are in the stream; empty if they are one already."""
         secret = b"".join(
             piece.text[low - piece.start : high - piece.start] for piece, low, high in parts if piece.at is not None
         )
-        kind = new[len(MARK) :][:1].decode() if new.startswith(MARK) else "J"
-        return b"" if is_placeholder(secret) else make(secret, kind, self._key)
+        kind = new[len(PREFIX) :][:1].decode() if new.startswith(PREFIX) else "J"
+        return b"" if is_placeholder(secret) else make_placeholder(secret, kind, self._key)
 
 
 class Channels:
     """The channels of one stream."""
 
-    def __init__(self, table: Table, key: bytes) -> None:
+    def __init__(self, table: RuleTable, key: bytes) -> None:
         self._table, self._key = table, key
         self._open: dict[Hashable, Channel] = {}
         self._pending: dict[Channel, None] = {}
         self.slices: list[Slice] = []
-        """What is to be replaced; whoever takes it leaves the list empty."""
+        """The replacements so far; the caller takes them and resets the list."""
 
-    def passes(self, channel: Channel, text: bytes) -> bool:
-        """Take a piece of a channel, if it is decided at once that nothing of the channel changes."""
-        if not channel.passes(text):
+    def try_pass(self, channel: Channel, text: bytes) -> bool:
+        """Accept a piece of a channel if it is certain that nothing in the channel changes."""
+        if not channel.try_pass(text):
             return False
         if self._pending:
             self._pending.pop(channel, None)
         return True
 
-    def channel(self, name: Hashable) -> Channel:
-        """The channel of this name."""
+    def get_channel(self, name: Hashable) -> Channel:
+        """Return the channel of this name, and open it if necessary."""
         found = self._open.get(name)
         if found is None:
-            if len(self._open) == MOST:
+            if len(self._open) == MAX_CHANNELS:
                 self._settle(self._open.pop(next(iter(self._open))))
             found = self._open[name] = Channel(self._table, self._key)
         return found
 
-    def take(
+    def add(
         self, channel: Channel, text: bytes, at: int | None, enclosed: EnclosedText | None = None, inner: int = 0
     ) -> None:
-        """A piece of a channel has come."""
-        self.slices += channel.take(text, at, enclosed, inner)
+        """Add a piece to a channel."""
+        self.slices += channel.add(text, at, enclosed, inner)
         if channel.undecided_at is None:
             self._pending.pop(channel, None)
         else:
@@ -174,7 +174,7 @@ class Channels:
         return bool(self._pending)
 
     def settle(self, before: int | None = None) -> None:
-        """Decide what is undecided; only what began before this offset, if one is given."""
+        """Decide the undecided pieces; with `before`, only those of channels whose first one is before that offset."""
         for channel in list(self._pending):
             at = channel.undecided_at
             if before is None or (at is not None and at < before):
@@ -182,7 +182,7 @@ class Channels:
 
     @property
     def undecided_at(self) -> int | None:
-        """Where the first piece stands that may still change."""
+        """The offset of the first piece that may still change."""
         return min((at for channel in self._pending if (at := channel.undecided_at) is not None), default=None)
 
     def _settle(self, channel: Channel) -> None:

@@ -1,19 +1,19 @@
 """List the strings, numbers and literals of a JSON text with their positions.
 
-The values are not decoded: a secret is replaced in the bytes as they are, and a text that comes in pieces is, piece by piece,
-escaped exactly as it would be in one.
+The values are not decoded: secrets are replaced in the raw bytes, and the pieces of a text are escaped exactly as the whole
+text would be.
 """
 
 import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-DEEPEST: Final = 32
-"""A text that is nested deeper is not read."""
+MAX_DEPTH: Final = 32
+"""Texts that are nested deeper are not read."""
 
 STRING: Final = rb'(?:[^"\\]++|\\.)*+'
 OTHER: Final = rb'\[[-+.0-9eE, \t\r\n]*+\]|[^ \t\r\n{}\[\],:"]++'
-"""A number or a literal, or a list of numbers as one: a token's bytes are as many as they are."""
+"""A number or a literal, or a list of numbers as one value, such as the bytes of a token."""
 
 _TOKEN: Final = re.compile(rb'[ \t\r\n]*+(?:([{}\]:,])|(%s)|(\[)|"(%s)(\\?+"?))' % (OTHER, STRING), re.DOTALL)
 _PUNCTUATION, _OTHER, _LIST, _ENDED_STRING = 1, 2, 3, 5
@@ -22,28 +22,28 @@ type Path = tuple[bytes | int, ...]
 
 
 class Leaf(NamedTuple):
-    """A value that holds no others."""
+    """A string, number or literal."""
 
     path: Path
     start: int
     end: int
     is_string: bool
-    """Whether the span lies between quotes."""
+    """Whether the span is the content between quotes."""
 
 
 class NotJson(ValueError):
-    """These bytes are no JSON text."""
+    """The bytes are not a JSON text."""
 
 
-def leaves(data: bytes, start: int, end: int, *, is_cut: bool = False) -> list[Leaf]:
-    """The leaves of one JSON text in their order. `is_cut`: it may stop anywhere, also within a string. Raises NotJson."""
+def find_leaves(data: bytes, start: int, end: int, *, is_cut: bool = False) -> list[Leaf]:
+    """Return the leaves of a JSON text in order. `is_cut`: the text may end anywhere, even within a string. Raises NotJson."""
     found: list[Leaf] = []
     path: list[bytes | int] = []
-    wants_name = begun = False
+    wants_name = has_begun = False
     at = start
     for token in _TOKEN.finditer(data, start, end):
         low, high = token.span()
-        if low != at or (begun and not path):
+        if low != at or (has_begun and not path):
             raise NotJson
         at = high
         group = token.lastindex
@@ -60,21 +60,21 @@ def leaves(data: bytes, start: int, end: int, *, is_cut: bool = False) -> list[L
         elif group == _LIST and not wants_name:
             path.append(0)
         elif group == _PUNCTUATION:
-            wants_name = _follow(data[high - 1], path, begun=begun, wants_name=wants_name)
+            wants_name = _follow(data[high - 1], path, has_begun=has_begun, wants_name=wants_name)
         else:
             raise NotJson
-        begun = True
-        if len(path) > DEEPEST:
+        has_begun = True
+        if len(path) > MAX_DEPTH:
             raise NotJson
-    if data[at:end].strip() or (not is_cut and (path or not begun)):
+    if data[at:end].strip() or (not is_cut and (path or not has_begun)):
         raise NotJson
     return found
 
 
-def _follow(mark: int, path: list[bytes | int], *, begun: bool, wants_name: bool) -> bool:
-    """Follow a punctuation mark; whether a member's name is next. Raises NotJson."""
+def _follow(mark: int, path: list[bytes | int], *, has_begun: bool, wants_name: bool) -> bool:
+    """Update the path for a punctuation mark; return whether a member's name is next. Raises NotJson."""
     if mark == ord("{"):
-        if wants_name or (begun and not path):
+        if wants_name or (has_begun and not path):
             raise NotJson
         path.append(b"")
         return True
@@ -91,6 +91,6 @@ def _follow(mark: int, path: list[bytes | int], *, begun: bool, wants_name: bool
     return False
 
 
-def ancestors(path: Path) -> Iterator[Path]:
-    """The paths of what holds this, from the outermost."""
+def ancestor_paths(path: Path) -> Iterator[Path]:
+    """Return the paths of the containers of a leaf, from the outermost."""
     return (path[:depth] for depth in range(len(path)))

@@ -1,6 +1,6 @@
 """Find where messages begin and end in the bytes of a stream, for each framing.
 
-The decoders of `calls.framing` give a message's text; here it is needed where that text stands, so that it can be changed there.
+The decoders of `calls.framing` return the text of messages; redaction needs its position, to change it in place.
 """
 
 import re
@@ -8,50 +8,50 @@ from binascii import crc32
 from collections.abc import Iterator
 from typing import Final, Literal, NamedTuple
 
-type Kind = Literal["sse", "lines", "nul", "array", "frames"]
+type StreamKind = Literal["sse", "lines", "nul", "array", "frames"]
 
-LONGEST: Final = 64 << 10
-"""A message of more bytes is not read: no piece of a text is so long."""
+MAX_MESSAGE: Final = 64 << 10
+"""Longer messages, in bytes, are not searched: no piece of a text is that long."""
 
 _NDJSON: Final = re.compile(r"ndjson|stream\+json|jsonl|json-lines|x-json-stream")
 _FIELD: Final = re.compile(rb"(?:data|event|id|retry)?:")
 _ELEMENTS: Final = (b'"candidates"', b'"answer"', b'"reply"')
-"""What the elements of an array have that is a stream (Gemini, Discovery Engine): any other array is a document."""
+"""Members in the elements of an array that is a stream (Gemini, Discovery Engine); any other array is a document."""
 
 _FIELDS: Final = (b"data:", b"event:", b"id:", b"retry:", b"\xef\xbb\xbfdata:", b"\xef\xbb\xbfevent:")
 _PRELUDE: Final = 12
 _LENGTHS: Final = 1
-"""The first byte of a frame's length is no greater: Amazon's limit is below 32 MiB."""
+"""The maximum of the first byte of a frame's length: Amazon's limit is below 32 MiB."""
 
 _HEAD: Final = 4096
 
 
-def kind_of(head: bytes, essence: str, *, ended: bool) -> Kind | Literal[False] | None:
-    """How a body that begins so is cut; False: it is no stream; None: only more of it can tell."""
+def detect_kind(head: bytes, essence: str, *, ended: bool) -> StreamKind | Literal[False] | None:
+    """Detect how a body is divided into messages from its beginning; False: it is no stream; None: more bytes are needed."""
     head = head.lstrip(b" \t\r\n")
     if not head:
         return False if ended else None
     match head[:1]:
         case b"{":
-            return _of_object(head, essence, ended=ended)
+            return _detect_object_kind(head, essence, ended=ended)
         case b"[":
             if any(name in head[:_HEAD] for name in _ELEMENTS):
                 return "array"
             return False if ended or len(head) >= _HEAD else None
         case _:
-            return _of_other(head, essence, ended=ended)
+            return _detect_other_kind(head, essence, ended=ended)
 
 
 def has_messages(data: bytes) -> bool:
-    """Whether a whole body is a stream of several messages, or of one that lists a text's pieces."""
-    kind = kind_of(data, "", ended=True)
+    """Return whether a whole body is a stream of several messages, or of one that lists the pieces of a text."""
+    kind = detect_kind(data, "", ended=True)
     if kind == "sse":
         return data.count(b"data:") > 1 or b'"token"' in data
     return bool(kind)
 
 
-def _of_object(head: bytes, essence: str, *, ended: bool) -> Kind | Literal[False] | None:
-    """JSON values one a line, if the first line is one."""
+def _detect_object_kind(head: bytes, essence: str, *, ended: bool) -> StreamKind | Literal[False] | None:
+    """Detect JSON values one per line, or ended by zero bytes."""
     if _NDJSON.search(essence):
         return "lines"
     line = head.find(b"\n")
@@ -59,10 +59,10 @@ def _of_object(head: bytes, essence: str, *, ended: bool) -> Kind | Literal[Fals
         return "lines" if head[:line].rstrip().endswith(b"}") else False
     if (at := head.find(b"\0")) > 0 and head[at - 1 : at] == b"}":
         return "nul"
-    return False if ended or len(head) > LONGEST else None
+    return False if ended or len(head) > MAX_MESSAGE else None
 
 
-def _of_other(head: bytes, essence: str, *, ended: bool) -> Kind | Literal[False] | None:
+def _detect_other_kind(head: bytes, essence: str, *, ended: bool) -> StreamKind | Literal[False] | None:
     if essence == "text/event-stream" or _FIELD.match(head.removeprefix(b"\xef\xbb\xbf")):
         return "sse"
     if head[0] > _LENGTHS:
@@ -74,48 +74,48 @@ def _of_other(head: bytes, essence: str, *, ended: bool) -> Kind | Literal[False
     return False
 
 
-# One end of a line after another. A "\r" that is the last byte so far may be the first half of "\r\n": the "\n" is then an empty
-# line before the next event, which means nothing.
+# Two consecutive line ends. A "\r" that is the last byte so far may be the first half of "\r\n": the "\n" is then an empty
+# line before the next event, which is ignored.
 _EVENT_END: Final = re.compile(rb"(?>\r\n|\r|\n)(?>\r\n|\r|\n)")
 _NO_LINE_END: Final = re.compile(rb"[^\r\n]")
 _NO_MARK: Final = {b"\n": re.compile(rb"[^\n]"), b"\0": re.compile(rb"[^\0]")}
 _MARK: Final = re.compile(rb'[\[\]{}"]|\\.', re.DOTALL)
 
 
-class Cut(NamedTuple):
-    """Where a message stands, with all that frames it; where its content does."""
+class MessageSpan(NamedTuple):
+    """The span of a message with its framing, and the span of its content."""
 
     start: int
     end: int
     inner: int
     inner_end: int
     is_part: bool = False
-    """Whether the content is a part of another stream (SageMaker's `PayloadPart`)."""
+    """Whether the content is part of another stream (SageMaker's `PayloadPart`)."""
 
 
-class Cutter:
-    """Cuts a buffer that grows at its end; between two calls its beginning may be taken off."""
+class MessageSplitter:
+    """Finds messages in a buffer that grows at its end and whose beginning may be removed between two calls."""
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: StreamKind) -> None:
         self._kind = kind
-        self.skips = kind == "frames"
-        """Whether what it says is no message is one that is too long to be read."""
+        self.skips_long_messages = kind == "frames"
+        """Whether text that it skips is a message that is too long to be searched."""
 
         self._seen = 0
-        """Up to where the message that has begun was searched for its end."""
+        """The offset up to which the end of the current message was searched."""
 
         self._depth = 0
         self._is_quoted = False
-        self._opened = 0
-        """Where the element that has begun does; before the buffer's beginning where that was taken off."""
+        self._element_start = 0
+        """The start of the current element; negative if it was removed from the buffer."""
 
     def shift(self, count: int) -> None:
-        """So many bytes were taken off the buffer's beginning."""
+        """Adjust the offsets after bytes were removed from the buffer's beginning."""
         self._seen = max(0, self._seen - count)
-        self._opened -= count
+        self._element_start -= count
 
-    def needed_from(self, data: bytes) -> int:
-        """From where on the buffer is needed to find the end of a message that is too long to be read."""
+    def needed_offset(self, data: bytes) -> int:
+        """Return the offset from which the buffer is needed to find the end of a message that is too long."""
         match self._kind:
             case "sse":
                 return len(data) - 3
@@ -124,30 +124,30 @@ class Cutter:
             case _:
                 return len(data)
 
-    def next(self, data: bytes, at: int) -> Cut | int | None:
-        """The next message from an offset on, or up to where there is none; None: it has begun, and its end has not come."""
+    def next_message(self, data: bytes, at: int) -> MessageSpan | int | None:
+        """Return the next message from an offset on, or the offset up to which there is none; None: it is incomplete."""
         match self._kind:
             case "sse":
-                return self._event(data, at)
+                return self._next_event(data, at)
             case "lines":
-                return self._line(data, at, b"\n")
+                return self._next_line(data, at, b"\n")
             case "nul":
-                return self._line(data, at, b"\0")
+                return self._next_line(data, at, b"\0")
             case "array":
-                return self._element(data, at)
+                return self._next_element(data, at)
             case "frames":
-                return _frame(data, at)
+                return _next_frame(data, at)
 
-    def rest(self, data: bytes, at: int) -> Cut:
-        """What is left of a stream that ends within a message."""
+    def last_message(self, data: bytes, at: int) -> MessageSpan:
+        """Return the incomplete message at the end of a stream."""
         inner = at
         if self._kind == "array":
-            inner = max(at, self._opened) if self._depth > 1 else len(data)
+            inner = max(at, self._element_start) if self._depth > 1 else len(data)
         elif self._kind == "frames":
             inner = min(len(data), at + _PRELUDE + int.from_bytes(data[at + 4 : at + 8]))
-        return Cut(at, len(data), inner, len(data), b"PayloadPart" in data[at:inner])
+        return MessageSpan(at, len(data), inner, len(data), b"PayloadPart" in data[at:inner])
 
-    def _event(self, data: bytes, at: int) -> Cut | int | None:
+    def _next_event(self, data: bytes, at: int) -> MessageSpan | int | None:
         if data[at] in b"\r\n":
             begins = _NO_LINE_END.search(data, at)
             return begins.start() if begins else len(data)
@@ -155,9 +155,9 @@ class Cutter:
         if found is None:
             self._seen = len(data)
             return None
-        return Cut(at, found.end(), at, found.start())
+        return MessageSpan(at, found.end(), at, found.start())
 
-    def _line(self, data: bytes, at: int, mark: bytes) -> Cut | int | None:
+    def _next_line(self, data: bytes, at: int, mark: bytes) -> MessageSpan | int | None:
         if data[at : at + 1] == mark:
             found = _NO_MARK[mark].search(data, at)
             return found.start() if found else len(data)
@@ -165,10 +165,10 @@ class Cutter:
         if end < 0:
             self._seen = len(data)
             return None
-        return Cut(at, end + 1, at, end)
+        return MessageSpan(at, end + 1, at, end)
 
-    def _element(self, data: bytes, at: int) -> Cut | int | None:
-        """An object in the array: brackets are counted, strings are skipped."""
+    def _next_element(self, data: bytes, at: int) -> MessageSpan | int | None:
+        """Find an object in the array by counting brackets outside strings."""
         for mark in _MARK.finditer(data, max(at, self._seen)):
             self._seen = mark.end()
             sign = mark.group()
@@ -179,36 +179,36 @@ class Cutter:
             elif sign in (b"{", b"["):
                 self._depth += 1
                 if self._depth == 2:
-                    self._opened = mark.start()
+                    self._element_start = mark.start()
             else:
                 self._depth -= 1
                 if self._depth == 1:
-                    return Cut(self._opened, mark.end(), self._opened, mark.end())
-        # A backslash at the end speaks for what comes next.
+                    return MessageSpan(self._element_start, mark.end(), self._element_start, mark.end())
+        # A backslash at the end escapes the next byte.
         self._seen = max(self._seen, len(data) - data.endswith(b"\\"))
         return None if self._depth > 1 else max(at, self._seen)
 
 
-def _frame(data: bytes, at: int) -> Cut | int | None:
-    """A message of Amazon's event stream. Where its prelude does not hold, all that follows is no message."""
+def _next_frame(data: bytes, at: int) -> MessageSpan | int | None:
+    """Find a frame of Amazon's event stream. After an invalid prelude, everything is skipped."""
     if len(data) - at < _PRELUDE:
         return None
     total, headers = int.from_bytes(data[at : at + 4]), int.from_bytes(data[at + 4 : at + 8])
     if crc32(data[at : at + 8]) != int.from_bytes(data[at + 8 : at + 12]) or not headers + 16 <= total <= 1 << 25:
         return len(data)
-    if total > LONGEST:
+    if total > MAX_MESSAGE:
         return at + total
     if len(data) - at < total:
         return None
     inner = at + _PRELUDE + headers
-    return Cut(at, at + total, inner, at + total - 4, b"PayloadPart" in data[at + _PRELUDE : inner])
+    return MessageSpan(at, at + total, inner, at + total - 4, b"PayloadPart" in data[at + _PRELUDE : inner])
 
 
 _LINE: Final = re.compile(rb"([^\r\n]*+)(\r\n|\r|\n|\Z)")
 
 
 def data_lines(data: bytes, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Where the data of a server-sent event stands, line by line."""
+    """Yield the spans of the data lines of a server-sent event."""
     at = start
     while at < end:
         line = _LINE.match(data, at, end)
@@ -221,6 +221,6 @@ def data_lines(data: bytes, start: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def event_name(data: bytes, start: int, end: int) -> bytes:
-    """The name of a server-sent event, if it has one."""
+    """Return the name of a server-sent event, or empty bytes."""
     found = re.compile(rb"(?m)^event:([^\r\n]*+)").search(data, start, end)
     return found.group(1).strip() if found else b""

@@ -1,7 +1,7 @@
 """Recognise messages that differ only in their text by one expression, instead of parsing each.
 
-A stream's events are mostly alike: what is in them is found by the expression of the one that was read before, at a tenth of
-the price. What tells texts apart is written out in it, so that a message of another channel is of another shape.
+Most events of a stream are alike: their text is found with the expression of an earlier one, at a tenth of the cost of
+parsing. The values that distinguish texts are literal in it, so that a message of another channel has another shape.
 """
 
 import re
@@ -12,14 +12,14 @@ from typing import Final, NamedTuple
 from calls.redaction.streams.json_leaves import OTHER, STRING
 from calls.redaction.streams.message_texts import MessageLeaves, TextLeaf
 
-LONGEST: Final = 4096
-"""A message of more bytes is always read."""
+MAX_SHAPED_MESSAGE: Final = 4096
+"""Longer messages, in bytes, are always parsed."""
 
-REMEMBERED: Final = 256
-"""Beginnings of messages of which shapes are kept, for all streams."""
+MEMORY_SIZE: Final = 256
+"""The number of beginnings of messages for which shapes are stored, for all streams."""
 
-_ALIKE: Final = 8
-"""Shapes of one beginning that are."""
+_MAX_SHAPES_OF_HEAD: Final = 8
+"""The number of shapes that are stored for one beginning."""
 
 _HEAD: Final = 16
 
@@ -27,25 +27,25 @@ _NUMBERED: Final = re.compile(rb"(?m)^id:[^\r\n]*+")
 
 
 class CarriedText(NamedTuple):
-    """A text in a message: the group of the expression that holds it, and its channel's name."""
+    """A text in a message: its group in the expression, and the name of its channel."""
 
     group: int
     channel: Hashable
     names: tuple[int, ...]
-    """The groups that hold the rest of that name."""
+    """The groups with the rest of that name."""
 
     may_repeat: bool
 
 
 class Shape(NamedTuple):
-    """What messages that are alike have in common."""
+    """The common form of messages that differ only in their text."""
 
     pattern: bytes
     texts: tuple[CarriedText, ...]
 
 
-def shape_of(data: bytes, start: int, end: int, message: MessageLeaves, texts: Sequence[TextLeaf]) -> Shape:
-    """The shape of the message between these offsets of the data, whose leaves lie between them."""
+def build_shape(data: bytes, start: int, end: int, message: MessageLeaves, texts: Sequence[TextLeaf]) -> Shape:
+    """Build the shape of the message between two offsets, from its leaves."""
     carried = {text.leaf: text for text in texts}
     named = {leaf for text in texts for leaf in text.names}
     parts: list[bytes] = []
@@ -70,47 +70,50 @@ def shape_of(data: bytes, start: int, end: int, message: MessageLeaves, texts: S
 
 
 def _escape_fixed_bytes(data: bytes, *, is_head: bool) -> bytes:
-    """Bytes that are the same in all messages; but the number that an event may have."""
+    """Escape bytes that are the same in all messages, except the number of an event."""
     written = re.escape(data)
     return _NUMBERED.sub(rb"id:[^\\r\\n]*+", written) if is_head and b"id:" in data else written
 
 
-class KnownShape(NamedTuple):
-    """A shape with its expression."""
+class CompiledShape(NamedTuple):
+    """A shape with its compiled expression."""
 
     match: Callable[[bytes, int, int], re.Match[bytes] | None]
     texts: tuple[CarriedText, ...]
 
 
 class ShapeMemory:
-    """The shapes that streams had of late, so that the next one need not learn them. What it holds makes things faster, no more."""
+    """A cache of the shapes of recent streams. It affects speed only."""
 
     def __init__(self) -> None:
-        self._by_head: OrderedDict[bytes, list[KnownShape]] = OrderedDict()
+        self._by_head: OrderedDict[bytes, list[CompiledShape]] = OrderedDict()
         self._seen: OrderedDict[bytes, None] = OrderedDict()
 
-    def find(self, data: bytes, start: int, end: int) -> tuple[KnownShape, re.Match[bytes]] | None:
-        """The shape of the message that begins here."""
-        for known in tuple(self._by_head.get(_head(data, start), ())):
+    def find(self, data: bytes, start: int, end: int) -> tuple[CompiledShape, re.Match[bytes]] | None:
+        """Find the shape of the message that begins at an offset."""
+        for known in tuple(self._by_head.get(_message_head(data, start), ())):
             found = known.match(data, start, end)
             if found:
                 return known, found
         return None
 
-    def note(self, data: bytes, start: int, shape: Shape) -> None:
-        """A message that begins here is of this shape. The second one makes it worth an expression."""
+    def add(self, data: bytes, start: int, shape: Shape) -> None:
+        """Note the shape of a message. The expression is compiled when a shape occurs for the second time."""
         if shape.pattern not in self._seen:
-            _remember(self._seen, shape.pattern, None, REMEMBERED)
+            _remember(self._seen, shape.pattern, None, MEMORY_SIZE)
             return
-        head = _head(data, start)
+        head = _message_head(data, start)
         match = re.compile(shape.pattern, re.DOTALL).match
         _remember(
-            self._by_head, head, [KnownShape(match, shape.texts), *self._by_head.get(head, ())][:_ALIKE], REMEMBERED
+            self._by_head,
+            head,
+            [CompiledShape(match, shape.texts), *self._by_head.get(head, ())][:_MAX_SHAPES_OF_HEAD],
+            MEMORY_SIZE,
         )
 
 
-def _head(data: bytes, start: int) -> bytes:
-    """What the message begins with, but for the number that an event may have."""
+def _message_head(data: bytes, start: int) -> bytes:
+    """Return the beginning of a message, without the number of an event."""
     if data.startswith(b"id:", start):
         start = data.find(b"\n", start) + 1
     return data[start : start + _HEAD]

@@ -1,14 +1,14 @@
 """Find the members of a message that carry text which may continue in the next one, and their channels.
 
-No dialect is asked: any string may be a piece, but those whose names say that they are ids, types or opaque blobs. Pieces belong
-together when they stand under the same names, and the numbers and types around them are the same: `choices` 0 and 1 are two
-texts, as are a thought and an answer. Where an entry of a list stands does not matter, only what number it gives itself.
+The rules are independent of the dialect: any string may be a piece, except those named as ids, types or opaque blobs. Pieces
+belong together if they are under the same names and the numbers and types around them are the same: `choices` 0 and 1 are two
+texts, as are a thought and an answer. The position of an entry in a list does not matter, only its own number.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from calls.redaction.streams.json_leaves import Leaf, Path, ancestors
+from calls.redaction.streams.json_leaves import Leaf, Path, ancestor_paths
 
 _NUMBERS: Final = frozenset(
     (
@@ -19,13 +19,13 @@ _NUMBERS: Final = frozenset(
 """Members that number the texts of one message."""
 
 _KINDS: Final = frozenset((b"type", b"event_type", b"event", b"kind"))
-"""Members that say what kind of text it is."""
+"""Members with the kind of a text."""
 
 _SAME_KIND: Final = frozenset((b"function", b"message", b"assistant"))
-"""Kinds that some servers only name with the first piece."""
+"""Kinds that some servers send only with the first piece."""
 
 _NAMES: Final = frozenset((b"stream_id", b"response_id", b"toolCallId", b"artifactId"))
-"""Members that name one of several texts at a time; an `id` does where it stands beside a `delta`."""
+"""Members that identify one of several concurrent texts; an `id` does so next to a `delta`."""
 
 _NO_TEXT: Final = frozenset(
     (
@@ -88,10 +88,10 @@ _TEXT: Final = frozenset(
         *(b"tool_plan", b"reply", b"parameters", b"data", b"logs", b"stdout", b"stderr", b"command", b"partial"),
     )
 )
-"""Members of which the next one may well say the same: any other that does is no piece, but says it again."""
+"""Members of text that may have equal consecutive pieces; in any other member, an equal value is a repetition, not a piece."""
 
-_REPEATED: Final = 4
-"""From so many bytes on."""
+_MIN_REPEATED: Final = 4
+"""The fewest bytes of a value that counts as a repetition."""
 
 _SOUND: Final = frozenset((b"audio", b"inlineData", b"inline_data", b"input_audio"))
 
@@ -101,16 +101,16 @@ class TextLeaf(NamedTuple):
 
     leaf: Leaf
     channel: Hashable
-    """What of the channel's name is the same for all messages of one shape."""
+    """The part of the channel's name that is the same for all messages of one shape."""
 
     names: tuple[Leaf, ...]
-    """What of it is not."""
+    """The leaves with the part of the channel's name that differs between messages."""
 
     may_repeat: bool
 
 
 class MessageLeaves:
-    """The leaves of a message, and what each is for."""
+    """The leaves of a message and their roles."""
 
     def __init__(self, data: bytes, leaves: Iterable[Leaf]) -> None:
         self._data = data
@@ -118,23 +118,23 @@ class MessageLeaves:
         self._paths = {leaf.path for leaf in self.leaves}
         self._marks = self._find_marks()
 
-    def texts(self) -> Iterator[TextLeaf]:
-        """The leaves that carry text."""
+    def text_leaves(self) -> Iterator[TextLeaf]:
+        """Yield the leaves that carry text."""
         for leaf in self.leaves:
-            if leaf.is_string and self._may_be_text(leaf):
-                yield self._text(leaf)
+            if leaf.is_string and self._can_be_text(leaf):
+                yield self._text_leaf(leaf)
 
     def is_fixed(self, leaf: Leaf) -> bool:
-        """Whether a message in which it is another is of another shape."""
-        name = _name(leaf.path)
+        """Whether the leaf's value is part of the message's shape."""
+        name = _member_name(leaf.path)
         return name in _KINDS or (name in _NUMBERS and leaf in self._marks.get(leaf.path[:-1], ()))
 
     def value(self, leaf: Leaf) -> bytes:
-        """The bytes of a leaf."""
+        """Return the bytes of a leaf."""
         return self._data[leaf.start : leaf.end]
 
     def _find_marks(self) -> Mapping[Path, list[Leaf]]:
-        """The members that tell texts apart, under the path of what they are members of."""
+        """Return the members that distinguish texts, by the path of their object."""
         found: dict[Path, list[Leaf]] = {}
         for leaf in self.leaves:
             if self._is_mark(leaf):
@@ -146,13 +146,13 @@ class MessageLeaves:
         if name in _KINDS:
             return leaf.is_string and self.value(leaf) not in _SAME_KIND
         if name in _NUMBERS:
-            # Hugging Face's counts the pieces of one text.
+            # Hugging Face's index counts the pieces of one text.
             return not any(leaf.path[:-1] == path[:-2] and path[-2:-1] == (b"token",) for path in self._paths)
         return name in _NAMES or (name == b"id" and (*leaf.path[:-1], b"delta") in self._paths)
 
-    def _may_be_text(self, leaf: Leaf) -> bool:
+    def _can_be_text(self, leaf: Leaf) -> bool:
         path = leaf.path
-        name = _name(path)
+        name = _member_name(path)
         if name in _NO_TEXT or name in _KINDS or name.endswith((b"_id", b"Id", b"_at")) or b"top_logprobs" in path:
             return False
         if name == b"data" and len(path) > 1 and not _SOUND.isdisjoint(path):
@@ -162,34 +162,34 @@ class MessageLeaves:
     def _is_sound(self, parent: Path) -> bool:
         return any(self.value(leaf).endswith(b"audio.delta") for leaf in self._marks.get(parent, ()))
 
-    def _text(self, leaf: Leaf) -> TextLeaf:
-        fixed: list[Hashable] = [self._place(leaf.path)]
+    def _text_leaf(self, leaf: Leaf) -> TextLeaf:
+        fixed: list[Hashable] = [self._channel_path(leaf.path)]
         names: list[Leaf] = []
-        for parent in ancestors(leaf.path):
+        for parent in ancestor_paths(leaf.path):
             for mark in self._marks.get(parent, ()):
                 if self.is_fixed(mark):
-                    fixed.append((len(parent), _name(mark.path), self.value(mark)))
+                    fixed.append((len(parent), _member_name(mark.path), self.value(mark)))
                 else:
                     names.append(mark)
-        return TextLeaf(leaf, tuple(fixed), tuple(names), _name(leaf.path) in _TEXT)
+        return TextLeaf(leaf, tuple(fixed), tuple(names), _member_name(leaf.path) in _TEXT)
 
-    def _place(self, path: Path) -> Path:
-        """Where a text stands, whatever entry of a list it is in. Tools that are called without numbers are told by their order."""
+    def _channel_path(self, path: Path) -> Path:
+        """Return the path of a text without its list indexes, except for tool calls that have no number of their own."""
         return tuple(
-            step if isinstance(step, bytes) or self._is_told_by_order(path[: at + 1]) else b"*"
+            step if isinstance(step, bytes) or self._is_ordered_entry(path[: at + 1]) else b"*"
             for at, step in enumerate(path)
         )
 
-    def _is_told_by_order(self, entry: Path) -> bool:
+    def _is_ordered_entry(self, entry: Path) -> bool:
         marks = self._marks.get(entry, ())
-        return entry[-2:-1] == (b"tool_calls",) and all(_name(mark.path) not in _NUMBERS for mark in marks)
+        return entry[-2:-1] == (b"tool_calls",) and all(_member_name(mark.path) not in _NUMBERS for mark in marks)
 
 
-def _name(path: Path) -> bytes:
-    """The name of a member; that of the list, of what stands in one."""
+def _member_name(path: Path) -> bytes:
+    """Return the name of the member; for a list element, the name of the list."""
     return next((step for step in reversed(path) if isinstance(step, bytes)), b"")
 
 
 def is_repeated(text: bytes, before: bytes | None) -> bool:
-    """Whether a member says again what it said in the message before."""
-    return text == before and len(text) >= _REPEATED
+    """Return whether a member repeats its value from the previous message."""
+    return text == before and len(text) >= _MIN_REPEATED

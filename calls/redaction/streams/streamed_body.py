@@ -1,6 +1,6 @@
-"""Redact a body that is a stream: hold it back until its secrets can no longer change.
+"""Redact a body that is a stream of messages: hold it back until it is decided.
 
-What it gives is searched once more as the bytes that it is, by the redactor behind it. Only the record waits; the wire does not.
+Its output is searched again as plain bytes by another redactor. Only the recording is delayed, not the wire.
 """
 
 from collections import deque
@@ -10,8 +10,8 @@ from typing import Protocol
 from calls.redaction.streams.channels import Slice
 from calls.redaction.streams.streamed_text import StreamedText
 
-type Mend = Callable[[bytes, bool], bytes]
-"""Sets checksums right in a piece, given whether it was changed."""
+type Repair = Callable[[bytes, bool], bytes]
+"""Corrects the checksums in a piece, given whether it was changed."""
 
 
 class StreamedPiece(Protocol):
@@ -19,64 +19,64 @@ class StreamedPiece(Protocol):
 
     @property
     def redactions(self) -> int:
-        """How many secrets began in it."""
+        """The number of secrets that begin in it."""
 
     def _replace[Self](self: Self, *, redactions: int) -> Self: ...
 
 
 class BytesRedactor[P: StreamedPiece](Protocol):
-    """What redacts the bytes of a body, and gives a piece for each that it was given."""
+    """Redacts the bytes of a body, and returns one piece for each that it is fed."""
 
     is_stream: bool
     """Whether the bytes are the messages of a stream."""
 
-    def passes(self, data: bytes) -> bool:
-        """Take a piece, if it can be recorded at once and as it is."""
+    def try_pass(self, data: bytes) -> bool:
+        """Accept a piece if it can be recorded immediately and unchanged."""
 
     def feed(self, data: bytes, at: int) -> list[P]:
-        """Take a piece, and give those that can be recorded."""
+        """Feed a piece; return the pieces that can be recorded."""
 
     def finish(self) -> list[P]:
-        """Give the rest."""
+        """Return the remaining pieces."""
 
 
 class StreamedBody[P: StreamedPiece]:
-    """One body (`BodyRedactor` in redact_body.py)."""
+    """Redacts one body (`BodyRedactor` in calls/redaction/body.py)."""
 
     __slots__ = ("_behind", "_counts", "_end", "_is_taken", "_mend", "_piece", "_slices", "_start", "_text", "_waiting")
-    heavy = False
-    reencoded = False
-    withheld: str | None = None
+    is_heavy = False
+    is_reencoded = False
+    withheld_reason: str | None = None
 
     def __init__(
-        self, text: StreamedText, behind: BytesRedactor[P], piece: Callable[[int, bytes], P], mend: Mend | None = None
+        self, text: StreamedText, behind: BytesRedactor[P], piece: Callable[[int, bytes], P], mend: Repair | None = None
     ) -> None:
-        """`piece` makes one of what can be recorded as it is."""
+        """`piece` creates a piece that is recorded unchanged."""
         self._text = text
         self._behind = behind
         self._piece = piece
         self._mend = mend
         self._waiting: deque[tuple[int, bytes]] = deque()
         self._start = self._end = 0
-        """Where what waits begins, and where it ends."""
+        """The start and end of the held pieces in the body."""
 
         self._slices: list[Slice] = []
         self._counts: deque[int] = deque()
-        """How many secrets began in each of the pieces that wait behind this."""
+        """The number of secrets that begin in each piece that the second redactor holds."""
 
         self._is_taken = False
-        """Whether the text knows the next piece already."""
+        """Whether the text search has already processed the next piece."""
 
     @property
-    def waiting(self) -> int:
-        """How many bytes are held back."""
+    def waiting_size(self) -> int:
+        """The number of bytes that are held back."""
         return self._end - self._start
 
-    def passes(self, data: bytes) -> bool:
-        if self._waiting or self._mend or not self._text.takes(data):
+    def try_pass(self, data: bytes) -> bool:
+        if self._waiting or self._mend or not self._text.try_take(data):
             return False
         self._is_taken = True
-        if not self._text.is_clear or self._counts or not self._behind.passes(data):
+        if not self._text.is_clear or self._counts or not self._behind.try_pass(data):
             return False
         self._is_taken = False
         self._start = self._end = self._end + len(data)
@@ -85,7 +85,7 @@ class StreamedBody[P: StreamedPiece]:
     def feed(self, data: bytes, at: int) -> list[P]:
         self._waiting.append((at, data))
         self._end += len(data)
-        if self._is_taken or self._text.takes(data):
+        if self._is_taken or self._text.try_take(data):
             self._slices += self._text.take_slices()
         else:
             self._slices += self._text.feed(data)
@@ -96,7 +96,7 @@ class StreamedBody[P: StreamedPiece]:
         self._slices += self._text.feed(b"", last=True)
         return [*self._release(self._end), *self._add_counts(self._behind.finish())]
 
-    def finish_within(self, limit: int) -> list[P] | None:  # noqa: ARG002 - nothing is opened
+    def finish_within(self, limit: int) -> list[P] | None:  # noqa: ARG002 - nothing is decoded
         return self.finish()
 
     def _release(self, decided_to: int) -> list[P]:
@@ -105,7 +105,7 @@ class StreamedBody[P: StreamedPiece]:
             at, data = self._waiting.popleft()
             end = self._start + len(data)
             self._behind.is_stream |= self._text.is_stream
-            if not (self._slices or self._mend or self._counts) and self._behind.passes(data):
+            if not (self._slices or self._mend or self._counts) and self._behind.try_pass(data):
                 found.append(self._piece(at, data))
             else:
                 found += self._add_counts(self._behind.feed(self._change_piece(data, end), at))
@@ -113,13 +113,13 @@ class StreamedBody[P: StreamedPiece]:
         return found
 
     def _change_piece(self, data: bytes, end: int) -> bytes:
-        """The piece that begins what waits, as it is to be recorded."""
-        mine = [one for one in self._slices if one.at < end]
-        self._counts.append(sum(one.begins and one.at >= self._start for one in mine))
-        if mine:
-            data = apply_slices(data, self._start, mine)
+        """Redact the first held piece."""
+        piece_slices = [one for one in self._slices if one.at < end]
+        self._counts.append(sum(one.is_start and one.at >= self._start for one in piece_slices))
+        if piece_slices:
+            data = apply_slices(data, self._start, piece_slices)
             self._slices = [one for one in self._slices if one.at + len(one.data) > end]
-        return self._mend(data, bool(mine)) if self._mend else data
+        return self._mend(data, bool(piece_slices)) if self._mend else data
 
     def _add_counts(self, pieces: Sequence[P]) -> list[P]:
         return [
@@ -129,7 +129,7 @@ class StreamedBody[P: StreamedPiece]:
 
 
 def apply_slices(data: bytes, start: int, slices: Sequence[Slice]) -> bytes:
-    """Data that stands at an offset, with these slices in it as far as they reach into it."""
+    """Apply the slices that overlap data at an offset."""
     out = bytearray(data)
     for at, new, _ in slices:
         low, high = max(at, start), min(at + len(new), start + len(data))

@@ -1,4 +1,4 @@
-"""Redact one side of a WebSocket: hold messages back while they may form a secret together."""
+"""Redact one side of a WebSocket: hold messages back while they may contain a secret in pieces."""
 
 import re
 from collections import deque
@@ -6,72 +6,72 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from calls.model import ChunkKind
-from calls.redaction.declared import Unreadable
-from calls.redaction.scanning.scanner import Table
+from calls.redaction.declared import UnreadableBody
+from calls.redaction.scanning.scanner import RuleTable
 from calls.redaction.streams.channels import Slice
-from calls.redaction.streams.message_bounds import LONGEST
+from calls.redaction.streams.message_bounds import MAX_MESSAGE
 from calls.redaction.streams.streamed_body import apply_slices
-from calls.redaction.streams.streamed_text import WAITING, MessageSearch
+from calls.redaction.streams.streamed_text import MAX_WAITING, MessageSearch
 
-_ENDS: Final = re.compile(
+_ANSWER_END: Final = re.compile(
     rb'"(?:response\.(?:done|completed|failed|incomplete)|turnComplete|generationComplete|interrupted)"'
 )
-"""Messages with which an answer is over (OpenAI, Google): the next may be a long time off."""
+"""Messages that end an answer (OpenAI, Google), after which the next one may come much later."""
 
 
 class RedactedMessage(NamedTuple):
-    """A message as it can be recorded."""
+    """A message that can be recorded."""
 
     at: int
     kind: ChunkKind
     data: bytes
     redactions: int
-    fault: Unreadable | None
-    """Why nothing of it can be."""
+    fault: UnreadableBody | None
+    """Why the message cannot be recorded; None if it can."""
 
     size: int
-    """What crossed the wire."""
+    """The size on the wire."""
 
 
 class StreamedMessages:
-    """The messages of one side; what is found does not depend on when they came."""
+    """Redacts the messages of one side, with a result that does not depend on their times."""
 
-    def __init__(self, table: Table, key: bytes, redact: Callable[[bytes], tuple[bytes, int]]) -> None:
-        """`redact` searches one message as the bytes that it is, and may raise Unreadable."""
+    def __init__(self, table: RuleTable, key: bytes, redact: Callable[[bytes], tuple[bytes, int]]) -> None:
+        """`redact` redacts one message as plain bytes, and may raise UnreadableBody."""
         self._search = MessageSearch(table, key)
         self._redact = redact
         self._waiting: deque[tuple[int, ChunkKind, bytes]] = deque()
         self._start = self._end = 0
-        """Where what waits begins in the bytes of all messages, and where it ends."""
+        """The start and end of the held messages in the bytes of all messages."""
 
         self._slices: list[Slice] = []
 
     def feed(self, data: bytes, at: int, kind: ChunkKind) -> list[RedactedMessage]:
-        """Take a message, and give those that can be recorded."""
+        """Feed a message; return the messages that can be recorded."""
         base, channels = self._end, self._search.channels
         self._waiting.append((at, kind, data))
         self._end += len(data)
-        if len(data) <= LONGEST:
-            self._read(data, base)
+        if len(data) <= MAX_MESSAGE:
+            self._search_message(data, base)
         if channels.is_pending:
-            over = kind == "close" or _ENDS.search(data) is not None
-            channels.settle(None if over else self._end - WAITING)
+            over = kind == "close" or _ANSWER_END.search(data) is not None
+            channels.settle(None if over else self._end - MAX_WAITING)
         return self._release()
 
     @property
-    def waiting(self) -> int:
-        """Bytes of messages that are held back."""
+    def waiting_size(self) -> int:
+        """The number of bytes that are held back."""
         return self._end - self._start
 
     def finish(self) -> list[RedactedMessage]:
-        """Give the rest."""
+        """Return the remaining messages."""
         self._search.channels.settle()
         return self._release()
 
-    def _read(self, data: bytes, base: int) -> None:
+    def _search_message(self, data: bytes, base: int) -> None:
         size = len(data)
         if data.lstrip()[:1] in (b"{", b"[") and (
-            self._search.is_known(data, 0, size, base) == size or self._search.read(data, (0, size), base)
+            self._search.take_known(data, 0, size, base) == size or self._search.take_json(data, (0, size), base)
         ):
             return
         if data.isascii() or _is_text(data):
@@ -90,16 +90,16 @@ class StreamedMessages:
 
     def _redact_message(self, at: int, kind: ChunkKind, data: bytes) -> RedactedMessage:
         start, end = self._start, self._start + len(data)
-        mine = [one for one in self._slices if one.at < end]
-        if mine:
+        message_slices = [one for one in self._slices if one.at < end]
+        if message_slices:
             self._slices = [one for one in self._slices if one.at >= end]
         self._start = end
-        begun = sum(one.begins for one in mine)
+        started = sum(one.is_start for one in message_slices)
         try:
-            new, count = self._redact(apply_slices(data, start, mine) if mine else data)
-        except Unreadable as fault:
-            return RedactedMessage(at, kind, b"", begun, fault, len(data))
-        return RedactedMessage(at, kind, new, count + begun, None, len(data))
+            new, count = self._redact(apply_slices(data, start, message_slices) if message_slices else data)
+        except UnreadableBody as fault:
+            return RedactedMessage(at, kind, b"", started, fault, len(data))
+        return RedactedMessage(at, kind, new, count + started, None, len(data))
 
 
 def _is_text(data: bytes) -> bool:

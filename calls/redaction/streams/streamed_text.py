@@ -1,8 +1,8 @@
 """Find secrets that are divided among many messages of a stream.
 
-It has the form of a `Scanner`: bytes go in as they come, and what is to be replaced comes out with how far it is decided. What
-it finds does not depend on how the bytes were cut. What it holds is bounded: a message of more than 64 KiB is not read, and a text
-that may be the beginning of a secret is decided when the stream has gone on for 128 KiB without more of it.
+`StreamedText` has the interface of `Scanner`: bytes are fed as they arrive, and edits are returned, with the offset up to which
+everything is decided. The result does not depend on how the bytes are divided. Memory is bounded: messages of more than 64 KiB
+are not searched, and a text that may begin a secret is decided after 128 KiB of the stream without more of it.
 """
 
 import re
@@ -12,36 +12,43 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Final, NamedTuple
 
-from calls.redaction.scanning.scanner import Table
+from calls.redaction.scanning.scanner import RuleTable
 from calls.redaction.streams.channels import Channel, Channels, EnclosedText, Slice
-from calls.redaction.streams.json_leaves import NotJson, leaves
-from calls.redaction.streams.message_bounds import LONGEST, Cut, Cutter, data_lines, event_name, kind_of
-from calls.redaction.streams.message_shapes import LONGEST as LONGEST_SHAPE
-from calls.redaction.streams.message_shapes import MEMORY, KnownShape, shape_of
+from calls.redaction.streams.json_leaves import NotJson, find_leaves
+from calls.redaction.streams.message_bounds import (
+    MAX_MESSAGE,
+    MessageSpan,
+    MessageSplitter,
+    data_lines,
+    detect_kind,
+    event_name,
+)
+from calls.redaction.streams.message_shapes import MAX_SHAPED_MESSAGE as LONGEST_SHAPE
+from calls.redaction.streams.message_shapes import MEMORY, CompiledShape, build_shape
 from calls.redaction.streams.message_texts import MessageLeaves, TextLeaf, is_repeated
 
-WAITING: Final = 128 << 10
-"""How many bytes of a stream may pass until the text that may begin a secret is decided without more of it."""
+MAX_WAITING: Final = 128 << 10
+"""The number of bytes of a stream after which a text that may begin a secret is decided without more of it."""
 
-SHAPES: Final = 6
-"""Shapes of messages that a stream is compared with."""
+MAX_SHAPES: Final = 6
+"""The number of shapes with which the messages of a stream are compared."""
 
-_LEARNT: Final = 16
-"""Shapes that are made of one stream's messages at most: each costs as much as reading a hundred."""
+_MAX_LEARNT_SHAPES: Final = 16
+"""The most shapes that are built for one stream: each costs as much as parsing a hundred messages."""
 
-_SHORTEST: Final = 6
-"""`data:x`: what is shorter says nothing."""
+_MIN_MESSAGE: Final = 6
+"""The fewest bytes of a message with text: `data:x`."""
 
 _LINE_FEED: Final = 10
-_SAID: Final = 512
+_MAX_LAST_TEXTS: Final = 512
 _CARRIER: Final = re.compile(rb'\s*+\{.{0,4096}?"bytes"\s*+:\s*+"([A-Za-z0-9+/]++=*+)"', re.DOTALL)
-"""Bedrock's: the model's own message in base64, or an agent's text."""
+"""A message of Bedrock with the model's own message, or an agent's text, in base64."""
 
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 
 
-class _Usual(NamedTuple):
-    """What most messages of a stream are: one piece of one text, and besides what they all say."""
+class _UsualShape(NamedTuple):
+    """The shape of most messages of a stream: one piece of one text, and members that all messages repeat."""
 
     match: Callable[[bytes, int, int], "re.Match[bytes] | None"]
     group: int
@@ -50,17 +57,17 @@ class _Usual(NamedTuple):
 
 
 class MessageSearch:
-    """Reads messages, and searches the texts that they carry pieces of."""
+    """Reads messages and searches the texts that they carry in pieces."""
 
-    def __init__(self, table: Table, key: bytes) -> None:
+    def __init__(self, table: RuleTable, key: bytes) -> None:
         self.channels = Channels(table, key)
-        self._shapes: list[KnownShape] = []
-        self._learnt = 0
-        self._said: dict[Hashable, bytes] = {}
-        self._usual: _Usual | None = None
+        self._shapes: list[CompiledShape] = []
+        self._learnt_count = 0
+        self._last_texts: dict[Hashable, bytes] = {}
+        self._usual: _UsualShape | None = None
 
-    def takes(self, data: bytes, end: int, base: int) -> bool:
-        """Take what is one message up to this offset, if all of it is as usual."""
+    def try_take(self, data: bytes, end: int, base: int) -> bool:
+        """Process the message up to an offset if it has the usual shape."""
         usual = self._usual
         if usual is None:
             return False
@@ -68,17 +75,17 @@ class MessageSearch:
         if found is None or found.end() != end:
             return False
         for group, name in usual.repeated:
-            if not is_repeated(found[group], self._said.get(name)):
+            if not is_repeated(found[group], self._last_texts.get(name)):
                 return False
         text = found[usual.group]
-        if text and not self.channels.passes(usual.channel, text):
-            self.channels.take(usual.channel, text, base + found.start(usual.group))
+        if text and not self.channels.try_pass(usual.channel, text):
+            self.channels.add(usual.channel, text, base + found.start(usual.group))
         return True
 
-    def is_known(
+    def take_known(
         self, data: bytes, start: int, end: int, base: int, enclosed: EnclosedText | None = None
     ) -> int | None:
-        """Take the message that begins here, if it is like one before, and give where it ends; `base` is where data begins."""
+        """Process the message at an offset if its shape is known, and return its end. `base` is the offset of `data`."""
         known = self._known_shape(data, start, end)
         if known is None:
             return None
@@ -87,24 +94,24 @@ class MessageSearch:
             text = found[group]
             if text:
                 name = (channel, found.group(*names)) if names else channel
-                self._take(name, text, found.start(group), base, enclosed, may_repeat=may_repeat)
+                self._add_text(name, text, found.start(group), base, enclosed, may_repeat=may_repeat)
         return found.end()
 
-    def _known_shape(self, data: bytes, start: int, end: int) -> "tuple[KnownShape, re.Match[bytes]] | None":
+    def _known_shape(self, data: bytes, start: int, end: int) -> "tuple[CompiledShape, re.Match[bytes]] | None":
         for number, shape in enumerate(self._shapes):
             found = shape.match(data, start, end)
             if found:
                 if number:
                     self._shapes.insert(0, self._shapes.pop(number))
-                    self._usual = self._usual_of(shape)
+                    self._usual = self._usual_shape(shape)
                 return shape, found
         known = MEMORY.find(data, start, end)
         if known:
-            self._shapes = [known[0], *self._shapes[: SHAPES - 1]]
-            self._usual = self._usual_of(known[0])
+            self._shapes = [known[0], *self._shapes[: MAX_SHAPES - 1]]
+            self._usual = self._usual_shape(known[0])
         return known
 
-    def read(
+    def take_json(
         self,
         data: bytes,
         span: tuple[int, int],
@@ -114,25 +121,25 @@ class MessageSearch:
         enclosed: EnclosedText | None = None,
         is_cut: bool = False,
     ) -> bool:
-        """Take a message that is JSON; False where it is none. `whole` is where it stands with what frames it."""
+        """Process a JSON message; return False if it is not JSON. `whole` is its span with its framing."""
         try:
-            message = MessageLeaves(data, leaves(data, *span, is_cut=is_cut))
+            message = MessageLeaves(data, find_leaves(data, *span, is_cut=is_cut))
         except NotJson:
             return False
-        texts = tuple(message.texts())
+        texts = tuple(message.text_leaves())
         for text in texts:
             piece = message.value(text.leaf)
             if piece:
-                name = self._name(message, text)
-                self._take(name, piece, text.leaf.start, base, enclosed, may_repeat=text.may_repeat)
+                name = self._channel_name(message, text)
+                self._add_text(name, piece, text.leaf.start, base, enclosed, may_repeat=text.may_repeat)
         start, end = whole or span
-        if not is_cut and end - start <= LONGEST_SHAPE and self._learnt < _LEARNT:
-            self._learnt += 1
-            MEMORY.note(data, start, shape_of(data, start, end, message, texts))
+        if not is_cut and end - start <= LONGEST_SHAPE and self._learnt_count < _MAX_LEARNT_SHAPES:
+            self._learnt_count += 1
+            MEMORY.add(data, start, build_shape(data, start, end, message, texts))
         return True
 
-    def read_carried(self, data: bytes, span: tuple[int, int], base: int) -> bool:
-        """Take a message whose content is another one in base64; False where it is none."""
+    def take_carried(self, data: bytes, span: tuple[int, int], base: int) -> bool:
+        """Process a message that contains another one in base64; return False if it does not."""
         found = _CARRIER.match(data, *span)
         if found is None:
             return False
@@ -143,92 +150,92 @@ class MessageSearch:
         if b64encode(inner) != found.group(1):
             return False
         enclosed = EnclosedText(inner, base + found.start(1))
-        if self.is_known(inner, 0, len(inner), base + found.start(1), enclosed) == len(inner):
+        if self.take_known(inner, 0, len(inner), base + found.start(1), enclosed) == len(inner):
             return True
-        if inner[:1] == b"{" and self.read(inner, (0, len(inner)), base + found.start(1), enclosed=enclosed):
+        if inner[:1] == b"{" and self.take_json(inner, (0, len(inner)), base + found.start(1), enclosed=enclosed):
             return True
         if _CONTROL.search(inner):
             return False
-        self._take(b"bytes", inner, 0, base + found.start(1), enclosed, may_repeat=True)
+        self._add_text(b"bytes", inner, 0, base + found.start(1), enclosed, may_repeat=True)
         return True
 
     def take_lines(self, name: Hashable, data: bytes, lines: list[tuple[int, int]], base: int) -> None:
-        """Take a message that is plain text, line by line."""
-        channel = self.channels.channel((b"text", name))
+        """Process the lines of a message of plain text."""
+        channel = self.channels.get_channel((b"text", name))
         for number, (start, end) in enumerate(lines):
             if number:
-                self.channels.take(channel, b"\n", None)
-            self.channels.take(channel, data[start:end], base + start)
+                self.channels.add(channel, b"\n", None)
+            self.channels.add(channel, data[start:end], base + start)
 
-    def _take(
+    def _add_text(
         self, name: Hashable, text: bytes, at: int, base: int, enclosed: EnclosedText | None, *, may_repeat: bool
     ) -> None:
         if not may_repeat:
-            if is_repeated(text, self._said.get(name)):
+            if is_repeated(text, self._last_texts.get(name)):
                 return
-            self._note(name, text)
-        channel = self.channels.channel(name)
-        if self.channels.passes(channel, text):
+            self._remember_text(name, text)
+        channel = self.channels.get_channel(name)
+        if self.channels.try_pass(channel, text):
             return
         if enclosed:
-            self.channels.take(channel, text, base, enclosed, at)
+            self.channels.add(channel, text, base, enclosed, at)
         else:
-            self.channels.take(channel, text, base + at)
+            self.channels.add(channel, text, base + at)
 
-    def _note(self, name: Hashable, text: bytes) -> None:
-        if len(self._said) >= _SAID and name not in self._said:
-            self._said.clear()
-        self._said[name] = text
+    def _remember_text(self, name: Hashable, text: bytes) -> None:
+        if len(self._last_texts) >= _MAX_LAST_TEXTS and name not in self._last_texts:
+            self._last_texts.clear()
+        self._last_texts[name] = text
 
-    def _name(self, message: MessageLeaves, text: TextLeaf) -> Hashable:
+    def _channel_name(self, message: MessageLeaves, text: TextLeaf) -> Hashable:
         if not text.names:
             return text.channel
         values = tuple(map(message.value, text.names))
         return text.channel, values if len(values) > 1 else values[0]
 
-    def _usual_of(self, shape: KnownShape) -> _Usual | None:
+    def _usual_shape(self, shape: CompiledShape) -> _UsualShape | None:
         pieces = [one for one in shape.texts if one.may_repeat]
         if len(pieces) != 1 or any(one.names for one in shape.texts):
             return None
         repeated = tuple((one.group, one.channel) for one in shape.texts if not one.may_repeat)
-        return _Usual(shape.match, pieces[0].group, self.channels.channel(pieces[0].channel), repeated)
+        return _UsualShape(shape.match, pieces[0].group, self.channels.get_channel(pieces[0].channel), repeated)
 
 
 class StreamedText:
-    """One body. `feed` says what to change, `decided_to` up to which offset nothing will change any more."""
+    """Searches one body. `feed` returns the edits; before the offset `decided_to`, there will be no more."""
 
-    def __init__(self, table: Table, key: bytes, essence: str = "") -> None:
+    def __init__(self, table: RuleTable, key: bytes, essence: str = "") -> None:
         self._table, self._key, self._essence = table, key, essence
         self._search = MessageSearch(table, key)
-        self._cutter: Cutter | None = None
+        self._cutter: MessageSplitter | None = None
         self._is_event_stream = self._ends_with_a_line = False
         self._is_inert = False
         self._buffer = b""
         self._base = 0
-        """Where in the body the buffer begins."""
+        """The offset of the buffer in the body."""
 
         self._skip_to = 0
         self._is_too_long = False
-        """Whether the message that has begun is not to be read."""
+        """Whether the current message is too long to be searched."""
 
         self._carried_stream: _CarriedStream | None = None
 
     @property
     def is_stream(self) -> bool:
-        """Whether the body is known to be a stream of messages."""
+        """Whether the body is a stream of messages."""
         return self._cutter is not None
 
     @property
     def decided_to(self) -> int:
-        """Up to where nothing will change any more."""
+        """The offset before which nothing will change any more."""
         undecided_at = self._search.channels.undecided_at
         at = self._base if undecided_at is None else min(self._base, undecided_at)
         if self._carried_stream is None or (part := self._carried_stream.undecided_at) is None:
             return at
         return min(at, part)
 
-    def takes(self, data: bytes) -> bool:
-        """Take the next piece, if it is a whole message like the last one: nearly all of a stream is. See `take_slices`."""
+    def try_take(self, data: bytes) -> bool:
+        """Process the next piece if it is a whole message of the usual shape, like nearly all; then call `take_slices`."""
         size = len(data)
         if self._is_inert:
             self._base += size
@@ -236,7 +243,7 @@ class StreamedText:
         if self._buffer or not size:
             return False
         end = size - 1 if self._ends_with_a_line and data[-1] == _LINE_FEED else size
-        if not self._search.takes(data, end, self._base):
+        if not self._search.try_take(data, end, self._base):
             return False
         self._base += size
         if self._search.channels.is_pending:
@@ -245,34 +252,34 @@ class StreamedText:
 
     @property
     def is_clear(self) -> bool:
-        """Whether nothing of what `takes` took changes or may change."""
+        """Whether the pieces that `try_take` accepted stay as they are: no edit was found in them, and none can follow."""
         channels = self._search.channels
         return not (channels.slices or channels.is_pending)
 
     def take_slices(self) -> list[Slice]:
-        """What is to be replaced because of what `takes` took."""
+        """Return the edits of the pieces that `try_take` accepted."""
         slices, self._search.channels.slices = self._search.channels.slices, []
         return slices
 
     def feed(self, data: bytes, *, last: bool = False) -> list[Slice]:
-        """Take the next piece and tell what is to be replaced; with `last` nothing stays undecided."""
+        """Feed the next piece; return the edits. `last`: decide everything."""
         if self._is_inert:
             self._base += len(data)
             return []
         buffer = self._buffer + data if self._buffer else data
-        if self._cutter is None and not self._is_of_a_kind(buffer, ended=last):
+        if self._cutter is None and not self._detect_kind(buffer, ended=last):
             return []
-        at = self._through(buffer)
+        at = self._take_messages(buffer)
         if last:
             self._finish(buffer, at)
             at = len(buffer)
-        self._forget(buffer, at)
+        self._drop_prefix(buffer, at)
         return self.take_slices()
 
-    def _is_of_a_kind(self, buffer: bytes, *, ended: bool) -> bool:
-        kind = kind_of(buffer, self._essence, ended=ended)
+    def _detect_kind(self, buffer: bytes, *, ended: bool) -> bool:
+        kind = detect_kind(buffer, self._essence, ended=ended)
         if kind:
-            self._cutter = Cutter(kind)
+            self._cutter = MessageSplitter(kind)
             self._is_event_stream = kind == "sse"
             self._ends_with_a_line = kind == "lines"
             return True
@@ -284,31 +291,31 @@ class StreamedText:
             self._base += len(buffer)
         return False
 
-    def _through(self, buffer: bytes) -> int:
-        """Take all messages that have come whole; where the next one begins."""
+    def _take_messages(self, buffer: bytes) -> int:
+        """Process all complete messages; return the offset of the next one."""
         assert self._cutter
         size, at = len(buffer), max(0, self._skip_to - self._base)
         while at < size:
             if self._is_event_stream and not self._is_too_long:
-                end = self._search.is_known(buffer, at, size, self._base)
+                end = self._search.take_known(buffer, at, size, self._base)
                 if end is not None:
                     at = end
                     self._settle_before(at)
                     continue
-            cut = self._cutter.next(buffer, at)
+            cut = self._cutter.next_message(buffer, at)
             if cut is None:
                 break
             if isinstance(cut, int):
                 if cut <= at:
                     break
-                if self._cutter.skips:
+                if self._cutter.skips_long_messages:
                     self._search.channels.settle()
                 at = cut
                 continue
-            if self._is_too_long or cut.end - cut.start > LONGEST:
+            if self._is_too_long or cut.end - cut.start > MAX_MESSAGE:
                 self._search.channels.settle()
-            elif cut.inner_end - cut.inner >= _SHORTEST or cut.is_part:
-                self._take(buffer, cut)
+            elif cut.inner_end - cut.inner >= _MIN_MESSAGE or cut.is_part:
+                self._take_message(buffer, cut)
             self._is_too_long = False
             at = cut.end
             self._settle_before(at)
@@ -318,20 +325,20 @@ class StreamedText:
         if not self._search.channels.is_pending:
             return
         undecided_at = self._search.channels.undecided_at
-        if undecided_at is not None and undecided_at < self._base + at - WAITING:
-            self._search.channels.settle(self._base + at - WAITING)
+        if undecided_at is not None and undecided_at < self._base + at - MAX_WAITING:
+            self._search.channels.settle(self._base + at - MAX_WAITING)
 
-    def _forget(self, buffer: bytes, at: int) -> None:
-        """Take off the buffer what is not needed any more."""
+    def _drop_prefix(self, buffer: bytes, at: int) -> None:
+        """Remove the beginning of the buffer that is no longer needed."""
         assert self._cutter
         size = len(buffer)
         if at > size:
             self._skip_to = self._base + at
             at = size
-        elif size - at > LONGEST:
+        elif size - at > MAX_MESSAGE:
             self._is_too_long = True
             self._search.channels.settle()
-            at = max(at, self._cutter.needed_from(buffer))
+            at = max(at, self._cutter.needed_offset(buffer))
         self._buffer = buffer[at:]
         self._base += at
         self._cutter.shift(at)
@@ -339,12 +346,12 @@ class StreamedText:
     def _finish(self, buffer: bytes, at: int) -> None:
         assert self._cutter
         if at < len(buffer) and not self._is_too_long:
-            self._take(buffer, self._cutter.rest(buffer, at), is_cut=True)
+            self._take_message(buffer, self._cutter.last_message(buffer, at), is_cut=True)
         if self._carried_stream:
             self._search.channels.slices += self._carried_stream.finish()
         self._search.channels.settle()
 
-    def _take(self, buffer: bytes, cut: Cut, *, is_cut: bool = False) -> None:
+    def _take_message(self, buffer: bytes, cut: MessageSpan, *, is_cut: bool = False) -> None:
         span = cut.inner, cut.inner_end
         if self._is_event_stream:
             self._take_event(buffer, cut, is_cut=is_cut)
@@ -352,31 +359,31 @@ class StreamedText:
             if self._carried_stream is None:
                 self._carried_stream = _CarriedStream(StreamedText(self._table, self._key))
             self._search.channels.slices += self._carried_stream.feed(buffer[slice(*span)], self._base + cut.inner)
-        elif self._search.is_known(buffer, *span, self._base) != cut.inner_end and not self._search.read_carried(
+        elif self._search.take_known(buffer, *span, self._base) != cut.inner_end and not self._search.take_carried(
             buffer, span, self._base
         ):
-            self._search.read(buffer, span, self._base, is_cut=is_cut)
+            self._search.take_json(buffer, span, self._base, is_cut=is_cut)
 
-    def _take_event(self, buffer: bytes, cut: Cut, *, is_cut: bool) -> None:
+    def _take_event(self, buffer: bytes, cut: MessageSpan, *, is_cut: bool) -> None:
         lines = list(data_lines(buffer, cut.inner, cut.inner_end))
         if not lines:
             return
         span = lines[0][0], lines[-1][1]
         if buffer[span[0] : span[1]].lstrip()[:1] in (b"{", b"[", b'"'):
-            data = buffer if len(lines) == 1 else _without_fields(buffer, lines)
+            data = buffer if len(lines) == 1 else _blank_other_fields(buffer, lines)
             whole = None if is_cut or len(lines) > 1 else (cut.start, cut.end)
             if whole is None:
-                # Nothing is learnt of what stands on several lines: it is compared as it stands in the body.
-                is_read = self._search.read(data, span, self._base, is_cut=is_cut, whole=(0, LONGEST_SHAPE + 1))
+                # A message on several lines has no shape: shapes are compared with the body's own bytes.
+                is_read = self._search.take_json(data, span, self._base, is_cut=is_cut, whole=(0, LONGEST_SHAPE + 1))
             else:
-                is_read = self._search.read(data, span, self._base, whole=whole)
+                is_read = self._search.take_json(data, span, self._base, whole=whole)
             if is_read:
                 return
         self._search.take_lines(event_name(buffer, cut.inner, cut.inner_end), buffer, lines, self._base)
 
 
-def _without_fields(buffer: bytes, lines: list[tuple[int, int]]) -> bytes:
-    """The same bytes with blanks in place of all that is no data, so that offsets stay."""
+def _blank_other_fields(buffer: bytes, lines: list[tuple[int, int]]) -> bytes:
+    """Replace everything but the data by spaces, so that offsets stay valid."""
     data = bytearray(b" " * len(buffer))
     for start, end in lines:
         data[start:end] = buffer[start:end]
@@ -390,7 +397,7 @@ class _Part(NamedTuple):
 
 
 class _CarriedStream:
-    """A stream that is carried in parts by another one."""
+    """Searches a stream that is carried in parts by another one."""
 
     def __init__(self, text: StreamedText) -> None:
         self._text = text
@@ -398,19 +405,19 @@ class _CarriedStream:
         self._length = 0
 
     def feed(self, data: bytes, at: int) -> list[Slice]:
-        """Take a part that stands at this offset of the stream that carries it."""
+        """Feed a part at an offset of the carrying stream; return the edits."""
         if data:
             self._parts.append(_Part(self._length, self._length + len(data), at))
             self._length += len(data)
         return self._place_slices(self._text.feed(data))
 
     def finish(self) -> list[Slice]:
-        """No more comes."""
+        """End the carried stream; return the last edits."""
         return self._place_slices(self._text.feed(b"", last=True))
 
     @property
     def undecided_at(self) -> int | None:
-        """Where what may still change begins."""
+        """The offset of the first part that may still change."""
         if not self._parts:
             return None
         return self._parts[0].at + max(0, self._text.decided_to - self._parts[0].start)

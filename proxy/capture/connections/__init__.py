@@ -1,12 +1,12 @@
 """Captured connections.
 
-arrival                 decide what a new connection speaks
+arrival                 find out the protocol of a new connection, and hand it over
 first_bytes             recognise TLS and HTTP
 timing                  how long to wait for a silent client
-original_destination    where a redirected connection was going
-destination             what the engines know of a captured connection
-connection              what an engine is given
-relay                   pass bytes as they are
-passed_notes            note in the run what passed
-reset                   close with a reset
+original_destination    the destination of a redirected connection
+destination             what an engine knows of a captured connection
+connection              a captured connection that is handed to an engine
+relay                   pass bytes undecoded
+passed_notes            note in the run which connections passed
+reset                   close a connection with a reset
 """

@@ -1,8 +1,8 @@
-"""One captured connection, until it is known what it speaks.
+"""One captured connection, until its protocol is known.
 
-The first bytes decide: TLS and HTTP are for the wire engine, all else passes as it is, or is refused. Where the client is
-silent, its server is connected to, and whoever speaks first decides: so a protocol in which the server speaks first
-passes after a moment, and a client of HTTP that takes its time is recorded all the same.
+The first bytes decide: TLS and HTTP go to the wire engine, and other protocols pass undecoded or are refused. If the
+client is silent, its server is connected to, and the side that speaks first decides. So a protocol in which the server
+speaks first passes after a moment, and an HTTP client that takes its time is still recorded.
 """
 
 import asyncio
@@ -15,8 +15,8 @@ from proxy.capture.connections import first_bytes, original_destination, timing
 from proxy.capture.connections.original_destination import Address, Source
 from proxy.capture.connections.relay import RelayServer
 from proxy.capture.connections.reset import reset
-from proxy.wire.alpn import spoken
-from proxy.wire.client_hello import NotTls, client_hello
+from proxy.wire.alpn import has_common_protocol
+from proxy.wire.client_hello import NotTls, parse_client_hello
 from proxy.wire.problem import Problem
 
 logger = logging.getLogger(__name__)
@@ -26,11 +26,11 @@ LOOP: Final = "it is the proxy's own connection, redirected back to it: leave it
 NAMES_PORT: Final = 53
 NEITHER: Final = "it speaks neither TLS nor HTTP"
 MAX_FIRST_BYTES: Final = 128 << 10
-"""Bytes of a client that wait for its destination; it is not read further meanwhile."""
+"""Bytes from a client that are buffered until its destination is connected. Then reading pauses."""
 
 
 class Arrival(asyncio.Protocol):
-    """A client that has connected, and of which nothing is known but where it goes."""
+    """A client that has connected. Only its destination is known."""
 
     def __init__(self, capture: Capture, source: Source) -> None:
         self._capture = capture
@@ -44,21 +44,21 @@ class Arrival(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._server: RelayServer | None = None
         self._has_owner = self._is_waiting = False
-        """Whether the process behind it was looked for, or is being looked for."""
+        """Whether the search for the process behind it is over, and whether it is under way."""
 
         self._reason: str | None = None
-        """Why it passes as it is, once that is decided."""
+        """Why the connection passes undecoded, once that is decided."""
 
-    # asyncio's
+    # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's are no asyncio.Transport by inheritance.
+        # uvloop's transports do not inherit from asyncio.Transport.
         self._transport = cast(asyncio.Transport, transport)
         try:
             connection = transport.get_extra_info("socket")
-            self._address, self._port = original_destination.destination(connection, self._source)
+            self._address, self._port = original_destination.connection_destination(connection, self._source)
         except OSError:
-            # It was made to the listener itself, which is nobody's destination.
+            # It was made to the listener itself, which is not a destination.
             self._is_over = True
             reset(self._transport)
             return
@@ -68,8 +68,8 @@ class Arrival(asyncio.Protocol):
             self._is_over = True
             reset(self._transport)
             return
-        self._capture.engine.owners.accepted(transport.get_extra_info("peername"))
-        if why := self._capture.bar():
+        self._capture.engine.owners.reset_owner(transport.get_extra_info("peername"))
+        if why := self._capture.refusal_reason():
             self.refuse(why)
             return
         self._capture.open.add(self)
@@ -84,9 +84,9 @@ class Arrival(asyncio.Protocol):
                 self._transport.pause_reading()
             return
         try:
-            self._look()
+            self._decide()
         except Exception as fault:  # a guard: asyncio would log this and leave the client waiting
-            logger.error("a captured connection was given up", exc_info=fault)
+            logger.error("a captured connection was closed because of an internal error", exc_info=fault)
             self.abort()
 
     def eof_received(self) -> bool:
@@ -98,7 +98,7 @@ class Arrival(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's
         self._leave()
 
-    # What it is
+    # Finding out the protocol
 
     def _begin(self) -> None:
         capture, port = self._capture, self._port
@@ -107,13 +107,13 @@ class Arrival(asyncio.Protocol):
         elif capture.is_allowed(self._address, port):
             self._pass("--allow-local lets it pass")
         elif capture.may_pass and not capture.is_overridden(self._address, port):
-            # A worker's own connection is known as such only in a moment.
-            least = 0.0 if capture.is_local else timing.SILENT_FOR
-            self._wait(max(least, timing.ask_server_after(port)), self._ask_server)
+            # A worker's own connection is recognised only after a moment.
+            minimum = 0.0 if capture.is_local else timing.SILENT_FOR
+            self._wait(max(minimum, timing.silence_before_connecting(port)), self._ask_server)
         else:
-            self._wait(capture.patience(self._address, port), lambda: self.refuse(SILENT))
+            self._wait(capture.silence_limit(self._address, port), lambda: self.refuse(SILENT))
 
-    def _look(self) -> None:
+    def _decide(self) -> None:
         kind = first_bytes.recognize(self._data)
         if kind is None:
             self._wait(timing.UNDECIDED_FOR, lambda: self._pass(NEITHER))
@@ -122,22 +122,22 @@ class Arrival(asyncio.Protocol):
         elif kind == "connect" and not self._capture.is_own(self._address, self._port):
             self._pass("it is for another proxy (CONNECT)")
         elif kind == "tls":
-            self._look_into_hello()
+            self._decide_by_client_hello()
         else:
             self._enter()
 
-    def _look_into_hello(self) -> None:
+    def _decide_by_client_hello(self) -> None:
         try:
-            hello = client_hello(self._data)
+            hello = parse_client_hello(self._data)
         except NotTls:
             self._pass(NEITHER)
             return
         if hello is None:
             self._wait(timing.UNDECIDED_FOR, lambda: self._pass(NEITHER))
-        elif (host := self._capture.pinned(self._address, hello.name)) is not None:
+        elif (host := self._capture.tunnel_host(self._address, hello.name)) is not None:
             self._pass(f"{host} is on the tunnel list")
-        elif self._port in timing.TLS_WITHOUT_HTTP or not spoken(hello):
-            self._pass("what it speaks within TLS is not HTTP")
+        elif self._port in timing.TLS_WITHOUT_HTTP or not has_common_protocol(hello):
+            self._pass("the protocol within TLS is not HTTP")
         else:
             self._enter()
 
@@ -146,10 +146,10 @@ class Arrival(asyncio.Protocol):
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(seconds, then)
 
-    # What becomes of it
+    # Handing the connection over
 
     def _enter(self) -> None:
-        if self._is_loop():
+        if self._refuse_if_loop():
             return
         if not self._capture.is_local and not self._has_owner:
             self._has_owner = True
@@ -173,7 +173,7 @@ class Arrival(asyncio.Protocol):
             self._transport.resume_reading()
             self._enter()
 
-    def _is_loop(self) -> bool:
+    def _refuse_if_loop(self) -> bool:
         if self._capture.is_loop(self._transport, self._address, self._port):
             self.refuse(LOOP)
             return True
@@ -185,7 +185,7 @@ class Arrival(asyncio.Protocol):
         self._capture.answer_names(transport)
 
     def _pass(self, reason: str) -> None:
-        """Let it pass as it is, where that is allowed."""
+        """Let the connection pass undecoded if that is allowed, else refuse it."""
         if not (self._capture.may_pass or self._capture.is_allowed(self._address, self._port)):
             self.refuse(reason)
             return
@@ -196,35 +196,35 @@ class Arrival(asyncio.Protocol):
             self._ask_server()
 
     def _ask_server(self) -> None:
-        if self._is_loop():
+        if self._refuse_if_loop():
             return
-        self._server = server = RelayServer(self._heard_server)
+        self._server = server = RelayServer(self._on_server_data)
         self._capture.spawn(self._connect(server))
 
     async def _connect(self, server: RelayServer) -> None:
         try:
             await self._capture.connect(server, self._address, self._port)
         except Problem as problem:
-            self._not_connected(f"it could not be passed on: {problem.detail}")
+            self._on_connect_failure(f"it could not be passed on: {problem.detail}")
             return
         if self._is_over:
-            # Its first bytes may have come before this, and then it is in use.
+            # The server may already be in use, because its first bytes arrived before.
             if self._server is server:
                 server.drop()
         elif self._reason is not None:
             self._relay()
 
-    def _not_connected(self, why: str) -> None:
+    def _on_connect_failure(self, why: str) -> None:
         if self._is_over:
             return
         if self._reason is not None or self._port in timing.SERVER_SPEAKS_FIRST:
             self.refuse(why)
         else:
-            # A client of HTTP may still speak, and its upstream be another, or reached by another proxy.
+            # An HTTP client may still send a request, whose upstream may be another, or behind an upstream proxy.
             self._server = None
             self._wait(timing.REFUSED_AFTER, lambda: self.refuse(why))
 
-    def _heard_server(self) -> None:
+    def _on_server_data(self) -> None:
         if not self._is_over and self._reason is None:
             self._pass("its server speaks first")
 
@@ -237,7 +237,7 @@ class Arrival(asyncio.Protocol):
         self._server = None
         self._leave()
         relay = self._capture.relay(client, server.transport, self._address, self._port, reason)
-        relay.begin(data, server.first, client_has_ended=self._has_ended, server_has_ended=server.has_ended)
+        relay.begin(data, server.first_bytes, client_has_ended=self._has_ended, server_has_ended=server.has_ended)
 
     def _leave(self) -> None:
         self._is_over = True
@@ -247,12 +247,12 @@ class Arrival(asyncio.Protocol):
         self._capture.open.discard(self)
 
     def refuse(self, why: str) -> None:
-        """Reset the connection, and name it in the report."""
+        """Reset the connection, and report it."""
         self._capture.refuse(self._address, self._port, why)
         self.abort()
 
     def abort(self) -> None:
-        """Reset the connection: its client fails at once."""
+        """Reset the connection, so that its client fails at once."""
         if self._server is not None:
             self._server.drop()
         self._leave()

@@ -1,4 +1,4 @@
-"""What the wire engine gets of a captured connection."""
+"""A captured connection that is handed to a wire engine."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,19 +9,19 @@ from proxy.capture.connections.destination import CapturedDestination
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapturedConnection:
-    """A connection that speaks HTTP or TLS, for the wire engine."""
+    """A connection that is HTTP or TLS, for the wire engine."""
 
     transport: asyncio.Transport
     captured: CapturedDestination
     owner: str
-    given: tuple[str, str] | None
-    """Run and token, as if they were the client's proxy credentials."""
+    credentials: tuple[str, str] | None
+    """The run and the token, like a client's proxy credentials."""
 
     data: bytes
-    """What was read already."""
+    """The bytes that were already read."""
 
 
 type Enter = Callable[[CapturedConnection], None]
 
 type EnterProxy = Callable[[asyncio.Transport, bytes], None]
-"""Hand over a connection that was made to the proxy worker's own address."""
+"""Hands over a connection that was made to the proxy worker's own address, with the bytes that were already read."""

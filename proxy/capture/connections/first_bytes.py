@@ -1,12 +1,12 @@
-"""What a client speaks, by the first bytes that it sends."""
+"""Recognise a client's protocol by the first bytes that it sends."""
 
 import re
 from typing import Final, Literal
 
 type Protocol = Literal["tls", "http", "connect", "raw"]
 
-LONGEST_LINE: Final = 64 << 10
-"""Bytes after which a request line that has not ended is none."""
+MAX_LINE_BYTES: Final = 64 << 10
+"""The maximum length of a request line in bytes."""
 
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _REQUEST_LINE: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,32}) [^ \r\n][^\r\n]* HTTP/1\.[0-9]\r?")
@@ -23,9 +23,9 @@ _METHODS: Final = tuple(
 
 
 def recognize(data: bytes) -> Protocol | None:
-    """The protocol that these bytes begin; None where more of them must come."""
+    """Return the protocol that begins with these bytes; None if more bytes are needed."""
     if data[:1] == bytes([_TLS_HANDSHAKE]):
-        return _tls(data)
+        return _recognize_tls(data)
     if _PREFACE.startswith(data[: len(_PREFACE)]):
         return "http" if len(data) >= len(_PREFACE) else None
     line, newline, _ = data.partition(b"\n")
@@ -34,12 +34,12 @@ def recognize(data: bytes) -> Protocol | None:
         if found is None:
             return "raw"
         return "connect" if found[1] == b"CONNECT" else "http"
-    # Without the end of the line only a known method is waited for: other text protocols begin with a word as well.
+    # An unfinished line must begin with a known method, because other text protocols also begin with a word.
     begins = any(data.startswith(method) or method.startswith(data) for method in _METHODS)
-    return None if begins and len(data) < LONGEST_LINE else "raw"
+    return None if begins and len(data) < MAX_LINE_BYTES else "raw"
 
 
-def _tls(data: bytes) -> Protocol | None:
+def _recognize_tls(data: bytes) -> Protocol | None:
     if data[1:2] not in (b"", b"\x03") or data[5:6] not in (b"", bytes([_CLIENT_HELLO])):
         return "raw"
     return "tls" if len(data) >= 6 else None
@@ -50,6 +50,6 @@ _NAME: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]{1,253})(:[0-9]{1,
 
 
 def host_name(authority: str) -> str | None:
-    """The host of a Host field or an `:authority`, without its port; None where it is none."""
+    """Return the host of a Host field or an `:authority`, without its port; None if it is invalid."""
     found = _NAME.fullmatch(authority)
     return found[1].strip("[]").lower().rstrip(".") or None if found else None

@@ -1,4 +1,4 @@
-"""Pass the bytes of a captured connection to its real destination, and back, as they are."""
+"""Pass the bytes of a captured connection to its real destination and back, undecoded."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,53 +7,53 @@ from typing import Final, cast
 from proxy.capture.connections.reset import reset
 from proxy.capture.report import Entry
 
-HIGH: Final = 256 << 10
-"""Bytes that wait for one side before the other is no longer read."""
+HIGH_WATER_MARK: Final = 256 << 10
+"""Bytes that are buffered for one side before reading from the other pauses."""
 
 
 class RelayServer(asyncio.Protocol):
-    """The connection to the destination. It waits with its first bytes until it is known what becomes of the client."""
+    """The connection to the destination. It keeps its first bytes until the handling of the client is decided."""
 
     def __init__(self, on_first: Callable[[], None]) -> None:
         self.transport: asyncio.Transport | None = None
-        self.first = b""
+        self.first_bytes = b""
         self.has_ended = False
         self._on_first: Callable[[], None] | None = on_first
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's are no asyncio.Transport by inheritance.
         self.transport = cast(asyncio.Transport, transport)
-        self.transport.set_write_buffer_limits(HIGH)
+        self.transport.set_write_buffer_limits(HIGH_WATER_MARK)
 
     def data_received(self, data: bytes) -> None:
-        self.first += data
+        self.first_bytes += data
         if self.transport is not None:
             self.transport.pause_reading()
-        self._tell()
+        self._notify_first()
 
     def eof_received(self) -> bool:
         self.has_ended = True
-        self._tell()
+        self._notify_first()
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's
         self.has_ended = True
-        self._tell()
+        self._notify_first()
 
     def drop(self) -> None:
-        """It is not needed: the client speaks first, and for the wire engine."""
+        """Close a connection that is not needed, because the wire engine gets the client."""
         self._on_first = None
         if self.transport is not None:
             self.transport.close()
 
-    def _tell(self) -> None:
+    def _notify_first(self) -> None:
         on_first, self._on_first = self._on_first, None
         if on_first is not None:
             on_first()
 
 
 class _Side(asyncio.Protocol):
-    """What one side sends goes to the other."""
+    """One side of a relay, whose bytes go to the other."""
 
     def __init__(self, relay: "PassedConnection", transport: asyncio.Transport, *, is_client: bool) -> None:
         self.relay = relay
@@ -64,7 +64,7 @@ class _Side(asyncio.Protocol):
 
     def begin(self) -> None:
         """Take over the connection."""
-        self.transport.set_write_buffer_limits(HIGH)
+        self.transport.set_write_buffer_limits(HIGH_WATER_MARK)
         self.transport.set_protocol(self)
         self.transport.resume_reading()
 
@@ -95,7 +95,7 @@ class _Side(asyncio.Protocol):
 
 
 class PassedConnection:
-    """One connection that passes as it is."""
+    """One connection that passes undecoded."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class PassedConnection:
         self._client.other, self._server.other = self._server, self._client
 
     def begin(self, from_client: bytes, from_server: bytes, *, client_has_ended: bool, server_has_ended: bool) -> None:
-        """Pass on what both have sent so far, and all that follows."""
+        """Pass on what both sides have sent so far, and all that follows."""
         for side, data, has_ended in (
             (self._client, from_client, client_has_ended),
             (self._server, from_server, server_has_ended),
@@ -122,21 +122,21 @@ class PassedConnection:
             if has_ended:
                 side.eof_received()
         if server_has_ended and self._server.transport.is_closing():
-            # Nobody will tell of its end any more.
+            # No event will report its end.
             self.close()
         if not self.is_over:
             self._client.begin()
             self._server.begin()
 
     def count(self, size: int, *, from_client: bool) -> None:
-        """Count what passes."""
+        """Count bytes that pass."""
         if from_client:
             self._entry.sent += size
         else:
             self._entry.received += size
 
     def close(self) -> None:
-        """End both sides, once what was written has gone."""
+        """Close both sides after their written bytes are sent."""
         if not self.is_over:
             self.is_over = True
             self._client.transport.close()
@@ -144,7 +144,7 @@ class PassedConnection:
             self._on_end(self)
 
     def abort(self) -> None:
-        """End both at once."""
+        """Reset both sides."""
         reset(self._client.transport)
         reset(self._server.transport)
         self.close()

@@ -1,4 +1,4 @@
-"""End a connection so that the other side fails at once."""
+"""Close a connection so that the other side fails at once."""
 
 import asyncio
 import socket

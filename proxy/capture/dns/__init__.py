@@ -3,6 +3,6 @@
 resolver               answer queries
 message                DNS messages
 tcp_stream             DNS over TCP
-datagrams              answer from the address that was asked
-synthetic_addresses    addresses that stand for names
+datagrams              answer datagrams from the address that they were sent to
+synthetic_addresses    synthetic addresses for names
 """

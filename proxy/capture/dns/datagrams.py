@@ -1,4 +1,4 @@
-"""Datagrams on a socket that takes them for every address: each answer is sent from the address that was asked."""
+"""Datagrams on a socket for every address: each answer is sent from the address that the query was sent to."""
 
 import ipaddress
 import socket
@@ -12,7 +12,7 @@ _IP_PKTINFO: Final = 8
 _IPV6_RECVPKTINFO: Final = 49
 _IPV6_PKTINFO: Final = 50
 _CONTROL_BYTES: Final = 256
-LONGEST: Final = 65535
+MAX_DATAGRAM_BYTES: Final = 65535
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,22 +25,22 @@ class Datagram:
 
 
 def ask_for_destinations(endpoint: socket.socket) -> None:
-    """Have the kernel tell of each datagram which address it was sent to."""
+    """Make the kernel report the address that each datagram was sent to."""
     if endpoint.family == socket.AF_INET6:
         endpoint.setsockopt(socket.IPPROTO_IPV6, _IPV6_RECVPKTINFO, 1)
     else:
         endpoint.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)
 
 
-def receive(endpoint: socket.socket) -> Datagram:
-    """The next datagram. Raises BlockingIOError where there is none, OSError for an error of an earlier one."""
-    data, control, _, client = endpoint.recvmsg(LONGEST, _CONTROL_BYTES)
+def receive_datagram(endpoint: socket.socket) -> Datagram:
+    """Receive a datagram. Raises BlockingIOError if there is none, and OSError for an error of an earlier one."""
+    data, control, _, client = endpoint.recvmsg(MAX_DATAGRAM_BYTES, _CONTROL_BYTES)
     found = next((plain_address(text) for text in map(_destination, control) if text), None)
     return Datagram(data, client, found or plain_address(endpoint.getsockname()[0]))
 
 
-def answer(endpoint: socket.socket, datagram: Datagram, data: bytes) -> None:
-    """Send this back from the address that the client has asked."""
+def send_answer(endpoint: socket.socket, datagram: Datagram, data: bytes) -> None:
+    """Send an answer from the address that the client's datagram was sent to."""
     source = datagram.destination
     if endpoint.family == socket.AF_INET6:
         packed = source.packed if source.version == 6 else ipaddress.IPv6Address(f"::ffff:{source}").packed

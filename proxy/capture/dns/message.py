@@ -19,14 +19,14 @@ NO_SUCH_NAME: Final = 3
 NOT_IMPLEMENTED: Final = 4
 
 TTL: Final = 30
-"""Seconds for which a client may remember an answer."""
+"""Seconds for which a client may cache an answer."""
 
 type Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One question."""
+    """A message with one question."""
 
     head: bytes
     """The twelve bytes of the header."""
@@ -35,20 +35,20 @@ class Query:
     """The question's bytes, which the response repeats."""
 
     name: str
-    """In lower case, without the dot at its end."""
+    """The name in lower case, without its final dot."""
 
     kind: int
     """The record type."""
 
 
 def read_query(data: bytes) -> Query | None:
-    """The query in a message; None for anything that is not one question of class IN."""
+    """Read the query in a message; None for anything but one question of class IN."""
     if len(data) < 17 or data[2] & 0x80 or data[4:6] != b"\0\1":
         return None
     labels: list[bytes] = []
     at = 12
     while at < len(data) and (size := data[at]):
-        # A first question cannot be compressed: there is nothing before it to point to.
+        # A first question cannot be compressed, because there is nothing before it to point to.
         if size > 63:
             return None
         labels.append(data[at + 1 : at + 1 + size])
@@ -59,31 +59,31 @@ def read_query(data: bytes) -> Query | None:
     return Query(data[:12], data[12 : at + 5], name, int.from_bytes(data[at + 1 : at + 3]))
 
 
-def response(
+def build_response(
     query: Query, code: int = NO_ERROR, addresses: Sequence[Address] = (), pointer: str | None = None
 ) -> bytes:
-    """The response to a query: addresses of its own type, a name for a PTR query, or none."""
-    records = [_record(A if one.version == 4 else AAAA, one.packed) for one in addresses]
+    """Build the response to a query: with addresses of its type, a name for a PTR query, or neither."""
+    records = [_build_record(A if one.version == 4 else AAAA, one.packed) for one in addresses]
     if pointer is not None:
-        records.append(_record(PTR, _encoded(pointer)))
+        records.append(_build_record(PTR, _encode_name(pointer)))
     opcode_and_recursion = query.head[2] & 0x79
     flags = bytes([0x80 | opcode_and_recursion, 0x80 | code])
     counts = struct.pack(">HHHH", 1, len(records), 0, 0)
     return query.head[:2] + flags + counts + query.question + b"".join(records)
 
 
-def failure(data: bytes, code: int) -> bytes | None:
-    """The response to a message that is no query of ours; None where it has no header to answer to."""
+def build_failure(data: bytes, code: int) -> bytes | None:
+    """Build the response to an unsupported message; None if it has no valid header."""
     if len(data) < 12 or data[2] & 0x80:
         return None
     return data[:2] + bytes([0x80 | (data[2] & 0x79), 0x80 | code]) + bytes(8)
 
 
-def _record(kind: int, data: bytes) -> bytes:
-    # The name is a pointer to that of the question.
+def _build_record(kind: int, data: bytes) -> bytes:
+    # The name is a pointer to the question's name.
     return b"\xc0\x0c" + struct.pack(">HHIH", kind, 1, TTL, len(data)) + data
 
 
-def _encoded(name: str) -> bytes:
+def _encode_name(name: str) -> bytes:
     labels = name.encode("latin-1").split(b".")
     return b"".join(bytes([len(label)]) + label for label in labels if label) + b"\0"

@@ -1,4 +1,4 @@
-"""Answer the DNS queries of a captured command: each name gets an address that gives the name back."""
+"""Answer the DNS queries of a captured command: each name gets a synthetic address that identifies it."""
 
 import asyncio
 import contextlib
@@ -16,36 +16,36 @@ from proxy.capture.connections.original_destination import Address, plain_addres
 from proxy.capture.dns import message as dns
 from proxy.capture.dns.synthetic_addresses import IPV4, IPV6, NameTable
 
-KNOWN_FOR: Final = 30.0
-"""Seconds for which the host's answer about a name is used again."""
+CACHE_SECONDS: Final = 30.0
+"""Seconds for which the host's answer for a name is cached."""
 
-MAX_KNOWN: Final = 4096
+MAX_CACHED: Final = 4096
 MAX_PENDING: Final = 256
-"""Queries that wait for the host's resolver at most; a client asks again when its own is dropped."""
+"""Queries that may wait for the host's resolver at once. Clients repeat queries that fail."""
 
-FORWARD_WITHIN: Final = 3.0
+FORWARD_TIMEOUT: Final = 3.0
 """Seconds that one of the host's name servers may take for a query that is forwarded to it."""
 
 RESOLV_CONF: Final = Path("/etc/resolv.conf")
 
 
 class Resolution(NamedTuple):
-    """What the host's resolver knows of a name."""
+    """The host's answer for a name."""
 
     code: int
     addresses: tuple[Address, ...] | None
-    """None where it was not asked."""
+    """The addresses; None if the host was not asked."""
 
 
-UNASKED: Final = Resolution(dns.NO_ERROR, None)
+NOT_ASKED: Final = Resolution(dns.NO_ERROR, None)
 
 
 class Resolver:
     """Resolves names for one capture.
 
-    `asks_host`: a name that the host cannot resolve has no address, and other record types are asked of the host's name
-    servers. Otherwise nobody is asked, and every name has an address. So has one that `is_configured`: another origin
-    stands in for it, whatever the host knows of it.
+    `asks_host`: a name that the host cannot resolve has no address, and queries for other record types are forwarded to the
+    host's name servers. Otherwise every name has an address. A name that `is_configured` always has one, because another
+    origin replaces it.
     """
 
     def __init__(
@@ -59,71 +59,71 @@ class Resolver:
         self._names = names
         self._is_configured = is_configured
         self.asks_host = asks_host
-        """May change between two queries: what a test suite may ask changes with its tests."""
+        """May change between two queries, because a test suite's mode changes with each test."""
 
         self._every_name = every_name
-        self._known: OrderedDict[str, tuple[float, Resolution]] = OrderedDict()
+        self._cache: OrderedDict[str, tuple[float, Resolution]] = OrderedDict()
         self._pending = 0
-        # Of its own: asyncio's few threads resolve the names of upstreams, which must not wait behind these.
+        # asyncio's few threads resolve the names of upstreams, which must not wait for these queries.
         self._threads = ThreadPoolExecutor(8, thread_name_prefix="resolve")
 
     def close(self) -> None:
-        """Wait for nobody."""
+        """Stop without waiting for pending queries."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def answer(self, data: bytes, *, stream: bool = False) -> bytes | None:
-        """The response to one message; None where there is nothing to say."""
+        """Answer one message; None if there is no answer."""
         query = dns.read_query(data)
         if query is None:
-            return dns.failure(data, dns.NOT_IMPLEMENTED)
+            return dns.build_failure(data, dns.NOT_IMPLEMENTED)
         if query.kind in (dns.A, dns.AAAA):
-            return await self._addresses(query)
+            return await self._answer_addresses(query)
         if (
             query.kind == dns.PTR
-            and (found := _reversed(query.name)) is not None
+            and (found := _reverse_name_address(query.name)) is not None
             and found in (IPV4, IPV6)[found.version == 6]
         ):
-            name = self._names.name(found)
-            return dns.response(query, dns.NO_ERROR if name else dns.NO_SUCH_NAME, pointer=name)
-        # These two carry addresses and keys of the real server: the client would go there past us.
+            name = self._names.name_of_address(found)
+            return dns.build_response(query, dns.NO_ERROR if name else dns.NO_SUCH_NAME, pointer=name)
+        # These two record types have addresses and keys of the real server, so the client would bypass the proxy.
         if query.kind in (dns.SVCB, dns.HTTPS) or not self.asks_host:
-            return dns.response(query)
+            return dns.build_response(query)
         return await self._forward(query, data, stream=stream)
 
-    async def _addresses(self, query: dns.Query) -> bytes:
+    async def _answer_addresses(self, query: dns.Query) -> bytes:
         if query.name == "localhost" or query.name.endswith(".localhost"):
             # RFC 6761 6.3
             own: Address = plain_address("127.0.0.1" if query.kind == dns.A else "::1")
-            return dns.response(query, addresses=(own,))
-        found = await self._resolved(query.name)
+            return dns.build_response(query, addresses=(own,))
+        found = await self._resolve(query.name)
         if found.code != dns.NO_ERROR:
-            return dns.response(query, found.code)
-        return dns.response(query, addresses=self._own_addresses(query, found))
+            return dns.build_response(query, found.code)
+        return dns.build_response(query, addresses=self._synthetic_addresses(query, found))
 
-    def _own_addresses(self, query: dns.Query, found: Resolution) -> tuple[Address, ...]:
+    def _synthetic_addresses(self, query: dns.Query, found: Resolution) -> tuple[Address, ...]:
         version = 4 if query.kind == dns.A else 6
         real = [address for address in found.addresses or () if address.version == version]
         if found.addresses is not None and not real:
             return ()
         if real and all(address.is_loopback for address in real):
-            # What the command itself listens on there is to be found.
+            # The command must reach what it listens on itself.
             return tuple(real)
         return (self._names.ipv4(query.name) if version == 4 else self._names.ipv6(query.name),)
 
-    async def _resolved(self, name: str) -> Resolution:
+    async def _resolve(self, name: str) -> Resolution:
         if not self.asks_host or not name or self._is_configured(name):
-            return UNASKED
-        at, known = self._known.get(name, (0.0, None))
-        if known is not None and time.monotonic() - at < KNOWN_FOR:
-            return known
+            return NOT_ASKED
+        at, cached = self._cache.get(name, (0.0, None))
+        if cached is not None and time.monotonic() - at < CACHE_SECONDS:
+            return cached
         found = await self._ask_host(name)
         if found.code != dns.NO_ERROR and self._every_name:
-            return UNASKED
+            return NOT_ASKED
         if found.code != dns.SERVER_FAILURE:
-            self._known[name] = time.monotonic(), found
-            self._known.move_to_end(name)
-            if len(self._known) > MAX_KNOWN:
-                self._known.popitem(last=False)
+            self._cache[name] = time.monotonic(), found
+            self._cache.move_to_end(name)
+            if len(self._cache) > MAX_CACHED:
+                self._cache.popitem(last=False)
         return found
 
     async def _ask_host(self, name: str) -> Resolution:
@@ -141,16 +141,18 @@ class Resolver:
             try:
                 for server in name_servers():
                     with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
-                        async with asyncio.timeout(FORWARD_WITHIN):
-                            return await (_by_stream(server, data) if stream else _by_datagram(server, data))
+                        async with asyncio.timeout(FORWARD_TIMEOUT):
+                            return await (
+                                _query_by_stream(server, data) if stream else _query_by_datagram(server, data)
+                            )
             finally:
                 self._pending -= 1
-        return dns.response(query, dns.SERVER_FAILURE)
+        return dns.build_response(query, dns.SERVER_FAILURE)
 
 
 def host_resolution(name: str) -> Resolution:
-    """Resolve a name as the host does, `/etc/hosts` and its other sources included. Blocks."""
-    # With the dot the host's search domains are left alone: the client has its own. `/etc/hosts` has names without it.
+    """Resolve a name like the host, including `/etc/hosts` and other sources. Blocks."""
+    # A final dot avoids the host's search domains, because the client has its own. `/etc/hosts` has names without it.
     found = _host_resolution(f"{name}.") if "." in name else None
     return found if found is not None and found.addresses else _host_resolution(name)
 
@@ -168,7 +170,7 @@ def _host_resolution(name: str) -> Resolution:
 
 
 def name_servers(path: Path = RESOLV_CONF) -> list[str]:
-    """The host's name servers, as its resolv.conf lists them."""
+    """Return the host's name servers in resolv.conf."""
     try:
         text = path.read_text(errors="replace")
     except OSError:
@@ -189,7 +191,7 @@ class _Reply(asyncio.DatagramProtocol):
             self.first.set_exception(exc)
 
 
-async def _by_datagram(server: str, data: bytes) -> bytes:
+async def _query_by_datagram(server: str, data: bytes) -> bytes:
     loop = asyncio.get_running_loop()
     transport, reply = await loop.create_datagram_endpoint(_Reply, remote_addr=(server, 53))
     try:
@@ -199,7 +201,7 @@ async def _by_datagram(server: str, data: bytes) -> bytes:
         transport.close()
 
 
-async def _by_stream(server: str, data: bytes) -> bytes:
+async def _query_by_stream(server: str, data: bytes) -> bytes:
     reader, writer = await asyncio.open_connection(server, 53)
     try:
         writer.write(len(data).to_bytes(2) + data)
@@ -208,8 +210,8 @@ async def _by_stream(server: str, data: bytes) -> bytes:
         writer.close()
 
 
-def _reversed(name: str) -> Address | None:
-    """The address that a name below in-addr.arpa or ip6.arpa stands for."""
+def _reverse_name_address(name: str) -> Address | None:
+    """Return the address of a name below in-addr.arpa or ip6.arpa; None for other names."""
     labels = name.split(".")[::-1]
     with contextlib.suppress(ValueError):
         if labels[:2] == ["arpa", "in-addr"] and len(labels) == 6:

@@ -1,4 +1,4 @@
-"""Synthetic addresses for names: a captured command resolves a name to one, and its connections give the name back."""
+"""Synthetic addresses for names: a captured command resolves a name to one, which identifies the name when it connects."""
 
 import ipaddress
 from collections import OrderedDict
@@ -6,9 +6,9 @@ from typing import Final
 
 type Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-# RFC 2544: reserved for benchmarks, so no real host is hidden by it.
+# RFC 2544: reserved for benchmarks, so it hides no real host.
 IPV4: Final = ipaddress.IPv4Network("198.18.0.0/15")
-# RFC 4193: a unique local prefix of our own.
+# RFC 4193: a unique local prefix, chosen for Playhead.
 IPV6: Final = ipaddress.IPv6Network("fd70:6c61:7968:6561::/64")
 
 MAX_NAMES: Final = 1 << 16
@@ -23,15 +23,15 @@ class NameTable:
         self._names: dict[int, str] = {}
 
     def ipv4(self, name: str) -> ipaddress.IPv4Address:
-        """The IPv4 address of a name."""
+        """Return the IPv4 address of a name."""
         return IPV4[self._number(name)]
 
     def ipv6(self, name: str) -> ipaddress.IPv6Address:
-        """The IPv6 address of a name."""
+        """Return the IPv6 address of a name."""
         return IPV6[self._number(name)]
 
-    def name(self, address: Address) -> str | None:
-        """The name that has this address."""
+    def name_of_address(self, address: Address) -> str | None:
+        """Return the name that has this address; None if there is none."""
         network = IPV4 if isinstance(address, ipaddress.IPv4Address) else IPV6
         if address not in network:
             return None

@@ -1,4 +1,4 @@
-"""DNS on a TCP connection (RFC 7766): each message with its length before it."""
+"""DNS over TCP (RFC 7766): each message is preceded by its length."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -7,14 +7,14 @@ from typing import Any, Final
 from proxy.capture.dns.resolver import Resolver
 
 MAX_PENDING: Final = 32
-"""Queries of one connection that are being answered."""
+"""Queries of one connection that may be pending at once."""
 
-IDLE: Final = 30.0
-"""Seconds for which a client may keep the connection without a query."""
+IDLE_TIMEOUT: Final = 30.0
+"""Seconds for which a client may keep a connection without a query."""
 
 
 class NameStream(asyncio.Protocol):
-    """One client of DNS."""
+    """The connection of one DNS client."""
 
     def __init__(self, resolver: Resolver, spawn: Callable[[Coroutine[Any, Any, None]], None]) -> None:
         self._resolver = resolver
@@ -56,4 +56,4 @@ class NameStream(asyncio.Protocol):
     def _wait(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(IDLE, self._transport.abort)
+        self._timer = asyncio.get_running_loop().call_later(IDLE_TIMEOUT, self._transport.abort)

@@ -10,11 +10,11 @@ import struct
 from proxy.capture.namespace import netlink
 
 SOURCE4 = "192.0.0.8"
-"""The address that connections to elsewhere come from: IPv4's dummy address (RFC 7600, 4.8), which is nobody's.
-Without one their source would be their destination, and a connection could meet itself."""
+"""The source address of connections: IPv4's dummy address (RFC 7600, 4.8), which no host has.
+Without it their source would be their destination, and a connection could connect to itself."""
 
 SOURCE6 = "fd37:706c:6179:6865:6164::8"
-"""The same for IPv6; with it, programs that ask whether there is a network at all see one of each family."""
+"""The source address for IPv6. Programs that check for a network also see one of each family by these addresses."""
 
 _RTM_NEWADDR = 20
 _RTM_NEWROUTE = 24
@@ -25,14 +25,14 @@ _SCOPE_HOST = 254
 _SIOCSIFFLAGS = 0x8914
 _IFF_UP = 0x1
 _NODAD = 0x02
-"""Without duplicate address detection the address can be used at once."""
+"""The flag that skips duplicate address detection, so that the address can be used at once."""
 
 
 def make_all_addresses_local() -> bool:
-    """Raise loopback and route everything to it. Returns whether IPv6 is there. Raises OSError."""
+    """Bring loopback up and route everything to it. Returns whether IPv6 is available. Raises OSError."""
     _raise_loopback()
     lo = socket.if_nametoindex("lo")
-    with netlink.opened(0) as connection:
+    with netlink.open_socket(0) as connection:
         _add_address(connection, lo, socket.AF_INET, SOURCE4)
         _route_everything(connection, lo, socket.AF_INET, SOURCE4)
         try:
@@ -52,7 +52,7 @@ def _add_address(connection: socket.socket, interface: int, family: int, address
     packed = socket.inet_pton(family, address)
     head = struct.pack("=BBBBL", family, len(packed) * 8, _NODAD if family == socket.AF_INET6 else 0, 0, interface)
     body = netlink.attribute(1, packed) + netlink.attribute(2, packed)  # IFA_ADDRESS, IFA_LOCAL
-    netlink.request(connection, _RTM_NEWADDR, netlink.CREATE_EXCLUSIVE, head + body)
+    netlink.send_request(connection, _RTM_NEWADDR, netlink.CREATE_EXCLUSIVE, head + body)
 
 
 def _route_everything(connection: socket.socket, interface: int, family: int, source: str) -> None:
@@ -60,4 +60,4 @@ def _route_everything(connection: socket.socket, interface: int, family: int, so
     head = struct.pack("=BBBBBBBBL", family, 0, 0, 0, _RT_TABLE_MAIN, _RTPROT_STATIC, _SCOPE_HOST, _RTN_LOCAL, 0)
     # RTA_OIF, RTA_PREFSRC
     body = netlink.attribute(4, struct.pack("=L", interface)) + netlink.attribute(7, socket.inet_pton(family, source))
-    netlink.request(connection, _RTM_NEWROUTE, netlink.CREATE_EXCLUSIVE, head + body)
+    netlink.send_request(connection, _RTM_NEWROUTE, netlink.CREATE_EXCLUSIVE, head + body)

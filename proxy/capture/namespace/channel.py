@@ -1,4 +1,4 @@
-"""Messages between the launcher and the process inside: JSON with its length in front, descriptors beside it.
+"""Messages between the launcher and the process inside: JSON after its length, with descriptors attached.
 
 Standard library only (`proxy/capture/namespace/inside.py`).
 """
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from typing import Any
 
 LENGTH = struct.Struct("=L")
-MOST_DESCRIPTORS = 16
+MAX_DESCRIPTORS = 16
 
 
-def send(channel: socket.socket, message: "Mapping[str, Any]", descriptors: "Sequence[int]" = ()) -> None:
+def send_message(channel: socket.socket, message: "Mapping[str, Any]", descriptors: "Sequence[int]" = ()) -> None:
     """Send one message. Raises OSError."""
-    # Paths and variables need not be text: the escapes that stand for their bytes pass JSON as they are.
+    # Paths and variables may have bytes that are not text. JSON keeps the surrogate escapes that represent them.
     data = json.dumps(message).encode()
     head = LENGTH.pack(len(data))
     if descriptors:
@@ -30,24 +30,24 @@ def send(channel: socket.socket, message: "Mapping[str, Any]", descriptors: "Seq
     channel.sendall(data)
 
 
-def receive(channel: socket.socket) -> "tuple[dict[str, Any], list[int]] | None":
-    """The next message and its descriptors; None where the other side is gone. Raises OSError."""
-    head, descriptors = _head(channel)
+def receive_message(channel: socket.socket) -> "tuple[dict[str, Any], list[int]] | None":
+    """Receive a message and its descriptors; None if the other side has closed. Raises OSError."""
+    head, descriptors = _receive_head(channel)
     if len(head) < LENGTH.size:
         return None
-    left = LENGTH.unpack(head)[0]
+    remaining = LENGTH.unpack(head)[0]
     parts = []
-    while left:
-        part = channel.recv(min(left, 1 << 20))
+    while remaining:
+        part = channel.recv(min(remaining, 1 << 20))
         if not part:
             return None
         parts.append(part)
-        left -= len(part)
+        remaining -= len(part)
     return json.loads(b"".join(parts)), descriptors
 
 
-def _head(channel: socket.socket) -> tuple[bytes, list[int]]:
-    room = socket.CMSG_SPACE(MOST_DESCRIPTORS * array.array("i").itemsize)
+def _receive_head(channel: socket.socket) -> tuple[bytes, list[int]]:
+    room = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
     head, control, _, _ = channel.recvmsg(LENGTH.size, room, socket.MSG_CMSG_CLOEXEC)
     descriptors = array.array("i")
     for level, kind, data in control:
@@ -61,7 +61,7 @@ def _head(channel: socket.socket) -> tuple[bytes, list[int]]:
     return head, list(descriptors)
 
 
-def inherited(descriptor: int) -> socket.socket:
-    """The channel that the launcher passed on; what is executed next does not inherit it."""
+def adopt_channel(descriptor: int) -> socket.socket:
+    """Return the channel from the launcher, which the command will not inherit."""
     os.set_inheritable(descriptor, False)
     return socket.socket(fileno=descriptor)

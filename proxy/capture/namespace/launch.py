@@ -1,8 +1,9 @@
 """Run a command captive: in namespaces of its own, in which every address leads to the proxy worker.
 
-The process that becomes the command (`proxy/capture/namespace/inside.py`) is our child, so that its terminal, signals and exit code
-are as without us. It passes the listening sockets that it made inside to us, and we pass them to the worker's control
-socket; what remains with us is watching who listens inside, and what is refused there.
+The process that becomes the command (`proxy/capture/namespace/inside.py`) is a child of the launcher, so its terminal,
+signals and exit code are the usual ones. It passes the listening sockets that it created inside to the launcher, which
+passes them to the worker's control socket. The launcher then watches which ports the command listens on, and which
+datagrams are refused.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from proxy.capture.namespace import channel, listening
-from proxy.capture.namespace.isolation import NotCaptive, of_step, unsupported
+from proxy.capture.namespace.isolation import NotCaptive, step_failure, unsupported_reason
 from proxy.capture.namespace.mirror import Mirror
 from proxy.capture.namespace.refusals import Refusals
 from proxy.capture.namespace.system_files import system_binds
@@ -29,29 +30,29 @@ from proxy.processes.user_command import forwarded_signals
 
 INSIDE: Final = Path(__file__).with_name("inside.py")
 
-SETUP_WITHIN: Final = 10.0
-"""Seconds that the namespaces may take."""
+SETUP_TIMEOUT: Final = 10.0
+"""Seconds that setting up the namespaces may take."""
 
-CONTROL_WITHIN: Final = 10.0
+CONTROL_TIMEOUT: Final = 10.0
 
-WORKER_EACH: Final = 0.1
-"""Seconds between two looks whether the worker lives."""
+WORKER_CHECK_INTERVAL: Final = 0.1
+"""Seconds between two checks whether the worker runs."""
 
-WORKER_WITHIN: Final = 60.0
-"""Seconds that a worker may take to come again."""
+WORKER_TIMEOUT: Final = 60.0
+"""Seconds that a worker may take to restart."""
 
-LONGEST_REPORT: Final = 4 << 20
+MAX_REPORT_BYTES: Final = 4 << 20
 
-PORTS: Final = range(61000, 65000)
-"""Of one of these the redirected connections are taken: beyond those that programs are given by the kernel."""
+REDIRECT_PORTS: Final = range(61000, 65000)
+"""Ports of which one takes the redirected connections. The kernel gives them to no outgoing connection."""
 
-FEW_PORTS: Final = (80, 443)
-"""What is taken where connections cannot be redirected. Any other is refused."""
+PORTS_WITHOUT_REDIRECT: Final = (80, 443)
+"""The ports that are captured if connections cannot be redirected. Connections to others are refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapturePlan:
-    """What is to be done with a captive command's connections, and by whom."""
+    """How to handle a captive command's connections, and which worker does it."""
 
     control: str
     """The proxy worker's control socket."""
@@ -60,22 +61,22 @@ class CapturePlan:
     token: str | None
     authority: AuthorityFiles
     passes_other_tcp: bool
-    """What is neither HTTP nor TLS reaches its destination, and so does this machine's loopback."""
+    """Whether other protocols than HTTP and TLS reach their destinations, and connections this machine's loopback."""
 
     allow_local: Sequence[tuple[str, int]] = ()
     services: Sequence[tuple[str, int]] = ()
-    """What of ours on this machine's loopback the command may reach beside the worker: our REST API."""
+    """Addresses on this machine's loopback that the command may reach, beside the worker: Playhead's REST API."""
 
     is_replay: bool = False
     may_redirect: bool = True
-    """False behaves as a kernel without nf_tables does."""
+    """False behaves like a kernel without nf_tables."""
 
     outlives_worker: bool = False
-    """The worker is started again when it dies (`playhead up`), and gets the sockets once more."""
+    """Whether the worker is restarted when it dies (`playhead up`), and gets the sockets again."""
 
 
 class Captive:
-    """One command and its network. An async context manager; raises NotCaptive where the system does not allow it."""
+    """One command and its network. An async context manager; raises NotCaptive if the system does not allow it."""
 
     def __init__(self, command: Sequence[str], capture: CapturePlan, *, stdout: int | None = None) -> None:
         self._command = command
@@ -90,7 +91,7 @@ class Captive:
         self._mirror: Mirror
 
     async def __aenter__(self) -> Self:
-        if reason := unsupported():
+        if reason := unsupported_reason():
             raise reason
         try:
             await self._start()
@@ -103,48 +104,48 @@ class Captive:
         await self._stack.aclose()
 
     async def run(self, environment: Mapping[str, str]) -> int:
-        """Execute the command and wait for it: its exit code, 128 + n where signal n ended it."""
+        """Execute the command, and return its exit code; 128 + n if signal n ended it."""
         with forwarded_signals(self._process):
             await asyncio.to_thread(self._execute, environment)
             code = await self._process.wait()
         return 128 - code if code < 0 else code
 
     async def connections(self) -> list[dict[str, Any]]:
-        """What went elsewhere than into the recording, by destination."""
+        """Return the connections that were not recorded, by destination."""
         reported: list[dict[str, Any]] = []
         if self._control is not None:
             try:
-                async with asyncio.timeout(CONTROL_WITHIN):
-                    answer = await self._asked(self._control, {"report": True}, ())
+                async with asyncio.timeout(CONTROL_TIMEOUT):
+                    answer = await self._ask_worker(self._control, {"report": True}, ())
                 reported = list(answer.get("connections", ()))
             except (OSError, TimeoutError, ValueError):
                 reported = []
         return reported + self.refused_datagrams()
 
     def refused_datagrams(self) -> list[dict[str, Any]]:
-        """The destinations of datagrams so far, all of which are refused."""
+        """Return the refused datagrams so far, by destination."""
         return self._refusals.connections()
 
     async def _start(self) -> None:
         scratch = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="playhead-"))
-        plan = await asyncio.to_thread(self._plan, Path(scratch))
-        self._channel, its = socket.socketpair()
+        plan = await asyncio.to_thread(self._build_plan, Path(scratch))
+        self._channel, inside_end = socket.socketpair()
         self._stack.callback(self._channel.close)
-        with its:
-            os.set_inheritable(its.fileno(), True)
+        with inside_end:
+            os.set_inheritable(inside_end.fileno(), True)
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-I", "-S", str(INSIDE), str(its.fileno()), stdout=self._stdout, close_fds=False
+                sys.executable, "-I", "-S", str(INSIDE), str(inside_end.fileno()), stdout=self._stdout, close_fds=False
             )
         self._stack.push_async_callback(self._reap)
-        sockets = await asyncio.to_thread(self._prepared, plan)
+        sockets = await asyncio.to_thread(self._make_namespaces, plan)
         is_redirected = any(name == "redirected" for name, _ in sockets)
-        taken = [plan["port"]] if is_redirected else plan["ports"]
-        own = [*taken, 53, *(port for _, port in self._capture.services)]
+        listener_ports = [plan["port"]] if is_redirected else plan["ports"]
+        own = [*listener_ports, 53, *(port for _, port in self._capture.services)]
         passed = [pair for pair in sockets if pair[0] in ("redirected", "local", "dns")]
         await self._pass_on(passed)
         if self._capture.outlives_worker:
             following = asyncio.get_running_loop().create_task(self._follow_worker(passed))
-            self._stack.push_async_callback(_cancelled, following)
+            self._stack.push_async_callback(_cancel_task, following)
         else:
             _close_all(passed)
         by_name = dict(sockets)
@@ -159,7 +160,7 @@ class Captive:
         for listener, (host, port) in zip(listeners, self._capture.services, strict=True):
             await self._mirror.serve(listener, host, port)
 
-    def _plan(self, scratch: Path) -> dict[str, Any]:
+    def _build_plan(self, scratch: Path) -> dict[str, Any]:
         capture = self._capture
         binds = system_binds(scratch, hides_engines=capture.is_replay)
         binds += trust_binds(capture.authority, self._command, os.environ)
@@ -168,36 +169,36 @@ class Captive:
             "own": listening.own_addresses(),
             "host_ports": sorted(listening.host_ports() - {port for _, port in capture.services}),
             "services": list(capture.services),
-            "port": random.choice(PORTS),  # noqa: S311 - no secret
-            "ports": FEW_PORTS,
+            "port": random.choice(REDIRECT_PORTS),  # noqa: S311 - no secret
+            "ports": PORTS_WITHOUT_REDIRECT,
             "needs_rules": capture.passes_other_tcp,
             "may_redirect": capture.may_redirect,
         }
 
-    def _prepared(self, plan: Mapping[str, Any]) -> list[tuple[str, socket.socket]]:
-        """Have the namespaces made; the sockets that were made there, by name. Raises NotCaptive."""
-        self._channel.settimeout(SETUP_WITHIN)
+    def _make_namespaces(self, plan: Mapping[str, Any]) -> list[tuple[str, socket.socket]]:
+        """Set up the namespaces, and return the sockets that were created there, by name. Raises NotCaptive."""
+        self._channel.settimeout(SETUP_TIMEOUT)
         try:
-            channel.send(self._channel, plan)
-            message, descriptors = self._answered()
+            channel.send_message(self._channel, plan)
+            message, descriptors = self._receive_from_inside()
         except OSError as error:
-            raise NotCaptive(f"the process that makes the namespaces does not answer ({error})") from error
+            raise NotCaptive(f"the process that creates the namespaces does not answer ({error})") from error
         if "failed" in message:
-            raise of_step(message["failed"], message["errno"], message["file"])
+            raise step_failure(message["failed"], message["errno"], message["file"])
         sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
         for one in sockets:
             self._stack.callback(one.close)
         return list(zip(message["sockets"], sockets, strict=True))
 
-    def _answered(self) -> tuple[dict[str, Any], list[int]]:
-        """The next message from inside. Raises OSError."""
-        received = channel.receive(self._channel)
+    def _receive_from_inside(self) -> tuple[dict[str, Any], list[int]]:
+        """Receive a message from the process inside. Raises OSError."""
+        received = channel.receive_message(self._channel)
         if received is None:
             raise ConnectionError("it has ended")
         return received
 
     async def _pass_on(self, sockets: Sequence[tuple[str, socket.socket]]) -> None:
-        """Give the listening sockets to the worker. Raises NotCaptive."""
+        """Pass the listening sockets to the worker. Raises NotCaptive."""
         capture = self._capture
         message = {
             "run": capture.run,
@@ -212,37 +213,37 @@ class Captive:
         self._stack.callback(self._control.close)
         self._control.setblocking(False)
         try:
-            async with asyncio.timeout(CONTROL_WITHIN):
+            async with asyncio.timeout(CONTROL_TIMEOUT):
                 self._control.connect(capture.control)
-                answer = await self._asked(self._control, message, [one.fileno() for _, one in sockets])
+                answer = await self._ask_worker(self._control, message, [one.fileno() for _, one in sockets])
         except (OSError, TimeoutError, ValueError) as error:
             raise NotCaptive(f"the proxy worker does not answer at {capture.control} ({error})") from error
         if "failed" in answer:
             raise NotCaptive(f"the proxy worker refused its connections: {answer['failed']}")
 
     async def _follow_worker(self, sockets: Sequence[tuple[str, socket.socket]]) -> None:
-        """Give the sockets to the worker that comes in place of one that died. Where none comes, what connects is refused."""
+        """Pass the sockets to each new worker. If none starts in time, close them, so that connections are refused."""
         try:
             while True:
-                await self._worker_gone()
-                async with asyncio.timeout(WORKER_WITHIN):
+                await self._wait_for_worker_end()
+                async with asyncio.timeout(WORKER_TIMEOUT):
                     await self._pass_on_again(sockets)
         except TimeoutError:
             _close_all(sockets)
 
     async def _pass_on_again(self, sockets: Sequence[tuple[str, socket.socket]]) -> None:
         while True:
-            await asyncio.sleep(WORKER_EACH)
+            await asyncio.sleep(WORKER_CHECK_INTERVAL)
             try:
                 await self._pass_on(sockets)
             except NotCaptive:
                 continue
             return
 
-    async def _worker_gone(self) -> None:
-        """Wait for the end of the control connection."""
+    async def _wait_for_worker_end(self) -> None:
+        """Wait until the control connection ends."""
         while self._control is not None:
-            await asyncio.sleep(WORKER_EACH)
+            await asyncio.sleep(WORKER_CHECK_INTERVAL)
             try:
                 if not self._is_asking and self._control.recv(1, socket.MSG_PEEK) == b"":
                     return
@@ -251,29 +252,29 @@ class Captive:
             except OSError:
                 return
 
-    async def _asked(
+    async def _ask_worker(
         self, control: socket.socket, message: Mapping[str, Any], descriptors: Sequence[int]
     ) -> dict[str, Any]:
         self._is_asking = True
         try:
             socket.send_fds(control, [json.dumps(message).encode()], list(descriptors))
-            data = await asyncio.get_running_loop().sock_recv(control, LONGEST_REPORT)
+            data = await asyncio.get_running_loop().sock_recv(control, MAX_REPORT_BYTES)
         finally:
             self._is_asking = False
         answer: dict[str, Any] = json.loads(data) if data else {"failed": "it closed the connection"}
         return answer
 
     def _execute(self, environment: Mapping[str, str]) -> None:
-        """Have the command executed; returns when it is. Raises Failure."""
-        channel.send(self._channel, {"command": list(self._command), "environment": dict(environment)})
+        """Make the process inside execute the command. Raises Failure."""
+        channel.send_message(self._channel, {"command": list(self._command), "environment": dict(environment)})
         try:
-            message, _ = self._answered()
+            message, _ = self._receive_from_inside()
         except OSError:
-            return  # closed by the kernel, in executing
-        words = os.strerror(message["errno"])
+            return  # the kernel closed the channel when the command was executed
+        reason = os.strerror(message["errno"])
         if message["failed"] == "execute":
-            raise Failure(f"cannot run {self._command[0]}: {words}")
-        raise Failure(f"cannot run {self._command[0]} captive: {of_step(message['failed'], message['errno'])}")
+            raise Failure(f"cannot run {self._command[0]}: {reason}")
+        raise Failure(f"cannot run {self._command[0]} captive: {step_failure(message['failed'], message['errno'])}")
 
     async def _reap(self) -> None:
         if self._process.returncode is None:
@@ -286,6 +287,6 @@ def _close_all(sockets: Sequence[tuple[str, socket.socket]]) -> None:
         one.close()
 
 
-async def _cancelled(task: asyncio.Task[None]) -> None:
+async def _cancel_task(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Which TCP sockets listen in a network namespace, and which addresses this machine has: read by netlink."""
+"""List the TCP sockets that listen in a network namespace, and this machine's addresses, by netlink."""
 
 import socket
 import struct
@@ -26,8 +26,8 @@ class ListeningSocket:
     port: int
 
 
-def listeners(diagnostics: socket.socket) -> set[ListeningSocket]:
-    """Every socket that listens in the namespace to which this netlink socket belongs. Raises OSError."""
+def listening_sockets(diagnostics: socket.socket) -> set[ListeningSocket]:
+    """Return the sockets that listen in the namespace of this netlink socket. Raises OSError."""
     found: set[ListeningSocket] = set()
     for family in (socket.AF_INET, socket.AF_INET6):
         query = struct.pack("=BBBxL48x", family, socket.IPPROTO_TCP, 0, _LISTEN)
@@ -39,15 +39,15 @@ def listeners(diagnostics: socket.socket) -> set[ListeningSocket]:
 
 
 def host_ports() -> set[int]:
-    """The ports on which somebody listens in the namespace of this process."""
-    with netlink.opened(SOCK_DIAG) as diagnostics:
-        return {one.port for one in listeners(diagnostics)}
+    """Return the ports on which programs listen in the namespace of this process."""
+    with netlink.open_socket(SOCK_DIAG) as diagnostics:
+        return {one.port for one in listening_sockets(diagnostics)}
 
 
 def own_addresses() -> list[str]:
-    """The addresses of this machine but those of loopback."""
+    """Return the addresses of this machine, except loopback."""
     found: dict[str, None] = {}
-    with netlink.opened(_ROUTE) as connection:
+    with netlink.open_socket(_ROUTE) as connection:
         for message in netlink.dump(connection, _GET_ADDRESS, struct.pack("=BBBBL", 0, 0, 0, 0, 0)):
             family = message[0]
             attributes = _attributes(message[8:])

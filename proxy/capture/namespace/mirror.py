@@ -1,7 +1,7 @@
-"""Make what a captive command listens on reachable from the host, and what the host listens on known inside.
+"""Make the ports on which a captive command listens reachable from the host, and the host's ports known inside.
 
-Who listens is asked of the kernel every few hundredths of a second, on both sides. For each socket that listens inside
-there is one on the host at the same address and port, where that is free; a connection to it is continued inside.
+The listening sockets on both sides are polled every few hundredths of a second. For each socket that listens inside, one
+listens on the host at the same address and port, if that is free. Connections to it are relayed to the one inside.
 """
 
 import asyncio
@@ -12,16 +12,16 @@ from typing import Any, Final, Self
 from proxy.capture.namespace import addresses, channel, listening, netlink
 from proxy.capture.namespace.listening import ListeningSocket
 
-EACH: Final = 0.05
-"""Seconds between two looks at who listens inside."""
+POLL_INTERVAL: Final = 0.05
+"""Seconds between two polls of the listening sockets inside."""
 
-HOST_EACH: Final = 5
-"""Of so many looks one is at the host as well."""
+HOST_POLL_EVERY: Final = 5
+"""One of this many polls also polls the host."""
 
-HELPER_WITHIN: Final = 5.0
+HELPER_TIMEOUT: Final = 5.0
 PIECE: Final = 1 << 16
-MOST_LISTENERS: Final = 200
-MOST_CONNECTIONS: Final = 512
+MAX_LISTENERS: Final = 200
+MAX_CONNECTIONS: Final = 512
 
 type _Side = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -29,21 +29,24 @@ _WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compar
 
 
 class Mirror:
-    """Both directions, for as long as the block lasts. Without host ports, of which only packet rules know, one."""
+    """Mirrors listening ports while the block runs: from inside to the host and, with packet rules, the other way.
+
+    `host_ports`: the host's ports that the packet rules have; None without rules.
+    """
 
     def __init__(
         self,
         helper: socket.socket,
         diagnostics: socket.socket,
-        ours: Collection[int],
+        own_ports: Collection[int],
         host_ports: Collection[int] | None,
     ) -> None:
-        helper.settimeout(HELPER_WITHIN)
-        diagnostics.settimeout(HELPER_WITHIN)
+        helper.settimeout(HELPER_TIMEOUT)
+        diagnostics.settimeout(HELPER_TIMEOUT)
         self._helper = helper
-        self._asking = asyncio.Lock()
+        self._helper_lock = asyncio.Lock()
         self._diagnostics = diagnostics
-        self._ours = frozenset(ours)
+        self._own_ports = frozenset(own_ports)
         self._follows_host = host_ports is not None
         self._known_ports = frozenset(host_ports or ())
         self._servers: dict[ListeningSocket, asyncio.Server | None] = {}
@@ -63,32 +66,34 @@ class Mirror:
                 server.close()
 
     async def serve(self, listener: socket.socket, host: str, port: int) -> None:
-        """Continue connections to a socket that listens inside at this address of the host."""
+        """Relay connections to a socket that listens inside to this address of the host."""
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await self._continue(lambda: asyncio.open_connection(host, port), reader, writer)
+            await self._relay_connection(lambda: asyncio.open_connection(host, port), reader, writer)
 
         listener.setblocking(False)
         self._services.append(await asyncio.start_server(serve, sock=listener))
 
     @property
-    def unreachable(self) -> list[ListeningSocket]:
-        """What listens inside and could not be made reachable from the host: the place is taken there."""
+    def unreachable_listeners(self) -> list[ListeningSocket]:
+        """The sockets that listen inside and cannot be reached from the host, where their address is taken."""
         return [listener for listener, server in self._servers.items() if server is None]
 
     async def _watch(self) -> None:
-        with netlink.opened(listening.SOCK_DIAG) as host:
-            look = 0
+        with netlink.open_socket(listening.SOCK_DIAG) as host:
+            polls = 0
             while True:
                 try:
-                    inside = {one for one in listening.listeners(self._diagnostics) if one.port not in self._ours}
+                    inside = {
+                        one for one in listening.listening_sockets(self._diagnostics) if one.port not in self._own_ports
+                    }
                     await self._follow(inside)
-                    if self._follows_host and look % HOST_EACH == 0:
-                        await self._tell_host_ports(host, inside)
+                    if self._follows_host and polls % HOST_POLL_EVERY == 0:
+                        await self._send_host_ports(host, inside)
                 except OSError:
-                    return  # the namespace, or its helper, is gone
-                look += 1
-                await asyncio.sleep(EACH)
+                    return  # the namespace or its helper has ended
+                polls += 1
+                await asyncio.sleep(POLL_INTERVAL)
 
     async def _follow(self, inside: set[ListeningSocket]) -> None:
         for gone in self._servers.keys() - inside:
@@ -96,12 +101,12 @@ class Mirror:
             if server is not None:
                 server.close()
         for new in sorted(inside - self._servers.keys(), key=lambda one: (one.port, one.address)):
-            if len(self._servers) < MOST_LISTENERS:
-                self._servers[new] = await self._serving(new)
+            if len(self._servers) < MAX_LISTENERS:
+                self._servers[new] = await self._start_server(new)
 
-    async def _serving(self, listener: ListeningSocket) -> asyncio.Server | None:
+    async def _start_server(self, listener: ListeningSocket) -> asyncio.Server | None:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await self._continue(lambda: self._connected(listener), reader, writer)
+            await self._relay_connection(lambda: self._connect_inside(listener), reader, writer)
 
         if listener.address in (addresses.SOURCE4, addresses.SOURCE6):
             return None
@@ -110,31 +115,35 @@ class Mirror:
         except OSError:
             return None
 
-    async def _tell_host_ports(self, host: socket.socket, inside: set[ListeningSocket]) -> None:
-        """A port is the host's where the command has not taken it inside."""
-        ports = frozenset(one.port for one in listening.listeners(host)) - {one.port for one in inside} - self._ours
+    async def _send_host_ports(self, host: socket.socket, inside: set[ListeningSocket]) -> None:
+        """Send the host's ports to the packet rules, except those on which the command listens itself."""
+        ports = (
+            frozenset(one.port for one in listening.listening_sockets(host))
+            - {one.port for one in inside}
+            - self._own_ports
+        )
         added, removed = ports - self._known_ports, self._known_ports - ports
         if added or removed:
-            await self._ask({"added": sorted(added), "removed": sorted(removed)})
+            await self._ask_helper({"added": sorted(added), "removed": sorted(removed)})
             self._known_ports = ports
 
-    async def _ask(self, request: dict[str, Any]) -> list[int]:
-        """The helper's answer: descriptors. Raises OSError."""
-        async with self._asking:
-            return await asyncio.to_thread(self._ask_now, request)
+    async def _ask_helper(self, request: dict[str, Any]) -> list[int]:
+        """Send a request to the helper, and return the descriptors in its answer. Raises OSError."""
+        async with self._helper_lock:
+            return await asyncio.to_thread(self._ask_helper_now, request)
 
-    def _ask_now(self, request: dict[str, Any]) -> list[int]:
-        channel.send(self._helper, request)
-        received = channel.receive(self._helper)
+    def _ask_helper_now(self, request: dict[str, Any]) -> list[int]:
+        channel.send_message(self._helper, request)
+        received = channel.receive_message(self._helper)
         if received is None:
-            raise ConnectionError("the helper inside is gone")
+            raise ConnectionError("the helper inside has ended")
         return received[1]
 
-    async def _continue(
+    async def _relay_connection(
         self, connect: Callable[[], Awaitable[_Side]], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Connect to the other side, and pass what either says to the other."""
-        if self._connections >= MOST_CONNECTIONS:
+        """Connect to the other side, and relay the bytes of both."""
+        if self._connections >= MAX_CONNECTIONS:
             writer.transport.abort()
             return
         self._connections += 1
@@ -148,25 +157,25 @@ class Mirror:
         finally:
             self._connections -= 1
 
-    async def _connected(self, listener: ListeningSocket) -> _Side:
-        (descriptor,) = await self._ask({"family": listener.family, "type": int(socket.SOCK_STREAM)})
-        made = socket.socket(fileno=descriptor)
-        made.setblocking(False)
+    async def _connect_inside(self, listener: ListeningSocket) -> _Side:
+        (descriptor,) = await self._ask_helper({"family": listener.family, "type": int(socket.SOCK_STREAM)})
+        endpoint = socket.socket(fileno=descriptor)
+        endpoint.setblocking(False)
         try:
             address = _WILDCARDS.get(listener.address, listener.address)
-            await asyncio.get_running_loop().sock_connect(made, (address, listener.port))
-            return await asyncio.open_connection(sock=made)
+            await asyncio.get_running_loop().sock_connect(endpoint, (address, listener.port))
+            return await asyncio.open_connection(sock=endpoint)
         except OSError:
-            made.close()
+            endpoint.close()
             raise
 
 
 async def _relay(left: _Side, right: _Side) -> None:
-    """Until both have ended, or one breaks off."""
+    """Relay bytes until both sides have ended, or one fails."""
     try:
         async with asyncio.TaskGroup() as group:
-            group.create_task(_pass(left[0], right[1]))
-            group.create_task(_pass(right[0], left[1]))
+            group.create_task(_copy(left[0], right[1]))
+            group.create_task(_copy(right[0], left[1]))
     except* OSError:
         left[1].transport.abort()
         right[1].transport.abort()
@@ -175,7 +184,7 @@ async def _relay(left: _Side, right: _Side) -> None:
         right[1].close()
 
 
-async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     while piece := await reader.read(PIECE):
         writer.write(piece)
         await writer.drain()

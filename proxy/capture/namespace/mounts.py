@@ -1,4 +1,4 @@
-"""Mounts in a mount namespace of one's own. Standard library only (`proxy/capture/namespace/inside.py`)."""
+"""Mounts in a process's own mount namespace. Standard library only (`proxy/capture/namespace/inside.py`)."""
 
 import ctypes
 import os
@@ -16,12 +16,12 @@ _libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctype
 
 
 def keep_mounts_private() -> None:
-    """What is mounted here stays here; what the host mounts later still arrives. Raises OSError."""
+    """Keep mounts of this namespace from the host. Later mounts of the host still appear here. Raises OSError."""
     _mount("none", "/", _MS_REC | _MS_SLAVE)
 
 
 def bind_all(binds: "Iterable[tuple[str, str]]") -> None:
-    """Show each source file or directory in place of its target. Raises OSError with the target's name."""
+    """Bind each source file or directory over its target. Raises OSError with the target's name."""
     for source, target in binds:
         _mount(source, target, _MS_BIND | _MS_REC)
 

@@ -1,6 +1,6 @@
-"""Speak netlink: build attributes and messages, send a request and raise what the kernel answers.
+"""Netlink: build attributes and messages, send requests, and raise the kernel's errors.
 
-Nothing but the standard library: `proxy/capture/namespace/inside.py` runs it in a bare interpreter.
+Standard library only, because `proxy/capture/namespace/inside.py` runs it in a bare interpreter.
 """
 
 import os
@@ -23,41 +23,41 @@ CREATE_EXCLUSIVE = 0x600
 CREATE = 0x400
 APPEND = 0x800
 
-MOST = 1 << 16
-"""Bytes of one answer: the kernel sends dumps in pieces of at most 32 KiB."""
+MAX_ANSWER_BYTES = 1 << 16
+"""The maximum size of one answer: the kernel sends dumps in pieces of at most 32 KiB."""
 
 SOCKET_TIMEOUT = 5.0
-"""Seconds: the kernel answers at once; an emulated one may not answer at all."""
+"""Seconds to wait for an answer. The kernel answers at once, but an emulated one may not answer at all."""
 
 
 def attribute(kind: int, value: bytes) -> bytes:
-    """One attribute, padded to four bytes."""
+    """Build an attribute, padded to four bytes."""
     length = len(value) + 4
     return struct.pack("=HH", length, kind) + value + bytes(-length % 4)
 
 
-def nested(kind: int, *values: bytes) -> bytes:
-    """An attribute that holds attributes."""
+def nested_attribute(kind: int, *values: bytes) -> bytes:
+    """Build an attribute of attributes."""
     return attribute(kind | 0x8000, b"".join(values))
 
 
-def text(kind: int, value: str) -> bytes:
-    """An attribute that holds a string."""
+def text_attribute(kind: int, value: str) -> bytes:
+    """Build an attribute with a string."""
     return attribute(kind, value.encode() + b"\0")
 
 
-def number(kind: int, value: int) -> bytes:
-    """An attribute that holds 32 bits in network order, as nf_tables takes them."""
+def number_attribute(kind: int, value: int) -> bytes:
+    """Build an attribute with 32 bits in network order, as nf_tables uses them."""
     return attribute(kind, struct.pack("!l" if value < 0 else "!L", value))
 
 
-def message(kind: int, flags: int, payload: bytes, sequence: int = 0) -> bytes:
-    """One message, its header in front."""
+def build_message(kind: int, flags: int, payload: bytes, sequence: int = 0) -> bytes:
+    """Build a message with its header."""
     return HEADER.pack(HEADER.size + len(payload), kind, flags, sequence, 0) + payload
 
 
-def split(data: bytes) -> "Iterator[tuple[int, int, bytes]]":
-    """The messages of one answer: type, sequence number and payload."""
+def split_messages(data: bytes) -> "Iterator[tuple[int, int, bytes]]":
+    """Yield the messages of one answer: type, sequence number and payload."""
     offset = 0
     while offset + HEADER.size <= len(data):
         length, kind, _, sequence, _ = HEADER.unpack_from(data, offset)
@@ -67,16 +67,16 @@ def split(data: bytes) -> "Iterator[tuple[int, int, bytes]]":
         offset += -(-length // 4) * 4
 
 
-def opened(protocol: int) -> socket.socket:
-    """A netlink socket of the network namespace that this process is in."""
+def open_socket(protocol: int) -> socket.socket:
+    """Open a netlink socket in the network namespace of this process."""
     connection = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
     connection.settimeout(SOCKET_TIMEOUT)
     return connection
 
 
-def request(connection: socket.socket, kind: int, flags: int, payload: bytes) -> None:
+def send_request(connection: socket.socket, kind: int, flags: int, payload: bytes) -> None:
     """Send one request and wait for its acknowledgement. Raises OSError with the kernel's error."""
-    connection.send(message(kind, flags | REQUEST | ACK, payload, 1))
+    connection.send(build_message(kind, flags | REQUEST | ACK, payload, 1))
     await_acknowledgements(connection, {1})
 
 
@@ -84,7 +84,7 @@ def await_acknowledgements(connection: socket.socket, sequences: set[int]) -> No
     """Wait until each of these requests is acknowledged. Raises OSError with the first error."""
     left = set(sequences)
     while left:
-        for kind, sequence, payload in split(connection.recv(MOST)):
+        for kind, sequence, payload in split_messages(connection.recv(MAX_ANSWER_BYTES)):
             if kind != NLMSG_ERROR:
                 continue
             (code,) = struct.unpack_from("=l", payload)
@@ -94,10 +94,10 @@ def await_acknowledgements(connection: socket.socket, sequences: set[int]) -> No
 
 
 def dump(connection: socket.socket, kind: int, payload: bytes) -> "Iterator[bytes]":
-    """The payloads of everything that a dump request returns. Raises OSError."""
-    connection.send(message(kind, REQUEST | DUMP, payload, 1))
+    """Yield the payloads of the answers to a dump request. Raises OSError."""
+    connection.send(build_message(kind, REQUEST | DUMP, payload, 1))
     while True:
-        for answer, _, found in split(connection.recv(MOST)):
+        for answer, _, found in split_messages(connection.recv(MAX_ANSWER_BYTES)):
             if answer == NLMSG_DONE:
                 return
             if answer == NLMSG_ERROR:
@@ -106,13 +106,13 @@ def dump(connection: socket.socket, kind: int, payload: bytes) -> "Iterator[byte
             yield found
 
 
-def batch(connection: socket.socket, messages: "Sequence[bytes]") -> None:
-    """Send nf_tables messages as one transaction and wait for it. Raises OSError; then nothing of it is in force.
+def send_batch(connection: socket.socket, messages: "Sequence[bytes]") -> None:
+    """Send nf_tables messages as one transaction and wait for it. Raises OSError if none of it was applied.
 
-    `messages` bear the sequence numbers 1, 2, …; the two around them are ours.
+    `messages` have the sequence numbers 1, 2, …; this adds the messages that begin and end the transaction.
     """
     subsystem = struct.pack("!BBH", 0, 0, 10)
-    begin = message(0x10, REQUEST, subsystem, 0)
-    end = message(0x11, REQUEST, subsystem, len(messages) + 1)
+    begin = build_message(0x10, REQUEST, subsystem, 0)
+    end = build_message(0x11, REQUEST, subsystem, len(messages) + 1)
     connection.send(begin + b"".join(messages) + end)
     await_acknowledgements(connection, set(range(1, len(messages) + 1)))

@@ -1,4 +1,4 @@
-"""The packet rules of a captive namespace, by netlink: all TCP goes to one listener of ours.
+"""The packet rules of a captive namespace, by netlink: they redirect all TCP to one listener.
 
     table inet playhead {
         set host_ports { type inet_service; }
@@ -12,8 +12,8 @@
         }
     }
 
-A connection to this machine itself is taken only at ports on which the host listens: any other is for what listens
-inside the namespace, or is refused by the kernel like everywhere. Standard library only (`proxy/capture/namespace/inside.py`).
+A connection to this machine itself is redirected only if the host listens on its port. Any other is for what listens
+inside the namespace, or the kernel refuses it. Standard library only (`proxy/capture/namespace/inside.py`).
 """
 
 import socket
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 from proxy.capture.namespace import netlink
-from proxy.capture.namespace.netlink import attribute, nested, number, text
+from proxy.capture.namespace.netlink import attribute, nested_attribute, number_attribute, text_attribute
 
 TABLE = "playhead"
 HOST_PORTS = "host_ports"
@@ -41,29 +41,34 @@ _ACCEPT = 1
 _NEW_TABLE, _NEW_CHAIN, _NEW_RULE, _NEW_SET, _NEW_ELEMENT, _DELETE_ELEMENT = 0, 3, 6, 9, 12, 14
 
 PORTS_AT_ONCE = 500
-"""Elements in one message, which must stay below 64 KiB."""
+"""The maximum number of ports in one message, which must stay below 64 KiB."""
 
 
 def redirect_tcp(port: int, own: "Iterable[str]") -> None:
-    """Put the rules in force. `own` are the addresses of this machine beside loopback. Raises OSError."""
+    """Apply the rules. `own`: the addresses of this machine except loopback. Raises OSError."""
     output = [
-        _rule("output", _loaded_protocol(16), _compared(bytes([6]), equal=False), _verdict(_ACCEPT)),
-        *(_rule("output", *_destined(*network), _verdict(_GOTO, OWN)) for network in _own_networks(own)),
-        _rule("output", *_redirected(port)),
+        _rule(
+            "output", _meta_expression(16), _compare_expression(bytes([6]), equal=False), _verdict_expression(_ACCEPT)
+        ),
+        *(
+            _rule("output", *_destination_expressions(*network), _verdict_expression(_GOTO, OWN))
+            for network in _own_networks(own)
+        ),
+        _rule("output", *_redirect_expressions(port)),
     ]
     steps = [
-        (_NEW_TABLE, text(1, TABLE)),
+        (_NEW_TABLE, text_attribute(1, TABLE)),
         (_NEW_SET, _port_set()),
-        (_NEW_CHAIN, text(1, TABLE) + text(3, OWN)),
+        (_NEW_CHAIN, text_attribute(1, TABLE) + text_attribute(3, OWN)),
         (_NEW_CHAIN, _output_chain()),
-        (_NEW_RULE, _rule(OWN, _loaded_port(), _looked_up(HOST_PORTS), *_redirected(port))),
+        (_NEW_RULE, _rule(OWN, _port_expression(), _lookup_expression(HOST_PORTS), *_redirect_expressions(port))),
         *((_NEW_RULE, rule) for rule in output),
     ]
     _send(steps)
 
 
 def change_host_ports(added: "Iterable[int]", removed: "Iterable[int]") -> None:
-    """Keep the set of ports on which the host listens. Raises OSError."""
+    """Update the set of ports on which the host listens. Raises OSError."""
     for kind, ports in ((_NEW_ELEMENT, sorted(added)), (_DELETE_ELEMENT, sorted(removed))):
         for start in range(0, len(ports), PORTS_AT_ONCE):
             _send([(kind, _elements(ports[start : start + PORTS_AT_ONCE]))])
@@ -73,79 +78,115 @@ def _send(steps: "Sequence[tuple[int, bytes]]") -> None:
     family = struct.pack("!BBH", _INET, 0, 0)
     flags = netlink.REQUEST | netlink.ACK | netlink.CREATE | netlink.APPEND
     messages = [
-        netlink.message(10 << 8 | kind, flags, family + payload, sequence)
+        netlink.build_message(10 << 8 | kind, flags, family + payload, sequence)
         for sequence, (kind, payload) in enumerate(steps, 1)
     ]
-    with netlink.opened(_NETFILTER) as connection:
-        netlink.batch(connection, messages)
+    with netlink.open_socket(_NETFILTER) as connection:
+        netlink.send_batch(connection, messages)
 
 
 def _own_networks(own: "Iterable[str]") -> list[tuple[bytes, bytes]]:
-    """Addresses and masks, packed."""
+    """Return this machine's addresses and their masks, packed."""
     loopback4 = (bytes([127, 0, 0, 0]), bytes([255, 0, 0, 0]))
-    return [loopback4, *(_single(address) for address in ("::1", *own))]
+    return [loopback4, *(_single_address(address) for address in ("::1", *own))]
 
 
-def _single(address: str) -> tuple[bytes, bytes]:
+def _single_address(address: str) -> tuple[bytes, bytes]:
     packed = socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address)
     return packed, b"\xff" * len(packed)
 
 
 def _port_set() -> bytes:
-    # A key of 2 bytes; type 13 is what `nft list` shows as inet_service.
-    return text(1, TABLE) + text(2, HOST_PORTS) + number(3, 0) + number(4, 13) + number(5, 2) + number(10, 1)
+    # The key has 2 bytes; `nft list` shows type 13 as inet_service.
+    return (
+        text_attribute(1, TABLE)
+        + text_attribute(2, HOST_PORTS)
+        + number_attribute(3, 0)
+        + number_attribute(4, 13)
+        + number_attribute(5, 2)
+        + number_attribute(10, 1)
+    )
 
 
 def _elements(ports: "Sequence[int]") -> bytes:
-    elements = [nested(1, nested(1, attribute(1, struct.pack("!H", port)))) for port in ports]
-    return text(1, TABLE) + text(2, HOST_PORTS) + nested(3, *elements)
+    elements = [nested_attribute(1, nested_attribute(1, attribute(1, struct.pack("!H", port)))) for port in ports]
+    return text_attribute(1, TABLE) + text_attribute(2, HOST_PORTS) + nested_attribute(3, *elements)
 
 
 def _output_chain() -> bytes:
-    hook = nested(4, number(1, 3), number(2, -100))  # NF_INET_LOCAL_OUT, NF_IP_PRI_NAT_DST
-    return text(1, TABLE) + text(3, "output") + hook + number(5, _ACCEPT) + text(7, "nat")
+    hook = nested_attribute(
+        4, number_attribute(1, 3), number_attribute(2, -100)
+    )  # NF_INET_LOCAL_OUT, NF_IP_PRI_NAT_DST
+    return (
+        text_attribute(1, TABLE)
+        + text_attribute(3, "output")
+        + hook
+        + number_attribute(5, _ACCEPT)
+        + text_attribute(7, "nat")
+    )
 
 
 def _rule(chain: str, *expressions: bytes) -> bytes:
-    return text(1, TABLE) + text(2, chain) + nested(4, *expressions)
+    return text_attribute(1, TABLE) + text_attribute(2, chain) + nested_attribute(4, *expressions)
 
 
 def _expression(name: str, *attributes: bytes) -> bytes:
-    return nested(1, text(1, name), nested(2, *attributes))
+    return nested_attribute(1, text_attribute(1, name), nested_attribute(2, *attributes))
 
 
-def _loaded_protocol(key: int) -> bytes:
-    """`meta`: 15 is the address family, 16 the transport protocol."""
-    return _expression("meta", number(1, _REGISTER), number(2, key))
+def _meta_expression(key: int) -> bytes:
+    """Build a `meta` expression. Key 15 is the address family, 16 the transport protocol."""
+    return _expression("meta", number_attribute(1, _REGISTER), number_attribute(2, key))
 
 
-def _loaded_port() -> bytes:
-    return _expression("payload", number(1, _REGISTER), number(2, 2), number(3, 2), number(4, 2))
+def _port_expression() -> bytes:
+    return _expression(
+        "payload",
+        number_attribute(1, _REGISTER),
+        number_attribute(2, 2),
+        number_attribute(3, 2),
+        number_attribute(4, 2),
+    )
 
 
-def _compared(value: bytes, *, equal: bool = True) -> bytes:
-    return _expression("cmp", number(1, _REGISTER), number(2, 0 if equal else 1), nested(3, attribute(1, value)))
+def _compare_expression(value: bytes, *, equal: bool = True) -> bytes:
+    return _expression(
+        "cmp",
+        number_attribute(1, _REGISTER),
+        number_attribute(2, 0 if equal else 1),
+        nested_attribute(3, attribute(1, value)),
+    )
 
 
-def _destined(network: bytes, mask: bytes) -> list[bytes]:
-    """Matches packets to one network."""
+def _destination_expressions(network: bytes, mask: bytes) -> list[bytes]:
+    """Build the expressions that match packets to one network."""
     size = len(network)
     family, offset = (_IPV4, 16) if size == 4 else (_IPV6, 24)
-    loaded = _expression("payload", number(1, _REGISTER), number(2, 1), number(3, offset), number(4, size))
-    registers = (number(1, _REGISTER), number(2, _REGISTER), number(3, size))
-    masked = _expression("bitwise", *registers, nested(4, attribute(1, mask)), nested(5, attribute(1, bytes(size))))
-    return [_loaded_protocol(15), _compared(bytes([family])), loaded, masked, _compared(network)]
+    loaded = _expression(
+        "payload",
+        number_attribute(1, _REGISTER),
+        number_attribute(2, 1),
+        number_attribute(3, offset),
+        number_attribute(4, size),
+    )
+    registers = (number_attribute(1, _REGISTER), number_attribute(2, _REGISTER), number_attribute(3, size))
+    masked = _expression(
+        "bitwise", *registers, nested_attribute(4, attribute(1, mask)), nested_attribute(5, attribute(1, bytes(size)))
+    )
+    return [_meta_expression(15), _compare_expression(bytes([family])), loaded, masked, _compare_expression(network)]
 
 
-def _looked_up(name: str) -> bytes:
-    return _expression("lookup", text(1, name), number(2, _REGISTER), number(4, 1))
+def _lookup_expression(name: str) -> bytes:
+    return _expression("lookup", text_attribute(1, name), number_attribute(2, _REGISTER), number_attribute(4, 1))
 
 
-def _redirected(port: int) -> list[bytes]:
-    loaded = _expression("immediate", number(1, _REGISTER), nested(2, attribute(1, struct.pack("!H", port))))
-    return [loaded, _expression("redir", number(1, _REGISTER))]
+def _redirect_expressions(port: int) -> list[bytes]:
+    loaded = _expression(
+        "immediate", number_attribute(1, _REGISTER), nested_attribute(2, attribute(1, struct.pack("!H", port)))
+    )
+    return [loaded, _expression("redir", number_attribute(1, _REGISTER))]
 
 
-def _verdict(code: int, chain: str | None = None) -> bytes:
-    parts = [number(1, code)] + ([text(2, chain)] if chain else [])
-    return _expression("immediate", number(1, 0), nested(2, nested(2, *parts)))
+def _verdict_expression(code: int, chain: str | None = None) -> bytes:
+    parts = [number_attribute(1, code)] + ([text_attribute(2, chain)] if chain else [])
+    return _expression("immediate", number_attribute(1, 0), nested_attribute(2, nested_attribute(2, *parts)))

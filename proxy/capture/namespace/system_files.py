@@ -1,6 +1,6 @@
-"""What a captive command sees otherwise than the host, beside certificate authorities: where names are resolved, and the rest.
+"""Replacements of the host's files for a captive command: name resolution, container engines and ssh's configuration.
 
-Names are asked of a name server, which is the proxy worker (`proxy/capture/dns/resolver.py`), whatever the host's own way is.
+Names are resolved by DNS, which the proxy worker answers (`proxy/capture/dns/resolver.py`), whatever the host uses.
 """
 
 import os
@@ -13,7 +13,7 @@ from typing import Final
 
 NSSWITCH: Final = "/etc/nsswitch.conf"
 NAME_SERVICES: Final = ("/run/nscd/socket", "/var/run/nscd/socket")
-"""glibc asks this daemon before any name server."""
+"""Sockets of nscd, which glibc asks before any name server."""
 
 CONTAINER_ENGINES: Final = (
     "/run/docker.sock",
@@ -22,7 +22,7 @@ CONTAINER_ENGINES: Final = (
     "/run/containerd/containerd.sock",
     "/run/crio/crio.sock",
 )
-"""What is started through these runs outside of the captive network: a replay hides them."""
+"""Sockets of container engines, which start programs outside of the captive network. A replay hides them."""
 
 SSH: Final = "/etc/ssh"
 
@@ -30,7 +30,7 @@ _OTHER_RESOLVERS: Final = re.compile(r"\s(resolve|mdns\w*|libvirt\w*|nis\w*|wins
 
 
 def system_binds(scratch: Path, *, hides_engines: bool) -> list[tuple[str, str]]:
-    """What to show in place of what: (source, target). Copies are written to `scratch`."""
+    """Return the bind mounts as (source, target). Copies are written to `scratch`."""
     binds = [*_name_binds(scratch), *_ssh_binds(scratch)]
     if hides_engines:
         sockets = [
@@ -38,12 +38,12 @@ def system_binds(scratch: Path, *, hides_engines: bool) -> list[tuple[str, str]]
             f"/run/user/{os.getuid()}/docker.sock",
             f"/run/user/{os.getuid()}/podman/podman.sock",
         ]
-        binds += [(os.devnull, path) for path in _sockets(sockets)]
+        binds += [(os.devnull, path) for path in _existing_sockets(sockets)]
     return binds
 
 
-def dns_only(nsswitch: str) -> str:
-    """nsswitch.conf with names asked of files and name servers, and of no service that has a way of its own."""
+def dns_only_nsswitch(nsswitch: str) -> str:
+    """Return nsswitch.conf with host names resolved by files and DNS, and by no other service."""
     lines = []
     for line in nsswitch.splitlines():
         if re.match(r"\s*hosts\s*:", line):
@@ -58,23 +58,26 @@ def _name_binds(scratch: Path) -> Iterator[tuple[str, str]]:
         text = Path(NSSWITCH).read_text("utf-8", "surrogateescape")
     except OSError:
         text = ""
-    if text and (ours := dns_only(text)) != text:
+    if text and (ours := dns_only_nsswitch(text)) != text:
         copy = scratch / "nsswitch.conf"
         copy.write_text(ours, "utf-8", "surrogateescape")
         yield str(copy), os.path.realpath(NSSWITCH)
-    yield from ((os.devnull, path) for path in _sockets(NAME_SERVICES))
+    yield from ((os.devnull, path) for path in _existing_sockets(NAME_SERVICES))
     try:
         text = Path("/etc/resolv.conf").read_text("utf-8", "surrogateescape")
     except OSError:
         return
-    if (ours := reachable_servers(text)) != text:
+    if (ours := reachable_resolv_conf(text)) != text:
         copy = scratch / "resolv.conf"
         copy.write_text(ours, "utf-8", "surrogateescape")
         yield str(copy), os.path.realpath("/etc/resolv.conf")
 
 
-def reachable_servers(resolv: str) -> str:
-    """resolv.conf as it is, any address being ours, but for servers on an interface that is not there, and TCP."""
+def reachable_resolv_conf(resolv: str) -> str:
+    """Return resolv.conf without name servers on a named interface, and without the options for TCP and trust-ad.
+
+    Other name servers can stay, because every address leads to the worker.
+    """
     lines = []
     for line in resolv.splitlines():
         if re.match(r"\s*nameserver\s+\S+%", line):
@@ -86,22 +89,22 @@ def reachable_servers(resolv: str) -> str:
 
 
 def _ssh_binds(scratch: Path) -> Iterator[tuple[str, str]]:
-    """A user other than root sees root's files as nobody's, and ssh reads no configuration that is nobody's."""
+    """Copy ssh's configuration for users other than root, who see root's files as nobody's, which ssh refuses."""
     if os.geteuid() == 0 or not os.path.isdir(f"{SSH}/ssh_config.d"):
         return
     copy = scratch / "ssh"
     try:
-        shutil.copytree(SSH, copy, ignore=_unreadable)
+        shutil.copytree(SSH, copy, ignore=_unreadable_names)
     except (OSError, shutil.Error):
         return
     yield str(copy), SSH
 
 
-def _unreadable(directory: str, names: list[str]) -> list[str]:
+def _unreadable_names(directory: str, names: list[str]) -> list[str]:
     return [name for name in names if not os.access(os.path.join(directory, name), os.R_OK)]
 
 
-def _sockets(paths: "list[str] | tuple[str, ...]") -> Iterator[str]:
+def _existing_sockets(paths: "list[str] | tuple[str, ...]") -> Iterator[str]:
     seen = set()
     for path in paths:
         real = os.path.realpath(path)

@@ -1,7 +1,7 @@
-"""Copies of the files from which programs read their certificate authorities, with ours added.
+"""Copies of the files from which programs read certificate authorities, with Playhead's CA added.
 
-A captive command sees them in place of the system's own (bind mounts), so that a program which reads no variable trusts
-us too. Copies are kept beside the CA and made again when what they were made of has changed.
+They are bind-mounted over the system's files for a captive command, so that programs which read no variable also trust
+the CA. Copies are kept beside the CA, and created again when their sources change.
 """
 
 import hashlib
@@ -41,28 +41,28 @@ JAVA_STORES: Final = (
     "/etc/pki/ca-trust/extracted/java/cacerts",
 )
 
-PACKAGED: Final = (
+PACKAGE_FILES: Final = (
     "certifi/cacert.pem",
     "pip/_vendor/certifi/cacert.pem",
     "botocore/cacert.pem",
     "grpc/_cython/_credentials/roots.pem",
     "httplib2/cacerts.txt",
 )
-"""Files that Python packages bring along and read whatever the system has."""
+"""Files that Python packages contain and read in place of the system's."""
 
-MOST_ENTRIES: Final = 3000
-"""A directory with more is not copied: programs that read it go by the variables."""
+MAX_ENTRIES: Final = 3000
+"""The maximum number of entries of a directory that is copied. For larger ones programs have the variables."""
 
-_HASHED: Final = re.compile(r"[0-9a-f]{8}\.\d+")
+_HASH_NAME: Final = re.compile(r"[0-9a-f]{8}\.\d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthorityFiles:
-    """Our CA, as files."""
+    """The files of Playhead's CA."""
 
     certificate: Path
     java: Path | None
-    """The whole bundle in Java's form."""
+    """The whole bundle as a Java truststore."""
 
     @property
     def copies(self) -> Path:
@@ -72,46 +72,46 @@ class AuthorityFiles:
 def trust_binds(
     authority: AuthorityFiles, command: Sequence[str], environment: Mapping[str, str]
 ) -> list[tuple[str, str]]:
-    """What to show in place of what: (copy, target). Nothing that cannot be read is among it."""
+    """Return the bind mounts as (copy, target). Files that cannot be read are left out."""
     authority.copies.mkdir(mode=0o755, exist_ok=True)
-    directories = [path for path in _real(SYSTEM_DIRECTORIES) if os.path.isdir(path)]
-    binds = [(str(copy), path) for path in directories if (copy := _copied_directory(path, authority))]
+    directories = [path for path in _real_paths(SYSTEM_DIRECTORIES) if os.path.isdir(path)]
+    binds = [(str(copy), path) for path in directories if (copy := _copy_directory(path, authority))]
     covered = tuple(f"{path}/" for _, path in binds)
-    files = [*SYSTEM_FILES, *_packaged(command, environment)]
-    targets = [path for path in _real(files) if os.path.isfile(path) and not path.startswith(covered)]
-    binds += [(str(copy), path) for path in targets if (copy := _copied_file(path, authority))]
+    files = [*SYSTEM_FILES, *_package_files(command, environment)]
+    targets = [path for path in _real_paths(files) if os.path.isfile(path) and not path.startswith(covered)]
+    binds += [(str(copy), path) for path in targets if (copy := _copy_file(path, authority))]
     if authority.java:
-        stores = _real([*JAVA_STORES, *_java_homes(environment)])
+        stores = _real_paths([*JAVA_STORES, *_java_homes(environment)])
         binds += [
             (str(authority.java), path) for path in stores if os.path.isfile(path) and not path.startswith(covered)
         ]
     return binds
 
 
-def _real(paths: Iterable[str]) -> Iterator[str]:
-    """Each existing path once, behind its symbolic links."""
+def _real_paths(paths: Iterable[str]) -> Iterator[str]:
+    """Yield each existing path once, with its symbolic links resolved."""
     return iter(dict.fromkeys(os.path.realpath(path) for path in paths if os.path.exists(path)))
 
 
-def _copied_file(path: str, authority: AuthorityFiles) -> Path | None:
+def _copy_file(path: str, authority: AuthorityFiles) -> Path | None:
     found = os.stat(path)
-    name = _name(path, found.st_mtime_ns, found.st_size, authority)
+    name = _copy_name(path, found.st_mtime_ns, found.st_size, authority)
     copy = authority.copies / f"{name}.pem"
     if not copy.exists():
         try:
-            _write(copy, _with_ours(Path(path).read_bytes(), authority))
+            _write(copy, _add_authority(Path(path).read_bytes(), authority))
         except OSError:
             return None
     return copy
 
 
-def _copied_directory(path: str, authority: AuthorityFiles) -> Path | None:
-    """A directory in which OpenSSL finds a CA by a name made of its subject."""
+def _copy_directory(path: str, authority: AuthorityFiles) -> Path | None:
+    """Copy a directory in which OpenSSL finds a CA by the hash of its subject; None if it is not one."""
     found = os.stat(path)
     names = os.listdir(path)
-    if len(names) > MOST_ENTRIES or not any(map(_HASHED.fullmatch, names)):
+    if len(names) > MAX_ENTRIES or not any(map(_HASH_NAME.fullmatch, names)):
         return None
-    copy = authority.copies / _name(path, found.st_mtime_ns, len(names), authority)
+    copy = authority.copies / _copy_name(path, found.st_mtime_ns, len(names), authority)
     if copy.exists():
         return copy
     part = copy.with_name(f".{copy.name}.{os.getpid()}")
@@ -120,12 +120,12 @@ def _copied_directory(path: str, authority: AuthorityFiles) -> Path | None:
         for name in SYSTEM_FILES:
             place = part / os.path.basename(name)
             if os.path.dirname(name) == path and place.is_file() and not place.is_symlink():
-                _write(place, _with_ours(place.read_bytes(), authority))
+                _write(place, _add_authority(place.read_bytes(), authority))
         store = part / "java" / "cacerts"
         if store.exists() and authority.java:
             shutil.copyfile(authority.java, store)
         (part / "playhead.pem").write_bytes(authority.certificate.read_bytes())
-        # Certificates take long to learn to read, and this is done once.
+        # The import is slow, and only needed when a copy is created.
         from proxy.trust.certificate_directory import subject_hash
 
         hashed = subject_hash(authority.certificate.read_bytes())
@@ -139,12 +139,12 @@ def _copied_directory(path: str, authority: AuthorityFiles) -> Path | None:
     return copy
 
 
-def _name(path: str, changed: int, size: int, authority: AuthorityFiles) -> str:
-    parts = (path, changed, size, authority.certificate.stat().st_mtime_ns)
+def _copy_name(path: str, modified_at: int, size: int, authority: AuthorityFiles) -> str:
+    parts = (path, modified_at, size, authority.certificate.stat().st_mtime_ns)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
 
 
-def _with_ours(roots: bytes, authority: AuthorityFiles) -> bytes:
+def _add_authority(roots: bytes, authority: AuthorityFiles) -> bytes:
     return roots.rstrip(b"\n") + b"\n" + authority.certificate.read_bytes()
 
 
@@ -155,15 +155,15 @@ def _write(path: Path, data: bytes) -> None:
     part.replace(path)
 
 
-def _packaged(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[str]:
-    for prefix in dict.fromkeys(_prefixes(command, environment)):
+def _package_files(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[str]:
+    for prefix in dict.fromkeys(_python_prefixes(command, environment)):
         for library in (prefix / "lib", prefix / "local" / "lib"):
             for packages in (*library.glob("python3*/site-packages"), *library.glob("python3*/dist-packages")):
-                yield from (str(packages / name) for name in PACKAGED)
+                yield from (str(packages / name) for name in PACKAGE_FILES)
 
 
-def _prefixes(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[Path]:
-    """Where the Pythons are that the command could use, by its words and by what is on its PATH."""
+def _python_prefixes(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[Path]:
+    """Yield the prefixes of Pythons that the command could use, by its arguments and its environment."""
     path = environment.get("PATH", os.defpath)
     for word in (*command, "python3", "python"):
         program = shutil.which(word, path=path) if len(word) < 4096 and "\0" not in word else None
@@ -179,7 +179,7 @@ def _prefixes(command: Sequence[str], environment: Mapping[str, str]) -> Iterato
 
 
 def _interpreter(program: str) -> Path | None:
-    """The program that a script names in its first line."""
+    """Return the program in a script's first line."""
     try:
         with open(program, "rb") as file:
             first = file.readline(512)

@@ -1,13 +1,13 @@
-"""Who a process is in a user namespace of its own: the same ids as outside. Standard library only (`proxy/capture/namespace/inside.py`)."""
+"""Enter a user namespace with the same ids as outside. Standard library only (`proxy/capture/namespace/inside.py`)."""
 
 import os
 
 
-def enter(flags: int) -> None:
-    """Enter a user namespace with the same ids as outside, and the others that `flags` name. Raises OSError.
+def enter_namespaces(flags: int) -> None:
+    """Enter a user namespace with the same ids as outside, and the other namespaces in `flags`. Raises OSError.
 
-    Whoever is not root maps only itself; its other groups keep their effect on files and have no name inside. Root maps
-    every id there is, so that it may do inside what it may do with files outside; only a process outside may write that.
+    A user other than root maps only its own ids. Its other groups keep their effect on files, but have no name inside.
+    Root maps all ids, so that it has the same rights on files as outside. Only a process outside may write that map.
     """
     if os.geteuid() != 0:
         uid, gid = os.geteuid(), os.getegid()
@@ -27,7 +27,7 @@ def enter(flags: int) -> None:
 
 
 def _start_writer(maps: dict[str, str]) -> tuple[int, int]:
-    """A process that writes the maps of this one when the descriptor that comes with it is closed."""
+    """Start a process that writes the maps of this one when the returned descriptor is closed."""
     waits, entered = os.pipe()
     parent = str(os.getpid())
     child = os.fork()
@@ -44,7 +44,7 @@ def _start_writer(maps: dict[str, str]) -> tuple[int, int]:
 
 
 def _identity_map(name: str) -> str:
-    """Every id that this namespace knows, mapped to itself: on a host `0 0 4294967295`."""
+    """Return a map of every id in this namespace to itself; on a host `0 0 4294967295`."""
     with open(f"/proc/self/{name}") as file:
         extents = [line.split() for line in file]
     return "".join(f"{inside} {inside} {length}\n" for inside, _, length in extents)
@@ -57,11 +57,11 @@ def _write_maps(process: str, maps: dict[str, str]) -> None:
 
 
 def loosen_sysctls() -> None:
-    """Let a command listen on low ports and send pings as outside, where /proc may be written."""
-    wanted = {"net/ipv4/ping_group_range": "0 2147483647"}
+    """Let a command listen on low ports and send pings like outside, if /proc is writable."""
+    settings = {"net/ipv4/ping_group_range": "0 2147483647"}
     if os.geteuid() == 0:
-        wanted["net/ipv4/ip_unprivileged_port_start"] = "0"
-    for name, value in wanted.items():
+        settings["net/ipv4/ip_unprivileged_port_start"] = "0"
+    for name, value in settings.items():
         try:
             with open(f"/proc/sys/{name}", "w") as file:
                 file.write(value)

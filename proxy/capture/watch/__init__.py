@@ -1,7 +1,7 @@
 """Notice the connections of a command that is not captive.
 
-watcher          start the command, collect what was noticed
-notifier         start it with a seccomp filter
-notifications    read the notifications of the kernel
-polling          read /proc instead
+watcher          run the command, and collect the connections that were noticed
+notifier         start the command with a seccomp filter
+notifications    answer the kernel's notifications
+polling          poll /proc instead
 """

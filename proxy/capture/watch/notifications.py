@@ -1,4 +1,4 @@
-"""Read what a filtered command is about to call, tell where that leads, and let it go on. Linux only."""
+"""Answer a command's seccomp notifications: note the destination of each system call, and let it continue. Linux only."""
 
 import ctypes
 import fcntl
@@ -15,59 +15,59 @@ from typing import Final, Protocol
 
 from proxy.capture.watch.notifier import ANSWER, CALLS, CONTINUE, RECEIVE, REQUEST, RESPONSE
 
-BEGIN_WITHIN: Final = 10.0
+START_TIMEOUT: Final = 10.0
 """Seconds that the command may take to install its filter."""
 
-LOOK: Final = 0.02
-"""Seconds after which a connected UDP socket counts: resolvers connect some for a moment, to learn a route."""
+UDP_DELAY: Final = 0.02
+"""Seconds after which a connected UDP socket counts. Resolvers connect some for a moment, to look up a route."""
 
-MOST_PENDING: Final = 256
-LONGEST_ADDRESS: Final = 128
+MAX_PENDING: Final = 256
+MAX_ADDRESS_BYTES: Final = 128
 DNS: Final = 53
 MESSAGES: Final = 8
-"""Of the datagrams that one call sends, those whose addresses are read."""
+"""The maximum number of datagrams of one call whose addresses are read."""
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class EscapeListener(Protocol):
-    """Who is told of what went past the worker."""
+    """Receives the destinations that were reached past the worker."""
 
     def note(self, protocol: str, host: str, port: int) -> None:
-        """A connection or a datagram to this address."""
+        """Note a connection or a datagram to this address."""
 
 
 class Supervisor(threading.Thread):
-    """Answers one command's notifications."""
+    """A thread that answers one command's notifications."""
 
-    def __init__(self, channel: socket.socket, seen: EscapeListener) -> None:
+    def __init__(self, channel: socket.socket, observer: EscapeListener) -> None:
         super().__init__(name="watch connections", daemon=True)
         self._channel = channel
-        self._seen = seen
-        self._stopped, self._wake = os.pipe()
+        self._observer = observer
+        self._stop_pipe, self._wake = os.pipe()
         self._listener: int | None = None
         self._listening: set[int] = set()
-        """Ports that the command listens on itself."""
+        """Ports on which the command itself listens."""
 
-        self._pending: deque[tuple[float, int, int, str, tuple[str, int]]] = deque(maxlen=MOST_PENDING)
-        self.begun = threading.Event()
+        self._pending: deque[tuple[float, int, int, str, tuple[str, int]]] = deque(maxlen=MAX_PENDING)
+        self.has_begun = threading.Event()
         self.reason: str | None = None
-        """Why there is no filter; None where there is one."""
+        """Why there is no filter; None if there is one."""
 
     def run(self) -> None:
-        """Until nobody is left who could call, or `stop`."""
+        """Answer notifications until no process with the filter is left, or until `stop`."""
         try:
-            self._listener = self._received()
+            self._listener = self._receive_listener()
         finally:
-            self.begun.set()
+            self.has_begun.set()
         if self._listener is not None:
             self._answer_all(self._listener)
 
     def stop(self) -> int | None:
-        """End. Returns the listener where processes are left that still need one to answer them."""
+        """Stop the thread. Returns the listener if processes are left whose notifications must be answered."""
         os.write(self._wake, b".")
         self.join()
-        for descriptor in (self._stopped, self._wake):
+        for descriptor in (self._stop_pipe, self._wake):
             os.close(descriptor)
         self._channel.close()
         listener = self._listener
@@ -80,17 +80,19 @@ class Supervisor(threading.Thread):
             return None
         return listener
 
-    def _received(self) -> int | None:
+    def _receive_listener(self) -> int | None:
         waiting = select.poll()
         waiting.register(self._channel, select.POLLIN)
-        waiting.register(self._stopped, select.POLLIN)
-        events = dict(waiting.poll(BEGIN_WITHIN * 1000))
+        waiting.register(self._stop_pipe, select.POLLIN)
+        events = dict(waiting.poll(START_TIMEOUT * 1000))
         if self._channel.fileno() not in events:
             self.reason = "the command did not begin"
             return None
-        said, descriptors, _, _ = socket.recv_fds(self._channel, 256, 1)
+        message, descriptors, _, _ = socket.recv_fds(self._channel, 256, 1)
         if not descriptors:
-            self.reason = f"this system does not let us watch system calls (seccomp): {said.decode() or 'no answer'}"
+            self.reason = (
+                f"this system does not allow watching system calls (seccomp): {message.decode() or 'no answer'}"
+            )
             return None
         self._channel.send(b".")
         return descriptors[0]
@@ -98,10 +100,10 @@ class Supervisor(threading.Thread):
     def _answer_all(self, listener: int) -> None:
         waiting = select.poll()
         waiting.register(listener, select.POLLIN)
-        waiting.register(self._stopped, select.POLLIN)
+        waiting.register(self._stop_pipe, select.POLLIN)
         while True:
-            events = dict(waiting.poll(LOOK * 1000 if self._pending else None))
-            self._look_at_pending()
+            events = dict(waiting.poll(UDP_DELAY * 1000 if self._pending else None))
+            self._note_pending()
             if events.get(listener, 0) & select.POLLIN:
                 self._answer(listener)
             elif events:
@@ -112,7 +114,7 @@ class Supervisor(threading.Thread):
         try:
             fcntl.ioctl(listener, RECEIVE, request)
         except OSError:
-            return  # who asked is gone
+            return  # the calling process has ended
         name, pid, _, number, _, _, *arguments = REQUEST.unpack(request)
         try:
             found = self._destinations(pid, number, arguments)
@@ -120,9 +122,9 @@ class Supervisor(threading.Thread):
             with suppress(OSError):
                 fcntl.ioctl(listener, ANSWER, RESPONSE.pack(name, 0, 0, CONTINUE))
         for protocol, (host, port) in found:
-            self._seen.note(protocol, host, port)
+            self._observer.note(protocol, host, port)
 
-    # -- where a call leads
+    # -- the destination of a call
 
     def _destinations(self, pid: int, number: int, arguments: list[int]) -> list[tuple[str, tuple[str, int]]]:
         _, _, connect, listen, sendto, sendmsg, sendmmsg = CALLS[os.uname().machine]
@@ -148,35 +150,35 @@ class Supervisor(threading.Thread):
     ) -> list[tuple[str, tuple[str, int]]]:
         kind = _socket_type(pid, descriptor)
         if kind == socket.SOCK_DGRAM:
-            # Names are looked up as without us; and a datagram to loopback has no connection that could be told from others.
+            # Names are resolved as usual, and a datagram to loopback may be for a service of the command itself.
             addresses = [one for one in addresses if one[1] != DNS and not _is_loopback(one[0])]
             if not connects:
                 return [("udp", one) for one in addresses]
-            link = _link(pid, descriptor)
+            link = _descriptor_link(pid, descriptor)
             for one in addresses if link else ():
-                self._pending.append((time.monotonic() + LOOK, pid, descriptor, link, one))
+                self._pending.append((time.monotonic() + UDP_DELAY, pid, descriptor, link, one))
             return []
         return [("tcp", one) for one in addresses if not self._is_own(pid, one)]
 
     def _is_own(self, pid: int, address: tuple[str, int]) -> bool:
-        """Whether it is something on this machine that the command listens on itself, or that nobody listens on."""
+        """Whether it is a loopback address on which the command itself listens, or on which no program does."""
         host, port = address
         return _is_loopback(host) and (port in self._listening or not _is_listening(pid, port))
 
     def _note_listening(self, pid: int, descriptor: int) -> None:
-        theirs = _duplicate(pid, descriptor)
-        if theirs is None:
+        duplicate = _duplicate(pid, descriptor)
+        if duplicate is None:
             return
-        with theirs, suppress(OSError):
-            if theirs.family in (socket.AF_INET, socket.AF_INET6):
-                self._listening.add(theirs.getsockname()[1])
+        with duplicate, suppress(OSError):
+            if duplicate.family in (socket.AF_INET, socket.AF_INET6):
+                self._listening.add(duplicate.getsockname()[1])
 
-    def _look_at_pending(self) -> None:
+    def _note_pending(self) -> None:
         now = time.monotonic()
         while self._pending and self._pending[0][0] <= now:
             _, pid, descriptor, link, (host, port) = self._pending.popleft()
-            if _link(pid, descriptor) == link:
-                self._seen.note("udp", host, port)
+            if _descriptor_link(pid, descriptor) == link:
+                self._observer.note("udp", host, port)
 
 
 # -- another process's memory and descriptors
@@ -192,16 +194,16 @@ _MESSAGES_STEP: Final = 64
 """sizeof(struct mmsghdr)."""
 
 
-def _read(pid: int, at: int, size: int) -> bytes:
-    held = ctypes.create_string_buffer(size)
-    here, there = _Piece(ctypes.addressof(held), size), _Piece(at, size)
+def _read_memory(pid: int, at: int, size: int) -> bytes:
+    buffer = ctypes.create_string_buffer(size)
+    here, there = _Piece(ctypes.addressof(buffer), size), _Piece(at, size)
     got = _LIBC.process_vm_readv(pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0)
-    return held.raw[: max(got, 0)]
+    return buffer.raw[: max(got, 0)]
 
 
 def _address(pid: int, at: int, size: int) -> tuple[str, int] | None:
-    """The address that a call names; None of anything but IP."""
-    raw = _read(pid, at, min(size & 0xFFFFFFFF, LONGEST_ADDRESS)) if at else b""
+    """Read the address argument of a call; None for anything but IP."""
+    raw = _read_memory(pid, at, min(size & 0xFFFFFFFF, MAX_ADDRESS_BYTES)) if at else b""
     if len(raw) < 8:
         return None
     family = struct.unpack_from("=H", raw)[0]
@@ -214,7 +216,7 @@ def _address(pid: int, at: int, size: int) -> tuple[str, int] | None:
 
 
 def _message_address(pid: int, at: int) -> tuple[str, int] | None:
-    header = _read(pid, at, 12)
+    header = _read_memory(pid, at, 12)
     if len(header) < 12:
         return None
     name, size = struct.unpack("=QI", header)
@@ -222,9 +224,9 @@ def _message_address(pid: int, at: int) -> tuple[str, int] | None:
 
 
 def _duplicate(pid: int, descriptor: int) -> socket.socket | None:
-    """A thread's socket, for a moment: it must not stay open for our sake."""
+    """Duplicate a socket of a thread. The duplicate must be closed at once, because it keeps the socket open."""
     try:
-        process = os.pidfd_open(_group(pid))
+        process = os.pidfd_open(_process_of_thread(pid))
     except OSError:
         return None
     try:
@@ -237,15 +239,15 @@ def _duplicate(pid: int, descriptor: int) -> socket.socket | None:
 
 
 def _socket_type(pid: int, descriptor: int) -> int:
-    theirs = _duplicate(pid, descriptor)
-    if theirs is None:
+    duplicate = _duplicate(pid, descriptor)
+    if duplicate is None:
         return socket.SOCK_STREAM
-    with theirs:
-        return theirs.type & 0xF
+    with duplicate:
+        return duplicate.type & 0xF
 
 
-def _group(thread: int) -> int:
-    """The process of a thread."""
+def _process_of_thread(thread: int) -> int:
+    """Return the process of a thread."""
     with suppress(OSError, ValueError, IndexError):
         for line in Path(f"/proc/{thread}/status").read_text().splitlines():
             if line.startswith("Tgid:"):
@@ -253,7 +255,7 @@ def _group(thread: int) -> int:
     return thread
 
 
-def _link(pid: int, descriptor: int) -> str:
+def _descriptor_link(pid: int, descriptor: int) -> str:
     try:
         return os.readlink(f"/proc/{pid}/fd/{descriptor}")
     except OSError:
@@ -265,12 +267,12 @@ def _is_loopback(host: str) -> bool:
 
 
 def _is_listening(pid: int, port: int) -> bool:
-    """Whether anybody listens on a port of the network that a process is in."""
-    wanted = f":{port:04X}"
+    """Whether any program listens on a port in the network namespace of a process."""
+    suffix = f":{port:04X}"
     for name in ("tcp", "tcp6"):
         with suppress(OSError), open(f"/proc/{pid}/net/{name}") as table:
             for line in table:
                 fields = line.split(None, 4)
-                if len(fields) > 4 and fields[3] == "0A" and fields[1].endswith(wanted):
+                if len(fields) > 4 and fields[3] == "0A" and fields[1].endswith(suffix):
                     return True
     return False

@@ -1,9 +1,9 @@
-"""Start a command so that its supervisor hears of each connection that it, or anything it starts, is about to open.
+"""Start a command so that its supervisor is notified before it, or a process that it starts, opens a connection.
 
-This file runs by itself (`python -I -S notifier.py …`) in the process that becomes the command, so it imports nothing
-of ours. It installs a seccomp(2) filter that reports `connect`, `listen`, `sendto` with an address, `sendmsg` and
-`sendmmsg` to a listener, sends the listener over a socket, and becomes the command. With `pass`, it lets every call of
-processes that outlive the supervisor go on: without a listener these calls would fail.
+This file runs as a script (`python -I -S notifier.py …`) in the process that becomes the command, so it imports nothing
+of Playhead. It installs a seccomp(2) filter that reports `connect`, `listen`, `sendto` with an address, `sendmsg` and
+`sendmmsg` to a listener, sends the listener over a socket, and executes the command. With `pass`, it answers for the
+processes that outlive the supervisor, so that their calls continue: without a listener the calls would fail.
 """
 
 import ctypes
@@ -41,11 +41,11 @@ FAILED = 125
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-def program(arch: int, connect: int, listen: int, sendto: int, sendmsg: int, sendmmsg: int) -> tuple[bytes, int]:
-    """The filter, in the classic BPF that seccomp(2) takes."""
+def filter_program(arch: int, connect: int, listen: int, sendto: int, sendmsg: int, sendmmsg: int) -> tuple[bytes, int]:
+    """Return the filter as the classic BPF program that seccomp(2) takes, and its length."""
     notify, allow = 13, 14
     address = 16 + 8 * 4
-    """Where the fifth argument of a call stands, in two halves."""
+    """The offset of the fifth argument of a call, in two halves."""
     lines = [
         (LOAD, 0, 0, 4),  # the architecture
         (EQUAL, 0, allow - 2, arch),
@@ -72,28 +72,28 @@ class Filter(ctypes.Structure):
     _fields_ = [("length", ctypes.c_ushort), ("lines", ctypes.c_void_p)]
 
 
-def install() -> int:
-    """Install the filter for this thread and what it becomes; returns the listener."""
+def install_filter() -> int:
+    """Install the filter for this thread and the program that it executes. Returns the listener."""
     arch, seccomp, *calls = CALLS[platform.machine()]
-    code, length = program(arch, *calls)
-    held = ctypes.create_string_buffer(code, len(code))
-    given = Filter(length, ctypes.addressof(held))
+    code, length = filter_program(arch, *calls)
+    buffer = ctypes.create_string_buffer(code, len(code))
+    filter_struct = Filter(length, ctypes.addressof(buffer))
 
-    def ask() -> int:
-        return int(LIBC.syscall(seccomp, SET_MODE_FILTER, NEW_LISTENER, ctypes.byref(given)))
+    def install() -> int:
+        return int(LIBC.syscall(seccomp, SET_MODE_FILTER, NEW_LISTENER, ctypes.byref(filter_struct)))
 
-    # With CAP_SYS_ADMIN setuid programs go on working; without it the kernel wants them not to gain anything.
-    listener = ask()
+    # With CAP_SYS_ADMIN setuid programs still work. Without it the kernel requires that they gain no privileges.
+    listener = install()
     if listener < 0:
         LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-        listener = ask()
+        listener = install()
     if listener < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return listener
 
 
-def become(channel: socket.socket, command: list[str]) -> None:
-    """Send the listener, or why there is none, and become the command."""
+def become_command(channel: socket.socket, command: list[str]) -> None:
+    """Send the listener, or the reason why there is none, and execute the command."""
     listener: list[int | Exception] = []
     ready, done = threading.Event(), threading.Event()
 
@@ -106,11 +106,11 @@ def become(channel: socket.socket, command: list[str]) -> None:
             channel.send(str(listener[0]).encode())
         done.set()
 
-    # A thread of its own, to which the filter does not apply: nobody hears of its calls yet, so they would wait for ever.
+    # The filter does not apply to this thread: its calls would wait for ever, because no supervisor answers them yet.
     sender = threading.Thread(target=send, daemon=True)
     sender.start()
     try:
-        listener.append(install())
+        listener.append(install_filter())
     except (OSError, KeyError) as error:
         listener.append(error)
     ready.set()
@@ -119,7 +119,7 @@ def become(channel: socket.socket, command: list[str]) -> None:
     if isinstance(listener[0], int):
         os.close(listener[0])
     channel.close()
-    # Python ignores these, and would have the command ignore them.
+    # Python ignores these signals, and the command would inherit that.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     try:
@@ -130,7 +130,7 @@ def become(channel: socket.socket, command: list[str]) -> None:
 
 
 def pass_all(listener: int) -> None:
-    """Let every call go on, until nobody is left who could make one."""
+    """Let every call continue, until no process with the filter is left."""
     waiting = select.poll()
     waiting.register(listener, select.POLLIN)
     while True:
@@ -142,7 +142,7 @@ def pass_all(listener: int) -> None:
             fcntl.ioctl(listener, RECEIVE, request)
             fcntl.ioctl(listener, ANSWER, RESPONSE.pack(REQUEST.unpack(request)[0], 0, 0, CONTINUE))
         except OSError:
-            continue  # who asked is gone
+            continue  # the calling process has ended
 
 
 if __name__ == "__main__":
@@ -151,6 +151,6 @@ if __name__ == "__main__":
         pass_all(int(descriptor))
     else:
         if rest[0] == "unset-lc-ctype":
-            # Python sets it where the locale is C (PEP 538).
+            # Python sets it if the locale is C (PEP 538).
             os.environ.pop("LC_CTYPE", None)
-        become(socket.socket(fileno=int(descriptor)), rest[1:])
+        become_command(socket.socket(fileno=int(descriptor)), rest[1:])

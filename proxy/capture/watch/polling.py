@@ -1,4 +1,4 @@
-"""Read the sockets of a process tree from /proc at intervals, where system calls cannot be watched. It misses short ones."""
+"""Poll the sockets of a process tree in /proc, if system calls cannot be watched. This misses short connections."""
 
 import asyncio
 import os
@@ -10,35 +10,35 @@ from typing import Final
 
 from proxy.capture.watch.notifications import EscapeListener
 
-EACH: Final = 0.02
-"""Seconds between two looks."""
+POLL_INTERVAL: Final = 0.02
+"""Seconds between two polls."""
 
 LISTENING: Final = "0A"
 CLOSED: Final = ("06", "07")
-MOST_REMEMBERED: Final = 100_000
+MAX_KNOWN: Final = 100_000
 
 
 class SocketPoller:
-    """Watches what a process and its descendants have open."""
+    """Polls the sockets of a process and its descendants."""
 
-    def __init__(self, seen: EscapeListener) -> None:
+    def __init__(self, observer: EscapeListener) -> None:
         self.pid: int | None = None
-        self._seen = seen
+        self._observer = observer
         self._known: set[str] = set()
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Poll until cancelled."""
         while True:
             if self.pid is not None:
-                await asyncio.to_thread(self.look, self.pid)
-            await asyncio.sleep(EACH)
+                await asyncio.to_thread(self.poll_once, self.pid)
+            await asyncio.sleep(POLL_INTERVAL)
 
-    def look(self, pid: int) -> None:
-        """Note what is open now and was not before."""
-        inodes = {inode for one in _tree(pid) for inode in _sockets(one)} - self._known
-        if not inodes or len(self._known) > MOST_REMEMBERED:
+    def poll_once(self, pid: int) -> None:
+        """Note sockets that were not open before."""
+        inodes = {inode for one in _process_tree(pid) for inode in _socket_inodes(one)} - self._known
+        if not inodes or len(self._known) > MAX_KNOWN:
             return
-        rows = list(_rows(pid))
+        rows = list(_socket_rows(pid))
         listening = {port for _, _, port, state, _ in rows if state == LISTENING}
         own = {port for inode, _, port, state, _ in rows if state == LISTENING and inode in inodes | self._known}
         for inode, (host, port), _, state, _ in rows:
@@ -46,10 +46,10 @@ class SocketPoller:
                 continue
             self._known.add(inode)
             if not (_is_loopback(host) and (port in own or port not in listening)):
-                self._seen.note("tcp", host, port)
+                self._observer.note("tcp", host, port)
 
 
-def _tree(root: int) -> Iterator[int]:
+def _process_tree(root: int) -> Iterator[int]:
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -62,7 +62,7 @@ def _tree(root: int) -> Iterator[int]:
         left += children.get(one, [])
 
 
-def _sockets(pid: int) -> Iterator[str]:
+def _socket_inodes(pid: int) -> Iterator[str]:
     with suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd"):
             with suppress(OSError):
@@ -71,8 +71,8 @@ def _sockets(pid: int) -> Iterator[str]:
                     yield link[8:-1]
 
 
-def _rows(pid: int) -> Iterator[tuple[str, tuple[str, int], int, str, str]]:
-    """Inode, remote address, local port, state and table of each TCP socket of the network that a process is in."""
+def _socket_rows(pid: int) -> Iterator[tuple[str, tuple[str, int], int, str, str]]:
+    """Yield inode, remote address, local port, state and table of the TCP sockets in a process's network namespace."""
     for name in ("tcp", "tcp6"):
         with suppress(OSError), open(f"/proc/{pid}/net/{name}") as table:
             next(table, None)
@@ -80,12 +80,12 @@ def _rows(pid: int) -> Iterator[tuple[str, tuple[str, int], int, str, str]]:
                 fields = line.split()
                 host, _, port = fields[2].partition(":")
                 local = int(fields[1].partition(":")[2], 16)
-                yield fields[9], (_host(host), int(port, 16)), local, fields[3], name
+                yield fields[9], (_parse_address(host), int(port, 16)), local, fields[3], name
 
 
-def _host(written: str) -> str:
-    """An address as the kernel writes it: words in the machine's own order."""
-    words = [int(written[n : n + 8], 16) for n in range(0, len(written), 8)]
+def _parse_address(text: str) -> str:
+    """Parse an address in the kernel's form: 32-bit words in the machine's byte order."""
+    words = [int(text[n : n + 8], 16) for n in range(0, len(text), 8)]
     raw = struct.pack(f"={len(words)}I", *words)
     return socket.inet_ntop(socket.AF_INET if len(raw) == 4 else socket.AF_INET6, raw)
 

@@ -1,12 +1,13 @@
 """Notice every connection that a command which is not captive opens past the proxy worker.
 
-The kernel reports each `connect`, and each datagram with an address, of the command and of all that it starts, before
-it happens (seccomp user notification, `proxy/capture/watch/notifier.py`): short connections are noticed as well, and static
-binaries too. We only look, and let every call go on. Where the kernel has no such filter, the sockets of the process
-tree are read from /proc at intervals (`proxy/capture/watch/polling.py`), which misses short ones.
+The kernel reports each `connect`, and each datagram with an address, of the command and the processes that it starts,
+before it happens (seccomp user notification, `proxy/capture/watch/notifier.py`). So short connections and those of static
+binaries are noticed too. Every call continues unchanged. If the kernel does not support this, the sockets of the process
+tree are polled in /proc (`proxy/capture/watch/polling.py`), which misses short connections.
 
-Not seen: connections made by io_uring, by 32-bit programs, by a service that the command only asks to open one (docker,
-D-Bus), by programs that protect their memory (setuid ones), and over UDP sockets that were connected for less than 20 ms.
+Connections are not noticed if they are made by io_uring, by 32-bit programs, by a service on behalf of the command
+(docker, D-Bus), by programs that protect their memory (setuid ones), or over UDP sockets that were connected for less
+than 20 ms.
 """
 
 import asyncio
@@ -23,12 +24,12 @@ from typing import Final, Literal
 
 from proxy.capture.watch.notifications import Supervisor
 from proxy.capture.watch.polling import SocketPoller
-from proxy.processes.user_command import wrapped
+from proxy.processes.user_command import run_user_command
 
 NOTIFIER: Final = Path(__file__).with_name("notifier.py")
 PR_SET_CHILD_SUBREAPER: Final = 36
-MOST: Final = 1000
-"""Destinations that are told apart."""
+MAX_DESTINATIONS: Final = 1000
+"""Destinations that are counted. Others are ignored."""
 
 type How = Literal["seccomp", "poll", "off"]
 type Address = tuple[str, int]
@@ -36,7 +37,7 @@ type Address = tuple[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Escape:
-    """A destination that was reached, or tried, past the proxy worker."""
+    """A destination to which connections were opened, or tried, past the proxy worker."""
 
     protocol: str
     destination: str
@@ -44,7 +45,7 @@ class Escape:
 
     @property
     def sentence(self) -> str:
-        """What a gap says of it."""
+        """The reason of the gap that this escape becomes."""
         what = "datagrams were sent" if self.protocol == "udp" else "a connection was opened"
         times = f", {self.count} times" if self.count > 1 else ""
         return f"{what} to {self.destination} past the proxy{times}: what passed there was not recorded"
@@ -52,33 +53,33 @@ class Escape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchResult:
-    """What came of a command that was watched."""
+    """The result of a command that was watched."""
 
     code: int
     how: How
     escapes: tuple[Escape, ...] = ()
     reason: str = ""
-    """Why it was not watched by seccomp."""
+    """Why it was not watched with seccomp; empty if it was."""
 
 
-class Seen:
-    """Counts what went past the worker."""
+class EscapeCounter:
+    """Counts the destinations that were reached past the worker."""
 
     def __init__(self, own: Collection[Address]) -> None:
-        self._own = {(_plain(host), port) for host, port in own}
+        self._own = {(_plain_host(host), port) for host, port in own}
         self._counts: Counter[tuple[str, str]] = Counter()
 
     def note(self, protocol: str, host: str, port: int) -> None:
-        """A connection or a datagram to this address."""
-        host = _plain(host)
+        """Count a connection or a datagram to this address, unless it is one of Playhead's own."""
+        host = _plain_host(host)
         if (host, port) in self._own:
             return
         key = protocol, f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        if key in self._counts or len(self._counts) < MOST:
+        if key in self._counts or len(self._counts) < MAX_DESTINATIONS:
             self._counts[key] += 1
 
     def escapes(self) -> tuple[Escape, ...]:
-        """What was noted, the most frequent first."""
+        """Return the escapes, the most frequent first."""
         found = self._counts.most_common()
         return tuple(Escape(protocol=protocol, destination=place, count=count) for (protocol, place), count in found)
 
@@ -91,45 +92,45 @@ async def run_watched(
     how: How = "seccomp",
     stdout: int | None = None,
 ) -> WatchResult:
-    """Run a command as `wrapped` does, and say what it opened elsewhere than to our `own` addresses."""
-    seen = Seen(own)
+    """Run a command like `run_user_command`, and note its connections to other addresses than `own`."""
+    counter = EscapeCounter(own)
     if sys.platform != "linux" or how == "off":
         reason = "" if how == "off" else "connections can be watched on Linux only"
-        return WatchResult(code=await wrapped(command, environment, stdout), how="off", reason=reason)
+        return WatchResult(code=await run_user_command(command, environment, stdout), how="off", reason=reason)
     if how == "seccomp":
-        return await _by_seccomp(command, environment, seen, stdout)
-    return await _by_polling(command, environment, seen, stdout, "")
+        return await _run_with_seccomp(command, environment, counter, stdout)
+    return await _run_with_polling(command, environment, counter, stdout, "")
 
 
-async def _by_seccomp(
-    command: Sequence[str], environment: Mapping[str, str], seen: Seen, stdout: int | None
+async def _run_with_seccomp(
+    command: Sequence[str], environment: Mapping[str, str], counter: EscapeCounter, stdout: int | None
 ) -> WatchResult:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    theirs.set_inheritable(True)
+    own_end, command_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    command_end.set_inheritable(True)
     _adopt_orphans()
-    line = [sys.executable, "-I", "-S", str(NOTIFIER), "become", str(theirs.fileno())]
+    line = [sys.executable, "-I", "-S", str(NOTIFIER), "become", str(command_end.fileno())]
     line += ["keep-environment" if "LC_CTYPE" in environment else "unset-lc-ctype", *command]
-    supervisor, polling = Supervisor(ours, seen), SocketPoller(seen)
+    supervisor, polling = Supervisor(own_end, counter), SocketPoller(counter)
     supervisor.start()
 
-    def started(pid: int) -> None:
-        theirs.close()
+    def on_start(pid: int) -> None:
+        command_end.close()
         polling.pid = pid
 
     try:
-        async with _beside(_fall_back(supervisor, polling)):
-            code = await wrapped(line, environment, stdout, started)
+        async with _run_beside(_fall_back(supervisor, polling)):
+            code = await run_user_command(line, environment, stdout, on_start)
     finally:
-        theirs.close()
+        command_end.close()
         listener = await asyncio.to_thread(supervisor.stop)
     if listener is not None:
-        _let_pass(listener)
+        _start_passing_process(listener)
     how: How = "seccomp" if supervisor.reason is None else "poll"
-    return WatchResult(code=code, how=how, escapes=seen.escapes(), reason=supervisor.reason or "")
+    return WatchResult(code=code, how=how, escapes=counter.escapes(), reason=supervisor.reason or "")
 
 
 def _adopt_orphans() -> None:
-    """Become the parent of what loses its own, where only an ancestor may read where a process connects to (Yama)."""
+    """Become the parent of orphaned descendants, because Yama may allow only ancestors to read a process's memory."""
     with suppress(OSError):
         restricted = Path("/proc/sys/kernel/yama/ptrace_scope").read_text().strip() != "0"
         if restricted and os.geteuid() != 0:
@@ -137,28 +138,28 @@ def _adopt_orphans() -> None:
 
 
 async def _fall_back(supervisor: Supervisor, polling: SocketPoller) -> None:
-    """Poll where the filter could not be installed."""
-    await asyncio.to_thread(supervisor.begun.wait)
+    """Poll if the filter could not be installed."""
+    await asyncio.to_thread(supervisor.has_begun.wait)
     if supervisor.reason is not None:
         await polling.run()
 
 
-async def _by_polling(
-    command: Sequence[str], environment: Mapping[str, str], seen: Seen, stdout: int | None, reason: str
+async def _run_with_polling(
+    command: Sequence[str], environment: Mapping[str, str], counter: EscapeCounter, stdout: int | None, reason: str
 ) -> WatchResult:
-    polling = SocketPoller(seen)
+    polling = SocketPoller(counter)
 
-    def started(pid: int) -> None:
+    def on_start(pid: int) -> None:
         polling.pid = pid
 
-    async with _beside(polling.run()):
-        code = await wrapped(command, environment, stdout, started)
-    return WatchResult(code=code, how="poll", escapes=seen.escapes(), reason=reason)
+    async with _run_beside(polling.run()):
+        code = await run_user_command(command, environment, stdout, on_start)
+    return WatchResult(code=code, how="poll", escapes=counter.escapes(), reason=reason)
 
 
 @asynccontextmanager
-async def _beside(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
-    """Have this done for as long as the context lasts."""
+async def _run_beside(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
+    """Run this as a task while the block runs."""
     task = asyncio.Task(work, loop=asyncio.get_running_loop())
     try:
         yield
@@ -167,8 +168,8 @@ async def _beside(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-def _let_pass(listener: int) -> None:
-    """Leave somebody behind who lets the calls of those go on that outlive the command; else they would fail."""
+def _start_passing_process(listener: int) -> None:
+    """Start a process that answers for processes that outlive the command, whose calls would fail otherwise."""
     try:
         os.set_inheritable(listener, True)
         null = os.open(os.devnull, os.O_RDWR)
@@ -186,5 +187,5 @@ def _let_pass(listener: int) -> None:
         os.close(listener)
 
 
-def _plain(host: str) -> str:
+def _plain_host(host: str) -> str:
     return host.removeprefix("::ffff:") if host.startswith("::ffff:") and "." in host else host

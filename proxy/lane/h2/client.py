@@ -1,4 +1,4 @@
-"""One client's connection of HTTP/2 in a tunnel, and its streams, each of which is an exchange."""
+"""One client's HTTP/2 connection in a tunnel, and its streams, each of which is an exchange."""
 
 import asyncio
 import time
@@ -9,21 +9,21 @@ import ngh2
 
 from calls.model import Headers, Outcome
 from proxy.lane.admission import LaneRequest, TunnelTarget
-from proxy.lane.connection_base import LINGER, SWALLOWED, ClientConnection, LaneContext
+from proxy.lane.connection_base import DISCARD_BYTES, LINGER, ClientConnection, LaneContext
 from proxy.lane.exchange import DownstreamHead, LaneExchange
-from proxy.lane.h2.heads import as_text, as_trailers, asking, wired
-from proxy.lane.h2.routes import EitherSource
+from proxy.lane.h2.heads import admitted_h2_request, h2_response_fields, h2_trailers, text_fields
+from proxy.lane.h2.routes import Http2ClientSource
 from proxy.lane.h2.wire import HEAD_BYTES, Flow, Wire
 from proxy.lane.heads import Fields
 from proxy.lane.replay_answer import exchange_for
 from proxy.lane.tls import Tls
-from proxy.lane.upstream import Way
+from proxy.lane.upstream import UpstreamAddress
 from proxy.lane.upstream_http1 import ClientPool
 from proxy.wire.config import Origin
 from proxy.wire.problem import Problem
 
-MOST: Final = 256
-"""Streams that a client may have open. nginx allows 128, Go 250."""
+MAX_STREAMS: Final = 256
+"""Maximum number of open streams of a client. nginx allows 128, Go 250."""
 
 
 class H2Downstream(Flow):
@@ -34,61 +34,60 @@ class H2Downstream(Flow):
     def __init__(self, client: "Http2Client", number: int) -> None:
         super().__init__(number)
         self.engine = client.engine
-        self.full = False
+        self.is_full = False
         self.exchange: LaneExchange | None = None
-        self.code = int(ngh2.ErrorCode.CANCEL)
-        """With which the client has reset it."""
+        self.cancel_code = int(ngh2.ErrorCode.CANCEL)
+        """The error code with which the client reset the stream."""
 
-        self._ended = False
-        self.left_at: float | None = None
-        """When its exchange was over, although more of the request is to come."""
+        self._has_ended = False
+        self.lingers_since: float | None = None
+        """When its exchange ended before the end of the request."""
 
         self._client = client
-        self._swallowed = 0
-        self._untaken = -1
-        self._untaken_since = 0.0
-        self._dropped = False
+        self._discarded = 0
+        self._queued_bytes = -1
+        self._stuck_since = 0.0
+        self._is_dropped = False
 
-    def room(self, *, full: bool) -> None:
-        self.full = full
+    def set_peer_full(self, *, is_full: bool) -> None:
+        self.is_full = is_full
         if self.exchange is not None:
-            self.exchange.room(full=full)
+            self.exchange.set_client_full(is_full=is_full)
 
-    def head(self, status: int, reason: str, headers: Headers, *, old: bool = False) -> DownstreamHead:  # noqa: ARG002 - nothing older here
-        return DownstreamHead(status, reason, self.version, headers, wire=wired(status, headers))
+    def make_head(self, status: int, reason: str, headers: Headers, *, is_http10: bool = False) -> DownstreamHead:  # noqa: ARG002 - HTTP/2 has no such form
+        return DownstreamHead(status, reason, self.version, headers, h2_fields=h2_response_fields(status, headers))
 
-    def announce(self, told: DownstreamHead) -> None:
-        self._client.announce(self, told.wire)
+    def send_interim(self, head: DownstreamHead) -> None:
+        self._client.send_interim(self, head.h2_fields)
 
-    def send(self, told: DownstreamHead | None, data: bytes, *, last: bool = False, trailers: Headers = ()) -> None:
-        self._ended = last
-        ends = last and not (data or trailers)
-        if told is not None:
-            self._client.respond(self, told.wire, end=ends)
-        if last and not (ends and told is not None):
-            self._client.end(self, data, as_trailers(trailers))
+    def send(self, head: DownstreamHead | None, data: bytes, *, is_last: bool = False, trailers: Headers = ()) -> None:
+        self._has_ended = is_last
+        ends = is_last and not (data or trailers)
+        if head is not None:
+            self._client.respond(self, head.h2_fields, ends_stream=ends)
+        if is_last and not (ends and head is not None):
+            self._client.end(self, data, h2_trailers(trailers))
         elif data:
             self._client.send(self, data)
 
     @property
-    def served(self) -> bool:
-        """Whether client and exchange have nothing more to tell each other, although the end of a request may still have to be
-        kept before it goes on."""
-        return self._ended and self.exchange is not None and not self.exchange.asking
+    def is_served(self) -> bool:
+        """Whether request and response are complete, although the exchange may still wait for the recorder."""
+        return self._has_ended and self.exchange is not None and not self.exchange.is_receiving
 
-    def send_all(
-        self, told: DownstreamHead | None, pieces: Sequence[bytes], *, last: bool = False, trailers: Headers = ()
+    def send_pieces(
+        self, head: DownstreamHead | None, pieces: Sequence[bytes], *, is_last: bool = False, trailers: Headers = ()
     ) -> None:
         pieces = [piece for piece in pieces if piece] or [b""]
         for piece in pieces[:-1]:
-            self.send(told, piece)
-            told = None
-        self.send(told, pieces[-1], last=last, trailers=trailers)
+            self.send(head, piece)
+            head = None
+        self.send(head, pieces[-1], is_last=is_last, trailers=trailers)
 
-    def hold(self, *, full: bool) -> None:
-        self._client.hold(self, full=full)
+    def set_paused(self, *, is_paused: bool) -> None:
+        self._client.set_paused(self, is_paused=is_paused)
 
-    def over(self, *, closes: bool, lingers: bool) -> None:
+    def finish_exchange(self, *, closes: bool, lingers: bool) -> None:
         self.exchange = None
         if closes and lingers:
             self.reset(ngh2.ErrorCode.NO_ERROR)
@@ -100,163 +99,163 @@ class H2Downstream(Flow):
         self._client.break_off(self, code)
 
     def reset(self, code: int) -> None:
-        """Break the stream off, and say why."""
+        """Reset the stream with an error code."""
         self.exchange = None
         self._client.reset(self, code)
 
     def linger(self) -> None:
-        """Read on for a while what nobody takes."""
-        self.left_at = time.monotonic()
+        """Keep reading the rest of the request for a while, and discard it."""
+        self.lingers_since = time.monotonic()
 
-    def stuck(self, untaken: int, now: float) -> bool:
-        """Whether the client has for too long taken nothing of an answer that is over here, but `untaken` there."""
-        if untaken != self._untaken:
-            self._untaken, self._untaken_since = untaken, now
-        return now - self._untaken_since > self.engine.config.limits.idle
+    def is_stuck(self, queued_bytes: int, now: float) -> bool:
+        """Return whether the client has not read any of the queued response for too long, although the exchange is over."""
+        if queued_bytes != self._queued_bytes:
+            self._queued_bytes, self._stuck_since = queued_bytes, now
+        return now - self._stuck_since > self.engine.config.limits.idle
 
     def drop(self, now: float) -> bool:
-        """Give up on such a client: False where even that was not taken."""
-        if self._dropped:
+        """Reset the stream of such a client. Return False if it was reset before, and the client did not read that either."""
+        if self._is_dropped:
             return False
-        self._dropped, self._untaken_since = True, now
+        self._is_dropped, self._stuck_since = True, now
         self.reset(ngh2.ErrorCode.CANCEL)
         return True
 
-    def swallow(self, size: int) -> None:
-        """More of a request that nobody takes."""
-        self._swallowed += size
-        if self._swallowed > SWALLOWED:
+    def discard(self, size: int) -> None:
+        """Discard more of a request."""
+        self._discarded += size
+        if self._discarded > DISCARD_BYTES:
             self.reset(ngh2.ErrorCode.NO_ERROR)
 
-    def soon[*T](self, work: Callable[[*T], None], *what: *T) -> None:
-        self._client.lane.soon(self._client, work, *what)
+    def call_soon[*T](self, work: Callable[[*T], None], *what: *T) -> None:
+        self._client.lane.call_soon(self._client, work, *what)
 
-    def later(self, work: Coroutine[Any, Any, None]) -> None:
-        self._client.later(work)
+    def start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        self._client.start_task(work)
 
-    def failed(self, fault: BaseException) -> None:
-        self._client.failed(fault)
+    def handle_fault(self, fault: BaseException) -> None:
+        self._client.handle_fault(fault)
 
 
 class Http2Client(Wire, ClientConnection):
-    """One client. It waits since its last stream was closed."""
+    """One client's HTTP/2 connection. `since` is the time at which its last stream was closed."""
 
-    def __init__(self, lane: LaneContext, owner: str, tunnel: TunnelTarget, within: Origin) -> None:
+    def __init__(self, lane: LaneContext, owner: str, tunnel: TunnelTarget, origin: Origin) -> None:
         ClientConnection.__init__(self, lane, owner)
         Wire.__init__(
             self,
             ngh2.Role.SERVER,
-            {ngh2.Setting.MAX_CONCURRENT_STREAMS: MOST, ngh2.Setting.MAX_HEADER_LIST_SIZE: HEAD_BYTES},
-            lane.at_last,
+            {ngh2.Setting.MAX_CONCURRENT_STREAMS: MAX_STREAMS, ngh2.Setting.MAX_HEADER_LIST_SIZE: HEAD_BYTES},
+            lane.call_last,
             lane.receive_queue,
         )
         self._tunnel = tunnel
-        self._within = within
-        self._lender = ClientPool(lane.upstreams, lane.engine.destinations)
-        self._alone = object()
-        """Whose connections are nobody else's."""
+        self._origin = origin
+        self._pool = ClientPool(lane.upstreams, lane.engine.destinations)
+        self._private_owner = object()
+        """The owner of upstream connections that are not shared with other clients."""
 
-        self._shared = EitherSource(lane.ways, self._lender, None)
-        self._own = EitherSource(lane.ways, self._lender, self._alone)
-        self._bound: set[Way] = set()
-        """Where it has shown authentication that is meant for a whole connection."""
+        self._shared_source = Http2ClientSource(lane.routes, self._pool, None)
+        self._private_source = Http2ClientSource(lane.routes, self._pool, self._private_owner)
+        self._bound_addresses: set[UpstreamAddress] = set()
+        """The upstreams to which the client sent authentication of the connection (NTLM, Negotiate)."""
 
         self._flows: dict[int, H2Downstream]
-        self._hearing |= {
-            ngh2.RequestReceived: self._asked,
-            ngh2.DataReceived: self._went_on,
-            ngh2.TrailersReceived: self._trailed,
-            ngh2.StreamReset: self._reset,
-            ngh2.StreamClosed: self._closed,
+        self._handlers |= {
+            ngh2.RequestReceived: self._on_request,
+            ngh2.DataReceived: self._on_data,
+            ngh2.TrailersReceived: self._on_trailers,
+            ngh2.StreamReset: self._on_reset,
+            ngh2.StreamClosed: self._on_close,
         }
 
-    # Hearing
+    # Events of the session
 
-    def _asked(self, event: ngh2.RequestReceived) -> None:
-        self._flows[event.stream_id] = seat = H2Downstream(self, event.stream_id)
+    def _on_request(self, event: ngh2.RequestReceived) -> None:
+        self._flows[event.stream_id] = stream = H2Downstream(self, event.stream_id)
         try:
-            found = asking(
-                event.headers, self.engine, self.owner, self._tunnel, self._within, bodiless=event.end_stream
+            request = admitted_h2_request(
+                event.headers, self.engine, self.owner, self._tunnel, self._origin, is_bodiless=event.end_stream
             )
         except Problem as problem:
-            self._refuse(seat, problem, event)
+            self._refuse(stream, problem, event)
             return
-        seat.exchange = exchange = exchange_for(seat, found, self.owner, self._source_for(found))
+        stream.exchange = exchange = exchange_for(stream, request, self.owner, self._source_for(request))
         exchange.start()
 
-    def _refuse(self, seat: H2Downstream, problem: Problem, event: ngh2.RequestReceived) -> None:
+    def _refuse(self, downstream: H2Downstream, problem: Problem, event: ngh2.RequestReceived) -> None:
         self.engine.config.counts[f"errors/{problem.code}"] += 1
-        told = seat.head(problem.status, problem.reason, problem.headers)
-        seat.send(told, b"" if dict(event.headers)[b":method"] == b"HEAD" else problem.body, last=True)
+        head = downstream.make_head(problem.status, problem.reason, problem.headers)
+        downstream.send(head, b"" if dict(event.headers)[b":method"] == b"HEAD" else problem.body, is_last=True)
         if not event.end_stream:
-            seat.linger()
+            downstream.linger()
 
-    def _source_for(self, found: LaneRequest) -> EitherSource:
-        if found.bound:
-            self._bound.add(found.way)
-        return self._own if found.way in self._bound else self._shared
+    def _source_for(self, request: LaneRequest) -> Http2ClientSource:
+        if request.is_connection_bound:
+            self._bound_addresses.add(request.address)
+        return self._private_source if request.address in self._bound_addresses else self._shared_source
 
-    def _went_on(self, event: ngh2.DataReceived) -> None:
+    def _on_data(self, event: ngh2.DataReceived) -> None:
         data = event.data
-        if seat := self._flows.get(event.stream_id):
-            if seat.exchange is not None and seat.exchange.accepts:
-                self._took_in(seat.exchange, data, last=event.end_stream)
+        if stream := self._flows.get(event.stream_id):
+            if stream.exchange is not None and stream.exchange.is_accepting:
+                self._take_data(stream.exchange, data, is_last=event.end_stream)
             else:
-                seat.swallow(len(data))
-        self.taken(event.stream_id, len(data))
+                stream.discard(len(data))
+        self.acknowledge(event.stream_id, len(data))
 
-    def _took_in(self, exchange: LaneExchange, data: bytes, *, last: bool) -> None:
-        if not last:
-            exchange.take(data, (data,))
-        elif data and len(data) == exchange.asked.length:
+    def _take_data(self, exchange: LaneExchange, data: bytes, *, is_last: bool) -> None:
+        if not is_last:
+            exchange.take_data(data, (data,))
+        elif data and len(data) == exchange.request.length:
             exchange.take_whole(data)
         else:
-            exchange.take(b"", (data,))
-            if exchange.accepts:
+            exchange.take_data(b"", (data,))
+            if exchange.is_accepting:
                 exchange.take_end(data, ())
 
-    def _trailed(self, event: ngh2.TrailersReceived) -> None:
-        seat = self._flows.get(event.stream_id)
-        if seat is not None and seat.exchange is not None and seat.exchange.accepts:
-            seat.exchange.take_end(b"", as_text(event.headers))
+    def _on_trailers(self, event: ngh2.TrailersReceived) -> None:
+        stream = self._flows.get(event.stream_id)
+        if stream is not None and stream.exchange is not None and stream.exchange.is_accepting:
+            stream.exchange.take_end(b"", text_fields(event.headers))
 
-    def _reset(self, event: ngh2.StreamReset) -> None:
-        if seat := self._flows.get(event.stream_id):
-            seat.code = event.error_code
+    def _on_reset(self, event: ngh2.StreamReset) -> None:
+        if stream := self._flows.get(event.stream_id):
+            stream.cancel_code = event.error_code
 
-    def _closed(self, event: ngh2.StreamClosed) -> None:
-        seat = self._flows.get(event.stream_id)
-        if seat is None:
+    def _on_close(self, event: ngh2.StreamClosed) -> None:
+        stream = self._flows.get(event.stream_id)
+        if stream is None:
             return
-        if not seat.served:
-            self._abandon(seat, "client_closed", "the client left before the exchange was over")
-        self.forget(seat)
+        if not stream.is_served:
+            self._abandon(stream, "client_closed", "the client left before the exchange was over")
+        self.forget(stream)
         self.since = time.monotonic()
 
-    # What its exchanges want
+    # For its exchanges
 
-    def respond(self, seat: H2Downstream, fields: Fields, *, end: bool) -> None:
+    def respond(self, downstream: H2Downstream, fields: Fields, *, ends_stream: bool) -> None:
         """Send the head of a response."""
-        self.attempt(lambda: self._session.send_response(seat.number, fields, end_stream=end))
+        self.attempt(lambda: self._session.send_response(downstream.number, fields, end_stream=ends_stream))
 
-    def announce(self, seat: H2Downstream, fields: Fields) -> None:
-        """Send the head of a response that announces another."""
-        self.attempt(lambda: self._session.send_informational_response(seat.number, fields))
+    def send_interim(self, downstream: H2Downstream, fields: Fields) -> None:
+        """Send an interim response."""
+        self.attempt(lambda: self._session.send_informational_response(downstream.number, fields))
 
-    # What the worker wants
+    # For the lane
 
-    def overdue(self, now: float) -> None:
-        for seat in list(self._flows.values()):
-            if seat.exchange is not None:
-                seat.exchange.overdue(now)
-            elif seat.left_at is not None and seat.left_at + LINGER < now:
-                seat.reset(ngh2.ErrorCode.NO_ERROR)
-            elif seat.stuck(self.untaken(seat), now) and not seat.drop(now):
+    def check_timeouts(self, now: float) -> None:
+        for stream in list(self._flows.values()):
+            if stream.exchange is not None:
+                stream.exchange.check_timeouts(now)
+            elif stream.lingers_since is not None and stream.lingers_since + LINGER < now:
+                stream.reset(ngh2.ErrorCode.NO_ERROR)
+            elif stream.is_stuck(self.queued_bytes(stream), now) and not stream.drop(now):
                 self.stop()
                 return
         if self._flows or now - self.since < self.engine.config.limits.idle:
             return
-        if self.retiring:
+        if self.is_retiring:
             self.stop()
         else:
             self.since = now
@@ -265,30 +264,30 @@ class Http2Client(Wire, ClientConnection):
     def leave(self) -> None:
         self.retire()
 
-    def failed(self, fault: BaseException, event: ngh2.Event | None = None) -> None:  # noqa: ARG002 - all is one client's
-        ClientConnection.failed(self, fault)
+    def handle_fault(self, fault: BaseException, event: ngh2.Event | None = None) -> None:  # noqa: ARG002 - the whole connection is one client's
+        ClientConnection.handle_fault(self, fault)
 
     def give_up(self, outcome: Outcome, why: str) -> None:
-        if not self.gone:
+        if not self.is_gone:
             self.abort()
             self._leave(outcome, why)
 
     def begin(self, transport: asyncio.Transport | Tls, data: bytes = b"") -> None:
-        self.lane.arrived(self)
+        self.lane.add_client(self)
         super().begin(transport, data)
 
-    def lost(self) -> None:
+    def handle_loss(self) -> None:
         self._leave("client_closed", "the client left before the exchange was over")
 
     def _leave(self, outcome: Outcome, why: str) -> None:
-        seats, self._flows = list(self._flows.values()), {}
-        for seat in seats:
-            self._abandon(seat, outcome, why)
-        self._lender.close()
-        self.lane.ways.let_go(self._alone)
-        self.lane.departed(self)
+        streams, self._flows = list(self._flows.values()), {}
+        for stream in streams:
+            self._abandon(stream, outcome, why)
+        self._pool.close()
+        self.lane.routes.retire_private(self._private_owner)
+        self.lane.remove_client(self)
 
-    def _abandon(self, seat: H2Downstream, outcome: Outcome, why: str) -> None:
-        exchange, seat.exchange = seat.exchange, None
+    def _abandon(self, downstream: H2Downstream, outcome: Outcome, why: str) -> None:
+        exchange, downstream.exchange = downstream.exchange, None
         if exchange is not None:
             exchange.abandon(outcome, why)

@@ -1,12 +1,21 @@
 """Check the heads of HTTP/2 requests, and convert heads between HTTP/2 and HTTP/1.1.
 
-libnghttp2 has seen to it that pseudo-fields are there, names are lower-case tokens and nothing is connection-specific.
+libnghttp2 has already checked that pseudo-fields are present, names are lower-case tokens, and no field is
+connection-specific.
 """
 
 from typing import Final
 
 from calls.model import Headers, header
-from proxy.lane.admission import LaneRequest, TunnelTarget, by_connection, named_by, named_to_us, names, way_to
+from proxy.lane.admission import (
+    LaneRequest,
+    TunnelTarget,
+    host_origin,
+    is_connection_auth,
+    is_same_host,
+    named_run,
+    upstream_address,
+)
 from proxy.lane.exchange import DownstreamHead
 from proxy.lane.heads import Fields, is_withheld
 from proxy.recording.run_identity import identify
@@ -19,71 +28,72 @@ from proxy.wire.run_access import require_write_access
 from proxy.wire.trailers import sendable_trailers
 
 # RFC 9113 8.2.2
-_OF_CONNECTION: Final = frozenset({"connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"})
+_CONNECTION_FIELDS: Final = frozenset({"connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"})
 
 
-def asking(
-    fields: Fields, engine: EngineState, owner: str, tunnel: TunnelTarget, within: Origin, *, bodiless: bool
+def admitted_h2_request(
+    fields: Fields, engine: EngineState, owner: str, tunnel: TunnelTarget, origin: Origin, *, is_bodiless: bool
 ) -> LaneRequest:
-    """What a request in a tunnel asks for. Raises Problem."""
-    pseudo, headers = _apart(fields)
+    """Return the request to serve in a tunnel. Raises Problem."""
+    pseudo, headers = _split_pseudo_fields(fields)
     method, authority, path = pseudo[":method"], pseudo.get(":authority", ""), pseudo.get(":path", "")
-    _sound(method, path, headers)
+    _check_head(method, path, headers)
     hosts = [value for name, value in headers if name == "host"]
     if tunnel.captured is not None:
-        within = named_by(authority or next(iter(hosts), ""), within)
-    if not all(names(host, within) for host in (authority, *hosts) if host):
-        detail = f"the request names another host than the connection was made for, {within.authority}; it went nowhere"
+        origin = host_origin(authority or next(iter(hosts), ""), origin)
+    if not all(is_same_host(host, origin) for host in (authority, *hosts) if host):
+        detail = f"the request names another host than its connection, {origin.authority}; it was not forwarded"
         raise Problem(421, "host_mismatch", detail)
-    identity = identify(headers, tunnel.given, owner, engine.config.is_only_run)
-    if identity.wrong:
-        raise Problem(400, "bad_run", identity.wrong)
-    require_write_access(identity.run, tunnel.given, engine.config.access)
+    identity = identify(headers, tunnel.credentials, owner, engine.config.is_only_run)
+    if identity.problem:
+        raise Problem(400, "bad_run", identity.problem)
+    require_write_access(identity.run, tunnel.credentials, engine.config.access)
     length = header(headers, "content-length")
     if length is not None and not is_length(length):
-        detail = "the request's Content-Length is not a plain number; it went nowhere"
+        detail = "the request's Content-Length is not a plain number; the request was not forwarded"
         raise Problem(400, "malformed_framing", detail)
     return LaneRequest(
-        target=within,
-        way=way_to(engine, within, tunnel),
+        target=origin,
+        address=upstream_address(engine, origin, tunnel),
         method=method,
-        url=f"{within}{path}",
+        url=f"{origin}{path}",
         identity=identity._replace(headers=()),
-        named=named_to_us(identity),
-        chunked=length is None and not bodiless,
-        closes=False,
-        body_follows=not bodiless,
-        expects=header(headers, "expect") is not None,
-        bound=by_connection(header(headers, "authorization") or ""),
-        given=tunnel.given,
-        wire=_for_upstream(fields, within.scheme.encode(), headers, identity.headers),
+        named_run=named_run(identity),
+        is_chunked=length is None and not is_bodiless,
+        closes_connection=False,
+        has_body=not is_bodiless,
+        expects_continue=header(headers, "expect") is not None,
+        is_connection_bound=is_connection_auth(header(headers, "authorization") or ""),
+        credentials=tunnel.credentials,
+        h2_fields=_fields_for_upstream(fields, origin.scheme.encode(), headers, identity.headers),
         headers=identity.headers,
-        head=b"",
+        http1_head=b"",
         length=int(length or 0),
         captured=tunnel.captured,
     )
 
 
-def _apart(fields: Fields) -> tuple[dict[str, str], Headers]:
-    """The pseudo-fields, and the others; the first have to stand before these (RFC 9113 8.3)."""
+def _split_pseudo_fields(fields: Fields) -> tuple[dict[str, str], Headers]:
+    """Return the pseudo-fields and the other fields. Pseudo-fields come first (RFC 9113 8.3)."""
     pseudo = {name.decode("latin-1"): value.decode("latin-1") for name, value in fields if name[:1] == b":"}
     return pseudo, tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in fields[len(pseudo) :])
 
 
-def _sound(method: str, path: str, headers: Headers) -> None:
+def _check_head(method: str, path: str, headers: Headers) -> None:
     if method == "CONNECT":
-        raise Problem(405, "connect_in_tunnel", "there is a connection already: CONNECT is for the proxy itself")
+        raise Problem(405, "connect_in_tunnel", "CONNECT is not supported within a tunnel: send it to the proxy itself")
     if not path.startswith("/"):
-        # With another scheme than http and https, libnghttp2 lets `@elsewhere.test/` pass, and the record would name that host.
-        raise Problem(400, "bad_path", "the path of a request begins with /; it went nowhere")
+        # With a scheme other than http and https, libnghttp2 accepts `@elsewhere.test/`, and the recorded URL would name that
+        # host.
+        raise Problem(400, "bad_path", "the request's path does not begin with /; the request was not forwarded")
     if len(headers) > HEAD_LINES:
         raise Problem(431, "head_too_large", f"the request has more than {HEAD_LINES} header fields")
 
 
-def _for_upstream(fields: Fields, scheme: bytes, headers: Headers, kept: Headers) -> Fields:
-    if kept is headers and (b":scheme", scheme) in fields:
+def _fields_for_upstream(fields: Fields, scheme: bytes, headers: Headers, kept_headers: Headers) -> Fields:
+    if kept_headers is headers and (b":scheme", scheme) in fields:
         return fields
-    names = {name.encode("latin-1") for name, _ in kept}
+    names = {name.encode("latin-1") for name, _ in kept_headers}
     return [
         (b":scheme", scheme) if field[0] == b":scheme" else field
         for field in fields
@@ -91,49 +101,51 @@ def _for_upstream(fields: Fields, scheme: bytes, headers: Headers, kept: Headers
     ]
 
 
-def http1_request(asked: LaneRequest) -> bytes:
-    """The head for an upstream that speaks HTTP/1.1."""
-    pseudo, _ = _apart(asked.wire)
-    headers = asked.headers
+def http1_request_head(request: LaneRequest) -> bytes:
+    """Return the head of a request for an HTTP/1.1 upstream."""
+    pseudo, _ = _split_pseudo_fields(request.h2_fields)
+    headers = request.headers
     names = [name for name, _ in headers]
     if "host" not in names:
         headers = (("Host", pseudo.get(":authority", "")), *headers)
     if names.count("cookie") > 1:
-        # RFC 9113 8.2.3: only HTTP/2 may have them apart.
+        # RFC 9113 8.2.3: only HTTP/2 allows several Cookie fields.
         whole = "; ".join(value for name, value in headers if name == "cookie")
         at = next(at for at, (name, _) in enumerate(headers) if name == "cookie")
         headers = (*headers[:at], ("cookie", whole), *(one for one in headers[at:] if one[0] != "cookie"))
-    if asked.chunked:
+    if request.is_chunked:
         headers = (*headers, ("Transfer-Encoding", "chunked"))
-    lines = [f"{asked.method} {pseudo[':path']} HTTP/1.1", *(f"{name}: {value}" for name, value in headers)]
+    lines = [f"{request.method} {pseudo[':path']} HTTP/1.1", *(f"{name}: {value}" for name, value in headers)]
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
-def from_http2(fields: Fields) -> DownstreamHead:
-    """The head of an HTTP/2 response."""
-    pseudo, headers = _apart(fields)
+def downstream_head(fields: Fields) -> DownstreamHead:
+    """Return the head of an upstream's HTTP/2 response."""
+    pseudo, headers = _split_pseudo_fields(fields)
     if any(is_withheld(name) for name, _ in headers):
         fields = [field for field in fields if not is_withheld(field[0].decode("latin-1"))]
         headers = tuple(field for field in headers if field[0] != "alt-svc")
-    return DownstreamHead(int(pseudo[":status"]), "", "HTTP/2", headers, wire=fields)
+    return DownstreamHead(int(pseudo[":status"]), "", "HTTP/2", headers, h2_fields=fields)
 
 
-def wired(status: int, headers: Headers) -> Fields:
-    """A response's head in HTTP/2."""
-    return [(b":status", str(status).encode()), *as_fields(headers)]
+def h2_response_fields(status: int, headers: Headers) -> Fields:
+    """Return a response head as HTTP/2 fields."""
+    return [(b":status", str(status).encode()), *h2_fields(headers)]
 
 
-def as_fields(headers: Headers) -> list[tuple[bytes, bytes]]:
-    """Fields as HTTP/2 has them: in lower case, and without what speaks of a connection."""
+def h2_fields(headers: Headers) -> list[tuple[bytes, bytes]]:
+    """Return fields for HTTP/2: names in lower case, without connection-specific fields."""
     lowered = [(name.lower(), value) for name, value in headers]
-    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in lowered if name not in _OF_CONNECTION]
+    return [
+        (name.encode("latin-1"), value.encode("latin-1")) for name, value in lowered if name not in _CONNECTION_FIELDS
+    ]
 
 
-def as_trailers(trailers: Headers) -> list[tuple[bytes, bytes]]:
-    """Those trailer fields that are passed on, as HTTP/2 has them."""
-    return as_fields(sendable_trailers(trailers))
+def h2_trailers(trailers: Headers) -> list[tuple[bytes, bytes]]:
+    """Return the trailer fields to forward, for HTTP/2."""
+    return h2_fields(sendable_trailers(trailers))
 
 
-def as_text(fields: Fields) -> Headers:
-    """Fields as our model has them."""
+def text_fields(fields: Fields) -> Headers:
+    """Return HTTP/2 fields as text."""
     return tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in fields)

@@ -1,7 +1,7 @@
-"""Connect to upstreams that may speak either version: the first handshake shows which.
+"""Connect to upstreams that support either version of HTTP: the first handshake shows which.
 
-Connections of HTTP/2 are for all clients at once. It knows no authentication by connection; where a client shows NTLM or
-Negotiate all the same, it gets connections of its own.
+HTTP/2 connections are shared by all clients. HTTP/2 does not define authentication of connections; a client that uses NTLM
+or Negotiate anyway gets connections of its own.
 """
 
 import asyncio
@@ -9,84 +9,87 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from proxy.lane.h2.upstreams import Leg, SharedConnection
+from proxy.lane.h2.upstreams import Http2Carrier, SharedConnection
 from proxy.lane.receive_queue import ReceiveQueue
-from proxy.lane.upstream import Upstreams, Way
+from proxy.lane.upstream import UpstreamAddress, Upstreams
 from proxy.lane.upstream_http1 import Carrier, ClientPool, ReframedForHttp2
 from proxy.wire.engine_state import EngineState
 from proxy.wire.problem import Problem
 
-KEPT: Final = 15.0
-"""Seconds for which a connection waits without a stream. An upstream that closes it sooner says what it has not done."""
+KEEP_SECONDS: Final = 15.0
+"""Seconds to keep a connection without streams. An upstream that closes it sooner says which requests it has not processed."""
 
-ASK_AGAIN: Final = 3600.0
-"""Seconds after which upstreams that spoke only HTTP/1 are asked again what they speak: they may have learned more."""
+RECHECK_SECONDS: Final = 3600.0
+"""Seconds after which the version of upstreams that supported only HTTP/1 is checked again."""
 
 
-class Key(NamedTuple):
-    """Whose connection it is, and to whom."""
+class RouteKey(NamedTuple):
+    """The upstream of a connection, and its owner."""
 
-    way: Way
+    address: UpstreamAddress
     owner: object | None
-    """One client's; None for all."""
+    """The one client that may use it; None if it is shared."""
 
 
 class RouteTable:
-    """To upstreams that may speak either version."""
+    """Connections to upstreams that support either version."""
 
     def __init__(
         self,
         upstreams: Upstreams,
         engine: EngineState,
-        at_last: Callable[[Callable[[], None]], None],
+        call_last: Callable[[Callable[[], None]], None],
         receive_queue: ReceiveQueue,
     ) -> None:
         self._upstreams = upstreams
-        self._at_last = at_last
+        self._call_last = call_last
         self._receive_queue = receive_queue
         self._engine = engine
-        self._shared: dict[Key, list[SharedConnection]] = {}
-        self._coming: dict[Key, asyncio.Future[Problem | None]] = {}
-        self._forgot = time.monotonic()
+        self._shared: dict[RouteKey, list[SharedConnection]] = {}
+        self._pending: dict[RouteKey, asyncio.Future[Problem | None]] = {}
+        self._rechecked_at = time.monotonic()
 
-    def ready(self, key: Key, lender: ClientPool, *, repeatable: bool) -> Carrier | None:
-        """What is there already."""
-        if not self._old(key.way):
-            shared = next((shared for shared in self._shared.get(key, ()) if shared.roomy), None)
-            return None if shared is None else Leg(shared)
-        upstream = lender.lend(key.way, repeatable=repeatable)
-        return None if upstream is None else ReframedForHttp2(upstream, lender)
+    def ready_carrier(self, key: RouteKey, pool: ClientPool, *, is_repeatable: bool) -> Carrier | None:
+        """Return a carrier on an existing connection, if there is one."""
+        if not self._is_http1(key.address):
+            shared = next((shared for shared in self._shared.get(key, ()) if shared.has_room), None)
+            return None if shared is None else Http2Carrier(shared)
+        upstream = pool.lend(key.address, is_repeatable=is_repeatable)
+        return None if upstream is None else ReframedForHttp2(upstream, pool)
 
-    async def carrier(self, key: Key, lender: ClientPool) -> Carrier:
-        """What carries one more request there. Raises Problem."""
-        while not self._old(key.way):
-            if (ready := self.ready(key, lender, repeatable=True)) is not None:
+    async def connect_carrier(self, key: RouteKey, pool: ClientPool) -> Carrier:
+        """Return a carrier for one more request, connecting if necessary. Raises Problem."""
+        while not self._is_http1(key.address):
+            if (ready := self.ready_carrier(key, pool, is_repeatable=True)) is not None:
                 return ready
-            if (made := await self._make(key, lender)) is not None:
+            if (made := await self._connect_once(key, pool)) is not None:
                 return made
-        return ReframedForHttp2(await lender.connect(key.way), lender)
+        return ReframedForHttp2(await pool.connect(key.address), pool)
 
-    async def speaks(self, way: Way, lender: ClientPool) -> None:
-        """Find out what an upstream speaks, where nobody knows, by connecting to it. Raises Problem."""
-        if self._known(way) is None and (made := await self._make(Key(way, None), lender)) is not None:
-            made.put_by()
+    async def learn_protocol(self, address: UpstreamAddress, pool: ClientPool) -> None:
+        """Learn which protocol an upstream supports by connecting to it, unless it is known. Raises Problem."""
+        if (
+            self._known_protocol(address) is None
+            and (made := await self._connect_once(RouteKey(address, None), pool)) is not None
+        ):
+            made.release()
 
-    def _known(self, way: Way) -> bytes | None:
-        return self._engine.alpn.get((way.name or "", way.port))
+    def _known_protocol(self, address: UpstreamAddress) -> bytes | None:
+        return self._engine.alpn.get((address.server_name or "", address.port))
 
-    def _old(self, way: Way) -> bool:
-        return way.name is None or self._known(way) not in (None, b"h2")
+    def _is_http1(self, address: UpstreamAddress) -> bool:
+        return address.server_name is None or self._known_protocol(address) not in (None, b"h2")
 
-    async def _make(self, key: Key, lender: ClientPool) -> Carrier | None:
-        """A new connection; None where somebody else was about to make one, which is there now."""
-        if (coming := self._coming.get(key)) is not None:
+    async def _connect_once(self, key: RouteKey, pool: ClientPool) -> Carrier | None:
+        """Make a connection. Return None if another task was already making one, which is ready now."""
+        if (coming := self._pending.get(key)) is not None:
             if (problem := await asyncio.shield(coming)) is not None:
                 raise problem
             return None
-        self._coming[key] = coming = asyncio.get_running_loop().create_future()
-        problem = Problem(502, "connect_failed", "the connection was given up")
+        self._pending[key] = coming = asyncio.get_running_loop().create_future()
+        problem = Problem(502, "connect_failed", "the attempt to connect was cancelled")
         try:
-            made = await self._connect(key, lender)
+            made = await self._connect(key, pool)
         except Problem as fault:
             problem = fault
             raise
@@ -94,64 +97,64 @@ class RouteTable:
             problem = None
             return made
         finally:
-            del self._coming[key]
+            del self._pending[key]
             coming.set_result(problem)
 
-    async def _connect(self, key: Key, lender: ClientPool) -> Carrier:
-        way = key.way
-        assert way.name is not None
-        upstream = await self._upstreams.connect(way, self._engine.destinations, either=True)
-        self._engine.remember_alpn(way.name, way.port, upstream.alpn.encode())
+    async def _connect(self, key: RouteKey, pool: ClientPool) -> Carrier:
+        address = key.address
+        assert address.server_name is not None
+        upstream = await self._upstreams.connect(address, self._engine.destinations, offers_http2=True)
+        self._engine.remember_alpn(address.server_name, address.port, upstream.alpn.encode())
         if upstream.alpn != "h2":
-            return ReframedForHttp2(upstream, lender)
-        if upstream.gone:
-            # Nobody would be told of it again.
-            raise Problem(502, "connect_failed", f"{way.name} closed the connection as soon as it was made")
-        shared = SharedConnection(self._at_last, self._receive_queue)
-        shared.begin(*upstream.given_away())
+            return ReframedForHttp2(upstream, pool)
+        if upstream.is_gone:
+            # The end of the connection would not be reported again.
+            raise Problem(502, "connect_failed", f"{address.server_name} closed the connection as soon as it was made")
+        shared = SharedConnection(self._call_last, self._receive_queue)
+        shared.begin(*upstream.detach_tls())
         self._shared.setdefault(key, []).append(shared)
-        return Leg(shared)
+        return Http2Carrier(shared)
 
-    def let_go(self, owner: object) -> None:
-        """Let go of the connections that are one client's alone: it has left."""
-        for key, every in self._shared.items():
+    def retire_private(self, owner: object) -> None:
+        """Retire the connections of one client, because it has left."""
+        for key, connections in self._shared.items():
             if key.owner is owner:
-                for shared in every:
+                for shared in connections:
                     shared.retire()
 
     def sweep(self) -> None:
-        """Let go of those that have waited too long, and forget those that are gone."""
+        """Retire connections that were idle for too long, and forget closed ones."""
         now = time.monotonic()
-        oldest = now - KEPT
+        oldest = now - KEEP_SECONDS
         for key in list(self._shared):
             for shared in self._shared[key]:
-                if shared.idle and shared.since < oldest:
+                if shared.is_idle and shared.idle_since < oldest:
                     shared.retire()
-            self._shared[key] = left = [shared for shared in self._shared[key] if not shared.gone]
+            self._shared[key] = left = [shared for shared in self._shared[key] if not shared.is_gone]
             if not left:
                 del self._shared[key]
-        if now - self._forgot > ASK_AGAIN:
-            self._forgot = now
-            self._engine.forget_old()
+        if now - self._rechecked_at > RECHECK_SECONDS:
+            self._rechecked_at = now
+            self._engine.forget_http1_upstreams()
 
     def close(self) -> None:
-        """Let go of all."""
-        for every in self._shared.values():
-            for shared in every:
+        """Close all connections."""
+        for connections in self._shared.values():
+            for shared in connections:
                 shared.abort()
         self._shared.clear()
 
 
-class EitherSource:
-    """For a client of HTTP/2: of all such, or, with an `owner`, of one that wants nobody else on its connections."""
+class Http2ClientSource:
+    """Provides the carriers of an HTTP/2 client. With an `owner`, it does not share connections with other clients."""
 
-    def __init__(self, ways: RouteTable, lender: ClientPool, owner: object | None) -> None:
-        self._ways = ways
-        self._lender = lender
+    def __init__(self, routes: RouteTable, pool: ClientPool, owner: object | None) -> None:
+        self._routes = routes
+        self._pool = pool
         self._owner = owner
 
-    def ready(self, way: Way, *, repeatable: bool) -> Carrier | None:
-        return self._ways.ready(Key(way, self._owner), self._lender, repeatable=repeatable)
+    def ready_carrier(self, address: UpstreamAddress, *, is_repeatable: bool) -> Carrier | None:
+        return self._routes.ready_carrier(RouteKey(address, self._owner), self._pool, is_repeatable=is_repeatable)
 
-    async def carrier(self, way: Way) -> Carrier:
-        return await self._ways.carrier(Key(way, self._owner), self._lender)
+    async def connect_carrier(self, address: UpstreamAddress) -> Carrier:
+        return await self._routes.connect_carrier(RouteKey(address, self._owner), self._pool)

@@ -1,14 +1,14 @@
-"""One end of a connection of HTTP/2: received bytes become events, and what is sent waits until it is taken.
+"""One end of an HTTP/2 connection: turn received bytes into events, and send data with flow control.
 
-On ngh2, which is libnghttp2 1.70, and not on h2: that is Python throughout, and one request costs it more on each side than
-all else that a lane does (measured: 160 µs against 7), a large Huffman-coded head even seconds. What libnghttp2 sees to,
-by `Configuration`: floods of SETTINGS, PING, CONTINUATION and RST_STREAM, the size of heads, sound fields, content-length.
-It is young (0.3, one maintainer): what it gets wrong is worked around here, and only the files `h2*` know it.
+It uses ngh2 (libnghttp2 1.70) instead of h2. h2 is pure Python: on each side, one request costs it more than everything
+else in the lane (measured: 160 µs against 7), and a large Huffman-coded head takes seconds. With `Configuration`,
+libnghttp2 handles floods of SETTINGS, PING, CONTINUATION and RST_STREAM, and checks the size of heads, fields and
+Content-Length. ngh2 is young (0.3, one maintainer): its defects are worked around here, and only `proxy/lane/h2` imports it.
 
-Windows open only as the other side takes. A window of ours is one stream's alone (the connection's is never the narrower
-one), so that a reader who stops does not stop others; what he has under way is at most `WINDOW` and `HIGH`.
+Received data is acknowledged only once the other side of the exchange takes it. Flow control is per stream only (the
+connection's window never limits), so that one stopped reader does not stop others; it holds at most `WINDOW` and `HIGH`.
 
-What was read is processed in slices (`receive_queue`); as long as something is left over nothing more is read.
+Input is processed in slices (`receive_queue`). While any is left over, nothing more is read.
 """
 
 import asyncio
@@ -22,114 +22,113 @@ from proxy.lane.receive_queue import FIRST_SLICE, FrameGroups, ReceiveQueue
 from proxy.lane.tls import Tls
 
 WINDOW: Final = 1 << 20
-"""What a sender may have under way on one stream."""
+"""The receive window of one stream."""
 
 ALL_WINDOWS: Final = 1 << 30
 
 SEND_BYTES: Final = 256 << 10
-"""Bytes that are encoded and sent in one turn of the loop; heads of others may wait here by the megabyte."""
+"""Maximum bytes encoded and sent in one turn of the event loop. Megabytes of heads may be queued."""
 
 HIGH: Final = 256 << 10
 LOW: Final = 64 << 10
 
-RESETS: Final = 10_000
-"""After so many resets of ours a connection takes no new streams: of a frame of which only a part has come, ngh2 forgets
-what it took of the connection's window, 16 KiB at most."""
+MAX_RESETS: Final = 10_000
+"""Number of resets by this end after which a connection takes no new streams: with each reset in the middle of a received
+frame, ngh2 loses up to 16 KiB of the connection's window."""
 
 HEAD_BYTES: Final = 128 << 10
-"""Of a request's head; a larger one ends its client's connection."""
+"""Maximum size of a request head. A larger one ends the client's connection."""
 
 HEAD_FIELDS: Final = 1000
 
-ANSWER_BYTES: Final = 1 << 20
-"""Of a response's head. One that is larger ends a connection on which others wait, so that there is room to spare."""
+RESPONSE_HEAD_BYTES: Final = 1 << 20
+"""Maximum size of a response head. It is generous, because a larger one ends a connection that other exchanges share."""
 
 _CONFIGURATIONS: Final = {
     ngh2.Role.SERVER: ngh2.Configuration(
         auto_window_update=False,
         max_inbound_header_list_size=HEAD_BYTES,
         max_inbound_header_count=HEAD_FIELDS,
-        max_send_header_block_length=2 * ANSWER_BYTES,
+        max_send_header_block_length=2 * RESPONSE_HEAD_BYTES,
         max_continuations=16,
     ),
     ngh2.Role.CLIENT: ngh2.Configuration(
         auto_window_update=False,
-        max_inbound_header_list_size=ANSWER_BYTES,
+        max_inbound_header_list_size=RESPONSE_HEAD_BYTES,
         max_inbound_header_count=10 * HEAD_FIELDS,
         max_send_header_block_length=2 * HEAD_BYTES,
         max_continuations=128,
     ),
 }
 
-# What is closed says so by an event, which may still be on its way when more is to be sent.
-_CLOSED: Final = (ngh2.StreamProtocolError, ngh2.ConnectionStateError, ngh2.ConnectionClosingError)
+# The event that reports a closed stream may not have been handled yet when more is sent on it.
+_CLOSED_ERRORS: Final = (ngh2.StreamProtocolError, ngh2.ConnectionStateError, ngh2.ConnectionClosingError)
 
 
 class Flow:
-    """One stream, as far as both ends are alike."""
+    """One stream: the state that client and upstream streams have in common."""
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.owed = 0
-        """What came while nobody took it."""
+        self.owed_bytes = 0
+        """Bytes received while paused, to be acknowledged later."""
 
-        self.held = False
-        self.lagging = False
-        """Whether more waits to be sent than should."""
+        self.is_paused = False
+        self.is_lagging = False
+        """Whether too much is queued to be sent."""
 
-    def room(self, *, full: bool) -> None:
-        """The other side takes no more for now, or more again."""
+    def set_peer_full(self, *, is_full: bool) -> None:
+        """Handle that the peer's window is used up and too much is queued, or that there is room again."""
 
 
 class Wire(asyncio.Protocol):
-    """One end of a connection."""
+    """One end of an HTTP/2 connection."""
 
     def __init__(
         self,
         role: ngh2.Role,
         settings: dict[ngh2.Setting, int],
-        at_last: Callable[[Callable[[], None]], None],
+        call_last: Callable[[Callable[[], None]], None],
         receive_queue: ReceiveQueue,
     ) -> None:
-        self.gone = False
-        self.retiring = False
-        """Whether it takes no new streams."""
+        self.is_gone = False
+        self.is_retiring = False
+        """Whether the connection takes no new streams."""
 
-        self.ragged = False
-        self._at_last = at_last
-        """Has something done when all that is to be sent in this turn of the loop is there: one write costs as much as all else."""
+        self._call_last = call_last
+        """Schedules a call at the end of this turn of the loop, so that all output is sent by one write, which is expensive."""
 
         self._settings = {ngh2.Setting.INITIAL_WINDOW_SIZE: WINDOW} | settings
         self._session = ngh2.Connection(role, _CONFIGURATIONS[role])
         self._transport: asyncio.Transport | Tls
         self._flows: dict[int, Any] = {}
         self._lagging: set[Flow] = set()
-        self._breaking: dict[Flow, int] = {}
-        """Streams that are reset once all is sent that is to be sent on them, and with what."""
+        self._pending_resets: dict[Flow, int] = {}
+        """Streams to reset once their queued data is sent, with the error codes."""
 
         self._receive_queue = receive_queue
         self._frame_groups = FrameGroups(preface=role is ngh2.Role.SERVER)
         self._input = b""
-        """What was read, and is processed as far as `_processed`; empty when nothing is left over."""
+        """The received data, processed up to `_processed`; empty when nothing is left over."""
 
         self._processed = 0
         self._is_queued = False
-        """Whether input is left over that waits for its turn."""
+        """Whether input that is left over waits in the receive queue."""
 
         self._is_lost = False
-        """Whether the other side has left while input of its was left over."""
+        """Whether the peer disconnected while input was left over."""
 
         self._unsent: list[bytes] = []
         self._unsent_size = 0
-        self._due = False
-        self._choked = False
+        self._is_flush_planned = False
+        self._is_blocked = False
         self._resets = 0
-        self._hearing: dict[type[ngh2.Event], Callable[[Any], None]] = {
+        self._handlers: dict[type[ngh2.Event], Callable[[Any], None]] = {
             ngh2.ConnectionClosed: lambda _: self._end(),
         }
 
     def begin(self, transport: "asyncio.Transport | Tls", data: bytes = b"") -> None:
-        """Take over a connection, from which this was read already, and say what we want of it."""
+        """Take over a transport, from which `data` was already read, and send the settings."""
         self._transport = transport
         transport.set_protocol(self)
         self._session.initiate_connection(self._settings)
@@ -138,10 +137,10 @@ class Wire(asyncio.Protocol):
         if data:
             self.data_received(data)
 
-    # What asyncio tells
+    # asyncio.Protocol
 
     def data_received(self, data: bytes) -> None:
-        if self.gone:
+        if self.is_gone:
             return
         self._input = self._input[self._processed :] + data if self._input else data
         self._processed = 0
@@ -153,98 +152,97 @@ class Wire(asyncio.Protocol):
             self._receive_queue.add(self)
 
     def process_input(self, deadline: float) -> bool:
-        """Process what was read, until this time at the longest; return whether more is left."""
+        """Process received data until the deadline at most. Return whether more is left."""
         try:
             self._process_groups(deadline)
         except ngh2.NGH2Error:
-            # It asks for too much, or is no HTTP/2 at all.
-            self._hear()
+            # The peer violates the protocol or a limit.
+            self._handle_events()
             self._end()
         self.push()
-        if self._processed < len(self._input) and not self.gone:
+        if self._processed < len(self._input) and not self.is_gone:
             return True
         self._input, self._processed = b"", 0
         if self._is_queued:
             self._is_queued = False
-            self._read_on()
+            self._resume_reading()
         return False
 
     def _process_groups(self, deadline: float) -> None:
         data = self._input
-        while self._processed < len(data) and not self.gone:
+        while self._processed < len(data) and not self.is_gone:
             start = self._processed
             self._processed = end = self._frame_groups.end_of_group(data, start)
             self._session.receive_data(data if end - start == len(data) else data[start:end])
-            self._hear()
+            self._handle_events()
             if self._receive_queue.clock() >= deadline:
                 return
 
-    def _read_on(self) -> None:
+    def _resume_reading(self) -> None:
         if self._is_lost:
-            self._lost()
-        if not (self.gone or self._transport.is_closing()):
+            self._mark_lost()
+        if not (self.is_gone or self._transport.is_closing()):
             self._transport.resume_reading()
 
     def eof_received(self) -> bool | None:
-        self._lost_behind_input()
+        self._handle_disconnect()
         return None
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.ragged = exc is not None
-        self._lost_behind_input()
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's
+        self._handle_disconnect()
 
     def pause_writing(self) -> None:
-        self._choked = True
+        self._is_blocked = True
 
     def resume_writing(self) -> None:
-        self._choked = False
+        self._is_blocked = False
         self.push()
 
-    def _lost_behind_input(self) -> None:
-        """The other side has left. What a server said before that counts; what a client asked for need not begin."""
+    def _handle_disconnect(self) -> None:
+        """Handle a disconnect. Left-over input of a server is still processed; requests of a client need not start."""
         if self._is_queued and self._session.role is ngh2.Role.CLIENT:
-            self._is_lost = self.retiring = True
+            self._is_lost = self.is_retiring = True
         else:
-            self._lost()
+            self._mark_lost()
 
-    def _lost(self) -> None:
-        if not self.gone:
-            self.gone = self.retiring = True
-            self.lost()
+    def _mark_lost(self) -> None:
+        if not self.is_gone:
+            self.is_gone = self.is_retiring = True
+            self.handle_loss()
 
     def _end(self) -> None:
-        """The protocol is over: what is left to say is said."""
-        if not self.gone:
+        """Send the remaining output and close."""
+        if not self.is_gone:
             self._write()
             self._transport.close()
-            self._lost()
+            self._mark_lost()
 
     def abort(self) -> None:
         """Close at once."""
-        self.gone = self.retiring = True
+        self.is_gone = self.is_retiring = True
         self._transport.abort()
 
-    # For whoever stands on it
+    # For subclasses and streams
 
-    def lost(self) -> None:
-        """It is gone, with all its streams."""
+    def handle_loss(self) -> None:
+        """Handle the loss of the connection with all its streams."""
         raise NotImplementedError
 
-    def failed(self, fault: BaseException, event: ngh2.Event | None = None) -> None:
-        """Something of ours has failed, with what came."""
+    def handle_fault(self, fault: BaseException, event: ngh2.Event | None = None) -> None:
+        """Handle an internal error, in the handling of `event` if that is given."""
         raise NotImplementedError
 
     def send(self, flow: Flow, data: bytes, *, end: bool = False) -> None:
-        """Send a piece of a body, as a frame of its own as long as the other side keeps up."""
+        """Send a piece of a body, in a frame of its own if the peer keeps up."""
         if not self.attempt(lambda: self._session.send_data(flow.number, data, end_stream=end)):
             return
-        if not flow.lagging and self.untaken(flow) > HIGH:
-            flow.lagging = True
+        if not flow.is_lagging and self.queued_bytes(flow) > HIGH:
+            flow.is_lagging = True
             self._lagging.add(flow)
-            flow.room(full=True)
+            flow.set_peer_full(is_full=True)
 
     def end(self, flow: Flow, data: bytes, trailers: Fields) -> None:
-        """Send the last of a body, and what comes behind it."""
+        """Send the last piece of a body, and the trailers."""
         if not trailers:
             self.send(flow, data, end=True)
             return
@@ -252,80 +250,80 @@ class Wire(asyncio.Protocol):
             self.send(flow, data)
         self.attempt(lambda: self._session.send_trailers(flow.number, trailers))
 
-    def attempt(self, say: Callable[[], None]) -> bool:
-        """Say something on a stream, if that is still open."""
+    def attempt(self, action: Callable[[], None]) -> bool:
+        """Call `action`, which sends something on a stream. Return False if the stream is closed."""
         try:
-            say()
-        except _CLOSED:
+            action()
+        except _CLOSED_ERRORS:
             return False
         self.push()
         return True
 
     def reset(self, flow: Flow, code: int) -> None:
-        """Break a stream off."""
-        if flow.number not in self._flows or self.gone:
+        """Reset a stream."""
+        if flow.number not in self._flows or self.is_gone:
             return
         self._resets += 1
         self._session.reset_stream(flow.number, code)
         self.push()
-        if self._resets > RESETS and not self.retiring:
+        if self._resets > MAX_RESETS and not self.is_retiring:
             self.retire()
 
     def break_off(self, flow: Flow, code: int) -> None:
-        """Break a stream off behind what is still to be sent on it: a reset would overtake that."""
-        if self.untaken(flow):
-            self._breaking[flow] = code
+        """Reset a stream after its queued data is sent, which an immediate reset would discard."""
+        if self.queued_bytes(flow):
+            self._pending_resets[flow] = code
         else:
             self.reset(flow, code)
 
-    def untaken(self, flow: Flow) -> int:
-        """How much waits to be sent on a stream."""
+    def queued_bytes(self, flow: Flow) -> int:
+        """Return the number of bytes queued on a stream."""
         return self._session.queued_body_size(flow.number)
 
     def retire(self) -> None:
-        """Take no new streams, and close with the last one."""
-        if self.gone or self.retiring:
+        """Take no new streams, and close after the last one."""
+        if self.is_gone or self.is_retiring:
             return
-        self.retiring = True
+        self.is_retiring = True
         self._session.send_goaway()
         self.push()
 
-    def hold(self, flow: Flow, *, full: bool) -> None:
-        """Let the other side send no more than its window, or more again."""
-        flow.held = full
-        if not full and flow.owed:
-            owed, flow.owed = flow.owed, 0
-            self._took(flow.number, owed)
+    def set_paused(self, flow: Flow, *, is_paused: bool) -> None:
+        """Stop acknowledging a stream's data, so that the peer sends no more than its window; or resume."""
+        flow.is_paused = is_paused
+        if not is_paused and flow.owed_bytes:
+            owed, flow.owed_bytes = flow.owed_bytes, 0
+            self._acknowledge_now(flow.number, owed)
             self.push()
 
     def push(self) -> None:
-        """Have what is to be sent written."""
-        if self.gone:
+        """Encode pending output, and schedule the write."""
+        if self.is_gone:
             return
-        if not self._choked and self._unsent_size < SEND_BYTES:
+        if not self._is_blocked and self._unsent_size < SEND_BYTES:
             try:
                 if data := self._session.data_to_send(SEND_BYTES - self._unsent_size):
                     self._unsent.append(data)
                     self._unsent_size += len(data)
             except ngh2.ConnectionStateError:
-                pass  # the last that it had to say is out already
-        if not self._due:
-            self._due = True
-            self._at_last(self._flush)
+                pass  # the session is closed, and its last output was sent
+        if not self._is_flush_planned:
+            self._is_flush_planned = True
+            self._call_last(self._flush)
 
     def _flush(self) -> None:
-        self._due = False
-        if self.gone:
+        self._is_flush_planned = False
+        if self.is_gone:
             return
         try:
             is_more_due = self._unsent_size >= SEND_BYTES
             self._write()
-            self._hear()
-            self._relieve()
+            self._handle_events()
+            self._release_flows()
             if is_more_due:
                 self.push()
-        except Exception as fault:  # noqa: BLE001 - the guard: others wait behind this one
-            self.failed(fault)
+        except Exception as fault:  # noqa: BLE001 - the calls of other connections come after this one
+            self.handle_fault(fault)
 
     def _write(self) -> None:
         if self._unsent:
@@ -334,45 +332,45 @@ class Wire(asyncio.Protocol):
             self._unsent_size = 0
             self._transport.write(data)
 
-    def _relieve(self) -> None:
-        for flow in [flow for flow in self._lagging if self.untaken(flow) <= LOW]:
+    def _release_flows(self) -> None:
+        for flow in [flow for flow in self._lagging if self.queued_bytes(flow) <= LOW]:
             self._lagging.discard(flow)
-            flow.lagging = False
-            flow.room(full=False)
-        for flow in [flow for flow in self._breaking if not self.untaken(flow)]:
-            self.reset(flow, self._breaking.pop(flow))
+            flow.is_lagging = False
+            flow.set_peer_full(is_full=False)
+        for flow in [flow for flow in self._pending_resets if not self.queued_bytes(flow)]:
+            self.reset(flow, self._pending_resets.pop(flow))
 
-    # Hearing
+    # Events
 
-    def _hear(self) -> None:
-        """Look at what has come, and at what became of what was sent."""
+    def _handle_events(self) -> None:
+        """Handle the events of the session."""
         while events := self._session.events():
             for event in events:
-                hear = self._hearing.get(type(event))
+                hear = self._handlers.get(type(event))
                 if hear is None:
                     continue
                 try:
                     hear(event)
-                except Exception as fault:  # noqa: BLE001 - the guard: what fails for one stream is no other's business
-                    self.failed(fault, event)
+                except Exception as fault:  # noqa: BLE001 - an error in one stream must not end the others
+                    self.handle_fault(fault, event)
 
-    def taken(self, number: int, size: int) -> None:
-        """So much has come on a stream, and was handed on."""
+    def acknowledge(self, number: int, size: int) -> None:
+        """Acknowledge received data of a stream, once it is resumed if it is paused."""
         flow: Flow | None = self._flows.get(number)
-        if flow is not None and flow.held:
-            flow.owed += size
+        if flow is not None and flow.is_paused:
+            flow.owed_bytes += size
         elif size:
-            self._took(number, size)
+            self._acknowledge_now(number, size)
 
-    def _took(self, number: int, size: int) -> None:
+    def _acknowledge_now(self, number: int, size: int) -> None:
         try:
             self._session.acknowledge_received_data(size, number)
         except ngh2.ConnectionStateError:
-            pass  # it is closing
+            pass  # the session is closing
 
     def forget(self, flow: Flow) -> None:
-        """A stream is closed. What it owes is the connection's window, too."""
+        """Forget a closed stream, and acknowledge what it owes, which also counts in the connection's window."""
         self._lagging.discard(flow)
-        self._breaking.pop(flow, None)
+        self._pending_resets.pop(flow, None)
         del self._flows[flow.number]
-        self.hold(flow, full=False)
+        self.set_paused(flow, is_paused=False)

@@ -1,7 +1,7 @@
-"""Notice floods of empty HTTP/2 frames before each frame is parsed.
+"""Detect floods of empty HTTP/2 frames before the frames are parsed.
 
-mitmproxy's HTTP/2 is Python, and a frame costs it a tenth of a millisecond: 65,000 empty ones in a few reads of a socket
-would hold up everybody for seconds. Here only their heads are looked at (RFC 9113 4.1).
+mitmproxy parses HTTP/2 in Python, at a tenth of a millisecond per frame: 65,000 empty frames in a few socket reads would
+delay all connections for seconds. This module reads only the frame headers (RFC 9113 4.1).
 """
 
 from typing import Final
@@ -11,37 +11,37 @@ _DATA, _HEADERS, _PRIORITY, _RESET, _SETTINGS, _PING, _WINDOW_UPDATE, _CONTINUAT
 _END_STREAM: Final = 1
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
-ALLOWED: Final = 1000
-"""Frames that carry nothing which may come at once."""
+ALLOWED_FRAMES: Final = 1000
+"""Number of empty frames that may arrive at once."""
 
-PER_SECOND: Final = 500
-"""How many more may come each second."""
+FRAMES_PER_SECOND: Final = 500
+"""Number of further empty frames allowed per second."""
 
-BYTES_EACH: Final = 1024
-"""Bytes that were carried, either way, for which one more may come: acknowledgements and windows go with them."""
+BYTES_PER_FRAME: Final = 1024
+"""Bytes of data, in either direction, for each further empty frame, because data causes acknowledgements and window updates."""
 
-RESET: Final = 5
-"""A reset counts as so many: what it ends was begun for nothing (CVE-2023-44487)."""
+RESET_COST: Final = 5
+"""The number of empty frames that a reset counts as, because the work on its stream is wasted (CVE-2023-44487)."""
 
 
 class FloodGuard:
-    """Counts the frames of one connection that carry nothing."""
+    """Counts the empty frames of one connection."""
 
     def __init__(self, *, preface: bool) -> None:
         self._skip = len(PREFACE) if preface else 0
         self._head = b""
-        self._credit = float(ALLOWED)
-        self._at: float | None = None
+        self._credit = float(ALLOWED_FRAMES)
+        self._checked_at: float | None = None
 
-    def carried(self, size: int) -> None:
-        """So many bytes were sent to the peer."""
-        self._credit = min(ALLOWED, self._credit + size / BYTES_EACH)
+    def credit_sent(self, size: int) -> None:
+        """Allow more empty frames, because data was sent to the peer."""
+        self._credit = min(ALLOWED_FRAMES, self._credit + size / BYTES_PER_FRAME)
 
     def is_flooded(self, data: bytes, now: float) -> bool:
-        """Whether these bytes bring more frames that carry nothing than may come; `now` in seconds."""
-        if self._at is not None:
-            self._credit = min(ALLOWED, self._credit + (now - self._at) * PER_SECOND)
-        self._at = now
+        """Count the frames in received data. Return whether there are too many empty ones. `now` is in seconds."""
+        if self._checked_at is not None:
+            self._credit = min(ALLOWED_FRAMES, self._credit + (now - self._checked_at) * FRAMES_PER_SECOND)
+        self._checked_at = now
         at = 0
         while at < len(data):
             if self._skip:
@@ -55,19 +55,19 @@ class FloodGuard:
             if len(self._head) == _HEAD:
                 size = int.from_bytes(self._head[:3])
                 self._skip = size
-                self._credit = min(ALLOWED, self._credit - _cost(self._head[3], self._head[4], size))
+                self._credit = min(ALLOWED_FRAMES, self._credit - _frame_cost(self._head[3], self._head[4], size))
                 self._head = b""
                 if self._credit < 0:
                     return True
         return False
 
 
-def _cost(kind: int, flags: int, size: int) -> float:
-    """What a frame costs; less than nothing, where it carries something."""
+def _frame_cost(kind: int, flags: int, size: int) -> float:
+    """Return the cost of a frame, which is negative for a frame with data."""
     if kind == _DATA:
-        return -size / BYTES_EACH if size else 0 if flags & _END_STREAM else 1
+        return -size / BYTES_PER_FRAME if size else 0 if flags & _END_STREAM else 1
     if kind == _RESET:
-        return RESET
+        return RESET_COST
     if kind == _HEADERS:
         return 0
     return 1

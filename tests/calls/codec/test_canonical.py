@@ -1,4 +1,4 @@
-"""RFC 8785 by its own published examples, by the reference package, and where we go beyond it."""
+"""Canonical JSON: RFC 8785's published examples, the reference package, and the extension for long numbers."""
 
 import hashlib
 import json
@@ -10,8 +10,8 @@ import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calls.codec.canonical import canonical, canonical_parsed, digest
-from calls.codec.json import dumps, parse
+from calls.codec.canonical import canonical_json, canonical_parsed_json, digest
+from calls.codec.json import dumps, parse_json
 from calls.model import Json
 from tests.calls.strategies import json_values, texts
 
@@ -46,18 +46,18 @@ NUMBERS = {
 
 @pytest.mark.parametrize(("bits", "text"), NUMBERS.items())
 def test_published_number(bits: str, text: str) -> None:
-    assert canonical(struct.unpack(">d", bytes.fromhex(bits))[0]).decode() == text
+    assert canonical_json(struct.unpack(">d", bytes.fromhex(bits))[0]).decode() == text
 
 
 @pytest.mark.parametrize(("bits", "text"), NUMBERS.items())
 def test_a_published_number_survives_our_parser(bits: str, text: str) -> None:
-    assert canonical_parsed(parse(text.encode())).decode() == text
+    assert canonical_parsed_json(parse_json(text.encode())).decode() == text
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_what_is_no_json_number_is_refused(value: float) -> None:
     with pytest.raises(ValueError, match="not a JSON number"):
-        canonical(value)
+        canonical_json(value)
 
 
 def test_published_example_of_section_3_2_2() -> None:
@@ -70,19 +70,19 @@ def test_published_example_of_section_3_2_2() -> None:
         '{"literals":[null,true,false],"numbers":[333333333.3333333,1e+30,4.5,0.002,1e-27],'
         '"string":"€$\\u000f\\nA\'B\\"\\\\\\\\\\"/"}'
     )
-    assert canonical(json.loads(text)).decode() == expected
+    assert canonical_json(json.loads(text)).decode() == expected
 
 
 def test_published_order_of_section_3_2_3() -> None:
     names = ["\u20ac", "\r", "\ufb33", "1", "\U0001f600", "\u0080", "\u00f6"]
     ordered = ["\r", "1", "\u0080", "\u00f6", "\u20ac", "\U0001f600", "\ufb33"]
     value = dict.fromkeys(names)
-    assert list(json.loads(canonical(value))) == ordered
-    assert list(json.loads(canonical_parsed(value))) == ordered
+    assert list(json.loads(canonical_json(value))) == ordered
+    assert list(json.loads(canonical_parsed_json(value))) == ordered
 
 
 def ordinary(value: Json) -> bool:
-    """What the reference package takes: no integer beyond a double's."""
+    """Return whether the reference package accepts a value: it has no integers beyond those of a double."""
     return not any(abs(int(match)) > 2**53 - 1 for match in _integers(value))
 
 
@@ -102,35 +102,35 @@ def _integers(value: Json) -> list[int]:
 def test_the_reference_package_agrees_on_ordinary_values(value: Json) -> None:
     floats = json.loads(dumps(value), parse_int=lambda digits: int(digits) % 2**53)
     assert ordinary(floats)
-    assert canonical(floats) == rfc8785.dumps(floats)
+    assert canonical_json(floats) == rfc8785.dumps(floats)
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_the_reference_package_agrees_on_every_double(value: float) -> None:
-    assert canonical(value) == rfc8785.dumps(value)
+    assert canonical_json(value) == rfc8785.dumps(value)
 
 
 @given(json_values)
 def test_the_fast_path_agrees_with_the_plain_one(value: Json) -> None:
-    read = parse(dumps(value))
-    assert canonical_parsed(read) == canonical(read)
+    read = parse_json(dumps(value))
+    assert canonical_parsed_json(read) == canonical_json(read)
 
 
 @given(json_values)
 def test_canonical_bytes_are_their_own_canonical_form(value: Json) -> None:
-    assert canonical(parse(canonical(value))) == canonical(value)
+    assert canonical_json(parse_json(canonical_json(value))) == canonical_json(value)
 
 
 @given(st.dictionaries(texts, st.integers(), max_size=6), st.randoms(use_true_random=False))
 def test_the_order_of_members_does_not_matter(value: dict[str, int], random: object) -> None:
     items = list(value.items())
     random.shuffle(items)  # type: ignore[attr-defined] # Hypothesis types it as object
-    assert canonical(dict(items)) == canonical(value)
+    assert canonical_json(dict(items)) == canonical_json(value)
 
 
 @pytest.mark.parametrize("spelling", ["1", "1.0", "1e0", "10e-1", "1.000000000000000000000000"])
 def test_one_number_has_one_spelling(spelling: str) -> None:
-    assert canonical_parsed(parse(spelling.encode())) == b"1"
+    assert canonical_parsed_json(parse_json(spelling.encode())) == b"1"
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_one_number_has_one_spelling(spelling: str) -> None:
     ],
 )
 def test_numbers_that_a_double_would_confuse_stay_apart(one: str, other: str) -> None:
-    assert canonical(parse(one.encode())) != canonical(parse(other.encode()))
+    assert canonical_json(parse_json(one.encode())) != canonical_json(parse_json(other.encode()))
 
 
 @pytest.mark.parametrize(
@@ -160,16 +160,16 @@ def test_numbers_that_a_double_would_confuse_stay_apart(one: str, other: str) ->
     ],
 )
 def test_the_extension_keeps_ecmascript_s_layout(literal: str, text: str) -> None:
-    assert canonical_parsed(parse(literal.encode())).decode() == text
+    assert canonical_parsed_json(parse_json(literal.encode())).decode() == text
 
 
 def test_a_huge_exponent_does_not_become_a_huge_text() -> None:
-    assert canonical_parsed(parse(b"1e999999")) == b"1e+999999"
+    assert canonical_parsed_json(parse_json(b"1e999999")) == b"1e+999999"
 
 
 def test_a_lone_surrogate_has_no_canonical_form() -> None:
     with pytest.raises(UnicodeEncodeError):
-        canonical("\ud800")
+        canonical_json("\ud800")
 
 
 def test_digests_of_different_domains_differ() -> None:

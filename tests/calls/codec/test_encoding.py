@@ -1,4 +1,4 @@
-"""Content codings open piece by piece, as far as they go, and never beyond a limit."""
+"""Content codings are decoded in pieces, up to where they break off, and within size limits."""
 
 import gzip
 import os
@@ -14,7 +14,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calls.codec.encoding import Decoder, Encoder, TooLarge, Undecodable, codings, decode
+from calls.codec.encoding import ContentDecoder, ContentEncoder, TooLarge, Undecodable, decode_content, parse_codings
 from tests.calls.strategies import pieces
 
 NAMES = ("gzip", "deflate", "br", "zstd")
@@ -39,33 +39,33 @@ FOREIGN: dict[str, Callable[[bytes], bytes]] = {
 @given(data=st.data(), body=st.one_of(st.binary(max_size=2000), st.just(TEXT)))
 def test_what_others_encode_opens_however_it_is_cut(coding: str, data: st.DataObject, body: bytes) -> None:
     encoded = FOREIGN[coding](body)
-    decoder = Decoder(codings(coding.split()[0]))
+    decoder = ContentDecoder(parse_codings(coding.split()[0]))
 
     assert b"".join(decoder.feed(piece) for piece in data.draw(pieces(encoded))) == body
-    assert decoder.complete
-    assert not decoder.surplus
+    assert decoder.is_complete
+    assert not decoder.has_surplus
 
 
 @given(st.lists(st.binary(max_size=300), max_size=6), st.lists(st.sampled_from(NAMES), min_size=1, max_size=3))
 def test_each_piece_that_we_encode_opens_by_itself(parts: list[bytes], names: list[str]) -> None:
-    encoder, decoder = Encoder(tuple(names)), Decoder(tuple(names))
+    encoder, decoder = ContentEncoder(tuple(names)), ContentDecoder(tuple(names))
 
     assert [decoder.feed(encoder.feed(part)) for part in parts] == parts
     assert decoder.feed(encoder.finish()) == b""
-    assert decoder.complete
+    assert decoder.is_complete
 
 
 @pytest.mark.parametrize("coding", NAMES)
 def test_a_body_that_breaks_off_opens_as_far_as_it_goes(coding: str) -> None:
-    encoder = Encoder((coding,))
+    encoder = ContentEncoder((coding,))
     encoded = encoder.feed(TEXT) + encoder.feed(b"never seen")
 
-    decoder = Decoder((coding,))
+    decoder = ContentDecoder((coding,))
     opened = decoder.feed(encoded[: len(encoded) - 4])
 
     assert opened.startswith(TEXT)
-    assert not decoder.complete
-    assert decode(encoded[:-4], coding) == opened
+    assert not decoder.is_complete
+    assert decode_content(encoded[:-4], coding) == opened
 
 
 @pytest.mark.parametrize("coding", NAMES)
@@ -74,10 +74,10 @@ def test_a_bomb_is_stopped_at_the_limit(coding: str) -> None:
     assert len(bomb) < 1 << 16
 
     with pytest.raises(TooLarge):
-        decode(bomb, coding, limit=1 << 20)
-    assert len(decode(FOREIGN[coding](bytes(1000)), coding, limit=1000)) == 1000
+        decode_content(bomb, coding, limit=1 << 20)
+    assert len(decode_content(FOREIGN[coding](bytes(1000)), coding, limit=1000)) == 1000
     with pytest.raises(TooLarge):
-        decode(FOREIGN[coding](bytes(1001)), coding, limit=1000)
+        decode_content(FOREIGN[coding](bytes(1001)), coding, limit=1000)
 
 
 def test_a_bomb_in_a_bomb_is_stopped_too() -> None:
@@ -85,13 +85,13 @@ def test_a_bomb_in_a_bomb_is_stopped_too() -> None:
     assert len(bomb) < 1000
 
     with pytest.raises(TooLarge):
-        decode(bomb, "gzip, gzip", limit=1 << 20)
+        decode_content(bomb, "gzip, gzip", limit=1 << 20)
 
 
 def test_ten_thousand_tiny_members_take_no_quadratic_time() -> None:
     members = gzip.compress(b"x") * 50_000
 
-    assert decode(members, "gzip") == b"x" * 50_000
+    assert decode_content(members, "gzip") == b"x" * 50_000
 
 
 @pytest.mark.parametrize("coding", NAMES)
@@ -101,7 +101,7 @@ def test_damage_is_said_or_harmless_but_never_a_crash(coding: str, data: st.Data
     encoded[data.draw(st.integers(0, len(encoded) - 1))] ^= 1 << data.draw(st.integers(0, 7))
 
     try:
-        decode(bytes(encoded), coding, 1 << 20)
+        decode_content(bytes(encoded), coding, 1 << 20)
     except Undecodable:
         pass
 
@@ -110,49 +110,49 @@ def test_damage_is_said_or_harmless_but_never_a_crash(coding: str, data: st.Data
 @given(st.binary(min_size=8, max_size=200))
 def test_any_bytes_open_or_are_undecodable(coding: str, body: bytes) -> None:
     try:
-        decode(body, coding, 1 << 20)
+        decode_content(body, coding, 1 << 20)
     except Undecodable:
         pass
 
 
 @pytest.mark.parametrize("coding", NAMES)
 def test_bytes_behind_the_end_are_noticed_and_not_read(coding: str) -> None:
-    decoder = Decoder((coding,))
+    decoder = ContentDecoder((coding,))
 
     assert decoder.feed(FOREIGN[coding](TEXT)) == TEXT
     assert decoder.feed(b"trailing") == b""
-    assert decoder.complete
-    assert decoder.surplus
+    assert decoder.is_complete
+    assert decoder.has_surplus
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "zstd"])
 def test_bytes_behind_the_end_in_the_same_piece_too(coding: str) -> None:
-    # For br the library only says that something is wrong, as it does to every client.
-    decoder = Decoder((coding,))
+    # The brotli library does not say what is wrong.
+    decoder = ContentDecoder((coding,))
 
     assert decoder.feed(FOREIGN[coding](TEXT) + b"trailing") == TEXT
-    assert decoder.surplus
+    assert decoder.has_surplus
 
 
 def test_streams_may_follow_one_another_where_the_format_says_so() -> None:
-    assert decode(gzip.compress(b"one ") + gzip.compress(b"two"), "x-gzip") == b"one two"
-    assert decode(FOREIGN["zstd"](b"one ") + FOREIGN["zstd"](b"two"), "ZSTD") == b"one two"
+    assert decode_content(gzip.compress(b"one ") + gzip.compress(b"two"), "x-gzip") == b"one two"
+    assert decode_content(FOREIGN["zstd"](b"one ") + FOREIGN["zstd"](b"two"), "ZSTD") == b"one two"
 
 
 def test_codings_are_undone_from_the_last_one_on() -> None:
-    assert decode(brotli.compress(gzip.compress(TEXT)), "gzip, br") == TEXT
+    assert decode_content(brotli.compress(gzip.compress(TEXT)), "gzip, br") == TEXT
 
 
 @pytest.mark.parametrize("value", ["compress", "aws-chunked", "gzip, x", "gzip,gzip,gzip,gzip"])
 def test_what_nobody_knows_is_undecodable(value: str) -> None:
     with pytest.raises(Undecodable):
-        codings(value)
+        parse_codings(value)
 
 
 @pytest.mark.parametrize("value", [None, "", "identity", " identity , none"])
 def test_no_coding_is_none(value: str | None) -> None:
-    assert codings(value) == ()
-    assert decode(TEXT, value) == TEXT
+    assert parse_codings(value) == ()
+    assert decode_content(TEXT, value) == TEXT
 
 
 def test_a_zstd_window_that_nobody_must_take_is_refused() -> None:
@@ -161,12 +161,12 @@ def test_a_zstd_window_that_nobody_must_take_is_refused() -> None:
     encoded = zstandard.ZstdCompressor(compression_params=parameters).compress(noise + os.urandom(8))
 
     with pytest.raises(Undecodable):
-        decode(encoded, "zstd")
+        decode_content(encoded, "zstd")
 
 
 BOMBS = """
 import brotli, gzip, resource, sys, zlib, zstandard
-from calls.codec.encoding import TooLarge, decode
+from calls.codec.encoding import TooLarge, decode_content
 from calls.redaction.redactor import Redactor
 
 def packed(name, size):
@@ -186,19 +186,19 @@ bombs += [(f"{name}, {outer}", again[outer](data)) for name, data in bombs for o
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for name, data in bombs:
     try:
-        decode(data, name)
+        decode_content(data, name)
         sys.exit(f"{name} was opened")
     except TooLarge:
         pass
-    body = Redactor(key=b"k" * 32).stream("application/json", name)
+    body = Redactor(key=b"k" * 32).new_body_redactor("application/json", name)
     body.feed(data, 0)
-    assert body.finish() == [] and body.withheld, name
+    assert body.finish() == [] and body.withheld_reason, name
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
 def test_no_bomb_takes_more_memory_than_the_ratio_allows() -> None:
-    """In a process of its own, whose memory tells what the libraries took."""
+    """Runs in its own process, whose memory shows what the libraries allocate."""
     done = subprocess.run([sys.executable, "-c", BOMBS], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 48 << 10, "KiB"

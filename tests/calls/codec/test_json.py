@@ -1,4 +1,4 @@
-"""What `calls.codec.json` keeps, what it refuses, and what it reads as most clients do."""
+"""What `calls.codec.json` preserves, what it rejects, and what it reads leniently."""
 
 import json
 from decimal import Decimal
@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calls.codec.json import MAX_DEPTH, NotLossless, dumps, lenient, parse
+from calls.codec.json import MAX_DEPTH, InvalidJson, dumps, parse_json, parse_json_leniently
 from calls.model import Json
 from tests.calls.strategies import json_values
 
 
 @given(json_values)
 def test_what_is_written_is_read_again(value: Json) -> None:
-    assert parse(dumps(value)) == value
+    assert parse_json(dumps(value)) == value
 
 
 @given(json_values)
@@ -24,17 +24,17 @@ def test_the_standard_library_reads_what_is_written(value: Json) -> None:
 
 @given(st.integers(-(10**60), 10**60))
 def test_no_integer_loses_a_digit(value: int) -> None:
-    assert parse(str(value).encode()) == value
+    assert parse_json(str(value).encode()) == value
 
 
 def test_an_integer_beyond_python_s_own_limit_is_kept() -> None:
     digits = "7" * 10_000
-    assert dumps(parse(digits.encode())).decode() == digits
+    assert dumps(parse_json(digits.encode())).decode() == digits
 
 
 @pytest.mark.parametrize("literal", ["0.1", "1.10", "333333333.33333329", "1E400", "-0.0", "1e-400"])
 def test_a_decimal_keeps_the_value_it_was_written_with(literal: str) -> None:
-    assert parse(literal.encode()) == Decimal(literal)
+    assert parse_json(literal.encode()) == Decimal(literal)
 
 
 @pytest.mark.parametrize(
@@ -62,25 +62,25 @@ def test_a_decimal_keeps_the_value_it_was_written_with(literal: str) -> None:
     ],
 )
 def test_what_cannot_be_kept_is_refused(text: bytes) -> None:
-    with pytest.raises(NotLossless):
-        parse(text)
+    with pytest.raises(InvalidJson):
+        parse_json(text)
 
 
 def test_depth_is_judged_before_all_that_goes_down_into_it() -> None:
-    with pytest.raises(NotLossless, match="nested deeper"):
-        parse(b'["\\ud83d\\ude00",' + b"[" * 3000 + b"]" * 3000 + b"]")
+    with pytest.raises(InvalidJson, match="nested deeper"):
+        parse_json(b'["\\ud83d\\ude00",' + b"[" * 3000 + b"]" * 3000 + b"]")
 
 
 def test_the_depth_limit_is_ours_and_exact() -> None:
-    parse(b"[" * MAX_DEPTH + b"]" * MAX_DEPTH)
+    parse_json(b"[" * MAX_DEPTH + b"]" * MAX_DEPTH)
 
 
 def test_many_brackets_are_not_many_levels() -> None:
-    assert parse(b"[" + b",".join([b'{"a":[1]}'] * 500) + b"]") == [{"a": [1]}] * 500
+    assert parse_json(b"[" + b",".join([b'{"a":[1]}'] * 500) + b"]") == [{"a": [1]}] * 500
 
 
 def test_an_escaped_pair_of_surrogates_is_one_character() -> None:
-    assert parse(b'"\\ud83d\\ude00"') == "😀"
+    assert parse_json(b'"\\ud83d\\ude00"') == "😀"
 
 
 @pytest.mark.parametrize(
@@ -94,14 +94,14 @@ def test_an_escaped_pair_of_surrogates_is_one_character() -> None:
     ],
 )
 def test_lenient_reads_what_clients_read(text: bytes, value: Json) -> None:
-    assert lenient(text) == value
-    dumps(lenient(text))
+    assert parse_json_leniently(text) == value
+    dumps(parse_json_leniently(text))
 
 
 @given(st.binary(max_size=40))
 def test_no_bytes_surprise_either_reader(data: bytes) -> None:
-    for read in (parse, lenient):
+    for read in (parse_json, parse_json_leniently):
         try:
             dumps(read(data))
-        except NotLossless:
+        except InvalidJson:
             pass

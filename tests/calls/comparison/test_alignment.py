@@ -1,4 +1,4 @@
-"""Aligning two runs: every call once, in order, whatever was added, left out, repeated or moved."""
+"""Alignment of two runs: every call once, in order, whatever was added, removed, repeated or moved."""
 
 import time
 from collections import Counter
@@ -6,22 +6,22 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calls.comparison.alignment import Item, Pair, align
+from calls.comparison.alignment import AlignedCall, AlignedPair, align
 
 
-def items(text: str, lane: str | None = None) -> list[Item]:
-    """One item a letter: its strictest mark is the letter, its loosest whether it is a capital."""
-    return [Item(marks=(letter, letter.isupper()), lane=lane) for letter in text]
+def items(text: str, lane: str | None = None) -> list[AlignedCall]:
+    """Make one call per letter: its strictest mark is the letter, its loosest whether it is a capital."""
+    return [AlignedCall(marks=(letter, letter.isupper()), lane=lane) for letter in text]
 
 
-def shown(one: list[Item], other: list[Item]) -> str:
-    """`a` for a pair of equal letters, `a/b` for one of different ones, `-a` and `+a` for one alone, `*` for a moved one."""
+def shown(one: list[AlignedCall], other: list[AlignedCall]) -> str:
+    """Write pairs: `a` for equal letters, `a/b` for different ones, `-a` and `+a` for unpaired ones, `*` for moved ones."""
 
-    def told(pair: Pair) -> str:
+    def told(pair: AlignedPair) -> str:
         here = str(one[pair.one].marks[0]) if pair.one is not None else ""
         there = str(other[pair.other].marks[0]) if pair.other is not None else ""
         if here and there:
-            return ("*" if pair.moved else "") + (here if here == there else f"{here}/{there}")
+            return ("*" if pair.is_moved else "") + (here if here == there else f"{here}/{there}")
         return f"-{here}" if here else f"+{there}"
 
     return " ".join(map(told, align(one, other)))
@@ -83,29 +83,29 @@ def test_every_call_is_there_once_and_equal_ones_never_stay_alone(one: str, othe
 
 @given(letters, letters)
 def test_what_did_not_move_is_in_the_order_of_both_runs(one: str, other: str) -> None:
-    still = [pair.other for pair in align(items(one), items(other)) if pair.one is not None and not pair.moved]
+    still = [pair.other for pair in align(items(one), items(other)) if pair.one is not None and not pair.is_moved]
     paired = [number for number in still if number is not None]
     assert paired == sorted(paired)
 
 
 @given(letters)
 def test_a_run_is_aligned_with_itself_call_by_call(text: str) -> None:
-    assert align(items(text), items(text)) == [Pair(n, n) for n in range(len(text))]
+    assert align(items(text), items(text)) == [AlignedPair(n, n) for n in range(len(text))]
 
 
 @given(letters, st.integers(0, 25), st.sampled_from("abcABC"))
 def test_one_call_more_is_one_call_more(text: str, place: int, letter: str) -> None:
     pairs = align(items(text), items(text[:place] + letter + text[place:]))
-    assert [pair for pair in pairs if pair.one is None or pair.other is None or pair.moved] == [
+    assert [pair for pair in pairs if pair.one is None or pair.other is None or pair.is_moved] == [
         pair for pair in pairs if pair.one is None
     ]
     assert sum(pair.one is None for pair in pairs) == 1
 
 
 def test_two_thousand_calls_in_the_worst_order_take_no_time() -> None:
-    one = [Item(marks=(n, n % 7)) for n in range(2000)]
+    one = [AlignedCall(marks=(n, n % 7)) for n in range(2000)]
     began = time.process_time()
     align(one, one[::-1])
-    align(one, [Item(marks=(-n - 1, 0)) for n in range(2000)])
-    align(one, [Item(marks=(0, 0))] * 2000)
+    align(one, [AlignedCall(marks=(-n - 1, 0)) for n in range(2000)])
+    align(one, [AlignedCall(marks=(0, 0))] * 2000)
     assert time.process_time() - began < 2

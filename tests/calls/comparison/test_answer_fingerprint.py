@@ -1,26 +1,26 @@
-"""What two answers must agree in to be the same."""
+"""Which parts of two answers must agree for them to be the same."""
 
 from dataclasses import replace
 
 import pytest
 
-from calls.comparison.answer_fingerprint import meaning, meaning_digest, words
-from calls.derive import derive
+from calls.comparison.answer_fingerprint import answer_digest, answer_meaning, word_set
+from calls.derive import derive_call
 from calls.model import Exchange
-from store.active_profiles import shipped
+from store.active_profiles import load_profiles
 from tests.replay import strategies
 from tests.store.agents import Agent
 from tests.store.samples import body, exchange
 
-PROFILES = shipped(None)
+PROFILES = load_profiles(None)
 
 
 def said(each: Exchange) -> str:
-    return meaning_digest(each, derive(each, PROFILES))
+    return answer_digest(each, derive_call(each, PROFILES))
 
 
 def told(each: Exchange) -> object:
-    return meaning(derive(each, PROFILES))
+    return answer_meaning(derive_call(each, PROFILES))
 
 
 def test_ids_times_counts_and_models_are_no_part_of_what_a_model_says() -> None:
@@ -76,8 +76,8 @@ def test_a_request_of_json_rpc_has_a_number_that_its_answer_repeats() -> None:
 
 
 def test_words_do_not_depend_on_who_wrote_them_down() -> None:
-    assert words({"found": "Zürich 21"}) == words('{"found":"Z\\u00fcrich 21"}') == {"zürich", "21"}
-    assert words([None, True, 1.5, "a-b"]) == {"1", "5", "a", "b"}
+    assert word_set({"found": "Zürich 21"}) == word_set('{"found":"Z\\u00fcrich 21"}') == {"zürich", "21"}
+    assert word_set([None, True, 1.5, "a-b"]) == {"1", "5", "a", "b"}
 
 
 def test_thoughts_count() -> None:

@@ -1,4 +1,4 @@
-"""Two recordings of the same work, and the rules under which they agree."""
+"""Calibration of two recordings of the same work, and the proposed rules."""
 
 import json
 import random
@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from calls.comparison.calibrate import Calibration, Finding, calibrate
 from calls.comparison.field_heuristics import Guess
-from calls.comparison.proposal import Proposal, ProposedRule, added, proposals
+from calls.comparison.proposal import Proposal, ProposedRule, add_proposal, propose_profiles
 from calls.model import Exchange, Request, Response
-from store.active_profiles import shipped
+from store.active_profiles import load_profiles
 from tests.calls.asking import ANTHROPIC, OPENAI, PROFILES, TICKETS, VERSION, asking, chat, request, user
 from tests.calls.recorded import body
 
@@ -40,8 +40,8 @@ def run(*asked: Request) -> list[Exchange]:
 
 
 def toml(found: Calibration, text: str = "") -> str:
-    for proposal in proposals(found.findings):
-        text = added(text, proposal, "Written by a test.")
+    for proposal in propose_profiles(found.findings):
+        text = add_proposal(text, proposal, "Written by a test.")
     return text
 
 
@@ -58,7 +58,7 @@ def fresh(source: random.Random) -> str:
 
 
 def agent(seed: int) -> list[Exchange]:
-    """The work of an agent that puts something of its own into every request."""
+    """Make the recording of an agent that puts a new value into every request."""
     source = ids(seed)
     session = fresh(source)
     asked = []
@@ -82,7 +82,7 @@ def agent(seed: int) -> list[Exchange]:
 def test_rules_are_proposed_under_which_the_recordings_agree() -> None:
     one, other = agent(1), agent(2)
     found = calibrate(one, other, PROFILES)
-    assert (found.agreement.pairs, found.agreement.agree, found.agreement.apart) == (6, 0, 6)
+    assert (found.agreement.pairs, found.agreement.agree, found.agreement.misses) == (6, 0, 6)
     assert fields(found) == {
         "body $.gateway_trace": "transient",
         "query ts": "transient",
@@ -92,7 +92,7 @@ def test_rules_are_proposed_under_which_the_recordings_agree() -> None:
         "body $.ids[*].re": "id",
     }
     text = toml(found)
-    again = calibrate(one, other, shipped(text))
+    again = calibrate(one, other, load_profiles(text))
     assert (again.agreement.agree, again.findings) == (6, ())
     names = [profile["name"] for profile in tomllib.loads(text)["profile"]]
     assert names == ["openai_chat-calibrated/1", "tickets.example.com-calibrated/1"]
@@ -114,7 +114,7 @@ def test_what_an_earlier_answer_gave_is_no_reason_for_a_rule() -> None:
         ]
 
     found = calibrate(paged(1), paged(2), PROFILES)
-    assert (found.agreement.agree, found.agreement.echoes, found.agreement.apart) == (1, 1, 0)
+    assert (found.agreement.agree, found.agreement.echoes, found.agreement.misses) == (1, 1, 0)
     assert "earlier answer" in found.findings[0].guess.reason
     [profile] = tomllib.loads(toml(found))["profile"]
     assert profile.keys() == {"name", "extends", "match", "answer"}, (
@@ -139,7 +139,7 @@ def test_a_place_that_holds_other_things_elsewhere_is_left_alone() -> None:
 
     [finding] = calibrate(told(1), told(2), PROFILES).findings
     assert finding.guess.field_class == "key"
-    assert "other things" in finding.guess.reason
+    assert "different kinds of values" in finding.guess.reason
 
 
 def test_a_rule_cannot_reach_into_arguments_or_bytes_or_the_path() -> None:
@@ -160,13 +160,13 @@ def test_a_rule_cannot_reach_into_arguments_or_bytes_or_the_path() -> None:
     assert found.agreement.pairs == 3
     assert {one.guess.field_class for one in found.findings} == {"key"}
     reasons = " ".join(one.guess.reason for one in found.findings)
-    assert "a text that holds JSON" in reasons
-    assert "no JSON" in reasons
-    assert "part of the address" in reasons
+    assert "a string of JSON" in reasons
+    assert "no fields" in reasons
+    assert "part of the URL or method" in reasons
 
 
 def test_an_id_that_the_client_made_is_its_own_though_answers_repeat_it() -> None:
-    """It is sent in step 1, before any answer, and each answer echoes it."""
+    """The id is sent in step 1, before any answer, and each answer echoes it."""
 
     def session(seed: int) -> list[Exchange]:
         mark = fresh(ids(seed))
@@ -205,10 +205,10 @@ def test_what_two_good_answers_differ_in_is_proposed_to_be_ignored() -> None:
     }
     [profile] = tomllib.loads(toml(found))["profile"]
     assert profile["answer"]["ignore"] == ["$.served_at", "$.tickets[*].trace", "$.tookMs"]
-    after = shipped(toml(found))
+    after = load_profiles(toml(found))
     assert not calibrate(asked(1), asked(2), after).findings
     assert after.digest != PROFILES.digest
-    assert shipped(toml(found).replace("$.tookMs", "$.took")).digest == after.digest, "it is part of no key"
+    assert load_profiles(toml(found).replace("$.tookMs", "$.took")).digest == after.digest, "it is part of no key"
 
 
 def test_headers_that_a_profile_declares_can_be_taken_back() -> None:
@@ -218,7 +218,7 @@ def test_headers_that_a_profile_declares_can_be_taken_back() -> None:
     found = calibrate(asked(1), asked(2), PROFILES)
     assert fields(found) == {"headers anthropic-beta": "transient"}
     assert 'headers.transient = [\n  "anthropic-beta",' in toml(found)
-    assert calibrate(asked(1), asked(2), shipped(toml(found))).agreement.agree == 1
+    assert calibrate(asked(1), asked(2), load_profiles(toml(found))).agreement.agree == 1
 
 
 def test_parallel_calls_are_aligned_whatever_their_order() -> None:
@@ -231,7 +231,7 @@ def test_parallel_calls_are_aligned_whatever_their_order() -> None:
 
 def test_a_call_without_a_counterpart_is_named() -> None:
     one = run(asking(TICKETS, {"q": 1}), request("https://elsewhere.example/", method="GET"))
-    assert calibrate(one, one[:1], PROFILES).alone == ((2,), ())
+    assert calibrate(one, one[:1], PROFILES).unpaired_steps == ((2,), ())
 
 
 def test_a_profile_of_one_s_own_is_extended_before_it_is_asked() -> None:
@@ -240,10 +240,10 @@ def test_a_profile_of_one_s_own_is_extended_before_it_is_asked() -> None:
     def asked(seed: int) -> list[Exchange]:
         return run(asking(TICKETS, {"q": 1, "ref": fresh(ids(seed))}))
 
-    text = toml(calibrate(asked(1), asked(2), shipped(own)), own)
+    text = toml(calibrate(asked(1), asked(2), load_profiles(own)), own)
     assert [profile["name"] for profile in tomllib.loads(text)["profile"]] == ["tickets-calibrated/1", "tickets/1"]
     assert text.endswith(own)
-    assert calibrate(asked(1), asked(2), shipped(text)).agreement.agree == 1
+    assert calibrate(asked(1), asked(2), load_profiles(text)).agreement.agree == 1
 
 
 def test_a_profile_of_ours_is_added_to_and_its_comments_stay() -> None:
@@ -254,8 +254,8 @@ def test_a_profile_of_ours_is_added_to_and_its_comments_stay() -> None:
     mine = first.replace("transient = [", "# We looked at this.\ntransient = [ # all fine") + "\n# The end.\n"
     one, other = (asked(seed, session=fresh(ids(seed + 9))) for seed in (1, 2))
     more = [asked(seed, stamp=fresh(ids(seed + 99))) for seed in (1, 2)]
-    text = toml(calibrate(one, other, shipped(mine)), mine)
-    text = toml(calibrate(more[0], more[1], shipped(text)), text)
+    text = toml(calibrate(one, other, load_profiles(mine)), mine)
+    text = toml(calibrate(more[0], more[1], load_profiles(text)), text)
     [profile] = tomllib.loads(text)["profile"]
     assert profile["name"] == "tickets.example.com-calibrated/3"
     assert profile["transient"] == ["$.stamp", "$.ref"]
@@ -270,7 +270,7 @@ def test_a_profile_of_ours_is_added_to_and_its_comments_stay() -> None:
 def test_a_list_is_added_to_however_it_is_written(line: str) -> None:
     text = f'[[profile]]\nname = "t-calibrated/4"\n{line}\n\n[tunnel]\nhosts = ["a"]\n'
     rule = ProposedRule("transient", '"$.new"', "a reason")
-    made = added(text, Proposal(stem="t-calibrated", extends="t-calibrated/4", host=None, rules=(rule,)), "")
+    made = add_proposal(text, Proposal(stem="t-calibrated", extends="t-calibrated/4", host=None, rules=(rule,)), "")
     [before], [after] = (tomllib.loads(one)["profile"] for one in (text, made))
     assert after["transient"] == ["$.new", *before["transient"]]
     assert after["name"] == "t-calibrated/5"
@@ -298,8 +298,8 @@ def test_every_line_that_was_there_stays(text: str, wanted: Sequence[ProposedRul
     if extends == "own/1" and "own/1" not in text:
         extends = "rest/1"
     proposal = Proposal(stem="new-calibrated", extends=extends, host="h", rules=tuple(wanted))
-    made = added(text, proposal, "about")
-    assert "new-calibrated/1" in [profile.name for profile in shipped(made).profiles]
+    made = add_proposal(text, proposal, "about")
+    assert "new-calibrated/1" in [profile.name for profile in load_profiles(made).profiles]
     rest = iter(made.splitlines())
     assert all(line in rest for line in text.splitlines())
     before, after = tomllib.loads(text), tomllib.loads(made)
@@ -312,5 +312,5 @@ def test_strange_names_and_reasons_are_written_so_that_they_can_be_read() -> Non
     found = Finding(
         profile="rest/1", host="::1", part="body", path="$['a\\'\"\x7f\n']", guess=guess, times=1, of=1, one=1, other=2
     )
-    [proposal] = proposals([found])
-    assert tomllib.loads(added("", proposal, "x"))["profile"][0]["transient"] == [found.path]
+    [proposal] = propose_profiles([found])
+    assert tomllib.loads(add_proposal("", proposal, "x"))["profile"][0]["transient"] == [found.path]

@@ -1,4 +1,4 @@
-"""What a field may count as, by how its values look."""
+"""The guessed class of a field, by its name and values."""
 
 from decimal import Decimal
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calls.comparison.field_heuristics import guess, looks
+from calls.comparison.field_heuristics import guess_class, value_shape
 from calls.keys.divergence import ABSENT
 from tests.calls.strategies import json_values
 
@@ -38,7 +38,7 @@ UUIDS = "7f1c9a52-6a52-4c8e-9d9b-0f3a1c5b7e11", "0d8f0f6e-4b1e-4a63-8f0c-6f6a5f1
 def test_what_is_made_anew_is_known_by_its_looks_or_its_name(
     name: str, one: Any, other: Any, kind: str, why: str
 ) -> None:
-    found = guess(name, one, other)
+    found = guess_class(name, one, other)
     assert found.field_class == kind
     assert why in found.reason
 
@@ -61,7 +61,7 @@ def test_what_is_made_anew_is_known_by_its_looks_or_its_name(
     ],
 )
 def test_what_may_be_asked_counts(name: str, one: Any, other: Any) -> None:
-    assert guess(name, one, other).field_class == "key"
+    assert guess_class(name, one, other).field_class == "key"
 
 
 PROSE = "You are a helpful assistant of the company. {} Answer in one line, and be kind."
@@ -78,21 +78,21 @@ PROSE = "You are a helpful assistant of the company. {} Answer in one line, and 
     ],
 )
 def test_what_differs_within_a_text_is_named_and_stays(one: str, other: str, why: str) -> None:
-    found = guess("content", PROSE.format(one), PROSE.format(other))
+    found = guess_class("content", PROSE.format(one), PROSE.format(other))
     assert found.field_class == "key"
     assert why in found.reason
 
 
 def test_a_first_line_that_is_made_anew_is_a_nonce_and_no_other_line_is() -> None:
-    found = guess("content", "x-build: 1\nYou are kind.", "x-build: 2\nYou are kind.")
-    assert (found.field_class, found.starts) == ("nonces", "x-build:")
-    assert guess("content", "x-build: 1\nYou are kind.", "x-build: 2\nYou are cruel.").field_class == "key"
-    assert guess("content", "x-build: 1\nYou are kind.", "y-build: 1\nYou are kind.").field_class == "key"
-    assert guess("content", "x-build: 1", "x-build: 2").field_class == "key"
+    found = guess_class("content", "x-build: 1\nYou are kind.", "x-build: 2\nYou are kind.")
+    assert (found.field_class, found.nonce_start) == ("nonces", "x-build:")
+    assert guess_class("content", "x-build: 1\nYou are kind.", "x-build: 2\nYou are cruel.").field_class == "key"
+    assert guess_class("content", "x-build: 1\nYou are kind.", "y-build: 1\nYou are kind.").field_class == "key"
+    assert guess_class("content", "x-build: 1", "x-build: 2").field_class == "key"
 
 
 @given(st.text(max_size=20), json_values, json_values)
 def test_anything_may_differ(name: str, one: Any, other: Any) -> None:
-    looks(one)
-    assert guess(name, one, other).reason
-    assert guess(name, one, other).field_class == guess(name, other, one).field_class
+    value_shape(one)
+    assert guess_class(name, one, other).reason
+    assert guess_class(name, one, other).field_class == guess_class(name, other, one).field_class

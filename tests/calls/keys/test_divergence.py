@@ -1,4 +1,4 @@
-"""Differences: complete, minimal, short."""
+"""Differences of JSON values are complete, minimal and short."""
 
 from decimal import Decimal
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calls.keys.divergence import ABSENT, AbsentValue, Difference, differences, distance, same
+from calls.keys.divergence import ABSENT, AbsentValue, Difference, differences, distance, is_same_json
 from calls.model import Json
 
 SCALARS = (
@@ -26,7 +26,7 @@ def pointers(recorded: Json, now: Json) -> list[str]:
 def test_a_changed_message_is_one_pointer() -> None:
     recorded: Json = {"model": "m", "messages": [{"role": "user", "content": "Paris"}]}
     now: Json = {"model": "m", "messages": [{"role": "user", "content": "Rome"}]}
-    assert [d.told() for d in differences(recorded, now)] == [
+    assert [d.as_json() for d in differences(recorded, now)] == [
         {"pointer": "/messages/0/content", "recorded": "Paris", "now": "Rome"}
     ]
 
@@ -37,12 +37,12 @@ def test_one_message_more_at_the_front_is_one_difference() -> None:
 
 def test_one_message_less_at_the_end_is_one_difference() -> None:
     (found,) = differences([1, 2, 3], [1, 2])
-    assert (found.pointer, found.only) == ("/2", "recorded")
+    assert (found.pointer, found.only_side) == ("/2", "recorded")
 
 
 def test_null_and_absent_are_told_apart() -> None:
     (found,) = differences({"seed": None}, {})
-    assert found.told() == {"pointer": "/seed", "recorded": None, "now": None, "only": "recorded"}
+    assert found.as_json() == {"pointer": "/seed", "recorded": None, "now": None, "only": "recorded"}
 
 
 def test_names_are_escaped_as_rfc_6901_says() -> None:
@@ -52,7 +52,7 @@ def test_names_are_escaped_as_rfc_6901_says() -> None:
 @given(st.text(max_size=1000))
 def test_a_long_pointer_is_told_by_its_beginning_and_its_end(name: str) -> None:
     (found,) = differences({name: 1}, {})
-    whole, told = found.pointer, found.told()["pointer"]
+    whole, told = found.pointer, found.as_json()["pointer"]
     assert told == (whole if len(whole) <= 300 else f"{whole[:200]}…{whole[-99:]}")
 
 
@@ -69,13 +69,13 @@ def test_a_long_pointer_is_told_by_its_beginning_and_its_end(name: str) -> None:
     ],
 )
 def test_sameness_is_that_of_json(one: Json, other: Json, equal: bool) -> None:
-    assert same(one, other) is equal
+    assert is_same_json(one, other) is equal
 
 
 def test_a_long_text_is_shown_where_it_parts() -> None:
     recorded, now = "x" * 5000 + "Paris" + "y" * 5000, "x" * 5000 + "Rome" + "y" * 5000
     (found,) = differences([recorded], [now])
-    told = found.told()
+    told = found.as_json()
     assert "Paris" in str(told["recorded"])
     assert "Rome" in str(told["now"])
     assert len(str(told["recorded"])) < 200
@@ -83,7 +83,7 @@ def test_a_long_text_is_shown_where_it_parts() -> None:
 
 def test_a_large_value_that_came_or_went_is_cut() -> None:
     (found,) = differences({}, {"tools": [{"name": f"tool {n}"} for n in range(1000)]})
-    assert len(str(found.told()["now"])) < 200
+    assert len(str(found.as_json()["now"])) < 200
 
 
 def test_a_text_with_one_word_changed_is_nearer_than_another_text() -> None:
@@ -104,24 +104,24 @@ def test_nothing_differs_from_itself(value: Json) -> None:
 
 @given(VALUES, VALUES)
 def test_values_without_differences_are_the_same(one: Json, other: Json) -> None:
-    assert same(one, other) == (not list(differences(one, other)))
+    assert is_same_json(one, other) == (not list(differences(one, other)))
 
 
 @given(VALUES, VALUES)
 def test_differences_turn_round_with_their_sides(one: Json, other: Json) -> None:
-    turned = {(d.pointer, d.only) for d in differences(other, one)}
+    turned = {(d.pointer, d.only_side) for d in differences(other, one)}
     mirror = {"now": "recorded", "recorded": "now", None: None}
-    assert {(d.pointer, mirror[d.only]) for d in differences(one, other)} == turned
+    assert {(d.pointer, mirror[d.only_side]) for d in differences(one, other)} == turned
 
 
 def patched(value: Json, difference: Difference, tokens: tuple[str | int, ...]) -> Json:
-    """The value with one difference mended at its place, for objects only."""
+    """Return the value with one difference removed, for objects only."""
     if not tokens:
         assert not isinstance(difference.now, AbsentValue)
         return difference.now
     assert isinstance(value, dict)
     name, *rest = tokens
-    if not rest and difference.only == "recorded":
+    if not rest and difference.only_side == "recorded":
         return {key: item for key, item in value.items() if key != name}
     return {**value, name: patched(value.get(name), difference, tuple(rest))}
 
@@ -136,4 +136,4 @@ def test_mending_every_difference_gives_the_other_value(recorded: Json, now: Jso
     value = recorded
     for difference in list(differences(recorded, now)):
         value = patched(value, difference, difference.path)
-    assert same(value, now)
+    assert is_same_json(value, now)

@@ -1,13 +1,13 @@
-"""What people are shown of a key."""
+"""The explanation of a key: fates, rules and shortened values."""
 
 from calls.codec.json import dumps
-from calls.keys.explain import PREVIEW, RULES, Row, explain
+from calls.keys.explain import PREVIEW, RULES, ExplanationRow, explain_key
 from calls.keys.rules import Rule
 from tests.calls.asking import OPENAI, TICKETS, chat, how, user
 
 
-def rows(made: object) -> dict[str, Row]:
-    return {row.pointer: row for row in explain(made).rows}  # type: ignore[arg-type] # it is what `how` makes
+def rows(made: object) -> dict[str, ExplanationRow]:
+    return {row.pointer: row for row in explain_key(made).rows}  # type: ignore[arg-type] # it is what `how` makes
 
 
 def test_every_part_of_a_request_is_accounted_for() -> None:
@@ -49,7 +49,7 @@ def test_long_values_are_cut_to_a_glance() -> None:
 def test_a_long_name_is_cut_wherever_it_is_told() -> None:
     name = "n" * 100_000
     for request in (how(TICKETS, {name: 1}), how(TICKETS + f"?{name}=1", {}), how(OPENAI, chat(**{name: 1}))):
-        assert len(dumps(explain(request).as_json())) < 10_000
+        assert len(dumps(explain_key(request).as_json())) < 10_000
 
 
 def test_a_query_is_shown_where_there_is_one() -> None:
@@ -62,5 +62,5 @@ def test_every_rule_has_words() -> None:
 
 
 def test_the_same_as_json() -> None:
-    shown = explain(how(OPENAI, chat())).as_json()
+    shown = explain_key(how(OPENAI, chat())).as_json()
     assert set(shown) == {"key", "strict", "profile", "dialect", "operation", "rows", "warnings"}

@@ -1,4 +1,4 @@
-"""What breaks a key and what must not: the pitfalls that `reference/wire.md` C measured, each by its number."""
+"""What changes a key and what must not: the pitfalls listed in `reference/wire.md` C, each with its number."""
 
 import base64
 import gzip
@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calls import placeholder
-from calls.keys.key import keyed, raw_digest
+from calls.keys.key import make_key, raw_digest
 from calls.keys.profile import Profiles
 from calls.model import Request
-from store.active_profiles import shipped
+from store.active_profiles import load_profiles
 from tests.calls.asking import ANTHROPIC, OPENAI, PROFILES, TICKETS, VERSION, asking, chat, how, key, request, user
 from tests.calls.strategies import json_values
 
@@ -69,7 +69,7 @@ def test_what_the_model_would_see_differently_has_two_keys(one: Any, other: Any)
 )
 def test_a_body_that_cannot_be_read_counts_by_its_bytes_and_warns(body: bytes) -> None:
     made = how(OPENAI, body)
-    assert made.selected["form"] == "raw"  # type: ignore[index,call-overload] # it is an object
+    assert made.selected_fields["form"] == "raw"  # type: ignore[index,call-overload] # it is an object
     assert "raw bytes" in made.warnings[0]
     assert made.key != key(OPENAI, body + b" ")
 
@@ -86,7 +86,7 @@ def turn(call: str, arguments: str) -> dict[str, Any]:
 
 def test_9_and_10_ids_count_by_where_they_occur_first() -> None:
     assert key(OPENAI, turn("call_abc", "{}")) == key(OPENAI, turn("pyd_ai_0123456789abcdef", "{}"))
-    assert [(one.was, one.now) for one in how(OPENAI, turn("x", "{}")).renamed] == [("x", "id:1"), ("x", "id:1")]
+    assert [(one.was, one.now) for one in how(OPENAI, turn("x", "{}")).renamed_ids] == [("x", "id:1"), ("x", "id:1")]
 
 
 def test_an_id_that_ties_other_parts_together_is_another_request() -> None:
@@ -119,7 +119,7 @@ def test_22_arguments_count_by_their_value() -> None:
 @pytest.mark.parametrize("arguments", ["", "{", '"x"', "1", '{"a":1,"a":2}'])
 def test_arguments_that_are_no_object_count_by_their_text(arguments: str) -> None:
     made = how(OPENAI, turn("c", arguments))
-    assert not any(one.rule == "json" for one in made.folded)
+    assert not any(one.rule == "json" for one in made.normalized_fields)
     assert made.key != key(OPENAI, turn("c", arguments + " "))
 
 
@@ -136,7 +136,7 @@ def test_14b_the_nonce_of_claude_code_is_not_in_the_key() -> None:
     plain = chat(user("hi"), system="You are Claude Code.", max_tokens=1)
     assert key(ANTHROPIC, claude_code("abc"), VERSION) == key(ANTHROPIC, plain, VERSION)
     assert ("/body/system/0", "nonce") in [
-        (one.pointer, one.rule) for one in how(ANTHROPIC, claude_code("abc"), VERSION).left_out
+        (one.pointer, one.rule) for one in how(ANTHROPIC, claude_code("abc"), VERSION).left_out_fields
     ]
 
 
@@ -168,7 +168,7 @@ def test_14b_what_a_user_writes_is_never_a_nonce() -> None:
     ],
 )
 def test_17_queries_that_mean_the_same(one: str, other: str) -> None:
-    made = [keyed(request(TICKETS + query, method="GET"), PROFILES).key for query in (one, other)]
+    made = [make_key(request(TICKETS + query, method="GET"), PROFILES).key for query in (one, other)]
     assert made[0] == made[1]
 
 
@@ -177,12 +177,14 @@ def test_17_queries_that_mean_the_same(one: str, other: str) -> None:
     [("?a=1&a=2", "?a=2&a=1"), ("?a=1", "?a=2"), ("?a=", ""), ("?q=%ff", "?q=%fe"), ("/x%2Fy", "/x/y")],
 )
 def test_17_queries_and_paths_that_do_not(one: str, other: str) -> None:
-    made = [keyed(request(TICKETS + query, method="GET"), PROFILES).key for query in (one, other)]
+    made = [make_key(request(TICKETS + query, method="GET"), PROFILES).key for query in (one, other)]
     assert made[0] != made[1]
 
 
 def test_17_an_escape_that_need_not_be_one_does_not_count() -> None:
-    made = [keyed(request(f"https://h.example/model/a{colon}0/invoke"), PROFILES).key for colon in (":", "%3A", "%3a")]
+    made = [
+        make_key(request(f"https://h.example/model/a{colon}0/invoke"), PROFILES).key for colon in (":", "%3A", "%3a")
+    ]
     assert len(set(made)) == 1
 
 
@@ -198,7 +200,7 @@ def test_17_an_escape_that_need_not_be_one_does_not_count() -> None:
 )
 def test_18_sdk_headers_are_in_no_key_and_no_raw_digest(header: tuple[str, str]) -> None:
     with_it, without = asking(OPENAI, chat(), header), asking(OPENAI, chat())
-    assert keyed(with_it, PROFILES).key == keyed(without, PROFILES).key
+    assert make_key(with_it, PROFILES).key == make_key(without, PROFILES).key
     assert raw_digest(with_it) == raw_digest(without)
 
 
@@ -215,20 +217,20 @@ def test_anthropic_s_version_and_betas_are_in_the_key_and_betas_have_no_order() 
 def test_21_a_compressed_request_counts_by_what_it_says() -> None:
     body = json.dumps(chat(user("hi"))).encode()
     packed = asking(OPENAI, gzip.compress(body, mtime=0), ("content-encoding", "gzip"))
-    assert keyed(packed, PROFILES).key == key(OPENAI, body)
+    assert make_key(packed, PROFILES).key == key(OPENAI, body)
 
 
 def test_a_compressed_request_that_cannot_be_opened_counts_by_its_bytes() -> None:
-    made = keyed(asking(OPENAI, b"not gzip", ("content-encoding", "gzip")), PROFILES)
+    made = make_key(asking(OPENAI, b"not gzip", ("content-encoding", "gzip")), PROFILES)
     assert "content-encoding" in made.warnings[0]
 
 
 def test_unknown_fields_go_in_with_a_warning_that_says_what_to_do() -> None:
     made = how(OPENAI, chat(moderations_v9={"a": 1}))
-    assert made.notes.unknown == ("/body/moderations_v9",)
+    assert made.notes.unknown_pointers == ("/body/moderations_v9",)
     assert made.warnings == (
-        "/body/moderations_v9 is not classified by the profile openai_chat/1 and went into the key: "
-        "list it as key, transient or identity in a profile of your own",
+        "/body/moderations_v9 is not classified by the profile openai_chat/1 and is in the key: "
+        "list it as key, transient or identity in your own profile",
     )
 
 
@@ -237,12 +239,12 @@ def test_secrets_are_left_out() -> None:
         return chat(mcp_servers=[{"url": "https://mcp.example", "authorization_token": token}])
 
     assert key(ANTHROPIC, with_token("one")) == key(ANTHROPIC, with_token("two"))
-    assert "one" not in str(how(ANTHROPIC, with_token("one")).selected)
+    assert "one" not in str(how(ANTHROPIC, with_token("one")).selected_fields)
 
 
 def test_placeholders_count_by_kind_and_first_occurrence() -> None:
     def redacted(hmac_key: bytes, *secrets: str) -> bytes:
-        words = [placeholder.make(secret.encode(), "K", hmac_key).decode() for secret in secrets]
+        words = [placeholder.make_placeholder(secret.encode(), "K", hmac_key).decode() for secret in secrets]
         return json.dumps(chat(user(" and ".join(words)))).encode()
 
     first = redacted(b"production", "sk-first-secret-key", "sk-other-secret-key", "sk-first-secret-key")
@@ -251,7 +253,7 @@ def test_placeholders_count_by_kind_and_first_occurrence() -> None:
     assert first != again
     assert key(OPENAI, first) == key(OPENAI, again)
     assert key(OPENAI, again) != key(OPENAI, mixed)
-    assert how(OPENAI, first).selected == how(OPENAI, again).selected
+    assert how(OPENAI, first).selected_fields == how(OPENAI, again).selected_fields
 
 
 def test_whom_and_how_is_asked_counts() -> None:
@@ -290,34 +292,36 @@ def upload(boundary: str, content: str) -> Request:
 
 
 def test_multipart_counts_without_its_boundary() -> None:
-    made = [keyed(upload(boundary, content), PROFILES) for boundary, content in (("x1", "a"), ("y2", "a"), ("x1", "b"))]
+    made = [
+        make_key(upload(boundary, content), PROFILES) for boundary, content in (("x1", "a"), ("y2", "a"), ("x1", "b"))
+    ]
     assert made[0].key == made[1].key != made[2].key
-    assert made[0].selected["body"]["model"] == ["whisper-1"]  # type: ignore[index,call-overload] # it is an object
-    assert made[0].selected["body"]["file"][0]["filename"] == "a.wav"  # type: ignore[index,call-overload] # likewise
+    assert made[0].selected_fields["body"]["model"] == ["whisper-1"]  # type: ignore[index,call-overload] # it is an object
+    assert made[0].selected_fields["body"]["file"][0]["filename"] == "a.wav"  # type: ignore[index,call-overload] # likewise
 
 
 @pytest.mark.parametrize("body", [b"", b"--", b"--x", b"--x--", b"--x\r\n\r\n", b"nothing of the kind"])
 def test_broken_multipart_still_has_a_key(body: bytes) -> None:
-    assert keyed(request(TICKETS, body, ("content-type", "multipart/form-data; boundary=x")), PROFILES).key
+    assert make_key(request(TICKETS, body, ("content-type", "multipart/form-data; boundary=x")), PROFILES).key
 
 
 def test_a_form_counts_by_its_fields() -> None:
     form = ("content-type", "application/x-www-form-urlencoded; charset=utf-8")
-    made = [keyed(request(TICKETS, body, form), PROFILES).key for body in (b"b=2&a=x+y", b"a=x%20y&b=2", b"a=x&b=2")]
+    made = [make_key(request(TICKETS, body, form), PROFILES).key for body in (b"b=2&a=x+y", b"a=x%20y&b=2", b"a=x&b=2")]
     assert made[0] == made[1] != made[2]
 
 
 def test_json_is_read_as_json_whatever_curl_calls_it() -> None:
     form = ("content-type", "application/x-www-form-urlencoded")
-    made = [keyed(request(TICKETS, body, form), PROFILES).key for body in (b'{"a": 1}', b'{"a":1}')]
+    made = [make_key(request(TICKETS, body, form), PROFILES).key for body in (b'{"a": 1}', b'{"a":1}')]
     assert made[0] == made[1]
 
 
 def test_bytes_count_by_their_digest_and_never_by_a_repr() -> None:
     image = ("content-type", "image/png")
-    made = [keyed(request(TICKETS, body, image), PROFILES) for body in (b"\x89PNG1", b"\x89PNG2")]
+    made = [make_key(request(TICKETS, body, image), PROFILES) for body in (b"\x89PNG1", b"\x89PNG2")]
     assert made[0].key != made[1].key
-    assert made[0].selected["body"]["size"] == 5  # type: ignore[index,call-overload] # it is an object
+    assert made[0].selected_fields["body"]["size"] == 5  # type: ignore[index,call-overload] # it is an object
 
 
 @pytest.mark.parametrize(
@@ -330,7 +334,7 @@ def test_bytes_count_by_their_digest_and_never_by_a_repr() -> None:
     ],
 )
 def test_an_accept_header_counts_where_it_selects_a_form(one: str, other: str, same: bool) -> None:
-    made = [keyed(request(TICKETS, b"", ("accept", value), method="GET"), PROFILES).key for value in (one, other)]
+    made = [make_key(request(TICKETS, b"", ("accept", value), method="GET"), PROFILES).key for value in (one, other)]
     assert (made[0] == made[1]) == same
 
 
@@ -349,11 +353,11 @@ headers = { key = ["api-version"] }
 
 def ticket(profiles: Profiles, query: str = "?page=1&ts=1", version: str = "1", **fields: Any) -> str:
     body = {"query": "q", "filters": [{"a": 1, "seen": 1}], "session": "s", "token": "t", **fields}
-    return keyed(asking(TICKETS + query, body, ("API-Version", version)), profiles).key
+    return make_key(asking(TICKETS + query, body, ("API-Version", version)), profiles).key
 
 
 def test_a_profile_of_the_user_s_own_rules() -> None:
-    own = shipped(OWN)
+    own = load_profiles(OWN)
     plain = ticket(own)
     assert plain == ticket(own, request_id="r", sent_at=1, session="other", token="other")
     assert plain == ticket(own, "?ts=2&page=1")
@@ -366,15 +370,15 @@ def test_a_profile_of_the_user_s_own_rules() -> None:
 
 
 def test_a_profile_may_leave_out_what_it_does_not_know() -> None:
-    lax = shipped(OWN + 'unknown = "transient"\n')
+    lax = load_profiles(OWN + 'unknown = "transient"\n')
     assert ticket(lax, new=1) == ticket(lax, new=2)
-    assert ticket(shipped(OWN), new=1) != ticket(shipped(OWN), new=2)
+    assert ticket(load_profiles(OWN), new=1) != ticket(load_profiles(OWN), new=2)
 
 
 def test_no_profile_at_all_means_that_everything_counts() -> None:
-    made = keyed(asking(TICKETS, {"a": 1}), Profiles(()))
+    made = make_key(asking(TICKETS, {"a": 1}), Profiles(()))
     assert made.profile == "everything/1"
-    assert made.key != keyed(asking(TICKETS, {"a": 2}), Profiles(())).key
+    assert made.key != make_key(asking(TICKETS, {"a": 2}), Profiles(())).key
 
 
 METHODS = st.sampled_from(["GET", "POST", "post"])
@@ -386,7 +390,7 @@ BODIES = st.one_of(st.binary(max_size=30), json_values.map(lambda value: json.du
 @given(METHODS, URLS, MEDIA, BODIES)
 def test_every_request_has_a_key(method: str, url: str, media: str, body: bytes) -> None:
     asked = request(url, body, ("content-type", media), method=method)
-    assert keyed(asked, PROFILES).key == keyed(asked, PROFILES).key
+    assert make_key(asked, PROFILES).key == make_key(asked, PROFILES).key
     assert raw_digest(asked) == raw_digest(asked)
 
 
@@ -394,7 +398,7 @@ def test_every_request_has_a_key(method: str, url: str, media: str, body: bytes)
 def test_equal_raw_digests_have_equal_keys(drawn: list[tuple[str, str, bytes]]) -> None:
     one, other = (request(url, body, method=method) for method, url, body in drawn)
     if raw_digest(one) == raw_digest(other):
-        assert keyed(one, PROFILES).key == keyed(other, PROFILES).key
+        assert make_key(one, PROFILES).key == make_key(other, PROFILES).key
 
 
 def test_13_media_in_a_message_counts_by_its_bytes() -> None:
@@ -406,6 +410,6 @@ def test_13_media_in_a_message_counts_by_its_bytes() -> None:
 
 
 def test_the_key_is_what_it_is() -> None:
-    """A changed key makes every recording miss: change it only with a version of the domain or of the profile."""
+    """A changed key makes every recording miss: change it only together with the version of the domain or profile."""
     body = chat(user("hello"), temperature=0.7, stream=True)
     assert key(OPENAI, body) == "sha256:a47b79163376322aca39a3a7424ceb7eb483ca376a988970b6e00259c7efa3c4"

@@ -1,4 +1,4 @@
-"""Profiles as people write them, and what they are told when they write them wrong."""
+"""Profiles in TOML, and the error messages for invalid ones."""
 
 import json
 import re
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from calls.keys.profile import NEVER_KEYS, BadProfile, Profiles
-from calls.keys.profile_toml import parse
-from store.active_profiles import SHIPPED, shipped, text_of
+from calls.keys.profile_toml import parse_profiles
+from store.active_profiles import BUILT_IN, load_profiles, profile_text
 from tests.calls.asking import ANTHROPIC, OPENAI, TICKETS, asking
 
 CONTRACT = """
@@ -29,7 +29,7 @@ unknown = "key"                  # or "transient": a field that no list names
 
 
 def test_the_form_of_the_contract_is_read() -> None:
-    [profile] = parse(CONTRACT)
+    [profile] = parse_profiles(CONTRACT)
     assert profile.name == "tickets/1"
     assert profile.key == ("$.query", "$.filters")
     assert (profile.match.host, profile.match.method, profile.match.path) == (
@@ -42,26 +42,29 @@ def test_the_form_of_the_contract_is_read() -> None:
 
 
 def test_a_file_without_profiles_has_none() -> None:
-    assert parse("[upstreams]\n") == ()
+    assert parse_profiles("[upstreams]\n") == ()
 
 
 WRONG = [
     ("[[profile]\n", "line 1"),
     ("[profile]\nname = 'a/1'\n", "two brackets"),
-    ("[[profile]]\nkey = []\n", "line 1: a profile needs a name with a version"),
-    ("[[profile]]\nname = 'a'\n", "line 2: a profile needs a name with a version"),
-    ("[[profile]]\nname = 'a/1'\n\nkeys = []\n", "line 4: a profile has no 'keys': it has "),
+    ("[[profile]]\nkey = []\n", "line 1: invalid name None: write a name with a version"),
+    ("[[profile]]\nname = 'a'\n", "line 2: invalid name 'a': write a name with a version"),
+    ("[[profile]]\nname = 'a/1'\n\nkeys = []\n", "line 4: unknown setting 'keys' in a profile: use "),
     ("[[profile]]\nname = 'a/1'\nkey = ['$.a',\n  '$.b[']\n", "line 4: '$.b[' is not an RFC 9535 path"),
     ("[[profile]]\nname = 'a/1'\nkey = ['model']\n", "line 3: 'model' is not an RFC 9535 path"),
     ("[[profile]]\nname = 'a/1'\nkey = ['$.a']\nsecret = ['$.a']\n", "line 4: $.a is listed twice"),
     ("[[profile]]\nname = 'a/1'\nkey = ['$.a']\nsecret = [\"$['a']\"]\n", "line 4: $['a'] is listed twice"),
-    ("[[profile]]\nname = 'a/1'\nkey = 3\n", "line 3: key is a list of texts, not 3"),
-    ("[[profile]]\nname = 'a/1'\nunknown = 'drop'\n", "line 3: unknown is"),
-    ("[[profile]]\nname = 'a/1'\n[profile.fold]\ndefaults = ['$.a']\n", "line 4: write a default as { path"),
-    ("[[profile]]\nname = 'a/1'\nquery = ['a']\n", "line 3: query is a table of lists"),
-    ("[[profile]]\nname = 'a/1'\nmatch = { hosts = 'a' }\n", "line 3: match has no 'hosts'"),
-    ("[[profile]]\nname = 'a/1'\nheaders = { key = ['User-Agent'] }\n", "line 3: the header user-agent changes with"),
-    ("[[profile]]\nname = 'a/1'\n[profile.fold]\nnonces = ['$.a']\n", "line 4: write a nonce as"),
+    ("[[profile]]\nname = 'a/1'\nkey = 3\n", "line 3: key must be a list of strings, not 3"),
+    ("[[profile]]\nname = 'a/1'\nunknown = 'drop'\n", "line 3: unknown = 'drop' is invalid"),
+    ("[[profile]]\nname = 'a/1'\n[profile.fold]\ndefaults = ['$.a']\n", "line 4: invalid default: write { path"),
+    ("[[profile]]\nname = 'a/1'\nquery = ['a']\n", "line 3: query must be a table of lists"),
+    ("[[profile]]\nname = 'a/1'\nmatch = { hosts = 'a' }\n", "line 3: unknown setting 'hosts' in match"),
+    (
+        "[[profile]]\nname = 'a/1'\nheaders = { key = ['User-Agent'] }\n",
+        "line 3: the header user-agent changes each time",
+    ),
+    ("[[profile]]\nname = 'a/1'\n[profile.fold]\nnonces = ['$.a']\n", "line 4: invalid nonce: write"),
     ("[[profile]]\nname = 'a/1'\n[profile.fold]\ntext = ['a']\n", "line 4: 'a' is not an RFC 9535 path"),
     ("[[profile]]\nname = 'a/1'\n[[profile]]\nname = 'b/1'\nkey = ['x']\n", "line 5: 'x' is not an RFC 9535 path"),
 ]
@@ -70,33 +73,33 @@ WRONG = [
 @pytest.mark.parametrize(("text", "message"), WRONG)
 def test_a_mistake_is_named_with_its_line(text: str, message: str) -> None:
     with pytest.raises(BadProfile, match=re.escape(message)):
-        parse(text)
+        parse_profiles(text)
 
 
 def test_the_user_s_profiles_are_asked_first_and_the_last_one_takes_everything() -> None:
-    profiles = shipped(CONTRACT)
+    profiles = load_profiles(CONTRACT)
     names = [profiles.match(asking(url, {})).name for url in (TICKETS, OPENAI, ANTHROPIC, "https://x.example/y")]
     assert names == ["tickets/1", "openai_chat/1", "anthropic/1", "rest/1"]
 
 
 def test_every_condition_of_a_match_must_fit() -> None:
-    profiles = shipped(CONTRACT)
+    profiles = load_profiles(CONTRACT)
     assert profiles.match(asking("https://tickets.example.com/v1/search", {})).name == "rest/1"
     assert profiles.match(asking("https://xtickets.example.com/v2/search", {})).name == "rest/1"
 
 
 def test_the_digest_changes_with_any_rule_and_with_their_order() -> None:
-    base = parse(CONTRACT)
+    base = parse_profiles(CONTRACT)
     others = [
-        parse(CONTRACT.replace('"$.session"', '"$.sess"')),
-        parse(CONTRACT.replace('unknown = "key"', 'unknown = "transient"')),
-        parse(CONTRACT + '[profile.fold]\nnull = ["$.a"]\n'),
+        parse_profiles(CONTRACT.replace('"$.session"', '"$.sess"')),
+        parse_profiles(CONTRACT.replace('unknown = "key"', 'unknown = "transient"')),
+        parse_profiles(CONTRACT + '[profile.fold]\nnull = ["$.a"]\n'),
         (*base, *base),
         (),
     ]
     digests = {Profiles(profiles).digest for profiles in (base, *others)}
     assert len(digests) == len(others) + 1
-    assert Profiles(parse(CONTRACT)).digest == Profiles(base).digest
+    assert Profiles(parse_profiles(CONTRACT)).digest == Profiles(base).digest
 
 
 @pytest.mark.parametrize("name", ["accept-encoding", "cookie", "x-stainless-os", "proxy-authorization", "tracestate"])
@@ -104,19 +107,19 @@ def test_headers_of_one_sending_are_never_keys(name: str) -> None:
     assert NEVER_KEYS.fullmatch(name)
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", BUILT_IN)
 def test_ours_are_written_as_anybodys_must_be(name: str) -> None:
-    """No process checks them when it starts."""
-    assert parse(text_of(name)) == parse(text_of(name), trusted=True) != ()
+    """The built-in profiles are checked here, because no process checks them when it starts."""
+    assert parse_profiles(profile_text(name)) == parse_profiles(profile_text(name), is_trusted=True) != ()
 
 
 def test_the_draft_of_field_classes_is_honoured() -> None:
-    """`reference/allowlist.json` covers all but three of 5,213 real requests; ours must classify whatever it does."""
+    """`reference/allowlist.json` covers all but three of 5,213 real requests; the profiles must classify all its fields."""
     file = Path(__file__).resolve().parents[4] / "shared" / "reference" / "allowlist.json"
     if not file.exists():
         pytest.skip("no draft of field classes beside this checkout (../shared/reference)")
     draft = json.loads(file.read_text())
-    profiles = {profile.name: profile for profile in shipped().profiles}
+    profiles = {profile.name: profile for profile in load_profiles().profiles}
     for surface, name in (("openai.chat", "openai_chat/1"), ("anthropic.messages", "anthropic/1")):
         for kind, ours in (("K", "key"), ("T", "transient"), ("I", "identity")):
             assert {f"$.{field}" for field in draft[surface][kind]} <= set(getattr(profiles[name], ours)), (
@@ -136,8 +139,8 @@ query.transient = ["ts"]
 
 
 def test_a_profile_that_extends_another_takes_over_what_it_does_not_say() -> None:
-    [mine] = [profile for profile in shipped(EXTENDED).profiles if profile.name == "mine/1"]
-    [base] = [profile for profile in shipped().profiles if profile.name == "openai_chat/1"]
+    [mine] = [profile for profile in load_profiles(EXTENDED).profiles if profile.name == "mine/1"]
+    [base] = [profile for profile in load_profiles().profiles if profile.name == "openai_chat/1"]
     assert set(mine.key) == set(base.key) - {"$.seed"}
     assert mine.transient == ("$.seed", "$.messages[*].sent_at", *base.transient)
     assert (mine.match.host, mine.match.dialect) == (("llm.example.com",), ("openai_chat",))
@@ -155,7 +158,10 @@ def test_headers_and_folds_of_an_extended_profile_can_be_replaced_one_by_one() -
     fold.id = ["$.messages[*].id"]
     fold.nonces = [{ path = "$.system", starts = "build:" }]
     """
-    mine, base = (shipped(text).profiles[0], next(one for one in shipped().profiles if one.name == "anthropic/1"))
+    mine, base = (
+        load_profiles(text).profiles[0],
+        next(one for one in load_profiles().profiles if one.name == "anthropic/1"),
+    )
     assert "anthropic-beta" in base.headers.sets
     assert "anthropic-beta" not in mine.headers.sets
     assert mine.headers.key == ("x-tenant", *base.headers.key)
@@ -168,30 +174,30 @@ def test_a_profile_of_one_s_own_can_be_extended_wherever_it_stands() -> None:
     text = (
         CONTRACT + '[[profile]]\nname = "more/1"\nextends = "later/1"\n[[profile]]\nname = "later/1"\nkey = ["$.a"]\n'
     )
-    assert [profile.key for profile in parse(text)[1:]] == [("$.a",), ("$.a",)]
+    assert [profile.key for profile in parse_profiles(text)[1:]] == [("$.a",), ("$.a",)]
 
 
 def test_the_digest_covers_what_is_taken_over() -> None:
     base = '[[profile]]\nname = "mine/1"\nextends = "base/1"\n[[profile]]\nname = "base/1"\nkey = ["$.{}"]\n'
-    one, other = (Profiles(parse(base.replace("{}", name))[:1]) for name in "ab")
+    one, other = (Profiles(parse_profiles(base.replace("{}", name))[:1]) for name in "ab")
     assert one.digest != other.digest
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[[profile]]\nname = 'a/1'\nextends = 'b/1'\n", "line 3: there is no profile 'b/1' to extend"),
-        ("[[profile]]\nname = 'a/1'\nextends = 'a/1'\n", "line 3: 'a/1' is extended by itself"),
-        ("[[profile]]\nname = 'a/1'\nextends = ['b/1']\n", "line 3: extends is the name of one profile"),
-        ("[[profile]]\nname = 'a/1'\nheaders.transient = ['x']\n", "line 3: headers has no 'transient'"),
+        ("[[profile]]\nname = 'a/1'\nextends = 'b/1'\n", "line 3: unknown profile 'b/1' in extends"),
+        ("[[profile]]\nname = 'a/1'\nextends = 'a/1'\n", "line 3: profile 'a/1' extends itself"),
+        ("[[profile]]\nname = 'a/1'\nextends = ['b/1']\n", "line 3: invalid extends ['b/1']"),
+        ("[[profile]]\nname = 'a/1'\nheaders.transient = ['x']\n", "line 3: unknown setting 'transient' in headers"),
     ],
 )
 def test_a_profile_that_cannot_be_extended_is_named_with_its_line(text: str, message: str) -> None:
     with pytest.raises(BadProfile, match=re.escape(message)):
-        parse(text)
+        parse_profiles(text)
 
 
 def test_two_profiles_that_extend_each_other_are_refused() -> None:
     text = "[[profile]]\nname = 'a/1'\nextends = 'b/1'\n[[profile]]\nname = 'b/1'\nextends = 'a/1'\n"
-    with pytest.raises(BadProfile, match="extended by itself"):
-        parse(text)
+    with pytest.raises(BadProfile, match="extends itself"):
+        parse_profiles(text)

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calls.codec.json import dumps
-from calls.keys.jsonpath import path_of
-from calls.keys.key_selection import Selection, pointer
-from calls.keys.rules import Rule, RuleAtPath, compiled, spelled, tree
+from calls.keys.jsonpath import parse_path
+from calls.keys.key_selection import Selection, pointer_to
+from calls.keys.rules import Rule, RuleAtPath, compile_rules, normalize_path, rule_tree
 from calls.model import Json
 
 names = st.sampled_from(["a", "b", "c/~", "0", "type"])
@@ -52,13 +52,13 @@ paths = st.lists(steps, min_size=1, max_size=3).map(lambda parts: "$" + "".join(
 
 
 def walk(body: Json, *rules: tuple[str, Rule], keep_unknown: bool = True) -> tuple[Json, Selection]:
-    plan = compiled(RuleAtPath(path=path, rule=rule) for path, rule in rules)
+    plan = compile_rules(RuleAtPath(path=path, rule=rule) for path, rule in rules)
     selection = Selection(keep_unknown=keep_unknown)
-    return selection.body(body, tree(plan, body, dumps(body)), ""), selection
+    return selection.select_body(body, rule_tree(plan, body, dumps(body)), ""), selection
 
 
 def without(body: Any, places: set[str], at: str = "") -> Any:
-    """The body without these places: the plainest way to say it."""
+    """Return the body without these places, in the simplest way."""
     match body:
         case dict():
             inner = {name: f"{at}/{name.replace('~', '~0').replace('/', '~1')}" for name in body}
@@ -71,24 +71,24 @@ def without(body: Any, places: set[str], at: str = "") -> Any:
 
 @given(mixed, paths)
 def test_a_path_means_what_the_library_says_it_means(body: Json, path: str) -> None:
-    places = {pointer_of(match.parts) for match in path_of(path).finditer(body)}  # type: ignore[arg-type] # bare scalars
+    places = {pointer_of(match.parts) for match in parse_path(path).finditer(body)}  # type: ignore[arg-type] # bare scalars
     kept, _ = walk(body, ("$", "key"), (path, "transient"))
     assert kept == without(body, places)
-    assert spelled(path) == str(path_of(path))
+    assert normalize_path(path) == str(parse_path(path))
 
 
 def pointer_of(parts: tuple[str | int, ...]) -> str:
     at: Any = ""
     for part in parts:
         at = (at, part)
-    return pointer(at)
+    return pointer_to(at)
 
 
 @given(mixed, st.lists(paths, max_size=3), st.lists(paths, max_size=3))
 def test_nothing_is_dropped_in_silence(body: Json, keys: list[str], transients: list[str]) -> None:
     rules: list[tuple[str, Rule]] = [*((path, "key") for path in keys), *((path, "transient") for path in transients)]
     kept, selection = walk(body, *rules)
-    noted = {note.pointer for note in selection.notes.left_out}
+    noted = {note.pointer for note in selection.notes.left_out_fields}
     if "" not in noted:
         assert kept == without(body, noted)
 
@@ -113,20 +113,20 @@ def test_a_type_s_own_rule_wins_before_that_of_every_element_and_joins_it() -> N
     items: Json = [{"type": "x", "id": 1, "status": 1}, {"type": "y", "id": 1, "status": 1}, {"type": ["x"], "id": 1}]
     rules: list[tuple[str, Rule]] = [("$", "key"), ("$[*].status", "transient"), ("$[?@.type == 'x'].id", "transient")]
     assert walk(items, *rules)[0] == [{"type": "x"}, {"type": "y", "id": 1}, {"type": ["x"], "id": 1}]
-    # …also where the place of an element is named, or found.
+    # The same if an element is named by its index, or found by a search.
     for more in ("$[0].other", "$[?@.id == 1].other"):
         assert walk(items, *rules, (more, "transient"))[0] == walk(items, *rules)[0]
 
 
 def test_unknown_fields_are_named_where_they_stand() -> None:
     _, selection = walk({"a": {"x": 1, "y": 2}, "b/c": 1}, ("$.a.x", "key"))
-    assert selection.notes.unknown == ("/a/y", "/b~1c")
+    assert selection.notes.unknown_pointers == ("/a/y", "/b~1c")
 
 
 def test_unknown_fields_can_be_left_out() -> None:
     kept, selection = walk({"a": 1, "b": 2}, ("$.a", "key"), keep_unknown=False)
     assert kept == {"a": 1}
-    assert [(note.pointer, note.rule) for note in selection.notes.left_out] == [("/b", "unknown")]
+    assert [(note.pointer, note.rule) for note in selection.notes.left_out_fields] == [("/b", "unknown")]
 
 
 def test_a_body_of_another_shape_than_the_rules_expect_is_taken_whole() -> None:

@@ -1,4 +1,4 @@
-"""The strict key: all that a request says, and none of the noise around it."""
+"""The strict key covers the whole request without transport details."""
 
 import gzip
 import json
@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from calls import placeholder
 from calls.codec.json import dumps
-from calls.keys.key import keyed, raw_digest
+from calls.keys.key import make_key, raw_digest
 from calls.model import Request
 from tests.calls.asking import ANTHROPIC, OPENAI, PROFILES, TICKETS, asking, chat, request, user
 from tests.calls.strategies import json_values
 
 
 def strict(asked: Request) -> str:
-    return keyed(asked, PROFILES).strict
+    return make_key(asked, PROFILES).strict_key
 
 
 NOISE = [
@@ -42,14 +42,14 @@ SAID = [
 
 @pytest.mark.parametrize(("one", "other"), SAID)
 def test_what_a_profile_leaves_out_counts_all_the_same(one: Any, other: Any) -> None:
-    made = [keyed(asking(OPENAI, body), PROFILES) for body in (one, other)]
+    made = [make_key(asking(OPENAI, body), PROFILES) for body in (one, other)]
     assert made[0].key == made[1].key
-    assert made[0].strict != made[1].strict
+    assert made[0].strict_key != made[1].strict_key
 
 
 def test_headers_of_one_sending_and_secrets_are_noise_and_others_are_not() -> None:
     plain = strict(asking(OPENAI, chat()))
-    secret = placeholder.make(b"sk-a-long-secret", "K", b"key").decode()
+    secret = placeholder.make_placeholder(b"sk-a-long-secret", "K", b"key").decode()
     for noise in (
         ("User-Agent", "x"),
         ("Sec-WebSocket-Key", "x"),
@@ -68,7 +68,7 @@ def test_a_compressed_body_counts_by_what_it_says() -> None:
 
 
 def test_another_machine_s_secrets_are_the_same_request() -> None:
-    first, second = (placeholder.make(b"sk-a-long-secret", "K", key).decode() for key in (b"one", b"two"))
+    first, second = (placeholder.make_placeholder(b"sk-a-long-secret", "K", key).decode() for key in (b"one", b"two"))
     assert strict(asking(OPENAI, chat(user(f"use {first}")))) == strict(asking(OPENAI, chat(user(f"use {second}"))))
 
 
@@ -86,7 +86,7 @@ def test_half_a_surrogate_pair_in_a_head_is_no_crash(half: str) -> None:
         request(f"https://{half}.example/"),
         request(ANTHROPIC, b"{}", ("anthropic-version", half), ("x-other", half)),
     ):
-        assert keyed(asked, PROFILES).key != strict(asked)
+        assert make_key(asked, PROFILES).key != strict(asked)
 
 
 urls = st.sampled_from([OPENAI, ANTHROPIC, TICKETS, TICKETS + "?b=1&a=2", TICKETS + "?a=2&b=1", "http://["])
@@ -100,4 +100,4 @@ def test_each_tier_implies_the_next(one: Request, other: Request) -> None:
     if raw_digest(one) == raw_digest(other):
         assert strict(one) == strict(other)
     if strict(one) == strict(other):
-        assert keyed(one, PROFILES).key == keyed(other, PROFILES).key
+        assert make_key(one, PROFILES).key == make_key(other, PROFILES).key

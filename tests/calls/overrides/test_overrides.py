@@ -1,4 +1,4 @@
-"""Override files: what is understood, and how a mistake is told."""
+"""Override files: what is accepted, and the error messages for mistakes."""
 
 import json
 import re
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calls.overrides.override_toml import parse
+from calls.overrides.override_toml import parse_overrides
 from calls.overrides.overrides import (
     Arguments,
     BadOverride,
@@ -21,9 +21,9 @@ from calls.overrides.overrides import (
     Patch,
     Text,
     ToolResult,
-    Whole,
-    cleaned,
-    listed,
+    WholeAnswer,
+    clean_entries,
+    read_overrides,
 )
 
 FILE = """\
@@ -51,13 +51,13 @@ answer = { status = 503, headers = { "X-Why" = ["a", "b"] }, body = { error = "a
 
 
 def test_a_file_of_toml_is_read_whole() -> None:
-    result, arguments, text, fault, answer = parse(FILE, is_json=False)
+    result, arguments, text, fault, answer = parse_overrides(FILE, is_json=False)
     assert (result.step, result.change, result.line) == (3, ToolResult(value={"tickets": []}), 2)
     assert arguments.match == OverrideMatch(host="api.openai.com", operation="chat", nth=2)
     assert isinstance(arguments.change, Arguments)
     assert text.change == Text(text="voucher", find="refund")
     assert fault.change == Fault(kind="status", amount=429, times=2, retry_after=0.5)
-    assert answer.change == Whole(
+    assert answer.change == WholeAnswer(
         status=503, headers=(("X-Why", "a"), ("X-Why", "b")), body={"error": "away"}, has_body=True
     )
 
@@ -66,64 +66,64 @@ def test_json_says_the_same_as_toml() -> None:
     entries = [{"step": 1, "text": "no"}, {"step": 2, "patch": [{"op": "remove", "path": "/x"}]}]
     changes = [Text(text="no"), Patch(patch=({"op": "remove", "path": "/x"},))]
     for content in ({"override": entries}, entries):
-        assert [one.change for one in parse(json.dumps(content, indent=1), is_json=True)] == changes
-    assert [one.change for one in listed(entries)] == changes
+        assert [one.change for one in parse_overrides(json.dumps(content, indent=1), is_json=True)] == changes
+    assert [one.change for one in read_overrides(entries)] == changes
 
 
 def test_no_text_of_an_entry_keeps_its_secrets() -> None:
     entries = [{"step": 1, "answer": {"headers": {"x": "hunter2"}, "body": [{"deep": "hunter2!"}, 7]}}]
-    without = cleaned(entries, lambda text: text.replace("hunter2", "*"))
+    without = clean_entries(entries, lambda text: text.replace("hunter2", "*"))
     assert without == [{"step": 1, "answer": {"headers": {"x": "*"}, "body": [{"deep": "*!"}, 7]}}]
 
 
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
-        ("step = 1\ntxt = 'x'", '"txt" is not known in an override; known are step, match, answer, text'),
+        ("step = 1\ntxt = 'x'", 'unknown "txt" in an override: use step, match, answer, text'),
         ("step = 1", "it changes nothing; an override has exactly one of answer, text, arguments"),
         ("step = 1\ntext = 'x'\nfault = { timeout = 3 }", 'it has "text", "fault"'),
-        ("text = 'x'", "say where it holds: by step = N, or by match"),
-        ("step = 0\ntext = 'x'", "step must be a whole number from 1 on"),
+        ("text = 'x'", "an override needs either step = N or match"),
+        ("step = 0\ntext = 'x'", "step must be a whole number of at least 1"),
         ("match = {}\ntext = 'x'", "match is empty"),
-        ("match = { hosts = 'x' }\ntext = 'x'", "known are host, method, path, operation, model, tool, nth"),
-        ("step = 1\nanswer = { status = 99 }", "answer.status must be a final status of HTTP"),
-        ("step = 1\nanswer = { headers = { 'a b' = 'x' } }", "answer.headers.a b cannot stand in a message of HTTP"),
-        ("step = 1\npatch = []", "patch must be a list of operations of RFC 6902"),
-        ("step = 1\npatch = [{ op = 'addne', path = '/a', value = 1 }]", "needs an op; known are add, replace"),
+        ("match = { hosts = 'x' }\ntext = 'x'", "use host, method, path, operation, model, tool, nth"),
+        ("step = 1\nanswer = { status = 99 }", "answer.status must be a final HTTP status"),
+        ("step = 1\nanswer = { headers = { 'a b' = 'x' } }", "answer.headers.a b is not a valid HTTP header"),
+        ("step = 1\npatch = []", "patch must be a list of RFC 6902 operations"),
+        ("step = 1\npatch = [{ op = 'addne', path = '/a', value = 1 }]", "needs an op: use add, replace"),
         ("step = 1\npatch = [{ op = 'add', path = '/a' }]", 'patch[0] (add) lacks "value"'),
-        ("step = 1\npatch = [{ op = 'remove', path = 'a' }]", "patch[0].path is no JSON pointer"),
-        ("step = 1\nfault = { cut = 5, status = 500 }", "fault has exactly one of status, timeout, cut"),
-        ("step = 1\nfault = { status = 200 }", "fault.status is a status from 400 to 599"),
-        ("step = 1\nfault = { cut = 5, retry_after = 1 }", "fault.retry_after goes with fault.status only"),
-        ("step = 1\ntool_result = nan", "tool_result is nan, which JSON cannot say"),
+        ("step = 1\npatch = [{ op = 'remove', path = 'a' }]", "patch[0].path is not a JSON pointer"),
+        ("step = 1\nfault = { cut = 5, status = 500 }", "fault must have exactly one of status, timeout, cut"),
+        ("step = 1\nfault = { status = 200 }", "fault.status must be a status from 400 to 599"),
+        ("step = 1\nfault = { cut = 5, retry_after = 1 }", "fault.retry_after is only allowed with fault.status"),
+        ("step = 1\ntool_result = nan", "tool_result is nan, which JSON cannot represent"),
         ("step = 1\ntool_result = 2026-01-01", "tool_result is a date, which JSON does not have"),
     ],
 )
 def test_a_mistake_is_told_with_its_line_and_what_is_known(entry: str, words: str) -> None:
     with pytest.raises(BadOverride) as caught:
-        parse(f"# first line\n[[override]]\nstep = 1\ntext = 'x'\n[[override]]\n{entry}\n", is_json=False)
+        parse_overrides(f"# first line\n[[override]]\nstep = 1\ntext = 'x'\n[[override]]\n{entry}\n", is_json=False)
     assert "line 5: override 2: " in str(caught.value)
     assert words in str(caught.value)
 
 
 def test_json_names_the_line_too() -> None:
     with pytest.raises(BadOverride, match="line 3: override 2: it changes nothing"):
-        parse('{"override": [\n  {"step": 1, "text": "a, ]"},\n  {"step": 2}\n]}', is_json=True)
+        parse_overrides('{"override": [\n  {"step": 1, "text": "a, ]"},\n  {"step": 2}\n]}', is_json=True)
 
 
 @pytest.mark.parametrize(
     ("text", "is_json", "words"),
     [
-        ("[[override]\n", False, r"not valid TOML: .*line 1"),
-        ('{"override": [', True, r"not valid JSON: .*line 1"),
-        ("step = 1", False, r"holds no overrides; write each one as a table \[\[override\]\]"),
-        ("[[override]]\nstep=1\ntext='x'\n[fork]\n", False, '"fork" beside the overrides'),
-        ("3", True, "holds no overrides"),
+        ("[[override]\n", False, r"invalid TOML: .*line 1"),
+        ('{"override": [', True, r"invalid JSON: .*line 1"),
+        ("step = 1", False, r"contains no overrides; write each one as a table \[\[override\]\]"),
+        ("[[override]]\nstep=1\ntext='x'\n[fork]\n", False, '"fork" besides the overrides'),
+        ("3", True, "contains no overrides"),
     ],
 )
 def test_a_file_that_is_none_is_refused(text: str, is_json: bool, words: str) -> None:
     with pytest.raises(BadOverride, match=words):
-        parse(text, is_json=is_json)
+        parse_overrides(text, is_json=is_json)
 
 
 JSON = st.recursive(
@@ -137,7 +137,7 @@ WORDS = st.sampled_from(["step", "match", "answer", "text", "arguments", "patch"
 @given(st.lists(JSON | st.dictionaries(WORDS, JSON | st.dictionaries(WORDS, JSON), max_size=3), max_size=3))
 def test_no_list_of_json_breaks_the_reader(entries: list[object]) -> None:
     try:
-        found = listed(entries)
+        found = read_overrides(entries)
     except BadOverride:
         return
     assert len(found) == len(entries)
@@ -147,7 +147,7 @@ def test_no_list_of_json_breaks_the_reader(entries: list[object]) -> None:
 def test_no_text_breaks_the_reader(text: str) -> None:
     for is_json in (True, False):
         try:
-            found = parse(text, is_json=is_json)
+            found = parse_overrides(text, is_json=is_json)
         except BadOverride:
             continue
         assert isinstance(found, tuple)
@@ -194,7 +194,7 @@ MEMBERS: st.SearchStrategy[Any] = st.fixed_dictionaries(
 @given(st.lists(MEMBERS, max_size=2))
 def test_the_schema_takes_what_the_reader_takes(entries: list[Any]) -> None:
     try:
-        listed(entries)
+        read_overrides(entries)
     except BadOverride:
         understood = False
     else:
@@ -208,5 +208,5 @@ def test_every_example_of_the_page_is_understood() -> None:
     inline = re.findall(r"`((?:answer|text|arguments|patch|tool_result|fault) = [^`]+)`", page)
     assert (len(files), len(inline)) == (2, 7)
     for text in [*files, *(f"[[override]]\nstep = 1\n{change}\n" for change in inline)]:
-        parse(text, is_json=False)
+        parse_overrides(text, is_json=False)
         validator().validate(tomllib.loads(text))

@@ -7,7 +7,7 @@ from calls.redaction.call import clean_call
 from calls.redaction.redactor import Redactor
 from tests.calls.secrets import KEY, TOKENS
 
-CLEAN = Redactor(key=KEY).text
+CLEAN = Redactor(key=KEY).redact_text
 
 
 def call(text: str, answer: Json = None, arguments: Json = None) -> Call:

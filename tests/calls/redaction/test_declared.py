@@ -1,4 +1,4 @@
-"""Secrets that only a profile knows: replaced where it says, and nowhere else."""
+"""Secrets that a profile declares by path are replaced at these paths only."""
 
 import gzip
 import json
@@ -8,16 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calls.keys.profile import Profiles
-from calls.keys.profile_toml import parse
+from calls.keys.profile_toml import parse_profiles
 from calls.model import Headers
 from calls.placeholder import is_placeholder
-from calls.redaction.declared import Unreadable
+from calls.redaction.declared import UnreadableBody
 from calls.redaction.redactor import Redactor
 from tests.calls.secrets import KEY, TOKENS
 from tests.calls.strategies import json_values, pieces
 
 PROFILES = Profiles(
-    parse("""
+    parse_profiles("""
     [[profile]]
     name = "tickets/1"
     match = { host = "tickets.example.com" }
@@ -29,15 +29,15 @@ PROFILES = Profiles(
 )
 REDACTOR = Redactor(key=KEY, profiles=PROFILES)
 HEADERS: Headers = (("Content-Type", "application/json"),)
-OURS = REDACTOR.of("POST", "https://tickets.example.com/v2/find", HEADERS)
+OURS = REDACTOR.for_request("POST", "https://tickets.example.com/v2/find", HEADERS)
 
 
 def test_only_the_requests_that_a_profile_rules_on_have_its_secrets() -> None:
     body = b'{"token": "abcdefghijklmnop"}'
 
-    assert REDACTOR.of("POST", "https://elsewhere.example.com/v2/find", HEADERS) is REDACTOR
-    assert REDACTOR.whole(body)[0] == body
-    assert OURS.whole(body)[1] == 1
+    assert REDACTOR.for_request("POST", "https://elsewhere.example.com/v2/find", HEADERS) is REDACTOR
+    assert REDACTOR.redact_body(body)[0] == body
+    assert OURS.redact_body(body)[1] == 1
 
 
 def test_what_a_path_names_is_replaced_and_nothing_else() -> None:
@@ -45,7 +45,7 @@ def test_what_a_path_names_is_replaced_and_nothing_else() -> None:
       "people": [{"pin": 1234, "name": "a"}, {"pin": [true, -1.5e3, "x", {"deep": "0123456789abc"}]}, {"pin": null}],
       "odd-name": "", "rules": [{"kind": "open", "x": "stays"}, {"kind": "hidden", "x": 7}]} """
 
-    new, count, reencoded = OURS.whole(body, "application/json")
+    new, count, reencoded = OURS.redact_body(body, "application/json")
 
     assert (len(new), count, reencoded) == (len(body), 7, False)
     told = json.loads(new)
@@ -56,7 +56,7 @@ def test_what_a_path_names_is_replaced_and_nothing_else() -> None:
     assert is_placeholder(told["people"][1]["pin"][3]["deep"].encode())
     assert told["rules"] == [{"kind": "open", "x": "stays"}, {"kind": "******", "x": 9}]
     assert b'"n": 1.50' in new
-    assert OURS.whole(new, "application/json") == (new, 0, False)
+    assert OURS.redact_body(new, "application/json") == (new, 0, False)
 
 
 @given(json_values, st.data())
@@ -64,21 +64,23 @@ def test_the_rest_of_any_document_stays_byte_for_byte(value: object, data: st.Da
     document = {"query": value, "token": "0123456789abcdef", "after": [value]}
     body = json.dumps(document, default=str).encode()
     parts = data.draw(pieces(body))
-    stream = OURS.stream("application/json")
+    stream = OURS.new_body_redactor("application/json")
 
     out = [piece for at, part in enumerate(parts) for piece in stream.feed(part, at)] + stream.finish()
 
     assert [len(piece.data) for piece in out] == [len(part) for part in parts]
     new = b"".join(piece.data for piece in out)
     start = body.index(b'"token": "0123456789abcdef"') + 10
-    plain = REDACTOR.whole(body)[0]
+    plain = REDACTOR.redact_body(body)[0]
     assert new[:start] == plain[:start]
     assert new[start + 16 :] == plain[start + 16 :]
     assert is_placeholder(new[start : start + 16])
 
 
 def test_a_compressed_body_is_opened_for_it() -> None:
-    new, count, reencoded = OURS.whole(gzip.compress(b'{"token": "abcdefghijklmnop"}'), "application/json", "gzip")
+    new, count, reencoded = OURS.redact_body(
+        gzip.compress(b'{"token": "abcdefghijklmnop"}'), "application/json", "gzip"
+    )
 
     assert (count, reencoded) == (1, True)
     assert b"abcdefgh" not in gzip.decompress(new)
@@ -86,34 +88,36 @@ def test_a_compressed_body_is_opened_for_it() -> None:
 
 @pytest.mark.parametrize("body", [b'{"token": "abcdefghijkl', b' [{"pin": 1234}', b"[" * 100_000 + b"token"])
 def test_a_body_in_which_nobody_can_find_them_is_not_kept(body: bytes) -> None:
-    stream = OURS.stream("application/json")
+    stream = OURS.new_body_redactor("application/json")
     stream.feed(body, 1)
 
     assert stream.finish() == []
-    assert "declares secrets" in str(stream.withheld)
+    assert "declares secrets" in str(stream.withheld_reason)
 
 
 @pytest.mark.parametrize("body", [b"", b"  ", b"plain words", b"token=a", b"\x00\xff"])
 def test_a_body_without_them_is_kept_whatever_it_is(body: bytes) -> None:
-    assert OURS.whole(body) == (body, 0, False)
+    assert OURS.redact_body(body) == (body, 0, False)
 
 
 def test_a_member_that_is_there_twice_is_replaced_twice() -> None:
-    assert OURS.whole(b'{"token": "abc", "token": "def"}')[0] == b'{"token": "***", "token": "***"}'
+    assert OURS.redact_body(b'{"token": "abc", "token": "def"}')[0] == b'{"token": "***", "token": "***"}'
 
 
 def test_an_escaped_name_is_the_same_name() -> None:
-    assert OURS.whole(b'{"to\\u006ben": "abc"}')[0] == b'{"to\\u006ben": "***"}'
+    assert OURS.redact_body(b'{"to\\u006ben": "abc"}')[0] == b'{"to\\u006ben": "***"}'
 
 
 def test_declared_parameters_are_secret_and_keyed_headers_stay() -> None:
-    assert OURS.url("https://tickets.example.com/v2/find?page=2&tk=abc&my-x=d")[0].endswith("?page=2&tk=***&my-x=*")
-    assert REDACTOR.url("https://x.example/?tk=abc") == ("https://x.example/?tk=abc", 0)
-    assert OURS.request_headers((("X-Mode", "fast"),)) == ((("X-Mode", "fast"),), 0)
+    assert OURS.redact_url("https://tickets.example.com/v2/find?page=2&tk=abc&my-x=d")[0].endswith(
+        "?page=2&tk=***&my-x=*"
+    )
+    assert REDACTOR.redact_url("https://x.example/?tk=abc") == ("https://x.example/?tk=abc", 0)
+    assert OURS.redact_request_headers((("X-Mode", "fast"),)) == ((("X-Mode", "fast"),), 0)
 
 
 SOCKETS = Profiles(
-    parse("""
+    parse_profiles("""
     [[profile]]
     name = "live/1"
     match = { host = "live.example.com" }
@@ -121,27 +125,27 @@ SOCKETS = Profiles(
     secret = ["$[*].token", "$[?@.type == 'hello'].pin"]
     """)
 )
-LIVE = Redactor(key=KEY, profiles=SOCKETS).of("GET", "https://live.example.com/v1", ())
+LIVE = Redactor(key=KEY, profiles=SOCKETS).for_request("GET", "https://live.example.com/v1", ())
 
 
 def test_a_message_of_a_socket_is_looked_at_as_one_of_the_list_that_the_paths_are_about() -> None:
-    new, count = LIVE.message(
+    new, count = LIVE.redact_message(
         b'{"type": "hello", "token": "abcdefghijklmnop", "pin": 1234, "deep": {"token": "stays"}}'
     )
     told = json.loads(new)
     assert is_placeholder(told.pop("token").encode())
     assert (told, count) == ({"type": "hello", "pin": 9999, "deep": {"token": "stays"}}, 2)
-    assert LIVE.message(new) == (new, 0)
-    assert LIVE.message(b'{"type": "bye", "pin": 1234}')[1] == 0
-    assert LIVE.message(b"token, in words") == (b"token, in words", 0)
-    assert LIVE.message(b'{"type": "bye", "key": "%s"}' % TOKENS[2].encode())[1] == 1
-    with pytest.raises(Unreadable):
-        LIVE.message(b'{"token": "abcdefghijklmnop"')
+    assert LIVE.redact_message(new) == (new, 0)
+    assert LIVE.redact_message(b'{"type": "bye", "pin": 1234}')[1] == 0
+    assert LIVE.redact_message(b"token, in words") == (b"token, in words", 0)
+    assert LIVE.redact_message(b'{"type": "bye", "key": "%s"}' % TOKENS[2].encode())[1] == 1
+    with pytest.raises(UnreadableBody):
+        LIVE.redact_message(b'{"token": "abcdefghijklmnop"')
 
 
 @given(json_values)
 def test_any_message_keeps_its_length_and_loses_what_is_declared(value: object) -> None:
     message = json.dumps({"type": "x", "token": ["abcdefghijklmnop", value]}, default=float).encode()
-    new, count = LIVE.message(message)
+    new, count = LIVE.redact_message(message)
     assert (len(new), count >= 1, b"abcdefghijklmnop" in new) == (len(message), True, False)
-    assert LIVE.message(new) == (new, 0)
+    assert LIVE.redact_message(new) == (new, 0)

@@ -1,4 +1,4 @@
-"""What was redacted is redacted again without a change, however secrets stand beside each other and in whatever pieces."""
+"""Redacting twice is the same as redacting once, for any neighbouring secrets and any pieces."""
 
 import json
 import re
@@ -13,13 +13,13 @@ from calls.redaction.redactor import Redactor
 from calls.redaction.rules.credentials import RULES
 from calls.redaction.rules.personal_data import PERSONAL_DATA
 from calls.redaction.rules.token_families import EXACT, PREFIXES
-from calls.redaction.scanning.scanner import Scanner, Table
+from calls.redaction.scanning.scanner import RuleTable, Scanner
 from tests.calls.positions import is_shown
 from tests.calls.secrets import KEY
 from tests.calls.token_samples import FAMILIES, KEPT, token
 
 REDACTOR = Redactor(key=KEY)
-TABLE = Table((*RULES, *PERSONAL_DATA))
+TABLE = RuleTable((*RULES, *PERSONAL_DATA))
 SSE = "text/event-stream"
 
 NAMES = st.sampled_from(("password", "api_key", "API_KEY", "secret", "pwd", "token", "client_secret", "X-Api-Key"))
@@ -45,7 +45,7 @@ VALUES = st.one_of(
 
 @st.composite
 def named_texts(draw: st.DrawFn) -> str:
-    """A text with a value of a few characters under a secret's name."""
+    """Draw a text with a short value under a secret's name."""
     form = draw(st.sampled_from(NAMED)).replace("NAME", draw(NAMES)).replace("VALUE", draw(VALUES))
     return (
         draw(st.sampled_from(("", "see ", "a: ", "x it ", "xxxx it ")))
@@ -56,7 +56,7 @@ def named_texts(draw: st.DrawFn) -> str:
 
 @st.composite
 def encoded_texts(draw: st.DrawFn) -> str:
-    """Such a text, mostly in base64."""
+    """Draw such a text, mostly in base64."""
     text = draw(named_texts())
     for _ in range(draw(st.sampled_from((1, 1, 1, 0, 2)))):
         encode = draw(st.sampled_from((b64encode, urlsafe_b64encode)))
@@ -67,7 +67,7 @@ def encoded_texts(draw: st.DrawFn) -> str:
 
 @st.composite
 def cut_texts(draw: st.DrawFn) -> list[str]:
-    """Such a text in pieces."""
+    """Draw such a text in pieces."""
     text = draw(encoded_texts())
     size = draw(st.sampled_from((1, 2, 3, 4, 5, 7, 9, 16, 0)))
     if size:
@@ -82,8 +82,8 @@ def chat(texts: list[str]) -> bytes:
 
 
 def redact_twice(body: bytes, media: str) -> bytes:
-    new, _, _ = REDACTOR.whole(body, media)
-    assert REDACTOR.whole(new, media) == (new, 0, False)
+    new, _, _ = REDACTOR.redact_body(body, media)
+    assert REDACTOR.redact_body(new, media) == (new, 0, False)
     return new
 
 
@@ -101,17 +101,17 @@ def test_a_whole_body_is_redacted_once(text: str) -> None:
 
 
 FOUND = (
-    # The letters of a placeholder that one piece of the base64 ends with
+    # A piece of base64 that ends with the first letters of a placeholder
     *[[text[at : at + 16] for at in range(0, len(text), 16)] for text in (
         "see eHh4eHggaXQgInB3ZCI6ICIuNSpENVkhIWI0NS4iIG9r.",
         "YTogeyJhIjogMSwgInNlY3JldCI6ICJaNT1FMlBZM1kqLlgiLCAiYiI6ICJjYyJ9 ok",
     )],
-    # Base64 in pieces whose length is no multiple of four, one of which ends with the backslash before a quote
+    # Base64 in pieces whose length is not a multiple of four, one of which ends with the backslash before a quote
     [
         "see eCAiYXBpX2tleSI6IiImYXsgIid7CnsxYSJ7IngiOiAie1wiYXBpX2tleVwi\nOiBcIj0hYkFYOUVfXC",
         'J9In1zZWUgQmVhcmVyIEFUKkRQKmFhSkwqSFQK"}',
     ],
-    # A blank to be filled in, whose end is in the next piece
+    # A template whose end is in the next piece
     ['x "client_secret":"<', '\n\\${{%ab:\\%>", and'],
     ['api_key="<your', '-key-2>"'],
 )  # fmt: skip
@@ -154,7 +154,7 @@ def replaced(text: bytes) -> bytes:
     return bytes(out)
 
 
-# Of 100,000 such texts one still changes: where a placeholder's letters themselves go on as a name or a number.
+# One of 100,000 such texts still changes: if a placeholder's letters continue as a name or a number.
 @settings(max_examples=600, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(parts=st.lists(PARTS, min_size=2, max_size=4), behind=BEHIND)
 def test_secrets_that_begin_inside_of_each_other_are_replaced_once(parts: list[str], behind: str) -> None:
@@ -170,7 +170,7 @@ def test_secrets_that_begin_inside_of_each_other_are_replaced_once(parts: list[s
 )
 def test_a_token_behind_the_beginning_of_another_is_not_shown(prefix: str, family: str, behind: str) -> None:
     secret = token(family)
-    # What stands before a secret of Azure AD must not be a dot.
+    # A dot must not precede a secret of Azure AD.
     is_azure = family == "Azure AD" and prefix.endswith(".")
     if not (is_azure or prefix[-1].isalnum() or prefix[-1] == "_" or secret.startswith(prefix)):
         new = replaced((prefix + secret + behind).encode()).decode()
@@ -200,7 +200,7 @@ def test_messages_of_grpc_web_in_base64_are_redacted_once(text: str, frames: int
 
 def test_a_binary_header_that_holds_no_secret_stays() -> None:
     headers = (("grpc-status-details-bin", b64encode(b"\x08\x05\x12\x09not found").decode()), ("x-bin", "no base64"))
-    assert REDACTOR.response_headers(headers) == (headers, 0)
+    assert REDACTOR.redact_response_headers(headers) == (headers, 0)
 
 
 @pytest.mark.parametrize("around", ["_", "__", "*", "**", "`", "~~", "|"])

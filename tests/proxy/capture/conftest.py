@@ -1,4 +1,4 @@
-"""Captured connections without a namespace: names get addresses below 127.0.0.0/8, where a socket takes them all."""
+"""Captured connections without a namespace: names get addresses in 127.0.0.0/8, at all of which a socket can listen."""
 
 import asyncio
 import inspect
@@ -47,7 +47,7 @@ class Launcher:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
 
     async def send(self, message: bytes | dict[str, Any], sockets: Sequence[socket.socket] = ()) -> dict[str, Any]:
-        """Send one message; the answer."""
+        """Send a message, and return the answer."""
         if self._socket.getsockname() == "" and not _is_connected(self._socket):
             self._socket.connect(str(self._path))
         data = message if isinstance(message, bytes) else json.dumps(message).encode()
@@ -69,7 +69,7 @@ def _is_connected(endpoint: socket.socket) -> bool:
 
 @dataclass
 class Capture:
-    """A capture that is served."""
+    """A capture that a worker serves."""
 
     worker: wire.Worker
     port: int
@@ -78,16 +78,16 @@ class Capture:
     resolved: dict[str, str] = field(default_factory=dict)
 
     async def report(self) -> list[dict[str, Any]]:
-        """What the worker says of its connections."""
+        """Return the worker's report of the connections."""
         found: list[dict[str, Any]] = (await self.launcher.send({"report": True}))["connections"]
         return found
 
     async def query(self, name: str, kind: int) -> bytes:
-        """The response of the worker's DNS server."""
+        """Return the response of the worker's DNS server."""
         labels = b"".join(bytes([len(label)]) + label.encode() for label in name.split("."))
         asked = b"\x12\x34\x01\x00\0\1\0\0\0\0\0\0" + labels + b"\0" + kind.to_bytes(2) + b"\0\1"
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as client:
-            # Another address than the server's own: the answer has to come from there.
+            # The answer has to come from this address, which is not the socket's own.
             client.connect(("127.0.0.53", self.dns_port))
             client.send(asked)
             return await asyncio.get_running_loop().sock_recv(client, 4096)
@@ -100,12 +100,12 @@ class Capture:
         return socket.inet_ntoa(reply[-4:])
 
     async def connect(self, name: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection to a name, as a captured command makes it."""
+        """Connect to a name like a captured command."""
         return await asyncio.open_connection(await self.address(name), self.port)
 
 
 def listening(number: int, port: int) -> socket.socket:
-    """A socket at the address that the name resolved as the first, second, … gets."""
+    """Bind a socket to the address that the first, second, … resolved name gets."""
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind((f"127.18.0.{number}", port))
@@ -124,7 +124,7 @@ type Capturing = Callable[..., Any]
 
 @pytest.fixture
 def capturing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Capturing:
-    """Opens a worker and begins a capture on one port; `hosts` are what the host's resolver knows."""
+    """Starts a worker and begins a capture on one port. `hosts`: the names that the host's resolver knows."""
 
     @asynccontextmanager
     async def capture(
@@ -159,7 +159,7 @@ def _resolve_with(monkeypatch: pytest.MonkeyPatch, known: dict[str, str]) -> Non
     def resolution(name: str) -> resolver.Resolution:
         if name not in known:
             return resolver.Resolution(dns_message.NO_SUCH_NAME, None)
-        # A public address, as far as the resolver is to know: of a loopback one it gives the very address.
+        # The resolver must see a public address, because it returns a loopback address unchanged.
         return resolver.Resolution(dns_message.NO_ERROR, (ipaddress.ip_address("192.0.2.1"),))
 
     async def getaddrinfo(loop: Any, host: str, port: Any, **more: Any) -> Any:
@@ -171,4 +171,4 @@ def _resolve_with(monkeypatch: pytest.MonkeyPatch, known: dict[str, str]) -> Non
     async def resolved(host: str, port: int) -> list[Any]:
         return [ipaddress.ip_address(known.get(host, host))]
 
-    monkeypatch.setattr(destinations, "_resolved", resolved)
+    monkeypatch.setattr(destinations, "_resolve", resolved)

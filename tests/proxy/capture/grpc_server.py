@@ -1,4 +1,4 @@
-"""A gRPC server over TLS and HTTP/2, with a certificate of a private CA. No answer is the same twice."""
+"""A gRPC server over TLS and HTTP/2, with a certificate from a private CA. Each answer is different."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +15,7 @@ METHOD = "/playhead.Ticket/Refund"
 
 @dataclass
 class GrpcServer:
-    """Where it listens, whom it is trusted by, and how often it was called."""
+    """The server's address, its CA, and the number of calls."""
 
     port: int
     authority: Path
@@ -24,7 +24,7 @@ class GrpcServer:
 
 @contextmanager
 def serving_grpc(place: Path, name: str) -> Iterator[GrpcServer]:
-    """Serve one unary method for as long as the block lasts."""
+    """Serve one unary method while the block runs."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(place / "grpc-ca.pem")
     certificate = authority.issue_cert(name, "127.0.0.1")

@@ -1,4 +1,4 @@
-"""A stand-in for the proxy worker's side: takes a captive command's sockets and tells each connection where it was going."""
+"""A fake proxy worker: it takes a captive command's sockets, and answers each connection with its destination."""
 
 import contextlib
 import json
@@ -12,33 +12,33 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from proxy.capture.connections.original_destination import destination
+from proxy.capture.connections.original_destination import connection_destination
 
 
 @dataclass
 class Receiver:
-    """What came."""
+    """The connections and messages that arrived."""
 
     path: Path
     message: dict[str, Any] = field(default_factory=dict)
     destinations: list[tuple[str, int]] = field(default_factory=list)
     answer: dict[str, Any] = field(default_factory=lambda: {"ready": True})
     launchers: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
-    """Released for each that has come."""
+    """Released for each connection that has arrived."""
 
     held: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     connected: list[socket.socket] = field(default_factory=list)
 
     def hang_up(self) -> None:
-        """End the control connections, as a worker that dies."""
+        """Close the control connections, like a worker that dies."""
         while self.connected:
             _shut(self.connected.pop())
 
 
 @contextmanager
 def receiving(directory: Path) -> Iterator[Receiver]:
-    """Listen at a control socket for as long as the block lasts."""
+    """Listen on a control socket while the block runs."""
     receiver = Receiver(directory / "control.sock")
     with receiver.held, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as control:
         control.bind(str(receiver.path))
@@ -79,13 +79,13 @@ def _accept(listener: socket.socket, kind: Any, receiver: Receiver) -> None:
     while True:
         connection, _ = listener.accept()
         with connection:
-            address, port = destination(connection, kind)
+            address, port = connection_destination(connection, kind)
             receiver.destinations.append((str(address), port))
             connection.sendall(f"{address} {port}".encode())
 
 
 def _name(server: socket.socket) -> None:
-    """Every name is 198.18.0.9, and has no IPv6 address."""
+    """Answer every name with 198.18.0.9, and with no IPv6 address."""
     level, option = (socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO) if server.family == socket.AF_INET6 else (0, 8)
     server.setsockopt(level, option, 1)
     while True:
@@ -100,7 +100,7 @@ def _name(server: socket.socket) -> None:
 
 def _start(work: Callable[[], None]) -> None:
     def until_closed() -> None:
-        with contextlib.suppress(OSError, ValueError):  # closed, or its other side is
+        with contextlib.suppress(OSError, ValueError):  # it or its other side is closed
             work()
 
     threading.Thread(target=until_closed, daemon=True).start()

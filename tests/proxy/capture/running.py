@@ -1,4 +1,4 @@
-"""Commands of Playhead on a data directory of the tests, run as a user runs them."""
+"""Run Playhead's commands on a test's data directory, like a user."""
 
 import shutil
 import subprocess
@@ -25,7 +25,7 @@ class Station:
     config: Path
     database_url: str
     user: Sequence[str] = ()
-    """What is put in front of a command line to run it as another user (`unprivileged`)."""
+    """The prefix of a command line that runs it as another user (`unprivileged`)."""
 
     def run(
         self,
@@ -49,13 +49,13 @@ class Station:
 
 
 def bare(program: Sequence[str], variables: Mapping[str, str]) -> list[str]:
-    """A command line that runs a program without any variable but PATH and HOME."""
+    """Return a command line that runs a program with only PATH and HOME."""
     return ["env", "-i", *(f"{name}={variables[name]}" for name in BARE if name in variables), *program]
 
 
 @cache
 def reason_not_captive() -> str | None:
-    """Why commands cannot be captive on this machine."""
+    """Explain why commands cannot be captive on this machine."""
     if Path("/proc/self/ns/user").exists():
         probe = "import os; os.unshare(os.CLONE_NEWUSER | os.CLONE_NEWNET | os.CLONE_NEWNS)"
         done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=False)
@@ -64,16 +64,16 @@ def reason_not_captive() -> str | None:
 
 
 def needs_namespaces() -> None:
-    """Skip where a command cannot be captive."""
+    """Skip the test if a command cannot be captive."""
     if reason := reason_not_captive():
         pytest.skip(reason)
 
 
 @contextmanager
 def unprivileged() -> Iterator[list[str]]:
-    """What to put in front of a command line, as root, to run it as a user without any right; skips where that cannot be.
+    """Return the prefix with which root runs a command line as a user without rights. Skips if that is impossible.
 
-    This interpreter may lie where only root may look (/root): it is shown to the other user in a mount namespace.
+    Only root may be able to read this interpreter (in /root), so a mount namespace shows it to the other user.
     """
     for tool in ("unshare", "setpriv", "mount"):
         if shutil.which(tool) is None:

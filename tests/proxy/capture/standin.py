@@ -1,4 +1,4 @@
-"""The world that captive commands ask: one HTTP server on loopback in place of every host, which counts who was asked what."""
+"""A fake internet for captive commands: one HTTP server on loopback in place of every host, which counts requests."""
 
 import json
 import threading
@@ -16,22 +16,22 @@ COMMIT = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 
 @dataclass
 class StandIn:
-    """Where it listens, and what it was asked."""
+    """The server's address, and the requests that it got."""
 
     port: int
     asked: Counter[str] = field(default_factory=Counter)
-    """`METHOD host/path`, and how often."""
+    """The number of requests for each `METHOD host/path`."""
 
     @property
     def config(self) -> str:
-        """A playhead.toml that leads every host of the tests here."""
+        """Return a playhead.toml that sends every host of the tests to this server."""
         hosts = (ZONE, f"*.{ZONE}", *ADDRESSES)
         return "[upstreams]\n" + "".join(f'"{host}" = "http://127.0.0.1:{self.port}"\n' for host in hosts)
 
 
 @contextmanager
 def standing_in() -> Iterator[StandIn]:
-    """Serve for as long as the block lasts."""
+    """Serve while the block runs."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     server.standin = StandIn(server.server_port)  # type: ignore[attr-defined]
     thread = threading.Thread(target=server.serve_forever)
@@ -70,7 +70,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _said(path: str, number: int, body: bytes) -> bytes:
-    """Never the same twice: what is the same was recorded."""
+    """Each answer is different, so an equal one comes from a recording."""
     if "/info/refs" in path:
         return f"{COMMIT}\trefs/heads/answer-{number}\n".encode()
     if path.endswith("/chat/completions"):

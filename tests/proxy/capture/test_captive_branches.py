@@ -1,4 +1,4 @@
-"""Captive forks, resumptions and bisections: a client that reads no variable is answered, and nothing else leaves."""
+"""Captive forks, resumptions and bisections: a client that reads no variable is answered, and no other traffic leaves."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from tests.support.service import keeping
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
-# Raw sockets: they look at no variable.
+# Raw sockets read no variable.
 ASK = """
 import json, socket, sys
 
@@ -42,7 +42,7 @@ except OSError:
     print("database: refused")
 """
 
-# What stands in for the world counts its answers: the last of a bad run is a high number.
+# The server counts its answers: the last of a bad run has a high number.
 JUDGE = f"""{ASK}
 answers = [json.loads(ask(path))["answer"] for path in sys.argv[1:]]
 sys.exit(answers[-1] > 500)
@@ -55,7 +55,7 @@ class Scene:
     world: StandIn
 
     def agent(self, *paths: str) -> list[str]:
-        """The agent's command line, without any variable."""
+        """Return the agent's command line, without variables."""
         return bare([sys.executable, "-c", AGENT, *paths], os.environ)
 
 
@@ -77,7 +77,7 @@ async def test_a_fork_is_captive_and_goes_live_by_the_proxy_alone(scene: Scene) 
     first, second, *_ = recorded.stdout.splitlines()
     required = "--isolation", "require"
     forked = scene.station.run(
-        "fork", *required, "trunk", "--from", "1", "--run", "branch", "--", *scene.agent("/one", "/two")
+        "fork", *required, "trunk", "--after-step", "1", "--run", "branch", "--", *scene.agent("/one", "/two")
     )
     said = forked.stdout.splitlines()
     assert said[0] == first, forked.stderr

@@ -1,6 +1,6 @@
-"""Clients of every kind, each without a single variable of ours: all are recorded, and answered again from the recording.
+"""Clients of every kind, without any of Playhead's variables: all are recorded, and answered from the recording.
 
-They run in one recording and one replay; each test looks at what became of one of them.
+They run in one recording and one replay. Each test checks one of them.
 """
 
 import json
@@ -53,7 +53,7 @@ GRPC = f"grpc.{ZONE}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What all clients said, recorded and replayed."""
+    """The output of all clients, recorded and replayed."""
 
     missing: dict[str, str]
     recorded: dict[str, dict[str, Any]]
@@ -61,7 +61,7 @@ class Outcome:
     asked: dict[str, int]
     asked_by_replay: int
     grpc_calls: int
-    """Of both, by the server's own count."""
+    """The requests of both, as the server counted them."""
 
     summary: str
 
@@ -71,7 +71,7 @@ def _url(name: str) -> str:
 
 
 def _commands(place: Path) -> tuple[dict[str, list[str]], dict[str, str]]:
-    """The clients that there are here, and why others are not."""
+    """Return the clients that are installed, and why others are not."""
     ask = [sys.executable, str(HERE / "ask.py")]
     found = {f"python-{way}": [*ask, way, _url(way)] for way in PYTHON}
     found["botocore"] = [*ask, "botocore", f"https://s3.{ZONE}/x"]
@@ -132,12 +132,12 @@ def _add_compiled(found: dict[str, list[str]], missing: dict[str, str], place: P
 
 
 JAVA_QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
-"""Starts in half the time."""
+"""Options that halve the start time."""
 
 
 def _build(compiler: str, arguments: list[str]) -> str:
-    """Why it cannot be compiled here; nothing if it can."""
-    # The compilers of `uv sync --group go` lie beside this interpreter, which need not be on PATH.
+    """Explain why it cannot be compiled here; empty if it can."""
+    # The compilers of `uv sync --group go` are beside this interpreter, which may not be on the PATH.
     path = shutil.which(compiler, path=f"{os.environ.get('PATH', '')}:{Path(sys.executable).parent}")
     if path is None:
         return f"{compiler} is not installed here" + ("; uv sync --group go" if compiler == "go" else "")
@@ -148,7 +148,7 @@ def _build(compiler: str, arguments: list[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A data directory whose store server runs, and the world that its commands ask."""
+    """A data directory whose store server runs, and the server for its commands' requests."""
 
     station: Station
     world: StandIn
@@ -216,7 +216,7 @@ async def test_the_replay_of_all_clients_asked_nobody(outcome: Outcome) -> None:
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.usefixtures("outcome")
 async def test_a_grpc_call_is_recorded_as_an_exchange_of_http2_with_its_trailers(scene: Scene) -> None:
-    bundle = scene.station.run("export", "clients", "--force").stdout
+    bundle = scene.station.run("export", "clients", "--allow-secret", "*").stdout
     exchanges = [line["exchange"] for line in map(json.loads, bundle.splitlines()) if "exchange" in line]
     (call,) = (one for one in exchanges if one["request"]["url"] == f"https://{GRPC}{METHOD}")
     assert (call["request"]["http_version"], call["response"]["http_version"]) == ("HTTP/2", "HTTP/2")
@@ -239,7 +239,7 @@ async def test_without_nf_tables_a_record_is_not_captive_and_a_replay_is(scene: 
     assert "redirecting its connections (nf_tables) failed" in recorded.stderr
     assert json.loads(scene.station.run("show", "few", "--json").stdout)["isolation"] == "watched"
     asked = scene.world.asked.total()
-    # By no variable at all, on ports 80 and 443.
+    # With no variable, on ports 80 and 443.
     replayed = scene.station.run("replay", *required, "few", "--", *bare(fetch, os.environ), around=around)
     assert (replayed.returncode, replayed.stdout) == (0, recorded.stdout), replayed.stderr
     assert "few was right: every call was answered from the recording" in replayed.stderr
@@ -255,7 +255,7 @@ for url in sys.argv[1:]:
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_refund_is_made_once_whatever_is_replayed(scene: Scene, outcome: Outcome) -> None:
-    # The shop was still there in the replay, and would have taken another.
+    # The shop still ran during the replay, and would have accepted another order.
     assert outcome.asked[f"POST shop.{ZONE}/refunds"] == 1
     assert outcome.asked_by_replay == 0
     shown = json.loads(scene.station.run("show", "clients", "--json").stdout)
@@ -278,13 +278,13 @@ AS_USER = (
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.usefixtures("outcome")
 async def test_an_unprivileged_user_records_and_replays(scene: Scene) -> None:
-    """The very same commands as a user without any right."""
+    """The same commands as a user without rights."""
     if os.geteuid() != 0:
         pytest.skip("this is an unprivileged user already, as are all tests here")
     with unprivileged() as as_user, tempfile.TemporaryDirectory(prefix="playhead-test-") as directory:
         os.chmod(directory, 0o777)
         place = Path(directory)
-        # The Postgres of the tests lets root alone in.
+        # Only root can connect to the Postgres of the tests.
         station = Station(data=place / "d", config=place / "playhead.toml", database_url="", user=as_user)
         station.config.write_text(scene.world.config)
         async with keeping(station.data, user=as_user):
@@ -342,7 +342,7 @@ except OSError:
 
 
 def _greet(server: socket.socket) -> None:
-    """The server speaks first, as databases do."""
+    """The server speaks first, like a database."""
     while True:
         try:
             with server.accept()[0] as connection:

@@ -1,4 +1,4 @@
-"""The control socket: one message, one answer, and the end of the connection is the end of the capture."""
+"""The control socket: each message has one answer, and a capture ends with its connection."""
 
 import asyncio
 import socket
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from proxy.capture.control_path import LONGEST, control_path
+from proxy.capture.control_path import MAX_PATH_BYTES, control_path
 from proxy.wire.access import Access
 from tests.proxy.capture.conftest import Capturing, Launcher, listening
 from tests.support.wire import MemoryRecorder, ScriptedAnswerer
@@ -31,11 +31,11 @@ async def test_only_the_user_may_connect(capturing: Capturing) -> None:
         (b"no JSON", "cannot be read"),
         (b"[]", "cannot be read"),
         ({"run": "run-1"}, "cannot be read"),
-        ({"run": "run-1", "sockets": [TCP]}, "1 sockets are described and 0 came"),
+        ({"run": "run-1", "sockets": [TCP]}, "describes 1 sockets and has 0"),
         ({"run": "no run/", "sockets": []}, "cannot name a run"),
         ({"run": "run-1", "other_tcp": "maybe", "sockets": []}, "pass or refuse"),
-        ({"run": "run-1", "other_tcp": "pass", "sockets": [{"kind": "udp"}]}, "1 sockets are described"),
-        ({"run": "run-1", "token": "wrong", "sockets": []}, "asks for a token"),
+        ({"run": "run-1", "other_tcp": "pass", "sockets": [{"kind": "udp"}]}, "describes 1 sockets"),
+        ({"run": "run-1", "token": "wrong", "sockets": []}, "invalid token for this proxy worker"),
     ],
 )
 async def test_a_wrong_message_is_refused_with_a_sentence(
@@ -66,7 +66,7 @@ async def test_the_end_of_the_connection_ends_the_capture(capturing: Capturing) 
         address = await capture.address("some.test")
         _, waiting = await asyncio.open_connection(address, capture.port)
         capture.launcher.close()
-        # The worker closes its listening socket when it has read the end of the control connection.
+        # The worker closes its listening socket after it has read the end of the control connection.
         async with asyncio.timeout(5):
             while await _accepts(address, capture.port):
                 pass
@@ -105,5 +105,5 @@ async def test_sockets_of_a_refused_message_are_closed(capturing: Capturing) -> 
 def test_a_long_data_directory_has_its_socket_elsewhere(tmp_path: Path) -> None:
     near, far = control_path(tmp_path / "a", "up-0"), control_path(tmp_path / ("b" * 120), "up-0")
     assert near == tmp_path / "a" / "control" / "up-0.sock"
-    assert len(bytes(far)) <= LONGEST
+    assert len(bytes(far)) <= MAX_PATH_BYTES
     assert far != control_path(tmp_path / ("c" * 120), "up-0")

@@ -1,4 +1,4 @@
-"""A command with proxy variables alone: what goes past the proxy is a gap of its run, and its replay is not right."""
+"""A command with proxy variables alone: connections past the proxy become gaps of its run, and its replay fails."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ refund.getresponse().read()
 
 
 class Shop:
-    """Orders, and the refunds that were really made."""
+    """Orders, and the refunds that were made."""
 
     port = 0
     refunds = 0
@@ -95,11 +95,11 @@ async def test_a_refund_past_the_proxy_is_named_and_its_replay_is_not_right(
 
     code, _, err = await playhead("replay", data, str(bundle), "--report", str(report), *agent)
     assert code == 1, err
-    assert "went past the proxy, so what it did there was done for real" in err
+    assert "connections bypassed the proxy and reached the real network" in err
     assert f"--allow-local {place}" in err
     told = json.loads(report.read_text())
     assert (told["verdict"], told["escaped"], told["isolation"]) == ("diverged", 1, "watched")
 
     code, _, err = await playhead("replay", data, str(bundle), "--allow-local", place, *agent)
     assert code == 0, err
-    assert "right, not isolated: no connection was seen to go past the proxy" in err
+    assert "right, not isolated: no connection that bypassed the proxy was seen" in err

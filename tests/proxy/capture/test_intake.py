@@ -1,4 +1,4 @@
-"""Connections of a captured command: what speaks TLS or HTTP is recorded or answered like any other call."""
+"""Connections of a captured command: TLS and HTTP are recorded or answered like any other call."""
 
 import asyncio
 import contextlib
@@ -70,7 +70,7 @@ async def test_what_speaks_neither_is_reset_and_named(capturing: Capturing) -> N
 async def test_the_handshake_names_whom_the_certificate_is_of_and_the_address_where_it_goes(
     capturing: Capturing,
 ) -> None:
-    """A client that resolves one name and asks for another, as with curl's --connect-to."""
+    """A client that resolves one name and sends a request for another, like curl with --connect-to."""
     recorder = MemoryRecorder()
     async with (
         answering(OK, tls=upstream_tls("api.test")) as upstream,
@@ -128,7 +128,7 @@ async def test_a_configured_upstream_stands_in_for_a_captured_host(capturing: Ca
 
 
 async def test_the_worker_s_own_services_are_not_reached(capturing: Capturing) -> None:
-    """Its API is at a port of this machine, whatever name leads there."""
+    """The worker's API is at a port of this machine, by any name."""
     recorder = MemoryRecorder()
     async with (
         answering(OK) as api,
@@ -166,7 +166,7 @@ async def test_a_websocket_is_recorded(capturing: Capturing) -> None:
 
 
 async def curl(capture: Any, name: str, *options: str) -> tuple[int, str]:
-    """curl's exit code, and the version of HTTP that it got."""
+    """Return curl's exit code, and the HTTP version of its response."""
     resolve = f"{name}:{capture.port}:{await capture.address(name)}"
     ca = str(capture.worker.config.authority.certificate)
     process = await asyncio.create_subprocess_exec(
@@ -181,7 +181,7 @@ async def curl(capture: Any, name: str, *options: str) -> tuple[int, str]:
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 async def test_both_ways_to_http2(capturing: Capturing) -> None:
-    """By ALPN, and in the clear by prior knowledge, as gRPC without TLS does."""
+    """By ALPN, and in cleartext by prior knowledge, like gRPC without TLS."""
     answerer = ScriptedAnswerer(whole(b"one"), whole(b"two"), alpn=("h2", "http/1.1"))
     async with capturing(None, answerer) as capture:
         by_tls = await curl(capture, "api.test", "--http2", f"https://api.test:{capture.port}/")
@@ -235,7 +235,7 @@ async def test_a_proxy_above_is_asked_for_a_captured_host(capturing: Capturing) 
 
 
 async def pumped(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    """What one side says goes to the other."""
+    """Copy the bytes of one side to the other."""
     with contextlib.suppress(OSError):
         while data := await source.read(65536):
             sink.write(data)

@@ -1,4 +1,4 @@
-"""The process behind a connection names the run, on both engines, where the client names none."""
+"""On both engines, the process behind a connection names the run if the client names none."""
 
 import asyncio
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.capture.owner import Owners, ProcessSearch, _listed, socket_inode
+from proxy.capture.owner import Owners, ProcessSearch, _read_proc_net, socket_inode
 from proxy.capture.process import read_process
 from proxy.wire.access import Access
 from tests.support import wire
@@ -35,9 +35,9 @@ def test_the_kernel_tells_whose_socket_it_is(family: socket.AddressFamily) -> No
         with taken:
             inode = os.fstat(client.fileno()).st_ino
             assert socket_inode(peer[:2], server.getsockname()[:2]) == inode
-            assert _listed(family, peer[1], server.getsockname()[1]) == inode
-            # Ours is the worker's own process, which is nobody's agent.
-            assert ProcessSearch(server.getsockname()[1]).holder(peer[:2], server.getsockname()[:2]) is None
+            assert _read_proc_net(family, peer[1], server.getsockname()[1]) == inode
+            # This is the worker's own process, which is not an agent.
+            assert ProcessSearch(server.getsockname()[1]).find_holder(peer[:2], server.getsockname()[:2]) is None
     assert socket_inode(peer[:2], ("127.0.0.1", 1)) is None
 
 
@@ -46,8 +46,8 @@ async def test_no_more_connections_wait_than_there_is_room_for_and_another_machi
     assert owners.can_find(("127.0.0.1", 5), ("127.0.0.1", 6))
     assert owners.can_find(("10.0.0.2", 5), ("10.0.0.2", 6))
     assert not owners.can_find(("10.0.0.3", 5), ("10.0.0.2", 6))
-    assert owners.machine(("10.0.0.3", 5)) == "1f-10.0.0.3"
-    assert owners.machine(("127.0.0.1", 5)) == "1f"
+    assert owners.machine_owner(("10.0.0.3", 5)) == "1f-10.0.0.3"
+    assert owners.machine_owner(("127.0.0.1", 5)) == "1f"
     owners._waiting = 128
     assert not owners.can_find(("127.0.0.1", 5), ("127.0.0.1", 6))
 
@@ -109,20 +109,20 @@ async def test_a_process_that_had_a_connection_before_is_found_without_a_search(
         assert owners.find_at_once(peers[0], here) is None
         run = await owners.find(peers[0], here)
         assert f"-{client.pid}-" in run
-        # The others were seen on the way to the first, or have the descriptors behind the last one.
+        # The others were seen during the first search, or have the next descriptors.
         assert [owners.find_at_once(peer, here) for peer in peers] == [run] * 40
 
         client.stdin.write(b"1\n")
         again, peer = await asyncio.to_thread(server.accept)
         assert owners.find_at_once(peer, here) == run
-        # Another process with the same number is another agent.
+        # Another process with the same pid is another agent.
         monkeypatch.setattr("proxy.capture.owner.start_of_process", lambda pid: -1)
         assert owners.find_at_once(peer, here) is None
         for connection in (again, *(one for one, _ in accepted)):
             connection.close()
         client.stdin.close()
         await client.wait()
-    # Whom the kernel does not know has no owner, and nobody is searched for.
-    monkeypatch.setattr("proxy.capture.owner._listed", lambda *_: pytest.fail("the list was read"))
+    # A connection that the kernel does not know has no owner, and no search is made.
+    monkeypatch.setattr("proxy.capture.owner._read_proc_net", lambda *_: pytest.fail("the list was read"))
     assert owners.find_at_once(("127.0.0.1", 1), here) == "1f"
     assert socket_inode(("127.0.0.1", 1), here) is None

@@ -1,4 +1,4 @@
-"""Which processes are one agent, and how their command lines are shown."""
+"""Which processes belong to one agent, and how their command lines are redacted."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from proxy.capture.process import Process, agent_of, program_name, read_process, shown_command
+from proxy.capture.process import Process, find_agent, program_name, read_process, redacted_command
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are read from /proc, which is Linux's")
 
@@ -20,7 +20,7 @@ AGENT = f"import subprocess, sys; subprocess.run({{}}, check=True)  # {SAY_PID!r
 
 @contextmanager
 def innermost(*line: str, **env: str) -> Iterator[tuple[Process, int]]:
-    """The process that prints its number, and the number of the one that was started."""
+    """Return the process that prints its pid, and the pid of the one that was started."""
     clean = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
     with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**clean, **env}) as started:
         assert started.stdout is not None
@@ -31,7 +31,7 @@ def innermost(*line: str, **env: str) -> Iterator[tuple[Process, int]]:
 
 
 def agent(*line: str) -> list[str]:
-    """A Python program that runs a command."""
+    """Return a Python program that runs a command."""
     return [sys.executable, "-c", f"import subprocess; subprocess.run({list(line)!r}, check=True)"]
 
 
@@ -43,30 +43,30 @@ IN_SHELL = ["sh", "-c", f'"{sys.executable}" -c "{SAY_PID}"; true']
 def test_what_an_agent_starts_belongs_to_it(tool: list[str]) -> None:
     with innermost(*agent(*tool), **WITH_PROXY) as (leaf, started):
         assert leaf.pid != started
-        assert agent_of(leaf, PORT).pid == started
+        assert find_agent(leaf, PORT).pid == started
 
 
 def test_agents_that_a_script_starts_one_after_another_are_their_own_where_the_script_made_the_variables() -> None:
     script = f'export HTTPS_PROXY={WITH_PROXY["HTTPS_PROXY"]}; "$@"; true'
     with innermost("sh", "-c", script, "sh", *agent(*LEAF)) as (leaf, started):
-        found = agent_of(leaf, PORT)
+        found = find_agent(leaf, PORT)
         assert found.pid not in (leaf.pid, started)
         assert found.parent == started
 
 
 def test_a_script_that_was_started_with_the_variables_is_one_agent() -> None:
     with innermost(*IN_SHELL, **WITH_PROXY) as (leaf, started):
-        assert agent_of(leaf, PORT).pid == started
+        assert find_agent(leaf, PORT).pid == started
 
 
 def test_variables_that_name_another_proxy_are_not_ours() -> None:
     with innermost("sh", "-c", '"$@"; true', "sh", *LEAF, **WITH_PROXY) as (leaf, started):
-        assert agent_of(leaf, PORT + 1).pid == leaf.pid != started
+        assert find_agent(leaf, PORT + 1).pid == leaf.pid != started
 
 
 def test_without_variables_the_outermost_below_a_shell_is_the_agent() -> None:
     with innermost("sh", "-c", '"$@"; true', "sh", *agent(*LEAF)) as (leaf, started):
-        assert agent_of(leaf, PORT).parent == started
+        assert find_agent(leaf, PORT).parent == started
 
 
 def test_a_process_that_is_gone_is_none() -> None:
@@ -76,7 +76,7 @@ def test_a_process_that_is_gone_is_none() -> None:
 
 
 def process(*arguments: str) -> Process:
-    return Process(pid=7, started=255, parent=1, group=7, session=7, terminal=0, arguments=arguments, user=0)
+    return Process(pid=7, start_time=255, parent=1, group=7, session=7, terminal=0, arguments=arguments, user=0)
 
 
 @pytest.mark.parametrize(
@@ -107,11 +107,11 @@ def test_a_shell_that_runs_a_script_is_not_typed_into(line: tuple[str, ...]) -> 
 
 def test_secret_options_are_not_shown() -> None:
     line = ("agent", "--api-key", "k1", "--token=k2", "-v", "--password", "k3", "API_KEY=k4", "--ticket", "904")
-    assert shown_command(line) == "agent --api-key *** --token=*** -v --password *** API_KEY=*** --ticket 904"
-    assert len(shown_command(("x" * 1000,))) == 301
-    assert shown_command(("a\nb\x1b[0m",)) == "a b [0m"
+    assert redacted_command(line) == "agent --api-key *** --token=*** -v --password *** API_KEY=*** --ticket 904"
+    assert len(redacted_command(("x" * 1000,))) == 301
+    assert redacted_command(("a\nb\x1b[0m",)) == "a b [0m"
 
 
 def test_an_interpreter_s_options_are_not_its_program() -> None:
-    assert program_name(("python3", "-X", "dev")) == "dev"  # an option's value cannot be told from a script
+    assert program_name(("python3", "-X", "dev")) == "dev"  # an option's value looks like a script
     assert program_name(("ruby",)) == "ruby"

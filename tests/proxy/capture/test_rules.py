@@ -1,4 +1,4 @@
-"""The packet rules as text, and what the command line makes of its options."""
+"""The packet rules as text, and the options of the command line."""
 
 import os
 import shutil
@@ -12,24 +12,24 @@ from proxy.capture.rules import Rules, available_format, iptables_text, nft_text
 from proxy.cli.rules import rules
 from proxy.errors import Failure
 
-ALL = Rules(port=9000, ports=(80, 443, 8443), left_out=(1000, 1001), users=(33,), interfaces=("docker0",))
+ALL = Rules(port=9000, ports=(80, 443, 8443), excluded_users=(1000, 1001), users=(33,), interfaces=("docker0",))
 
 
 def test_own_connections_are_left_out_before_anything_is_redirected() -> None:
-    text = nft_text(Rules(left_out=(1000,)))
+    text = nft_text(Rules(excluded_users=(1000,)))
     assert text.index("meta skuid { 1000 } return") < text.index("redirect to :8082")
-    lines = iptables_text(Rules(left_out=(1000,))).splitlines()
+    lines = iptables_text(Rules(excluded_users=(1000,))).splitlines()
     left_out = lines.index("-A PLAYHEAD -m owner --uid-owner 1000 -j RETURN")
     assert left_out < next(number for number, line in enumerate(lines) if "REDIRECT" in line)
 
 
 def test_more_ports_than_one_rule_takes_are_in_several() -> None:
-    text = iptables_text(Rules(ports=tuple(range(1, 41)), left_out=(0,)))
+    text = iptables_text(Rules(ports=tuple(range(1, 41)), excluded_users=(0,)))
     assert text.count("multiport") == 3
 
 
 @pytest.mark.parametrize("program", ["nft", "iptables-restore"])
-@pytest.mark.parametrize("made", [Rules(left_out=(0,)), ALL], ids=["least", "all"])
+@pytest.mark.parametrize("made", [Rules(excluded_users=(0,)), ALL], ids=["least", "all"])
 def test_the_program_takes_them(program: str, made: Rules) -> None:
     if shutil.which(program) is None:
         pytest.skip(f"{program} is not installed")
@@ -45,7 +45,7 @@ def test_the_program_takes_them(program: str, made: Rules) -> None:
         listed = subprocess.run([*unshare, "nft", "list", "ruleset"], capture_output=True, text=True, check=False)
         if listed.returncode:
             pytest.skip(f"no nf_tables in a namespace here: {listed.stderr.strip()}")
-    # Names of users and interfaces need not exist; 1000 is nobody in this namespace, and nft takes it all the same.
+    # Names of users and interfaces need not exist; 1000 has no user in this namespace, and nft accepts it.
     done = subprocess.run([*unshare, *command], input=text, capture_output=True, text=True, check=False)
     if "--uid-owner" in done.stderr or "Bad value" in done.stderr:
         pytest.skip(f"users of other namespaces are not known here: {done.stderr.strip()}")
@@ -63,8 +63,8 @@ def test_the_user_of_the_running_up_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--ports", "80,x"], "no list of ports"),
-        (["--ports", "70000"], "no list of ports"),
+        (["--ports", "80,x"], "not a list of ports"),
+        (["--ports", "70000"], "not a list of ports"),
         (["--user", "no such user"], "there is no user"),
         (["--interface", "a b; reboot"], "cannot name a network interface"),
     ],

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def _lacking(text_format: str) -> str | None:
-    """Why this cannot be tried here."""
+    """Explain why this cannot be tested here."""
     if os.geteuid() != 0:
         return "only root may start programs as another user, whom the rules do not leave out"
     for program in ("ip", "curl", text_format):
@@ -39,7 +39,7 @@ def test_redirected_connections_are_recorded(engine: str, text_format: str, tmp_
     assert engine in wire.ENGINES
     if why := _lacking(text_format):
         pytest.skip(why)
-    # Where another user may look for the CA.
+    # Another user must be able to read the CA here.
     directory = Path(f"/tmp/playhead-{os.getpid()}-{tmp_path.name}")
     directory.mkdir()
     try:
@@ -72,7 +72,7 @@ def test_redirected_connections_are_recorded(engine: str, text_format: str, tmp_
     owners = found["owners"][:4]
     assert all(run.startswith("curl-") and "curl" in evidence["process"] for run, evidence in owners), owners
     assert len({run for run, _ in owners}) == 4, owners
-    # What the worker's own user asks goes where it went: to a server whose CA curl does not know.
+    # Requests of the worker's own user are not redirected: they reach a server whose CA curl does not know.
     assert found["excluded"][0] == 60
     assert found["direct"][0] != 0
     assert found["loop"][1].endswith(("502", "000")), found

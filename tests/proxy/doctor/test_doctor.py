@@ -1,4 +1,4 @@
-"""The doctor is right about each client: judged with real clients, and with clients made to fail in each way."""
+"""The doctor judges each client correctly: real clients, and clients made to fail in each way."""
 
 import os
 import shutil
@@ -13,20 +13,20 @@ import pytest
 import trustme
 
 from proxy.doctor import doctor
-from proxy.doctor.client_probes import PROBES, Probe, Tools, program, python, tools_of
+from proxy.doctor.client_probes import PROBES, Probe, Tools, command_tools, program_command, python_command
 from proxy.doctor.doctor import (
     ClientFinding,
     ProbedWorker,
-    as_json,
-    examine,
+    client_verdict,
+    environment_problems,
     examine_captive,
-    judged,
-    rows,
-    sound,
-    surroundings,
+    examine_clients,
+    finding_rows,
+    findings_json,
+    is_every_client_recorded,
 )
-from proxy.doctor.probe_servers import HOST, Echo, echoing
-from proxy.trust.truststore import truststore
+from proxy.doctor.probe_servers import HOST, Echo, run_echo
+from proxy.trust.truststore import build_truststore
 from tests.live.standin import StandinWorker, standing
 
 HERE = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
@@ -35,7 +35,7 @@ BY_NAME = {probe.client: probe for probe in PROBES}
 
 @pytest.fixture
 async def echo() -> AsyncIterator[Echo]:
-    async with echoing() as answering:
+    async with run_echo() as answering:
         yield answering
 
 
@@ -48,13 +48,13 @@ def standin(echo: Echo, tmp_path: Path) -> Iterator[StandinWorker]:
 @pytest.fixture
 def worker(standin: StandinWorker, echo: Echo, tmp_path: Path) -> ProbedWorker:
     store = tmp_path / "trust store.p12"
-    store.write_bytes(truststore(standin.ca.read_bytes()))
+    store.write_bytes(build_truststore(standin.ca.read_bytes()))
     proxy = f"http://127.0.0.1:{standin.port}"
     return ProbedWorker(proxy=proxy, ca=standin.ca, ca_bundle=standin.ca, echo=echo, token="secret", truststore=store)
 
 
 async def found(worker: ProbedWorker, client: str, base: dict[str, str] | None = None) -> ClientFinding:
-    (finding,) = await examine(worker, HERE if base is None else base, probes=[BY_NAME[client]])
+    (finding,) = await examine_clients(worker, HERE if base is None else base, probes=[BY_NAME[client]])
     if finding.verdict == "missing":
         pytest.skip(f"{client} is not installed here")
     return finding
@@ -114,10 +114,10 @@ def script(tmp_path: Path, body: str) -> dict[str, str]:
 async def test_a_client_that_hangs_is_ended_with_all_that_it_started(
     worker: ProbedWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor, "TRY_FOR", 0.3)
+    monkeypatch.setattr(doctor, "PROBE_TIMEOUT", 0.3)
     pid = tmp_path / "pid"
     base = script(tmp_path, f"sleep 600 & echo $! > {pid}; wait")
-    (finding,) = await examine(worker, base, probes=[Probe(client="client", command=program("client"))])
+    (finding,) = await examine_clients(worker, base, probes=[Probe(client="client", command=program_command("client"))])
     assert finding.said == "gave no answer within 0 s"
     assert not lives(pid.read_text().strip())
 
@@ -129,15 +129,15 @@ def lives(pid: str) -> bool:
 
 async def test_a_client_that_breaks_before_it_asks_is_not_said_to_escape(worker: ProbedWorker, tmp_path: Path) -> None:
     base = script(tmp_path, "echo broken >&2; exit 1")
-    probe = Probe(client="client", command=program("client"), says_version=True)
-    (finding,) = await examine(worker, base, probes=[probe])
+    probe = Probe(client="client", command=program_command("client"), prints_version=True)
+    (finding,) = await examine_clients(worker, base, probes=[probe])
     assert (finding.verdict, finding.said) == ("unclear", "broken")
 
 
 async def test_what_is_not_there_is_missing(worker: ProbedWorker) -> None:
-    findings = await examine(worker, {"PATH": "/nonexistent"})
+    findings = await examine_clients(worker, {"PATH": "/nonexistent"})
     assert {finding.verdict for finding in findings} == {"missing"}
-    assert sound(findings)
+    assert is_every_client_recorded(findings)
 
 
 @pytest.mark.parametrize(
@@ -154,8 +154,8 @@ async def test_what_is_not_there_is_missing(worker: ProbedWorker) -> None:
     ],
 )
 def test_the_facts_decide(status: int, began: bool, at_worker: bool, refused: bool, behind: bool, verdict: str) -> None:
-    tried = doctor.ClientTrial(status=status, began=began)
-    assert judged(tried, at_worker=at_worker, refused=refused, behind=behind) == verdict
+    tried = doctor.ClientTrial(status=status, has_begun=began)
+    assert client_verdict(tried, is_at_worker=at_worker, is_refused=refused, is_at_echo=behind) == verdict
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_the_python_is_the_one_that_the_command_would_use(
     for name, text in contents.items():
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
-    got = tools_of(command, {"PATH": str(tmp_path)}).python
+    got = command_tools(command, {"PATH": str(tmp_path)}).python
     assert tuple(word.removeprefix(f"{tmp_path}/") for word in got) == python_line
 
 
@@ -192,7 +192,7 @@ PACKAGES = ("requests", "httpx", "httpx2", "aiohttp", "aiohttp_trust_env", "open
 @pytest.mark.parametrize("package", PACKAGES)
 def test_a_python_without_a_package_says_so(package: str) -> None:
     bare = Tools(path="", python=(sys.executable, "-I", "-S"))
-    line = python(package)(bare, "https://unused.example")
+    line = python_command(package)(bare, "https://unused.example")
     assert line is not None
     assert subprocess.run(line, env={}, check=False).returncode == doctor.NOT_INSTALLED
 
@@ -217,9 +217,9 @@ def test_a_machine_that_cannot_reach_itself_is_told_so_and_no_client_is_blamed(t
 
 
 def test_a_no_proxy_that_hides_models_is_spoken_of() -> None:
-    (sentence,) = surroundings({"NO_PROXY": "localhost,.openai.com"})
+    (sentence,) = environment_problems({"NO_PROXY": "localhost,.openai.com"})
     assert ".openai.com" in sentence
-    assert surroundings({}) == ()
+    assert environment_problems({}) == ()
 
 
 def test_the_table_puts_what_is_missing_last() -> None:
@@ -227,9 +227,9 @@ def test_the_table_puts_what_is_missing_last() -> None:
         ClientFinding(client="a", verdict="missing"),
         ClientFinding(client="b", verdict="escapes", version="1.0", fix="do this"),
     )
-    assert rows(findings) == [("b 1.0", "ESCAPES", "", "do this"), ("a", "not installed", "", "")]
-    assert not sound(findings)
-    assert as_json(findings)[1]["fix"] == "do this"
+    assert finding_rows(findings) == [("b 1.0", "ESCAPES", "", "do this"), ("a", "not installed", "", "")]
+    assert not is_every_client_recorded(findings)
+    assert findings_json(findings)[1]["fix"] == "do this"
 
 
 async def test_where_no_command_can_be_captive_the_reason_is_told(echo: Echo) -> None:
@@ -237,4 +237,4 @@ async def test_where_no_command_can_be_captive_the_reason_is_told(echo: Echo) ->
     finding = await examine_captive(place, echo, None)
     assert finding.verdict == "impossible"
     assert "the proxy worker has no control socket" in str(finding.fix)
-    assert sound([finding])
+    assert is_every_client_recorded([finding])

@@ -1,4 +1,4 @@
-"""Answers in the upstream's place: piece by piece, at their times, and without any connection."""
+"""Answers from an answerer: piece by piece, with their timing, and without an upstream connection."""
 
 import asyncio
 import shutil
@@ -55,7 +55,7 @@ async def test_an_answerer_sees_the_request_without_what_is_ours(tmp_path: Path)
         writer.close()
     request, run, _ = answerer.asked[0]
     assert request.headers == (("Host", "nowhere.invalid"), ("Authorization", "Bearer secret"))
-    # What a program binds is the request's; the credentials are those of the connection, which may carry several runs.
+    # A bound run is that of the request. Credentials are those of the connection, which may carry several runs.
     assert run == "run-3"
 
 
@@ -187,7 +187,7 @@ async def test_a_cut_answer_breaks_off_at_its_byte(tmp_path: Path) -> None:
 
 async def test_an_answer_without_a_head_is_no_answer_at_all(tmp_path: Path) -> None:
     left = asyncio.Event()
-    answer = Answer(status=0, end="cut", left=lambda _: left.set())
+    answer = Answer(status=0, end="cut", note_client_left=lambda _: left.set())
     async with opened(tmp_path, answerer=ScriptedAnswerer(answer)) as worker:
         reader, writer = await _plain(worker)
         assert await reader.read() == b""
@@ -212,7 +212,7 @@ async def test_a_client_that_stays_with_a_held_answer_is_broken_off(tmp_path: Pa
         asked.append(1)
         return whole(b"never sent")
 
-    answer = _pieces(b"part", end="hold", patience=50_000_000, stayed=stayed)
+    answer = _pieces(b"part", end="hold", patience=50_000_000, answer_waiting_client=stayed)
     async with opened(tmp_path, answerer=ScriptedAnswerer(answer)) as worker:
         reader, writer = await _plain(worker)
         assert (await reader.read()).endswith(b"part\r\n")
@@ -221,7 +221,9 @@ async def test_a_client_that_stays_with_a_held_answer_is_broken_off(tmp_path: Pa
 
 
 async def test_a_client_that_stays_before_any_head_is_told_why(tmp_path: Path) -> None:
-    answer = Answer(status=0, end="hold", patience=50_000_000, stayed=lambda: whole(b"incomplete", status=424))
+    answer = Answer(
+        status=0, end="hold", patience=50_000_000, answer_waiting_client=lambda: whole(b"incomplete", status=424)
+    )
     async with opened(tmp_path, answerer=ScriptedAnswerer(answer)) as worker:
         reader, writer = await _plain(worker)
         assert (await reader.readuntil(b"incomplete")).startswith(b"HTTP/1.1 424 ")
@@ -242,7 +244,7 @@ async def test_a_client_that_leaves_in_the_middle_disturbs_nobody(tmp_path: Path
 @pytest.mark.parametrize("http2", [False, True])
 async def test_whoever_answers_hears_of_a_client_that_left_before_it_had_all(tmp_path: Path, http2: bool) -> None:
     left = asyncio.Event()
-    answer = _pieces(b"first", b"second", every=int(600e9), left=lambda _: left.set())
+    answer = _pieces(b"first", b"second", every=int(600e9), note_client_left=lambda _: left.set())
     alpn = ("h2",) if http2 else ("http/1.1",)
     async with opened(tmp_path, answerer=ScriptedAnswerer(answer, alpn=alpn)) as worker:
         async with (
@@ -272,7 +274,7 @@ async def test_whoever_answers_hears_of_a_request_that_it_does_not_get(
 
 async def test_a_client_that_left_with_all_of_the_body_has_not_left_early(tmp_path: Path) -> None:
     left = asyncio.Event()
-    answer = _pieces(b"first", b"last", left=lambda _: left.set(), end_at=int(600e9))
+    answer = _pieces(b"first", b"last", note_client_left=lambda _: left.set(), end_at=int(600e9))
     async with opened(tmp_path, answerer=ScriptedAnswerer(answer)) as worker:
         reader, writer = await _plain(worker)
         await reader.readuntil(b"last")
@@ -404,7 +406,7 @@ async def test_a_host_that_must_be_replayed_does_not_go_live_in_auto(tmp_path: P
 
 
 class _Broken:
-    """An answerer with a fault."""
+    """An answerer that raises an error."""
 
     async def answer(self, request: Request, *, run: str | None, owner: str, actor: str | None = None) -> Answer | None:
         raise RuntimeError("a fault of ours")
@@ -427,7 +429,7 @@ async def test_an_answerer_that_fails_ends_the_connection(tmp_path: Path, caplog
         reader, writer = await _plain(worker)
         assert await reader.read() == b""
         writer.close()
-    assert "a connection was given up" in caplog.text
+    assert "a connection was closed after an internal error" in caplog.text
 
 
 async def test_a_reader_that_stops_costs_no_memory(tmp_path: Path) -> None:
@@ -440,7 +442,7 @@ async def test_a_reader_that_stops_costs_no_memory(tmp_path: Path) -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.5):
                 await peer.answer(stream)
-        # The client's own window, and nothing more, has been sent; then it takes the rest.
+        # Only the client's window was sent; now it reads the rest.
         assert len(peer.streams[stream].body) == 65535
         peer.acknowledge = True
         peer.conn.increment_flow_control_window(1 << 30)
@@ -452,7 +454,7 @@ async def test_a_reader_that_stops_costs_no_memory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pieces", [3, 200, 2000])
 async def test_a_stream_is_cut_behind_all_that_came_before(tmp_path: Path, pieces: int) -> None:
-    """Also where that is more than the client's window: a reset overtakes what waits for it."""
+    """Also if that is more than the client's window: a reset would discard the queued data."""
     answer = _pieces(*[bytes(1000)] * pieces, end="cut")
     async with opened(tmp_path, answerer=ScriptedAnswerer(answer, alpn=("h2",))) as worker:
         peer = Peer(*await connected(worker, "api.test:443", alpn=("h2",)), client=True)

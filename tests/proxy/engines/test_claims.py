@@ -1,4 +1,4 @@
-"""A run that a command of ours began takes further requests only with its token, whichever way a client names it."""
+"""A claimed run accepts requests only with its token, however the client names the run."""
 
 import asyncio
 import base64
@@ -17,7 +17,7 @@ RUN = "team:night.1"
 
 @pytest.fixture
 def tokens(tmp_path: Path) -> RunTokens:
-    """With `RUN` claimed."""
+    """Tokens with `RUN` claimed."""
     place = tmp_path / "claims"
     place.mkdir()
     made = RunTokens(b"k" * 32, place)
@@ -34,7 +34,7 @@ def request(*fields: str) -> bytes:
 
 
 async def answer(reader: asyncio.StreamReader) -> bytes:
-    """Head and body of the next response."""
+    """Return head and body of the next response."""
     head = await reader.readuntil(b"\r\n\r\n")
     length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
     return head + await reader.readexactly(int(length.partition(b":")[2]))

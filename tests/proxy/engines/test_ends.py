@@ -1,4 +1,4 @@
-"""Every way in which an exchange can end is told as what it was, and both sides see it."""
+"""Every way in which an exchange can end is recorded as such, and visible to both sides."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ async def _client(worker: Worker, request: bytes = ASK) -> tuple[asyncio.StreamR
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """Close with RST."""
+    """Close with a RST."""
     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.close()
 
@@ -140,7 +140,7 @@ async def test_a_client_that_leaves_in_its_own_request_is_recorded(tmp_path: Pat
 
 
 async def _problem(worker: Worker, request: bytes = ASK) -> tuple[int, dict[str, object]]:
-    """Status and body of a refusal of ours."""
+    """Return status and body of a refusal by the worker."""
     reader, writer = await _client(worker, request)
     head = await reader.readuntil(b"\r\n\r\n")
     fields = head.decode().lower()
@@ -331,7 +331,7 @@ async def test_a_request_that_cannot_be_kept_is_refused_before_it_reaches_the_up
     ):
         status, body = await _problem(worker)
     assert (status, upstream.connections) == (503, 0)
-    assert str(body["detail"]).endswith("it went nowhere (the disk is full)")
+    assert str(body["detail"]).endswith("it was not forwarded (the disk is full)")
 
 
 async def test_a_response_that_cannot_be_kept_does_not_end(tmp_path: Path) -> None:

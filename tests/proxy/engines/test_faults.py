@@ -1,4 +1,4 @@
-"""Faults that mitmproxy has and that we do not inherit; what is not HTTP, and what is ours, is refused."""
+"""Defects of mitmproxy that the engines do not have; what is not HTTP is refused, and so are the worker's own addresses."""
 
 import asyncio
 import gc
@@ -34,7 +34,7 @@ def _instead(upstream: Upstream) -> dict[str, str]:
 
 
 async def _got(worker: Worker, request: bytes) -> tuple[int, dict[str, Any]]:
-    """Status and body of what a raw request gets, if it is a problem of ours."""
+    """Return status and body of the response to a raw request, if it is a problem by the worker."""
     reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
     writer.write(request)
     try:
@@ -48,7 +48,7 @@ async def _got(worker: Worker, request: bytes) -> tuple[int, dict[str, Any]]:
 
 
 async def test_more_than_five_connections_to_one_upstream_are_open_at_once(tmp_path: Path) -> None:
-    """mitmproxy lets five through and holds back the rest."""
+    """mitmproxy allows five connections and delays the others."""
     everyone = asyncio.Barrier(12)
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -62,7 +62,7 @@ async def test_more_than_five_connections_to_one_upstream_are_open_at_once(tmp_p
         serving(handler) as upstream,
         opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker,
     ):
-        # One HTTP/2 connection from the client, to an upstream that needs one connection for each request.
+        # One HTTP/2 connection from the client, and an upstream that needs a connection for each request.
         reader, writer = await connected(worker, "api.test:443", alpn=("h2",))
         peer = Peer(reader, writer, client=True)
         streams = [peer.ask("api.test", "/x") for _ in range(12)]
@@ -71,7 +71,7 @@ async def test_more_than_five_connections_to_one_upstream_are_open_at_once(tmp_p
 
 
 async def test_a_silent_stream_is_not_cut_for_being_idle(tmp_path: Path) -> None:
-    """mitmproxy closes after 600 s without a byte, though the model only thinks."""
+    """mitmproxy closes after 600 s without a byte, even if the model is only thinking."""
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
@@ -88,7 +88,7 @@ async def test_a_silent_stream_is_not_cut_for_being_idle(tmp_path: Path) -> None
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK)
         assert await reader.readexactly(len(OK)) == OK
-        # Now nothing is under way, and the connection is let go.
+        # Now the connection is idle, and is closed.
         assert await reader.read() == b""
         writer.close()
 
@@ -178,7 +178,7 @@ async def test_a_request_for_us_and_not_through_us_is_told_so(tmp_path: Path) ->
 async def test_a_crash_of_a_layer_ends_the_connection_and_the_recording(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """mitmproxy logs "mitmproxy has crashed!" and lets the client wait."""
+    """mitmproxy logs "mitmproxy has crashed!" and leaves the client waiting."""
 
     def crash(*_: object) -> None:
         raise NotImplementedError("something that mitmproxy does not know")
@@ -196,19 +196,19 @@ async def test_a_crash_of_a_layer_ends_the_connection_and_the_recording(
         writer.close()
         await recorder.only.over.wait()
     assert recorder.only.outcome == "refused"
-    assert "a connection was given up" in caplog.text
+    assert "a connection was closed after an internal error" in caplog.text
 
 
 @pytest.mark.engine("mitmproxy")
 async def test_a_hook_that_fails_ends_the_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """mitmproxy logs an addon's error and goes on as if nothing were."""
+    """mitmproxy logs an addon's error and continues."""
 
     def fail(*_: object) -> None:
         raise LookupError("a fault of ours")
 
-    monkeypatch.setattr("proxy.mitm.layers.Stack._connect", fail)
+    monkeypatch.setattr("proxy.mitm.layers.LayerChooser._admit_connect", fail)
     async with asyncio.timeout(5), opened(tmp_path) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(b"CONNECT api.test:443 HTTP/1.1\r\nHost: api.test:443\r\n\r\n")
@@ -221,7 +221,7 @@ async def test_a_hook_that_fails_ends_the_connection(
 async def test_a_fault_in_connecting_ends_the_connection_and_the_recording(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """mitmproxy connects in a task whose errors nobody hears of."""
+    """mitmproxy connects in a task whose errors are lost."""
 
     async def fail(*_: object, **__: object) -> None:
         raise LookupError("a fault of ours")
@@ -233,12 +233,15 @@ async def test_a_fault_in_connecting_ends_the_connection_and_the_recording(
         writer.write(ASK)
         assert await reader.read() == b""
         writer.close()
-    assert (recorder.only.outcome, recorder.only.error) == ("refused", "the proxy failed while it passed this on")
+    assert (recorder.only.outcome, recorder.only.error) == (
+        "refused",
+        "the proxy failed while it forwarded this exchange",
+    )
     assert "a fault of ours" in caplog.text
 
 
 class _Failing(MemoryRecorder):
-    """A recorder with a fault."""
+    """A recorder that raises errors."""
 
     def __init__(self, on_failure: Any, where: str) -> None:
         super().__init__(on_failure)
@@ -256,7 +259,9 @@ class _Failing(MemoryRecorder):
         raise RuntimeError("a fault of ours")
 
 
-@pytest.mark.parametrize("where", ["begin", "data", "ended", "response", "closed", "kept"])
+@pytest.mark.parametrize(
+    "where", ["begin", "record_data", "record_end", "record_response_head", "record_close", "wait_until_recorded"]
+)
 async def test_a_recorder_that_fails_does_not_break_what_it_records(tmp_path: Path, where: str) -> None:
     recorder = _Failing("gap", where)
     async with answering(OK) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
@@ -265,7 +270,7 @@ async def test_a_recorder_that_fails_does_not_break_what_it_records(tmp_path: Pa
     assert [gap[1] for gap in recorder.gaps] == ["the recorder failed: RuntimeError"]
 
 
-@pytest.mark.parametrize("where", ["begin", "data", "ended", "kept"])
+@pytest.mark.parametrize("where", ["begin", "record_data", "record_end", "wait_until_recorded"])
 async def test_a_recorder_that_fails_lets_nothing_pass_where_that_is_the_policy(tmp_path: Path, where: str) -> None:
     recorder = _Failing("refuse", where)
     async with answering(OK) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
@@ -275,7 +280,7 @@ async def test_a_recorder_that_fails_lets_nothing_pass_where_that_is_the_policy(
 
 
 async def test_a_bomb_passes_as_it_is(tmp_path: Path) -> None:
-    """254 KiB of gzip that open to 256 MiB: nothing at the worker opens it."""
+    """254 KiB of gzip that decompress to 256 MiB: the worker does not decompress it."""
     bomb = gzip.compress(bytes(1 << 26), 9, mtime=0)
     sent = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(bomb) + bomb
     recorder = MemoryRecorder()
@@ -307,7 +312,7 @@ async def test_a_client_that_sends_far_ahead_is_not_read(tmp_path: Path) -> None
                     await writer.drain()
         except TimeoutError:
             pass
-        # What we take in, and what the kernel keeps for both ends.
+        # The worker's buffer, and the kernel's buffers of both ends.
         assert size < 24 << 20
         proceed.set()
         assert await reader.readexactly(len(OK) * 3) == OK * 3
@@ -329,12 +334,12 @@ async def test_connections_that_have_ended_are_forgotten(tmp_path: Path) -> None
 
 
 def test_frames_that_cost_much_let_others_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One read of a socket holds 6,000 DATA frames of one byte each, and may hold them for ever."""
+    """One read of a socket can contain 6,000 DATA frames of one byte each."""
     handled: list[bytes] = []
 
     def costly(self: http2.Http2, event: events.DataReceived) -> Iterator[commands.Command]:
         handled.append(event.data)
-        over = time.perf_counter() + http2.TURN
+        over = time.perf_counter() + http2.TURN_SECONDS
         while time.perf_counter() < over:
             pass
         yield from ()
@@ -343,7 +348,7 @@ def test_frames_that_cost_much_let_others_have_their_turn(monkeypatch: pytest.Mo
     client = Client(peername=("127.0.0.1", 1), sockname=("127.0.0.1", 2), timestamp_start=0.0)
     connection = http2.Http2ClientSide(Context(client, Options(1.0)))  # type: ignore[arg-type]
     sent = frame(0, bytes(5000))
-    turns = list(connection._received(events.DataReceived(client, sent)))
+    turns = list(connection._process_in_slices(events.DataReceived(client, sent)))
     assert b"".join(handled) == sent
-    assert len(turns) == len(handled) == -(-len(sent) // http2.SLICE)
+    assert len(turns) == len(handled) == -(-len(sent) // http2.SLICE_BYTES)
     assert all(isinstance(turn, Await) for turn in turns)

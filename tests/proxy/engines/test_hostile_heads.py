@@ -1,7 +1,6 @@
-"""Messages that two readers could read differently: refused by every engine, in both versions and both directions.
+"""Messages that two parsers could read differently: refused by every engine, in both versions and both directions.
 
-A hostile request never reaches its upstream as a whole one. A hostile response never reaches its client as a whole one, and its
-record says what was wrong with it.
+A hostile message never reaches the other side as a complete one. The record of a hostile response says what was wrong.
 """
 
 import asyncio
@@ -67,7 +66,7 @@ SPLITTING_FIELDS = (
     b"Transfer-Encoding:\x0bchunked\r\n",
     b"Transfer-Encoding\r\n : chunked\r\n",
 )
-"""In requests and in responses of HTTP/1.1."""
+"""Heads of HTTP/1.1 requests and responses."""
 
 REQUESTS = {
     **{
@@ -216,7 +215,7 @@ BAD_LENGTHS: tuple[list[tuple[bytes, bytes]], ...] = (
     [(LENGTH, b"3"), (LENGTH, b"3")],
     *[[(LENGTH, value)] for value in (b"+3", b"03", b"3, 3", b"0_3", b" 3", b"")],
 )
-"""For a body of three bytes, with and without trailers."""
+"""Framings for a body of three bytes, with and without trailers."""
 
 BAD_FIELDS: tuple[tuple[bytes, bytes], ...] = (
     *[(b"x-a", value) for value in (b"a\x1bb", b"a\0b", b"a\nb", b"a\rb", b"a\x7fb", b"a\x0bb", b" a", b"a ")],
@@ -262,7 +261,7 @@ SOUND_OF_HTTP_2 = ((LENGTH, b"3"), (b"x-a", b"caf\xc3\xa9"), (b"x-b", b"a\tb"), 
 
 
 class _Client:
-    """Sends messages that were written for stream 1, each on a stream of its own, as long as its connection lasts."""
+    """Sends messages written for stream 1, each on its own stream, until the connection ends."""
 
     def __init__(self, worker: Worker, upstream: Upstream) -> None:
         self._worker, self._authority = worker, f"localhost:{upstream.port}"

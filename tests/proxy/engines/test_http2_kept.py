@@ -1,4 +1,4 @@
-"""HTTP/2: nothing of a request goes on, and no message ends, before it is kept."""
+"""HTTP/2: no part of a request is forwarded, and no message is completed, before it is recorded."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -14,7 +14,7 @@ SIZED: Fields = [*OK, ("content-length", "6")]
 
 
 async def _begun(peer: Peer) -> tuple[int, Heard]:
-    """The next request, as far as it has come."""
+    """Return the next request, as far as it has arrived."""
     while not peer.requests:
         await peer.step()
     stream = peer.requests.popleft()
@@ -27,7 +27,7 @@ async def _has(peer: Peer, heard: Heard, body: bytes) -> None:
 
 
 async def _not_now(coming: Awaitable[object]) -> None:
-    """Time enough for it, if it came."""
+    """Wait long enough for data to arrive, if it were sent."""
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(coming, 0.1)
 
@@ -95,7 +95,7 @@ async def test_a_request_does_not_end_before_it_is_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("head", "over"), [(OK, True), (SIZED, True), (SIZED, False)])
 async def test_only_what_completes_a_response_waits_until_it_is_kept(tmp_path: Path, head: Fields, over: bool) -> None:
-    """`over`: the last piece says that it is; else only the length tells."""
+    """`over`: the last piece ends the stream. Otherwise only the length shows that it is the last."""
     proceed, complete = asyncio.Event(), asyncio.Event()
 
     async def handler(peer: Peer) -> None:

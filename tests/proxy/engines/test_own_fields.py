@@ -1,4 +1,4 @@
-"""What an upstream says under the names of our own fields stays in the record, and never reaches the client."""
+"""Fields of an upstream with Playhead's own names are recorded, and never forwarded to the client."""
 
 import asyncio
 from pathlib import Path

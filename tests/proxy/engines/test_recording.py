@@ -1,4 +1,4 @@
-"""What passes is what came, and the recorder is told all of it, in time."""
+"""Messages are forwarded unchanged, and reported to the recorder completely and in time."""
 
 import asyncio
 import gzip
@@ -17,7 +17,7 @@ def _instead(upstream: Upstream) -> dict[str, str]:
 
 
 async def _raw(worker: Worker, request: bytes, *, until: bytes | None = None) -> bytes:
-    """What a plain proxy request gets, byte for byte; the connection is closed after `until`, or by the worker."""
+    """Return the bytes of the response to a plain proxy request, until `until` or until the worker closes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
     writer.write(request)
     try:
@@ -103,7 +103,7 @@ async def test_a_request_s_bytes_pass_unchanged(tmp_path: Path) -> None:
     async with answering(OK) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
         await _raw(worker, _ask("POST", "/a//b/../c?x=1&x=2;&%2f", *fields, body=body), until=b"hello")
         await recorder.only.over.wait()
-    # mitmproxy writes heads anew; the lane lets even an empty value stand as it came.
+    # mitmproxy serialises heads again; the lane forwards even empty values unchanged.
     lines = upstream.heads[0].decode().replace("accept:\r\n", "accept: \r\n").split("\r\n")
     assert lines == [
         "POST /a//b/../c?x=1&x=2;&%2f HTTP/1.1",
@@ -124,7 +124,7 @@ async def test_a_status_without_a_body_ends_at_its_head(tmp_path: Path, status: 
     sent = b"HTTP/1.1 %d Nothing\r\nETag: x\r\n\r\n" % status
     recorder = MemoryRecorder()
     async with answering(sent) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
-        # Two on one connection: nothing may be waited for in between.
+        # Two requests on one connection: the engine must not wait in between.
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         for _ in range(2):
             writer.write(_ask())
@@ -277,7 +277,7 @@ async def test_only_what_completes_a_response_waits_until_it_is_kept(
         writer.write(_ask())
         await recorder.begun.wait()
         sent = head + b"".join(pieces)
-        # From here on nothing is kept; what is not the end comes all the same.
+        # From here on nothing is recorded; everything but the end is still forwarded.
         await upstream.connected.wait()
         recorder.gate.clear()
         assert await reader.readexactly(len(sent)) == sent

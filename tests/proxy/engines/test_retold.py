@@ -1,4 +1,4 @@
-"""Answers from a record that become part of a run of their own: the recorder is told of them before the client has them."""
+"""Replayed answers that become part of a new run: they are recorded before the client receives their end."""
 
 import asyncio
 from dataclasses import replace
@@ -11,7 +11,7 @@ import pytest
 from replay.answer import Answer, Piece
 from tests.support.wire import MemoryRecorder, ScriptedAnswerer, answering, opened, whole
 
-RECORDED = replace(whole(b"hello", ("Playhead", 'replayed; run="base"; step=1')), recorded="completed")
+RECORDED = replace(whole(b"hello", ("Playhead", 'replayed; run="base"; step=1')), recorded_outcome="completed")
 ASK = b"POST http://nowhere.invalid/x HTTP/1.1\r\nHost: nowhere.invalid\r\nContent-Length: 2\r\n\r\nhi"
 
 
@@ -32,7 +32,7 @@ async def test_the_run_holds_what_was_asked_and_what_was_answered(tmp_path: Path
 
 
 class Broken(MemoryRecorder):
-    """Fails as soon as it is told anything."""
+    """A recorder that fails at its first call."""
 
     def begin(self, **_: Any) -> Any:
         raise LookupError("a mistake of ours")
@@ -72,9 +72,9 @@ async def test_nothing_ends_before_it_is_kept(tmp_path: Path, sized: bool) -> No
 @pytest.mark.parametrize(
     ("answer", "outcome"),
     [
-        (replace(RECORDED, recorded="refused", status=403), "refused"),
+        (replace(RECORDED, recorded_outcome="refused", status=403), "refused"),
         (replace(RECORDED, end="cut", headers=()), "server_closed"),
-        (Answer(status=0, end="hold", patience=1_000_000, recorded="completed"), "timed_out"),
+        (Answer(status=0, end="hold", patience=1_000_000, recorded_outcome="completed"), "timed_out"),
         (replace(RECORDED, status=204, pieces=(), headers=()), "completed"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What stands beside the payload of a chunked body, or behind a body, and goes no further than to us."""
+"""Chunk extensions and trailers that are not forwarded."""
 
 import asyncio
 from pathlib import Path
@@ -26,7 +26,7 @@ SENT: Headers = (
 )
 PASSED: Headers = (("X-Before", "1"), ("Grpc-Status", "0"))
 REFUSED_BY_HTTP_2 = ("Content-Length", "Transfer-Encoding", "host")
-"""By libnghttp2, where they contradict what came before."""
+"""Trailers that libnghttp2 refuses, because they contradict the head."""
 
 OF_HTTP_2 = [(name.lower(), value) for name, value in SENT if name not in REFUSED_BY_HTTP_2]
 PASSED_OF_HTTP_2 = [("x-before", "1"), ("grpc-status", "0")]

@@ -1,4 +1,4 @@
-"""What an HTTP/1.1 proxy gets wrong when it believes its parser: each trap of the measurements, on every engine."""
+"""Errors that HTTP/1.1 proxies make if they trust their parser, tested on every engine."""
 
 import asyncio
 import json
@@ -54,7 +54,7 @@ SMUGGLED = b"GET http://api.test/admin HTTP/1.1\r\nHost: api.test\r\n\r\n"
     ],
 )
 async def test_a_body_that_is_not_in_chunks_ends_the_connection(tmp_path: Path, body: bytes) -> None:
-    """What comes behind it could be another request, or not: nobody answers it."""
+    """The data after it could be another request or not, so it is not answered."""
     recorder = MemoryRecorder()
     async with answering(OK) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
@@ -67,7 +67,7 @@ async def test_a_body_that_is_not_in_chunks_ends_the_connection(tmp_path: Path, 
 
 
 async def test_a_second_answer_is_for_nobody(tmp_path: Path) -> None:
-    """It would be taken for the answer to what is asked next."""
+    """The client would read it as the response to its next request."""
     poisoned = OK + b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"
     async with answering(poisoned) as upstream, opened(tmp_path, upstreams=_instead(upstream)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
@@ -100,7 +100,7 @@ async def test_what_comes_unasked_is_for_nobody(tmp_path: Path) -> None:
 
 
 async def test_a_post_is_never_sent_twice(tmp_path: Path) -> None:
-    """A kept connection is closed just as it is used again: what was asked may have been done, and billed."""
+    """A reused connection is closed just when it is used again: the request may have been processed, and billed."""
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         upstream.heads.append((await read_request(reader))[0])
@@ -253,7 +253,7 @@ async def test_an_answer_that_could_mean_two_things_is_never_passed_on(tmp_path:
         writer.write(ASK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
         got = await reader.read()
         writer.close()
-    # obs-fold in a response may be passed on as a blank (RFC 9112 5.2).
+    # obs-fold in a response may be forwarded as a space (RFC 9112 5.2).
     if b"X: a b" not in got:
         assert got.startswith(b"HTTP/1.1 502 ")
         assert (recorder.only.error or "").startswith("the upstream's response is malformed: ")
@@ -274,7 +274,7 @@ async def test_what_is_sound_of_a_body_goes_on_before_the_rest_is_refused(tmp_pa
 async def test_an_answer_with_bare_line_feeds_is_not_waited_for(tmp_path: Path) -> None:
     sent = b"HTTP/1.1 200 OK\nContent-Length: 2\n\nok"
     async with answering(sent) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker:
-        # mitmproxy takes it for what it means.
+        # mitmproxy accepts it with its intended meaning.
         assert await _first_line(worker, ASK) in (b"HTTP/1.1 502 Bad Gateway", b"HTTP/1.1 200 OK")
 
 
@@ -287,7 +287,7 @@ async def test_who_names_no_host_but_in_its_target_asks_for_that(tmp_path: Path)
 @pytest.mark.parametrize("before", [b"", b"GET http://api.test/x HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"])
 @pytest.mark.parametrize("head", [b"GET http://api.test/", b"!GET http://api.test/"])
 async def test_a_head_that_does_not_end_is_not_waited_for(tmp_path: Path, before: bytes, head: bytes) -> None:
-    """However it drips; also where the first request was for the other engine."""
+    """However slowly it arrives; also if the first request went to the other engine."""
     limits = Limits(head=0.2, grace=0.5)
     async with (
         answering(OK) as upstream,
@@ -339,7 +339,7 @@ async def test_a_reader_that_stops_holds_its_upstream_back(tmp_path: Path) -> No
         writer.write(ASK)
         async with asyncio.timeout(20):
             await stuck.wait()
-        # What the client's StreamReader, the kernel's four buffers and ours take.
+        # The buffers of the client's StreamReader, the kernel (four) and the worker.
         assert sent < 40 << 20
         writer.transport.abort()
 

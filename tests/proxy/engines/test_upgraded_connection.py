@@ -1,4 +1,4 @@
-"""WebSockets, and whatever else follows a 101."""
+"""WebSockets, and other protocols after a 101 response."""
 
 import asyncio
 import gc
@@ -29,7 +29,7 @@ class Socket:
         self.writer.write(self.ws.send(event))
 
     async def next(self) -> Any:
-        """The next event."""
+        """Return the next event."""
         while not self.events:
             data = await self.reader.read(65536)
             self.raw += data
@@ -39,7 +39,7 @@ class Socket:
 
 
 async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """An upstream that answers each message with itself, and a ping with a pong."""
+    """An upstream that echoes each message, and answers a ping with a pong."""
     socket = Socket(reader, writer, ConnectionType.SERVER)
     while True:
         match await socket.next():
@@ -51,7 +51,7 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             case Message() as message:
                 socket.send(message)
             case CloseConnection(code=code) as close:
-                if code != 1006:  # the other side said nothing
+                if code != 1006:  # the other side sent nothing
                     socket.send(close.response())
                 return
 
@@ -98,7 +98,7 @@ async def test_messages_pass_and_are_recorded(tmp_path: Path, deflate: bool) -> 
 
 
 async def test_what_passes_is_what_came_to_the_byte(tmp_path: Path) -> None:
-    """Fragments, masks, pings and reserved compression: nothing is taken apart on the way."""
+    """Fragments, masks, pings and reserved bits are forwarded unchanged."""
     arrived, sent = asyncio.Queue[bytes](), b"\x01\x03abc\x89\x01p\x80\x02de"
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -173,7 +173,7 @@ async def test_what_breaks_the_protocol_passes_and_is_noted(tmp_path: Path) -> N
         assert await socket.reader.readexactly(18) == b"\xff\xff no frame at all"
         socket.writer.close()
         await recorder.only.over.wait()
-    assert [gap[1] for gap in recorder.gaps] == ["a WebSocket broke its protocol; what follows is not recorded"]
+    assert [gap[1] for gap in recorder.gaps] == ["the WebSocket violates its protocol; what follows is not recorded"]
 
 
 async def test_another_protocol_passes_and_is_noted(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ async def test_another_protocol_passes_and_is_noted(tmp_path: Path) -> None:
 
 
 async def test_h2c_is_not_switched_to(tmp_path: Path) -> None:
-    """What follows could not be read; without the offer, the upstream answers in HTTP/1."""
+    """The data after the switch could not be recorded. Without the offer, the upstream responds in HTTP/1."""
     heads = []
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -245,7 +245,7 @@ async def test_a_websocket_within_tls_passes(tmp_path: Path) -> None:
 
 
 async def test_messages_do_not_pile_up(tmp_path: Path) -> None:
-    """mitmproxy keeps all messages of a WebSocket for as long as it lives."""
+    """mitmproxy keeps all messages of a WebSocket until it ends."""
     async with serving(_echo) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker:
         socket = await _open(worker)
         for number in range(50):

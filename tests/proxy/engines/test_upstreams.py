@@ -1,4 +1,4 @@
-"""Where requests go: overrides, reverse mode, tunnels, the proxy above, certificates."""
+"""Where requests go: overrides, reverse mode, tunnels, upstream proxies and certificates."""
 
 import asyncio
 import base64
@@ -16,7 +16,7 @@ import httpx
 import pytest
 import trustme
 
-from proxy.errors import Failure, first
+from proxy.errors import Failure, first_exception
 from proxy.wire.access import Access
 from tests.support.h2wire import Peer
 from tests.support.wire import (
@@ -130,7 +130,7 @@ async def test_a_certificate_that_is_not_valid_is_never_accepted(
 
 @pytest.mark.engine("mitmproxy")
 async def test_a_failed_handshake_is_tried_again_for_the_next_request(tmp_path: Path) -> None:
-    """The first one is made before the client's own, to learn the upstream's protocol."""
+    """The first upstream handshake happens before the client's, to learn the upstream's protocol."""
     upstream = Upstream()
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -171,7 +171,7 @@ async def test_a_private_ca_that_cannot_be_read_is_named(tmp_path: Path) -> None
         async with opened(tmp_path, upstream_ca=str(tmp_path / "none.pem")):
             pass
     assert raised.group_contains(Failure, match=r"none\.pem cannot be read")
-    assert isinstance(first(raised.value), Failure), "what a worker says of itself, out of its task groups"
+    assert isinstance(first_exception(raised.value), Failure), "what a worker says of itself, out of its task groups"
 
 
 async def test_a_private_ca_without_a_certificate_is_named(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ async def test_a_host_on_the_tunnel_list_passes_undecrypted_and_is_noted(tmp_pat
     ):
         assert (await client.get(f"https://localhost:{upstream.port}/x")).text == "hello"
     assert not recorder.exchanges
-    assert recorder.gaps == [("run-5", "localhost is on the tunnel list and passed undecrypted", None)]
+    assert recorder.gaps == [("run-5", "localhost is on the tunnel list and was forwarded undecrypted", None)]
 
 
 async def test_a_tunnel_is_not_let_inside_either(tmp_path: Path) -> None:
@@ -303,12 +303,12 @@ async def test_in_replay_it_is_not_let_through(tmp_path: Path) -> None:
         writer.close()
 
 
-# The proxy above
+# Upstream proxies
 
 
 @asynccontextmanager
 async def _proxy_above(heads: list[bytes], origin: int) -> AsyncIterator[Upstream]:
-    """A forward proxy that leads everything to one port."""
+    """A forward proxy that connects everything to one port."""
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")

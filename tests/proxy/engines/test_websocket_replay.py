@@ -1,4 +1,4 @@
-"""WebSockets that are answered in the upstream's place: the handshake, what is said and when, and every way to part."""
+"""WebSockets that are answered from a recording: the handshake, messages and their timing, and every way to close."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -34,7 +34,7 @@ def close(code: int, reason: str = "") -> Frame:
 
 @dataclass
 class Fake:
-    """A dialogue that does as it is told, and remembers."""
+    """A dialogue that follows a script, and remembers what it receives."""
 
     first: list[Frame] = field(default_factory=list)
     then: Callable[[ChunkKind, bytes], list[Frame]] = lambda kind, data: [
@@ -47,14 +47,14 @@ class Fake:
     def begin(self) -> list[Frame]:
         return self.first
 
-    def hear(self, kind: ChunkKind, data: bytes) -> list[Frame]:
+    def receive(self, kind: ChunkKind, data: bytes) -> list[Frame]:
         self.heard.append((kind, data))
         return self.then(kind, data)
 
-    def stayed(self) -> list[Frame]:
+    def answer_waiting_client(self) -> list[Frame]:
         return self.late
 
-    def left(self) -> None:
+    def note_client_left(self) -> None:
         self.gone.set()
 
 
@@ -213,7 +213,7 @@ async def test_a_refusal_is_read_by_the_client_as_what_it_is(tmp_path: Path) -> 
 
 async def test_what_becomes_part_of_a_run_is_told_message_by_message(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
-    answer = Answer(status=101, headers=HANDSHAKE, dialogue=Fake(first=[text("1")]), recorded="completed")
+    answer = Answer(status=101, headers=HANDSHAKE, dialogue=Fake(first=[text("1")]), recorded_outcome="completed")
     async with opened(tmp_path, recorder, ScriptedAnswerer(answer)) as worker:
         async with connect("wss://nowhere.invalid/ws", proxy=worker.proxy(), ssl=worker.tls) as connection:
             assert await connection.recv() == "1"

@@ -1,4 +1,4 @@
-"""What only the lane does."""
+"""Tests of what only the lane does."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-// node:http2 through a proxy: a hundred uploads at once on one connection; says how long each was found to be.
+// node:http2 through a proxy: a hundred uploads at once on one connection. Prints the length that the upstream counted for each.
 import http2 from 'node:http2';
 import net from 'node:net';
 import tls from 'node:tls';

@@ -1,4 +1,4 @@
-"""Ends that meet: answers before their requests, clients that leave in between, and what stands behind a last request."""
+"""Responses before the end of their requests, clients that leave meanwhile, and data after a last request."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -10,9 +10,9 @@ import pytest
 
 from proxy.lane.relay import RelayedExchange
 from proxy.lane.upstream import Upstream as Connection
-from proxy.lane.upstream import Upstreams, Way
+from proxy.lane.upstream import UpstreamAddress, Upstreams
 from proxy.lane.upstream_http1 import ClientPool
-from proxy.trust.ca import ensure
+from proxy.trust.ca import ensure_ca
 from replay.answer import Answer, Piece
 from tests.support.h2wire import Peer, StreamBroken
 from tests.support.h2workers import OK as OK2
@@ -35,14 +35,14 @@ UPLOAD = b"POST /x HTTP/1.1\r\nHost: api.test\r\nTransfer-Encoding: chunked\r\n\
 
 
 class Holding(MemoryRecorder):
-    """Keeps the end of one side's message only when its gate is open."""
+    """Records the end of one side's message only when its gate is open."""
 
     def __init__(self, held: Side) -> None:
         super().__init__()
         self.held = held
         self.gate.clear()
 
-    def begin(self, *, gathers: bool = False, **head: Any) -> Told:
+    def begin(self, *, buffers_request: bool = False, **head: Any) -> Told:
         self.exchanges.append(Held(str(len(self.exchanges)), head, self))
         self.begun.set()
         return self.exchanges[-1]
@@ -52,7 +52,7 @@ class Holding(MemoryRecorder):
 
 
 class Held(Told):
-    def kept_now(self) -> bool:
+    def is_recorded_now(self) -> bool:
         last = [word[1] for word in self.words if word[0] == "ended"][-1:]
         return last != [self.recorder.held]  # type: ignore[attr-defined]
 
@@ -105,7 +105,7 @@ async def _uploading(
 async def test_an_answer_that_is_there_before_its_request_ends_nothing_too_early(
     tmp_path: Path, held: Side, http2: bool
 ) -> None:
-    """Else the next request on that connection would be taken for the rest of this one's body."""
+    """Otherwise the upstream would read the next request on that connection as the rest of this body."""
     recorder, begun, rest = Holding(held), asyncio.Event(), asyncio.get_running_loop().create_future()
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -136,25 +136,25 @@ async def test_an_answer_that_is_there_before_its_request_ends_nothing_too_early
 
 
 def _at_a_standstill(tmp_path: Path) -> tuple[Upstreams, Connection]:
-    way = Way("127.0.0.1", 9, None)
-    return Upstreams(str(ensure(tmp_path).certificate)), Connection(way)
+    way = UpstreamAddress("127.0.0.1", 9, None)
+    return Upstreams(str(ensure_ca(tmp_path).certificate)), Connection(way)
 
 
 def test_a_connection_that_was_made_for_a_client_that_has_left_is_for_the_next_one(tmp_path: Path) -> None:
     upstreams, connection = _at_a_standstill(tmp_path)
     lender = ClientPool(upstreams, None)  # type: ignore[arg-type]  # nothing is connected
     lender.close()
-    lender.returned(connection)
-    assert upstreams.waiting(connection.way, repeatable=True) is connection
+    lender.take_back(connection)
+    assert upstreams.take_idle(connection.address, is_repeatable=True) is connection
 
 
 def test_a_connection_that_has_not_taken_all_of_its_last_request_is_for_nobody(tmp_path: Path) -> None:
     upstreams, connection = _at_a_standstill(tmp_path)
     lender = ClientPool(upstreams, None)  # type: ignore[arg-type]  # as above
     connection.pause_writing()
-    lender.returned(connection)
-    assert connection.gone
-    assert lender.lend(connection.way, repeatable=True) is None
+    lender.take_back(connection)
+    assert connection.is_gone
+    assert lender.lend(connection.address, is_repeatable=True) is None
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_connection_that_has_not_taken_all_of_its_last_request_is_for_nobody(t
     ],
 )
 async def test_what_stands_behind_a_last_request_is_not_looked_at(tmp_path: Path, first: bytes, answer: Answer) -> None:
-    """It would use up what was recorded for a client that comes back for it."""
+    """It would use up the recorded answer for a client that comes back for it."""
     answerer = ScriptedAnswerer(answer, whole(b"two"))
     async with opened(tmp_path, answerer=answerer) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
@@ -181,7 +181,7 @@ async def test_a_fault_of_ours_in_an_answer_is_not_the_upstream_s(
     def broken(*_: Any) -> None:
         raise LookupError("a mistake of ours")
 
-    monkeypatch.setattr(RelayedExchange, "whole", broken)
+    monkeypatch.setattr(RelayedExchange, "handle_whole_response", broken)
     recorder = MemoryRecorder()
     async with (
         answering(OK) as upstream,
@@ -200,7 +200,7 @@ async def test_a_fault_of_ours_in_an_answer_is_not_the_upstream_s(
 
 
 async def test_a_get_that_was_reset_is_not_asked_again(tmp_path: Path) -> None:
-    """A reset is a word: only a connection that breaks without one may not have been heard."""
+    """A reset is a response of the upstream: only a connection that breaks without one counts as unanswered."""
     asked: list[str | None] = []
 
     async def handler(peer: Peer) -> None:

@@ -1,4 +1,4 @@
-"""Where a body ends: the same however it is cut, and the same as llhttp says."""
+"""The end of a body: independent of how the network splits it, and equal to llhttp's result."""
 
 from collections.abc import Iterable
 from itertools import pairwise
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.lane.framing import Body, ChunkedBody, MalformedBody, SizedBody, UntilClosed
+from proxy.lane.framing import Body, BodyUntilClose, ChunkedBody, MalformedBody, SizedBody
 
 CHUNK = st.binary(min_size=1, max_size=40)
 TRAILERS = st.lists(st.tuples(st.text("abXZ-9", min_size=1, max_size=6), st.text("xyz ,;=", max_size=8)), max_size=3)
@@ -25,12 +25,12 @@ def _cut(data: bytes, places: Iterable[int]) -> list[bytes]:
 
 
 def _fed(body: Body, pieces: Iterable[bytes]) -> tuple[bytes, bytes, bytes | None, bytes]:
-    """What went on, the payload, what completed the message, and what is behind it."""
+    """The forwarded bytes, the payload, the bytes that completed the message, and those after it."""
     gone, payload = b"", b""
     pieces = iter(pieces)
     for piece in pieces:
         cut = body.feed(piece)
-        gone += cut.go
+        gone += cut.forwardable
         payload += b"".join(cut.pieces)
         if cut.end is not None:
             return gone, payload, cut.end, cut.rest + b"".join(pieces)
@@ -62,7 +62,7 @@ def test_each_chunk_that_comes_whole_is_a_piece_of_its_own(chunks: list[bytes]) 
 
 
 class _Outside:
-    """What llhttp makes of the same body."""
+    """llhttp's result for the same body."""
 
     def __init__(self) -> None:
         self.body = b""
@@ -110,14 +110,14 @@ def test_however_it_is_cut_the_same_goes_on_before_what_is_refused(data: bytes, 
 
 
 def _sound(pieces: Iterable[bytes]) -> tuple[bytes, bytes, bool]:
-    """What went on, its payload, and whether that is not all."""
+    """The forwarded bytes, their payload, and whether the body is incomplete."""
     body, gone, payload = ChunkedBody(), b"", b""
     for piece in pieces:
         try:
             cut = body.feed(piece)
         except MalformedBody as fault:
-            return gone + fault.go, payload + b"".join(fault.pieces), True
-        gone, payload = gone + cut.go, payload + b"".join(cut.pieces)
+            return gone + fault.forwardable, payload + b"".join(fault.pieces), True
+        gone, payload = gone + cut.forwardable, payload + b"".join(cut.pieces)
         if cut.end is not None:
             break
     return gone, payload, False
@@ -149,5 +149,5 @@ def test_a_sized_body_ends_at_its_size(data: bytes, rest: bytes, places: list[in
 
 @given(st.lists(st.binary(min_size=1), max_size=5))
 def test_a_body_without_an_end_goes_on_as_it_comes(pieces: list[bytes]) -> None:
-    gone, payload, end, _ = _fed(UntilClosed(), pieces)
+    gone, payload, end, _ = _fed(BodyUntilClose(), pieces)
     assert (gone, payload, end) == (b"".join(pieces), b"".join(pieces), None)

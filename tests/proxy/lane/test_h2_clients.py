@@ -1,4 +1,4 @@
-"""Clients of HTTP/2: many streams at once, and what they are told."""
+"""HTTP/2 clients: many streams at once, backpressure, resets and errors."""
 
 import asyncio
 import gc
@@ -13,7 +13,7 @@ from calls.model import ChunkKind
 from proxy.lane import lane as lanes
 from proxy.lane.client import Http1Connection
 from proxy.lane.h2.client import H2Downstream, Http2Client
-from proxy.lane.h2.upstreams import Leg
+from proxy.lane.h2.upstreams import Http2Carrier
 from proxy.lane.relay import RelayedExchange
 from proxy.wire.config import Limits
 from tests.support.h2quick import Quick
@@ -29,7 +29,7 @@ async def test_a_hundred_streams_at_once(tmp_path: Path) -> None:
         waiting: list[int] = []
         while len(waiting) < 100:
             waiting.append((await peer.request())[0])
-        # Only when all are there, and backwards: nobody waits for another.
+        # Respond only when all requests are there, in reverse order: no stream waits for another.
         for stream in reversed(waiting):
             peer.respond(stream, OK, [peer.streams[stream].header(":path").encode()])  # type: ignore[union-attr]
         await peer.request()
@@ -49,7 +49,7 @@ async def test_a_hundred_streams_at_once(tmp_path: Path) -> None:
 
 
 class Forgetful(MemoryRecorder):
-    """Forgets the bodies: they are big."""
+    """Drops the bodies, because they are large."""
 
     def begin(self, **head: Any) -> Told:
         self.exchanges.append(Bodiless(str(len(self.exchanges)), head, self))
@@ -57,7 +57,7 @@ class Forgetful(MemoryRecorder):
 
 
 class Bodiless(Told):
-    def data(self, side: Side, data: bytes, at: int, kind: ChunkKind = "data") -> None:
+    def record_data(self, side: Side, data: bytes, at: int, kind: ChunkKind = "data") -> None:
         pass
 
 
@@ -70,7 +70,7 @@ async def test_events_pass_beside_a_large_upload(tmp_path: Path) -> None:
         upload, stream = sorted(peer.streams)
         peer.conn.send_headers(stream, [(":status", "200"), ("content-type", "text/event-stream")])
         for number in range(events):
-            # One event for each part of the upload: they are told apart only if both go on together.
+            # One event for each part of the upload: this finishes only if both streams progress together.
             while sum(map(len, peer.streams[upload].pieces)) < number * (size // events):
                 await peer.step()
             peer.conn.send_data(stream, b"data: %d\n\n" % number)
@@ -95,7 +95,7 @@ async def test_events_pass_beside_a_large_upload(tmp_path: Path) -> None:
 
 
 async def test_an_upload_waits_for_an_upstream_that_takes_nothing(tmp_path: Path) -> None:
-    """Also where what came before there was an upstream was too much for it."""
+    """Also if more arrived before the upstream connection than its window allows."""
     recorder, early = MemoryRecorder(), 1 << 20
 
     async def handler(peer: Peer) -> None:
@@ -115,7 +115,7 @@ async def test_an_upload_waits_for_an_upstream_that_takes_nothing(tmp_path: Path
         pouring = group.create_task(peer.pour(peer.begin(authority, "/upload"), 8 << 20))
         await recorder.until(lambda: bool(recorder.exchanges) and taken() >= early)
         recorder.gate.set()
-        # Nothing but what is under way comes now; that nothing does cannot be waited for.
+        # Only data in flight arrives now. That nothing more arrives cannot be awaited, so wait a while.
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(recorder.until(lambda: taken() > 2 * early), 0.5)
         pouring.cancel()
@@ -213,14 +213,14 @@ async def test_a_worker_that_stops_says_so_and_lets_end_what_is_under_way(tmp_pa
 async def test_a_fault_of_ours_ends_one_client_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    response = RelayedExchange.response
+    response = RelayedExchange.handle_response
 
-    def broken(relay: RelayedExchange, told: Any, *, alone: bool) -> None:
-        if "broken" in relay.asked.url:
+    def broken(relay: RelayedExchange, told: Any, *, is_head_alone: bool) -> None:
+        if "broken" in relay.request.url:
             raise LookupError("a mistake of ours")
-        response(relay, told, alone=alone)
+        response(relay, told, is_head_alone=is_head_alone)
 
-    monkeypatch.setattr(RelayedExchange, "response", broken)
+    monkeypatch.setattr(RelayedExchange, "handle_response", broken)
     recorder = MemoryRecorder()
     async with (
         speaking(answer_all) as upstream,
@@ -239,16 +239,16 @@ async def test_a_fault_of_ours_ends_one_client_and_no_other(
 async def test_a_fault_in_a_look_at_the_time_ends_one_client_and_no_looking(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lanes, "LOOK", 0.05)
+    monkeypatch.setattr(lanes, "CHECK_INTERVAL", 0.05)
     faults = [LookupError("a mistake of ours")]
-    overdue = Http1Connection.overdue
+    overdue = Http1Connection.check_timeouts
 
     def look(client: Http1Connection, now: float) -> None:
         if faults:
             raise faults.pop()
         overdue(client, now)
 
-    monkeypatch.setattr(Http1Connection, "overdue", look)
+    monkeypatch.setattr(Http1Connection, "check_timeouts", look)
     async with opened(tmp_path, limits=Limits(idle=0.3, grace=0.5)) as worker:
         both = [await asyncio.open_connection("127.0.0.1", worker.port) for _ in range(2)]
         async with asyncio.timeout(10):
@@ -259,7 +259,7 @@ async def test_a_fault_in_a_look_at_the_time_ends_one_client_and_no_looking(
 
 
 async def test_a_silent_client_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "LOOK", 0.05)
+    monkeypatch.setattr(lanes, "CHECK_INTERVAL", 0.05)
     async with (
         speaking(answer_all) as upstream,
         opened(tmp_path, limits=Limits(idle=0.3, grace=0.5), **reaching(upstream)) as worker,
@@ -287,7 +287,7 @@ async def test_clients_that_are_gone_leave_nothing(tmp_path: Path) -> None:
             if not _left(Http2Client):
                 break
             await asyncio.sleep(0.02)  # for the last one's end to arrive
-        assert [_left(kind) for kind in (Http2Client, H2Downstream, RelayedExchange, Leg)] == [0, 0, 0, 0]
+        assert [_left(kind) for kind in (Http2Client, H2Downstream, RelayedExchange, Http2Carrier)] == [0, 0, 0, 0]
 
 
 def _left(kind: type) -> int:

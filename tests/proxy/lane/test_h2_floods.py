@@ -1,4 +1,4 @@
-"""What a client of HTTP/2 can do to a proxy, and that it ends with that client."""
+"""Floods by HTTP/2 clients: each ends the connection of that client only."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ END_STREAM, END_HEADERS = 1, 4
 
 @asynccontextmanager
 async def _attacked(directory: Path) -> AsyncIterator[tuple[Worker, Upstream, Quick, Quick]]:
-    """A worker with a good client and a bad one."""
+    """A worker with a well-behaved client and a flooding one."""
     async with speaking(answer_all) as upstream, opened(directory, MemoryRecorder(), **reaching(upstream)) as worker:
         good, bad = [Quick(*await connected(worker, f"localhost:{upstream.port}", alpn=("h2",))) for _ in range(2)]
         await bad.until(ngh2.SettingsAcknowledged)
@@ -30,7 +30,7 @@ async def _attacked(directory: Path) -> AsyncIterator[tuple[Worker, Upstream, Qu
 
 
 async def _thrown_out(client: Quick, flood: bytes, times: int = 200) -> None:
-    """Send this so many times; the worker ends the connection before that, or at once after it."""
+    """Send the data this many times, and check that the worker ends the connection before or right after that."""
     try:
         for _ in range(times):
             client.writer.write(flood)
@@ -50,19 +50,19 @@ async def _thrown_out(client: Quick, flood: bytes, times: int = 200) -> None:
 )
 async def test_what_asks_for_answers_and_takes_none_is_cut_off(tmp_path: Path, flood: bytes) -> None:
     async with _attacked(tmp_path) as (_, _, _, bad):
-        # Nothing is read: our answers fill the sockets, and then wait here.
+        # Nothing is read: the worker's responses fill the socket buffers, then wait in the worker.
         await _thrown_out(bad, flood)
 
 
 async def test_a_head_that_does_not_end_is_cut_off(tmp_path: Path) -> None:
-    """CVE-2024-27316 and its kin."""
+    """CVE-2024-27316 and similar attacks."""
     async with _attacked(tmp_path) as (_, _, _, bad):
         bad.writer.write(frame(HEADERS, b"", stream=1))
         await _thrown_out(bad, frame(CONTINUATION, b"", stream=1))
 
 
 async def test_a_head_that_grows_when_it_is_unpacked_is_cut_off(tmp_path: Path) -> None:
-    """CVE-2016-6581: one large field is put into the table, and then named in one byte, again and again."""
+    """CVE-2016-6581: one large field is put into the header table, then referenced by one byte, again and again."""
     large = b"\x40\x01a\x7f\xc1\x1e" + b"a" * 4000
     async with _attacked(tmp_path) as (_, _, _, bad):
         block = b"\x83\x87\x84" + large + b"\xbe" * 16_000
@@ -92,7 +92,7 @@ async def test_more_streams_than_were_offered_are_cut_off(tmp_path: Path) -> Non
 
 
 def _head(upstream: Upstream) -> bytes:
-    """GET https://localhost:PORT/, by RFC 7541's static table, and without a trace in the dynamic one."""
+    """GET https://localhost:PORT/, encoded with RFC 7541's static table, without an entry in the dynamic one."""
     authority = f"localhost:{upstream.port}".encode()
     return b"\x82\x87\x84\x01" + bytes([len(authority)]) + authority
 

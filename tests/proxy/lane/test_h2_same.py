@@ -1,4 +1,4 @@
-"""What is told of a conversation over HTTP/2 is the same, whichever engine has carried it."""
+"""Both engines record the same for the same HTTP/2 exchanges."""
 
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ async def _handler(peer: Peer) -> None:
 
 
 async def _conversation(directory: Path) -> tuple[list[Any], list[Any]]:
-    """What the recorder and what the client is told."""
+    """What the recorder is told and what the client receives."""
     recorder = MemoryRecorder()
     heard: list[Any] = []
     async with (
@@ -75,7 +75,7 @@ async def _conversation(directory: Path) -> tuple[list[Any], list[Any]]:
 def _told(told: wire.Told, port: int) -> Any:
     begun = dict(told.begun)
     begun["url"] = begun["url"].replace(str(port), "PORT")
-    # Both name the run before the exchange has an id.
+    # Both engines name the run before the exchange has an id.
     return begun, [word[:2] if word[0] == "closed" else word for word in told.words]
 
 

@@ -1,4 +1,4 @@
-"""Connections of HTTP/2 to upstreams: whose they are, what is asked a second time, and what is not."""
+"""HTTP/2 connections to upstreams: which clients share them, and which requests are sent a second time."""
 
 import asyncio
 from pathlib import Path
@@ -10,7 +10,7 @@ from proxy.lane.h2 import routes as h2ways
 from proxy.lane.h2 import upstreams as h2upstreams
 from proxy.lane.receive_queue import ReceiveQueue
 from proxy.lane.upstream import Upstreams
-from proxy.trust.ca import ensure
+from proxy.trust.ca import ensure_ca
 from proxy.wire.config import EngineConfig, Limits
 from proxy.wire.engine_state import EngineState
 from tests.support.h2wire import Fields, Peer, StreamBroken
@@ -48,7 +48,7 @@ async def test_who_shows_a_name_for_a_connection_has_it_for_himself(tmp_path: Pa
             await other.answer(other.ask(authority, "/", extra=ntlm))
             assert upstream.connections == 3
             assert not left[2].is_set()
-        # What was one client's goes with it; what was everybody's stays.
+        # A client's own connections close with it; shared ones stay open.
         await left[2].wait()
         await left[3].wait()
         assert not left[1].is_set()
@@ -106,7 +106,7 @@ async def test_a_client_that_stops_reading_does_not_stop_the_other(tmp_path: Pat
 
 
 async def _resets(code: int, method: str) -> tuple[Any, list[str]]:
-    """An upstream that resets the first request that it gets; which it got."""
+    """An upstream that resets its first request, and the requests that it received."""
     asked: list[str] = []
 
     async def handler(peer: Peer) -> None:
@@ -181,7 +181,7 @@ async def test_a_goaway_sends_what_was_not_looked_at_elsewhere(tmp_path: Path) -
         # RFC 9113 6.8: the second one was not, and will not be processed.
         peer.conn.close_connection(0, last_stream_id=first)
         peer.flush()
-        # h2 takes itself for closed now, and would not end the first: the frame is made by hand.
+        # h2 considers the connection closed now and would not end the first stream, so write the frame by hand.
         peer.writer.write(b"\0\0\4\0\1" + first.to_bytes(4) + b"last")
         await peer.reader.read()
 
@@ -202,7 +202,7 @@ async def test_a_goaway_sends_what_was_not_looked_at_elsewhere(tmp_path: Path) -
 
 @pytest.mark.parametrize(("method", "asked"), [("GET", 2), ("POST", 1)])
 async def test_a_connection_that_breaks_without_a_word(tmp_path: Path, method: str, asked: int) -> None:
-    """It had waited: what may be asked twice is; nobody knows what became of the rest."""
+    """A reused connection broke: safe requests are repeated; others may have been processed."""
     upstream, heads = Upstream(), []
 
     async def handler(peer: Peer) -> None:
@@ -234,7 +234,7 @@ async def test_a_connection_that_breaks_without_a_word(tmp_path: Path, method: s
 
 
 async def test_a_connection_that_nobody_needs_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(h2ways, "KEPT", 0.0)
+    monkeypatch.setattr(h2ways, "KEEP_SECONDS", 0.0)
     gone = asyncio.Event()
 
     async def handler(peer: Peer) -> None:
@@ -256,7 +256,7 @@ async def test_a_connection_that_nobody_needs_is_let_go(tmp_path: Path, monkeypa
 async def test_nobody_else_is_put_on_a_connection_that_may_be_dead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(h2upstreams, "SILENT", 0.0)
+    monkeypatch.setattr(h2upstreams, "SILENT_SECONDS", 0.0)
     upstream, silent, answered = Upstream(), asyncio.Event(), asyncio.Event()
 
     async def handler(peer: Peer) -> None:
@@ -283,8 +283,8 @@ async def test_nobody_else_is_put_on_a_connection_that_may_be_dead(
 async def test_an_upload_goes_elsewhere_where_a_connection_took_nothing_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may have said GOAWAY just before."""
-    begin = h2upstreams.SharedConnection.open
+    """It may just have received a GOAWAY."""
+    begin = h2upstreams.SharedConnection.open_stream
     refused: list[h2upstreams.SharedConnection] = []
 
     def once_closing(shared: h2upstreams.SharedConnection, *args: Any, **kwargs: Any) -> bool:
@@ -294,7 +294,7 @@ async def test_an_upload_goes_elsewhere_where_a_connection_took_nothing_of_it(
         shared.retire()
         return False
 
-    monkeypatch.setattr(h2upstreams.SharedConnection, "open", once_closing)
+    monkeypatch.setattr(h2upstreams.SharedConnection, "open_stream", once_closing)
     async with (
         speaking(answer_all) as upstream,
         opened(tmp_path, limits=Limits(buffered_request=0), **reaching(upstream)) as worker,
@@ -306,14 +306,14 @@ async def test_an_upload_goes_elsewhere_where_a_connection_took_nothing_of_it(
 
 
 def test_what_spoke_only_http_1_is_asked_again_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    authority = ensure(tmp_path)
+    authority = ensure_ca(tmp_path)
     engine = EngineState(config=EngineConfig(authority=authority), recorder=None, answerer=None, trust=tmp_path)
     ways = h2ways.RouteTable(Upstreams(str(authority.certificate)), engine, lambda _: None, ReceiveQueue())
     engine.remember_alpn("old.test", 443, b"http/1.1")
     engine.remember_alpn("new.test", 443, b"h2")
     ways.sweep()
     assert len(engine.alpn) == 2
-    monkeypatch.setattr(h2ways, "ASK_AGAIN", -1.0)
+    monkeypatch.setattr(h2ways, "RECHECK_SECONDS", -1.0)
     ways.sweep()
     assert engine.alpn == {("new.test", 443): b"h2"}
 
@@ -325,7 +325,7 @@ async def test_a_connection_that_is_closed_as_soon_as_it_is_made_is_nobodys(
 
     async def gone(*args: Any, **kwargs: Any) -> Any:
         made = await connect(*args, **kwargs)
-        made.gone = True
+        made.is_gone = True
         return made
 
     async with (
@@ -334,7 +334,7 @@ async def test_a_connection_that_is_closed_as_soon_as_it_is_made_is_nobodys(
         asking(worker, upstream) as (peer, authority),
     ):
         monkeypatch.setattr(Upstreams, "connect", gone)
-        monkeypatch.setattr(h2upstreams.SharedConnection, "roomy", False)
+        monkeypatch.setattr(h2upstreams.SharedConnection, "has_room", False)
         heard = await peer.answer(peer.ask(authority, "/"))
     assert (heard.header(":status"), b"connect_failed" in heard.body) == ("502", True)
 

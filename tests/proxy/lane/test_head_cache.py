@@ -1,4 +1,4 @@
-"""A head that came before is known by all of its bytes: what is found is what would have been found anew."""
+"""A cached head is compared by all of its bytes: the cached request equals the one that parsing would return."""
 
 from pathlib import Path
 
@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.lane.admission import LaneRequest, TunnelTarget, asked
-from proxy.lane.head_cache import LONGEST, MOST, HeadCache
+from proxy.lane.admission import LaneRequest, TunnelTarget, admitted_request
+from proxy.lane.head_cache import MAX_HEAD_BYTES, MAX_HEADS, HeadCache
 from proxy.lane.heads import request_head
-from proxy.trust.ca import ensure
+from proxy.trust.ca import ensure_ca
 from proxy.wire.config import EngineConfig, Origin
 from proxy.wire.engine_state import EngineState
 
@@ -19,13 +19,13 @@ TUNNEL, WITHIN = TunnelTarget("api.test", 443, ("run-1", "x")), Origin("https", 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> EngineState:
     directory = tmp_path_factory.mktemp("keys")
-    config = EngineConfig(authority=ensure(directory / "keys"), mode="passthrough")
+    config = EngineConfig(authority=ensure_ca(directory / "keys"), mode="passthrough")
     return EngineState(config=config, recorder=None, answerer=None, trust=Path("unused"))
 
 
 def _found(engine: EngineState, raw: bytes) -> LaneRequest | None:
     head = request_head(raw)
-    return asked(head, engine, "local", TUNNEL, WITHIN) if head else None
+    return admitted_request(head, engine, "local", TUNNEL, WITHIN) if head else None
 
 
 NAMES = st.sampled_from(
@@ -58,7 +58,7 @@ def test_only_the_length_may_differ(engine: EngineState) -> None:
     again = repeated.find(raw.replace(b": 10", b": 4711"))
     assert again is not None
     assert (again.length, again.headers) == (4711, (("Host", "api.test"), ("Content-Length", "4711"), ("X-A", "b")))
-    assert again.head == b"POST /x HTTP/1.1\r\nHost: api.test\r\nContent-Length: 4711\r\nX-A: b\r\n\r\n"
+    assert again.http1_head == b"POST /x HTTP/1.1\r\nHost: api.test\r\nContent-Length: 4711\r\nX-A: b\r\n\r\n"
     for other in (b"X-A: c", b"x-a: b", b"X-A: b\r\nContent-Length: 5"):
         assert repeated.find(raw.replace(b"X-A: b", other)) is None
     for length in (b"+10", b"1 0", b"", b"1" * 16, b"-1"):
@@ -67,14 +67,14 @@ def test_only_the_length_may_differ(engine: EngineState) -> None:
 
 def test_it_does_not_grow_without_bound(engine: EngineState) -> None:
     repeated = HeadCache()
-    for number in range(MOST + 10):
+    for number in range(MAX_HEADS + 10):
         raw = b"GET /%d HTTP/1.1\r\nHost: api.test\r\n\r\n" % number
         fresh = _found(engine, raw)
         assert fresh is not None
         repeated.remember(raw, fresh)
     assert repeated.find(b"GET /0 HTTP/1.1\r\nHost: api.test\r\n\r\n") is not None
-    assert repeated.find(b"GET /%d HTTP/1.1\r\nHost: api.test\r\n\r\n" % (MOST + 5)) is None
-    long = b"GET / HTTP/1.1\r\nHost: api.test\r\nX: " + b"a" * LONGEST + b"\r\n\r\n"
+    assert repeated.find(b"GET /%d HTTP/1.1\r\nHost: api.test\r\n\r\n" % (MAX_HEADS + 5)) is None
+    long = b"GET / HTTP/1.1\r\nHost: api.test\r\nX: " + b"a" * MAX_HEAD_BYTES + b"\r\n\r\n"
     fresh = _found(engine, long)
     assert fresh is not None
     other = HeadCache()

@@ -1,11 +1,11 @@
-"""What the lane takes for a head, and what it finds in one."""
+"""Which heads the lane accepts, and how it parses them."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.lane.heads import framing, request_head, response_head, without
-from proxy.wire.http1_heads import response_flaw
+from proxy.lane.heads import body_framing, request_head, response_head, without_fields
+from proxy.wire.http1_heads import response_head_fault
 
 TOKEN = st.text("abcXYZ019-_!~", min_size=1, max_size=12)
 VALUE = st.text(st.characters(min_codepoint=0x21, max_codepoint=0xFF, exclude_characters="\x7f"), max_size=20)
@@ -39,7 +39,7 @@ def test_what_is_taken_out_leaves_the_rest_byte_for_byte(fields: list[tuple[str,
     head = request_head(raw)
     assert head is not None
     left = [(name, value) for name, value in fields if name.lower() not in unwanted]
-    assert without(raw, head.names, frozenset(unwanted)) == _raw("GET / HTTP/1.1", left)
+    assert without_fields(raw, head.names, frozenset(unwanted)) == _raw("GET / HTTP/1.1", left)
 
 
 @pytest.mark.parametrize(
@@ -51,18 +51,18 @@ def test_what_is_taken_out_leaves_the_rest_byte_for_byte(fields: list[tuple[str,
         ("HTTP/1.1 200 OK\r\nA: b\r\n c", "Unexpected whitespace"),
         ("HTTP/1.1 200 OK\r\nA B: c", "Invalid header token"),
         ("HTTP/1.1 99 OK", "Invalid status code"),
-        ("HTTP/1.1 099 OK", "its status line is not one of HTTP/1"),
+        ("HTTP/1.1 099 OK", "its status line is not valid HTTP/1"),
     ],
 )
 def test_what_is_wrong_with_an_upstream_s_head_is_said(head: str, wrong: str) -> None:
     raw = f"{head}\r\n\r\n".encode()
     assert response_head(raw) is None
-    assert (response_flaw(raw) or "").startswith(wrong)
+    assert (response_head_fault(raw) or "").startswith(wrong)
 
 
 @given(st.binary(max_size=200))
 def test_whatever_comes_is_a_head_or_is_not(data: bytes) -> None:
-    for read in (request_head, response_head, response_flaw):
+    for read in (request_head, response_head, response_head_fault):
         read(data + b"\r\n\r\n")
 
 
@@ -106,4 +106,4 @@ def test_what_a_head_says_about_its_body(
 ) -> None:
     head = request_head(_raw("POST / HTTP/1.1", fields))
     assert head is not None
-    assert framing(head) == (length, chunked, closes, odd)
+    assert body_framing(head) == (length, chunked, closes, odd)

@@ -1,4 +1,4 @@
-"""Which engine a connection gets, whose upstream connections are whose, and what is not waited for."""
+"""Which engine serves a connection, which clients may reuse an upstream connection, and what does not wait."""
 
 import asyncio
 import gc
@@ -45,7 +45,7 @@ def _instead(upstream: Upstream) -> dict[str, str]:
 
 @pytest.fixture
 def handed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The bytes from which on connections went to mitmproxy."""
+    """The data with which connections were handed over to mitmproxy."""
     found: list[bytes] = []
     hand_over = Lane.hand_over
 
@@ -67,7 +67,7 @@ async def _got(worker: Worker, request: bytes, size: int = len(OK)) -> bytes:
         await writer.wait_closed()
 
 
-# Which engine
+# Choice of the engine
 
 
 async def test_what_agents_send_stays_on_the_lane(tmp_path: Path, handed: list[bytes]) -> None:
@@ -142,9 +142,9 @@ async def test_two_requests_at_once_of_which_one_is_not_for_the_lane(tmp_path: P
 
 async def test_nothing_of_mitmproxy_is_loaded_before_it_is_needed(tmp_path: Path) -> None:
     code = (
-        "import asyncio, sys\nfrom pathlib import Path\nfrom proxy import lane\nfrom proxy.trust.ca import ensure\n"
+        "import asyncio, sys\nfrom pathlib import Path\nfrom proxy import lane\nfrom proxy.trust.ca import ensure_ca\n"
         "from proxy.wire.config import EngineConfig\n"
-        "config = EngineConfig(authority=ensure(Path(sys.argv[1])), mode='passthrough')\n"
+        "config = EngineConfig(authority=ensure_ca(Path(sys.argv[1])), mode='passthrough')\n"
         "def ready(_):\n    config.stop.set()\n"
         "asyncio.run(lane.run(config, None, None, ready))\nprint('mitmproxy' in sys.modules)"
     )
@@ -154,12 +154,12 @@ async def test_nothing_of_mitmproxy_is_loaded_before_it_is_needed(tmp_path: Path
     assert (await ran.communicate())[0] == b"False\n"
 
 
-# Whose upstream connections
+# Reuse of upstream connections
 
 
 @asynccontextmanager
 async def _counted(**more: Any) -> AsyncIterator[tuple[Upstream, list[int]]]:
-    """An upstream, and on which of its connections each request came."""
+    """An upstream, and the number of the connection on which each request arrived."""
     upstream, asked = Upstream(), []
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -211,7 +211,7 @@ async def test_a_connection_on_which_somebody_has_a_name_is_for_nobody_else(tmp_
 async def test_what_must_not_be_asked_twice_wants_a_fresh_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upstreams, "FRESH", 0.0)
+    monkeypatch.setattr(upstreams, "FRESH_SECONDS", 0.0)
     post = ASK.replace(b"GET", b"POST").replace(b"\r\n\r\n", b"\r\nContent-Length: 0\r\n\r\n")
     async with _counted() as (upstream, asked), opened(tmp_path, upstreams=_instead(upstream)) as worker:
         for request in (ASK, post, ASK):
@@ -240,7 +240,7 @@ async def test_a_get_on_a_connection_that_was_just_closed_is_asked_again(tmp_pat
 
 
 async def test_a_body_that_ends_without_a_goodbye_may_lack_something(tmp_path: Path) -> None:
-    """A TLS connection that is closed and does not say so: anybody could have cut it."""
+    """A TLS connection that is closed without close_notify: an attacker could have cut it."""
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
@@ -280,7 +280,7 @@ async def test_an_upstream_that_hangs_up_at_once_is_not_our_fault(
     assert not caplog.records
 
 
-# What is not waited for
+# No unnecessary waiting
 
 
 async def test_a_client_that_sends_far_ahead_and_half_a_request_is_read_on(tmp_path: Path) -> None:
@@ -307,14 +307,14 @@ async def test_a_client_that_sends_far_ahead_and_half_a_request_is_read_on(tmp_p
 
 
 async def test_who_sends_much_waits_for_a_recorder_that_is_behind(tmp_path: Path) -> None:
-    """All that others have told would be written behind it, and they would wait for that."""
+    """The records of other exchanges would be written after its own, and they would wait for that."""
     size, sent = 64 << 20, 0
     recorder, stuck = MemoryRecorder(), asyncio.Event()
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal sent
         await read_request(reader)
-        recorder.behind = True
+        recorder.is_behind = True
         recorder.gate.clear()
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size)
         for _ in range(size >> 16):
@@ -335,7 +335,7 @@ async def test_who_sends_much_waits_for_a_recorder_that_is_behind(tmp_path: Path
             reading = group.create_task(reader.readexactly(size))
             await stuck.wait()
             assert sent < size // 2
-            recorder.behind = False
+            recorder.is_behind = False
             recorder.gate.set()
             await reading
         writer.close()
@@ -362,7 +362,7 @@ async def test_clients_that_are_gone_leave_nothing(tmp_path: Path) -> None:
     assert (kinds.count(Http1Connection), kinds.count(RelayedExchange)) == (0, 0)
 
 
-# On the loop that a worker runs on
+# On the event loop that workers use
 
 
 async def _conversation(directory: Path) -> None:

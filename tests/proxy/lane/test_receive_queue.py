@@ -1,4 +1,4 @@
-"""What one connection of HTTP/2 has received is processed in slices: a flood costs others a few milliseconds in each turn."""
+"""The input of an HTTP/2 connection is processed in slices: a flood delays others by a few milliseconds in each turn."""
 
 import asyncio
 import itertools
@@ -12,7 +12,7 @@ from proxy.lane import receive_queue
 from proxy.lane.h2 import wire as h2wire
 from proxy.lane.h2.wire import SEND_BYTES
 from proxy.lane.receive_queue import FIRST_SLICE, FRAMES, SLICE, FrameGroups, ReceiveQueue
-from proxy.wire import recording_guard as tape
+from proxy.wire import recording_guard
 from tests.support.h2quick import Quick, frame
 from tests.support.h2workers import answer_all, reaching, speaking
 from tests.support.wire import MemoryRecorder, Upstream, connected, opened, serving, upstream_tls
@@ -22,11 +22,11 @@ END_STREAM, END_HEADERS = 1, 4
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 TICK = 0.001
-"""Seconds by which the clock of these tests goes on each time it is looked at."""
+"""Seconds by which the clock of these tests advances at each reading."""
 
 
 def ends(data: bytes, cut: int = 1 << 20, *, preface: bool = False) -> list[int]:
-    """Where the groups end, with the data read in pieces of this size; ends that come of a piece's own end are left out."""
+    """The ends of the groups when the data is read in pieces of this size, without those at the end of a piece."""
     groups, found = FrameGroups(preface=preface), []
     for start in range(0, len(data), cut):
         piece, at = data[start : start + cut], 0
@@ -60,7 +60,7 @@ def test_groups_are_the_same_however_the_input_is_cut(cut: int) -> None:
 
 
 class Turns:
-    """Counts the turns of the loop, and what is done in each, for as long as the context lasts."""
+    """Count the turns of the event loop, and the work in each, until the context ends."""
 
     def __init__(self) -> None:
         self.done = Counter[int]()
@@ -83,7 +83,7 @@ class Turns:
 
     @property
     def most(self) -> int:
-        """The most that was done in one turn."""
+        """The most work done in one turn."""
         return max(amount for turn, amount in self.done.items() if turn > 0)
 
 
@@ -105,7 +105,7 @@ class Flooded:
 
 
 def ticking() -> ReceiveQueue:
-    """A queue whose clock goes on only when it is looked at: so slices are of so many groups."""
+    """A queue whose clock advances only when it is read, so that each slice has a fixed number of groups."""
     now = itertools.count()
     return ReceiveQueue(lambda: next(now) * TICK)
 
@@ -118,7 +118,7 @@ async def test_all_connections_together_get_one_slice_in_each_turn() -> None:
             queue.add(connection)
         for _ in range(40):
             await asyncio.sleep(0)
-    # Nobody waits until another one is through.
+    # No connection waits until another one is finished.
     assert all(0 < connection.left < 30 for connection in flooded)
     assert turns.most <= SLICE / TICK + 1
 
@@ -159,13 +159,13 @@ async def test_a_flood_is_processed_in_slices(tmp_path: Path, monkeypatch: pytes
                 await recorder.until(lambda: sum(len(one.pieces("request")) or 1 for one in recorder.exchanges) >= many)
         bad.writer.close()
 
-    # What is left over of one read, the start of the next one, and what an upstream says to it.
+    # The rest of one read, the start of the next one, and the upstream's response to it.
     assert turns.most <= (FIRST_SLICE + SLICE) / TICK + 4
     assert len(turns.done) > 20
 
 
 async def test_what_a_server_said_before_it_left_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its connection is closed while most of what was read from it waits for its turn."""
+    """A connection is closed while most of its input waits for its turn."""
     monkeypatch.setattr("proxy.lane.lane.ReceiveQueue", ticking)
     monkeypatch.setattr(receive_queue, "FRAMES", 4)
     pieces = 500
@@ -195,7 +195,7 @@ async def test_what_a_server_said_before_it_left_is_passed_on(tmp_path: Path, mo
 
 
 async def test_what_waits_to_be_sent_is_encoded_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Heads that name one large field in a byte each are hundreds of times as large towards an upstream."""
+    """Heads that reference one large field by a byte each are hundreds of times larger towards an upstream."""
     turns, push = Turns(), h2wire.Wire.push
 
     def count(wire: h2wire.Wire) -> None:
@@ -222,13 +222,13 @@ async def test_what_waits_to_be_sent_is_encoded_in_slices(tmp_path: Path, monkey
 
 async def test_pieces_are_recorded_before_many_of_them_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waiting: list[int] = []
-    tell = tape.RecordingGuard._tell_pieces
+    tell = recording_guard.RecordingGuard._flush_pieces
 
-    def note(one: tape.RecordingGuard) -> None:
+    def note(one: recording_guard.RecordingGuard) -> None:
         waiting.append(len(one._pieces))
         tell(one)
 
-    monkeypatch.setattr(tape.RecordingGuard, "_tell_pieces", note)
+    monkeypatch.setattr(recording_guard.RecordingGuard, "_flush_pieces", note)
     recorder = MemoryRecorder()
     async with speaking(answer_all) as upstream, opened(tmp_path, recorder, **reaching(upstream)) as worker:
         client = Quick(*await connected(worker, f"localhost:{upstream.port}", alpn=("h2",)))
@@ -237,4 +237,4 @@ async def test_pieces_are_recorded_before_many_of_them_wait(tmp_path: Path, monk
         async with asyncio.timeout(10):
             await recorder.until(lambda: sum(len(one.pieces("request")) for one in recorder.exchanges) == 5000)
         client.writer.close()
-    assert max(waiting) == tape.MANY
+    assert max(waiting) == recording_guard.MAX_PENDING_PIECES

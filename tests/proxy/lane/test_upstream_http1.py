@@ -1,4 +1,4 @@
-"""A response of HTTP/1.1 on its way to a client: the same, however the network cuts it, and whatever the client speaks."""
+"""HTTP/1.1 responses: the result does not depend on how the network splits them, for clients of either version."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -12,113 +12,114 @@ from hypothesis import strategies as st
 from calls.model import Headers
 from proxy.lane.admission import LaneRequest, TunnelTarget
 from proxy.lane.exchange import DownstreamHead
-from proxy.lane.h2.heads import asking
+from proxy.lane.h2.heads import admitted_h2_request
 from proxy.lane.upstream import Upstream
 from proxy.lane.upstream_http1 import ClientPool, Http1Carrier, ReframedForHttp2
-from proxy.wire.access import EVERYBODY
+from proxy.wire.access import OPEN_ACCESS
 from proxy.wire.config import Origin
 from proxy.wire.problem import Problem
 
 
-class Wired:
-    """An upstream's connection and its lender, as far as a carrier sees them."""
+class FakeUpstream:
+    """A fake upstream connection and client pool, for a carrier."""
 
     def __init__(self) -> None:
-        self.gone = self.bound = self.dropped = self.returned_ = False
-        self.used = 1
+        self.is_gone = self.is_bound = self.dropped = self.returned_ = False
+        self.exchange_count = 1
         self.sent = b""
 
     def lend(self, _: Any) -> None:
-        self.used += 1
+        self.exchange_count += 1
 
     def write(self, data: bytes) -> None:
         self.sent += data
 
-    def read(self, *, on: bool) -> None:
+    def set_reading(self, *, on: bool) -> None:
         pass
 
     def drop(self) -> None:
-        self.dropped = self.gone = True
+        self.dropped = self.is_gone = True
 
-    def returned(self, _: Any) -> None:
+    def take_back(self, _: Any) -> None:
         self.returned_ = True
 
 
-class Heard:
-    """What a client is told."""
+class FakeSink:
+    """A response sink that remembers what it receives."""
 
     def __init__(self) -> None:
         self.interim_: list[DownstreamHead] = []
-        self.told: DownstreamHead | None = None
+        self.head: DownstreamHead | None = None
         self.sent: list[bytes] = []
         self.body_ = b""
         self.trailers: Headers | None = None
-        """None until it is whole."""
+        """None until the response is complete."""
 
         self.end: Any = None
-        """How it went wrong."""
+        """The error, if there was one."""
 
-    def interim(self, told: DownstreamHead) -> None:
-        self.interim_.append(told)
+    def handle_interim(self, head: DownstreamHead) -> None:
+        self.interim_.append(head)
 
-    def response(self, told: DownstreamHead, *, alone: bool) -> None:
-        assert self.told is None
-        self.told = told
+    def handle_response(self, head: DownstreamHead, *, is_head_alone: bool) -> None:
+        assert self.head is None
+        self.head = head
 
-    def body(self, go: bytes, pieces: Sequence[bytes]) -> None:
-        assert self.told is not None
+    def handle_data(self, forwardable: bytes, pieces: Sequence[bytes]) -> None:
+        assert self.head is not None
         assert self.trailers is None
-        self.sent.append(go)
+        self.sent.append(forwardable)
         self.body_ += b"".join(pieces)
 
-    def ended(self, pieces: Sequence[bytes], before: bytes, end: bytes, trailers: Headers) -> None:
-        self.body(before, pieces)
+    def handle_end(self, pieces: Sequence[bytes], before: bytes, end: bytes, trailers: Headers) -> None:
+        self.handle_data(before, pieces)
         self.sent.append(end)
         self.trailers = trailers
 
-    def whole(self, told: DownstreamHead, body: bytes) -> None:
-        self.response(told, alone=False)
-        self.ended((body,), b"", body, ())
+    def handle_whole_response(self, head: DownstreamHead, body: bytes) -> None:
+        self.handle_response(head, is_head_alone=False)
+        self.handle_end((body,), b"", body, ())
 
-    def malformed(self, fault: str) -> None:
+    def handle_malformed(self, fault: str) -> None:
         self.end = "malformed"
 
-    def broken(self, code: int, *, refused: bool = False, unheard: bool = False) -> None:
-        self.end = "broken", unheard
+    def handle_disconnect(self, code: int, *, is_refused: bool = False, is_unanswered: bool = False) -> None:
+        self.end = "broken", is_unanswered
 
-    def failed(self, fault: BaseException) -> None:
+    def handle_fault(self, fault: BaseException) -> None:
         raise fault
 
-    def full(self, *, full: bool) -> None:
+    def set_upstream_full(self, *, is_full: bool) -> None:
         pass
 
 
-def _asked(method: str = "GET") -> LaneRequest:
+def _request(method: str = "GET") -> LaneRequest:
     origin, fields = Origin("https", "api.test", 443), [(b"x-a", b"1")]
     head = [(b":method", method.encode()), (b":path", b"/"), (b":authority", b"api.test"), *fields]
     engine: Any = SimpleNamespace(
-        contact=lambda target: target, config=SimpleNamespace(is_only_run=lambda _run: False, access=EVERYBODY)
+        contacted_origin=lambda target: target,
+        config=SimpleNamespace(is_only_run=lambda _run: False, access=OPEN_ACCESS),
     )
-    found = asking(head, engine, "local", TunnelTarget("api.test", 443, None), origin, bodiless=True)
-    return found._replace(head=f"{method} / HTTP/1.1\r\nHost: api.test\r\nx-a: 1\r\n\r\n".encode())
+    found = admitted_h2_request(head, engine, "local", TunnelTarget("api.test", 443, None), origin, is_bodiless=True)
+    return found._replace(http1_head=f"{method} / HTTP/1.1\r\nHost: api.test\r\nx-a: 1\r\n\r\n".encode())
 
 
-def _heard(
+def _received(
     pieces: list[bytes], *, kind: type[Http1Carrier] = Http1Carrier, method: str = "GET", closed: bool = False
-) -> tuple[Heard, Wired]:
-    wired, heard = Wired(), Heard()
-    carrier = kind(cast(Upstream, wired), cast(ClientPool, wired))
-    asked = _asked(method)
-    carrier.ask(heard, asked, b"", ())
-    assert wired.sent == asked.head
+) -> tuple[FakeSink, FakeUpstream]:
+    upstream, sink = FakeUpstream(), FakeSink()
+    carrier = kind(cast(Upstream, upstream), cast(ClientPool, upstream))
+    asked = _request(method)
+    carrier.send_request(sink, asked, b"", ())
+    assert upstream.sent == asked.http1_head
     for piece in pieces:
-        if not wired.gone:
-            carrier.answer(piece)
-    if closed and not wired.gone:
-        wired.gone = True
-        carrier.broken(ragged=False)
-    carrier.done()
-    return heard, wired
+        if not upstream.is_gone:
+            carrier.handle_data(piece)
+    if closed and not upstream.is_gone:
+        upstream.is_gone = True
+        carrier.handle_disconnect(is_truncated=False)
+    carrier.finish()
+    return sink, upstream
 
 
 KINDS = pytest.mark.parametrize("kind", [Http1Carrier, ReframedForHttp2])
@@ -142,26 +143,26 @@ def test_chunking_does_not_matter(kind: type[Http1Carrier], framed: str, cuts: l
     raw = RESPONSES[framed]
     edges = [0, *sorted(cut for cut in cuts if cut < len(EARLY + raw)), len(EARLY + raw)]
     pieces = [(EARLY + raw)[start:end] for start, end in pairwise(edges) if start < end]
-    heard, wired = _heard(pieces, kind=kind, closed=framed == "closed")
-    told, sent = heard.told, b"".join(heard.sent)
+    sink, upstream = _received(pieces, kind=kind, closed=framed == "closed")
+    told, sent = sink.head, b"".join(sink.sent)
     assert told is not None
-    assert (told.status, told.reason, told.fields[:2], heard.body_) == (200, "Fine", FIELDS, b"abcde")
-    assert heard.trailers == ((("X-T", "v"),) if framed == "chunked" else ())
+    assert (told.status, told.reason, told.fields[:2], sink.body_) == (200, "Fine", FIELDS, b"abcde")
+    assert sink.trailers == ((("X-T", "v"),) if framed == "chunked" else ())
     if kind is ReframedForHttp2:
-        assert [interim.wire for interim in heard.interim_] == [[(b":status", b"103"), (b"link", b"</a>")]]
-        assert [field for field in told.wire if field[0] != b"content-length"] == WIRE
+        assert [interim.h2_fields for interim in sink.interim_] == [[(b":status", b"103"), (b"link", b"</a>")]]
+        assert [field for field in told.h2_fields if field[0] != b"content-length"] == WIRE
         assert sent == b"abcde"
     else:
-        assert [interim.raw for interim in heard.interim_] == [EARLY]
+        assert [interim.raw for interim in sink.interim_] == [EARLY]
         assert told.raw + sent == raw.replace(b";x=y", b"")
-    assert (wired.returned_, wired.dropped) == (framed != "closed", framed == "closed")
+    assert (upstream.returned_, upstream.dropped) == (framed != "closed", framed == "closed")
 
 
-# Hypothesis knows the literals of our sources, and so finds a whole response among them.
+# Hypothesis draws from the literals in the sources, which include complete responses.
 @given(noise=st.binary(min_size=1, max_size=200).filter(lambda noise: not noise.startswith(b"HTTP/")))
 def test_noise_is_malformed_or_waited_for(noise: bytes) -> None:
-    heard, _ = _heard([noise], closed=True)
-    assert heard.end in ("malformed", ("broken", False))
+    sink, _ = _received([noise], closed=True)
+    assert sink.end in ("malformed", ("broken", False))
 
 
 @pytest.mark.parametrize(
@@ -175,9 +176,9 @@ def test_noise_is_malformed_or_waited_for(noise: bytes) -> None:
     ],
 )
 def test_the_answer_to_a_head_has_no_body(raw: bytes, keeps: bool) -> None:
-    heard, wired = _heard([raw], method="HEAD")
-    assert (heard.body_, heard.trailers) == (b"", ())
-    assert wired.returned_ is keeps
+    sink, upstream = _received([raw], method="HEAD")
+    assert (sink.body_, sink.trailers) == (b"", ())
+    assert upstream.returned_ is keeps
 
 
 @KINDS
@@ -192,16 +193,21 @@ def test_the_answer_to_a_head_has_no_body(raw: bytes, keeps: bool) -> None:
     ],
 )
 def test_what_could_mean_two_things_is_malformed(kind: type[Http1Carrier], raw: bytes) -> None:
-    heard, wired = _heard([raw], kind=kind)
-    assert (heard.told, heard.end, wired.dropped) == (None, "malformed", True)
+    sink, upstream = _received([raw], kind=kind)
+    assert (sink.head, sink.end, upstream.dropped) == (None, "malformed", True)
 
 
 def test_another_host_is_refused() -> None:
     engine: Any = None
     head = [(b":method", b"GET"), (b":path", b"/"), (b":authority", b"evil.test")]
     with pytest.raises(Problem, match="host_mismatch"):
-        asking(
-            head, engine, "local", TunnelTarget("api.test", 443, None), Origin("https", "api.test", 443), bodiless=True
+        admitted_h2_request(
+            head,
+            engine,
+            "local",
+            TunnelTarget("api.test", 443, None),
+            Origin("https", "api.test", 443),
+            is_bodiless=True,
         )
 
 
@@ -210,6 +216,11 @@ def test_no_path_changes_the_host_that_the_record_names(path: bytes) -> None:
     engine: Any = None
     head = [(b":method", b"OPTIONS"), (b":scheme", b"x"), (b":path", path), (b":authority", b"api.test")]
     with pytest.raises(Problem, match="bad_path"):
-        asking(
-            head, engine, "local", TunnelTarget("api.test", 443, None), Origin("https", "api.test", 443), bodiless=True
+        admitted_h2_request(
+            head,
+            engine,
+            "local",
+            TunnelTarget("api.test", 443, None),
+            Origin("https", "api.test", 443),
+            is_bodiless=True,
         )

@@ -1,4 +1,4 @@
-"""What we use of mitmproxy that it does not promise to keep. An upgrade that moves any of it fails here, by name."""
+"""The non-public parts of mitmproxy that the engine uses. An upgrade that changes one of them fails here, by name."""
 
 import inspect
 import subprocess
@@ -21,11 +21,8 @@ from mitmproxy.proxy.layers.http import _http1, _http2, _http_h2
 from mitmproxy.proxy.layers.http import _upstream_proxy as above
 from OpenSSL import SSL
 
-from proxy.mitm import connection as visit
-from proxy.mitm import layer_events as signals
-from proxy.mitm import layers, stream
-from proxy.mitm import tunnel as opaque
-from proxy.mitm import upgraded_connection as upgraded
+from proxy.mitm import connection as mitm_connection
+from proxy.mitm import layer_events, layers, stream, tunnel, upgraded_connection
 from proxy.mitm.protocol import http1, http2
 from proxy.wire import engine_state
 
@@ -34,17 +31,17 @@ def test_the_version_is_the_one_that_was_read() -> None:
     assert version("mitmproxy").startswith("12.2.")
 
 
-@pytest.mark.parametrize("name", sorted(layers.REPLACED))
+@pytest.mark.parametrize("name", sorted(layers.REPLACEMENTS))
 def test_mitmproxy_looks_its_connections_up_by_name(name: str) -> None:
     made_in = (their_http.HttpLayer._handle_event, their_http.HttpClient._handle_event)
     assert any(name in inspect.unwrap(method).__code__.co_names for method in made_in)
     theirs = getattr(_http1 if name.startswith("Http1") else _http2, name)
-    assert issubclass(layers.REPLACED[name], theirs)
+    assert issubclass(layers.REPLACEMENTS[name], theirs)
 
 
 def test_installing_replaces_them() -> None:
     layers.install()
-    assert {name: getattr(their_http, name) for name in layers.REPLACED} == layers.REPLACED
+    assert {name: getattr(their_http, name) for name in layers.REPLACEMENTS} == layers.REPLACEMENTS
     assert "make_error_response" in inspect.unwrap(_http1.Http1Server.read_headers).__code__.co_names
     assert _http1.make_error_response is http1.error_response
 
@@ -61,9 +58,9 @@ def test_installing_replaces_them() -> None:
         (http2.BufferedHttp2, _http_h2.BufferedH2Connection),
         (layers.Http, their_http.HttpLayer),
         (stream.Stream, their_http.HttpStream),
-        (visit.MitmConnection, server.LiveConnectionHandler),
-        (opaque.OpaqueTunnel, tcp.TCPLayer),
-        (upgraded.UpgradedConnection, tcp.TCPLayer),
+        (mitm_connection.MitmConnection, server.LiveConnectionHandler),
+        (tunnel.OpaqueTunnel, tcp.TCPLayer),
+        (upgraded_connection.UpgradedConnection, tcp.TCPLayer),
     ],
 )
 def test_what_we_override_is_there_and_takes_what_we_take(ours: type, theirs: type) -> None:
@@ -148,7 +145,7 @@ def test_openssl_can_be_told_whose_certificate_it_is(name: str) -> None:
 
 
 def test_the_options_that_layers_look_at_are_all_there() -> None:
-    """We give mitmproxy an object of our own; it may not ask it for anything else."""
+    """The engine passes its own options object to mitmproxy, so it must have every option that mitmproxy reads."""
     asked = set()
     for path in Path(their_layers.__file__).parent.rglob("*.py"):
         if path.parent.name == "quic" or path.name in ("_http3.py", "_http_h3.py", "dns.py"):
@@ -160,7 +157,7 @@ def test_the_options_that_layers_look_at_are_all_there() -> None:
 
 
 UNREACHED = {"stream_large_bodies", "body_size_limit", "proxyauth"}
-"""Asked for only by methods of HttpStream that ours replace, and by SOCKS."""
+"""Options that are read only by replaced methods of HttpStream, and by SOCKS."""
 
 
 def test_the_functions_we_call_take_what_we_give() -> None:
@@ -178,13 +175,13 @@ def test_the_functions_we_call_take_what_we_give() -> None:
 
 
 def test_an_await_is_a_hook_that_can_be_waited_for() -> None:
-    assert signals.Await.blocking is True
-    assert issubclass(signals.Await, commands.StartHook)
-    assert len({signals.Await(None), signals.Await(None)}) == 2  # type: ignore[arg-type]  # they are keys of a dict
+    assert layer_events.Await.blocking is True
+    assert issubclass(layer_events.Await, commands.StartHook)
+    assert len({layer_events.Await(None), layer_events.Await(None)}) == 2  # type: ignore[arg-type]  # they are keys of a dict
 
 
 def test_the_engine_does_not_bring_mitmproxy_s_addons_along() -> None:
-    """Flask, LDAP and thirty addons: a second of every start."""
+    """Flask, LDAP and thirty addons would add a second to every start."""
     code = "import sys, proxy.mitm.service; print(*(m for m in ('flask', 'ldap3', 'mitmproxy.addons', 'mitmproxy.master') if m in sys.modules))"
     ran = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3]

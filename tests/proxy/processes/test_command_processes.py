@@ -1,4 +1,4 @@
-"""What a command has started, it stops: also when Ctrl-C comes while it does."""
+"""A command stops what it has started, also when Ctrl-C arrives while it stops."""
 
 import asyncio
 from pathlib import Path
@@ -6,13 +6,13 @@ from typing import cast
 
 import pytest
 
-from proxy.processes.child_process import Child
+from proxy.processes.child_process import ChildProcess
 from proxy.processes.command_processes import CommandProcesses
-from proxy.settings import load
+from proxy.settings import load_settings
 
 
 class Slow:
-    """A child that takes its time to stop."""
+    """A child that is slow to stop."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
@@ -25,10 +25,10 @@ class Slow:
         self.end = "stopped"
         return 0
 
-    def forget(self) -> None:
+    def remove_empty_log(self) -> None:
         """It has no log."""
 
-    async def killed(self) -> int:
+    async def kill(self) -> int:
         self.end = "killed"
         return -9
 
@@ -38,8 +38,8 @@ async def test_ctrl_c_while_its_processes_stop_leaves_none_of_them(times: int, e
     child = Slow()
 
     async def command() -> None:
-        async with CommandProcesses(load({"data": data}, None)) as house:
-            house._workers.append(cast(Child, child))
+        async with CommandProcesses(load_settings({"data": data}, None)) as house:
+            house._workers.append(cast(ChildProcess, child))
 
     async with asyncio.TaskGroup() as group:
         task = group.create_task(command())

@@ -1,4 +1,4 @@
-"""The recorder tells the spool what passed: all of it, in order, once, and without a secret."""
+"""The recorder writes every event to the spool once, in order, and without secrets."""
 
 import gzip
 import json
@@ -10,13 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from calls.codec.encoding import decode
+from calls.codec.encoding import decode_content
 from calls.events import Data, ExchangeClosed, MessageEnded, RequestStarted, Side
 from calls.keys.profile import Profiles
-from calls.keys.profile_toml import parse
+from calls.keys.profile_toml import parse_profiles
 from calls.model import Chunk, Headers
 from calls.redaction.redactor import Redactor
-from proxy.recording.exchange_recording import QUICK, Recording
+from proxy.recording.exchange_recording import REDACT_INLINE_BYTES, Recording
 from proxy.recording.recorder import Recorder
 from tests.calls.secrets import KEY, TOKENS
 from tests.proxy.recorded_exchanges import JSON, Desk, desk
@@ -33,17 +33,17 @@ def directory(tmp_path: Path) -> Path:
 async def test_an_exchange_comes_out_as_it_passed(directory: Path) -> None:
     with desk(directory) as at:
         one = at.begin(run="run-1", run_evidence=(("credentials", "run-1"),), step=4, actor="planner")
-        one.data("request", b'{"a":', 5)
-        one.data("request", b" 1}", 6)
-        one.ended("request", 7, (("x-request-id", "t"),))
-        assert await one.kept()
-        one.response(20, 100, "Continue", "HTTP/1.1", ())
-        one.response(30, 200, "OK", "HTTP/1.1", SSE)
+        one.record_data("request", b'{"a":', 5)
+        one.record_data("request", b" 1}", 6)
+        one.record_end("request", 7, (("x-request-id", "t"),))
+        assert await one.wait_until_recorded()
+        one.record_response_head(20, 100, "Continue", "HTTP/1.1", ())
+        one.record_response_head(30, 200, "OK", "HTTP/1.1", SSE)
         for n in range(3):
-            one.data("response", b"data: %d\n\n" % n, 40 + n)
-        one.ended("response", 50, (("x-trailer", "t"),))
-        one.closed(51, "completed")
-        assert await one.kept()
+            one.record_data("response", b"data: %d\n\n" % n, 40 + n)
+        one.record_end("response", 50, (("x-trailer", "t"),))
+        one.record_close(51, "completed")
+        assert await one.wait_until_recorded()
     (exchange,) = at.exchanges().values()
 
     assert (exchange.run, exchange.step, exchange.actor) == ("run-1", 4, "planner")
@@ -56,11 +56,11 @@ async def test_an_exchange_comes_out_as_it_passed(directory: Path) -> None:
     assert [chunk.at for chunk in exchange.response.body.chunks] == [40, 41, 42]
     assert exchange.response.trailers == (("x-trailer", "t"),)
     assert (exchange.first_byte_at, exchange.ended_at, exchange.outcome) == (30, 51, "completed")
-    assert (exchange.redactions, exchange.truncated) == (0, False)
+    assert (exchange.redactions, exchange.is_truncated) == (0, False)
 
 
 def test_a_clock_that_goes_back_takes_no_exchange_with_it(directory: Path) -> None:
-    # Asked twice for each exchange: for its start, and for its id.
+    # The clock is read twice for each exchange: for its start, and for its id.
     times = (second * 10**9 for second in (10, 50, 20, 20, 60) for _ in range(2))
     with desk(directory) as at:
         recorder = Recorder(at.spool, at.recorder.redactor, now=lambda: next(times))
@@ -73,9 +73,9 @@ def test_a_clock_that_goes_back_takes_no_exchange_with_it(directory: Path) -> No
 async def test_kept_means_written(directory: Path) -> None:
     with desk(directory) as at:
         one = at.begin()
-        one.data("request", b"{}", 1)
-        one.ended("request", 2)
-        await one.kept()
+        one.record_data("request", b"{}", 1)
+        one.record_end("request", 2)
+        await one.wait_until_recorded()
 
         assert [type(record).__name__ for record in at.records()] == ["RequestStarted", "Data", "MessageEnded"]
 
@@ -84,12 +84,12 @@ async def test_kept_means_written(directory: Path) -> None:
 async def test_an_exchange_is_closed_once_whatever_comes_after(directory: Path, outcome: str) -> None:
     with desk(directory) as at:
         one = at.begin()
-        one.closed(5, outcome, "why")  # type: ignore[arg-type]
-        one.closed(6, "completed")
-        one.data("request", b"late", 7)
-        one.response(8, 200, "OK", "HTTP/1.1", ())
-        one.data("response", b"late", 9)
-        one.ended("response", 10)
+        one.record_close(5, outcome, "why")  # type: ignore[arg-type]
+        one.record_close(6, "completed")
+        one.record_data("request", b"late", 7)
+        one.record_response_head(8, 200, "OK", "HTTP/1.1", ())
+        one.record_data("response", b"late", 9)
+        one.record_end("response", 10)
     records = at.records()
 
     assert [record for record in records if isinstance(record, ExchangeClosed)] == records[-1:]
@@ -100,28 +100,28 @@ async def test_an_exchange_is_closed_once_whatever_comes_after(directory: Path, 
 async def test_a_cut_response_keeps_what_came_also_the_tail_that_waited(directory: Path) -> None:
     with desk(directory) as at:
         one = at.begin()
-        one.ended("request", 1)
-        one.response(2, 200, "OK", "HTTP/1.1", SSE)
-        one.data("response", b"data: s", 3)
-        one.closed(4, "server_closed", "reset")
+        one.record_end("request", 1)
+        one.record_response_head(2, 200, "OK", "HTTP/1.1", SSE)
+        one.record_data("response", b"data: s", 3)
+        one.record_close(4, "server_closed", "reset")
     (exchange,) = at.exchanges().values()
 
     assert exchange.response is not None
     assert exchange.response.body.data == b"data: s"
-    assert (exchange.outcome, exchange.truncated) == ("server_closed", False)
+    assert (exchange.outcome, exchange.is_truncated) == ("server_closed", False)
 
 
 async def test_a_response_may_come_before_the_request_has_ended(directory: Path) -> None:
     with desk(directory) as at:
         one = at.begin(headers=(("Content-Encoding", "gzip"),))
         zipped = gzip.compress(b"hello")
-        one.data("request", zipped[:5], 1)
-        one.response(2, 413, "Too Large", "HTTP/1.1", JSON)
-        one.data("response", b"{}", 3)
-        one.ended("response", 4)
-        one.data("request", zipped[5:], 5)
-        one.ended("request", 6)
-        one.closed(7, "completed")
+        one.record_data("request", zipped[:5], 1)
+        one.record_response_head(2, 413, "Too Large", "HTTP/1.1", JSON)
+        one.record_data("response", b"{}", 3)
+        one.record_end("response", 4)
+        one.record_data("request", zipped[5:], 5)
+        one.record_end("request", 6)
+        one.record_close(7, "completed")
     (exchange,) = at.exchanges().values()
 
     assert exchange.request.body.data == zipped
@@ -137,7 +137,7 @@ SHORT = "hunter2"
 
 
 async def planted(at: Desk, secret: str) -> Recording:
-    """An exchange with a secret in every place that an engine tells of."""
+    """Record an exchange with a secret in every place that an engine reports."""
     byte = secret.encode()
     one = at.begin(
         run=secret,
@@ -159,10 +159,10 @@ async def planted(at: Desk, secret: str) -> Recording:
     ).encode()
     cuts = sorted(random.Random(4).sample(range(len(body)), 30))
     for n, (start, end) in enumerate(zip([0, *cuts], [*cuts, len(body)], strict=True)):
-        one.data("request", body[start:end], n)
-    one.ended("request", 99, (("x-trailer", secret),))
-    assert await one.kept()
-    one.response(
+        one.record_data("request", body[start:end], n)
+    one.record_end("request", 99, (("x-trailer", secret),))
+    assert await one.wait_until_recorded()
+    one.record_response_head(
         100,
         200,
         f"OK {secret}",
@@ -179,28 +179,28 @@ async def planted(at: Desk, secret: str) -> Recording:
     compressor = brotli.Compressor(quality=3)
     for n in range(20):
         event = b'data: {"key": "%s"}\n\n' % byte if n == 7 else b"data: {}\n\n"
-        one.data("response", compressor.process(event) + compressor.flush(), 200 + n)
-    one.data("response", compressor.finish(), 300)
-    one.ended("response", 301, (("x-checksum", secret),))
-    one.closed(302, "completed", f"while talking to {secret}")
-    assert await one.kept()
+        one.record_data("response", compressor.process(event) + compressor.flush(), 200 + n)
+    one.record_data("response", compressor.finish(), 300)
+    one.record_end("response", 301, (("x-checksum", secret),))
+    one.record_close(302, "completed", f"while talking to {secret}")
+    assert await one.wait_until_recorded()
     socket = at.begin(
         run="socket", headers=(("Sec-WebSocket-Protocol", f"realtime, openai-insecure-api-key.{secret}"),)
     )
-    socket.ended("request", 1)
-    socket.response(2, 101, "Switching Protocols", "HTTP/1.1", ())
-    socket.data("request", b'{"type":"auth","token":"%s"}' % byte, 3, "text")
-    socket.data("response", byte, 4, "binary")
-    socket.data("response", b"\x03\xe8" + byte, 5, "close")
-    socket.ended("response", 6)
-    socket.closed(7, "completed")
-    assert await socket.kept()
-    at.recorder.gap(secret, f"could not record {secret}")
+    socket.record_end("request", 1)
+    socket.record_response_head(2, 101, "Switching Protocols", "HTTP/1.1", ())
+    socket.record_data("request", b'{"type":"auth","token":"%s"}' % byte, 3, "text")
+    socket.record_data("response", byte, 4, "binary")
+    socket.record_data("response", b"\x03\xe8" + byte, 5, "close")
+    socket.record_end("response", 6)
+    socket.record_close(7, "completed")
+    assert await socket.wait_until_recorded()
+    at.recorder.record_gap(secret, f"could not record {secret}")
     return one
 
 
 def spelled_out(form: str, size: int = 4) -> list[bytes]:
-    """A token in pieces of so many letters, in messages of this form."""
+    """Events with a token, split into pieces of this many letters, in this form of message."""
     said = ["the key is ", *(TOKENS[0][at : at + size] for at in range(0, len(TOKENS[0]), size)), " ok"]
     return [form.replace("%s", part).encode() for part in said]
 
@@ -209,7 +209,7 @@ DELTA = '{"type": "response.output_text.delta", "output_index": 0, "delta": "%s"
 
 
 def shows_pieces(raw: bytes) -> bool:
-    """Whether a piece of the token, which is in nothing else, lies on disk."""
+    """Return whether part of the token, which appears nowhere else, is on disk."""
     return any(b'"%s"' % TOKENS[0][at : at + 4].encode() in raw for at in range(0, len(TOKENS[0]), 4))
 
 
@@ -219,28 +219,28 @@ async def test_a_secret_that_a_model_spells_out_reaches_no_disk(directory: Path,
     body = b"".join(events)
     headers = (*SSE, ("Content-Encoding", "gzip")) if way == "compressed" else SSE
     with desk(directory) as at:
-        one = at.begin(gathers=True)
-        one.asked(b"{}", 1)
+        one = at.begin(buffers_request=True)
+        one.record_request(b"{}", 1)
         if way == "as one":
-            one.answered(2, 200, "OK", "HTTP/1.1", headers, body, over=True)
+            one.record_response(2, 200, "OK", "HTTP/1.1", headers, body, completes_exchange=True)
         else:
-            one.response(2, 200, "OK", "HTTP/1.1", headers)
+            one.record_response_head(2, 200, "OK", "HTTP/1.1", headers)
             sent = {
                 "compressed": [gzip.compress(body)],
                 "in odd pieces": [body[n : n + 41] for n in range(0, len(body), 41)],
             }
             for n, piece in enumerate(sent.get(way, events)):
-                one.data("response", piece, 10 + n)
+                one.record_data("response", piece, 10 + n)
             if way != "cut by the client":
-                one.ended("response", 90)
-            one.closed(91, "client_closed" if way == "cut by the client" else "completed")
-        assert await one.kept()
+                one.record_end("response", 90)
+            one.record_close(91, "client_closed" if way == "cut by the client" else "completed")
+        assert await one.wait_until_recorded()
         raw = at.raw()
     (exchange,) = at.exchanges().values()
 
     assert exchange.response is not None
     kept = exchange.response.body
-    new = decode(kept.data, "gzip") if way == "compressed" else kept.data
+    new = decode_content(kept.data, "gzip") if way == "compressed" else kept.data
     assert not shows_pieces(raw)
     assert not shows_pieces(new)
     assert len(new) == len(body)
@@ -257,14 +257,14 @@ async def test_a_secret_in_the_messages_of_a_websocket_reaches_no_disk(directory
     said = spelled_out(DELTA)
     with desk(directory) as at:
         one = at.begin(method="GET", url="https://api.openai.com/v1/realtime")
-        one.ended("request", 1)
-        one.response(2, 101, "Switching Protocols", "HTTP/1.1", ())
+        one.record_end("request", 1)
+        one.record_response_head(2, 101, "Switching Protocols", "HTTP/1.1", ())
         for n, message in enumerate(said):
-            one.data(side, message, 10 + n, "text")
-        one.data("request", b"\x03\xe8", 90, "close")
-        one.ended("response", 91)
-        one.closed(92, "completed")
-        assert await one.kept()
+            one.record_data(side, message, 10 + n, "text")
+        one.record_data("request", b"\x03\xe8", 90, "close")
+        one.record_end("response", 91)
+        one.record_close(92, "completed")
+        assert await one.wait_until_recorded()
         raw = at.raw()
     (exchange,) = at.exchanges().values()
 
@@ -281,13 +281,13 @@ async def test_a_secret_in_the_messages_of_a_websocket_reaches_no_disk(directory
 async def test_what_may_go_on_waits_in_the_record_until_the_answer_is_over(directory: Path) -> None:
     with desk(directory) as at:
         one = at.begin(method="GET", url="https://api.openai.com/v1/realtime")
-        one.ended("request", 1)
-        one.response(2, 101, "Switching Protocols", "HTTP/1.1", ())
-        one.data("response", DELTA.replace("%s", "it is gh").encode(), 3, "text")
-        assert await one.kept()
+        one.record_end("request", 1)
+        one.record_response_head(2, 101, "Switching Protocols", "HTTP/1.1", ())
+        one.record_data("response", DELTA.replace("%s", "it is gh").encode(), 3, "text")
+        assert await one.wait_until_recorded()
         assert not any(isinstance(record, Data) for record in at.records())
-        one.data("response", b'{"type": "response.done"}', 4, "text")
-        assert await one.kept()
+        one.record_data("response", b'{"type": "response.done"}', 4, "text")
+        assert await one.wait_until_recorded()
         assert len([record for record in at.records() if isinstance(record, Data)]) == 2
 
 
@@ -298,36 +298,36 @@ async def test_what_a_profile_declares_secret_is_so_in_the_messages_of_a_socket(
     match = { host = "live.example.com" }
     secret = ["$[*].pin"]
     """
-    with desk(directory, redactor=Redactor(key=KEY, profiles=Profiles(parse(rules)))) as at:
+    with desk(directory, redactor=Redactor(key=KEY, profiles=Profiles(parse_profiles(rules)))) as at:
         socket = at.begin(method="GET", url="https://live.example.com/v1")
-        socket.ended("request", 1)
-        socket.response(2, 101, "Switching Protocols", "HTTP/1.1", ())
-        socket.data("request", b'{"pin": "0123456789abcdef"}', 3, "text")
-        socket.data("response", b'{"pin": 4711}', 4, "text")
-        socket.data("response", b'{"pin": "fedcba9876543210"', 5, "text")
-        socket.closed(6, "completed")
-        assert await socket.kept()
+        socket.record_end("request", 1)
+        socket.record_response_head(2, 101, "Switching Protocols", "HTTP/1.1", ())
+        socket.record_data("request", b'{"pin": "0123456789abcdef"}', 3, "text")
+        socket.record_data("response", b'{"pin": 4711}', 4, "text")
+        socket.record_data("response", b'{"pin": "fedcba9876543210"', 5, "text")
+        socket.record_close(6, "completed")
+        assert await socket.wait_until_recorded()
     assert not any(said in at.raw() for said in (b"0123456789abcdef", b"4711", b"fedcba9876543210"))
     assert [gap.reason.partition(" (")[0] for gap in at.gaps()] == ["a message could not be redacted"]
     exchange = at.exchanges()[socket.id]
-    assert (exchange.redactions, exchange.truncated) == (2, True)
+    assert (exchange.redactions, exchange.is_truncated) == (2, True)
 
 
 @pytest.mark.parametrize("secret", [SECRET, TOKENS[0], TOKENS[14], TOKENS[18], TOKENS[-4]])
 async def test_no_byte_of_a_secret_reaches_the_disk(directory: Path, secret: str) -> None:
     with desk(directory) as at:
         await planted(at, secret)
-        await at.recorder.settled()
+        await at.recorder.drain()
     raw = at.raw()
     opened = b"".join(
-        decode(exchange.response.body.data, "br")
+        decode_content(exchange.response.body.data, "br")
         for exchange in at.exchanges().values()
         if exchange.response and exchange.response.body.reencoded
     )
 
     assert opened.count(b"PLAYHEAD_T") == 1
     for text in (raw, opened):
-        # Not the whole, and no stretch of it that would help to guess the rest.
+        # Neither the whole token, nor a part that would help to guess the rest.
         for start in range(len(secret) - 12):
             assert secret[start : start + 12].encode() not in text
         assert SHORT.encode() not in text
@@ -340,9 +340,9 @@ async def test_what_was_recorded_is_the_same_when_it_is_sent_again(directory: Pa
     first = at.exchanges()[one.id]
     with desk(tmp_path / "again") as second:
         again = second.begin(run=first.run, url=first.request.url, headers=first.request.headers)
-        again.data("request", first.request.body.data, 1)
-        again.ended("request", 2)
-        again.closed(3, "completed")
+        again.record_data("request", first.request.body.data, 1)
+        again.record_end("request", 2)
+        again.record_close(3, "completed")
     (found,) = second.exchanges().values()
 
     assert (found.request.url, found.request.headers) == (first.request.url, first.request.headers)
@@ -358,10 +358,10 @@ async def test_a_body_beyond_the_limit_is_kept_up_to_it(directory: Path) -> None
     with desk(directory, body_limit=1000) as at:
         one = at.begin()
         for n in range(30):
-            one.data("request", b"%099d\n" % n, n)
-        one.ended("request", 50)
-        one.closed(51, "completed")
-        assert await one.kept()
+            one.record_data("request", b"%099d\n" % n, n)
+        one.record_end("request", 50)
+        one.record_close(51, "completed")
+        assert await one.wait_until_recorded()
     (exchange,) = at.exchanges().values()
     body = exchange.request.body
 
@@ -373,13 +373,13 @@ async def test_a_body_beyond_the_limit_is_kept_up_to_it(directory: Path) -> None
 async def test_one_piece_beyond_the_limit_is_kept_in_part(directory: Path) -> None:
     with desk(directory, body_limit=1000) as at:
         one = at.begin()
-        one.data("request", b"x" * 990 + b" " + TOKEN, 1)
-        one.closed(2, "client_closed")
+        one.record_data("request", b"x" * 990 + b" " + TOKEN, 1)
+        one.record_close(2, "client_closed")
     (exchange,) = at.exchanges().values()
 
     assert len(exchange.request.body.data) == 1000
     assert TOKEN[:6] not in exchange.request.body.data, "the limit must not hide that it is a secret"
-    assert exchange.truncated
+    assert exchange.is_truncated
 
 
 async def test_messages_that_are_held_back_take_no_more_room_than_there_is(directory: Path) -> None:
@@ -387,19 +387,19 @@ async def test_messages_that_are_held_back_take_no_more_room_than_there_is(direc
         sockets = [at.begin(method="GET", url="https://api.openai.com/v1/realtime") for _ in range(5)]
         message = DELTA.replace("%s", "it is gh").encode()
         for socket in sockets:
-            socket.ended("request", 1)
-            socket.response(2, 101, "Switching Protocols", "HTTP/1.1", ())
+            socket.record_end("request", 1)
+            socket.record_response_head(2, 101, "Switching Protocols", "HTTP/1.1", ())
             for n in range(2):
-                socket.data("response", message, 3 + n, "text")
+                socket.record_data("response", message, 3 + n, "text")
         for socket in sockets:
-            socket.ended("response", 9)
-            socket.closed(10, "completed")
+            socket.record_end("response", 9)
+            socket.record_close(10, "completed")
         last = at.begin(method="GET", url="https://api.openai.com/v1/realtime")
-        last.ended("request", 1)
-        last.response(2, 101, "Switching Protocols", "HTTP/1.1", ())
-        last.data("response", message, 3, "text")
-        last.closed(10, "completed")
-        assert await last.kept()
+        last.record_end("request", 1)
+        last.record_response_head(2, 101, "Switching Protocols", "HTTP/1.1", ())
+        last.record_data("response", message, 3, "text")
+        last.record_close(10, "completed")
+        assert await last.wait_until_recorded()
     exchanges = list(at.exchanges().values())
     bodies = [exchange.response.body for exchange in exchanges if exchange.response]
     assert all(body.size == 2 * len(message) for body in bodies[:-1])
@@ -413,12 +413,12 @@ async def test_messages_that_are_held_back_take_no_more_room_than_there_is(direc
 async def test_messages_of_a_socket_beyond_the_limit_are_counted(directory: Path) -> None:
     with desk(directory, body_limit=1000) as at:
         one = at.begin()
-        one.ended("request", 1)
-        one.response(2, 101, "", "HTTP/1.1", ())
+        one.record_end("request", 1)
+        one.record_response_head(2, 101, "", "HTTP/1.1", ())
         for n in range(12):
-            one.data("response", b"x" * 100, 3 + n, "binary")
-        one.ended("response", 20)
-        one.closed(21, "completed")
+            one.record_data("response", b"x" * 100, 3 + n, "binary")
+        one.record_end("response", 20)
+        one.record_close(21, "completed")
     (exchange,) = at.exchanges().values()
     assert exchange.response is not None
     body = exchange.response.body
@@ -431,7 +431,7 @@ async def test_messages_of_a_socket_beyond_the_limit_are_counted(directory: Path
 
 
 def large(secret: bytes = b"") -> bytes:
-    noise = random.Random(1).randbytes(QUICK // 2).hex().encode()
+    noise = random.Random(1).randbytes(REDACT_INLINE_BYTES // 2).hex().encode()
     return b'{"text": "' + noise + b" " + secret + b'"}'
 
 
@@ -441,20 +441,20 @@ async def test_a_large_compressed_body_is_opened_on_a_thread_and_everything_wait
     with desk(directory) as at:
         one = at.begin(headers=gzipped)
         for n in range(0, len(asked), 10_000):
-            one.data("request", asked[n : n + 10_000], n)
-        one.ended("request", 10**6)
-        one.response(10**6 + 1, 200, "OK", "HTTP/1.1", gzipped)
-        one.data("response", answered, 10**6 + 2)
-        one.ended("response", 10**6 + 3)
-        one.closed(10**6 + 4, "completed")
-        assert at.spool.appended == 1, "all but the head stands in line"
-        assert await one.kept()
-        assert at.spool.appended == at.spool.written
+            one.record_data("request", asked[n : n + 10_000], n)
+        one.record_end("request", 10**6)
+        one.record_response_head(10**6 + 1, 200, "OK", "HTTP/1.1", gzipped)
+        one.record_data("response", answered, 10**6 + 2)
+        one.record_end("response", 10**6 + 3)
+        one.record_close(10**6 + 4, "completed")
+        assert at.spool.appended_count == 1, "all but the head stands in line"
+        assert await one.wait_until_recorded()
+        assert at.spool.appended_count == at.spool.written_count
     (exchange,) = at.exchanges().values()
     body = exchange.request.body
 
-    assert TOKEN not in decode(body.data, "gzip")
-    assert len(decode(body.data, "gzip")) == len(large(TOKEN))
+    assert TOKEN not in decode_content(body.data, "gzip")
+    assert len(decode_content(body.data, "gzip")) == len(large(TOKEN))
     assert (body.reencoded, body.size, len(body.chunks)) == (True, len(asked), -(-len(asked) // 10_000))
     assert exchange.response is not None
     assert (exchange.response.body.data, exchange.response.body.reencoded) == (answered, False)
@@ -464,28 +464,28 @@ async def test_a_large_compressed_body_is_opened_on_a_thread_and_everything_wait
 async def test_closing_waits_for_what_is_being_opened(directory: Path) -> None:
     with desk(directory) as at:
         one = at.begin(headers=(("Content-Encoding", "gzip"),))
-        one.data("request", gzip.compress(large()), 1)
-        one.closed(2, "client_closed")
-        await at.recorder.settled()
+        one.record_data("request", gzip.compress(large()), 1)
+        one.record_close(2, "client_closed")
+        await at.recorder.drain()
     (exchange,) = at.exchanges().values()
 
     assert exchange.outcome == "client_closed"
-    assert decode(exchange.request.body.data, "gzip") == large()
+    assert decode_content(exchange.request.body.data, "gzip") == large()
 
 
 async def test_what_is_held_is_bounded_over_all_exchanges(directory: Path) -> None:
     gzipped = (("Content-Encoding", "gzip"),)
     with desk(directory, held_limit=1000) as at:
         first, second = at.begin(headers=gzipped), at.begin(headers=gzipped)
-        first.data("request", b"x" * 900, 1)
-        second.data("request", b"y" * 200, 1)
-        second.ended("request", 2)
-        first.ended("request", 2)
+        first.record_data("request", b"x" * 900, 1)
+        second.record_data("request", b"y" * 200, 1)
+        second.record_end("request", 2)
+        first.record_end("request", 2)
         third = at.begin(headers=gzipped)
-        third.data("request", b"z" * 900, 1)
-        third.ended("request", 2)
+        third.record_data("request", b"z" * 900, 1)
+        third.record_end("request", 2)
         for one in (first, second, third):
-            one.closed(3, "completed")
+            one.record_close(3, "completed")
     bodies = [exchange.request.body for _, exchange in sorted(at.exchanges().items())]
 
     assert [(body.size, len(body.data), body.truncated) for body in bodies] == [
@@ -502,16 +502,16 @@ async def test_what_waits_of_streams_is_bounded_over_all_exchanges(directory: Pa
     with desk(directory, held_limit=2 * len(begun) - 1) as at:
         first, second = at.begin(headers=events), at.begin(headers=events)
         for one in (first, second):
-            one.data("request", begun, 1)
-        room_while_held = at.recorder._room
+            one.record_data("request", begun, 1)
+        room_while_held = at.recorder._free_memory
         for one in (first, second):
-            one.data("request", ended, 2)
-            one.ended("request", 3)
-            one.closed(3, "completed")
+            one.record_data("request", ended, 2)
+            one.record_end("request", 3)
+            one.record_close(3, "completed")
         third = at.begin(headers=events)
-        third.data("request", begun, 1)
-        third.closed(3, "client_closed")
-        assert (room_while_held, at.recorder._room) == (len(begun) - 1, 2 * len(begun) - 1)
+        third.record_data("request", begun, 1)
+        third.record_close(3, "client_closed")
+        assert (room_while_held, at.recorder._free_memory) == (len(begun) - 1, 2 * len(begun) - 1)
     bodies = [exchange.request.body for _, exchange in sorted(at.exchanges().items())]
 
     assert [(body.size, len(body.data), body.truncated) for body in bodies[:2]] == [
@@ -525,13 +525,13 @@ async def test_a_body_that_must_not_be_kept_is_a_gap(directory: Path) -> None:
     damaged = gzip.compress(b"my key: " + TOKEN)[:-8] + bytes(8)
     with desk(directory) as at:
         one = at.begin(headers=(("Content-Encoding", "gzip"),))
-        one.data("request", damaged, 1)
-        one.ended("request", 2)
-        one.closed(3, "completed")
+        one.record_data("request", damaged, 1)
+        one.record_end("request", 2)
+        one.record_close(3, "completed")
     (exchange,) = at.exchanges().values()
     (gap,) = at.gaps()
 
-    assert (exchange.request.body.data, exchange.request.body.size, exchange.truncated) == (b"", len(damaged), True)
+    assert (exchange.request.body.data, exchange.request.body.size, exchange.is_truncated) == (b"", len(damaged), True)
     assert (gap.run, gap.exchange) == ("r", one.id)
     assert "could not be redacted" in gap.reason
 
@@ -539,14 +539,14 @@ async def test_a_body_that_must_not_be_kept_is_a_gap(directory: Path) -> None:
 async def test_a_mistake_of_ours_keeps_no_exchange_open(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with desk(directory) as at:
         one = at.begin(headers=(("Content-Encoding", "gzip"),))
-        one.data("request", gzip.compress(large(TOKEN)), 1)
+        one.record_data("request", gzip.compress(large(TOKEN)), 1)
         monkeypatch.setattr("calls.redaction.body.HeldBody.finish", lambda _self: 1 // 0)
-        one.ended("request", 2)
-        one.closed(3, "completed")
-        assert await one.kept()
+        one.record_end("request", 2)
+        one.record_close(3, "completed")
+        assert await one.wait_until_recorded()
     (exchange,) = at.exchanges().values()
 
-    assert (exchange.truncated, exchange.request.body.data, exchange.outcome) == (True, b"", "completed")
+    assert (exchange.is_truncated, exchange.request.body.data, exchange.outcome) == (True, b"", "completed")
     assert "ZeroDivisionError" in at.gaps()[0].reason
 
 
@@ -571,20 +571,20 @@ def test_whatever_an_engine_tells_the_records_are_legal(
         for n, word in enumerate(words):
             match word:
                 case "ask" | "gzip":
-                    one.data("request", gzip.compress(b"a" * n) if word == "gzip" else b"sk-" * n, n)
+                    one.record_data("request", gzip.compress(b"a" * n) if word == "gzip" else b"sk-" * n, n)
                 case "ask end":
-                    one.ended("request", n)
+                    one.record_end("request", n)
                 case "1xx":
-                    one.response(n, 103, "", "HTTP/1.1", ())
+                    one.record_response_head(n, 103, "", "HTTP/1.1", ())
                 case "answer":
-                    one.response(n, 200, "", "HTTP/1.1", headers)
+                    one.record_response_head(n, 200, "", "HTTP/1.1", headers)
                 case "data":
-                    one.data("response", b'"password": "' * n, n)
+                    one.record_data("response", b'"password": "' * n, n)
                 case "end":
-                    one.ended("response", n)
+                    one.record_end("response", n)
                 case _:
-                    one.closed(n, "client_closed")
-        one.closed(99, "server_closed")
+                    one.record_close(n, "client_closed")
+        one.record_close(99, "server_closed")
     records = at.records()
 
     assert len([record for record in records if isinstance(record, ExchangeClosed)]) == 1
@@ -596,9 +596,9 @@ def test_whatever_an_engine_tells_the_records_are_legal(
 def test_a_recorder_needs_no_event_loop_but_to_wait(directory: Path) -> None:
     with desk(directory) as at:
         one = at.begin(headers=(("Content-Encoding", "gzip"),))
-        one.data("request", gzip.compress(large(TOKEN)), 1)
-        one.ended("request", 2)
-        one.closed(3, "completed")
+        one.record_data("request", gzip.compress(large(TOKEN)), 1)
+        one.record_end("request", 2)
+        one.record_close(3, "completed")
     (exchange,) = at.exchanges().values()
 
     assert exchange.request.body.reencoded

@@ -1,17 +1,17 @@
-"""Whose call it is: the first of many places says so, all are kept, and what is for us goes no further."""
+"""The run of a request: the strongest source names it, all evidence is kept, and Playhead's own fields are not forwarded."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from calls.model import Headers
-from calls.request_identifiers import RUN
-from proxy.recording.run_identity import identify, refusal
+from calls.request_identifiers import RUN_ID
+from proxy.recording.run_identity import identify, identity_problem
 
 OWNER = "start-1.conn-7"
 UUID = "0b4f5c6d-0123-4abc-89ab-0123456789ab"
 
-# In the order of their strength.
+# Strongest first.
 PLACES: tuple[tuple[str, str, str, str], ...] = (
     ("X-Playhead-Bound-Run", "bound-1", "x-playhead-bound-run", "bound-1"),
     ("x-playhead-run", "mine-1", "x-playhead-run", "mine-1"),
@@ -60,9 +60,9 @@ def test_credentials_are_stronger_than_a_header_but_for_the_one_that_binds_a_req
 
 @pytest.mark.parametrize("name", [".", ".."])
 def test_a_name_that_no_url_can_hold_is_refused(name: str) -> None:
-    assert refusal((), (name, "")) is not None
+    assert identity_problem((), (name, "")) is not None
     assert identify((("x-session-id", name),), None, OWNER).run.startswith("id:")
-    assert refusal((), ("...", "")) is None
+    assert identity_problem((), ("...", "")) is None
 
 
 def test_a_token_alone_names_no_run() -> None:
@@ -76,13 +76,13 @@ def test_nobody_named_is_the_owner_of_the_connection() -> None:
 @pytest.mark.parametrize(
     ("headers", "run", "actor"),
     [
-        # Codex: the root's session on every thread, a thread for each sub-agent.
+        # Codex: every thread sends the root's session, and each sub-agent has its own thread.
         ((("session-id", "root"), ("thread-id", "root")), "root", None),
         ((("session-id", "root"), ("thread-id", "t-2")), "root", "t-2"),
         ((("session-id", "root"), ("thread-id", "t-2"), ("x-openai-subagent", "collab_spawn")), "root", "t-2"),
         ((("session-id", "root"), ("thread-id", "root"), ("x-openai-subagent", "compact")), "root", "compact"),
         ((("x-codex-parent-thread-id", "t-1"), ("thread-id", "t-2")), "t-1", "t-2"),
-        # opencode: a session for each, which names the one above it.
+        # opencode: each sub-agent has its own session, and sends its parent's.
         ((("x-parent-session-id", "ses_1"), ("x-session-id", "ses_2")), "ses_1", "ses_2"),
         ((("x-session-id", "ses_1"),), "ses_1", None),
         ((("x-openai-subagent", "review"),), OWNER, None),
@@ -131,7 +131,7 @@ def test_a_foreign_name_that_is_no_id_becomes_one(name: str) -> None:
     one = identify((("x-session-id", name),), None, OWNER)
     two = identify((("x-session-id", name + "!"),), None, OWNER)
 
-    assert RUN.fullmatch(one.run)
+    assert RUN_ID.fullmatch(one.run)
     assert one.run == identify((("x-session-id", name),), None, OWNER).run != two.run
     assert one.evidence[0] == ("x-session-id", name)
 
@@ -144,25 +144,28 @@ def test_what_cannot_be_an_identifier_is_passed_over(value: str) -> None:
 @pytest.mark.parametrize(
     ("headers", "credentials", "words"),
     [
-        ((), ("no spaces", "t"), "'no spaces' (credentials) cannot name a run"),
-        ((("X-Playhead-Run", "ä"),), None, "(x-playhead-run) cannot name a run"),
-        ((("X-Playhead-Run", ""),), None, "'' (x-playhead-run) cannot name a run"),
-        ((("X-Playhead-Run", "x" * 129),), None, "cannot name a run"),
-        ((("X-Playhead-Step", "-1"),), None, "'-1' (X-Playhead-Step) is no step"),
-        ((("X-Playhead-Step", "٣"),), None, "is no step"),
-        ((("X-Playhead-Actor", "a\x00"),), None, "X-Playhead-Actor cannot be used"),
+        ((), ("no spaces", "t"), "invalid run name 'no spaces' (credentials)"),
+        ((("X-Playhead-Run", "ä"),), None, "(x-playhead-run): use 1 to 128"),
+        ((("X-Playhead-Run", ""),), None, "invalid run name '' (x-playhead-run)"),
+        ((("X-Playhead-Run", "x" * 129),), None, "invalid run name"),
+        ((("X-Playhead-Step", "-1"),), None, "invalid step '-1' (X-Playhead-Step)"),
+        ((("X-Playhead-Step", "٣"),), None, "invalid step"),
+        ((("X-Playhead-Actor", "a\x00"),), None, "invalid X-Playhead-Actor"),
     ],
 )
 def test_a_mistake_in_what_is_told_to_us_is_told_back(
     headers: Headers, credentials: tuple[str, str] | None, words: str
 ) -> None:
-    assert words in str(refusal(headers, credentials))
-    assert RUN.fullmatch(identify(headers, credentials, OWNER).run)
+    assert words in str(identity_problem(headers, credentials))
+    assert RUN_ID.fullmatch(identify(headers, credentials, OWNER).run)
 
 
 def test_nothing_wrong_is_nothing_to_refuse() -> None:
-    assert refusal((("X-Playhead-Run", "a.B:1_-"), ("X-Playhead-Step", "0"), ("x-session-id", "ä")), ("r", "t")) is None
-    assert refusal((), ("", "t")) is None
+    assert (
+        identity_problem((("X-Playhead-Run", "a.B:1_-"), ("X-Playhead-Step", "0"), ("x-session-id", "ä")), ("r", "t"))
+        is None
+    )
+    assert identity_problem((), ("", "t")) is None
 
 
 text = st.text(st.characters(max_codepoint=255), max_size=40)
@@ -172,7 +175,7 @@ text = st.text(st.characters(max_codepoint=255), max_size=40)
 def test_any_head_has_an_identity(headers: list[tuple[str, str]], credentials: tuple[str, str]) -> None:
     found = identify(tuple(headers), credentials, OWNER)
 
-    assert RUN.fullmatch(found.run)
+    assert RUN_ID.fullmatch(found.run)
     assert not any(name.lower().startswith("x-playhead-") for name, _ in found.headers)
 
 

@@ -23,7 +23,7 @@ def _certificate(path: Path) -> x509.Certificate:
 
 
 def test_the_key_is_for_nobody_else(tmp_path: Path) -> None:
-    ca.ensure(tmp_path / "keys")
+    ca.ensure_ca(tmp_path / "keys")
     assert stat.S_IMODE((tmp_path / "keys" / "ca.key").stat().st_mode) == 0o600
     assert stat.S_IMODE((tmp_path / "keys").stat().st_mode) == 0o700
 
@@ -31,20 +31,20 @@ def test_the_key_is_for_nobody_else(tmp_path: Path) -> None:
 def test_the_key_has_its_permissions_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        ca.ensure(tmp_path / "keys")
+        ca.ensure_ca(tmp_path / "keys")
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "keys" / "ca.key").stat().st_mode) == 0o600
 
 
 def test_no_file_that_clients_trust_holds_the_key(tmp_path: Path) -> None:
-    authority = ca.ensure(tmp_path)
+    authority = ca.ensure_ca(tmp_path)
     assert b"PRIVATE" not in authority.certificate.read_bytes() + authority.bundle.read_bytes()
 
 
 def test_it_is_made_once(tmp_path: Path) -> None:
-    first = ca.ensure(tmp_path).certificate.read_bytes()
-    assert ca.ensure(tmp_path).certificate.read_bytes() == first
+    first = ca.ensure_ca(tmp_path).certificate.read_bytes()
+    assert ca.ensure_ca(tmp_path).certificate.read_bytes() == first
 
 
 def test_it_is_made_once_though_many_start_together(tmp_path: Path) -> None:
@@ -52,14 +52,14 @@ def test_it_is_made_once_though_many_start_together(tmp_path: Path) -> None:
 
     def make(_: int) -> bytes:
         start.wait()
-        return ca.ensure(tmp_path / "keys").certificate.read_bytes()
+        return ca.ensure_ca(tmp_path / "keys").certificate.read_bytes()
 
     with ThreadPoolExecutor(8) as pool:
         assert len(set(pool.map(make, range(8)))) == 1
 
 
 def test_it_can_sign_leaves_and_nothing_else(tmp_path: Path) -> None:
-    made = _certificate(ca.ensure(tmp_path).certificate)
+    made = _certificate(ca.ensure_ca(tmp_path).certificate)
     constraints = made.extensions.get_extension_for_class(x509.BasicConstraints)
     assert constraints.critical
     assert (constraints.value.ca, constraints.value.path_length) == (True, 0)
@@ -71,69 +71,69 @@ def test_it_can_sign_leaves_and_nothing_else(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", [0o644, 0o604])
 def test_a_key_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> None:
-    ca.ensure(tmp_path)
+    ca.ensure_ca(tmp_path)
     (tmp_path / "ca.key").chmod(mode)
     with pytest.raises(Failure, match=r"can be read by others .*chmod 600"):
-        ca.ensure(tmp_path)
+        ca.ensure_ca(tmp_path)
 
 
 def test_a_key_behind_a_symbolic_link_is_refused(tmp_path: Path) -> None:
-    ca.ensure(tmp_path)
+    ca.ensure_ca(tmp_path)
     (tmp_path / "ca.key").rename(tmp_path / "elsewhere")
     (tmp_path / "ca.key").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(Failure, match="symbolic link"):
-        ca.ensure(tmp_path)
+        ca.ensure_ca(tmp_path)
 
 
 def test_a_dangling_link_is_not_written_through(tmp_path: Path) -> None:
     (tmp_path / "ca.key").symlink_to(tmp_path / "victim")
     with pytest.raises(Failure, match="symbolic link"):
-        ca.ensure(tmp_path)
+        ca.ensure_ca(tmp_path)
     assert not (tmp_path / "victim").exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_a_key_of_another_user_is_refused(tmp_path: Path) -> None:
-    ca.ensure(tmp_path)
+    ca.ensure_ca(tmp_path)
     os.chown(tmp_path / "ca.key", 65534, 65534)
     with pytest.raises(Failure, match="belongs to user 65534"):
-        ca.ensure(tmp_path)
+        ca.ensure_ca(tmp_path)
 
 
 def test_a_directory_that_others_can_change_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     with pytest.raises(Failure, match="chmod 700"):
-        ca.ensure(tmp_path)
+        ca.ensure_ca(tmp_path)
     tmp_path.chmod(0o700)
 
 
 @pytest.mark.parametrize("damage", [b"", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"])
 def test_a_damaged_certificate_is_named(tmp_path: Path, damage: bytes) -> None:
-    ca.ensure(tmp_path)
+    ca.ensure_ca(tmp_path)
     (tmp_path / "ca.pem").write_bytes(damage)
     with pytest.raises(Failure, match=r"ca\.pem"):
-        ca.ensure(tmp_path)
+        ca.ensure_ca(tmp_path)
 
 
 def test_a_damaged_key_is_named(tmp_path: Path) -> None:
-    ca.ensure(tmp_path)
+    ca.ensure_ca(tmp_path)
     (tmp_path / "ca.key").write_bytes(b"nonsense")
     with pytest.raises(Failure, match=r"ca\.key is not an unencrypted PEM key"):
-        ca.ensure(tmp_path)
+        ca.ensure_ca(tmp_path)
 
 
 def test_a_key_and_a_certificate_of_two_authorities_are_refused(tmp_path: Path) -> None:
-    ca.ensure(tmp_path / "a")
-    ca.ensure(tmp_path / "b")
+    ca.ensure_ca(tmp_path / "a")
+    ca.ensure_ca(tmp_path / "b")
     shutil.copy(tmp_path / "b" / "ca.pem", tmp_path / "a" / "ca.pem")
-    with pytest.raises(Failure, match="do not belong together"):
-        ca.ensure(tmp_path / "a")
+    with pytest.raises(Failure, match="does not belong to ca"):
+        ca.ensure_ca(tmp_path / "a")
 
 
 def test_an_expired_authority_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ca, "CA_LIFE", -ca.BACKDATED / 2)
+    monkeypatch.setattr(ca, "CA_LIFE", -ca.BACKDATING / 2)
     with pytest.raises(Failure, match="expired on"):
-        ca.ensure(tmp_path)
+        ca.ensure_ca(tmp_path)
 
 
 def _certificates(path: Path) -> set[bytes]:
@@ -144,26 +144,26 @@ def _certificates(path: Path) -> set[bytes]:
 
 
 def test_the_bundle_holds_the_usual_roots_and_ours(tmp_path: Path) -> None:
-    authority = ca.ensure(tmp_path)
+    authority = ca.ensure_ca(tmp_path)
     assert _certificates(authority.bundle) >= _certificates(authority.certificate) | _certificates(
         Path(certifi.where())
     )
 
 
 def test_the_bundle_holds_each_certificate_once(tmp_path: Path) -> None:
-    blocks = ca.ensure(tmp_path).bundle.read_bytes().split(b"-----BEGIN CERTIFICATE-----")
+    blocks = ca.ensure_ca(tmp_path).bundle.read_bytes().split(b"-----BEGIN CERTIFICATE-----")
     assert len(blocks) == len(set(blocks))
 
 
 def test_a_leaf_is_made_once_for_a_host(tmp_path: Path) -> None:
-    authority = ca.ensure(tmp_path)
+    authority = ca.ensure_ca(tmp_path)
     assert authority.leaf("api.test") is authority.leaf("api.test")
     assert authority.leaf("other.test") is not authority.leaf("api.test")
 
 
 def test_leaves_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ca, "LEAVES_KEPT", 3)
-    authority = ca.ensure(tmp_path)
+    monkeypatch.setattr(ca, "MAX_CACHED_LEAVES", 3)
+    authority = ca.ensure_ca(tmp_path)
     first = authority.leaf("a.test")
     for host in ("b.test", "c.test", "d.test"):
         authority.leaf(host)
@@ -171,13 +171,13 @@ def test_leaves_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_leaf_whose_life_is_half_over_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ca, "LEAF_LIFE", ca.BACKDATED / 2)
-    authority = ca.ensure(tmp_path)
+    monkeypatch.setattr(ca, "LEAF_LIFE", ca.BACKDATING / 2)
+    authority = ca.ensure_ca(tmp_path)
     assert authority.leaf("api.test") is not authority.leaf("api.test")
 
 
 def _handshake(authority: ca.CertificateAuthority, directory: Path, host: str) -> ssl.SSLObject:
-    """A whole TLS handshake in memory, verified as strictly as Python can."""
+    """Make a whole TLS handshake in memory, verified as strictly as Python can."""
     leaf = authority.leaf(host)
     chain = directory / "leaf.pem"
     pem = serialization.Encoding.PEM
@@ -202,20 +202,20 @@ def _handshake(authority: ca.CertificateAuthority, directory: Path, host: str) -
 
 @pytest.mark.parametrize("host", ["api.test", "127.0.0.1", "::1", "xn--bcher-kva.example", "a" * 60 + ".example.test"])
 def test_a_strict_client_accepts_a_leaf(tmp_path: Path, host: str) -> None:
-    assert _handshake(ca.ensure(tmp_path), tmp_path, host).version() == "TLSv1.3"
+    assert _handshake(ca.ensure_ca(tmp_path), tmp_path, host).version() == "TLSv1.3"
 
 
 def test_a_strict_client_refuses_a_leaf_of_another_authority(tmp_path: Path) -> None:
-    authority, other = ca.ensure(tmp_path / "a"), ca.ensure(tmp_path / "b")
+    authority, other = ca.ensure_ca(tmp_path / "a"), ca.ensure_ca(tmp_path / "b")
     shutil.copy(other.certificate, authority.certificate)
     with pytest.raises(ssl.SSLCertVerificationError):
         _handshake(authority, tmp_path, "api.test")
 
 
 def test_a_failure_is_one_sentence_without_a_traceback(tmp_path: Path) -> None:
-    ca.ensure(tmp_path)
+    ca.ensure_ca(tmp_path)
     (tmp_path / "ca.key").chmod(0o644)
-    code = "import json,sys,pathlib\nfrom proxy.trust import ca\nfrom proxy.errors import Failure\ntry:\n ca.ensure(pathlib.Path(sys.argv[1]))\nexcept Failure as f:\n print(json.dumps(str(f)))"
+    code = "import json,sys,pathlib\nfrom proxy.trust import ca\nfrom proxy.errors import Failure\ntry:\n ca.ensure_ca(pathlib.Path(sys.argv[1]))\nexcept Failure as f:\n print(json.dumps(str(f)))"
     said = json.loads(
         subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, check=True).stdout
     )
@@ -224,11 +224,11 @@ def test_a_failure_is_one_sentence_without_a_traceback(tmp_path: Path) -> None:
 
 def test_the_directory_holds_the_bundle_under_the_names_that_openssl_looks_for(tmp_path: Path) -> None:
     openssl = shutil.which("openssl") or pytest.skip("openssl is not installed here")
-    authority = ca.ensure(tmp_path)
+    authority = ca.ensure_ca(tmp_path)
     directory = tmp_path / "ca-certificates"
     files = sorted(directory.iterdir())
     assert b"".join(sorted(one.read_bytes() for one in files)) == b"".join(sorted(_blocks(authority.bundle)))
-    # One certificate each: the first of what a program is given is what it names.
+    # Each file has one certificate, whose hash is the file's name.
     for one in files[:: max(1, len(files) // 25)] + [
         one for one in files if one.read_bytes() in _blocks(authority.certificate)
     ]:
@@ -237,11 +237,11 @@ def test_the_directory_holds_the_bundle_under_the_names_that_openssl_looks_for(t
         )
         assert told.stdout.decode().strip() == one.stem
     before = directory.resolve()
-    ca.ensure(tmp_path)
+    ca.ensure_ca(tmp_path)
     assert directory.resolve() == before, "it is made once"
     shutil.rmtree(before)
     directory.unlink()
-    ca.ensure(tmp_path)
+    ca.ensure_ca(tmp_path)
     assert len(list(directory.iterdir())) == len(files)
 
 

@@ -1,4 +1,4 @@
-"""What a wrapped program is given, judged by those who read it: shells, Node, Java, requests, urllib, python-dotenv."""
+"""The environment of a wrapped program, tested with its readers: shells, Node, Java, requests, urllib, python-dotenv."""
 
 import base64
 import io
@@ -18,25 +18,25 @@ import requests.utils
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from proxy.recording.run_identity import credentials
+from proxy.recording.run_identity import parse_credentials
 from proxy.trust import ca
 from proxy.trust import client_environment as environ
 from proxy.trust.client_environment import (
-    CA_ALONE,
-    CA_BUNDLE,
+    CA_BUNDLE_VARIABLES,
+    EXTRA_CA_VARIABLES,
     MODEL_HOSTS,
     Form,
-    addressed,
-    captive_variables,
+    captive_environment,
     container_variables,
     no_proxy,
     node_options,
-    render,
-    replay_roots,
-    seen_from_container,
+    proxy_url_for_run,
+    proxy_variables,
+    render_variables,
+    replay_ca_file,
+    url_from_container,
     user_proxy,
-    variables,
-    without_system_file,
+    without_system_certificate_file,
 )
 
 ROOT = Path(environ.__file__).parents[2]
@@ -50,7 +50,7 @@ values = st.dictionaries(
 
 
 def made(base: dict[str, str] | None = None, **more: str | bool) -> dict[str, str]:
-    return variables(proxy=PROXY, ca="/d/ca.pem", ca_bundle="/d/bundle.pem", base=base or {}, **more)  # type: ignore[arg-type]
+    return proxy_variables(proxy=PROXY, ca="/d/ca.pem", ca_bundle="/d/bundle.pem", base=base or {}, **more)  # type: ignore[arg-type]
 
 
 def needs(program: str) -> str:
@@ -69,7 +69,7 @@ def test_a_container_is_given_no_address_and_no_path_of_this_machine() -> None:
     assert got["PLAYHEAD_API"] == "http://host.docker.internal:8081"
     paths = {value for value in got.values() if value.startswith("/")}
     assert paths == {"/etc/playhead/ca.pem", "/etc/playhead/ca-bundle.pem"}
-    assert got.keys() >= {*CA_BUNDLE, *CA_ALONE}
+    assert got.keys() >= {*CA_BUNDLE_VARIABLES, *EXTRA_CA_VARIABLES}
     left = {name for name, value in got.items() if "127.0.0.1" in value or "localhost" in value or str(ROOT) in value}
     assert left == {"NO_PROXY", "no_proxy"}
 
@@ -83,7 +83,7 @@ def test_a_container_is_given_no_address_and_no_path_of_this_machine() -> None:
     ],
 )
 def test_only_a_loopback_address_is_another_for_a_container(url: str, host: str, seen: str) -> None:
-    assert seen_from_container(url, host) == seen
+    assert url_from_container(url, host) == seen
 
 
 def test_every_runtime_gets_the_variable_that_it_reads() -> None:
@@ -103,23 +103,25 @@ def test_every_runtime_gets_the_variable_that_it_reads() -> None:
 def test_a_replayed_command_needs_no_roots_but_ours_unless_the_user_names_some() -> None:
     place = {"ca": "/d/ca.pem", "ca_bundle": "/d/bundle.pem"}
     for base in ({}, {"SSL_CERT_FILE": "/etc/ssl/certs/ca-certificates.crt"}):
-        assert replay_roots(place, (), base) == "/d/ca.pem"
-    assert replay_roots(place, ("pinned.example.com",), {}) == "/d/bundle.pem"
-    assert replay_roots(place, (), {"SSL_CERT_FILE": "/company.pem"}) == "/d/bundle.pem"
+        assert replay_ca_file(place, (), base) == "/d/ca.pem"
+    assert replay_ca_file(place, ("pinned.example.com",), {}) == "/d/bundle.pem"
+    assert replay_ca_file(place, (), {"SSL_CERT_FILE": "/company.pem"}) == "/d/bundle.pem"
 
 
 def test_openssl_looks_its_roots_up_in_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    authority = ca.ensure(tmp_path)
+    authority = ca.ensure_ca(tmp_path)
     trust: dict[str, Any] = {"proxy": PROXY, "ca": authority.certificate, "ca_bundle": authority.bundle}
     base = {"SSL_CERT_FILE": "/etc/ssl/certs/ca-certificates.crt", "SSL_CERT_DIR": "/company"}
-    recorded = variables(**trust, base=without_system_file(base))
-    captive = captive_variables(**trust, base=without_system_file(base), run="r", api=None)
+    recorded = proxy_variables(**trust, base=without_system_certificate_file(base))
+    captive = captive_environment(**trust, base=without_system_certificate_file(base), run="r", api=None)
     for got in (recorded, captive):
         assert "SSL_CERT_FILE" not in got, "httpx would read it whole, three times"
         assert got["SSL_CERT_DIR"] == f"{tmp_path / 'ca-certificates'}:/company"
-    assert variables(**trust, base=base)["SSL_CERT_FILE"] == str(authority.bundle), "what is exported unsets nothing"
-    assert variables(**trust, base={"SSL_CERT_FILE": "/own.pem"})["SSL_CERT_FILE"] == str(authority.bundle)
-    alone = variables(**{**trust, "ca_bundle": authority.certificate}, base={})
+    assert proxy_variables(**trust, base=base)["SSL_CERT_FILE"] == str(authority.bundle), (
+        "what is exported unsets nothing"
+    )
+    assert proxy_variables(**trust, base={"SSL_CERT_FILE": "/own.pem"})["SSL_CERT_FILE"] == str(authority.bundle)
+    alone = proxy_variables(**{**trust, "ca_bundle": authority.certificate}, base={})
     assert alone["SSL_CERT_FILE"] == str(authority.certificate), "in a replay it is the only one"
 
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
@@ -140,11 +142,11 @@ def test_wrapping_twice_adds_nothing_twice() -> None:
 
 
 def test_a_run_id_with_colons_survives_as_credentials() -> None:
-    url = addressed("http://127.0.0.1:8080", "team:nightly:4", "tok/en")
+    url = proxy_url_for_run("http://127.0.0.1:8080", "team:nightly:4", "tok/en")
     user, token = requests.utils.get_auth_from_url(url)
     assert ":" not in user, "aiohttp refuses one"
     for sent in (f"{user}:{token}", "team:nightly:4:tok/en"):
-        assert credentials(f"Basic {base64.b64encode(sent.encode()).decode()}") == ("team:nightly:4", "tok/en")
+        assert parse_credentials(f"Basic {base64.b64encode(sent.encode()).decode()}") == ("team:nightly:4", "tok/en")
 
 
 entries = st.one_of(
@@ -173,7 +175,7 @@ def test_no_client_that_reads_our_no_proxy_lets_a_model_escape(theirs: list[str]
 
 def test_a_no_proxy_that_hides_models_is_reported_and_the_rest_is_kept() -> None:
     found = no_proxy("intra.corp, .openai.com 10.0.0.0/8,localhost")
-    assert found.left_out == (".openai.com",)
+    assert found.removed_entries == (".openai.com",)
     assert found.value == "localhost,127.0.0.1,::1,intra.corp,10.0.0.0/8"
 
 
@@ -202,11 +204,11 @@ def read_back(shell: str, script: str, names: list[str]) -> dict[str, str]:
 def test_a_shell_reads_back_what_was_written(shell: str) -> None:
     program = needs(shell)
     hostile = {"PLAYHEAD_A": 'it\'s $HOME `id` "x" \\ \n é', "PLAYHEAD_B": "", "PLAYHEAD_C": "-n"}
-    assert read_back(program, render(hostile, "sh"), list(hostile)) == hostile
+    assert read_back(program, render_variables(hostile, "sh"), list(hostile)) == hostile
 
 
 def fish_unquoted(text: str) -> str:
-    """fish's rule for single quotes: a backslash is special before a backslash and a single quote only."""
+    """Unquote by fish's rule for single quotes: a backslash is special only before a backslash and a single quote."""
     assert text.startswith("'")
     assert text.endswith("'")
     assert not re.search(r"(?<!\\)(\\\\)*'", text[1:-1])
@@ -215,26 +217,26 @@ def fish_unquoted(text: str) -> str:
 
 @given(values)
 def test_fish_reads_back_what_was_written(given_values: dict[str, str]) -> None:
-    text = render(given_values, "fish")
+    text = render_variables(given_values, "fish")
     found = re.findall(r"^set -gx (\w+) ('(?:\\[\\']|[^'])*')$", text, re.MULTILINE)
     assert {name: fish_unquoted(value) for name, value in found} == given_values
 
 
 @given(values)
 def test_dotenv_reads_back_what_was_written(given_values: dict[str, str]) -> None:
-    text = render(given_values, "dotenv")
+    text = render_variables(given_values, "dotenv")
     assert dotenv.dotenv_values(stream=io.StringIO(text), interpolate=False) == given_values
 
 
 @given(values)
 def test_json_reads_back_what_was_written(given_values: dict[str, str]) -> None:
-    assert json.loads(render(given_values, "json")) == given_values
+    assert json.loads(render_variables(given_values, "json")) == given_values
 
 
 @pytest.mark.parametrize("form", ["sh", "fish", "dotenv"])
 def test_a_usual_environment_is_one_line_for_each_variable(form: Form) -> None:
     got = made(run="run-7")
-    assert len(render(got, form).splitlines()) == len(got)
+    assert len(render_variables(got, form).splitlines()) == len(got)
 
 
 @pytest.mark.parametrize("place", ["plain", "with space", 'with "quote" and \\'])

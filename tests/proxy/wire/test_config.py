@@ -8,20 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.errors import Failure
-from proxy.trust.ca import CertificateAuthority, ensure
+from proxy.trust.ca import CertificateAuthority, ensure_ca
 from proxy.wire.access import Access
-from proxy.wire.config import EngineConfig, Origin, loopback
-from proxy.worker.process import all_files
+from proxy.wire.config import EngineConfig, Origin, is_loopback
+from proxy.worker.process import raise_file_limit
 
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
-    return ensure(tmp_path_factory.mktemp("keys") / "keys")
+    return ensure_ca(tmp_path_factory.mktemp("keys") / "keys")
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "example.com", "2001:db8::1"])
 def test_a_worker_beyond_loopback_wants_a_token(authority: CertificateAuthority, host: str) -> None:
-    with pytest.raises(Failure, match="set a token"):
+    with pytest.raises(Failure, match="without a token: set PLAYHEAD_TOKEN"):
         EngineConfig(authority=authority, host=host)
     EngineConfig(authority=authority, host=host, access=Access(tokens=("secret",)))
 
@@ -35,9 +35,9 @@ def test_a_worker_on_loopback_wants_none(authority: CertificateAuthority, host: 
     "text", ["ftp://x", "https://", "example.com", "http://x:port", "http://x/path", "http://x:99999"]
 )
 def test_what_is_no_origin_is_named(authority: CertificateAuthority, text: str) -> None:
-    with pytest.raises(Failure, match="is not an origin"):
+    with pytest.raises(Failure, match="invalid origin"):
         EngineConfig(authority=authority, upstreams={"api.test": text})
-    with pytest.raises(Failure, match="is not an origin"):
+    with pytest.raises(Failure, match="invalid origin"):
         EngineConfig(authority=authority, reverse=text)
 
 
@@ -58,7 +58,7 @@ def test_an_origin_leaves_out_the_port_that_its_scheme_implies() -> None:
 
 
 def test_only_this_machine_s_addresses_are_loopback() -> None:
-    assert not loopback("192.168.0.1")
+    assert not is_loopback("192.168.0.1")
 
 
 def test_the_settings_of_a_worker_are_plain(authority: CertificateAuthority, tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_the_settings_of_a_worker_are_plain(authority: CertificateAuthority, tmp
 
 
 def test_a_worker_brings_no_database_along() -> None:
-    """It would cost a second of every start, and nothing that is slow belongs here."""
+    """Importing it would add a second to every start."""
     code = "import sys, proxy.worker.process; print([name for name in ('sqlalchemy', 'asyncpg', 'alembic', 'fastapi', 'mitmproxy') if name in sys.modules])"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"
@@ -77,7 +77,7 @@ def test_a_worker_takes_all_the_files_that_it_may_have() -> None:
     before = soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
-        all_files()
+        raise_file_limit()
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)

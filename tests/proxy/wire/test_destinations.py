@@ -1,4 +1,4 @@
-"""Whom agents may reach through us, and who may use us at all."""
+"""Which destinations agents may reach through the proxy, and which clients may use it."""
 
 import asyncio
 import base64
@@ -22,9 +22,9 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 def _rules(**more: Any) -> Destinations:
     rules: dict[str, Any] = {
         "ports": frozenset({80, 443}),
-        "private": False,
-        "exempt": frozenset(),
-        "own": (("127.0.0.1", 8081),),
+        "allow_private": False,
+        "exempt_origins": frozenset(),
+        "own_addresses": (("127.0.0.1", 8081),),
         "timeout": 5.0,
     }
     return Destinations(**(rules | more))
@@ -58,7 +58,7 @@ def _rules(**more: Any) -> Destinations:
     ],
 )
 def test_an_address_that_is_not_public_is_prohibited(address: str) -> None:
-    problem = _rules().by_address("name.test", ipaddress.ip_address(address), 443)
+    problem = _rules().address_refusal("name.test", ipaddress.ip_address(address), 443)
     assert problem is not None
     assert (problem.status, problem.code) == (403, "destination_prohibited")
 
@@ -67,39 +67,39 @@ def test_an_address_that_is_not_public_is_prohibited(address: str) -> None:
     "address", ["1.1.1.1", "93.184.216.34", "2606:4700::1111", "::ffff:1.1.1.1", "64:ff9b::1.1.1.1"]
 )
 def test_a_public_address_is_allowed(address: str) -> None:
-    assert _rules().by_address("name.test", ipaddress.ip_address(address), 443) is None
+    assert _rules().address_refusal("name.test", ipaddress.ip_address(address), 443) is None
 
 
 @given(st.ip_addresses())
 def test_no_address_is_both_refused_and_allowed_by_permission(
     address: ipaddress.IPv4Address | ipaddress.IPv6Address,
 ) -> None:
-    assert _rules(private=True).by_address("name.test", address, 443) is None
+    assert _rules(allow_private=True).address_refusal("name.test", address, 443) is None
 
 
 @given(st.ip_addresses(v=4))
 def test_an_ipv4_address_is_judged_alike_in_every_disguise(address: ipaddress.IPv4Address) -> None:
-    plain = _rules().by_address("name.test", address, 443)
+    plain = _rules().address_refusal("name.test", address, 443)
     for disguise in (f"::ffff:{address}", f"64:ff9b::{address}"):
-        assert (_rules().by_address("name.test", ipaddress.ip_address(disguise), 443) is None) == (plain is None)
+        assert (_rules().address_refusal("name.test", ipaddress.ip_address(disguise), 443) is None) == (plain is None)
 
 
 @pytest.mark.parametrize("port", [22, 25, 5432, 8080])
 def test_only_the_ports_of_the_web_are_open(port: int) -> None:
-    assert _rules().by_name("api.test", port) is not None
-    assert _rules(ports=frozenset({80, 443, port})).by_name("api.test", port) is None
+    assert _rules().name_refusal("api.test", port) is not None
+    assert _rules(ports=frozenset({80, 443, port})).name_refusal("api.test", port) is None
 
 
 def test_a_configured_upstream_is_exempt() -> None:
-    rules = _rules(exempt=frozenset({("127.0.0.1", 9000)}))
-    assert rules.by_name("127.0.0.1", 9000) is None
-    assert rules.by_address("127.0.0.1", ipaddress.ip_address("127.0.0.1"), 9000) is None
+    rules = _rules(exempt_origins=frozenset({("127.0.0.1", 9000)}))
+    assert rules.name_refusal("127.0.0.1", 9000) is None
+    assert rules.address_refusal("127.0.0.1", ipaddress.ip_address("127.0.0.1"), 9000) is None
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.2", "0.0.0.0", "::1", "::", "::ffff:127.0.0.1"])
 def test_our_own_address_is_never_reached_whatever_is_allowed(address: str) -> None:
-    rules = _rules(private=True, exempt=frozenset({(address, 8081), ("name.test", 8081)}))
-    problem = rules.by_address("name.test", ipaddress.ip_address(address), 8081)
+    rules = _rules(allow_private=True, exempt_origins=frozenset({(address, 8081), ("name.test", 8081)}))
+    problem = rules.address_refusal("name.test", ipaddress.ip_address(address), 8081)
     assert problem is not None
     assert "own address" in problem.detail
 
@@ -165,7 +165,7 @@ async def test_a_tunnel_inside_is_refused_at_once(tmp_path: Path, target: str) -
 async def test_a_name_that_points_inside_is_refused_at_the_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The name is looked up once, and that answer is both judged and used: a second one (DNS rebinding) is never asked for."""
+    """The name is resolved once, and that address is both checked and used, which defeats DNS rebinding."""
     lookups: list[str] = []
 
     def resolve(host: str, port: int, *_: Any, **__: Any) -> Any:
@@ -241,7 +241,7 @@ async def test_we_do_not_call_ourselves(tmp_path: Path) -> None:
         assert (await _get(worker, f"http://127.0.0.1:{port}/"))[0] == 403
 
 
-# Who may use us
+# Which clients may use the proxy
 
 
 def _basic(user: str, password: str) -> str:
@@ -261,7 +261,7 @@ def _basic(user: str, password: str) -> str:
 async def test_without_the_token_nobody_gets_anything(
     tmp_path: Path, fields: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Destinations, "connect", None)  # nothing may even be looked up
+    monkeypatch.setattr(Destinations, "connect", None)  # not even a name may be resolved
     recorder = MemoryRecorder()
     async with opened(tmp_path, recorder, access=Access(tokens=("secret",))) as worker:
         for status, problem in (

@@ -3,7 +3,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.wire.heads import HEAD_BYTES, HEAD_LINES, fields_fault, raw_fault
+from proxy.wire.heads import HEAD_BYTES, HEAD_LINES, fields_fault, http1_head_fault
 
 TOKEN = st.text("abcXYZ019-_!~", min_size=1, max_size=12)
 VALUE = st.text(st.characters(min_codepoint=0x20, max_codepoint=0xFF, exclude_characters="\x7f"), max_size=40)
@@ -20,47 +20,47 @@ HEAD = st.builds(
 
 @given(HEAD, st.binary(max_size=40))
 def test_a_sound_head_is_sound_whatever_follows(head: bytes, body: bytes) -> None:
-    assert raw_fault(head + body) is None
+    assert http1_head_fault(head + body) is None
 
 
 @given(HEAD, st.data())
 def test_however_a_sound_head_is_cut_it_is_not_refused(head: bytes, data: st.DataObject) -> None:
-    assert raw_fault(head[: data.draw(st.integers(0, len(head)))]) is None
+    assert http1_head_fault(head[: data.draw(st.integers(0, len(head)))]) is None
 
 
 @given(HEAD, st.sampled_from([b"\0", b"\r", b"\n", b"\r\n ", b"\r\n\t", b"\rX: y", b"\n\r"]), st.data())
 def test_what_could_split_a_head_is_refused_wherever_it_stands(head: bytes, bad: bytes, data: st.DataObject) -> None:
     at = data.draw(st.integers(1, len(head) - 5))
     broken = head[:at] + bad + head[at:]
-    # It may have made another sound head by chance: an end that came early, or a line's end of its own.
+    # The change may have produced another valid head: with an earlier end, or another line end.
     lines = re.split(rb"\r?\n\r?\n", broken)[0].replace(b"\r\n", b"|")
     if any(mark in lines for mark in (b"\0", b"\r", b"\n", b"| ", b"|\t")):
-        assert raw_fault(broken) is not None
+        assert http1_head_fault(broken) is not None
 
 
 def test_a_head_is_refused_while_it_grows() -> None:
-    fault = raw_fault(b"GET / HTTP/1.1\r\nX: " + b"a" * HEAD_BYTES)
+    fault = http1_head_fault(b"GET / HTTP/1.1\r\nX: " + b"a" * HEAD_BYTES)
     assert fault is not None
     assert fault.status == 431
-    many = raw_fault(b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * (HEAD_LINES + 1))
+    many = http1_head_fault(b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * (HEAD_LINES + 1))
     assert many is not None
     assert many.status == 431
 
 
 def test_another_version_of_http_is_refused() -> None:
     for line in (b"GET / HTTP/2.0", b"PRI * HTTP/2.0", b"GET / HTTP/1.2", b"GET / HTTP/0.9"):
-        fault = raw_fault(line + b"\r\nHost: x\r\n\r\n")
+        fault = http1_head_fault(line + b"\r\nHost: x\r\n\r\n")
         assert fault is not None
         assert fault.status == 505
 
 
 def test_bare_line_ends_are_what_is_wrong_with_a_head_of_http_1() -> None:
-    fault = raw_fault(b"GET / HTTP/1.1\nHost: x\n\n")
+    fault = http1_head_fault(b"GET / HTTP/1.1\nHost: x\n\n")
     assert fault is not None
     assert (fault.status, fault.code) == (400, "malformed_head")
 
 
-# Of any bytes hardly a name is a token, and then its value hardly matters.
+# Random bytes are hardly ever a token, and then the value does not matter.
 @given(TOKEN.map(str.encode) | st.binary(max_size=3), st.text("\0\r\n\t a\x80\xff", max_size=3).map(str.encode))
 def test_a_field_passes_only_if_it_could_stand_on_a_line(name: bytes, value: bytes) -> None:
     sound = fields_fault([(name, value)]) is None

@@ -1,4 +1,4 @@
-"""Connections are accepted as far as there are files, and the others wait."""
+"""Connections are accepted while files are free; further ones wait."""
 
 import asyncio
 import errno
@@ -21,7 +21,7 @@ LIMIT = 3
 
 
 class Echo(asyncio.Protocol):
-    """Answers what it is told, once its client may have an answer."""
+    """Sends its response once the client may have one."""
 
     served: set["Echo"]
     most = 0
@@ -50,7 +50,7 @@ async def asked(port: int, word: bytes) -> bytes:
 
 async def test_clients_beyond_the_limit_wait_until_others_have_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "connection_limit", lambda: LIMIT)
-    monkeypatch.setattr(listener, "WAIT", 0.001)
+    monkeypatch.setattr(listener, "RETRY_AFTER", 0.001)
     Echo.served, Echo.most = set(), 0
     accepting = Listener(lambda: len(Echo.served), Echo)
     _, port = await accepting.listen("127.0.0.1", 0, reuse_port=False)
@@ -89,7 +89,7 @@ def test_half_of_the_files_are_for_clients(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def test_an_upstream_is_connected_to_once_there_is_a_file_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.wire.destinations.WAIT", 0.001)
+    monkeypatch.setattr("proxy.wire.destinations.RETRY_AFTER", 0.001)
     tries, rooms = [], []
 
     async def connect(address: str) -> str:
@@ -99,16 +99,21 @@ async def test_an_upstream_is_connected_to_once_there_is_a_file_again(monkeypatc
         return address
 
     destinations = Destinations(
-        ports=frozenset(), private=True, exempt=frozenset(), own=(), timeout=10.0, make_room=lambda: rooms.append(1)
+        ports=frozenset(),
+        allow_private=True,
+        exempt_origins=frozenset(),
+        own_addresses=(),
+        timeout=10.0,
+        make_room=lambda: rooms.append(1),
     )
     opened: Callable[[str], Awaitable[str]] = connect
-    assert await destinations.reach("127.0.0.1", 9, opened) == "127.0.0.1"
+    assert await destinations.connect_with("127.0.0.1", 9, opened) == "127.0.0.1"
     assert (len(tries), len(rooms)) == (4, 3)
 
 
 async def test_a_name_that_found_no_file_is_looked_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the time that the lookup has failed, a file or two may be free again."""
-    monkeypatch.setattr("proxy.wire.destinations.WAIT", 0.001)
+    """When the lookup has failed, one or two files may be free again."""
+    monkeypatch.setattr("proxy.wire.destinations.RETRY_AFTER", 0.001)
     loop = asyncio.get_running_loop()
     look_up = loop.getaddrinfo
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -127,17 +132,19 @@ async def test_a_name_that_found_no_file_is_looked_up_again(monkeypatch: pytest.
     async def connect(address: str) -> str:
         return address
 
-    destinations = Destinations(ports=frozenset(), private=True, exempt=frozenset(), own=(), timeout=10.0)
+    destinations = Destinations(
+        ports=frozenset(), allow_private=True, exempt_origins=frozenset(), own_addresses=(), timeout=10.0
+    )
     resource.setrlimit(resource.RLIMIT_NOFILE, (free + 2, hard))
     try:
-        assert await destinations.reach("127.0.0.1", 9, connect) == "127.0.0.1"
+        assert await destinations.connect_with("127.0.0.1", 9, connect) == "127.0.0.1"
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert len(failed) == 1
 
 
 def test_a_shortage_is_seen() -> None:
-    # In a process of its own: threads that other tests left behind open files as they like.
+    # In a separate process: threads that other tests left behind may open files.
     code = """if True:
         import os, resource
         from proxy.wire.listener import is_short_of_files

@@ -1,21 +1,21 @@
-"""Pieces are told in a moment, and never behind anything that came after them."""
+"""Pieces are reported a moment later, but always before later events."""
 
 from collections.abc import Callable
 
 import pytest
 
-from proxy.wire.recording_guard import MUCH, RecordingGuard
+from proxy.wire.recording_guard import MAX_PENDING_BYTES, RecordingGuard
 from tests.support.wire import MemoryRecorder, Told
 
 
 class _Later(MemoryRecorder):
-    """Keeps what is to be done soon until it is asked to."""
+    """Collects the scheduled calls instead of running them."""
 
     def __init__(self) -> None:
         super().__init__()
         self.works: list[Callable[[], None]] = []
 
-    def soon(self, work: Callable[[], None]) -> None:
+    def call_soon(self, work: Callable[[], None]) -> None:
         self.works.append(work)
 
 
@@ -25,7 +25,7 @@ def recorder() -> _Later:
 
 
 @pytest.fixture
-def tape(recorder: _Later) -> RecordingGuard:
+def guard(recorder: _Later) -> RecordingGuard:
     return RecordingGuard(recorder, "run-1", lambda _: recorder.begin())
 
 
@@ -33,9 +33,9 @@ def said(recorder: _Later) -> list[tuple[object, ...]]:
     return [word[:3] if word[0] == "data" else word[:1] for word in recorder.only.words]
 
 
-async def test_pieces_are_told_together_with_those_of_others(recorder: _Later, tape: RecordingGuard) -> None:
-    tape.data("response", b"one")
-    tape.data("response", b"two")
+async def test_pieces_are_told_together_with_those_of_others(recorder: _Later, guard: RecordingGuard) -> None:
+    guard.record_data("response", b"one")
+    guard.record_data("response", b"two")
     assert said(recorder) == []
     assert len(recorder.works) == 1
     recorder.works[0]()
@@ -45,40 +45,40 @@ async def test_pieces_are_told_together_with_those_of_others(recorder: _Later, t
 @pytest.mark.parametrize(
     ("name", "then"),
     [
-        ("response", lambda tape: tape.response(200, "OK", "HTTP/1.1", ())),
-        ("ended", lambda tape: tape.ended("request")),
-        ("closed", lambda tape: tape.closed("completed")),
+        ("response", lambda guard: guard.record_response_head(200, "OK", "HTTP/1.1", ())),
+        ("ended", lambda guard: guard.record_end("request")),
+        ("closed", lambda guard: guard.record_close("completed")),
     ],
 )
 async def test_what_comes_behind_them_is_told_behind_them(
-    recorder: _Later, tape: RecordingGuard, name: str, then: Callable[[RecordingGuard], None]
+    recorder: _Later, guard: RecordingGuard, name: str, then: Callable[[RecordingGuard], None]
 ) -> None:
-    tape.data("request", b"one")
-    then(tape)
+    guard.record_data("request", b"one")
+    then(guard)
     recorder.works[0]()
     assert said(recorder) == [("data", "request", b"one"), (name,)]
 
 
-async def test_whoever_asks_whether_all_is_kept_has_all_told(recorder: _Later, tape: RecordingGuard) -> None:
-    tape.data("response", b"one")
-    assert await tape.kept()
+async def test_whoever_asks_whether_all_is_kept_has_all_told(recorder: _Later, guard: RecordingGuard) -> None:
+    guard.record_data("response", b"one")
+    assert await guard.wait_until_recorded()
     assert said(recorder) == [("data", "response", b"one")]
 
 
-async def test_much_does_not_wait(recorder: _Later, tape: RecordingGuard) -> None:
-    tape.data("response", b"x" * MUCH)
+async def test_much_does_not_wait(recorder: _Later, guard: RecordingGuard) -> None:
+    guard.record_data("response", b"x" * MAX_PENDING_BYTES)
     assert said(recorder) == []
-    tape.data("response", b"x")
-    assert said(recorder) == [("data", "response", b"x" * MUCH), ("data", "response", b"x")]
+    guard.record_data("response", b"x")
+    assert said(recorder) == [("data", "response", b"x" * MAX_PENDING_BYTES), ("data", "response", b"x")]
 
 
 async def test_each_has_the_time_at_which_it_came(recorder: _Later, monkeypatch: pytest.MonkeyPatch) -> None:
     times: list[int] = []
-    monkeypatch.setattr(Told, "data", lambda _, _side, _data, at, _kind: times.append(at))
+    monkeypatch.setattr(Told, "record_data", lambda _, _side, _data, at, _kind: times.append(at))
     clock = iter([100, 110, 130, 900])
     monkeypatch.setattr("proxy.wire.recording_guard.time.monotonic_ns", lambda: next(clock))
-    tape = RecordingGuard(recorder, "run-1", lambda _: recorder.begin())
-    tape.data("response", b"one")
-    tape.data("response", b"two")
+    guard = RecordingGuard(recorder, "run-1", lambda _: recorder.begin())
+    guard.record_data("response", b"one")
+    guard.record_data("response", b"two")
     recorder.works[0]()
     assert times == [10, 30]

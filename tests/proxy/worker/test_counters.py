@@ -1,4 +1,4 @@
-"""What a worker counts of its answers, and that a disk that refuses the count harms nobody."""
+"""A worker counts its answers, and a failed write of the counts does no harm."""
 
 from collections import Counter
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from calls.model import Body, Request
-from proxy.worker.counters import CountingAnswerer, note
-from replay.answer import Answer, Standing, mark
+from proxy.worker.counters import CountingAnswerer, write_counts
+from replay.answer import Answer, AnswerSource, source_header
 from tests.support.wire import ScriptedAnswerer
 
 REQUEST = Request(method="GET", url="https://api.test/x", http_version="HTTP/1.1", headers=(), body=Body(data=b""))
@@ -22,9 +22,9 @@ async def _counted(*answers: Answer | None) -> Counter[str]:
 
 
 @pytest.mark.parametrize("standing", ["replayed", "edited", "live", "miss"])
-async def test_an_answer_counts_as_what_it_says_that_it_is(standing: Standing) -> None:
+async def test_an_answer_counts_as_what_it_says_that_it_is(standing: AnswerSource) -> None:
     theirs = ("Playhead", "someone else's; run=x")
-    answer = Answer(status=200, headers=(theirs, mark(standing, run="r", step=1)))
+    answer = Answer(status=200, headers=(theirs, source_header(standing, run="r", step=1)))
     assert await _counted(answer) == {f"answers/{standing}": 1}
 
 
@@ -33,4 +33,4 @@ async def test_what_nobody_answers_goes_live_and_what_only_breaks_off_was_record
 
 
 def test_a_count_that_cannot_be_written_waits(tmp_path: Path) -> None:
-    note(Counter(a=1), tmp_path / "gone")
+    write_counts(Counter(a=1), tmp_path / "gone")

@@ -1,4 +1,4 @@
-"""Whoever asks for a replay's report gets all of it that any client had seen, however late the worker notes it."""
+"""A replay's report has every answer that a client has seen, however late the worker writes it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,8 +9,8 @@ import pytest
 
 from calls.redaction.redactor import Redactor
 from proxy.worker.replay_reports import ReplayReports
-from replay.replays import Replays, Source
-from replay.session import Options
+from replay.replays import Replays, ReplaySource
+from replay.session import ReplayOptions
 from store.database.connection import Database
 from store.spool import Spool, SpoolFull
 from tests.replay.strategies import PROFILES, chat, exchange, run_of, said
@@ -19,19 +19,23 @@ from tests.store.house import House, opened
 
 @asynccontextmanager
 async def replaying(notes: ReplayReports) -> AsyncIterator[Replays]:
-    """A replay `night` of two calls, of which one was asked."""
+    """Return a replay `night` of two calls, one of which was requested."""
     replays = Replays(
-        redactor=Redactor(key=b"k" * 32), profiles=PROFILES, options=Options(), changed=notes.changed, begin=notes.begin
+        redactor=Redactor(key=b"k" * 32),
+        profiles=PROFILES,
+        options=ReplayOptions(),
+        on_change=notes.mark_changed,
+        may_begin=notes.begin,
     )
     run = run_of(exchange(chat("a"), said("A")), exchange(chat("b"), said("B")))
-    await replays.start([Source(replay="night", bundle=run)])
+    await replays.start([ReplaySource(replay="night", bundle=run)])
     assert await replays.answer(chat("a"), run=None, owner="")
     yield replays
 
 
 def noting(tmp_path: Path, spool: Spool) -> ReplayReports:
     (tmp_path / "replays").mkdir()
-    return ReplayReports(file=None, spool=spool, place=tmp_path / "replays", up=1)
+    return ReplayReports(file=None, spool=spool, directory=tmp_path / "replays", up=1)
 
 
 async def served(house: House) -> int:
@@ -46,10 +50,12 @@ async def test_a_report_is_waited_for_until_the_worker_has_noted_it(tmp_path: Pa
         with Spool(spools / "worker") as spool:
             notes = noting(tmp_path, spool)
             async with replaying(notes) as replays, asyncio.TaskGroup() as group:
-                assert not await house.store_server.settled(0.2, reports=True), "a client has seen its answer"
-                assert await house.store_server.settled(10), "nothing else is lacking"
+                assert not await house.store_server.wait_until_settled(0.2, reports=True), (
+                    "a client has seen its answer"
+                )
+                assert await house.store_server.wait_until_settled(10), "nothing else is lacking"
                 asking = group.create_task(served(house))
-                await notes.note(replays)
+                await notes.write_changes(replays)
             assert asking.result() == 1
 
 
@@ -59,7 +65,7 @@ async def test_what_a_killed_worker_did_not_note_is_not_waited_for(tmp_path: Pat
         with Spool(spools / "worker") as spool:
             notes = noting(tmp_path, spool)
             async with replaying(notes) as replays:
-                await notes.note(replays)
+                await notes.write_changes(replays)
                 await replays.answer(chat("b"), run=None, owner="")
         assert await served(house) == 1
 
@@ -74,9 +80,9 @@ async def test_a_full_spool_ends_no_worker_and_is_tried_again(
             async with replaying(notes) as replays:
                 with monkeypatch.context() as full:
                     full.setattr(spool, "append", _full)
-                    await notes.note(replays)
-                assert not await house.store_server.settled(0.1, reports=True)
-                await notes.note(replays)
+                    await notes.write_changes(replays)
+                assert not await house.store_server.wait_until_settled(0.1, reports=True)
+                await notes.write_changes(replays)
                 assert await served(house) == 1
 
 

@@ -1,4 +1,4 @@
-"""A fork, from its making ready to its report."""
+"""A fork, from its preparation to its report."""
 
 import json
 from typing import Any
@@ -8,10 +8,10 @@ import pytest
 from calls.model import Request
 from replay.answer import Answer
 from replay.forks.fork import BadFork
-from replay.recording import recording
-from replay.replay_options import dressed
-from replay.replays import Source, Unusable
-from replay.session import Options, Session
+from replay.recording import build_recording
+from replay.replay_options import source_as_requested
+from replay.replays import ReplaySource, UnusableRecording
+from replay.session import ReplayOptions, Session
 from store.bundle.bundle import Bundle
 from tests.calls.sockets import socket
 from tests.replay.strategies import PROFILES, SECOND, chat, exchange, ok, post, run_of, said
@@ -20,7 +20,7 @@ TOOL = "https://tickets.example.com/v2/notes"
 
 
 def base() -> Bundle:
-    """A model, a tool, and the model again."""
+    """A run that calls a model, a tool, and the model again."""
     return run_of(
         exchange(chat("a"), said("A")),
         exchange(post(TOOL, b'{"n":1}'), ok(b'{"id":1}'), number=2),
@@ -30,9 +30,11 @@ def base() -> Bundle:
 
 def fork(bundle: Bundle, at: int | None, *overrides: dict[str, Any], **more: Any) -> Session:
     wishes = {"overrides": list(overrides), "fork": {"at": at, **more}}
-    source = dressed(Source(replay="child", bundle=bundle), wishes, Options(on_miss="live"), PROFILES, str)
+    source = source_as_requested(
+        ReplaySource(replay="child", bundle=bundle), wishes, ReplayOptions(on_miss="live"), PROFILES, str
+    )
     assert source.options is not None
-    ready = recording(source.bundle, PROFILES, until_step=source.options.until_step)
+    ready = build_recording(source.bundle, PROFILES, until_step=source.options.until_step)
     return Session("child", ready, source.options, lambda _: None)
 
 
@@ -45,7 +47,7 @@ async def given(session: Session, request: Request) -> Answer:
 async def test_the_prefix_comes_from_the_record_and_becomes_part_of_the_child() -> None:
     child = fork(base(), 1)
     answer = await given(child, chat("a"))
-    assert (dict(answer.headers)["Playhead"].partition(";")[0], answer.recorded) == ("replayed", "completed")
+    assert (dict(answer.headers)["Playhead"].partition(";")[0], answer.recorded_outcome) == ("replayed", "completed")
     assert await child.answer(chat("b")) is None
     report: Any = child.report()
     assert (report["served"], report["live"], report["unused"], report["verdict"]) == (1, 1, 0, "right")
@@ -88,9 +90,13 @@ async def test_what_may_change_something_is_refused_and_not_counted_as_a_miss() 
     child = fork(base(), 1)
     await given(child, chat("a"))
     refused = await given(child, post(TOOL, b'{"n":1}'))
-    assert (refused.status, refused.recorded, dict(refused.headers)["x-should-retry"]) == (403, "refused", "false")
+    assert (refused.status, refused.recorded_outcome, dict(refused.headers)["x-should-retry"]) == (
+        403,
+        "refused",
+        "false",
+    )
     told = json.loads(refused.body)
-    assert "--allow 'POST tickets.example.com'" in told["error"]["message"]
+    assert "--effects 'POST tickets.example.com=allow'" in told["error"]["message"]
     report: Any = child.report()
     assert (report["missed"], report["fork"]["blocked"], report["verdict"]) == (0, 1, "right")
     assert report["fork"]["blocked_calls"][0]["asked"] == f"POST {TOOL}"
@@ -138,7 +144,7 @@ async def test_what_the_prefix_lacks_never_slips_out() -> None:
 async def test_an_invented_answer_serves_the_live_part() -> None:
     child = fork(base(), 1, {"match": {"host": "tickets.example.com"}, "answer": {"body": {"id": 7}}})
     answer = await given(child, post(TOOL, b'{"n":1}'))
-    assert (answer.body, answer.recorded) == (b'{"id":7}', "completed")
+    assert (answer.body, answer.recorded_outcome) == (b'{"id":7}', "completed")
 
 
 async def test_a_resume_asks_again_for_what_was_under_way() -> None:
@@ -156,13 +162,13 @@ async def test_a_report_tells_what_was_wished_for() -> None:
 
 
 def test_there_is_no_fork_beyond_the_end() -> None:
-    with pytest.raises(Unusable, match="run run-1 ends at step 3, so it cannot be forked at step 4") as caught:
+    with pytest.raises(UnusableRecording, match="run run-1 ends at step 3, so it cannot be forked at step 4") as caught:
         fork(base(), 4)
     assert isinstance(caught.value.__cause__, BadFork)
 
 
 def test_an_override_beyond_the_prefix_is_refused() -> None:
-    with pytest.raises(Unusable, match="override 1: there is no step 3: 2 steps are answered from the record"):
+    with pytest.raises(UnusableRecording, match="override 1: there is no step 3: 2 steps are answered from the record"):
         fork(base(), 2, {"step": 3, "text": "x"})
 
 
@@ -176,7 +182,7 @@ async def test_a_fork_that_rested_goes_on_where_it_was_with_its_edits_and_its_po
     child, later = made(), made()
     assert (await given(child, chat("a"))).status == 500
     assert (await given(child, post(TOOL, b'{"n":1}'))).body == b'{"id":2}'
-    later.go_on(child.rest())
+    later.resume(child.suspend())
     assert later.report() == child.report()
     assert (await given(later, chat("a"))).body == said("A").body.data
     assert (await given(later, post(TOOL, b'{"n":1}'))).body == b'{"id":3}'
@@ -187,5 +193,5 @@ async def test_a_fork_that_rested_goes_on_where_it_was_with_its_edits_and_its_po
 def test_a_fork_behind_a_websocket_is_refused_when_it_is_made() -> None:
     spoken = run_of(exchange(chat("a"), said("A")), socket(("response", {"hello": "you"}), started_at=9 * SECOND))
     fork(spoken, 1)
-    with pytest.raises(Unusable, match=r"step 2 of run run-1 is a WebSocket.*fork it at step 1 or before"):
+    with pytest.raises(UnusableRecording, match=r"step 2 of run run-1 is a WebSocket.*fork it at step 1 or earlier"):
         fork(spoken, 2)

@@ -1,4 +1,4 @@
-"""Why a replay was not right, as a person reads it."""
+"""The explanation of a replay that diverged, as text."""
 
 import json
 from pathlib import Path
@@ -9,20 +9,25 @@ from click.testing import CliRunner, Result
 
 from calls.model import Exchange
 from proxy.cli import playhead
-from replay.forks.generation import FAILED, flaw, generation, kept
-from replay.misses.why import why
-from replay.recording import recording
-from replay.report import interrupted
-from replay.session import Options, Session
-from store.bundle.bundle import read, write
+from replay.forks.generation import FAILED, generation_bundle, kept_exchanges, recording_flaw
+from replay.misses.why import explanation_lines
+from replay.recording import build_recording
+from replay.report import interrupted_report
+from replay.session import ReplayOptions, Session
+from store.bundle.bundle import bundle_lines, read_bundle
 from store.ingest.derive_call import deriver
 from tests.replay.strategies import PROFILES, chat, exchange, failed_in_a_stream, ok, run_of, said, said_in_a_stream
 
 
 async def report_of(*prompts: str, **options: Any) -> dict[str, Any]:
-    """What a replay of "a" and "b" came to that was asked for these."""
+    """The report of a replay of "a" and "b" with these requests."""
     run = run_of(exchange(chat("a"), said("A")), exchange(chat("b", user="ann"), said("B"), number=2))
-    session = Session("replay-1", recording(run, PROFILES), Options(called="ticket.jsonl", **options), lambda _: None)
+    session = Session(
+        "replay-1",
+        build_recording(run, PROFILES),
+        ReplayOptions(recording_name="ticket.jsonl", **options),
+        lambda _: None,
+    )
     for prompt in prompts:
         await session.answer(chat(prompt, user="bob"))
     report: dict[str, Any] = json.loads(json.dumps(session.report()))
@@ -30,32 +35,32 @@ async def report_of(*prompts: str, **options: Any) -> dict[str, Any]:
 
 
 async def test_each_miss_is_told_with_both_sides_and_every_way_to_mend_it() -> None:
-    lines = list(why(await report_of("a", "c")))
+    lines = list(explanation_lines(await report_of("a", "c")))
     assert lines[0] == "replay replay-1 of run-1: diverged, 1 missed, 0 live, 1 left over"
     told = "\n".join(lines)
     assert "request 2, no_match: POST https://api.openai.com/v1/chat/completions" in told
     assert "    /body/messages/0/content\n      - 'b'\n      + 'c'\n" in told
     assert "  or: record only what is new: playhead replay ticket.jsonl --on-miss record -- CMD" in told
-    assert "left over: 1 of the recorded calls not asked for\n  step 2, POST" in told
+    assert "left over: 1 recorded calls that were not requested\n  step 2, POST" in told
 
 
 async def test_one_request_can_be_asked_for() -> None:
     report = await report_of("a", "c", "d")
-    assert next(why(report, 3)).startswith("request 3, no_match")
-    assert "was answered from the recording" in next(why(report, 1))
+    assert next(explanation_lines(report, 3)).startswith("request 3, no_match")
+    assert "was answered from the recording" in next(explanation_lines(report, 1))
 
 
 async def test_a_right_replay_has_nothing_to_explain_but_its_drift() -> None:
-    lines = list(why(await report_of("a", "b")))
+    lines = list(explanation_lines(await report_of("a", "b")))
     assert lines[0] == "replay replay-1 of run-1: right: 2 answered from the recording, none missed"
     assert "drift: 2 answered requests" in "".join(lines[1:])
 
 
 async def test_what_nobody_can_know_is_not_explained_away() -> None:
-    assert "nothing was asked" in next(why(await report_of(allow_unused=True)))
-    report = interrupted(await report_of("a", "b"))
+    assert "no request reached the proxy" in next(explanation_lines(await report_of(allow_unused=True)))
+    report = interrupted_report(await report_of("a", "b"))
     assert report["verdict"] == "unknown"
-    assert "its proxy ended before it did" in next(why(report))
+    assert "its proxy ended before the command did" in next(explanation_lines(report))
 
 
 def asked(*arguments: str) -> Result:
@@ -87,14 +92,16 @@ def test_without_a_replay_there_is_nothing_to_explain(tmp_path: Path) -> None:
 
 def test_what_is_no_report_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("[]")
-    assert "is no report" in str(asked("--data", str(tmp_path / "d"), str(tmp_path / "x.json")).exception)
+    assert "is not the report of a replay" in str(
+        asked("--data", str(tmp_path / "d"), str(tmp_path / "x.json")).exception
+    )
 
 
 # Generations
 
 
 def live(*exchanges: Exchange) -> str | None:
-    return flaw(run_of(*exchanges), deriver(PROFILES, str))
+    return recording_flaw(run_of(*exchanges), deriver(PROFILES, str))
 
 
 def test_a_whole_recording_has_no_flaw() -> None:
@@ -111,20 +118,20 @@ def test_an_error_of_the_moment_is_a_flaw_unless_the_next_try_went_well(status: 
 
 @pytest.mark.parametrize("outcome", ["client_closed", "server_closed", "timed_out", "refused"])
 def test_what_did_not_come_to_its_end_is_a_flaw(outcome: Any) -> None:
-    assert "did not end well" in str(live(exchange(chat("a"), ok(b"abc"), outcome=outcome)))
+    assert "is incomplete" in str(live(exchange(chat("a"), ok(b"abc"), outcome=outcome)))
 
 
 def test_to_leave_a_stream_at_its_own_end_is_no_flaw() -> None:
     asked = chat("a", stream=True)
     assert live(exchange(asked, said_in_a_stream("A"), outcome="client_closed")) is None
     cut = said_in_a_stream("A", ended=False)
-    assert "did not end well" in str(live(exchange(asked, cut, outcome="client_closed")))
+    assert "is incomplete" in str(live(exchange(asked, cut, outcome="client_closed")))
 
 
 @pytest.mark.parametrize("outcome", ["completed", "client_closed"])
 def test_a_stream_that_failed_in_its_midst_is_a_flaw_whoever_ended_it_and_may_be_tried_again(outcome: Any) -> None:
     failed = exchange(chat("a", stream=True), failed_in_a_stream("A"), outcome=outcome)
-    assert "an error in the midst" in str(live(failed))
+    assert "an error within its stream" in str(live(failed))
     assert live(failed, exchange(chat("a", stream=True), said_in_a_stream("A"), number=2)) is None
 
 
@@ -132,11 +139,16 @@ def test_a_generation_holds_what_answered_and_what_is_new_and_reads_like_any_bun
     old = run_of(*(exchange(chat(name), said(name), number=number) for number, name in enumerate("abc", 1)))
     new = exchange(chat("d"), said("d"), number=9)
     answered = {old.exchanges[0].id, old.exchanges[2].id}
-    made = generation(old.run, PROFILES.digest, [new, *kept(old, answered, unused=False)], deriver(PROFILES, str))
-    again = read(write(made))
+    made = generation_bundle(
+        old.run, PROFILES.digest, [new, *kept_exchanges(old, answered, unused=False)], deriver(PROFILES, str)
+    )
+    again = read_bundle(bundle_lines(made))
     assert [chat_of(each) for each in again.exchanges] == [chat_of(each) for each in (*old.exchanges[::2], new)]
     assert {each.run for each in again.exchanges} == {"run-1"}
-    assert recording(again, PROFILES).index.entries[2].key == recording(run_of(new), PROFILES).index.entries[0].key
+    assert (
+        build_recording(again, PROFILES).index.entries[2].key
+        == build_recording(run_of(new), PROFILES).index.entries[0].key
+    )
 
 
 def chat_of(each: Exchange) -> bytes:
@@ -145,5 +157,5 @@ def chat_of(each: Exchange) -> bytes:
 
 def test_what_nobody_asked_for_stays_only_where_it_may_be_unused() -> None:
     old = run_of(exchange(chat("a"), said("A")), exchange(chat("b"), said("B"), number=2))
-    assert len(kept(old, {old.exchanges[0].id}, unused=False)) == 1
-    assert len(kept(old, set(), unused=True)) == 2
+    assert len(kept_exchanges(old, {old.exchanges[0].id}, unused=False)) == 1
+    assert len(kept_exchanges(old, set(), unused=True)) == 2

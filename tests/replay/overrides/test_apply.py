@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from calls.codec.json import dumps
-from calls.derive import derive
-from calls.keys.key import keyed
+from calls.derive import derive_call
+from calls.keys.key import make_key
 from calls.model import Exchange, Json, Response
-from calls.overrides.overrides import listed
+from calls.overrides.overrides import read_overrides
 from replay.overrides import apply as edits
 from replay.overrides import faults
-from replay.overrides.apply import Edit, Unfit
+from replay.overrides.apply import CannotEdit, Edit
 from replay.reframing import reframe
 from tests.replay.strategies import JSON, PROFILES, chat, exchange, ok, post, said
 
@@ -142,29 +142,29 @@ FORMS = {"gemini": "sse", "ollama": "ndjson", "bedrock_converse": "eventstream"}
 def recorded(dialect: str, *, streamed: bool) -> Exchange:
     url, asked, answer = ANSWERS[dialect]
     request = post(url, dumps(asked))
-    assert keyed(request, PROFILES).dialect == dialect
+    assert make_key(request, PROFILES).dialect == dialect
     response: Response | None = ok(dumps(answer))
     if streamed:
         assert response is not None
-        response = reframe.as_stream(dialect, FORMS.get(dialect, "sse"), response, answer, asked)  # type: ignore[arg-type]
+        response = reframe.write_stream(dialect, FORMS.get(dialect, "sse"), response, answer, asked)  # type: ignore[arg-type]
     assert response is not None
     return exchange(request, response)
 
 
 def change(entry: dict[str, Any]) -> Any:
-    (override,) = listed([{"step": 1, **entry}])
+    (override,) = read_overrides([{"step": 1, **entry}])
     return override.change
 
 
 def edited(recorded: Exchange, entry: dict[str, Any]) -> Exchange:
     edit: Edit = change(entry)
-    return edits.edited(recorded, keyed(recorded.request, PROFILES), edit)
+    return edits.apply_edit(recorded, make_key(recorded.request, PROFILES), edit)
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("dialect", ANSWERS)
 def test_another_text_is_what_the_dialect_reads(dialect: str, streamed: bool) -> None:
-    call = derive(edited(recorded(dialect, streamed=streamed), {"text": "No “refund” ✂"}), PROFILES)
+    call = derive_call(edited(recorded(dialect, streamed=streamed), {"text": "No “refund” ✂"}), PROFILES)
     assert (call.text, call.complete, call.streamed) == ("No “refund” ✂", True, streamed)
     assert [tool.name for tool in call.tool_calls] == ["refund"]
 
@@ -174,7 +174,7 @@ def test_another_text_is_what_the_dialect_reads(dialect: str, streamed: bool) ->
 def test_one_argument_of_a_tool_call_is_patched(dialect: str, streamed: bool) -> None:
     patch = [{"op": "replace", "path": "/amount", "value": 5}]
     made = edited(recorded(dialect, streamed=streamed), {"arguments": {"tool": "refund", "patch": patch}})
-    call = derive(made, PROFILES)
+    call = derive_call(made, PROFILES)
     assert [tool.arguments for tool in call.tool_calls] == [{"order": 7, "amount": 5}]
     assert call.text == "I will refund it."
 
@@ -182,19 +182,19 @@ def test_one_argument_of_a_tool_call_is_patched(dialect: str, streamed: bool) ->
 def test_a_client_that_left_at_the_end_mark_has_had_all_of_the_answer() -> None:
     left = replace(recorded("openai_chat", streamed=True), outcome="client_closed")
     made = edited(left, {"text": "edited"})
-    assert (derive(made, PROFILES).text, made.outcome) == ("edited", "completed")
+    assert (derive_call(made, PROFILES).text, made.outcome) == ("edited", "completed")
 
 
 def test_a_piece_of_the_text_is_replaced_wherever_it_stands() -> None:
     made = edited(exchange(chat("?"), said("a b a")), {"text": {"find": "a", "replace": "c"}})
-    assert derive(made, PROFILES).text == "c b c"
+    assert derive_call(made, PROFILES).text == "c b c"
 
 
 def test_a_text_is_said_where_there_was_none() -> None:
     url, asked, answer = ANSWERS["openai_chat"]
     silent: Any = {**answer, "choices": [{"index": 0, "message": {"role": "assistant", "content": None}}]}
     made = edited(exchange(post(url, dumps({**asked, "stream": False})), ok(dumps(silent))), {"text": "now I speak"})
-    assert derive(made, PROFILES).text == "now I speak"
+    assert derive_call(made, PROFILES).text == "now I speak"
 
 
 def test_a_patch_reaches_everything_and_keeps_every_digit() -> None:
@@ -229,7 +229,7 @@ def test_a_status_alone_keeps_the_body() -> None:
 def test_a_value_becomes_a_stream_where_a_stream_was_asked_for() -> None:
     answer = ANSWERS["anthropic"][2]
     made = edited(recorded("anthropic", streamed=True), {"answer": {"body": {**answer, "stop_reason": "end_turn"}}})
-    call = derive(made, PROFILES)
+    call = derive_call(made, PROFILES)
     assert (call.streamed, call.finish_reason) == (True, "end_turn")
 
 
@@ -253,7 +253,7 @@ def test_an_mcp_tool_answers_something_else(streamed: bool, value: Any, text: st
         if streamed
         else mcp(RESULT, "application/json")
     )
-    call = derive(edited(was, {"tool_result": value}), PROFILES)
+    call = derive_call(edited(was, {"tool_result": value}), PROFILES)
     assert (call.text, call.streamed, call.complete) == (text, streamed, True)
 
 
@@ -273,33 +273,33 @@ STREAM = (("Content-Type", "text/event-stream"),)
 @pytest.mark.parametrize(
     ("was", "entry", "words"),
     [
-        (exchange(chat("?"), None, outcome="server_closed"), {"text": "x"}, "did not come to its end"),
-        (exchange(chat("?"), ok(b'{"id":'), outcome="server_closed"), {"text": "x"}, "did not come to its end"),
-        (exchange(chat("?"), said("a")), {"text": {"find": "zz", "replace": "x"}}, "'zz' does not stand in its text, which is 'a'"),
-        (exchange(chat("?"), said("a")), {"arguments": {"patch": [{"op": "remove", "path": "/a"}]}}, "does not ask for a tool call"),
+        (exchange(chat("?"), None, outcome="server_closed"), {"text": "x"}, "its answer is incomplete"),
+        (exchange(chat("?"), ok(b'{"id":'), outcome="server_closed"), {"text": "x"}, "its answer is incomplete"),
+        (exchange(chat("?"), said("a")), {"text": {"find": "zz", "replace": "x"}}, "'zz' does not occur in its text, which is 'a'"),
+        (exchange(chat("?"), said("a")), {"arguments": {"patch": [{"op": "remove", "path": "/a"}]}}, "does not request a tool call"),
         (exchange(chat("?"), said("a")), {"patch": [{"op": "remove", "path": "/nothing"}]}, "the patch does not apply"),
         (exchange(chat("?"), said("a")), {"patch": [{"op": "test", "path": "/id", "value": "z"}]}, "test failed"),
         (
             exchange(post("https://tools.example.com/events", b"{}"), ok(b"data: {}\n\n", headers=STREAM)),
             {"patch": [{"op": "add", "path": "/-", "value": 1}]},
-            "a stream (sse) of generic, which we cannot make again",
+            "a stream (sse) of generic, which Playhead cannot write",
         ),
         (
             exchange(post("https://tools.example.com/events", b"{}"), ok(b"data: {}\n\n", headers=STREAM)),
             {"tool_result": {}},
             "it is a stream of a tool",
         ),
-        (exchange(post("https://tools.example.com/x", b"{}"), ok(b"hi")), {"patch": [{"op": "remove", "path": ""}]}, "no JSON"),
+        (exchange(post("https://tools.example.com/x", b"{}"), ok(b"hi")), {"patch": [{"op": "remove", "path": ""}]}, "not JSON"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_is_said(was: Exchange, entry: dict[str, Any], words: str) -> None:
-    with pytest.raises(Unfit) as caught:
+    with pytest.raises(CannotEdit) as caught:
         edited(was, entry)
     assert words in str(caught.value)
 
 
 def failed(was: Exchange, fault: dict[str, Any]) -> Exchange:
-    return faults.failed(was, keyed(was.request, PROFILES), change({"fault": fault}))
+    return faults.inject_fault(was, make_key(was.request, PROFILES), change({"fault": fault}))
 
 
 @pytest.mark.parametrize(
@@ -324,7 +324,7 @@ def test_a_cut_ends_at_the_byte() -> None:
     made = failed(recorded("openai_chat", streamed=True), {"cut": 100})
     assert made.response is not None
     assert (len(made.response.body.data), made.outcome) == (100, "server_closed")
-    with pytest.raises(Unfit, match="cannot be cut after 100000"):
+    with pytest.raises(CannotEdit, match="cannot be cut after 100000"):
         failed(recorded("openai_chat", streamed=True), {"cut": 100_000})
 
 
@@ -337,11 +337,11 @@ def test_malformed_json_is_no_json_in_a_message_that_is_whole(dialect: str, stre
     assert made.response is not None
     assert was.response is not None
     assert made.response.body.data != was.response.body.data
-    assert derive(made, PROFILES).answer != derive(was, PROFILES).answer
+    assert derive_call(made, PROFILES).answer != derive_call(was, PROFILES).answer
 
 
 def test_frames_with_checksums_are_not_broken_by_halves() -> None:
-    with pytest.raises(Unfit, match="checksums"):
+    with pytest.raises(CannotEdit, match="checksums"):
         failed(recorded("bedrock_converse", streamed=True), {"malformed": True})
 
 

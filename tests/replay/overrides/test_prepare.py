@@ -1,4 +1,4 @@
-"""A replay with overrides, from its making ready to its report."""
+"""A replay with overrides, from its preparation to its report."""
 
 import json
 from typing import Any
@@ -7,11 +7,11 @@ import pytest
 
 from calls.events import Gap
 from calls.model import Exchange, Request
-from calls.overrides.overrides import BadOverride, listed
+from calls.overrides.overrides import BadOverride, read_overrides
 from replay.answer import Answer
-from replay.overrides.prepare import prepared
-from replay.recording import recording
-from replay.session import Options, Session
+from replay.overrides.prepare import prepare_overrides
+from replay.recording import build_recording
+from replay.session import ReplayOptions, Session
 from store.bundle.bundle import Bundle
 from tests.calls.sockets import socket
 from tests.replay.strategies import PROFILES, SECOND, chat, exchange, ok, post, run_of, said
@@ -20,9 +20,12 @@ TOOL = "https://tools.example.com/v2/search"
 
 
 def session(bundle: Bundle, *entries: dict[str, Any], **options: Any) -> Session:
-    edited, editor = prepared(bundle, listed(entries), PROFILES)
+    edited, editor = prepare_overrides(bundle, read_overrides(entries), PROFILES)
     return Session(
-        "replay-1", recording(edited, PROFILES), Options(edits=editor, beyond=editor, **options), lambda _: None
+        "replay-1",
+        build_recording(edited, PROFILES),
+        ReplayOptions(edit_hook=editor, miss_hook=editor, **options),
+        lambda _: None,
     )
 
 
@@ -52,11 +55,11 @@ async def test_an_edited_answer_says_so_and_is_counted() -> None:
 
 
 async def test_what_follows_from_an_edit_is_a_fork_s() -> None:
-    replay = session(two(), {"step": 1, "text": "C"}, called="bad.jsonl")
+    replay = session(two(), {"step": 1, "text": "C"}, recording_name="bad.jsonl")
     assert "record the run again" in json.loads((await answered(replay, chat("x"))).body)["playhead"]["fix"]
     await answered(replay, chat("a"))
     fix = json.loads((await answered(replay, chat("and now, C?"))).body)["playhead"]["fix"]
-    assert "playhead fork bad.jsonl --from 1 --override FILE -- CMD" in fix
+    assert "playhead fork bad.jsonl --after-step 1 --override FILE -- CMD" in fix
     assert "record the run again" not in fix
 
 
@@ -70,11 +73,11 @@ async def test_the_fork_that_is_proposed_cuts_off_no_tool_beside_the_edited_step
         *(exchange(tool, ok(b'{"n":1}'), number=number) for number, tool in enumerate(tools, 2)),
         exchange(chat("b"), said("B"), number=4),
     )
-    replay = session(run, {"step": edited, **change}, called="bad.jsonl")
+    replay = session(run, {"step": edited, **change}, recording_name="bad.jsonl")
     for request in (chat("a"), *tools):
         await answered(replay, request)
     fix = json.loads((await answered(replay, chat("and now, C?"))).body)["playhead"]["fix"]
-    assert "playhead fork bad.jsonl --from 3 --override FILE -- CMD" in fix
+    assert "playhead fork bad.jsonl --after-step 3 --override FILE -- CMD" in fix
 
 
 async def test_an_override_that_nothing_was_answered_by_makes_the_replay_not_right() -> None:

@@ -1,13 +1,13 @@
-"""The stream of MCP's older transport: its answers wait for what they answer."""
+"""The stream of MCP's older transport: its answers wait for their requests."""
 
 import gc
 from typing import Any
 
 from calls.codec.json import dumps
 from calls.model import Request
-from replay.answer import AGAIN, AGAIN_AT_MOST, Answer, again
-from replay.recording import recording
-from replay.session import Options, Session
+from replay.answer import LONGEST_RECHECK, SHORTEST_RECHECK, Answer, recheck_delay
+from replay.recording import build_recording
+from replay.session import ReplayOptions, Session
 from tests.replay.strategies import PROFILES, SECOND, exchange, ok, post, run_of
 
 HERE = "https://tools.test"
@@ -40,12 +40,12 @@ def replay() -> Session:
         exchange(asks(n, f"t{n}"), ok(b"Accepted", status=202), number=n + 1, started_at=n * 2_000_000 - 500_000)
         for n in (1, 2)
     ]
-    return Session("replay-1", recording(run_of(stream, *posts), PROFILES), Options(), lambda _: None)
+    return Session("replay-1", build_recording(run_of(stream, *posts), PROFILES), ReplayOptions(), lambda _: None)
 
 
 def told(given: Answer) -> list[bytes]:
-    """All that may go out now, of each piece that is left."""
-    found = [piece.ready() for piece in given.pieces if piece.ready is not None]
+    """The data of all remaining pieces that may be sent now."""
+    found = [piece.ready_data() for piece in given.pieces if piece.ready_data is not None]
     return [data for data in found if data is not None]
 
 
@@ -80,16 +80,16 @@ async def test_it_bears_the_id_under_which_it_is_asked_now_in_any_order() -> Non
 async def test_a_stream_that_nobody_holds_any_more_is_forgotten() -> None:
     session = replay()
     stream = await asked(session, STREAM)
-    assert session.streaming
+    assert session.has_open_stream
     del stream
     gc.collect()
-    assert not session.streaming
+    assert not session.has_open_stream
 
 
 def test_who_waits_for_long_is_looked_at_less_often() -> None:
-    assert [again(waited) for waited in (0, SECOND // 10, SECOND // 2, 600 * SECOND)] == [
-        AGAIN,
+    assert [recheck_delay(waited) for waited in (0, SECOND // 10, SECOND // 2, 600 * SECOND)] == [
+        SHORTEST_RECHECK,
         SECOND // 100,
         SECOND // 20,
-        AGAIN_AT_MOST,
+        LONGEST_RECHECK,
     ]

@@ -1,4 +1,4 @@
-"""WebSockets in a replay: which recorded one goes on, what a client is told that leaves the record, and what is reported."""
+"""WebSockets in a replay: which recorded one continues, what a client gets that leaves the record, and what is reported."""
 
 import json
 from typing import Any
@@ -11,9 +11,9 @@ from calls.codec.json import dumps
 from calls.model import Exchange, Json, Request
 from calls.redaction.redactor import Redactor
 from replay.answer import Answer, Frame
-from replay.recording import recording
-from replay.session import Options, Session
-from replay.websocket.session import CODE, redacting
+from replay.recording import build_recording
+from replay.session import ReplayOptions, Session
+from replay.websocket.session import MISS_CLOSE_CODE, with_redaction
 from tests.calls.positions import is_shown
 from tests.calls.sockets import ASKED, socket
 from tests.replay.strategies import PROFILES, run_of
@@ -29,7 +29,7 @@ def one(number: int, *messages: Any, url: str = ECHO, **more: Any) -> Exchange:
 
 
 def talk(number: int, *words: str, url: str = ECHO) -> Exchange:
-    """A greeting, and an answer to each word."""
+    """A WebSocket with a greeting, and an answer to each message."""
     said = [
         pair for word in words for pair in (("request", {"say": word}), ("response", {"said": word, "by_id": number}))
     ]
@@ -37,7 +37,7 @@ def talk(number: int, *words: str, url: str = ECHO) -> Exchange:
 
 
 class Client:
-    """One opening, and what came of it."""
+    """One opened WebSocket, and the result."""
 
     def __init__(self, answer: Answer) -> None:
         assert answer.dialogue is not None
@@ -48,7 +48,7 @@ class Client:
         return self.send({"say": word})
 
     def send(self, message: Json) -> list[Any]:
-        return _told(self.dialogue.hear("text", dumps(message)))
+        return _told(self.dialogue.receive("text", dumps(message)))
 
 
 def _told(frames: list[Frame]) -> list[Any]:
@@ -56,8 +56,8 @@ def _told(frames: list[Frame]) -> list[Any]:
 
 
 def session_of(*exchanges: Exchange, **options: Any) -> Session:
-    ready = recording(run_of(*exchanges), PROFILES)
-    return Session(id="replay-1", recording=ready, options=Options(**options), changed=lambda _: None)
+    ready = build_recording(run_of(*exchanges), PROFILES)
+    return Session(id="replay-1", recording=ready, options=ReplayOptions(**options), on_change=lambda _: None)
 
 
 async def opened(session: Session, url: str = ECHO) -> Client:
@@ -123,7 +123,7 @@ async def test_what_was_told_already_must_go_with_what_goes_on() -> None:
     client = await opened(session)
     assert client.first == [{"hello": "you", "id": 1}]
     (close,) = client.say("b")
-    assert int.from_bytes(close.data[:2]) == CODE
+    assert int.from_bytes(close.data[:2]) == MISS_CLOSE_CODE
 
 
 def answers(number: int, *words: str) -> list[Any]:
@@ -145,7 +145,7 @@ async def test_a_client_that_left_early_is_not_told_to_take_more_time() -> None:
     session = session_of(talk(1, "a", "b"))
     client = await opened(session)
     client.say("a")
-    client.dialogue.left()
+    client.dialogue.note_client_left()
     miss: Any = session.report()["first_divergence"]
     assert miss["reason"] == "client_left"
     assert "left before its message 2" in miss["detail"]
@@ -156,7 +156,7 @@ async def test_bytes_that_differ_are_not_shown_as_text() -> None:
     said = one(1, ("request", b"\x00\x01sound"), ("response", {"said": 1}))
     session = session_of(said)
     client = await opened(session)
-    client.dialogue.hear("binary", b"\x00\x02noise")
+    client.dialogue.receive("binary", b"\x00\x02noise")
     miss: Any = session.report()["first_divergence"]
     [difference] = miss["nearest"]["differences"]
     assert difference["recorded"].startswith("7 bytes, sha256:")
@@ -198,15 +198,15 @@ async def test_gemini_is_told_by_the_code_that_its_sdk_looks_for() -> None:
 async def test_a_secret_matches_its_placeholder() -> None:
     redactor = Redactor(key=b"k" * 32)
     secret = "sk-proj-0123456789abcdefghijklmnopqrstuvwxyzABCD"
-    kept = redactor.whole(dumps({"say": secret}))[0]
+    kept = redactor.redact_body(dumps({"say": secret}))[0]
     assert secret.encode() not in kept
     session = session_of(one(1, ("request", kept), ("response", {"said": "it"})))
     request = Request(method="GET", url=ECHO, headers=ASKED)
-    answer = redacting(await session.answer(request), request, redactor)
+    answer = with_redaction(await session.answer(request), request, redactor)
     assert answer is not None
     client = Client(answer)
     assert client.say(secret) == [{"said": "it"}]
-    client.dialogue.left()
+    client.dialogue.note_client_left()
     assert counts(session) == (1, 0, 0, 0, "right")
 
 
@@ -217,14 +217,14 @@ async def test_a_secret_in_pieces_from_the_client_is_a_miss_that_does_not_show_i
     secret = "ghp_aB3dE6gH9jK2mN5pQ8rS1tU4vW7xY0zAaB3d"
     text = before + secret
     parts = [{"type": "input", "text": text[at : at + size]} for at in range(0, len(text), size)]
-    work = redactor.messages()
+    work = redactor.new_message_redactor()
     kept = [one.data for at, part in enumerate(parts) for one in work.feed(dumps(part), at, "text")]
     kept += [one.data for one in work.finish()]
     assert not is_shown(secret, iter(["".join(json.loads(one)["text"] for one in kept)]))
     said = [pair for data in kept for pair in (("request", data), ("response", {"heard": len(data)}))]
     session = session_of(one(1, ("request", {"hello": "you"}), ("response", {"hello": "me"}), *said))
     request = Request(method="GET", url=ECHO, headers=ASKED)
-    answer = redacting(await session.answer(request), request, redactor)
+    answer = with_redaction(await session.answer(request), request, redactor)
     assert answer is not None
     client = Client(answer)
 
@@ -245,7 +245,7 @@ async def test_a_client_that_leaves_before_it_has_said_all_makes_no_right_replay
     session = session_of(talk(1, "a", "b"))
     client = await opened(session)
     client.say("a")
-    client.dialogue.left()
+    client.dialogue.note_client_left()
     assert counts(session) == (0, 1, 0, 0, "diverged")
 
 
@@ -256,7 +256,7 @@ async def test_what_is_no_websocket_after_a_101_cannot_be_answered() -> None:
     session = session_of(exchange.__class__(**{**_fields(exchange), "response": plain}))
     answer = await session.answer(Request(method="GET", url=ECHO, headers=ASKED))
     assert answer is not None
-    assert "no WebSocket" in json.loads(answer.body)["detail"]
+    assert "a protocol other than WebSocket" in json.loads(answer.body)["detail"]
 
 
 def _fields(value: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A recorded WebSocket, given again message by message."""
+"""A recorded WebSocket, replayed message by message."""
 
 import base64
 import json
@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from calls.model import Exchange, Json
 from replay.answer import Frame
 from replay.pacing import INSTANT, Pace
-from replay.websocket.conversations import played_back
+from replay.websocket.conversations import replay_dialogue
 from replay.websocket.timeline import GRACE, Break
-from store.active_profiles import shipped
+from store.active_profiles import load_profiles
 from tests.calls.sockets import socket
 from tests.calls.strategies import pieces
 
 REALTIME = "https://api.openai.com/v1/realtime?model=gpt-realtime"
 RESPONSES = "https://api.openai.com/v1/responses"
-PROFILES = shipped()
+PROFILES = load_profiles()
 
 HELLO: Json = {"type": "session.created", "session": {"id": "sess_1"}}
 UPDATE: Json = {"type": "session.update", "session": {"instructions": "Be brief."}}
@@ -30,12 +30,12 @@ BYE = b"\x03\xe8"
 
 
 class Client:
-    """A client of a replayed WebSocket, which remembers what it was told."""
+    """A client of a replayed WebSocket, which remembers what it received."""
 
     def __init__(self, exchange: Exchange, pace: Pace = INSTANT) -> None:
         self.broken: list[Break] = []
         self.drifted: list[str] = []
-        self.played = played_back(exchange, PROFILES, pace, broken=self._broken, drifted=self.drifted.extend)
+        self.played = replay_dialogue(exchange, PROFILES, pace, on_break=self._broken, on_drift=self.drifted.extend)
         self.frames = self.played.begin()
 
     def _broken(self, where: Break) -> list[Frame]:
@@ -43,12 +43,12 @@ class Client:
         return [Frame(kind="close", data=b"miss")]
 
     def say(self, message: Json | bytes) -> list[Any]:
-        """Say something; what is told upon it."""
+        """Send a message, and return the answers."""
         data = message if isinstance(message, bytes) else json.dumps(message).encode()
-        return self._told(self.played.hear("text", data))
+        return self._told(self.played.receive("text", data))
 
     def part(self) -> list[Any]:
-        return self._told(self.played.hear("close", BYE))
+        return self._told(self.played.receive("close", BYE))
 
     @property
     def first(self) -> list[Any]:
@@ -111,7 +111,7 @@ def test_another_message_is_a_miss_with_the_places(message: Json | bytes, pointe
     client = Client(session())
     assert client.say(message) == [("close", b"miss")]
     (where,) = client.broken
-    assert (where.why, where.number) == ("no_match", 1)
+    assert (where.reason, where.number) == ("no_match", 1)
     assert pointer in [difference.pointer for difference in where.differences]
     assert client.say(UPDATE) == client.part() == []
 
@@ -121,34 +121,34 @@ def test_one_message_more_than_was_recorded_is_a_miss() -> None:
     client.say(UPDATE)
     client.say(CREATE)
     assert client.say(CREATE) == [("close", b"miss")]
-    assert (client.broken[0].why, client.broken[0].number) == ("consumed", 3)
+    assert (client.broken[0].reason, client.broken[0].number) == ("consumed", 3)
 
 
 def test_a_client_that_leaves_before_it_has_said_all_has_not_been_served() -> None:
     client = Client(session())
     client.say(UPDATE)
     assert client.part() == [("close", BYE)]
-    assert (client.broken[0].why, client.broken[0].number) == ("client_left", 2)
+    assert (client.broken[0].reason, client.broken[0].number) == ("client_left", 2)
     gone = Client(session())
-    gone.played.left()
-    assert gone.broken[0].why == "client_left"
+    gone.played.note_client_left()
+    assert gone.broken[0].reason == "client_left"
 
 
 def test_a_client_that_has_said_all_may_leave_without_a_word() -> None:
     client = Client(session(("request", BYE, "close")))
     client.say(UPDATE)
     client.say(CREATE)
-    client.played.left()
+    client.played.note_client_left()
     assert client.broken == []
 
 
 def test_a_client_that_stays_where_the_recorded_one_left_is_told_so() -> None:
     client = Client(session(("request", BYE, "close")))
     client.say(UPDATE)
-    wait = client.played.hear("text", b'{"type": "response.create"}')[-1]
+    wait = client.played.receive("text", b'{"type": "response.create"}')[-1]
     assert (wait.kind, wait.after) == ("wait", 2_000_000 + GRACE)
-    client.played.stayed()
-    assert client.broken[0].why == "incomplete"
+    client.played.answer_waiting_client()
+    assert client.broken[0].reason == "incomplete"
 
 
 @pytest.mark.parametrize(("outcome", "end"), [("server_closed", "cut"), ("client_closed", "wait")])
@@ -194,7 +194,7 @@ def test_other_sound_or_more_or_less_of_it_is_a_miss(now: list[bytes]) -> None:
     for piece in now:
         client.say(appended(piece))
     client.say(CREATE)
-    assert [where.why for where in client.broken] == ["no_match"]
+    assert [where.reason for where in client.broken] == ["no_match"]
 
 
 def test_an_id_that_the_client_mints_anew_comes_back_in_what_the_server_says() -> None:
@@ -215,7 +215,7 @@ def test_an_id_that_the_client_mints_anew_comes_back_in_what_the_server_says() -
 
 
 def test_an_id_that_the_server_minted_must_come_back_as_it_was() -> None:
-    """Two calls with the same output are not one another's."""
+    """Two calls with the same output have different ids."""
 
     def calls(one: str) -> Json:
         return {"type": "response.output_item.done", "item": {"type": "function_call", "call_id": one}}
@@ -236,13 +236,13 @@ def test_an_id_that_the_server_minted_must_come_back_as_it_was() -> None:
     assert Client(recorded).say(output("call_a")) == [DONE, WAIT]
     client = Client(recorded)
     assert client.say(output("call_b")) == [("close", b"miss")]
-    assert client.broken[0].why == "no_match"
+    assert client.broken[0].reason == "no_match"
 
 
 def test_a_recorded_pace_counts_from_what_was_said_last() -> None:
     client = Client(session(), Pace(1.0))
     client.say(UPDATE)
-    (frame, _) = client.played.hear("text", b'{"type": "response.create"}')
+    (frame, _) = client.played.receive("text", b'{"type": "response.create"}')
     assert frame.after == 1_000_000
 
 
@@ -306,12 +306,12 @@ def test_a_conversation_that_was_not_held_is_a_miss_and_told_once() -> None:
     client.say(turn("a", "one"))
     assert client.say(turn("c", "four")) == [("close", b"miss")]
     assert client.part() == []
-    client.played.left()
-    assert [(where.why, where.number) for where in client.broken] == [("consumed", 2)]
+    client.played.note_client_left()
+    assert [(where.reason, where.number) for where in client.broken] == [("consumed", 2)]
 
 
 def test_a_conversation_that_is_not_taken_up_is_left() -> None:
     client = Client(TWO_LANES)
     client.say(turn("a", "one"))
     client.part()
-    assert [where.why for where in client.broken] == ["client_left"]
+    assert [where.reason for where in client.broken] == ["client_left"]

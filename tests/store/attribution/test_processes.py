@@ -1,4 +1,4 @@
-"""Calls of one process that name no run: one agent is one run, a service's conversations are runs of their own, none is mixed."""
+"""Calls of a process that names no run: one agent is one run, and the concurrent conversations of a service are separate runs."""
 
 import itertools
 import json
@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from calls.model import Exchange
-from store.attribution.grouping import Grouping
+from store.attribution.grouping import RunGrouping
 from store.database.connection import Database
-from store.ingest.batch_writer import DerivedExchange, Ingest
+from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.query.exchanges import ExchangeQueries
 from store.query.filters import Filters
 from store.query.runs import Runs
@@ -24,7 +24,7 @@ SHOP = "https://shop.example"
 
 
 class Clock:
-    """Numbers and times of exchanges, one after another."""
+    """Consecutive numbers and times of exchanges."""
 
     def __init__(self) -> None:
         self.at = itertools.count()
@@ -64,7 +64,7 @@ def model(clock: Clock, messages: list[Any], says: str, *calls: tuple[str, Any])
 
 
 def ticket(clock: Clock, name: str, customer: str = "c-77") -> Iterator[Exchange]:
-    """Nine calls: three of a model, six of tools, some of which carry nothing that the model said."""
+    """Nine calls: three of a model and six of tools, some of which have no argument of the model."""
     order = f"A-{name}1"
     yield made(clock, f"{SHOP}/tickets/{name}", None, {"order": order})
     messages: list[Any] = [{"role": "user", "content": f"Work on ticket {name}, for order {order}"}]
@@ -79,23 +79,25 @@ def ticket(clock: Clock, name: str, customer: str = "c-77") -> Iterator[Exchange
 
 
 def side_by_side(*works: Iterator[Exchange]) -> list[Exchange]:
-    """In turn, each a step."""
+    """Take one step of each in turn."""
     return [one for row in itertools.zip_longest(*works) for one in row if one is not None]
 
 
 async def stored(
-    database: Database, *batches: Sequence[Exchange], store_server: Grouping | None = None
+    database: Database, *batches: Sequence[Exchange], store_server: RunGrouping | None = None
 ) -> dict[str, tuple[str, int]]:
-    """The runs that came of it: how sure each is, and how many exchanges it has."""
-    kin = store_server or Grouping(database, lambda one: DerivedExchange(one, understood(one)))
+    """The resulting runs, each with its certainty and number of exchanges."""
+    kin = store_server or RunGrouping(database, lambda one: DerivedExchange(one, understood(one)))
     for batch in batches:
-        await Ingest(database).put(await kin.joined([DerivedExchange(one, understood(one)) for one in batch]))
+        await BatchWriter(database).write_batch(
+            await kin.group_batch([DerivedExchange(one, understood(one)) for one in batch])
+        )
     page = await Runs(database).page(Filters(), NOON)
     return {run["id"]: (run["attribution"], run["exchanges"]) for run in page.items}
 
 
 async def whereabouts(database: Database, exchanges: Sequence[Exchange]) -> dict[str, str]:
-    recorded = await ExchangeQueries(database, understood).evidence([one.id for one in exchanges])
+    recorded = await ExchangeQueries(database, understood).exchanges_by_id([one.id for one in exchanges])
     return {name: one.run for name, one in recorded.items()}
 
 
@@ -118,7 +120,7 @@ async def test_conversations_at_once_are_runs_of_their_own_and_none_is_in_a_wron
     assert {run for run, (level, _) in runs.items() if level == "guessed"} == {PROCESS}
     assert all(len(tickets) == 1 for run, tickets in found.items() if run != PROCESS), "mixed"
     assert len(found) == 4
-    # The customer that two tickets share could be asked for by both.
+    # The customer that two tickets share may be requested by both.
     assert runs[PROCESS][1] == 2, [one.request.url for one in order if where[one.id] == PROCESS]
 
 
@@ -207,7 +209,7 @@ async def test_a_store_server_that_begins_anew_mixes_nothing(database: Database)
 
 
 async def test_what_another_conversation_knows_too_goes_to_none(database: Database) -> None:
-    """A ticket that refers to another one reads that before its own model is asked."""
+    """An agent whose ticket refers to another one reads that before its own model call."""
     clock = Clock()
     works = [list(ticket(clock, "904"))[:6], list(ticket(clock, "905", "c-88"))[:6]]
     before = made(clock, f"{SHOP}/tickets/906", None, {"duplicate_of": "904", "order": "A-9061"})

@@ -1,4 +1,4 @@
-"""Whose an exchange is, where its head did not say: found by its body or a shared trace, once, however often it comes."""
+"""The run of an exchange that its head does not name, from its body or a shared trace; assigning twice changes nothing."""
 
 import itertools
 import json
@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from calls.derive import derive
-from calls.events import Gap, encode
-from calls.exchange_builder import events_of
+from calls.derive import derive_call
+from calls.events import Gap, encode_records
+from calls.exchange_builder import exchange_events
 from calls.model import Exchange
-from store.attribution.grouping import Grouping
-from store.attribution.run_assignment import filed, in_trace, trace_of
-from store.bundle.bundle import read
+from store.attribution.grouping import RunGrouping
+from store.attribution.run_assignment import assign_run, assign_to_trace, assignable_trace
+from store.bundle.bundle import read_bundle
 from store.database.connection import Database
-from store.ingest.batch_writer import DerivedExchange, Ingest
+from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.query.exchanges import ExchangeQueries
 from store.query.filters import Filters
 from store.query.runs import Runs
@@ -31,11 +31,11 @@ TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 OTHER = "0af7651916cd43dd8448eb211c80319c"
 CHAT = "https://api.openai.com/v1/chat/completions"
 SESSION = "agents-sdk:run:0b5c8e0fe4b04c7fa2a6dcb4e8b1f9d3"
-understood = partial(derive, profiles=PROFILES)
+understood = partial(derive_call, profiles=PROFILES)
 
 
 def asked(number: int, *told: tuple[str, str], url: str = CHAT, **body: Any) -> Exchange:
-    """A request of which the worker knew what is `told`, and the owner."""
+    """A request with the evidence `told` and the owner of its connection."""
     request = {"model": "gpt-5", "messages": [{"role": "user", "content": prose(str(number), 200)}], **body}
     evidence = (*told, ("owner", OWNER))
     run = next((value for source, value in evidence if source != "traceparent"), OWNER)
@@ -47,7 +47,7 @@ def traced(number: int, trace: str = TRACE, **body: Any) -> Exchange:
 
 
 def filed_as(of: Exchange) -> Exchange:
-    return filed(of, understood(of))
+    return assign_run(of, understood(of))
 
 
 def test_a_body_names_the_run_where_only_the_owner_did_and_what_was_told_stays() -> None:
@@ -58,11 +58,11 @@ def test_a_body_names_the_run_where_only_the_owner_did_and_what_was_told_stays()
 
 def test_a_body_does_not_lead_into_a_claimed_run() -> None:
     one = asked(1, prompt_cache_key=SESSION)
-    found = filed(one, understood(one), lambda run: run == SESSION)
+    found = assign_run(one, understood(one), lambda run: run == SESSION)
     assert found.run == OWNER
     assert ("body/prompt_cache_key", SESSION) in found.run_evidence
     sent = asked(2, ("credentials", SESSION), prompt_cache_key=SESSION)
-    assert filed(sent, understood(sent), lambda run: run == SESSION).run == SESSION
+    assert assign_run(sent, understood(sent), lambda run: run == SESSION).run == SESSION
 
 
 @pytest.mark.parametrize(
@@ -97,24 +97,26 @@ def test_a_name_that_no_run_can_have_becomes_one_by_digest(forged: str) -> None:
 
 
 def test_a_trace_counts_only_where_nothing_stronger_was_said() -> None:
-    assert trace_of(traced(1)) == TRACE
-    assert trace_of(in_trace(traced(1))) == TRACE
-    assert trace_of(asked(1, ("thread-id", "t"), ("traceparent", TRACE))) is None
-    assert trace_of(filed_as(traced(1, prompt_cache_key=SESSION))) is None
-    assert trace_of(replace(traced(1), run="imported-under-another-name")) is None
+    assert assignable_trace(traced(1)) == TRACE
+    assert assignable_trace(assign_to_trace(traced(1))) == TRACE
+    assert assignable_trace(asked(1, ("thread-id", "t"), ("traceparent", TRACE))) is None
+    assert assignable_trace(filed_as(traced(1, prompt_cache_key=SESSION))) is None
+    assert assignable_trace(replace(traced(1), run="imported-under-another-name")) is None
 
 
 # -- in the database
 
 
 async def put(database: Database, *batch: Exchange, gaps: Sequence[Gap] = ()) -> None:
-    """As the store server stores what it has drained."""
-    kin = Grouping(database, lambda one: DerivedExchange(one, understood(one)))
-    await Ingest(database).put(await kin.joined([DerivedExchange(one, understood(one)) for one in batch]), gaps)
+    """Store exchanges as the store server does after draining."""
+    kin = RunGrouping(database, lambda one: DerivedExchange(one, understood(one)))
+    await BatchWriter(database).write_batch(
+        await kin.group_batch([DerivedExchange(one, understood(one)) for one in batch]), gaps
+    )
 
 
 async def held(database: Database) -> dict[str, list[str]]:
-    """Which exchanges each run has."""
+    """The exchanges of each run."""
     runs = await Runs(database).page(Filters(), NOON)
     recorded = ExchangeQueries(database, understood)
     return {
@@ -148,7 +150,7 @@ async def test_what_is_told_again_after_a_crash_is_stored_once_and_stays_where_i
         await put(database, made[0])
     assert await held(database) == {TRACE: [one.id for one in made]}
     assert [one async for one in ExchangeQueries(database, understood).exchanges(TRACE)] == [
-        in_trace(one) for one in made
+        assign_to_trace(one) for one in made
     ]
     page = await ExchangeQueries(database, understood).run_calls(TRACE)
     assert [call["step"] for call in page.items] == [1, 2, 3]
@@ -186,8 +188,8 @@ async def test_from_the_spool_to_a_bundle_the_run_is_the_one_that_the_body_names
     sent = [asked(1, prompt_cache_key=SESSION), asked(2), asked(3, prompt_cache_key=SESSION), traced(4), traced(5)]
     async with opened(tmp_path, database) as house:
         with Spool(tmp_path / "worker") as spool:
-            written = [spool.append(encode(record)) for one in sent for record in events_of(one)]
-            await spool.reached(max(written))
+            written = [spool.append(encode_records(record)) for one in sent for record in exchange_events(one)]
+            await spool.wait_until_durable(max(written))
             listed = (await house.api.get(f"/v1/runs/{SESSION}/calls?settled=true")).json()
         assert [call["id"] for call in listed["items"]] == [sent[0].id, sent[2].id]
         assert (await house.api.get(f"/v1/runs/{OWNER}")).json()["exchanges"] == 1
@@ -195,6 +197,6 @@ async def test_from_the_spool_to_a_bundle_the_run_is_the_one_that_the_body_names
         evidence = (await house.api.get(f"/v1/exchanges/{sent[0].id}")).json()["run_evidence"]
         assert evidence == [["body/prompt_cache_key", SESSION], ["owner", OWNER]]
         bundle = (await house.api.get(f"/v1/runs/{SESSION}/bundle")).content
-        assert [one.run for one in read(bundle.splitlines(keepends=True)).exchanges] == [SESSION] * 2
+        assert [one.run for one in read_bundle(bundle.splitlines(keepends=True)).exchanges] == [SESSION] * 2
         assert (await house.api.delete(f"/v1/runs/{SESSION}")).status_code == 204
         assert (await imported(house, bundle))["exchanges"] == 2

@@ -1,4 +1,4 @@
-"""Calls that hand back each other's ids are of one run, in whatever order they come, and nobody else is drawn into it."""
+"""Calls that refer to one another's ids are one run, in any order of arrival, and no other call is moved into it."""
 
 import itertools
 import json
@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calls.model import Exchange
-from store.attribution.correlation_ids import handed_back, made
-from store.attribution.run_assignment import CHAIN, filed
-from store.attribution.run_chains import Chains, Link
+from store.attribution.correlation_ids import produced_ids, referenced_ids
+from store.attribution.run_assignment import CHAIN_PREFIX, assign_run
+from store.attribution.run_chains import ChainLink, Chains
 from store.database.connection import Database
 from store.query.runs import Runs
 from tests.calls.strategies import json_values
@@ -28,7 +28,7 @@ CONTEXT = "0b7c1f6e-3f0d-4c1b-9d2e-7a4d5f6e8c90"
 def told(
     number: int, url: str, body: dict[str, Any], answer: Any, *evidence: tuple[str, str], owner: str = OWNER
 ) -> Exchange:
-    """An exchange of which the worker knew the owner, and `evidence`."""
+    """An exchange with `evidence` and the owner of its connection."""
     known = (*evidence, ("owner", owner))
     return exchange(
         number,
@@ -43,14 +43,14 @@ def told(
 def response(
     number: int, name: str, before: str | None = None, *evidence: tuple[str, str], owner: str = OWNER
 ) -> Exchange:
-    """A Responses call that goes on from another."""
+    """A Responses call that continues another."""
     body = {"model": "gpt-5", "input": "go on", **({"previous_response_id": before} if before else {})}
     answer = {"id": name, "object": "response", "status": "completed", "model": "gpt-5", "output": []}
     return told(number, RESPONSES, body, answer, *evidence, owner=owner)
 
 
 def chat(number: int, *calls: str, results: tuple[str, ...] = (), **more: Any) -> Exchange:
-    """A chat whose answer asks for tool calls, and whose request brings what others told."""
+    """A chat whose answer requests tool calls, and whose request has the results of others."""
     says = [{"role": "tool", "tool_call_id": name, "content": "12"} for name in results]
     asks = [{"id": name, "type": "function", "function": {"name": "look", "arguments": "{}"}} for name in calls]
     message = {"role": "assistant", "content": None, "tool_calls": asks}
@@ -61,7 +61,7 @@ def chat(number: int, *calls: str, results: tuple[str, ...] = (), **more: Any) -
 def agent(
     number: int, *evidence: tuple[str, str], asked: str | None = None, answered: str | None = CONTEXT
 ) -> Exchange:
-    """A message from agent to agent."""
+    """A message from an agent to another."""
     message = {"role": "user", "messageId": f"m-{number}", "parts": [], **({"contextId": asked} if asked else {})}
     body = {"jsonrpc": "2.0", "id": "1", "method": "message/send", "params": {"message": message}}
     task = {"kind": "task", "id": f"t-{number}", "contextId": answered, "status": {"state": "completed"}}
@@ -69,7 +69,7 @@ def agent(
 
 
 def run_of(*links: Exchange) -> str:
-    return CHAIN + links[0].id
+    return CHAIN_PREFIX + links[0].id
 
 
 def test_ids_are_kept_as_evidence_in_their_place() -> None:
@@ -86,7 +86,7 @@ def test_a_session_of_openai_s_agents_is_gone_on_from_by_its_path() -> None:
     sessions = "https://api.openai.com/v1/agents/sessions"
     begun = told(1, sessions, {"input": "hi"}, {"id": "sess_000001", "object": "agent.session"})
     told_more = told(2, f"{sessions}/sess_000001/events", {"events": []}, {})
-    assert made(begun, understood(begun)) == handed_back(told_more, understood(told_more)) == ["sess_000001"]
+    assert produced_ids(begun, understood(begun)) == referenced_ids(told_more, understood(told_more)) == ["sess_000001"]
 
 
 def test_the_context_of_an_agent_names_the_run_as_it_is_asked_or_as_it_is_minted() -> None:
@@ -113,7 +113,7 @@ async def test_a_chain_of_responses_is_one_run_in_whatever_order_it_comes(databa
             assert await Runs(database).delete(run)
     await put(database, alone, *links)
     assert await held(database) == expected
-    # Read again after a crash, as a whole and in parts.
+    # Read again after a crash, completely and in parts.
     await put(database, *links)
     await put(database, links[1])
     assert await held(database) == expected
@@ -221,25 +221,25 @@ async def test_what_shares_a_trace_stays_there(database: Database) -> None:
 @given(
     st.lists(
         st.builds(
-            Link,
+            ChainLink,
             id=st.sampled_from("abcdef"),
             started_at=st.integers(0, 6),
             run=st.sampled_from([OWNER, "named", "chain:a", "chain:b", "chain:c"]),
             ties=st.lists(st.integers(0, 7), max_size=4),
-            loose=st.booleans(),
+            is_movable=st.booleans(),
         )
     )
 )
-def test_any_links_have_runs_and_what_is_named_keeps_its_own(links: list[Link]) -> None:
+def test_any_links_have_runs_and_what_is_named_keeps_its_own(links: list[ChainLink]) -> None:
     chains = Chains(links)
     last = {one.id: one for one in links}
     assert chains.runs.keys() == last.keys()
-    assert all(chains.runs[name] == one.run for name, one in last.items() if not one.loose)
+    assert all(chains.runs[name] == one.run for name, one in last.items() if not one.is_movable)
 
 
 @given(st.sampled_from([CHAT, RESPONSES, MESSAGES, AGENT]), json_values, json_values)
 def test_no_body_is_too_odd_to_be_searched_for_ids(url: str, body: Any, answer: Any) -> None:
     one = told(1, url, body, answer)
     call = understood(one)
-    assert all((*made(one, call), *handed_back(one, call)))
-    assert filed(filed(one, call), call) == filed(one, call)
+    assert all((*produced_ids(one, call), *referenced_ids(one, call)))
+    assert assign_run(assign_run(one, call), call) == assign_run(one, call)

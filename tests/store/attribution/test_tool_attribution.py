@@ -1,4 +1,4 @@
-"""A call of a tool that nobody named a run for is of the model that asked for it, if only one run did, whatever comes first."""
+"""A tool call without a run is attributed to the one run whose model requested it, in any order of arrival."""
 
 import itertools
 import json
@@ -11,10 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calls.model import Exchange, ToolCall
-from store.attribution.grouping import Grouping
-from store.call_graph.call_graph import ToolExecution, asked_by, fits, found_by
+from store.attribution.grouping import RunGrouping
+from store.call_graph.call_graph import (
+    ToolExecution,
+    execution_search_values,
+    is_possible_execution,
+    tool_search_values,
+)
 from store.database.connection import Database
-from store.ingest.batch_writer import DerivedExchange, Ingest
+from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.query.exchanges import ExchangeQueries
 from store.query.runs import Runs
 from tests.store.attribution.test_run_assignment import CHAT, OWNER, filed_as, held, put, understood
@@ -25,7 +30,7 @@ type Asked = tuple[str, dict[str, str]]
 
 
 def turn(number: int, *asks: Asked, brings: Sequence[str] = (), evidence: Sequence[tuple[str, str]] = ()) -> Exchange:
-    """A model's turn: the tool calls that it asks for, with their ids, and the ids whose results it is told."""
+    """A model call, with the tool calls that it requests and the ids of the results that it sends."""
     calls = [
         {"id": id_, "type": "function", "function": {"name": "weather", "arguments": json.dumps(arguments)}}
         for id_, arguments in asks
@@ -43,7 +48,7 @@ def turn(number: int, *asks: Asked, brings: Sequence[str] = (), evidence: Sequen
 
 
 def weather(number: int, city: str = "Oslo", *evidence: tuple[str, str], owner: str = OWNER) -> Exchange:
-    """A tool that was called over HTTP."""
+    """A tool call over HTTP."""
     return told(number, "https://weather.example.com/v1/now", {"city": city}, {"rain": 1.4}, *evidence, owner=owner)
 
 
@@ -57,7 +62,7 @@ def rpc(number: int, method: str, params: Any = None, session: str = "s-1") -> E
 
 
 def session(number: int, *calls: tuple[int, str], name: str = "s-1") -> list[Exchange]:
-    """A session of MCP that begins here, with calls of its tool."""
+    """A new MCP session, with calls of its tool."""
     return [
         rpc(number, "initialize", session=name),
         rpc(number + 1, "tools/list", session=name),
@@ -73,7 +78,7 @@ def ids(*of: Exchange) -> list[str]:
 
 
 async def ends_as(database: Database, expected: dict[str, list[str]], made: Sequence[Exchange]) -> None:
-    """In any order, one by one; all at once; and again."""
+    """Store exchanges in any order: one at a time, all at once, and again."""
     orders = list(itertools.permutations(made))
     for order in orders[:: max(len(orders) // 7, 1)]:
         for one in order:
@@ -195,14 +200,14 @@ async def test_a_store_server_that_remembers_files_as_one_that_reads(database: D
     one, other = [turn(1, OSLO), turn(5, brings=["call_o"])], [turn(2, same), turn(6, brings=["call_x"])]
     tool, kin, ingest = (
         weather(4),
-        Grouping(database, lambda one: DerivedExchange(one, understood(one))),
-        Ingest(database),
+        RunGrouping(database, lambda one: DerivedExchange(one, understood(one))),
+        BatchWriter(database),
     )
     for made in (one[0], tool, one[1]):
-        await ingest.put(await kin.joined([DerivedExchange(made, understood(made))]))
+        await ingest.write_batch(await kin.group_batch([DerivedExchange(made, understood(made))]))
     assert await held(database) == {run_of(*one): ids(one[0], tool, one[1])}
     for made in (other[1], other[0]):
-        await ingest.put(await kin.joined([DerivedExchange(made, understood(made))]))
+        await ingest.write_batch(await kin.group_batch([DerivedExchange(made, understood(made))]))
     assert await held(database) == {run_of(*one): ids(*one), run_of(*other): ids(*other), OWNER: ids(tool)}
     stored = await ExchangeQueries(database, understood).exchange(tool.id)
     assert stored == tool
@@ -211,10 +216,10 @@ async def test_a_store_server_that_remembers_files_as_one_that_reads(database: D
 async def test_evidence_that_cannot_be_read_stays_and_holds_up_nobody(database: Database) -> None:
     made = [turn(1, OSLO, ROME), weather(2), weather(3, "Rome"), turn(4, brings=["call_o", "call_r"])]
     await put(database, *made[:3])
-    async with database.raw() as connection:
+    async with database.connection() as connection:
         await connection.execute("UPDATE exchanges SET request_digest = '' WHERE id = $1", made[1].id)
     await put(database, made[3])
-    async with database.raw() as connection:
+    async with database.connection() as connection:
         rows = await connection.fetch("SELECT id, run FROM exchanges ORDER BY id")
     chain = run_of(*made)
     assert [(str(row["id"]), row["run"]) for row in rows] == [
@@ -225,7 +230,9 @@ async def test_evidence_that_cannot_be_read_stays_and_holds_up_nobody(database: 
 @pytest.mark.parametrize("asked", ["now", "mcp__weather__now", "weather.now", "weather/now"])
 def test_a_tool_without_arguments_is_found_by_its_name(asked: str) -> None:
     tool, done = ToolCall(id="a", name=asked, arguments={}), ToolCall(id="b", name="now", arguments={})
-    assert set(found_by(ToolExecution("x", 0, frozenset(("9", "2.0")), [done]))) <= set(asked_by(tool))
+    assert set(execution_search_values(ToolExecution("x", 0, frozenset(("9", "2.0")), [done]))) <= set(
+        tool_search_values(tool)
+    )
 
 
 values = st.one_of(st.text(max_size=3), st.integers(0, 99), st.lists(st.text(max_size=2), max_size=2))
@@ -237,6 +244,8 @@ tools = st.builds(
 
 @given(tools, st.frozensets(st.text(max_size=3), max_size=5), st.lists(tools, max_size=1))
 def test_whatever_fits_is_found(tool: ToolCall, beside: frozenset[str], called: list[ToolCall]) -> None:
-    for said in (beside, beside | frozenset(asked_by(tool))):
+    for said in (beside, beside | frozenset(tool_search_values(tool))):
         done = ToolExecution("x", 0, said, called)
-        assert not fits(tool, done) or not set(asked_by(tool)).isdisjoint(found_by(done))
+        assert not is_possible_execution(tool, done) or not set(tool_search_values(tool)).isdisjoint(
+            execution_search_values(done)
+        )

@@ -1,4 +1,4 @@
-"""What leaves the house is searched again: under rules that know more than those of its day."""
+"""The search for secrets at an export, under newer rules than those of the recording."""
 
 import gzip
 import json
@@ -9,16 +9,16 @@ from hypothesis import given, settings
 
 from calls.model import Body, Chunk, Exchange
 from calls.redaction.redactor import Redactor
-from store.active_profiles import shipped
-from store.bundle.leaks import Leak, leaks, leaks_of_run, not_allowed
-from store.foreign.adopt import redacted
+from store.active_profiles import load_profiles
+from store.bundle.leaks import Leak, disallowed_leaks, find_leaks, find_run_leaks
+from store.foreign.adopt import redact_exchange
 from tests.store.exchanges import body, exchange, exchanges
 
 KEY = b"k" * 32
-PLAIN = Redactor(key=KEY, profiles=shipped(None))
+PLAIN = Redactor(key=KEY, profiles=load_profiles(None))
 OWN = Redactor(
     key=KEY,
-    profiles=shipped(
+    profiles=load_profiles(
         '[[profile]]\nname = "chat/1"\nmatch = { host = "api.example.com" }\nkey = ["$.model"]\n'
         'secret = ["$.who.badge"]\nquery = { secret = ["ticket"] }\n'
     ),
@@ -27,7 +27,7 @@ TOKEN = "ghp_abcdefghijklmnopqrstuvwxyz0123456789"
 
 
 def found(made: Exchange, redactor: Redactor = PLAIN) -> list[Leak]:
-    return list(leaks(3, made, redactor))
+    return list(find_leaks(3, made, redactor))
 
 
 def places(made: Exchange, redactor: Redactor = PLAIN) -> list[str]:
@@ -42,7 +42,7 @@ def answering(data: bytes, *headers: tuple[str, str]) -> Exchange:
 
 def test_nothing_is_found_in_what_was_redacted_under_the_same_rules() -> None:
     made = answering(f'{{"key": "{TOKEN}"}}'.encode())
-    assert found(redacted(made, PLAIN)[0]) == []
+    assert found(redact_exchange(made, PLAIN)[0]) == []
     assert places(made) == ["3/response/body/key"]
 
 
@@ -50,14 +50,14 @@ def test_nothing_is_found_in_what_was_redacted_under_the_same_rules() -> None:
 @given(exchanges)
 def test_redaction_leaves_nothing_to_find(made: Exchange) -> None:
     made = replace(made, error=None, actor=None, run_evidence=())
-    clean, withheld = redacted(made, PLAIN)
+    clean, withheld = redact_exchange(made, PLAIN)
     assert withheld or found(clean) == []
 
 
 def test_a_secret_of_a_profile_that_was_written_since_is_found_by_its_pointer() -> None:
     made = exchange(b'{"model": "m", "who": {"badge": "0815-4711-abc-def"}}', b"{}")
     made = replace(made, request=replace(made.request, url=made.request.url + "?ticket=geheim0123456789"))
-    clean = redacted(made, PLAIN)[0]
+    clean = redact_exchange(made, PLAIN)[0]
     assert found(clean) == []
     assert places(clean, OWN) == ["3/request/url", "3/request/body/who/badge"]
 
@@ -88,7 +88,7 @@ def test_a_message_of_a_websocket_is_a_place() -> None:
 
 
 def spelled_out(secret: str) -> bytes:
-    """An answer of a chat that says a secret, four letters at a time."""
+    """Return a chat stream that contains a secret, four letters in each event."""
     parts = [secret[at : at + 4] for at in range(0, len(secret), 4)]
     events = [{"choices": [{"index": 0, "delta": {"content": part}}]} for part in parts]
     return b"".join(b"data: %s\n\n" % json.dumps(event).encode() for event in events)
@@ -98,7 +98,7 @@ def test_what_a_stream_spells_out_is_found_in_its_pieces() -> None:
     made = answering(spelled_out(TOKEN), ("content-type", "text/event-stream"))
     assert len(places(made)) == 10
     assert all(place.startswith("3/response/body/line/") for place in places(made))
-    clean = redacted(made, PLAIN)[0]
+    clean = redact_exchange(made, PLAIN)[0]
     assert clean.redactions == 1
     assert found(clean) == []
 
@@ -111,14 +111,14 @@ def test_so_is_what_the_messages_of_a_websocket_spell_out() -> None:
     assert made.response is not None
     made = replace(made, response=replace(made.response, body=Body(data=data, size=len(data), chunks=chunks)))
     assert places(made) == [f"3/response/body/message/{n}/delta" for n in range(5)]
-    clean = redacted(made, PLAIN)[0]
+    clean = redact_exchange(made, PLAIN)[0]
     assert found(clean) == []
     assert clean.response is not None
     assert [chunk.size for chunk in clean.response.body.chunks] == [chunk.size for chunk in chunks]
 
 
 def test_what_only_the_assembled_answer_says_is_found_in_it() -> None:
-    # Between two pieces lies more than the search waits for.
+    # The two pieces are further apart than the search looks back.
     first, *others = spelled_out(f"the key is {TOKEN}").split(b"\n\n")
     data = b"\n\n".join(b"%s\n\n%s" % (b": ping\n\n" * 20_000, event) if event else b"" for event in others)
     made = exchange(b'{"model": "m", "messages": []}', b"", url="https://api.openai.com/v1/chat/completions")
@@ -133,13 +133,13 @@ def test_values_are_never_told() -> None:
 
 
 def test_labels_are_searched() -> None:
-    assert list(leaks_of_run({"id": "a", "labels": {"x": TOKEN}}, PLAIN)) == [
-        Leak(place="run/labels/x", kind="a token or key of a known make")
+    assert list(find_run_leaks({"id": "a", "labels": {"x": TOKEN}}, PLAIN)) == [
+        Leak(place="run/labels/x", kind="a token or key of a known format")
     ]
 
 
 def test_a_place_passes_by_its_name_or_a_pattern() -> None:
     leak = Leak(place="3/response/body/choices/0/text", kind="x")
-    assert not_allowed([leak], ["3/response/body/*"]) == []
-    assert not_allowed([leak], ["*"]) == []
-    assert not_allowed([leak], ["4/*", "3/response/body"]) == [leak]
+    assert disallowed_leaks([leak], ["3/response/body/*"]) == []
+    assert disallowed_leaks([leak], ["*"]) == []
+    assert disallowed_leaks([leak], ["4/*", "3/response/body"]) == [leak]

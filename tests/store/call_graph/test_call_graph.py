@@ -1,4 +1,4 @@
-"""How calls hang together: what follows what, which branches there are, and who did what a model asked for."""
+"""Connections between calls: which answer a request continues, branches, and executions of tool calls."""
 
 from collections.abc import Sequence
 
@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calls.model import Json, ToolCall
-from store.call_graph.call_graph import Node, PrecedingCall, Threads, ToolExecution, executed
+from store.call_graph.call_graph import CallGraph, Node, PrecedingCall, ToolExecution, match_executions
 
 
 def nodes(*made: tuple[str, str, str]) -> list[Node]:
-    """Calls in step order: a name, the ids that it gives, the ids that it takes."""
+    """Build the graph of calls in step order: a name, the ids that it creates, the ids that it returns."""
     return [
-        Node(id=name, started_at=at, gives=gives.split(), takes=takes.split())
+        Node(id=name, started_at=at, created_ids=gives.split(), returned_ids=takes.split())
         for at, (name, gives, takes) in enumerate(made)
     ]
 
@@ -26,48 +26,48 @@ def request(id: str, *values: str, at: int = 0, tools: Sequence[ToolCall] = ()) 
 
 
 def test_a_call_follows_the_one_whose_tool_calls_it_answers() -> None:
-    found = Threads(nodes(("a", "1 2", ""), ("b", "3", "1 2"), ("c", "", "3")))
+    found = CallGraph(nodes(("a", "1 2", ""), ("b", "3", "1 2"), ("c", "", "3")))
     assert found.follows == {"b": [PrecedingCall("a", ("1", "2"))], "c": [PrecedingCall("b", ("3",))]}
-    assert found.answered == {("a", "1"): "b", ("a", "2"): "b", ("b", "3"): "c"}
+    assert found.answered_by == {("a", "1"): "b", ("a", "2"): "b", ("b", "3"): "c"}
     assert found.branches == {"a": 1, "b": 1, "c": 1}
 
 
 def test_two_calls_that_go_on_from_one_are_two_branches() -> None:
-    found = Threads(nodes(("a", "1 2", ""), ("b", "3", "1"), ("c", "4", "2"), ("d", "", "3"), ("e", "", "4")))
+    found = CallGraph(nodes(("a", "1 2", ""), ("b", "3", "1"), ("c", "4", "2"), ("d", "", "3"), ("e", "", "4")))
     assert found.branches == {"a": 1, "b": 1, "c": 2, "d": 1, "e": 2}
 
 
 def test_sub_agents_that_begin_by_themselves_are_branches_of_their_own() -> None:
-    found = Threads(
+    found = CallGraph(
         nodes(("a", "1 2", ""), ("x", "7", ""), ("y", "8", ""), ("y2", "", "8"), ("x2", "", "7"), ("b", "", "1 2"))
     )
     assert found.branches == {"a": 1, "x": 2, "y": 3, "y2": 3, "x2": 2, "b": 1}
 
 
 def test_branches_that_come_together_go_on_as_the_one_that_was_asked_last() -> None:
-    found = Threads(nodes(("a", "1", ""), ("b", "2", ""), ("c", "", "1 2")))
+    found = CallGraph(nodes(("a", "1", ""), ("b", "2", ""), ("c", "", "1 2")))
     assert found.follows["c"] == [PrecedingCall("a", ("1",)), PrecedingCall("b", ("2",))]
     assert found.branches["c"] == found.branches["b"]
 
 
 def test_a_call_that_nothing_leads_to_or_from_is_on_no_branch() -> None:
-    found = Threads(nodes(("a", "1", ""), ("b", "", "9"), ("c", "", "")))
+    found = CallGraph(nodes(("a", "1", ""), ("b", "", "9"), ("c", "", "")))
     assert (found.branches, found.follows, found.rounds) == ({}, {}, [])
 
 
 def test_an_id_that_was_given_twice_is_of_the_one_who_gave_it_last() -> None:
-    found = Threads(nodes(("a", "call_0", ""), ("b", "call_0", "call_0"), ("c", "", "call_0")))
+    found = CallGraph(nodes(("a", "call_0", ""), ("b", "call_0", "call_0"), ("c", "", "call_0")))
     assert found.follows == {"b": [PrecedingCall("a", ("call_0",))], "c": [PrecedingCall("b", ("call_0",))]}
 
 
 def test_a_call_follows_neither_itself_nor_a_later_one() -> None:
-    assert Threads(nodes(("a", "1", "1"), ("b", "", "2"), ("c", "2", ""))).follows == {}
+    assert CallGraph(nodes(("a", "1", "1"), ("b", "", "2"), ("c", "2", ""))).follows == {}
 
 
 def test_what_was_answered_first_stays_answered_there() -> None:
-    found = Threads(nodes(("a", "1", ""), ("b", "", "1"), ("c", "", "1")))
-    assert found.answered == {("a", "1"): "b"}
-    assert [one.told.id for one in found.rounds] == ["b"]
+    found = CallGraph(nodes(("a", "1", ""), ("b", "", "1"), ("c", "", "1")))
+    assert found.answered_by == {("a", "1"): "b"}
+    assert [one.follower.id for one in found.rounds] == ["b"]
     assert found.branches == {"a": 1, "b": 1, "c": 2}
 
 
@@ -76,60 +76,65 @@ ids = st.lists(st.sampled_from("1234"), max_size=3, unique=True).map(" ".join)
 
 @given(st.lists(st.tuples(ids, ids), max_size=12))
 def test_every_branch_begins_at_one_and_is_a_line(made: list[tuple[str, str]]) -> None:
-    found = Threads(nodes(*((str(n), *pair) for n, pair in enumerate(made))))
+    found = CallGraph(nodes(*((str(n), *pair) for n, pair in enumerate(made))))
     assert set(found.branches.values()) == set(range(1, len(set(found.branches.values())) + 1))
     for name, followed in found.follows.items():
         assert name in found.branches
         assert all(int(one.call) < int(name) for one in followed)
-    for (asker, given_id), taker in found.answered.items():
+    for (asker, given_id), taker in found.answered_by.items():
         assert given_id in made[int(asker)][0].split()
         assert given_id in made[int(taker)][1].split()
 
 
-# -- who did what
+# -- executions of tool calls
 
 
 def test_the_request_with_the_arguments_did_it() -> None:
     asked = [tool("1", city="Oslo"), tool("2", city="Rome")]
-    assert executed(asked, [request("r", "now", "Rome"), request("o", "now", "Oslo")]) == {"1": "o", "2": "r"}
+    assert match_executions(asked, [request("r", "now", "Rome"), request("o", "now", "Oslo")]) == {"1": "o", "2": "r"}
 
 
 def test_equal_requests_did_equal_tool_calls_in_their_order() -> None:
     asked = [tool("1", city="Oslo"), tool("2", city="Oslo")]
-    assert executed(asked, [request("a", "Oslo"), request("b", "Oslo")]) == {"1": "a", "2": "b"}
-    assert executed(asked, [request("a", "Oslo")]) == {"1": "a"}
+    assert match_executions(asked, [request("a", "Oslo"), request("b", "Oslo")]) == {"1": "a", "2": "b"}
+    assert match_executions(asked, [request("a", "Oslo")]) == {"1": "a"}
 
 
 def test_the_one_that_says_more_is_not_taken_for_less() -> None:
     asked = [tool("1", city="Oslo"), tool("2", city="Oslo", day="Monday")]
-    assert executed(asked, [request("long", "Oslo", "Monday"), request("short", "Oslo")]) == {"1": "short", "2": "long"}
+    assert match_executions(asked, [request("long", "Oslo", "Monday"), request("short", "Oslo")]) == {
+        "1": "short",
+        "2": "long",
+    }
 
 
 def test_of_two_tools_with_the_same_arguments_it_is_not_known_which_was_done() -> None:
-    assert executed([tool("1", "lock", door="7"), tool("2", "open", door="7")], [request("a", "door", "7")]) == {}
+    assert (
+        match_executions([tool("1", "lock", door="7"), tool("2", "open", door="7")], [request("a", "door", "7")]) == {}
+    )
 
 
 def test_a_protocol_that_names_the_tool_tells_it_by_name() -> None:
     asked = [tool("1", "mcp__doors__lock", door=7), tool("2", "mcp__doors__open", door=7)]
     called = request("a", "7", tools=[tool("x", "open", door=7)])
-    assert executed(asked, [called]) == {"2": "a"}
-    assert executed([tool("1", "opens", door=7)], [called]) == {}
-    assert executed([tool("1", "open", door=8)], [called]) == {}
+    assert match_executions(asked, [called]) == {"2": "a"}
+    assert match_executions([tool("1", "opens", door=7)], [called]) == {}
+    assert match_executions([tool("1", "open", door=8)], [called]) == {}
 
 
 def test_an_empty_tool_call_is_known_by_its_name_only() -> None:
-    assert executed([tool("1", "now")], [request("a", "anything")]) == {}
-    assert executed([tool("1", "now")], [request("a", tools=[tool("x", "now")])]) == {"1": "a"}
+    assert match_executions([tool("1", "now")], [request("a", "anything")]) == {}
+    assert match_executions([tool("1", "now")], [request("a", tools=[tool("x", "now")])]) == {"1": "a"}
 
 
 def test_who_reports_a_tool_call_among_much_else_has_not_done_it() -> None:
     telemetry = request("t", "Oslo", *(f"span {n}" for n in range(50)))
-    assert executed([tool("1", city="Oslo")], [telemetry]) == {}
-    assert executed([tool("1", city="Oslo")], [telemetry, request("a", "Oslo")]) == {"1": "a"}
+    assert match_executions([tool("1", city="Oslo")], [telemetry]) == {}
+    assert match_executions([tool("1", city="Oslo")], [telemetry, request("a", "Oslo")]) == {"1": "a"}
 
 
 def test_values_that_are_everywhere_tell_nothing() -> None:
-    assert executed([tool("1", verbose=True, page=1)], [request("a", "true", "1")]) == {}
+    assert match_executions([tool("1", verbose=True, page=1)], [request("a", "true", "1")]) == {}
 
 
 tool_calls = st.builds(
@@ -142,13 +147,13 @@ dones = st.builds(
     ToolExecution,
     id=st.uuids().map(str),
     started_at=st.integers(),
-    said=st.frozensets(st.sampled_from(["Oslo", "Rome", "7"])),
+    values=st.frozensets(st.sampled_from(["Oslo", "Rome", "7"])),
     tools=st.lists(tool_calls, max_size=1),
 )
 
 
 @given(st.lists(tool_calls, max_size=4, unique_by=lambda one: one.id), st.lists(dones, max_size=4))
 def test_each_request_did_one_thing_at_most(tools: list[ToolCall], candidates: list[ToolExecution]) -> None:
-    found = executed(tools, candidates)
+    found = match_executions(tools, candidates)
     assert len(set(found.values())) == len(found)
     assert found.keys() <= {one.id for one in tools}

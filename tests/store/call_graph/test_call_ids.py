@@ -1,4 +1,4 @@
-"""The links between a run's calls as REST tells them: real requests of real dialects, over as many pages as one likes."""
+"""The links between a run's calls over REST, with real requests of real dialects, in pages of any size."""
 
 import json
 from collections.abc import Sequence
@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from calls.derive import derive
+from calls.derive import derive_call
 from calls.model import Exchange, Headers
-from store.call_graph.call_ids import gives, takes
+from store.call_graph.call_ids import created_ids, returned_ids
 from store.database.connection import Database
-from store.ingest.batch_writer import DerivedExchange, Ingest
+from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.query.exchanges import ExchangeQueries
 from store.query.filters import Filters
 from tests.store.house import PROFILES, opened
@@ -21,7 +21,7 @@ from tests.store.samples import exchange
 
 CHAT = "https://api.openai.com/v1/chat/completions"
 JSON: Headers = (("content-type", "application/json"),)
-understood = partial(derive, profiles=PROFILES)
+understood = partial(derive_call, profiles=PROFILES)
 
 
 def chat(number: int, *messages: dict[str, Any], asks: Sequence[tuple[str, str, Any]] = (), **more: Any) -> Exchange:
@@ -69,7 +69,7 @@ ASSISTANT = {"role": "assistant", "tool_calls": []}
 
 
 async def put(database: Database, *made: Exchange) -> None:
-    await Ingest(database).put([DerivedExchange(one, understood(one)) for one in made])
+    await BatchWriter(database).write_batch([DerivedExchange(one, understood(one)) for one in made])
 
 
 async def calls_of(database: Database, limit: int = 50) -> list[dict[str, Any]]:
@@ -169,8 +169,8 @@ async def test_an_mcp_call_is_known_by_its_tool_and_arguments(database: Database
 
 def test_only_models_give_and_take_ids() -> None:
     call = understood(chat(1, USER, result("call_9"), asks=[OSLO, OSLO]))
-    assert (gives(call), takes(call)) == (["call_1"], ["call_9"])
-    assert gives(replace(call, kind="tool")) == takes(replace(call, kind="tool")) == []
+    assert (created_ids(call), returned_ids(call)) == (["call_1"], ["call_9"])
+    assert created_ids(replace(call, kind="tool")) == returned_ids(replace(call, kind="tool")) == []
 
 
 async def test_links_are_told_over_rest(tmp_path: Path, database: Database) -> None:

@@ -1,4 +1,4 @@
-"""Several exchanges that are one call: listed once, asked as the first and answered as the last."""
+"""Several exchanges that are one call: it is listed once, with the first request and the last answer."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from calls.derive import derive
+from calls.derive import derive_call
 from calls.model import Exchange, Request
-from store.active_profiles import shipped
+from store.active_profiles import load_profiles
 from store.database.connection import Database
-from store.ingest.batch_writer import DerivedExchange, Ingest
-from store.prices import cost
+from store.ingest.batch_writer import BatchWriter, DerivedExchange
+from store.prices import call_cost
 from store.query.exchanges import ExchangeQueries
 from store.query.filters import Filters
 from store.query.runs import Runs
 from tests.store.samples import NOON, SECOND, body, exchange
 from tests.store.test_queries import LATER, walk
 
-PROFILES = shipped()
+PROFILES = load_profiles()
 CHAT, RESPONSES = "https://api.openai.com/v1/chat/completions", "https://api.openai.com/v1/responses"
 ASK = b'{"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "hi"}]}'
 ANSWER = b"""{"object": "chat.completion", "model": "gpt-4o-mini-2024-07-18", "choices": [{"index": 0, "finish_reason": "stop",
@@ -33,7 +33,7 @@ def asked(number: int, status: int = 200, **more: Any) -> Exchange:
 
 
 def background(number: int, status: str, usage: str = "null", **more: Any) -> Exchange:
-    """A response in the background, begun with the first of them and then looked at."""
+    """Return a background response: the request that starts it, and polls."""
     made = f'{{"id": "resp_1", "object": "response", "background": true, "status": "{status}", "model": "gpt-5-2025-08-07", "output": [], "usage": {usage}}}'
     one = exchange(number, request=b'{"model": "gpt-5", "input": "hi"}', response=made.encode(), url=RESPONSES, **more)
     if number == 0:
@@ -46,7 +46,7 @@ USAGE = '{"input_tokens": 100, "output_tokens": 10, "output_tokens_details": {"r
 
 @pytest.fixture
 def recorded(database: Database) -> ExchangeQueries:
-    return ExchangeQueries(database, partial(derive, profiles=PROFILES))
+    return ExchangeQueries(database, partial(derive_call, profiles=PROFILES))
 
 
 @pytest.fixture
@@ -55,8 +55,10 @@ def runs(database: Database) -> Runs:
 
 
 async def put(database: Database, *exchanges: Exchange) -> None:
-    calls = [(one, derive(one, PROFILES)) for one in exchanges]
-    await Ingest(database).put([DerivedExchange(one, call, (), cost(one, call)) for one, call in calls])
+    calls = [(one, derive_call(one, PROFILES)) for one in exchanges]
+    await BatchWriter(database).write_batch(
+        [DerivedExchange(one, call, (), call_cost(one, call)) for one, call in calls]
+    )
 
 
 def told(items: Sequence[dict[str, Any]], *names: str) -> list[Any]:
@@ -71,9 +73,9 @@ async def test_a_call_that_was_tried_again_is_listed_once(database: Database, re
     assert (call["id"], call["step"], call["nth"], call["attempts"]) == (tries[0].id, 1, 0, 3)
     assert (call["status"], call["text"], call["complete"]) == (200, "Hi!", True)
     assert (call["usage"]["input_tokens"], call["cost_usd"]) == (1000, pytest.approx(0.00021))
-    # The caller waited from the first try to the last one's end.
+    # The caller waited from the first attempt to the end of the last one.
     assert (call["first_byte_ms"], call["duration_ms"]) == (2412.345678, 2478.901234)
-    # Its own count goes on with calls, not with tries.
+    # `nth` counts calls, not attempts.
     assert (again["step"], again["nth"], again["attempts"], again["status"]) == (4, 1, 1, 429)
 
 

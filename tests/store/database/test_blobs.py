@@ -1,4 +1,4 @@
-"""Stored bytes: every form gives back exactly what it was given, and a conversation's history is kept once."""
+"""Every form restores exactly the encoded bytes, and the history of a conversation is stored once."""
 
 import json
 from collections.abc import Iterable
@@ -8,24 +8,24 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from store.database.blobs import (
-    LARGE,
-    SPLIT_FROM,
-    Corrupt,
+    MIN_ELEMENT_SIZE,
+    MIN_SPLIT_SIZE,
+    CorruptData,
     ElementPlace,
     Primer,
-    elements,
     pack,
-    parts_of,
-    plan,
-    restore,
+    plan_form,
+    referenced_parts,
+    restore_body,
+    split_elements,
     unpack,
 )
-from store.database.rows import EMPTY_DIGEST, body_digest, clean, digest_bytes, digest_text
+from store.database.rows import EMPTY_DIGEST, body_digest, digest_bytes, digest_text, storable_text
 from tests.store import samples
 
 
 class Shelf:
-    """Stores bodies as ingest does, one after another."""
+    """Stores bodies one after another, as ingest does."""
 
     def __init__(self) -> None:
         self.places: dict[bytes, ElementPlace] = {}
@@ -33,19 +33,19 @@ class Shelf:
         self.size = 0
 
     def put(self, body: bytes) -> bytes:
-        """The form of a body; what is new with it is put aside."""
-        made = plan(body, elements(body), self.places.get)
+        """Encode a body and keep its new parts."""
+        made = plan_form(body, split_elements(body), self.places.get)
         self.size += len(made.form) + sum(map(len, made.parts.values()))
         self.parts |= made.parts
         self.places |= made.places
         return made.form
 
     def get(self, form: bytes) -> bytes:
-        return restore(form, {part: unpack(self.parts[part]) for part in parts_of(form)})
+        return restore_body(form, {part: unpack(self.parts[part]) for part in referenced_parts(form)})
 
 
 def kept_once(bodies: Iterable[bytes]) -> Shelf:
-    """A shelf with the bodies on it, each of which was read back."""
+    """A shelf with these bodies, after checking that each is restored."""
     shelf = Shelf()
     forms = [(body, shelf.put(body)) for body in bodies]
     for body, form in forms:
@@ -55,20 +55,20 @@ def kept_once(bodies: Iterable[bytes]) -> Shelf:
 
 @given(st.binary(max_size=9000), st.binary(max_size=5000), st.binary(max_size=300))
 def test_what_leans_on_a_primer_comes_back_with_it_and_not_without(data: bytes, head: bytes, body: bytes) -> None:
-    primer = Primer.of(head, body)
+    primer = Primer.create(head, body)
     for written in (data, primer.data + data):
         form = pack(written, primer)
         assert len(form) <= len(written) + 1
-        assert parts_of(form) <= {primer.part}
+        assert referenced_parts(form) <= {primer.part}
         assert unpack(form, {primer.part: primer.data}) == written
-        if parts_of(form):
-            with pytest.raises(Corrupt, match="is gone"):
+        if referenced_parts(form):
+            with pytest.raises(CorruptData, match="is missing"):
                 unpack(form)
 
 
 def test_a_run_s_own_words_make_the_next_ones_short() -> None:
     first, then = samples.prose("a run", 500).encode(), samples.prose("the same run", 120).encode()
-    primer = Primer.of(b"", first)
+    primer = Primer.create(b"", first)
     assert len(pack(then, primer)) < 0.9 * len(pack(then))
 
 
@@ -99,15 +99,15 @@ def test_json_of_any_shape_comes_back_byte_for_byte(
 
 
 @given(st.binary(max_size=3000).map(lambda data: b'{"messages": [' + data))
-@example(b'{"a": "' + b"x" * LARGE + b'", "a": "' + b"y" * SPLIT_FROM + b'"}')
-@example(b'{"a": "' + b"x" * SPLIT_FROM + b'", "a": 1}')
-@example(b'{"' + b"x" * SPLIT_FROM + b'": "' + b"x" * SPLIT_FROM + b'"}')
+@example(b'{"a": "' + b"x" * MIN_ELEMENT_SIZE + b'", "a": "' + b"y" * MIN_SPLIT_SIZE + b'"}')
+@example(b'{"a": "' + b"x" * MIN_SPLIT_SIZE + b'", "a": 1}')
+@example(b'{"' + b"x" * MIN_SPLIT_SIZE + b'": "' + b"x" * MIN_SPLIT_SIZE + b'"}')
 @example(b'{"a":' * 3000 + b"1" + b"}" * 3000)
 @example(b'{"a":' + b"[" * 200_000 + b"]" * 200_000 + b"}")
-@example(b'{"a": "\xff' + b"x" * SPLIT_FROM + b'"}')
-@example(b'{"a": "\\ud800' + b"x" * SPLIT_FROM + b'"}')
-@example(b'\xef\xbb\xbf{"a": "' + b"x" * SPLIT_FROM + b'"}')
-@example(b'{"a": [' + b" " * SPLIT_FROM + b"]}")
+@example(b'{"a": "\xff' + b"x" * MIN_SPLIT_SIZE + b'"}')
+@example(b'{"a": "\\ud800' + b"x" * MIN_SPLIT_SIZE + b'"}')
+@example(b'\xef\xbb\xbf{"a": "' + b"x" * MIN_SPLIT_SIZE + b'"}')
+@example(b'{"a": [' + b" " * MIN_SPLIT_SIZE + b"]}")
 def test_what_is_no_good_json_comes_back_all_the_same(body: bytes) -> None:
     kept_once([body, body])
 
@@ -147,26 +147,26 @@ def test_the_name_of_the_history_does_not_matter(name: str) -> None:
 def test_a_part_that_is_gone_is_named() -> None:
     body = json.dumps({"messages": [samples.prose(str(n), 60) for n in range(10)]}).encode()
     form = Shelf().put(body)
-    with pytest.raises(Corrupt, match="gone"):
-        restore(form, {})
+    with pytest.raises(CorruptData, match="missing"):
+        restore_body(form, {})
 
 
 def test_a_form_of_a_later_playhead_is_refused() -> None:
-    with pytest.raises(Corrupt, match="unknown form"):
-        restore(b"\x77abc", {})
+    with pytest.raises(CorruptData, match="unknown form"):
+        restore_body(b"\x77abc", {})
 
 
 @given(st.text() | st.text(st.characters(), max_size=5).map(lambda text: text + "\0\ud800\udfff"))
 def test_clean_text_is_what_postgres_can_hold(text: str) -> None:
-    made = clean(text)
+    made = storable_text(text)
     assert "\0" not in made
     assert len(made.encode()) >= len(text)
-    assert clean(made) == made
+    assert storable_text(made) == made
 
 
 def test_text_that_is_clean_already_stays() -> None:
-    assert clean("naïve 🎈 x", 200) == "naïve 🎈 x"
-    assert clean("abc", 2) == "ab"
+    assert storable_text("naïve 🎈 x", 200) == "naïve 🎈 x"
+    assert storable_text("abc", 2) == "ab"
 
 
 def test_digests_are_read_as_they_are_written() -> None:

@@ -1,4 +1,4 @@
-"""The schema: what the migrations make is what `tables` says; a schema that we do not know is refused."""
+"""The migrations create the tables of `tables`, and an unknown version of the schema is refused."""
 
 import asyncio
 import re
@@ -7,21 +7,21 @@ from functools import partial
 import pytest
 from sqlalchemy import text
 
-from store.database.connection import Database, Unavailable, Unusable, address
+from store.database.connection import Database, DatabaseUnavailable, DatabaseUnusable, url_without_password
 from store.database.schema_version import SCHEMA
 from store.database.tables import PARTITIONED, metadata
-from store.database.upgrade import known, upgrade
-from store.embedded.postgres import Server
+from store.database.upgrade import known_versions, upgrade
+from store.embedded.postgres import EmbeddedServer
 from tests.support.postgres import create, run, url
 
 
-def dump(server: Server, name: str) -> list[str]:
+def dump(server: EmbeddedServer, name: str) -> list[str]:
     """The schema of a database as pg_dump writes it, without the migrations' own table and the dump's random token."""
     said = run(server, "pg_dump", "--schema-only", "--no-owner", "--exclude-table=alembic_version", name)
     return [line for line in said.splitlines() if line and not re.match(r"--|\\(un)?restrict", line)]
 
 
-async def test_migrations_make_the_tables_that_the_code_knows(postgres_server: Server) -> None:
+async def test_migrations_make_the_tables_that_the_code_knows(postgres_server: EmbeddedServer) -> None:
     create(postgres_server, "by_code")
     by_code = Database(url(postgres_server, "by_code"))
     await by_code.connect()
@@ -53,7 +53,7 @@ async def test_preparing_twice_changes_nothing(database: Database, database_url:
     await again.close()
 
 
-async def test_many_processes_may_prepare_an_empty_database_at_once(postgres_server: Server) -> None:
+async def test_many_processes_may_prepare_an_empty_database_at_once(postgres_server: EmbeddedServer) -> None:
     create(postgres_server, "contested")
     rivals = [Database(url(postgres_server, "contested")) for _ in range(4)]
     await asyncio.gather(*(rival.prepare() for rival in rivals))
@@ -64,13 +64,13 @@ async def test_many_processes_may_prepare_an_empty_database_at_once(postgres_ser
 async def test_a_schema_from_the_future_is_refused(database: Database) -> None:
     async with database.transaction() as connection:
         await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    with pytest.raises(Unusable, match=r"9999.*upgrade Playhead"):
+    with pytest.raises(DatabaseUnusable, match=r"9999.*upgrade Playhead"):
         await database.prepare()
 
 
-async def test_a_database_that_is_not_there_is_unusable(postgres_server: Server) -> None:
+async def test_a_database_that_is_not_there_is_unusable(postgres_server: EmbeddedServer) -> None:
     lost = Database(url(postgres_server, "nowhere"))
-    with pytest.raises(Unusable, match='"nowhere" does not exist'):
+    with pytest.raises(DatabaseUnusable, match='"nowhere" does not exist'):
         await lost.prepare()
     await lost.close()
 
@@ -78,10 +78,10 @@ async def test_a_database_that_is_not_there_is_unusable(postgres_server: Server)
 @pytest.mark.parametrize("dsn", ["postgresql:///x?host=/nowhere&user=x", "postgresql://x@127.0.0.1:1/x"])
 async def test_a_server_that_does_not_answer_is_unavailable(dsn: str) -> None:
     lost = Database(dsn)
-    with pytest.raises(Unavailable):
+    with pytest.raises(DatabaseUnavailable):
         await lost.prepare()
-    with pytest.raises(Unavailable):
-        async with lost.raw():
+    with pytest.raises(DatabaseUnavailable):
+        async with lost.connection():
             pass
     await lost.close()
 
@@ -90,28 +90,30 @@ async def test_a_statement_that_is_never_answered_is_given_up(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("store.database.connection.COMMAND_TIMEOUT", 0.05)
-    with pytest.raises(Unavailable, match="does not answer"):
+    with pytest.raises(DatabaseUnavailable, match="does not answer"):
         async with database.transaction() as connection:
             await connection.execute(text("SELECT pg_sleep(600)"))
 
 
 @pytest.mark.parametrize("dsn", ["mysql://x@y/z", "host=x dbname=y", ""])
 def test_a_url_that_is_none_is_refused_with_an_example(dsn: str) -> None:
-    with pytest.raises(Unusable, match="postgresql://user"):
+    with pytest.raises(DatabaseUnusable, match="postgresql://user"):
         Database(dsn)
 
 
 def test_an_address_that_may_be_shown_has_no_password() -> None:
-    assert address("postgresql+asyncpg://me:secret@db.example.com:5433/calls") == (
+    assert url_without_password("postgresql+asyncpg://me:secret@db.example.com:5433/calls") == (
         "postgresql+asyncpg://db.example.com:5433/calls"
     )
 
 
 def test_the_version_in_the_code_is_the_newest_migration_s() -> None:
-    assert known()[0] == SCHEMA
+    assert known_versions()[0] == SCHEMA
 
 
-async def test_tables_of_an_earlier_version_are_brought_to_ours_with_what_they_hold(postgres_server: Server) -> None:
+async def test_tables_of_an_earlier_version_are_brought_to_ours_with_what_they_hold(
+    postgres_server: EmbeddedServer,
+) -> None:
     create(postgres_server, "earlier")
     database = Database(url(postgres_server, "earlier"))
     await database.connect()

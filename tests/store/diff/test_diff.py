@@ -1,26 +1,26 @@
-"""Two runs and why they differ: each cause by itself, and what follows from it."""
+"""Comparisons of two runs: each cause of a difference, and what follows from it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from calls.model import Exchange
-from store.active_profiles import shipped
-from store.diff.diff import compare
+from store.active_profiles import load_profiles
+from store.diff.diff import compare_runs
 from store.diff.steps import StepReader
 from tests.store.agents import Agent, interleaved
 from tests.store.samples import exchange
 
-READING = StepReader(profiles=shipped(None), clean=str)
+READING = StepReader(profiles=load_profiles(None), clean=str)
 
 
 def diff(one: Agent | Sequence[Exchange], other: Agent | Sequence[Exchange], **more: Any) -> dict[str, Any]:
     sides = [side.run(name) if isinstance(side, Agent) else side for side, name in ((one, "one"), (other, "other"))]
-    return compare(("one", sides[0]), ("other", sides[1]), READING, **more)
+    return compare_runs(("one", sides[0]), ("other", sides[1]), READING, **more)
 
 
 def causes(told: dict[str, Any]) -> list[str]:
-    """By pair, in order; what is equal before the first difference as well."""
+    """Return the causes of all pairs in order, including the equal ones before the first difference."""
     return ["same"] * told["equal_prefix"] + [pair["cause"] for pair in told["pairs"]]
 
 
@@ -83,7 +83,7 @@ def test_another_model_is_named_once_and_found_in_every_later_call() -> None:
     told = diff(Agent(), Agent(model="gpt-5-2026-09-09"))
     assert causes(told) == ["model", "same"] * 4
     assert told["cause"]["leads_to"] == 3
-    assert "gpt-5-2026-01-01 (fp_1) and then gpt-5-2026-09-09 (fp_1)" in told["cause"]["words"]
+    assert "gpt-5-2026-01-01 (fp_1) in A, gpt-5-2026-09-09 (fp_1) in B" in told["cause"]["words"]
 
 
 def test_so_is_another_fingerprint() -> None:
@@ -100,7 +100,7 @@ def test_what_the_key_leaves_out_is_shown_and_is_the_same() -> None:
 def test_a_call_that_fails_on_one_side_failed_and_was_not_sampled() -> None:
     told = diff(Agent(), Agent(status=lambda turn: 500 if turn == 3 else 200))
     assert causes(told)[6] == "failure"
-    assert "with 200 and then with 500" in told["cause"]["words"]
+    assert "with 200 in A, with 500 in B" in told["cause"]["words"]
 
 
 def test_an_added_a_repeated_and_a_lacking_call_are_told_from_changed_ones() -> None:
@@ -111,7 +111,7 @@ def test_an_added_a_repeated_and_a_lacking_call_are_told_from_changed_ones() -> 
 
 
 def test_a_turn_more_in_the_middle_does_not_shift_the_rest() -> None:
-    """All later requests are others, for they repeat the new turn: what they bring that is new tells which is which."""
+    """All later requests differ, because they repeat the new turn; they are aligned by the part that is new in each."""
     longer = [0, 1, 9, 2, 3]
     told = diff(
         Agent(turns=4),
@@ -152,9 +152,11 @@ def test_calls_in_another_order_differ_unless_they_ran_at_the_same_time() -> Non
 
 
 def test_what_is_too_much_to_look_at_is_said_to_be_so() -> None:
-    told = diff(Agent(turns=6), Agent(turns=6, system="Other."), looked_at=2)
+    told = diff(Agent(turns=6), Agent(turns=6, system="Other."), most_examined=2)
     assert told["counts"]["unexamined"] == 4
-    assert {pair["words"] for pair in told["pairs"] if pair["cause"] is None} == {"it differs, and was not looked at"}
+    assert {pair["words"] for pair in told["pairs"] if pair["cause"] is None} == {
+        "the calls differ, and were not examined"
+    }
 
 
 def test_a_run_in_which_nothing_was_recorded_can_be_compared() -> None:
@@ -171,7 +173,7 @@ def test_a_secret_that_only_an_assembled_answer_has_is_not_shown() -> None:
     streamed = replace(made, response=replace(made.response, headers=(("content-type", "text/event-stream"),)))
     reading = replace(READING, clean=lambda text: text.replace("sk-1234abc", "PLAYHEAD"))
     other = exchange(url=url, request=b'{"model":"m","messages":[],"stream":true}')
-    told = compare(("one", [streamed]), ("other", [other]), reading)
+    told = compare_runs(("one", [streamed]), ("other", [other]), reading)
     assert "PLAYHEAD" in str(told)
     assert "sk-1234abc" not in str(told)
 

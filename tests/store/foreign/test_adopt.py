@@ -1,19 +1,19 @@
-"""What was found goes through redaction and gets an order and ids, as if it had been recorded."""
+"""Imported interactions are redacted and get ids and an order, as if they had been recorded."""
 
 import gzip
 from dataclasses import replace
 
 from calls.model import Exchange, Request, Response
 from calls.redaction.redactor import Redactor
-from store.active_profiles import shipped
-from store.bundle.bundle import read
-from store.foreign.adopt import Adoption, bundle_of, redacted
+from store.active_profiles import load_profiles
+from store.bundle.bundle import read_bundle
+from store.foreign.adopt import Adoption, adopt_bundle, redact_exchange
 from store.foreign.contents import UNTIMED, Interaction, SkippedEntry
-from store.foreign.parts import body
+from store.foreign.parts import one_chunk_body
 
 SECRET = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789"
 NOON = 1_784_894_400_000_000_000
-PROFILES = shipped(None)
+PROFILES = load_profiles(None)
 REDACTOR = Redactor(key=b"k" * 32, profiles=PROFILES)
 
 
@@ -25,17 +25,17 @@ def interaction(asked: bytes = b"{}", answered: bytes = b"{}", started_at: int |
             url="https://api.openai.com/v1/chat/completions",
             http_version="",
             headers=(("Authorization", f"Bearer {SECRET}"),),
-            body=body(asked),
+            body=one_chunk_body(asked),
         ),
-        response=Response(status=200, headers=(("content-type", "application/json"),), body=body(answered)),
+        response=Response(status=200, headers=(("content-type", "application/json"),), body=one_chunk_body(answered)),
         started_at=started_at,
         notes=(UNTIMED,),
     )
 
 
 def adopted(*found: Interaction | SkippedEntry, run: str = "a") -> tuple[Adoption, list[Exchange]]:
-    adoption = Adoption(run=run, redactor=REDACTOR, at=NOON)
-    return adoption, list(adoption.adopted(found))
+    adoption = Adoption(run=run, redactor=REDACTOR, default_started_at=NOON)
+    return adoption, list(adoption.adopt(found))
 
 
 def test_secrets_are_gone_and_counted() -> None:
@@ -48,7 +48,7 @@ def test_secrets_are_gone_and_counted() -> None:
     assert SECRET.encode() not in gzip.decompress(made.response.body.data)
     assert made.response.body.reencoded
     assert (made.redactions, adoption.redactions) == (3, 3)
-    assert redacted(made, REDACTOR)[0] == made
+    assert redact_exchange(made, REDACTOR)[0] == made
 
 
 def test_the_same_file_makes_the_same_exchanges_and_another_name_others() -> None:
@@ -79,10 +79,12 @@ def test_a_reason_that_quotes_the_file_tells_no_secret() -> None:
 
 
 def test_headers_are_added_where_they_lack_only() -> None:
-    adoption = Adoption(run="a", redactor=REDACTOR, at=NOON, added=(("anthropic-version", "2023-06-01"),))
+    adoption = Adoption(
+        run="a", redactor=REDACTOR, default_started_at=NOON, extra_headers=(("anthropic-version", "2023-06-01"),)
+    )
     has = interaction()
     has = replace(has, request=replace(has.request, headers=(("Anthropic-Version", "2026-10-21"),)))
-    lacking, having = adoption.adopted([interaction(), has])
+    lacking, having = adoption.adopt([interaction(), has])
     assert lacking.request.headers[-1] == ("anthropic-version", "2023-06-01")
     assert having.request.headers == (("Anthropic-Version", "2026-10-21"),)
 
@@ -91,13 +93,17 @@ def test_a_body_that_cannot_be_looked_through_is_withheld_with_a_gap() -> None:
     hidden = gzip.compress(SECRET.encode()) + b"and bytes that no client reads"
     found = interaction(answered=hidden)
     found = replace(found, response=replace(found.response, headers=(("content-encoding", "gzip"),)))
-    adoption = Adoption(run="a", redactor=REDACTOR, at=NOON)
-    bundle = read(bundle_of(adoption, [found], PROFILES.digest, "a.yaml"))
+    adoption = Adoption(run="a", redactor=REDACTOR, default_started_at=NOON)
+    bundle = read_bundle(adopt_bundle(adoption, [found], PROFILES.digest, "a.yaml"))
     assert SECRET not in repr(bundle)
     [gap] = bundle.gaps
-    assert (gap.run, gap.exchange, bundle.exchanges[0].truncated) == ("a", bundle.exchanges[0].id, True)
+    assert (gap.run, gap.exchange, bundle.exchanges[0].is_truncated) == ("a", bundle.exchanges[0].id, True)
 
 
 def test_a_bundle_says_which_file_it_is_from() -> None:
-    bundle = read(bundle_of(Adoption(run="a", redactor=REDACTOR, at=NOON), [interaction()], "sha256:00", "a.yaml"))
+    bundle = read_bundle(
+        adopt_bundle(
+            Adoption(run="a", redactor=REDACTOR, default_started_at=NOON), [interaction()], "sha256:00", "a.yaml"
+        )
+    )
     assert bundle.run == {"id": "a", "labels": {"imported_from": "a.yaml"}}

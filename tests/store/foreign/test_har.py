@@ -10,17 +10,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calls.model import Chunk
-from store.foreign.contents import UNPACKED, UNTIMED, UNVERSIONED, Broken, Found, Interaction, NotReadable, SkippedEntry
-from store.foreign.har import read
-from store.foreign.parts import url
-from store.foreign.read import named, opened, recognized
+from store.foreign.contents import (
+    UNPACKED,
+    UNTIMED,
+    UNVERSIONED,
+    BrokenInteraction,
+    Found,
+    Interaction,
+    NotReadable,
+    SkippedEntry,
+)
+from store.foreign.har import read_har
+from store.foreign.parts import checked_url
+from store.foreign.read import default_run_name, detect_format, open_source
 
 NOON = "2026-07-24T12:00:00.066Z"
 NOON_NS = 1784894400_066_000_000
 
 
 def entry(**differences: Any) -> dict[str, Any]:
-    """What Chrome writes, shortened."""
+    """Return an entry as Chrome writes it, shortened."""
     made: dict[str, Any] = {
         "startedDateTime": NOON,
         "time": 25.5,
@@ -69,7 +78,7 @@ def archive(*entries: Any) -> bytes:
 
 
 def found(*entries: Any) -> list[Found]:
-    return list(read(archive(*entries)))
+    return list(read_har(archive(*entries)))
 
 
 def only(**differences: Any) -> Interaction:
@@ -118,14 +127,14 @@ def test_a_form_is_made_of_its_parameters() -> None:
     [
         ({"response__status": 0, "response___error": "net::ERR_FAILED"}, "no response (status 0: net::ERR_FAILED)"),
         ({"response": None}, "it has no response"),
-        ({"request__url": "data:text/plain,x"}, "is not the address of an HTTP request"),
+        ({"request__url": "data:text/plain,x"}, "is not the URL of an HTTP request"),
         ({"request__method": 7}, "its method is 7"),
         ({"request__postData": None}, "the 2 bytes of its request's body are not in the file"),
         ({"response__content__text": None}, "the 9 bytes of its response's body are not in the file"),
-        ({"response__content__encoding": "base64", "response__content__text": "%"}, "not the base64"),
+        ({"response__content__encoding": "base64", "response__content__text": "%"}, "not valid base64"),
         ({"request__postData": {"mimeType": "multipart/form-data", "params": [{"name": "a"}]}}, "kept as parameters"),
         ({"request__headers": [{"value": "x"}]}, "one of its headers has no name"),
-        ({"response___error": "net::ERR_INCOMPLETE_CHUNKED_ENCODING"}, "its answer broke off"),
+        ({"response___error": "net::ERR_INCOMPLETE_CHUNKED_ENCODING"}, "its answer is incomplete"),
     ],
 )
 def test_an_entry_that_cannot_be_imported_says_why_and_costs_only_itself(differences: Any, words: str) -> None:
@@ -161,24 +170,24 @@ def test_websocket_messages_become_the_chunks_of_both_bodies() -> None:
 )
 def test_what_is_no_archive_is_refused(data: bytes) -> None:
     with pytest.raises(NotReadable):
-        list(read(data))
+        list(read_har(data))
 
 
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
 def test_a_file_is_known_by_what_it_holds(tmp_path: Path, mark: bytes) -> None:
     file = tmp_path / "whatever.txt"
     file.write_bytes(mark + json.dumps(json.loads(archive(entry())), indent=2).encode())
-    source = opened(file)
-    assert (source.form, len(list(source.found))) == ("har", 1)
+    source = open_source(file)
+    assert (source.form, len(list(source.items))) == ("har", 1)
 
 
 def test_a_reader_may_stop_anywhere(tmp_path: Path) -> None:
     file = tmp_path / "a.har"
     file.write_bytes(archive(entry(), entry()))
-    source = opened(file)
-    assert isinstance(next(source.found), Interaction)
+    source = open_source(file)
+    assert isinstance(next(source.items), Interaction)
     file.unlink()
-    assert isinstance(next(source.found), Interaction)
+    assert isinstance(next(source.items), Interaction)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +204,7 @@ def test_a_reader_may_stop_anywhere(tmp_path: Path) -> None:
     ],
 )
 def test_formats_are_told_apart(data: bytes, form: str) -> None:
-    assert recognized(data) == form
+    assert detect_format(data) == form
 
 
 @pytest.mark.parametrize(
@@ -203,7 +212,7 @@ def test_formats_are_told_apart(data: bytes, form: str) -> None:
     [("agent.yaml.gz", "agent"), ("test_a[x y].yaml", "test_a-x-y"), ("a.b.har", "a.b"), (".yaml", "imported")],
 )
 def test_a_run_is_named_after_its_file(name: str, run: str) -> None:
-    assert named(Path(name)) == run
+    assert default_run_name(Path(name)) == run
 
 
 @pytest.mark.parametrize(
@@ -215,14 +224,14 @@ def test_a_run_is_named_after_its_file(name: str, run: str) -> None:
     ],
 )
 def test_an_address_is_written_as_it_was_sent(told: str, wanted: str) -> None:
-    assert url(told) == wanted
+    assert checked_url(told) == wanted
 
 
 @given(st.text())
 def test_any_text_is_an_address_or_is_refused(told: str) -> None:
     try:
-        made = url(told)
-    except Broken:
+        made = checked_url(told)
+    except BrokenInteraction:
         return
     assert made.isascii()
     assert made.startswith(("http://", "https://"))

@@ -1,4 +1,4 @@
-"""Fixtures of llm-fixture-replay: what of them can be asked for on the wire, and what cannot."""
+"""Fixtures of llm-fixture-replay: which lines can be replayed as HTTP, and which cannot."""
 
 import hashlib
 import json
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store.foreign.contents import REBUILT, Found, Interaction, NotReadable, SkippedEntry
-from store.foreign.jsonl import read
+from store.foreign.jsonl import read_jsonl
 
 MESSAGE = {"id": "msg_1", "type": "message", "role": "assistant", "content": [{"type": "text", "text": "3"}]}
 CHAT = {"id": "chatcmpl-1", "object": "chat.completion", "choices": []}
@@ -17,7 +17,7 @@ ASKED = {"model": "example-large", "max_tokens": 64, "messages": [{"role": "user
 
 
 def line(response: Any, args: tuple[Any, ...] = (), kwargs: Any = None, **other: Any) -> bytes:
-    """As `FixtureBox` writes it."""
+    """Return a line as `FixtureBox` writes it."""
     kwargs = kwargs or {}
     made = {
         "hash": hashlib.sha256(repr((args, dict(sorted(kwargs.items())))).encode()).hexdigest(),
@@ -30,7 +30,7 @@ def line(response: Any, args: tuple[Any, ...] = (), kwargs: Any = None, **other:
 
 
 def only(content: bytes) -> Found:
-    [one] = read([content])
+    [one] = read_jsonl([content])
     return one
 
 
@@ -62,19 +62,19 @@ def test_a_line_of_key_and_response_is_read_where_the_key_is_the_request() -> No
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (line("3", args=("1 + 2?",)), "its arguments are not those of a model API's SDK"),
-        (line("3", kwargs=ASKED), "its answer is not what a model API answers"),
-        (json.dumps({"key": "e3b0c442", "response": CHAT}).encode(), "a digest of its request, and not the request"),
-        (line(CHAT, kwargs_repr="{'client': <openai.OpenAI object at 0x7f>}"), "objects of Python"),
-        (line(CHAT, kwargs_repr="{'a': b'1'}"), "no JSON"),
-        (line(CHAT, kwargs_repr="__import__('os').system('true')"), "objects of Python"),
+        (line("3", args=("1 + 2?",)), "it has positional arguments"),
+        (line("3", kwargs=ASKED), "its answer is not that of a model API"),
+        (json.dumps({"key": "e3b0c442", "response": CHAT}).encode(), "a digest of its request instead of the request"),
+        (line(CHAT, kwargs_repr="{'client': <openai.OpenAI object at 0x7f>}"), "contain Python objects"),
+        (line(CHAT, kwargs_repr="{'a': b'1'}"), "not JSON"),
+        (line(CHAT, kwargs_repr="__import__('os').system('true')"), "contain Python objects"),
         (b'{"response_json": ', "it is not JSON"),
-        (b'{"hash": "a"}', "it holds no response"),
+        (b'{"hash": "a"}', "it has no response"),
         (b'{"hash": 5, "response_json": 1}', "its key is neither"),
     ],
 )
 def test_a_line_that_nothing_on_the_wire_can_match_says_why(content: bytes, words: str) -> None:
-    bad, good = read([content, line(CHAT, kwargs=ASKED)])
+    bad, good = read_jsonl([content, line(CHAT, kwargs=ASKED)])
     assert isinstance(bad, SkippedEntry)
     assert words in bad.reason
     assert isinstance(good, Interaction)
@@ -82,14 +82,14 @@ def test_a_line_that_nothing_on_the_wire_can_match_says_why(content: bytes, word
 
 def test_of_equal_calls_the_newest_line_counts_as_it_does_for_its_own_library() -> None:
     old, new = line({**CHAT, "id": "old"}, kwargs=ASKED), line({**CHAT, "id": "new"}, kwargs=ASKED)
-    [one] = read([old, new])
+    [one] = read_jsonl([old, new])
     assert isinstance(one, Interaction)
     assert json.loads(one.response.body.data)["id"] == "new"
 
 
 def test_an_empty_file_is_none() -> None:
     with pytest.raises(NotReadable):
-        read([b"\n"])
+        read_jsonl([b"\n"])
 
 
 members = st.sampled_from(["hash", "key", "request", "response", "response_json", "args_repr", "kwargs_repr", "url"])
@@ -97,9 +97,9 @@ members = st.sampled_from(["hash", "key", "request", "response", "response_json"
 
 @given(st.dictionaries(members, st.text(max_size=20) | st.integers() | st.just(ASKED) | st.just(CHAT), min_size=1))
 def test_any_line_is_read_or_skipped(told: dict[str, Any]) -> None:
-    assert len(list(read([json.dumps(told).encode()]))) == 1
+    assert len(list(read_jsonl([json.dumps(told).encode()]))) == 1
 
 
 @given(st.binary(min_size=1, max_size=40).filter(lambda data: data.strip() != b""))
 def test_any_bytes_are_read_or_skipped(data: bytes) -> None:
-    assert len(list(read([data]))) == 1
+    assert len(list(read_jsonl([data]))) == 1

@@ -1,4 +1,4 @@
-"""What other recorders write: cassetter, ExVCR, ReqCassette, nock, llama-stack and Go's httprr, after their own documentation or recordings."""
+"""Recordings of other programs: cassetter, ExVCR, ReqCassette, nock, llama-stack and Go's httprr, after their own documentation or recordings."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from store.foreign import httprr
 from store.foreign.contents import Found, Interaction, NotReadable, SkippedEntry
-from store.foreign.read import opened
+from store.foreign.read import open_source
 from store.foreign.vcr import from_json, from_yaml
 
 ASKED = '{"model":"gpt-4o","messages":[{"role":"user","content":"hi"}]}'
@@ -183,8 +183,8 @@ def trace(*, end: str = "\r\n", target: str = CHAT) -> bytes:
 def test_a_pipe_is_not_taken_for_an_empty_file(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with pytest.raises(NotReadable, match="it is a pipe or a device, and is read more than once; write it to a file"):
-        opened(pipe)
+    with pytest.raises(NotReadable, match="it is a pipe or a device, which cannot be read twice; write it to a file"):
+        open_source(pipe)
 
 
 @pytest.mark.parametrize("end", ["\r\n", "\n"])
@@ -192,8 +192,8 @@ def test_a_pipe_is_not_taken_for_an_empty_file(tmp_path: Path) -> None:
 def test_a_trace_of_httprr_is_read_byte_for_byte(tmp_path: Path, end: str, target: str) -> None:
     file = tmp_path / "trace.httprr"
     file.write_bytes(b"httprr trace v1\n" + trace(end=end, target=target) * 2)
-    source = opened(file)
-    one, two = source.found
+    source = open_source(file)
+    one, two = source.items
     assert source.form == "httprr"
     assert isinstance(one, Interaction)
     assert isinstance(two, Interaction)
@@ -210,24 +210,24 @@ def test_the_frames_of_chunks_are_no_part_of_a_body(chunks: bytes, body: bytes) 
     asked = b"GET https://example.com/ HTTP/1.1\nHost: example.com\n\n"
     answered = b"HTTP/1.1 200 OK\nTransfer-Encoding: chunked\nContent-Type: application/x-ndjson\n\n" + chunks
     sizes = b"%d %d\n" % (len(asked), len(answered))
-    assert only(list(httprr.read(b"httprr trace v1\n" + sizes + asked + answered))).response.body.data == body
+    assert only(list(httprr.read_httprr(b"httprr trace v1\n" + sizes + asked + answered))).response.body.data == body
     cut = b"%d %d\n" % (len(asked), len(answered) - 6)
-    [one] = httprr.read(b"httprr trace v1\n" + cut + asked + answered[:-6])
+    [one] = httprr.read_httprr(b"httprr trace v1\n" + cut + asked + answered[:-6])
     assert isinstance(one, SkippedEntry)
 
 
 def test_a_trace_that_breaks_off_is_read_up_to_there() -> None:
-    one, rest = httprr.read(b"httprr trace v1\n" + trace() + trace()[:-1])
+    one, rest = httprr.read_httprr(b"httprr trace v1\n" + trace() + trace()[:-1])
     assert isinstance(one, Interaction)
     assert isinstance(rest, SkippedEntry)
     with pytest.raises(NotReadable):
-        httprr.read(b"httprr trace v1\n")
+        httprr.read_httprr(b"httprr trace v1\n")
 
 
 @given(st.binary(max_size=80), st.integers(0, 40))
 def test_whatever_follows_the_mark_is_an_exchange_or_is_skipped(data: bytes, split: int) -> None:
     sizes = b"%d %d\n" % (min(split, len(data)), len(data) - min(split, len(data)))
-    for one in httprr.read(b"httprr trace v1\n" + sizes + data):
+    for one in httprr.read_httprr(b"httprr trace v1\n" + sizes + data):
         assert isinstance(one, Interaction | SkippedEntry)
 
 

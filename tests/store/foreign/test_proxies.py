@@ -1,4 +1,4 @@
-"""What recording proxies and the VCRs of PHP, Java and R write, after recordings of Azure's SDKs, EasyPost's and ellmer."""
+"""Recordings of recording proxies and of the VCRs of PHP, Java and R, after those of Azure's SDKs, EasyPost and ellmer."""
 
 import json
 from base64 import b64encode
@@ -143,7 +143,7 @@ http_interactions:
 def test_rs_vcr_names_no_zone_and_keeps_no_files() -> None:
     form, one = from_yaml(R.encode())
     assert isinstance(form, SkippedEntry)
-    assert "of whose files only the names were kept" in form.reason
+    assert "only the names of its files were kept" in form.reason
     assert isinstance(one, Interaction)
     assert one.started_at == 1_786_793_687 * 10**9
 
@@ -151,7 +151,7 @@ def test_rs_vcr_names_no_zone_and_keeps_no_files() -> None:
 def test_a_mapping_of_wiremock_does_not_say_whom_it_is_about() -> None:
     [one] = read({"request": {"url": "/v1/chat/completions", "method": "POST"}, "response": {"status": 200}})
     assert isinstance(one, SkippedEntry)
-    assert "not of which host" in one.reason
+    assert "without a host" in one.reason
 
 
 ODD = (

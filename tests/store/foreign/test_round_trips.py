@@ -1,4 +1,4 @@
-"""Out and in again: the same calls under the same keys with the same bodies, judged by VCR.py and mitmproxy as well."""
+"""An exported and imported run has the same calls, keys and bodies; VCR.py and mitmproxy read the files as well."""
 
 import gzip
 import http.client
@@ -16,31 +16,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from vcr.cassette import Cassette
 
-from calls.derive import derive
+from calls.derive import derive_call
 from calls.model import Call, Chunk, Exchange, Headers, Request, Response
 from calls.redaction.redactor import Redactor
-from store.active_profiles import shipped
+from store.active_profiles import load_profiles
 from store.bundle.bundle import Entry
 from store.foreign import har
 from store.foreign import vcr as cassettes
 from store.foreign.adopt import Adoption
 from store.foreign.contents import Found, Interaction
-from store.foreign.parts import body
+from store.foreign.parts import one_chunk_body
 from store.foreign.write import Export
 from tests.store.exchanges import conversation, exchange
 from tests.store.foreign.har12 import SCHEMA
 from tests.support.corpus import Recorded
 from tests.support.corpus import cassettes as corpus
 
-PROFILES = shipped(None)
+PROFILES = load_profiles(None)
 REDACTOR = Redactor(key=b"k" * 32, profiles=PROFILES)
 SAMPLE = 25
-"""One cassette in so many of the corpus."""
+"""The test reads one of so many cassettes of the corpus."""
 
 
 def adopted(found: Iterable[Found]) -> list[Exchange]:
-    adoption = Adoption(run="a", redactor=REDACTOR, at=1)
-    made = list(adoption.adopted(found))
+    adoption = Adoption(run="a", redactor=REDACTOR, default_started_at=1)
+    made = list(adoption.adopt(found))
     assert adoption.skipped == []
     return made
 
@@ -56,11 +56,11 @@ def through_vcr(made: Sequence[Exchange]) -> list[Exchange]:
 def through_har(made: Sequence[Exchange]) -> list[Exchange]:
     data = b"".join(Export().har(entries(made), "0"))
     jsonschema.Draft202012Validator(SCHEMA).validate(json.loads(data))
-    return adopted(har.read(data))
+    return adopted(har.read_har(data))
 
 
 def same(made: Sequence[Exchange], again: Sequence[Exchange]) -> None:
-    """All that a foreign format can carry is as it was."""
+    """Check that everything that a foreign format can represent is unchanged."""
     assert len(made) == len(again)
     for one, other in zip(made, again, strict=True):
         assert one.response is not None
@@ -69,11 +69,11 @@ def same(made: Sequence[Exchange], again: Sequence[Exchange]) -> None:
         assert other.request.body.data == one.request.body.data
         assert (other.response.status, other.response.body.data) == (one.response.status, one.response.body.data)
         assert named(other.response.headers) == named(one.response.headers)
-        assert meaning(derive(other, PROFILES)) == meaning(derive(one, PROFILES))
+        assert meaning(derive_call(other, PROFILES)) == meaning(derive_call(one, PROFILES))
 
 
 def named(headers: Headers) -> Headers:
-    """By name, each name's values in their order: a cassette keeps no more."""
+    """Group headers by name, with the values of each in order, which is all that a cassette keeps."""
     return tuple(sorted(((name.lower(), value) for name, value in headers), key=lambda pair: pair[0]))
 
 
@@ -98,7 +98,7 @@ def talk() -> list[Exchange]:
 def answering(data: bytes, *headers: tuple[str, str]) -> Exchange:
     made = exchange(b'{"model": "m", "messages": []}', b"")
     assert made.response is not None
-    response = replace(made.response, headers=headers, body=body(data))
+    response = replace(made.response, headers=headers, body=one_chunk_body(data))
     return replace(made, response=response)
 
 
@@ -128,7 +128,7 @@ whole = st.builds(
         url=st.just("https://api.example.com/v1/things?a=1"),
         http_version=st.sampled_from(["", "HTTP/1.1", "HTTP/2"]),
         headers=headers,
-        body=data.map(body),
+        body=data.map(one_chunk_body),
     ),
     response=st.builds(
         Response,
@@ -136,7 +136,7 @@ whole = st.builds(
         reason=st.sampled_from(["", "OK"]),
         http_version=st.just("HTTP/1.1"),
         headers=headers,
-        body=data.map(body),
+        body=data.map(one_chunk_body),
     ),
     outcome=st.just("completed"),
     started_at=st.integers(0, 2**40).map(lambda n: n * 1000),
@@ -154,7 +154,7 @@ def test_any_whole_exchange_goes_through_both(made: list[Exchange]) -> None:
 
 
 def _redacted(made: Iterable[Exchange]) -> list[Exchange]:
-    """What a worker would have recorded: nothing else is ever exported."""
+    """Redact exchanges as a worker does before it records them."""
     return adopted(
         Interaction(place="x", request=one.request, response=one.response, first_byte_at=1, ended_at=2)
         for one in made
@@ -167,17 +167,17 @@ def test_what_a_format_cannot_hold_is_left_out_and_named(talk: list[Exchange]) -
     none = replace(talk[0], response=None)
     torn = replace(talk[0], request=replace(talk[0].request, body=replace(talk[0].request.body, truncated=True)))
     assert talk[0].response is not None
-    messages = replace(body(b"hi"), chunks=(Chunk(5, 0, 2, "text"),))
+    messages = replace(one_chunk_body(b"hi"), chunks=(Chunk(5, 0, 2, "text"),))
     spoken = replace(talk[0], response=replace(talk[0].response, status=101, body=messages))
     export = Export()
     list(export.vcr(entries([cut, none, torn, spoken, talk[0]])))
     assert [(one.place, one.reason.partition(",")[0]) for one in export.skipped] == [
-        ("step 1", "its answer broke off (server_closed)"),
+        ("step 1", "its answer is incomplete (server_closed)"),
         ("step 2", "it has no response"),
-        ("step 3", "bytes of its bodies were not kept"),
+        ("step 3", "its bodies were not recorded completely"),
         ("step 4", "it is a WebSocket"),
     ]
-    assert export.written == 1
+    assert export.exported == 1
     [again] = through_har([spoken])
     assert again.response is not None
     assert [(chunk.kind, chunk.size) for chunk in again.response.body.chunks] == [("text", 2)]
@@ -187,13 +187,13 @@ def test_a_stream_that_its_client_left_at_the_end_marker_is_whole(talk: list[Exc
     left = replace(talk[0], outcome="client_closed")
     export = Export()
     list(export.vcr([Entry(exchange=left, call={"complete": True}), Entry(exchange=left, call={"complete": False})]))
-    assert (export.written, [one.place for one in export.skipped]) == (1, ["step 2"])
+    assert (export.exported, [one.place for one in export.skipped]) == (1, ["step 2"])
 
 
 def test_an_edited_archive_counts_as_it_reads(talk: list[Exchange]) -> None:
     archive = json.loads(b"".join(Export().har(entries([talk[3]]), "0")))
     archive["log"]["entries"][0]["response"]["content"]["text"] = '{"edited": true}'
-    [again] = adopted(har.read(json.dumps(archive).encode()))
+    [again] = adopted(har.read_har(json.dumps(archive).encode()))
     assert again.response is not None
     assert again.response.body.data == b'{"edited": true}'
     assert "content-encoding" not in dict(again.response.headers)
@@ -216,7 +216,7 @@ def test_vcr_py_loads_and_plays_what_we_write(talk: list[Exchange], tmp_path: Pa
 
 @contextmanager
 def played(file: Path) -> Iterator[Cassette]:
-    """VCR.py answering from a file, and from nothing else."""
+    """Let VCR.py answer from a file, and from nothing else."""
     recorder = vcr.VCR(record_mode=vcr.mode.NONE, match_on=["method", "uri", "body"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of VCR.py's own
@@ -261,8 +261,10 @@ def _interaction(n: int, one: Recorded) -> Interaction:
     )
     return Interaction(
         place=str(n),
-        request=Request(method=one.method, url=one.url, headers=one.request_headers, body=body(one.request_body)),
-        response=Response(status=one.status, headers=headers, body=body(one.response_body)),
+        request=Request(
+            method=one.method, url=one.url, headers=one.request_headers, body=one_chunk_body(one.request_body)
+        ),
+        response=Response(status=one.status, headers=headers, body=one_chunk_body(one.response_body)),
         first_byte_at=1_000_000,
         ended_at=2_000_000,
     )

@@ -1,4 +1,4 @@
-"""Cassettes in every form in which public projects keep them."""
+"""Cassettes in all forms that occur in public projects."""
 
 import gzip
 import json
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store.foreign.contents import REPACKED, RESERIALIZED, UNPACKED, Found, Interaction, NotReadable, SkippedEntry
-from store.foreign.read import opened
+from store.foreign.read import open_source
 from store.foreign.vcr import from_json, from_yaml
 
 ASKED = b'{"model": "example-large", "messages": [{"role": "user", "content": "hi"}]}'
@@ -115,7 +115,7 @@ def test_split_lists_are_paired_and_a_half_is_named() -> None:
     told = interaction()
     first, second = found({"requests": [told["request"], told["request"]], "responses": [told["response"]]})
     assert isinstance(first, Interaction)
-    assert second == SkippedEntry(place="interaction 2", reason="it is a request without its other half")
+    assert second == SkippedEntry(place="interaction 2", reason="it is an unpaired request")
 
 
 def test_a_json_cassette_and_one_of_a_single_interaction() -> None:
@@ -158,17 +158,17 @@ def test_the_bytes_are_trusted_and_not_the_content_encoding() -> None:
 @pytest.mark.parametrize(
     ("request_", "response", "words"),
     [
-        ({"uri": None}, None, "does not say which address"),
-        ({"uri": "ftp://x.example/"}, None, "is not the address of an HTTP request"),
+        ({"uri": None}, None, "it has no URL"),
+        ({"uri": "ftp://x.example/"}, None, "is not the URL of an HTTP request"),
         ({"method": None}, None, "its method is missing"),
         (None, {"status": {"code": 99}}, "its status is 99"),
         (None, {"status": None}, "its status is missing"),
-        (None, {"body": {"base64_string": "%%%"}}, "response's body is not the base64"),
+        (None, {"body": {"base64_string": "%%%"}}, "response's body is not valid base64"),
         ({"body": 5}, None, "request's body is 5"),
         ({"headers": {"x": {"y": 1}}}, None, "a header's value is"),
-        ({"headers": 7}, None, "its headers are no mapping"),
-        ({"headers": {"a b": "x"}}, None, "holds characters that no header has"),
-        (None, {"headers": {"x": ["a\r\nSet-Cookie: b"]}}, "holds characters that no header has"),
+        ({"headers": 7}, None, "its headers are neither a mapping nor pairs"),
+        ({"headers": {"a b": "x"}}, None, "contains characters that are not allowed in headers"),
+        (None, {"headers": {"x": ["a\r\nSet-Cookie: b"]}}, "contains characters that are not allowed in headers"),
     ],
 )
 def test_a_broken_interaction_is_named_with_its_reason(request_: Any, response: Any, words: str) -> None:
@@ -201,14 +201,14 @@ def test_what_comes_before_a_mistake_in_the_yaml_is_kept_and_what_follows_is_nam
     first, rest = from_yaml(f"interactions:\n{good}- request: [\nversion: 1\n".encode())
     assert isinstance(first, Interaction)
     assert isinstance(rest, SkippedEntry)
-    assert (rest.place, "breaks off on line" in rest.reason) == ("all after interaction 1", True)
+    assert (rest.place, "invalid on line" in rest.reason) == ("all after interaction 1", True)
 
 
 def test_messages_of_a_connection_without_address_are_skipped() -> None:
     told = {"kind": "message", "direction": "sent", "data": {"type": "response.create"}}
     [one] = found({"version": 1, "interactions": [told]})
     assert isinstance(one, SkippedEntry)
-    assert "a connection whose address the cassette does not hold" in one.reason
+    assert "a connection whose URL the cassette does not have" in one.reason
 
 
 @pytest.mark.parametrize("text", ["", "hello", "- 1\n- 2\n", "a: 1\n", "version: 1\ninteractions: []\n"])
@@ -220,12 +220,12 @@ def test_a_file_without_interactions_is_no_cassette(text: str) -> None:
 def test_a_compressed_cassette_is_opened(tmp_path: Path) -> None:
     file = tmp_path / "agent.yaml.gz"
     file.write_bytes(gzip.compress(yaml.dump({"interactions": [interaction()]}).encode()))
-    source = opened(file)
+    source = open_source(file)
     assert source.form == "vcr"
-    assert len(list(source.found)) == 1
+    assert len(list(source.items)) == 1
     file.write_bytes(file.read_bytes()[:-9])
-    with pytest.raises(NotReadable, match="its gzip breaks off"):
-        opened(file)
+    with pytest.raises(NotReadable, match="its gzip data is incomplete"):
+        open_source(file)
 
 
 MEMBERS = st.sampled_from(

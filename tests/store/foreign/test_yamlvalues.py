@@ -1,4 +1,4 @@
-"""YAML from anywhere: plain values come out, and nothing else can happen."""
+"""Untrusted YAML: only plain values are created, within limits."""
 
 import subprocess
 import sys
@@ -60,7 +60,7 @@ def test_items_come_one_by_one_before_the_rest_is_read() -> None:
     found = members(b"interactions:\n- 1\n- 2\n- [broken\n")
     assert next(found) == ("interactions", 1)
     assert next(found) == ("interactions", 2)
-    with pytest.raises(BadYaml, match="breaks off on line"):
+    with pytest.raises(BadYaml, match="invalid on line"):
         next(found)
 
 
@@ -74,17 +74,17 @@ def test_what_follows_in_a_second_document_is_not_lost() -> None:
 def test_a_bomb_of_aliases_is_refused() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 20)]
-    with pytest.raises(BadYaml, match="its aliases come to more than"):
+    with pytest.raises(BadYaml, match="its aliases expand to more than"):
         list(members("\n".join(lines).encode()))
 
 
 def test_an_alias_of_itself_is_refused() -> None:
-    with pytest.raises(BadYaml, match="stands for nothing"):
+    with pytest.raises(BadYaml, match="has no anchor before it"):
         value_of("&a [*a]")
 
 
 def test_brackets_without_end_are_refused_and_do_not_crash_the_interpreter() -> None:
-    # PyYAML's own C loaders overrun the stack here: in a process of its own, so that a crash is one failed test.
+    # PyYAML's own C loaders overflow the stack here: in a process of its own, so that a crash fails one test only.
     program = (
         "from store.foreign.yamlvalues import BadYaml, members\n"
         "try: list(members(b'a: ' + b'[' * 500_000))\n"

@@ -1,4 +1,4 @@
-"""What goes into Postgres comes out of it: once, whole, and whatever happens on the way."""
+"""The batch writer stores each exchange once and completely, also when Postgres fails or is killed."""
 
 import asyncio
 import datetime as dt
@@ -21,14 +21,14 @@ from hypothesis import strategies as st
 from calls.events import Gap
 from calls.model import Exchange
 from store.database import tables
-from store.database.blobs import hash_of, unpack
-from store.database.connection import Database, Unavailable
-from store.database.rows import encoded_head, exchange_of
-from store.embedded.postgres import Server, ensure
-from store.ingest.batch_writer import DerivedExchange, Ingest
+from store.database.blobs import part_hash, unpack
+from store.database.connection import Database, DatabaseUnavailable
+from store.database.rows import encode_head, read_exchange
+from store.embedded.postgres import EmbeddedServer, ensure_server
+from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.ingest.dedup_cache import DedupCache
 from store.ingest.insert_rows import exchange_row, gap_id
-from store.ingest.partitions import Partitions, bound, day_of
+from store.ingest.partitions import Partitions, day_of, first_id_of
 from store.query.exchanges import ExchangeQueries
 from store.query.runs import Runs
 from tests.store import samples
@@ -41,12 +41,12 @@ TODAY = dt.date(2026, 11, 21)
 
 
 async def stored(database: Database, run: str = "night-run") -> list[Exchange]:
-    """The exchanges of a run, as they are read back."""
+    """Read back the exchanges of a run."""
     return [one async for one in ExchangeQueries(database, call).exchanges(run)]
 
 
 async def counts(database: Database) -> dict[str, int]:
-    async with database.raw() as connection:
+    async with database.connection() as connection:
         return {
             table: await connection.fetchval(f"SELECT count(*) FROM {table}")
             for table in ("runs", "exchanges", "calls", "parts", "gaps", "replays")
@@ -63,7 +63,7 @@ def test_every_exchange_comes_back_from_its_row(one: Exchange) -> None:
     row: dict[str, Any] = dict(zip(COLUMNS, exchange_row(one, "default"), strict=True))
     answer = one.response.body.data if one.response else b""
     bodies = {"request_body": b"\0" + one.request.body.data, "response_body": b"\0" + answer}
-    assert exchange_of({**row, "head": b"\0" + encoded_head(one), **bodies}, {}) == one
+    assert read_exchange({**row, "head": b"\0" + encode_head(one), **bodies}, {}) == one
 
 
 async def test_exchanges_of_every_kind_come_back_from_postgres(database: Database) -> None:
@@ -80,7 +80,7 @@ async def test_exchanges_of_every_kind_come_back_from_postgres(database: Databas
             exchange(6), request=replace(whole.request, headers=(("X", "\xff\0"), ("x", "")), trailers=(("t", "1"),))
         ),
     ]
-    await Ingest(database).put([DerivedExchange(one, None) for one in odd])
+    await BatchWriter(database).write_batch([DerivedExchange(one, None) for one in odd])
     assert await stored(database) == odd
 
 
@@ -90,11 +90,11 @@ async def test_storing_a_batch_twice_stores_it_once(database: Database) -> None:
         Gap("night-run", NOON, "the spool was full"),
         Gap("night-run", NOON, "the spool was full", batch[0].exchange.id),
     ]
-    await Ingest(database).put(batch, gaps)
+    await BatchWriter(database).write_batch(batch, gaps)
     once = await counts(database)
-    again = Ingest(database)
-    await again.put(batch, gaps)
-    await again.put(batch[2:], gaps[:1])
+    again = BatchWriter(database)
+    await again.write_batch(batch, gaps)
+    await again.write_batch(batch[2:], gaps[:1])
     later = await counts(database)
     assert (
         {**later, "parts": 0}
@@ -106,18 +106,18 @@ async def test_storing_a_batch_twice_stores_it_once(database: Database) -> None:
 
 async def test_two_store_servers_may_store_the_same_at_once(database: Database) -> None:
     batch = [kept(n, run=f"run-{n % 7}") for n in range(80)]
-    await asyncio.gather(*(Ingest(database).put(part) for part in (batch, batch[::-1], batch[20:])))
+    await asyncio.gather(*(BatchWriter(database).write_batch(part) for part in (batch, batch[::-1], batch[20:])))
     assert (await counts(database))["exchanges"] == 80
 
 
 async def test_a_conversation_takes_at_most_fifteen_percent_of_its_bytes(database: Database) -> None:
     talks = [list(samples.conversation(f"talk-{n}")) for n in range(40)]
-    ingest = Ingest(database)
-    await ingest.ahead(TODAY)
+    ingest = BatchWriter(database)
+    await ingest.create_upcoming_partitions(TODAY)
     empty = await size(database)
     batch = [DerivedExchange(one, model_call(one)) for talk in talks for one in talk]
     for begin in range(0, len(batch), 200):
-        await ingest.put(batch[begin : begin + 200])
+        await ingest.write_batch(batch[begin : begin + 200])
     raw = sum(
         len(one.exchange.request.body.data) + len(one.exchange.response.body.data)
         for one in batch
@@ -129,7 +129,7 @@ async def test_a_conversation_takes_at_most_fifteen_percent_of_its_bytes(databas
 
 async def size(database: Database) -> int:
     """Bytes of all tables with their indexes."""
-    async with database.raw() as connection:
+    async with database.connection() as connection:
         return int(
             await connection.fetchval(
                 "SELECT sum(pg_total_relation_size(oid)) FROM pg_class"
@@ -140,11 +140,11 @@ async def size(database: Database) -> int:
 
 async def test_a_conversation_goes_on_over_midnight_and_over_a_restart(database: Database) -> None:
     talk = [replace(one, id=uuid7(NOON + n * DAY // 8, n)) for n, one in enumerate(samples.conversation("talk", 10))]
-    first, second = Ingest(database), Ingest(database)
+    first, second = BatchWriter(database), BatchWriter(database)
     for one in talk[:7]:
-        await first.put([DerivedExchange(one, None)])
+        await first.write_batch([DerivedExchange(one, None)])
     for one in talk[7:]:
-        await second.put([DerivedExchange(one, None)])
+        await second.write_batch([DerivedExchange(one, None)])
     assert await stored(database, "talk") == talk
 
 
@@ -167,13 +167,15 @@ async def test_what_postgres_cannot_hold_becomes_a_gap_with_its_evidence_and_the
     database: Database, bad: Exchange
 ) -> None:
     good = [kept(n) for n in range(2, 9)]
-    done = await Ingest(database).put([*good[:3], DerivedExchange(bad, None, ("worker-1 before 77",)), *good[3:]])
+    done = await BatchWriter(database).write_batch(
+        [*good[:3], DerivedExchange(bad, None, ("worker-1 before 77",)), *good[3:]]
+    )
     assert done.exchanges == 7
     assert len(done.quarantined) == 1
     assert "could not be stored" in done.quarantined[0].reason
     assert "worker-1 before 77" in done.quarantined[0].reason
     assert await stored(database) == [one.exchange for one in good]
-    async with database.raw() as connection:
+    async with database.connection() as connection:
         evidence = unpack(await connection.fetchval("SELECT evidence FROM gaps"))
     if bad.error or bad.started_at >= 1 << 64:
         assert b"Exchange(id=" in evidence
@@ -184,14 +186,16 @@ async def test_what_postgres_cannot_hold_becomes_a_gap_with_its_evidence_and_the
 async def test_a_bad_call_does_not_keep_its_neighbours_from_being_stored(database: Database) -> None:
     bad = kept(1)
     assert bad.call
-    done = await Ingest(database).put([kept(0), replace(bad, call=replace(bad.call, key="nonsense")), kept(2)])
+    done = await BatchWriter(database).write_batch(
+        [kept(0), replace(bad, call=replace(bad.call, key="nonsense")), kept(2)]
+    )
     assert (done.exchanges, [gap.exchange for gap in done.quarantined]) == (2, [bad.exchange.id])
 
 
 async def test_a_conversation_whose_first_turn_is_refused_is_whole_without_it(database: Database) -> None:
     talk = list(samples.conversation("talk", 6))
     await Runs(database).put("talk", NOON)
-    await Ingest(database).put(
+    await BatchWriter(database).write_batch(
         [DerivedExchange(replace(talk[0], redactions=1 << 40), None), *(DerivedExchange(one, None) for one in talk[1:])]
     )
     assert await stored(database, "talk") == talk[1:]
@@ -200,7 +204,7 @@ async def test_a_conversation_whose_first_turn_is_refused_is_whole_without_it(da
 async def test_odd_values_of_a_call_are_made_to_fit(database: Database) -> None:
     made = exchange(0, url="https://" + "h" * 5000 + "/")
     odd = model_call(made, tokens=1 << 70, model_requested="m" * 5000, model_returned="\0\ud800", tools=["x" * 9000])
-    assert (await Ingest(database).put([DerivedExchange(made, odd)])).quarantined == ()
+    assert (await BatchWriter(database).write_batch([DerivedExchange(made, odd)])).quarantined == ()
     shape = await ExchangeQueries(database, lambda _: odd).call(made.id)
     assert shape is not None
     assert shape["usage"]["output_tokens"] is None
@@ -209,7 +213,7 @@ async def test_odd_values_of_a_call_are_made_to_fit(database: Database) -> None:
 
 
 async def test_a_gap_without_a_run_or_of_odd_text_is_kept(database: Database) -> None:
-    await Ingest(database).put([], [Gap("", NOON, "\0 and \ud800", "\0"), Gap("r" * 9000, 0, "x" * 9000)])
+    await BatchWriter(database).write_batch([], [Gap("", NOON, "\0 and \ud800", "\0"), Gap("r" * 9000, 0, "x" * 9000)])
     assert (await counts(database))["gaps"] == 2
 
 
@@ -233,68 +237,68 @@ CREATE TRIGGER fail BEFORE INSERT ON runs FOR EACH STATEMENT EXECUTE FUNCTION fa
 
 @pytest.mark.parametrize("code", ["40001", "40P01"])
 async def test_a_write_that_was_in_anothers_way_is_tried_again(database: Database, code: str) -> None:
-    async with database.raw() as connection:
+    async with database.connection() as connection:
         await connection.execute(FAILS_TWICE.format(times=2, code=code))
-    await Ingest(database).put([kept(0)])
+    await BatchWriter(database).write_batch([kept(0)])
     assert (await counts(database))["exchanges"] == 1
 
 
 async def test_a_write_that_is_in_the_way_for_ever_is_unavailable_and_nothing_is_quarantined(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("store.ingest.batch_writer.PAUSES", (0, 0))
-    async with database.raw() as connection:
+    monkeypatch.setattr("store.ingest.batch_writer.RETRY_PAUSES", (0, 0))
+    async with database.connection() as connection:
         await connection.execute(FAILS_TWICE.format(times=99, code="40001"))
-    with pytest.raises(Unavailable):
-        await Ingest(database).put([kept(0), kept(1)])
+    with pytest.raises(DatabaseUnavailable):
+        await BatchWriter(database).write_batch([kept(0), kept(1)])
     assert (await counts(database))["gaps"] == 0
 
 
 @pytest.mark.parametrize("code", ["53100", "57P03", "58030"])
 async def test_a_full_disk_is_no_fault_of_the_rows(database: Database, code: str) -> None:
-    async with database.raw() as connection:
+    async with database.connection() as connection:
         await connection.execute(FAILS_TWICE.format(times=1, code=code))
-    ingest = Ingest(database)
-    with pytest.raises(Unavailable):
-        await ingest.put([kept(0)])
-    await ingest.put([kept(0)])
+    ingest = BatchWriter(database)
+    with pytest.raises(DatabaseUnavailable):
+        await ingest.write_batch([kept(0)])
+    await ingest.write_batch([kept(0)])
     assert (await counts(database)) == {"runs": 1, "exchanges": 1, "calls": 1, "parts": 0, "gaps": 0, "replays": 0}
 
 
 async def test_a_cut_connection_is_unavailable_and_the_next_try_succeeds(database: Database) -> None:
-    ingest = Ingest(database)
+    ingest = BatchWriter(database)
     talk = [DerivedExchange(one, None) for one in samples.conversation("talk", 6)]
-    await ingest.put(talk[:3])
-    async with database.raw() as connection, database.raw() as other:
+    await ingest.write_batch(talk[:3])
+    async with database.connection() as connection, database.connection() as other:
         pid = await other.fetchval("SELECT pg_backend_pid()")
         await connection.execute("SELECT pg_terminate_backend($1)", pid)
-        with pytest.raises(Unavailable):
-            async with database.raw() as third:
+        with pytest.raises(DatabaseUnavailable):
+            async with database.connection() as third:
                 await third.execute("SELECT pg_terminate_backend(pg_backend_pid())")
-    await ingest.put(talk)
+    await ingest.write_batch(talk)
     assert await stored(database, "talk") == [one.exchange for one in talk]
 
 
 async def test_an_aborted_transaction_teaches_nothing(database: Database) -> None:
     talk = [DerivedExchange(one, None) for one in samples.conversation("talk", 4)]
-    async with database.raw() as connection:
+    async with database.connection() as connection:
         await connection.execute(FAILS_TWICE.format(times=1, code="53100").replace("ON runs", "ON calls"))
-    # The run is there already: only so has the next try the same incarnation.
+    # The run exists already, so that the next attempt has the same incarnation.
     await Runs(database).put("talk", NOON)
-    ingest = Ingest(database)
+    ingest = BatchWriter(database)
     first = talk[0].exchange
-    with pytest.raises(Unavailable):
-        await ingest.put([DerivedExchange(first, model_call(first))])
-    await ingest.put(talk[1:])
+    with pytest.raises(DatabaseUnavailable):
+        await ingest.write_batch([DerivedExchange(first, model_call(first))])
+    await ingest.write_batch(talk[1:])
     assert await stored(database, "talk") == [one.exchange for one in talk[1:]]
 
 
 async def test_partitions_are_made_ahead_and_for_whatever_comes_late(database: Database) -> None:
-    ingest = Ingest(database)
-    await ingest.ahead(TODAY)
+    ingest = BatchWriter(database)
+    await ingest.create_upcoming_partitions(TODAY)
     late = exchange(1, at=NOON - 400 * DAY)
-    await ingest.put([kept(0), DerivedExchange(late, None)])
-    async with database.raw() as connection:
+    await ingest.write_batch([kept(0), DerivedExchange(late, None)])
+    async with database.connection() as connection:
         made = await connection.fetch(
             "SELECT inhrelid::regclass::text AS name FROM pg_inherits WHERE inhparent = 'exchanges'::regclass"
         )
@@ -303,7 +307,7 @@ async def test_partitions_are_made_ahead_and_for_whatever_comes_late(database: D
 
 
 async def test_processes_may_make_the_same_partitions_at_once(database: Database) -> None:
-    await asyncio.gather(*(Partitions(database).ahead(TODAY) for _ in range(4)))
+    await asyncio.gather(*(Partitions(database).create_upcoming(TODAY) for _ in range(4)))
 
 
 @given(st.dates(dt.date(2000, 1, 1), dt.date(2099, 12, 30)), st.integers(0, DAY // 1_000_000 - 1))
@@ -311,43 +315,43 @@ def test_the_bounds_of_a_day_hold_its_ids_and_no_other(day: dt.date, millisecond
     begin = int(dt.datetime.combine(day, dt.time(), dt.UTC).timestamp()) * 1000
     made = uuid.UUID(uuid7((begin + millisecond) * 1_000_000))
     assert day_of(str(made)) == day
-    assert bound(day) <= made < bound(day + dt.timedelta(days=1))
+    assert first_id_of(day) <= made < first_id_of(day + dt.timedelta(days=1))
 
 
 def test_what_is_known_is_bounded_and_forgets_the_quietest() -> None:
     known, life = DedupCache(limit=10), uuid.uuid4()
-    places = {hash_of(bytes([n])): exchange_place(n) for n in range(4)}
+    places = {part_hash(bytes([n])): exchange_place(n) for n in range(4)}
     for run in ("a", "b"):
-        known.learn((run, TODAY), life, places)
-    known.of(("a", TODAY), life)
-    known.learn(("c", TODAY), life, places)
-    assert [known.of((run, TODAY), life).seen for run in ("a", "b", "c")] == [True, False, True]
+        known.remember((run, TODAY), life, places)
+    known.stored_content(("a", TODAY), life)
+    known.remember(("c", TODAY), life, places)
+    assert [known.stored_content((run, TODAY), life).is_stored for run in ("a", "b", "c")] == [True, False, True]
 
 
 def exchange_place(number: int) -> Any:
-    return (hash_of(b"part"), number, 1, b"")
+    return (part_hash(b"part"), number, 1, b"")
 
 
 def test_what_was_known_of_an_earlier_life_is_not_true_of_the_next() -> None:
     known, first, second = DedupCache(), uuid.uuid4(), uuid.uuid4()
-    known.learn(("a", TODAY), first, {b"x": exchange_place(1)})
-    assert not known.of(("a", TODAY), second).seen
-    known.learn(("a", TODAY), second, {b"y": exchange_place(2)})
-    assert list(known.of(("a", TODAY), second).places) == [b"y"]
+    known.remember(("a", TODAY), first, {b"x": exchange_place(1)})
+    assert not known.stored_content(("a", TODAY), second).is_stored
+    known.remember(("a", TODAY), second, {b"y": exchange_place(2)})
+    assert list(known.stored_content(("a", TODAY), second).places) == [b"y"]
 
 
 @pytest.fixture
-def durable() -> Iterator[tuple[Server, Path]]:
-    """A server that keeps its promises on disk, and where it lives."""
+def durable() -> Iterator[tuple[EmbeddedServer, Path]]:
+    """A server that syncs its files, and its directory."""
     parent = Path(tempfile.mkdtemp(prefix="playhead-test-"))
     parent.chmod(0o711)
-    with ensure(parent / "pg") as server:
+    with ensure_server(parent / "pg") as server:
         yield server, parent / "pg"
     shutil.rmtree(parent)
 
 
 async def test_nothing_is_lost_or_doubled_when_the_postmaster_is_killed_again_and_again(
-    durable: tuple[Server, Path],
+    durable: tuple[EmbeddedServer, Path],
 ) -> None:
     server, base = durable
     create(server, "calls")
@@ -358,7 +362,7 @@ async def test_nothing_is_lost_or_doubled_when_the_postmaster_is_killed_again_an
     ]
     async with asyncio.TaskGroup() as group:
         killer = group.create_task(asyncio.to_thread(kill_repeatedly, base, 4))
-        refusals = await drain(Ingest(database), batches, server, killer)
+        refusals = await drain(BatchWriter(database), batches, server, killer)
     assert refusals
     assert await counts(database) == {
         "runs": 30,
@@ -374,17 +378,20 @@ async def test_nothing_is_lost_or_doubled_when_the_postmaster_is_killed_again_an
 
 
 async def drain(
-    ingest: Ingest, batches: Sequence[Sequence[DerivedExchange]], server: Server, killer: asyncio.Task[None]
+    ingest: BatchWriter,
+    batches: Sequence[Sequence[DerivedExchange]],
+    server: EmbeddedServer,
+    killer: asyncio.Task[None],
 ) -> int:
-    """Store the batches as a store server does, over and over until the killing is done; how often Postgres was away."""
+    """Store the batches repeatedly until the killing ends; return how often Postgres was unavailable."""
     refusals = 0
     while True:
         for batch in batches:
             while True:
                 try:
-                    await ingest.put(batch)
+                    await ingest.write_batch(batch)
                     break
-                except Unavailable:
+                except DatabaseUnavailable:
                     refusals += 1
                     await asyncio.to_thread(server.revive)
         if killer.done():
@@ -392,7 +399,7 @@ async def drain(
 
 
 def kill_repeatedly(base: Path, times: int) -> None:
-    """Kill each new postmaster once it serves, some at once and some later."""
+    """Kill each new postmaster once it accepts connections, some at once and some later."""
     killed = {0}
     for n in range(times):
         while (pid := postmaster(base)) in killed:
@@ -403,7 +410,7 @@ def kill_repeatedly(base: Path, times: int) -> None:
 
 
 def postmaster(base: Path) -> int:
-    """The pid of a server that takes connections; 0 where there is none."""
+    """The pid of a server that accepts connections; 0 without one."""
     try:
         lines = (base / "data" / "postmaster.pid").read_text().splitlines()
     except FileNotFoundError:

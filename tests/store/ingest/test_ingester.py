@@ -1,4 +1,4 @@
-"""From a worker's spool to Postgres to REST, with everything between dying at the worst moment."""
+"""From a worker's spool to Postgres to REST, with processes and the database failing at the worst moments."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from calls.events import Gap, Record, ReplayNoted, encode
-from calls.exchange_builder import events_of
+from calls.events import Gap, Record, ReplayReported, encode_records
+from calls.exchange_builder import exchange_events
 from calls.model import Body, Call, Chunk, Exchange
-from store.bundle.bundle import read
-from store.database.connection import Database, Unavailable
-from store.ingest.batch_writer import BatchResult, DerivedExchange, Ingest
+from store.bundle.bundle import read_bundle
+from store.database.connection import Database, DatabaseUnavailable
+from store.ingest.batch_writer import BatchResult, BatchWriter, DerivedExchange
 from store.ingest.drain import WORKER_DIED
 from store.query.exchanges import ExchangeQueries
 from store.query.runs import Runs
@@ -25,18 +25,18 @@ RUN = "night"
 
 
 def conversation(turns: int, first: int = 0) -> list[Exchange]:
-    """An agent's turns, under ids and times of their own."""
+    """The turns of an agent, with distinct ids and times."""
     made_turns = enumerate(made.conversation(turns), first)
     return [replace(each, run=RUN, id=uuid7(NOON + n, n), started_at=NOON + n) for n, each in made_turns]
 
 
 async def written(spool: Spool, records: Iterable[Record]) -> None:
-    """Append them, and return when a killed process would not lose them."""
+    """Append records and wait until they are durable."""
     last = 0
     for record in records:
-        last = spool.append(encode(record))
+        last = spool.append(encode_records(record))
     if last:
-        await spool.reached(last)
+        await spool.wait_until_durable(last)
 
 
 async def stored(database: Database, run: str = RUN) -> list[Exchange]:
@@ -48,24 +48,24 @@ async def gaps(database: Database, run: str = RUN) -> list[Gap]:
     return await Runs(database).gaps(run)
 
 
-class Flaky(Ingest):
-    """An Ingest whose database goes away, before or after it has committed."""
+class Flaky(BatchWriter):
+    """A batch writer whose database becomes unavailable, before or after it has committed."""
 
     def __init__(self, database: Database, faults: Sequence[str]) -> None:
         super().__init__(database)
         self.faults = list(faults)
         self.tried = asyncio.Event()
 
-    async def put(
-        self, batch: Sequence[DerivedExchange], gaps: Sequence[Gap] = (), replays: Sequence[ReplayNoted] = ()
+    async def write_batch(
+        self, batch: Sequence[DerivedExchange], gaps: Sequence[Gap] = (), replays: Sequence[ReplayReported] = ()
     ) -> BatchResult:
         fault = self.faults.pop(0) if self.faults else None
         self.tried.set()
         if fault == "before":
-            raise Unavailable("Postgres is not available: away.")
-        done = await super().put(batch, gaps, replays)
+            raise DatabaseUnavailable("Postgres is not available: away.")
+        done = await super().write_batch(batch, gaps, replays)
         if fault == "after":
-            raise Unavailable("Postgres is not available: the answer to COMMIT was lost.")
+            raise DatabaseUnavailable("Postgres is not available: the answer to COMMIT was lost.")
         return done
 
 
@@ -78,12 +78,12 @@ async def test_what_a_worker_spools_comes_back_over_rest_byte_for_byte(tmp_path:
     async with opened(tmp_path, database) as house:
         with Spool(tmp_path / "worker") as spool:
             for exchange in sent:
-                await written(spool, events_of(exchange))
+                await written(spool, exchange_events(exchange))
             listed = (await house.api.get(f"/v1/runs/{RUN}/calls?settled=true")).json()
             assert listed["settled"]
             assert [call["id"] for call in listed["items"]] == [exchange.id for exchange in sent]
             bundle = await house.api.get(f"/v1/runs/{RUN}/bundle")
-            assert read(bundle.content.splitlines(keepends=True)).exchanges == sent
+            assert read_bundle(bundle.content.splitlines(keepends=True)).exchanges == sent
             for exchange in sent:
                 assert exchange.response is not None
                 answer = await house.api.get(f"/v1/exchanges/{exchange.id}/response")
@@ -93,11 +93,13 @@ async def test_what_a_worker_spools_comes_back_over_rest_byte_for_byte(tmp_path:
 
 
 async def test_an_exchange_whose_answer_was_seen_to_end_is_waited_for(tmp_path: Path, database: Database) -> None:
-    *events, last = events_of(conversation(1)[0])
+    *events, last = exchange_events(conversation(1)[0])
     async with opened(tmp_path, database) as house:
         with Spool(tmp_path / "worker") as spool:
             await written(spool, events)
-            assert not await house.store_server.settled(0.3), "the agent has seen its answer end, so it must be in"
+            assert not await house.store_server.wait_until_settled(0.3), (
+                "the agent has seen its answer end, so it must be in"
+            )
             async with asyncio.TaskGroup() as group:
                 asking = group.create_task(house.api.get(f"/v1/runs/{RUN}?settled=true"))
                 await written(spool, [last])
@@ -108,7 +110,7 @@ async def test_an_exchange_in_flight_is_not_waited_for(tmp_path: Path, database:
     one, other = conversation(2)
     async with opened(tmp_path, database) as house:
         with Spool(tmp_path / "worker") as spool:
-            await written(spool, [*list(events_of(one))[:3], *events_of(other)])
+            await written(spool, [*list(exchange_events(one))[:3], *exchange_events(other)])
             run = (await house.api.get(f"/v1/runs/{RUN}?settled=true")).json()
             assert (run["settled"], run["calls"]) == (True, 1)
 
@@ -118,18 +120,18 @@ async def test_several_workers_are_drained_side_by_side(tmp_path: Path, database
     async with opened(tmp_path, database) as house:
         with Spool(tmp_path / "one") as one, Spool(tmp_path / "two") as two:
             for n, exchange in enumerate(sent):
-                await written(two if n % 2 else one, events_of(exchange))
-            assert await house.store_server.settled(10)
+                await written(two if n % 2 else one, exchange_events(exchange))
+            assert await house.store_server.wait_until_settled(10)
     assert await stored(database) == sent
 
 
 async def test_what_a_dead_worker_left_open_is_stored_as_cut_with_a_gap(tmp_path: Path, database: Database) -> None:
     whole, torn = conversation(2)
     with Spool(tmp_path / "worker") as spool:
-        await written(spool, [*events_of(whole), *list(events_of(torn))[:-2]])
+        await written(spool, [*exchange_events(whole), *list(exchange_events(torn))[:-2]])
     async with running(kept(tmp_path, database)) as store_server:
         await until(lambda: not (tmp_path / "worker").exists())
-        assert await store_server.settled(5)
+        assert await store_server.wait_until_settled(5)
     first, second = await stored(database)
     assert first == whole
     assert (second.id, second.outcome, second.ended_at) == (torn.id, "server_closed", None)
@@ -141,14 +143,14 @@ async def test_what_a_dead_worker_left_open_is_stored_as_cut_with_a_gap(tmp_path
 async def test_a_dead_worker_s_open_exchange_waits_for_the_database(
     tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("store.ingest.ingester.HELD", 0)  # so that it is parked as well
+    monkeypatch.setattr("store.ingest.ingester.MAX_OPEN_WEIGHT", 0)  # so that it is parked as well
     torn = conversation(1)[0]
     store_server = kept(tmp_path, database)
     async with running(store_server):
         with Spool(tmp_path / "worker") as spool:
-            await written(spool, list(events_of(torn))[:-2])
-            await store_server.settled(0.5)
-        store_server._ingest = away = Flaky(database, ["before"] * 1000)
+            await written(spool, list(exchange_events(torn))[:-2])
+            await store_server.wait_until_settled(0.5)
+        store_server._writer = away = Flaky(database, ["before"] * 1000)
         await away.tried.wait()
     assert await stored(database) == []
     async with running(kept(tmp_path, database)):
@@ -158,17 +160,17 @@ async def test_a_dead_worker_s_open_exchange_waits_for_the_database(
 
 
 async def until(met: Callable[[], bool], seconds: float = 10) -> None:
-    """Wait until something on disk is so, which nobody can be asked to tell."""
+    """Wait until a condition on disk is met."""
     async with asyncio.timeout(seconds):
-        while not met():  # noqa: ASYNC110 - nothing tells when a file has gone
+        while not met():  # noqa: ASYNC110 - the file system sends no event
             await asyncio.sleep(0.02)
 
 
 async def test_a_living_worker_s_spool_is_left_alone(tmp_path: Path, database: Database) -> None:
     with Spool(tmp_path / "worker") as spool:
         async with running(kept(tmp_path, database)) as store_server:
-            await written(spool, events_of(conversation(1)[0]))
-            assert await store_server.settled(10)
+            await written(spool, exchange_events(conversation(1)[0]))
+            assert await store_server.wait_until_settled(10)
         assert (tmp_path / "worker").is_dir()
     assert await gaps(database) == []
 
@@ -177,8 +179,8 @@ async def test_gaps_and_replay_reports_go_through(tmp_path: Path, database: Data
     gap = Gap(RUN, NOON, "the spool was full", None)
     with Spool(tmp_path / "worker") as spool:
         async with running(kept(tmp_path, database)) as store_server:
-            await written(spool, [gap, ReplayNoted("r", b'{"served":1}'), ReplayNoted("r", b'{"served":2}')])
-            assert await store_server.settled(10)
+            await written(spool, [gap, ReplayReported("r", b'{"served":1}'), ReplayReported("r", b'{"served":2}')])
+            assert await store_server.wait_until_settled(10)
     assert await gaps(database) == [gap]
     assert await Runs(database).replay("r") == b'{"served":2}'
 
@@ -188,11 +190,11 @@ async def test_a_database_that_goes_away_loses_nothing_and_doubles_nothing(
     faults: list[str], tmp_path: Path, database: Database
 ) -> None:
     store_server = kept(tmp_path, database)
-    store_server._ingest = Flaky(database, faults)
+    store_server._writer = Flaky(database, faults)
     with Spool(tmp_path / "worker") as spool:
         async with running(store_server):
-            await written(spool, [each for exchange in conversation(3) for each in events_of(exchange)])
-            assert await store_server.settled(10)
+            await written(spool, [each for exchange in conversation(3) for each in exchange_events(exchange)])
+            assert await store_server.wait_until_settled(10)
             assert "database" not in store_server.troubles
     assert await stored(database) == conversation(3)
     assert store_server.counts.retries == len(faults)
@@ -202,32 +204,32 @@ async def test_a_store_server_that_is_stopped_while_the_database_is_away_forgets
     tmp_path: Path, database: Database
 ) -> None:
     with Spool(tmp_path / "worker") as spool:
-        await written(spool, [each for exchange in conversation(3) for each in events_of(exchange)])
+        await written(spool, [each for exchange in conversation(3) for each in exchange_events(exchange)])
         first = kept(tmp_path, database)
-        first._ingest = away = Flaky(database, ["before"] * 1000)
+        first._writer = away = Flaky(database, ["before"] * 1000)
         async with running(first):
             await away.tried.wait()
-            assert not await first.settled(0.2)
+            assert not await first.wait_until_settled(0.2)
             assert "away" in first.troubles["database"]
         assert await stored(database) == []
         async with running(kept(tmp_path, database)) as second:
-            assert await second.settled(10)
+            assert await second.wait_until_settled(10)
     assert await stored(database) == conversation(3)
 
 
 @pytest.mark.parametrize("cut", range(0, 22, 3))
 async def test_a_store_server_may_die_after_any_event(cut: int, tmp_path: Path, database: Database) -> None:
-    """Interleaved exchanges, so that the cursor never stands between two of them."""
-    one, two, three = (list(events_of(exchange)) for exchange in conversation(3))
+    """Interleave exchanges, so that there is always an open one at the cursor."""
+    one, two, three = (list(exchange_events(exchange)) for exchange in conversation(3))
     mixed = [event for group in zip(one, two, three, strict=True) for event in group]
     with Spool(tmp_path / "worker") as spool:
         await written(spool, mixed[:cut])
         async with running(kept(tmp_path, database)) as store_server:
-            # Not always: an answer may have ended whose exchange has not.
-            await store_server.settled(1)
+            # Not always, because an answer may have ended whose exchange is not closed.
+            await store_server.wait_until_settled(1)
         await written(spool, mixed[cut:])
         async with running(kept(tmp_path, database)) as store_server:
-            assert await store_server.settled(10)
+            assert await store_server.wait_until_settled(10)
     assert await stored(database) == conversation(3)
     assert await gaps(database) == []
 
@@ -235,7 +237,7 @@ async def test_a_store_server_may_die_after_any_event(cut: int, tmp_path: Path, 
 POISON = (
     b"\xc1",
     b"\x93\xa5hello\x01\x02",
-    encode(next(iter(events_of(conversation(1)[0]))))[:-5],
+    encode_records(next(iter(exchange_events(conversation(1)[0]))))[:-5],
     b"\x93\xa3gap\xa1\xff\x01",
     b"\x91" * 100_000,
 )
@@ -248,14 +250,14 @@ async def test_an_event_that_nobody_understands_is_set_aside_and_the_rest_goes_o
     one, two = conversation(2)
     with Spool(tmp_path / "worker") as spool:
         async with running(kept(tmp_path, database)) as store_server:
-            await written(spool, events_of(one))
+            await written(spool, exchange_events(one))
             spool.append(poison)
-            await written(spool, events_of(two))
-            assert await store_server.settled(10)
+            await written(spool, exchange_events(two))
+            assert await store_server.wait_until_settled(10)
         assert [path.read_bytes() for path in (tmp_path / "worker" / "damaged").iterdir()] == [poison]
     assert await stored(database) == [one, two]
     (gap,) = await gaps(database)
-    assert "none that this Playhead knows" in gap.reason
+    assert "unknown to this Playhead" in gap.reason
 
 
 async def test_damage_in_a_spool_is_a_gap_and_its_bytes_outlive_the_spool(tmp_path: Path, database: Database) -> None:
@@ -263,9 +265,9 @@ async def test_damage_in_a_spool_is_a_gap_and_its_bytes_outlive_the_spool(tmp_pa
     spools = tmp_path / "spool"
     spools.mkdir()
     with Spool(spools / "worker") as spool:
-        await written(spool, events_of(one))
+        await written(spool, exchange_events(one))
         size = next((spools / "worker").glob("*.seg")).stat().st_size
-        await written(spool, events_of(two))
+        await written(spool, exchange_events(two))
     segment = next((spools / "worker").glob("*.seg"))
     data = bytearray(segment.read_bytes())
     data[size + 20] ^= 1
@@ -286,15 +288,15 @@ async def test_a_call_that_cannot_be_derived_costs_no_evidence(
     store_server = kept(tmp_path, database, broken)
     with Spool(tmp_path / "worker") as spool:
         async with running(store_server):
-            await written(spool, events_of(conversation(1)[0]))
-            assert await store_server.settled(10)
+            await written(spool, exchange_events(conversation(1)[0]))
+            assert await store_server.wait_until_settled(10)
     assert await stored(database) == conversation(1)
     assert store_server.counts.underived == 1
     assert "ZeroDivisionError" in caplog.text
 
 
 @pytest.mark.parametrize(
-    "mistaken", ["store.attribution.grouping.Grouping.joined", "store.ingest.batch_writer.call_row"]
+    "mistaken", ["store.attribution.grouping.RunGrouping.group_batch", "store.ingest.batch_writer.call_row"]
 )
 async def test_no_mistake_in_what_is_derived_keeps_the_evidence_from_being_stored(
     mistaken: str, tmp_path: Path, database: Database, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
@@ -305,8 +307,8 @@ async def test_no_mistake_in_what_is_derived_keeps_the_evidence_from_being_store
     monkeypatch.setattr(mistaken, broken)
     with Spool(tmp_path / "worker") as spool:
         async with running(kept(tmp_path, database)) as store_server:
-            await written(spool, events_of(conversation(1)[0]))
-            assert await store_server.settled(10)
+            await written(spool, exchange_events(conversation(1)[0]))
+            assert await store_server.wait_until_settled(10)
     assert await stored(database) == conversation(1)
     assert "ZeroDivisionError" in caplog.text
 
@@ -315,8 +317,8 @@ async def test_a_spool_that_cannot_be_read_is_named_and_the_others_go_on(tmp_pat
     (tmp_path / "bad" / "cursor").mkdir(parents=True)
     with Spool(tmp_path / "worker") as spool:
         async with running(kept(tmp_path, database)) as store_server:
-            await written(spool, events_of(conversation(1)[0]))
-            assert not await store_server.settled(10), "nobody knows what is in there"
+            await written(spool, exchange_events(conversation(1)[0]))
+            assert not await store_server.wait_until_settled(10), "nobody knows what is in there"
             assert list(store_server.troubles) == ["bad"]
     assert await stored(database) == conversation(1)
 
@@ -326,8 +328,8 @@ async def test_what_is_no_spool_is_no_trouble(tmp_path: Path, database: Database
     (tmp_path / "lost+found").mkdir()
     with Spool(tmp_path / "worker") as spool:
         async with running(kept(tmp_path, database)) as store_server:
-            await written(spool, events_of(conversation(1)[0]))
-            assert await store_server.settled(10)
+            await written(spool, exchange_events(conversation(1)[0]))
+            assert await store_server.wait_until_settled(10)
             assert store_server.troubles == {}
     assert [path.name for path in (tmp_path / "lost+found").iterdir()] == []
 
@@ -336,8 +338,8 @@ async def test_an_idle_store_server_forgets_what_it_has_stored(tmp_path: Path, d
     with Spool(tmp_path / "worker", max_bytes=64 << 10) as spool:
         async with running(kept(tmp_path, database)) as store_server:
             for n in range(12):
-                await written(spool, [each for exchange in conversation(1, n) for each in events_of(exchange)])
-                assert await store_server.settled(10)
+                await written(spool, [each for exchange in conversation(1, n) for each in exchange_events(exchange)])
+                assert await store_server.wait_until_settled(10)
             await until(lambda: (tmp_path / "worker" / "cursor").exists())
             await until(lambda: len(list((tmp_path / "worker").glob("*.seg"))) == 1)
             await until(lambda: store_server.bytes_pending() == 0)

@@ -1,4 +1,4 @@
-"""The store server itself stays small, whatever is stored, read, imported and judged: the kernel says how large it was at most."""
+"""The store server's own memory stays small whatever it stores, reads, imports and judges; the kernel reports the peak."""
 
 import asyncio
 import hashlib
@@ -8,10 +8,10 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from calls.events import encode
-from calls.exchange_builder import events_of
+from calls.events import encode_records
+from calls.exchange_builder import exchange_events
 from calls.model import Body, Chunk, Exchange
-from store.generations.auto_session_file import Take
+from store.generations.auto_session_file import AutoSession
 from store.spool import Spool
 from tests.store import exchanges as made
 from tests.store.samples import NOON, uuid7
@@ -20,10 +20,10 @@ from tests.store.test_store_server_process import Process, data, store_server
 __all__ = ["data"]
 
 SIZE = 16_000_000
-"""Bytes of a body that no compression makes shorter."""
+"""Bytes of an incompressible body."""
 
 ROOM = 10 << 20
-"""Bytes that the store server may grow by: less than the body, more than what its modules and threads take."""
+"""Bytes that the store server may grow by: less than the body, and more than its modules and threads need."""
 
 
 def exchange() -> Exchange:
@@ -37,12 +37,12 @@ def exchange() -> Exchange:
 
 
 def reset_peak(one: Process) -> None:
-    """Have `VmHWM` begin again at what the process has now."""
+    """Reset `VmHWM` to the present size of the process."""
     Path(f"/proc/{one.process.pid}/clear_refs").write_text("5")
 
 
 def resident(one: Process, name: str) -> int:
-    """`VmRSS`, or `VmHWM`: what a process has, or had at most, since it was reset."""
+    """`VmRSS`, the size of a process, or `VmHWM`, its peak since it was reset."""
     lines = Path(f"/proc/{one.process.pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith(name))
 
@@ -59,8 +59,8 @@ async def test_it_opens_no_large_body_itself_whatever_is_asked_of_it(data: Path,
 
         async with httpx2.AsyncClient(base_url=one.url, trust_env=False, timeout=100) as api:
             with Spool(data / "spool" / "worker") as spool:
-                last = [spool.append(encode(event)) for event in events_of(sent)][-1]
-                await spool.reached(last)
+                last = [spool.append(encode_records(event)) for event in exchange_events(sent)][-1]
+                await spool.wait_until_durable(last)
             for _ in range(10):  # each waits for up to 10 s
                 answer = await api.get(f"/v1/runs/{made.RUN}/calls?settled=true&limit=1")
                 if answer.status_code == 200 and answer.json()["settled"]:
@@ -76,10 +76,10 @@ async def test_it_opens_no_large_body_itself_whatever_is_asked_of_it(data: Path,
             assert (await api.post("/v1/import?as=copy", content=bundle)).status_code == 201
             note("import")
             report = {"live": 1, "missed": 0, "interrupted": False, "allow_unused": False}
-            take = Take(id="copy", run="copy", recording="copy", candidate=made.RUN, report=report)
+            take = AutoSession(id="copy", run="copy", recording="copy", candidate=made.RUN, report=report)
             take.write(data / "replays" / "one.done")
             async with asyncio.timeout(100):
-                while (data / "replays" / "one.done").exists():  # noqa: ASYNC110 - another process takes it
+                while (data / "replays" / "one.done").exists():  # noqa: ASYNC110 - another process removes it
                     await asyncio.sleep(0.05)
             note("judged")
             assert (await api.get("/v1/runs/copy:g2")).json()["exchanges"] == 2
@@ -87,7 +87,7 @@ async def test_it_opens_no_large_body_itself_whatever_is_asked_of_it(data: Path,
 
 
 def streamed_exchange(run: str, number: int, size: int) -> Exchange:
-    """A long answer that a model streams, of which each run has another end."""
+    """A long streamed answer, which ends differently in each run."""
     (plain,) = made.conversation(1)
     assert plain.response is not None
     event = b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"%06d so it was, and so it is "}}]}\n\n'
@@ -106,7 +106,7 @@ def streamed_exchange(run: str, number: int, size: int) -> Exchange:
 
 @pytest.mark.slow
 async def test_it_compares_runs_of_large_streamed_answers_in_a_helper_process(data: Path, database_url: str) -> None:
-    """Two runs of two answers of 30 MB each: all that is asked over runs, calls and exchanges."""
+    """Two runs with two answers of 30 MB each, and every request about runs, calls and exchanges."""
     sent = [streamed_exchange(run, number, 30_000_000) for number, run in enumerate(("one", "one", "other", "other"))]
     growth: dict[str, int] = {}
     statuses: dict[str, int] = {}
@@ -114,8 +114,8 @@ async def test_it_compares_runs_of_large_streamed_answers_in_a_helper_process(da
         at_rest = resident(one, "VmRSS")
         with Spool(data / "spool" / "worker") as spool:
             for exchange in sent:
-                last = [spool.append(encode(event)) for event in events_of(exchange)][-1]
-                await spool.reached(last)
+                last = [spool.append(encode_records(event)) for event in exchange_events(exchange)][-1]
+                await spool.wait_until_durable(last)
         async with httpx2.AsyncClient(base_url=one.url, trust_env=False, timeout=200) as api:
             for _ in range(20):  # each waits for up to 10 s
                 answer = await api.get("/v1/runs/other/calls?settled=true&limit=1")
@@ -139,7 +139,7 @@ async def test_it_compares_runs_of_large_streamed_answers_in_a_helper_process(da
                 statuses[name] = (await api.get(f"/v1{path}")).status_code
                 growth[name] = resident(one, "VmHWM") - at_rest
     print({name: f"{statuses[name]}, {size >> 20} MiB" for name, size in growth.items()}, at_rest >> 20)
-    # A comparison of answers that long is more than a helper process may take: it is refused, and nobody else notices.
+    # Comparing answers of this size takes more memory than a helper process may have: it is refused, and nothing else fails.
     allowed = {"/runs/one/diff/other": (200, 507)}
     assert {name: status for name, status in statuses.items() if status not in allowed.get(name, (200,))} == {}
     assert at_rest + max(growth.values()) < 300_000_000

@@ -1,4 +1,4 @@
-"""Large exchanges: set aside by the drain, stored and read by helper processes within limits, and never lost."""
+"""Large exchanges: parked by the drain, stored and read by helper processes within limits, and never lost."""
 
 import asyncio
 import gzip
@@ -16,21 +16,21 @@ import pytest
 from fastapi import Request
 from starlette.types import Message
 
-from calls.derive import derive
-from calls.events import ExchangeClosed, encode
-from calls.exchange_builder import events_of
+from calls.derive import derive_call
+from calls.events import ExchangeClosed, encode_records
+from calls.exchange_builder import exchange_events
 from calls.model import Body, Call, Chunk, Exchange
-from store.active_profiles import shipped
+from store.active_profiles import load_profiles
 from store.api import helper_answers as aside
 from store.api.deps import Deps
 from store.api.spilled_answers import BODY
 from store.database.connection import Database
-from store.ingest.batch_writer import Ingest
+from store.ingest.batch_writer import BatchWriter
 from store.ingest.drain import WORKER_DIED, Drain
 from store.ingest.ingester import Ingester
 from store.large.helper import Helper
-from store.large.jobs import HelperJob, RenderResult, Reply, StoringJob, WorkerConfig
-from store.large.weight import LARGE, is_large
+from store.large.jobs import HelperConfig, HelperJob, RenderResult, Reply, StoringJob
+from store.large.weight import LARGE_WEIGHT, is_large
 from store.query.runs import Runs
 from store.spool import Spool
 from tests.store import exchanges as made
@@ -38,7 +38,7 @@ from tests.store.house import running, serving_api
 from tests.store.samples import NOON, uuid7
 
 RUN = "night"
-PROFILES = shipped()
+PROFILES = load_profiles()
 
 
 def exchange(number: int, body: bytes = b"{}", encoding: str | None = None) -> Exchange:
@@ -55,27 +55,27 @@ def chat(text: str) -> bytes:
     return json.dumps({"model": "m", "choices": [{"message": {"role": "assistant", "content": text}}]}).encode()
 
 
-LONG = chat("so it was. " * (LARGE // 10))
+LONG = chat("so it was. " * (LARGE_WEIGHT // 10))
 MANY = json.dumps(dict.fromkeys(map(str, range(60_000)), 1)).encode()
 
 
 async def spooled(directory: Path, exchanges: Sequence[Exchange], *, together: bool = False) -> None:
-    """Written by a proxy worker, which then ends."""
+    """Write exchanges to a spool as a proxy worker that then ends."""
     with Spool(directory) as spool:
         for one in exchanges:
-            events = list(events_of(one))
-            taken = [spool.append(encode(record)) for record in ([events] if together else events)]
-            await spool.reached(taken[-1])
+            events = list(exchange_events(one))
+            taken = [spool.append(encode_records(record)) for record in ([events] if together else events)]
+            await spool.wait_until_durable(taken[-1])
 
 
 @asynccontextmanager
 async def serving(
     spools: Path, database: Database, url: str, **limits: float
 ) -> AsyncIterator[tuple[Ingester, httpx2.AsyncClient, Helper]]:
-    """A store server with helper processes, which stores and answers."""
-    config = WorkerConfig(database_url=url, redaction_key=b"k" * 32, memory_limit=int(limits.get("memory", 512 << 20)))
+    """Run a store server with helper processes and an API."""
+    config = HelperConfig(database_url=url, redaction_key=b"k" * 32, memory_limit=int(limits.get("memory", 512 << 20)))
     storing, reading = Helper(config, time_limit=limits.get("time", 60)), Helper(config)
-    ingest = Ingest(database, profile=PROFILES.digest)
+    ingest = BatchWriter(database, profile=PROFILES.digest)
     store_server = Ingester(spools, ingest, lambda one: _derived_here(one), large=storing)
     async with running(store_server), serving_api(store_server, database, helper=reading) as api:
         yield store_server, api, storing
@@ -84,7 +84,7 @@ async def serving(
 
 def _derived_here(one: Exchange) -> Call:
     assert not is_large(one), "the store server opened a large exchange"
-    return derive(one, PROFILES)
+    return derive_call(one, PROFILES)
 
 
 @pytest.mark.parametrize(
@@ -109,12 +109,12 @@ async def test_the_drain_hands_on_what_is_large_as_a_file(
     drain = Drain(tmp_path, now=lambda: NOON)
     found = drain.gather(1 << 30)
     assert ([one.id for one in found.large], found.exchanges) == (([sent.id], []) if large else ([], [sent]))
-    assert drain.held == 0
-    drain.stored()
+    assert drain.open_weight == 0
+    drain.mark_stored()
     drain.commit()
     files = list((tmp_path / "open").glob("*"))
     assert len(files) == large, "the file of a large exchange stays until it is stored, also behind the cursor"
-    drain.large_stored(sent.id)
+    drain.mark_large_stored(sent.id)
     drain.commit()
     assert not list((tmp_path / "open").glob("*"))
     drain.reader.close()
@@ -125,7 +125,7 @@ async def test_a_large_exchange_that_waits_is_found_again_after_a_crash(tmp_path
     await spooled(tmp_path, [sent])
     first = Drain(tmp_path, now=lambda: NOON)
     assert first.gather(1 << 30).large
-    first.stored()
+    first.mark_stored()
     first.commit()
     first.reader.close()
     again = Drain(tmp_path, now=lambda: NOON)
@@ -139,7 +139,7 @@ async def test_large_exchanges_are_stored_and_read_by_helper_processes(
     sent = [exchange(1, LONG), exchange(2, chat("short")), exchange(3, MANY)]
     await spooled(tmp_path / "worker", sent)
     async with serving(tmp_path, database, database_url) as (store_server, api, _):
-        assert await store_server.settled(60)
+        assert await store_server.wait_until_settled(60)
         listed = (await api.get(f"/v1/runs/{RUN}/calls?settled=true")).json()
         assert listed["settled"]
         assert [call["id"] for call in listed["items"]] == [one.id for one in sent]
@@ -166,7 +166,7 @@ async def test_what_cannot_be_derived_within_the_limits_is_stored_as_evidence_wi
     assert sent.response is not None
     await spooled(tmp_path / "worker", [sent])
     async with serving(tmp_path, database, database_url, memory=130 << 20) as (store_server, api, _):
-        assert await store_server.settled(60)
+        assert await store_server.wait_until_settled(60)
         call = (await api.get(f"/v1/runs/{RUN}/calls")).json()["items"][0]
         assert "no call was derived" in call["warnings"][-1]
         assert "memory" in call["warnings"][-1]
@@ -186,9 +186,11 @@ async def test_what_cannot_be_stored_is_a_gap_and_its_events_are_kept(tmp_path: 
 
     sent = exchange(1, LONG)
     await spooled(tmp_path / "spool" / "worker", [sent])
-    store_server = Ingester(tmp_path / "spool", Ingest(database), lambda one: derive(one, PROFILES), large=Failing())
+    store_server = Ingester(
+        tmp_path / "spool", BatchWriter(database), lambda one: derive_call(one, PROFILES), large=Failing()
+    )
     async with running(store_server):
-        assert await store_server.settled(60)
+        assert await store_server.wait_until_settled(60)
         (gap,) = await Runs(database).gaps(RUN)
         assert (gap.exchange, "it was ended" in gap.reason) == (sent.id, True)
         assert (tmp_path / "damaged" / f"{sent.id}.parked").stat().st_size > len(LONG)
@@ -206,15 +208,15 @@ async def test_an_exchange_that_takes_long_holds_up_no_other(tmp_path: Path, dat
             pass
 
     await spooled(tmp_path / "a", [exchange(1, LONG)])
-    store_server = Ingester(tmp_path, Ingest(database), lambda one: derive(one, PROFILES), large=Slow())
+    store_server = Ingester(tmp_path, BatchWriter(database), lambda one: derive_call(one, PROFILES), large=Slow())
     async with running(store_server), serving_api(store_server, database) as api:
         await spooled(tmp_path / "b", [exchange(2)])
         async with asyncio.timeout(20):
             while not (await api.get("/v1/calls")).json()["items"]:  # noqa: ASYNC110 - another task stores it
                 await asyncio.sleep(0.02)
-        assert not await store_server.settled(0.3), "what is acknowledged and not stored is not settled"
+        assert not await store_server.wait_until_settled(0.3), "what is acknowledged and not stored is not settled"
         release.set()
-        assert await store_server.settled(60)
+        assert await store_server.wait_until_settled(60)
 
 
 async def test_a_large_exchange_whose_worker_died_is_stored_as_cut_off(
@@ -222,25 +224,29 @@ async def test_a_large_exchange_whose_worker_died_is_stored_as_cut_off(
 ) -> None:
     sent = exchange(1, LONG)
     with Spool(tmp_path / "worker") as spool:
-        taken = [spool.append(encode(record)) for record in events_of(sent) if not isinstance(record, ExchangeClosed)]
-        await spool.reached(taken[-1])
+        taken = [
+            spool.append(encode_records(record))
+            for record in exchange_events(sent)
+            if not isinstance(record, ExchangeClosed)
+        ]
+        await spool.wait_until_durable(taken[-1])
     async with serving(tmp_path, database, database_url) as (store_server, _, _):
-        assert await store_server.settled(60)
-        while not (gaps := await Runs(database).gaps(RUN)):  # noqa: ASYNC110 - the drain finds that nobody writes
+        assert await store_server.wait_until_settled(60)
+        while not (gaps := await Runs(database).gaps(RUN)):  # noqa: ASYNC110 - the drain finds that there is no writer
             await asyncio.sleep(0.05)
     assert [gap.reason for gap in gaps] == [WORKER_DIED]
 
 
 @pytest.mark.usefixtures("database")
 async def test_a_job_that_takes_too_long_is_ended_and_the_next_one_done(tmp_path: Path, database_url: str) -> None:
-    config = WorkerConfig(database_url=database_url, redaction_key=b"k" * 32, memory_limit=512 << 20)
+    config = HelperConfig(database_url=database_url, redaction_key=b"k" * 32, memory_limit=512 << 20)
     helper = Helper(config, time_limit=0.01)
     job = HelperJob(store=StoringJob(file=str(tmp_path / "none"), source="here"))
     assert "took longer than" in ((await helper.run(job)).failed or "")
     helper = Helper(config)
-    # What is gone was stored by an earlier try.
+    # A missing file was stored by an earlier attempt.
     assert await helper.run(job) == Reply(peak=helper.peak)
-    # What a process reports includes what it shared with this one before it became another program (getrusage(2)).
+    # The reported peak includes the memory shared with this process before exec (getrusage(2)).
     ours = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
     assert 0 < helper.peak < max(200 << 20, ours + (64 << 20))
     process = helper._process
@@ -252,7 +258,7 @@ async def test_a_job_that_takes_too_long_is_ended_and_the_next_one_done(tmp_path
 
 
 class Growing:
-    """A helper process whose answer grows bit by bit: it goes on when it is let, and then fails or not."""
+    """A helper process whose answer grows in steps; each step waits for an event, and the last may fail."""
 
     def __init__(self, failed: str | None) -> None:
         self.on = asyncio.Event()
@@ -273,21 +279,21 @@ class Growing:
 async def test_an_answer_that_takes_long_is_sent_as_it_grows(
     failed: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that its client does not give up meanwhile; one that fails has no end."""
+    """An answer is streamed while it grows, so that its client does not time out; a failed one is cut off."""
     monkeypatch.setattr(aside, "WHOLE_WITHIN", 0.01)
-    monkeypatch.setattr(aside, "LOOK", 0.01)
+    monkeypatch.setattr(aside, "POLL_INTERVAL", 0.01)
     helper, sent = Growing(failed), list[Message]()
     desk = Deps(store_server=Any, database=Any, profiles=PROFILES, clean=str, helper=helper)  # type: ignore[arg-type]
-    app = SimpleNamespace(state=SimpleNamespace(desk=desk))
+    app = SimpleNamespace(state=SimpleNamespace(deps=desk))
     scope = {"type": "http", "method": "GET", "path": "/a", "query_string": b"", "headers": [], "app": app, BODY: b""}
 
     async def send(message: Message) -> None:
         sent.append(message)
         if message.get("body") == b"begun, ":
-            helper.on.set()  # it waits for what nobody would get otherwise
+            helper.on.set()  # otherwise it would wait for ever
 
     async with asyncio.timeout(20):
-        answer = await aside.answer(Request(scope), Exception())
+        answer = await aside.answer_in_helper(Request(scope), Exception())
         await answer(scope, lambda: asyncio.sleep(1), send)  # type: ignore[arg-type, return-value]
     assert sent[0]["status"] == 200
     assert b"content-length" not in dict(sent[0]["headers"])

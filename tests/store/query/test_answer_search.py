@@ -1,4 +1,4 @@
-"""Which answers are read to find words in them: a look at the bytes never hides one that holds them."""
+"""Search in answers: the check of the bytes never rejects an answer that contains the words."""
 
 import gzip
 import json
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calls.model import Body, Response
-from store.query.answer_search import could_say, said
+from store.query.answer_search import can_contain, searchable_text
 
 CHAT = "openai_chat"
 
@@ -38,14 +38,14 @@ def test_an_answer_that_holds_the_words_is_read(
 ) -> None:
     encoding, pack = packed
     response = answer(pack(written(chat(text, q=text, n=1.50)).encode()), encoding=encoding)
-    everything = said(CHAT, response)
+    everything = searchable_text(CHAT, response)
     words = everything[start:][:end]
-    assert could_say(words, response)
+    assert can_contain(words, response)
 
 
 @pytest.mark.parametrize("words", ["rain", "look_up parcel", "the sun, the moon"])
 def test_one_that_cannot_hold_them_is_not(words: str) -> None:
-    assert not could_say(words, answer(json.dumps(chat("the sun", q="refund")).encode()))
+    assert not can_contain(words, answer(json.dumps(chat("the sun", q="refund")).encode()))
 
 
 @pytest.mark.parametrize(
@@ -58,4 +58,4 @@ def test_one_that_cannot_hold_them_is_not(words: str) -> None:
     ],
 )
 def test_words_may_come_in_pieces(body: bytes, content_type: str) -> None:
-    assert could_say("rain", answer(body, content_type))
+    assert can_contain("rain", answer(body, content_type))

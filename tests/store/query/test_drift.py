@@ -1,4 +1,4 @@
-"""What ordinary runs tell of a provider that changes the model behind a name."""
+"""Changes of the model behind a name, found in ordinary runs."""
 
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from store.active_profiles import shipped
+from store.active_profiles import load_profiles
 from store.api.deps import Deps
-from store.bundle.bundle import Bundle, Entry, write
+from store.bundle.bundle import Bundle, Entry, bundle_lines
 from store.database.connection import Database
 from store.query.drift import AnswerComparison, DriftQuestion
-from store.query.drift import drift as store_drift
+from store.query.drift import find_model_changes as store_drift
 from store.query.rest_shapes import rfc3339
 from tests.store.agents import Agent
 from tests.store.house import PROFILES, House, imported, is_problem, kept, opened
@@ -27,10 +27,10 @@ async def house(tmp_path: Path, database: Database) -> AsyncIterator[House]:
 
 
 async def ran(house: House, name: str, hour: int, **agent: Any) -> list[str]:
-    """Keep a run that began at this hour; the ids of its model calls."""
+    """Store a run that began at this hour, and return the ids of its model calls."""
     made = Agent(turns=2, offset=hour * HOUR, **agent).run(name)
     bundle = Bundle(run={"id": name}, profiles=PROFILES.digest, entries=tuple(Entry(exchange=each) for each in made))
-    await imported(house, b"".join(write(bundle)))
+    await imported(house, b"".join(bundle_lines(bundle)))
     return [made[0].id, made[2].id]
 
 
@@ -110,15 +110,15 @@ async def test_the_same_model_that_answers_otherwise_shows_without_a_word_of_the
 async def test_what_a_profile_says_to_ignore_in_answers_is_no_other_answer(
     tmp_path: Path, database: Database, path: str, otherwise: int
 ) -> None:
-    """Also where the rule is newer than the calls: it goes by the profiles in force, as a diff does."""
+    """As in a diff, the profiles in force apply, even if they are newer than the calls."""
     async with opened(tmp_path / "spool", database) as before:
         await ran(before, "a", 0)
         await ran(before, "b", 1, asks=lambda turn: "something else")
     rule = '[[profile]]\nname = "mine/1"\nextends = "openai_chat/1"\nmatch = { host = "*" }\n'
-    profiles = shipped(f'{rule}answer = {{ ignore = ["{path}"] }}\n')
+    profiles = load_profiles(f'{rule}answer = {{ ignore = ["{path}"] }}\n')
     desk = Deps(store_server=kept(tmp_path / "spool", database), database=database, profiles=profiles, clean=str)
-    ignoring = AnswerComparison(recorded=desk.recorded, derive=desk.derive, profiles=profiles)
-    [answers] = (await store_drift(database, DriftQuestion(), ignoring=ignoring))["answers"]
+    ignoring = AnswerComparison(recorded=desk.exchange_queries, derive=desk.derive, profiles=profiles)
+    [answers] = (await store_drift(database, DriftQuestion(), comparison=ignoring))["answers"]
     assert (answers["asked_again"], answers["answered_otherwise"]) == (1, otherwise)
     assert (answers["example"] is None, answers["first_at"] is None) == (not otherwise, not otherwise)
 

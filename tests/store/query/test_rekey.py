@@ -1,4 +1,4 @@
-"""Stored calls under changed rules: what they are told to become, what they become, and what of it an outsider sees."""
+"""Rekeying stored calls under changed profiles: the report, the result, and what clients see of it."""
 
 import json
 import socket
@@ -11,19 +11,19 @@ from typing import Any
 import httpx2
 import pytest
 
-from calls.derive import derive
-from calls.keys.key import keyed
+from calls.derive import derive_call
+from calls.keys.key import make_key
 from calls.keys.profile import Profiles
 from calls.model import Body, Chunk, Exchange, Request, Response
-from replay.recording import recording
-from replay.session import Options, Session
-from store.active_profiles import shipped
-from store.api.app import create
+from replay.recording import build_recording
+from replay.session import ReplayOptions, Session
+from store.active_profiles import load_profiles
+from store.api.app import create_app
 from store.api.deps import Deps
-from store.api.server import serving
-from store.bundle.bundle import Bundle, Entry, read, write
+from store.api.server import run_server
+from store.bundle.bundle import Bundle, Entry, bundle_lines, read_bundle
 from store.database.connection import Database
-from store.ingest.batch_writer import Ingest
+from store.ingest.batch_writer import BatchWriter
 from store.ingest.ingester import Ingester
 from store.ingest.insert_rows import DerivedExchange
 from store.query.exchanges import ExchangeQueries
@@ -32,7 +32,7 @@ from tests.store.house import is_problem
 
 URL = "https://tickets.example.com/v2/search"
 
-PLAIN = shipped(None)
+PLAIN = load_profiles(None)
 CHANGED = """
 [[profile]]
 name = "tickets/1"
@@ -71,21 +71,21 @@ def exchange(number: int, asked: Any, told: Any, run: str = "run-1", **headers: 
 
 @asynccontextmanager
 async def house(spools: Path, database: Database, profiles: Profiles) -> AsyncIterator[httpx2.AsyncClient]:
-    """REST over what is stored, under these rules."""
-    derived = partial(derive, profiles=profiles)
-    store_server = Ingester(spools, Ingest(database, profile=profiles.digest), derived)
+    """Serve the REST API over the stored runs under these profiles."""
+    derived = partial(derive_call, profiles=profiles)
+    store_server = Ingester(spools, BatchWriter(database, profile=profiles.digest), derived)
     desk = Deps(store_server=store_server, database=database, profiles=profiles, clean=str)
     with socket.socket() as port:
         port.bind(("127.0.0.1", 0))
-        async with serving(create(desk, ()), port):
+        async with run_server(create_app(desk, ()), port):
             url = f"http://127.0.0.1:{port.getsockname()[1]}"
             async with httpx2.AsyncClient(base_url=url, trust_env=False, timeout=30) as client:
                 yield client
 
 
 async def stored(database: Database, exchanges: Sequence[Exchange], profiles: Profiles = PLAIN) -> None:
-    kept = [DerivedExchange(one, derive(one, profiles)) for one in exchanges]
-    await Ingest(database, profile=profiles.digest).put(kept)
+    kept = [DerivedExchange(one, derive_call(one, profiles)) for one in exchanges]
+    await BatchWriter(database, profile=profiles.digest).write_batch(kept)
 
 
 async def rekeyed(api: httpx2.AsyncClient, **wanted: Any) -> list[dict[str, Any]]:
@@ -96,7 +96,7 @@ async def rekeyed(api: httpx2.AsyncClient, **wanted: Any) -> list[dict[str, Any]
 
 async def bundle(api: httpx2.AsyncClient, run: str = "run-1") -> Bundle:
     lines = (await api.get(f"/v1/runs/{run}/bundle?settled=false")).content.splitlines(keepends=True)
-    return read(lines)
+    return read_bundle(lines)
 
 
 def keys(found: Bundle) -> list[str]:
@@ -113,23 +113,23 @@ MEETING = [
 
 async def test_a_run_is_keyed_again_and_who_meets_whom_is_told(tmp_path: Path, database: Database) -> None:
     await stored(database, MEETING)
-    changed = shipped(CHANGED)
+    changed = load_profiles(CHANGED)
     async with house(tmp_path, database, changed) as api:
         run, end = await rekeyed(api, runs=["run-1"])
         assert run["counts"] == {"runs": 1, "calls": 4, "changed": 4, "unchanged": 0, "collide": 1, "part": 0}
-        # Steps 2 and 4 meet as well, but have the same answer.
+        # Steps 2 and 4 share a key now as well, but have the same answer.
         assert [one["steps"] for one in run["collide"]] == [[1, 3]]
         assert (end["end"], end["changed"], end["profiles"]) == (True, 4, changed.digest)
         told = (await api.get("/v1/runs/run-1/calls")).json()["items"]
         assert [call["nth"] for call in told] == [0, 0, 1, 1]
         assert {call["profile"] for call in told} == {"tickets/1"}
-        assert [call["key"] for call in told] == [keyed(one.request, changed).key for one in MEETING]
+        assert [call["key"] for call in told] == [make_key(one.request, changed).key for one in MEETING]
         assert (await api.get("/v1/runs/run-1")).json()["profile"] == changed.digest
 
 
 async def test_keyed_twice_is_keyed_once(tmp_path: Path, database: Database) -> None:
     await stored(database, MEETING)
-    async with house(tmp_path, database, shipped(CHANGED)) as api:
+    async with house(tmp_path, database, load_profiles(CHANGED)) as api:
         await rekeyed(api)
         [run, end] = await rekeyed(api)
     assert (run["counts"]["changed"], run["counts"]["unchanged"], run["collide"], end["runs"]) == (0, 4, [], 1)
@@ -137,7 +137,7 @@ async def test_keyed_twice_is_keyed_once(tmp_path: Path, database: Database) -> 
 
 async def test_a_dry_run_tells_and_changes_nothing(tmp_path: Path, database: Database) -> None:
     await stored(database, MEETING)
-    async with house(tmp_path, database, shipped(CHANGED)) as api:
+    async with house(tmp_path, database, load_profiles(CHANGED)) as api:
         before = (await api.get("/v1/runs/run-1/calls")).json()["items"]
         [run, end] = await rekeyed(api, dry_run=True)
         assert (run["counts"]["changed"], end["dry_run"]) == (4, True)
@@ -148,7 +148,7 @@ async def test_a_dry_run_tells_and_changes_nothing(tmp_path: Path, database: Dat
 async def test_calls_that_part_are_told_by_their_steps(tmp_path: Path, database: Database) -> None:
     tenants = ("a", "b", "a")
     await stored(database, [exchange(n, {"q": 1}, {}, **{"x-tenant": name}) for n, name in enumerate(tenants, 1)])
-    async with house(tmp_path, database, shipped(STRICTER)) as api:
+    async with house(tmp_path, database, load_profiles(STRICTER)) as api:
         [run, _] = await rekeyed(api)
     assert [one["steps"] for one in run["part"]] == [[[1, 3], [2]]]
     assert run["counts"]["collide"] == 0
@@ -157,7 +157,7 @@ async def test_calls_that_part_are_told_by_their_steps(tmp_path: Path, database:
 async def test_all_runs_or_those_that_are_named(tmp_path: Path, database: Database) -> None:
     for run in ("run-1", "run-2", "run-3"):
         await stored(database, [exchange(int(run[-1]), {"ref": 1}, {}, run)])
-    async with house(tmp_path, database, shipped(CHANGED)) as api:
+    async with house(tmp_path, database, load_profiles(CHANGED)) as api:
         *some, end = await rekeyed(api, runs=["run-2", "run-1", "run-2"])
         assert [one["run"] for one in some] == ["run-2", "run-1"]
         assert end["runs"] == 2
@@ -169,37 +169,37 @@ async def test_all_runs_or_those_that_are_named(tmp_path: Path, database: Databa
 
 async def test_other_rules_than_the_store_server_s_are_refused(tmp_path: Path, database: Database) -> None:
     async with house(tmp_path, database, PLAIN) as api:
-        wanted = {"profiles": shipped(CHANGED).digest}
+        wanted = {"profiles": load_profiles(CHANGED).digest}
         told = is_problem(await api.post("/v1/rekey", json=wanted), 409, "other_rules")
-        assert "start `playhead up` again" in told["detail"]
+        assert "restart `playhead up`" in told["detail"]
 
 
 async def test_a_bundle_has_the_keys_of_its_recording_until_it_is_keyed_again(
     tmp_path: Path, database: Database
 ) -> None:
     await stored(database, MEETING)
-    changed = shipped(CHANGED)
+    changed = load_profiles(CHANGED)
     async with house(tmp_path, database, changed) as api:
         before = await bundle(api)
         assert before.profiles == PLAIN.digest
-        assert keys(before) == [keyed(one.request, PLAIN).key for one in MEETING]
+        assert keys(before) == [make_key(one.request, PLAIN).key for one in MEETING]
         await rekeyed(api)
         after = await bundle(api)
         assert after.profiles == changed.digest
-        assert keys(after) == [keyed(one.request, changed).key for one in MEETING]
+        assert keys(after) == [make_key(one.request, changed).key for one in MEETING]
 
 
 async def test_a_replay_of_a_run_that_was_recorded_under_other_rules_says_so(
     tmp_path: Path, database: Database
 ) -> None:
     await stored(database, [exchange(1, {"q": "a"}, {"found": 1}, **{"x-tenant": "one"})])
-    stricter = shipped(STRICTER)
+    stricter = load_profiles(STRICTER)
     async with house(tmp_path, database, stricter) as api:
-        made = recording(await bundle(api), stricter)
-    assert made.rekeyed
+        made = build_recording(await bundle(api), stricter)
+    assert made.is_rekeyed
     now = exchange(1, {"q": "a"}, {}, **{"x-tenant": "other"}).request
-    assert keyed(now, PLAIN).key == made.index.entries[0].recorded_key
-    answer = await Session("replay-1", made, Options(), lambda _: None).answer(now)
+    assert make_key(now, PLAIN).key == made.index.entries[0].recorded_key
+    answer = await Session("replay-1", made, ReplayOptions(), lambda _: None).answer(now)
     assert answer is not None
     assert json.loads(answer.body)["playhead"]["reason"] == "profile_changed"
 
@@ -208,11 +208,11 @@ async def test_a_run_is_written_whole_or_not_at_all(
     tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await stored(database, MEETING)
-    changed = shipped(CHANGED)
-    work = Rekeyer(database, ExchangeQueries(database, partial(derive, profiles=changed)), changed)
-    monkeypatch.setattr("store.query.rekey.WRITTEN", 1)
+    changed = load_profiles(CHANGED)
+    work = Rekeyer(database, ExchangeQueries(database, partial(derive_call, profiles=changed)), changed)
+    monkeypatch.setattr("store.query.rekey.WRITE_BATCH", 1)
     seen = 0
-    stream = work.run("run-1", dry=False)
+    stream = work.rekey_run("run-1", dry=False)
     async for _ in stream:
         seen += 1
         if seen == 3:  # two of the four rows are changed
@@ -229,9 +229,9 @@ async def test_a_run_whose_evidence_is_damaged_is_named_and_the_others_go_on(
 ) -> None:
     await stored(database, [exchange(1, {"ref": 1}, {}, "run-1")])
     await stored(database, [exchange(2, {"ref": 2}, {}, "run-2")])
-    async with database.raw() as connection:
+    async with database.connection() as connection:
         await connection.execute("UPDATE exchanges SET request_digest = $1 WHERE run = 'run-2'", bytes(32))
-    async with house(tmp_path, database, shipped(CHANGED)) as api:
+    async with house(tmp_path, database, load_profiles(CHANGED)) as api:
         damaged, whole, end = await rekeyed(api)
     assert (damaged["run"], whole["run"], whole["counts"]["changed"]) == ("run-2", "run-1", 1)
     assert "digest" in damaged["failed"]
@@ -241,10 +241,12 @@ async def test_a_run_whose_evidence_is_damaged_is_named_and_the_others_go_on(
 @pytest.mark.parametrize("call", [None, {}, {"kind": "tool"}])
 def test_a_line_of_a_bundle_that_tells_no_key_is_keyed_as_it_is_loaded(call: dict[str, Any] | None) -> None:
     one = exchange(1, {"q": "a"}, {"found": 1})
-    made = recording(
+    made = build_recording(
         Bundle(run={"id": "run-1"}, profiles=PLAIN.digest, entries=(Entry(exchange=one, call=call),)), PLAIN
     )
     [entry] = made.index.entries
-    assert (entry.key, entry.recorded_key) == (keyed(one.request, PLAIN).key, None)
-    again = read(write(Bundle(run={"id": "run-1"}, profiles=PLAIN.digest, entries=(Entry(exchange=one, call=call),))))
-    assert recording(again, PLAIN).index.entries[0].key == entry.key
+    assert (entry.key, entry.recorded_key) == (make_key(one.request, PLAIN).key, None)
+    again = read_bundle(
+        bundle_lines(Bundle(run={"id": "run-1"}, profiles=PLAIN.digest, entries=(Entry(exchange=one, call=call),)))
+    )
+    assert build_recording(again, PLAIN).index.entries[0].key == entry.key

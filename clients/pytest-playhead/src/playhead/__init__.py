@@ -1,4 +1,4 @@
-"""Name runs, and ask what an agent did in them: with Playhead running beside, or from a recording's file alone.
+"""Name runs, and query what an agent did in them, from a running Playhead or from a recording's file.
 
     with playhead.run("ticket-904") as run:
         agent.work()
@@ -6,7 +6,7 @@
 
     assert playhead.load("recordings/ticket-904.jsonl").cost_usd <= 0.02
 
-Standard library only: it is installed beside an agent's own requirements.
+It uses the standard library only, because it is installed next to an agent's own requirements.
 """
 
 from playhead.binding import bind, current_run, run

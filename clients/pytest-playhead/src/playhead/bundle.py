@@ -1,6 +1,6 @@
-"""A run from its file, without Playhead: JSON Lines, of which each is sealed by a digest of itself.
+"""Read a run from a bundle, without Playhead: JSON Lines, each of which ends with its own digest.
 
-A file tells less than the API: no prices, and no parameters. Its format is Playhead's docs/trace-format.md.
+A bundle has less than the API: no prices and no parameters. Its format is described in Playhead's docs/trace-format.md.
 """
 
 from __future__ import annotations
@@ -22,33 +22,35 @@ _SEAL = b',"check":"'
 
 
 class BadBundle(ValueError):
-    """The file is no bundle, or is not as it was written."""
+    """The file is not a bundle, or is damaged."""
 
 
 def load(file: str | os.PathLike[str]) -> Run:
-    """The run in a bundle. Raises BadBundle and OSError."""
+    """Read the run in a bundle. Raises BadBundle and OSError."""
     lines = Path(file).read_bytes().splitlines(keepends=True)
-    head, *rest = [_opened(file, number, line) for number, line in enumerate(lines, 1)] or [{}]
+    head, *rest = [_read_line(file, number, line) for number, line in enumerate(lines, 1)] or [{}]
     if head.get("playhead") != "bundle":
-        raise BadBundle(f"{file} is no bundle of Playhead's; make one: playhead export RUN -o FILE")
+        raise BadBundle(f"{file} is not a Playhead bundle; make one: playhead export RUN -o FILE")
     if head.get("format") != FORMAT:
-        raise BadBundle(f"{file} has format {head.get('format')}, this reads {FORMAT}; use a later pytest-playhead")
+        raise BadBundle(
+            f"{file} has format {head.get('format')}, but this version reads {FORMAT}; update pytest-playhead"
+        )
     if not rest or not rest[-1].get("end"):
-        raise BadBundle(f"{file} breaks off; export the run again")
-    told = list(_calls(rest))
-    return Run(str(head["run"]["id"]), lambda: told)
+        raise BadBundle(f"{file} is truncated; export the run again")
+    calls = list(_call_entries(rest))
+    return Run(str(head["run"]["id"]), lambda: calls)
 
 
-def _opened(file: str | os.PathLike[str], number: int, line: bytes) -> dict[str, Any]:
+def _read_line(file: str | os.PathLike[str], number: int, line: bytes) -> dict[str, Any]:
     content, seal, check = line.rpartition(_SEAL)
     digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
     if not seal or check != f'{digest}"}}\n'.encode():
-        raise BadBundle(f"line {number} of {file} is not as it was written; export the run again")
+        raise BadBundle(f"line {number} of {file} is damaged; export the run again")
     value: dict[str, Any] = json.loads(content + b"}")
     return value
 
 
-def _calls(lines: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _call_entries(lines: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     exchanges = (line for line in lines if "exchange" in line)
     for step, line in enumerate(exchanges, 1):
         exchange, call = line["exchange"], line.get("call") or {}

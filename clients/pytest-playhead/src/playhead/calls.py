@@ -1,7 +1,7 @@
-"""The calls of a run, in the order in which they were made, and the questions that a test asks of them.
+"""Represent the calls of a run in the order in which they were made, and answer the queries of a test.
 
-What a question finds is a list, so that a failed `assert` shows what there is; what cannot be answered is an AssertionError
-that names what there is instead.
+Queries return lists, so that a failed `assert` shows their content. A query without an answer raises an AssertionError that
+lists what there is instead.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A tool that was asked for, with its arguments."""
+    """A requested tool call with its arguments."""
 
     name: str
     arguments: Any
     id: str | None = None
     call: str | None = None
-    """The id of the call in which it was asked for."""
+    """The id of the call that requested it."""
 
     @property
     def shape(self) -> Any:
-        """Its arguments with types in place of values: `{"ticket": str, "tags": [str]}`."""
-        return shape(self.arguments)
+        """The arguments with types in place of values: `{"ticket": str, "tags": [str]}`."""
+        return value_shape(self.arguments)
 
     def __repr__(self) -> str:
         if isinstance(self.arguments, dict):
@@ -51,7 +51,7 @@ class Call:
     path: str
     status: int | None
     model: str | None
-    """The model that was asked for, else the one that answered."""
+    """The requested model, or the one that answered if the request names none."""
 
     text: str | None
     tool_calls: tuple[ToolCall, ...]
@@ -65,11 +65,11 @@ class Call:
     complete: bool
     actor: str | None = None
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    """All that is known of it, as `GET /v1/calls/{id}` tells it."""
+    """The whole call, as returned by `GET /v1/calls/{id}`."""
 
     @property
     def name(self) -> str:
-        """What a person would call it: a model, a tool, or whom was asked."""
+        """A readable name: the model, the tool, or method, host and path."""
         if self.kind == "model":
             return self.model or self.operation
         if self.kind == "tool" and self.tool_calls:
@@ -83,13 +83,13 @@ class Call:
 
 
 class ToolCalls(list[ToolCall]):
-    """Tools that were asked for, in order."""
+    """Requested tool calls, in order."""
 
 
 class Calls:
-    """Calls in their order. Equal to a list of the same calls."""
+    """Calls in order. Equal to a list of the same calls."""
 
-    __hash__ = None  # type: ignore[assignment] # as a list has none
+    __hash__ = None  # type: ignore[assignment] # unhashable, like a list
 
     def __init__(self, calls: Iterable[Call]) -> None:
         self._calls = list(calls)
@@ -115,63 +115,67 @@ class Calls:
 
     @property
     def path(self) -> list[str]:
-        """What was done, step by step: models and tools by name, everything else by method, host and path."""
+        """The names of all calls: models and tools by name, everything else by method, host and path."""
         return [call.name for call in self]
 
     @property
     def models(self) -> list[str]:
-        """The models that were asked, in order."""
+        """The models of all model calls, in order."""
         return [call.model or call.operation for call in self if call.kind == "model"]
 
     @property
     def texts(self) -> list[str]:
-        """What models said, in order, where they said something."""
+        """The texts of all model calls that have one, in order."""
         return [call.text for call in self if call.kind == "model" and call.text]
 
     @property
     def tools(self) -> list[str]:
-        """The names of the tools that were asked for, in order."""
+        """The names of the requested tools, in order."""
         return [tool.name for tool in self.tool_calls]
 
     @property
     def tool_calls(self) -> ToolCalls:
-        """The tools that were asked for, in order: by a model, or by the agent itself (MCP). What a model has asked for and
-        the agent then does counts once."""
-        asked, waiting = ToolCalls(), ToolCalls()
+        """The requested tool calls in order, by a model or by the agent itself (MCP).
+
+        A call that a model requests and the agent then makes counts once.
+        """
+        found, requested = ToolCalls(), ToolCalls()
         for call in self:
             for tool in call.tool_calls:
-                done = next((one for one in waiting if (one.name, one.arguments) == (tool.name, tool.arguments)), None)
-                if call.kind != "model" and done is not None:
-                    waiting.remove(done)
+                request = next(
+                    (one for one in requested if (one.name, one.arguments) == (tool.name, tool.arguments)), None
+                )
+                if call.kind != "model" and request is not None:
+                    requested.remove(request)
                     continue
-                asked.append(tool)
+                found.append(tool)
                 if call.kind == "model":
-                    waiting.append(tool)
-        return asked
+                    requested.append(tool)
+        return found
 
     def tool(self, name: str, nth: int | None = None) -> ToolCall:
-        """The one time that a tool was asked for, or the `nth` (from 0; -1 is the last)."""
+        """The only call of a tool, or the `nth` (from 0; -1 is the last)."""
         found = self.all(name)
         if nth is None and len(found) > 1:
-            raise AssertionError(f"{name} was asked for {len(found)} times; say which, .tool({name!r}, 0): {found!r}")
+            raise AssertionError(f"{name} was requested {len(found)} times; select one, .tool({name!r}, 0): {found!r}")
         try:
             return found[nth or 0]
         except IndexError:
-            instead = f"it was asked for {len(found)} times" if found else f"these were: {self.tools!r}"
+            instead = f"it was requested {len(found)} times" if found else f"these were: {self.tools!r}"
             raise AssertionError(
-                f"{name}{'' if nth is None else f' number {nth}'} was not asked for; {instead}"
+                f"{name}{'' if nth is None else f' number {nth}'} was not requested; {instead}"
             ) from None
 
     def all(self, name: str) -> ToolCalls:
-        """Every time that a tool was asked for; `*` stands for anything."""
+        """All calls of a tool; `*` matches anything."""
         return ToolCalls(tool for tool in self.tool_calls if fnmatchcase(tool.name, name))
 
     def count(self, name: str) -> int:
-        """How often a tool was asked for; `*` stands for anything."""
+        """The number of calls of a tool; `*` matches anything."""
         return len(self.all(name))
 
     def to(self, host: str, method: str | None = None, path: str = "*") -> Calls:
-        """The calls to a host; `*` stands for anything: `run.calls.to("*.bank.example", method="POST") == []`."""
+        """The calls to a host; `*` matches anything: `run.calls.to("*.bank.example", method="POST") == []`."""
         return Calls(
             call
             for call in self
@@ -185,31 +189,31 @@ class Calls:
         return Calls(call for call in self if call.kind == kind)
 
     def forbid(self, *tools: str) -> None:
-        """Raise AssertionError where one of these tools was asked for; `*` stands for anything."""
+        """Raise AssertionError if one of these tools was requested; `*` matches anything."""
         for pattern in tools:
             if found := self.all(pattern):
-                raise AssertionError(f"{pattern} is forbidden, and was asked for: {found!r}; all tools: {self.tools!r}")
+                raise AssertionError(f"{pattern} is forbidden but was requested: {found!r}; all tools: {self.tools!r}")
 
 
-def shape(value: Any) -> Any:
-    """A value with types in place of what it says. A list has the shapes of its elements, each once."""
+def value_shape(value: Any) -> Any:
+    """A JSON value with types in place of its leaves. A list has the distinct shapes of its elements."""
     if isinstance(value, dict):
-        return {name: shape(member) for name, member in value.items()}
+        return {name: value_shape(member) for name, member in value.items()}
     if isinstance(value, (list, tuple)):
         shapes: list[Any] = []
-        for one in map(shape, value):
+        for one in map(value_shape, value):
             if one not in shapes:
                 shapes.append(one)
         return shapes
     return None if value is None else type(value)
 
 
-def calls(told: Sequence[Mapping[str, Any]]) -> Calls:
-    """Calls as the API tells them."""
-    return Calls(map(_call, told))
+def read_calls(entries: Sequence[Mapping[str, Any]]) -> Calls:
+    """Read calls as the API returns them."""
+    return Calls(map(_read_call, entries))
 
 
-def _call(raw: Mapping[str, Any]) -> Call:
+def _read_call(raw: Mapping[str, Any]) -> Call:
     usage = raw.get("usage") or {}
     cost = raw.get("cost_usd")
     return Call(

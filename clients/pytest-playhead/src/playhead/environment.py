@@ -1,6 +1,6 @@
-"""The proxy variables: where Playhead is, and the same with a run's name for a program that is started.
+"""Handle the proxy variables: those that lead this process to Playhead, and those of a program that belongs to a run.
 
-The variables of this process are never given a run's name: a client that reads them in one run may be used in another.
+The variables of this process never name a run, because a client that reads them in one run may be used in another.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LOOPBACK = "localhost,127.0.0.1,::1"
 
 _lock = threading.Lock()
 _holders = 0
-_before: dict[str, str | None] = {}
+_previous: dict[str, str | None] = {}
 _is_permanent = False
 
 
@@ -34,55 +34,58 @@ def is_set(variables: Mapping[str, str]) -> bool:
 
 
 def is_captive(variables: Mapping[str, str] = os.environ) -> bool:
-    """Whether Playhead takes each connection of this process, so that it needs no proxy."""
+    """Whether all connections of this process arrive at Playhead anyway, so that it needs no proxy variables."""
     return "PLAYHEAD_PROXY" in variables and not any(
         name in variables for each in PROXIES for name in (each, each.lower())
     )
 
 
 def hold_variables(*, permanently: bool = False) -> None:
-    """Set the variables of the running `playhead up`, unless some are set, until as many releases have come. Raises Unreachable."""
+    """Set the variables of the running `playhead up` until they are released as often, unless some are set already.
+
+    Raises Unreachable.
+    """
     global _holders, _is_permanent
     with _lock:
-        if _holders == 0 and not _before and not is_set(os.environ):
-            found = _asked_of_command()
-            _before.update({name: os.environ.get(name) for name in found})
+        if _holders == 0 and not _previous and not is_set(os.environ):
+            found = _read_from_command()
+            _previous.update({name: os.environ.get(name) for name in found})
             os.environ.update(found)
         _holders += 1
         _is_permanent = _is_permanent or permanently
 
 
 def release_variables() -> None:
-    """Restore the variables where nobody holds them any more."""
+    """Restore the variables when the last holder has released them."""
     global _holders
     with _lock:
         _holders -= 1
         if _holders or _is_permanent:
             return
-        for name, value in _before.items():
+        for name, value in _previous.items():
             if value is None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        _before.clear()
+        _previous.clear()
 
 
-def _asked_of_command() -> dict[str, str]:
+def _read_from_command() -> dict[str, str]:
     command = [*shlex.split(os.environ.get("PLAYHEAD_COMMAND", "playhead")), "env", "--json"]
     try:
-        done = subprocess.run(command, capture_output=True, check=False)
+        result = subprocess.run(command, capture_output=True, check=False)
     except OSError as error:
         raise Unreachable(
             f"cannot run {command[0]} ({error.strerror}); put `playhead` on the PATH or set PLAYHEAD_COMMAND"
         ) from None
-    if done.returncode:
-        raise Unreachable(done.stderr.decode("utf-8", "replace").strip())
-    values: dict[str, str] = json.loads(done.stdout)
+    if result.returncode:
+        raise Unreachable(result.stderr.decode("utf-8", "replace").strip())
+    values: dict[str, str] = json.loads(result.stdout)
     return values
 
 
 def proxy_addresses(variables: Mapping[str, str] = os.environ) -> tuple[tuple[str, int], ...]:
-    """Host and port of the Playhead proxy that the variables lead to."""
+    """The host and port of the Playhead proxy that the variables name."""
     if proxy := variables.get("PLAYHEAD_PROXY"):
         return _address(proxy)
     if "PLAYHEAD_RUN" not in variables:
@@ -100,12 +103,12 @@ def _address(url: str) -> tuple[tuple[str, int], ...]:
 
 
 def with_run(variables: Mapping[str, str], run: str) -> dict[str, str]:
-    """Variables for a program that belongs to the run. Unchanged where they do not lead to Playhead."""
+    """The variables for a program that belongs to the run; unchanged if they do not lead to Playhead."""
     known = proxy_addresses(variables)
     if not known:
         return dict(variables)
     if is_captive(variables):
-        # Its connections belong to the run of the captive command; those to the proxy to the one that is named there.
+        # Captive connections belong to the run of the captive command. Connections to the proxy belong to the named run.
         names = [name for each in PROXIES if each != "ALL_PROXY" for name in (each, each.lower())]
         named = dict.fromkeys(names, proxy_url(variables["PLAYHEAD_PROXY"], run))
         return {**variables, "NO_PROXY": _LOOPBACK, "no_proxy": _LOOPBACK, **named, "PLAYHEAD_RUN": run}
@@ -119,9 +122,9 @@ def with_run(variables: Mapping[str, str], run: str) -> dict[str, str]:
 
 
 def proxy_url(proxy: str, run: str) -> str:
-    """The proxy's URL with the run as its user. The password, a token, stays."""
+    """The proxy's URL with the run as its user name. The password, a token, stays."""
     parts = urlsplit(proxy)
-    # Escaped twice: aiohttp refuses a colon in a user's name, and an id may hold some.
+    # Escaped twice: aiohttp refuses a colon in a user name, and an id may contain one.
     token = parts.password or "x"
     where = parts.netloc.rpartition("@")[2]
     return urlunsplit(parts._replace(netloc=f"{quote(quote(run, safe=''))}:{token}@{where}"))

@@ -1,4 +1,4 @@
-"""Install the hooks: each request names the run that is bound where it is made, and other threads and programs inherit it."""
+"""Install the hooks by which each request names the current run, and threads and programs inherit it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def install_hooks() -> None:
     with _lock:
         if is_installed():
             return
-        # They need `binding`, which needs this module.
+        # Imported here because they need `binding`, which needs this module.
         from playhead import http_hooks, process_hooks, thread_hooks
 
         thread_hooks.install()
@@ -54,8 +54,8 @@ def _hook(module: ModuleType, hook: Callable[[ModuleType], None]) -> None:
         hook(module)
     except AttributeError as error:
         warnings.warn(
-            f"playhead cannot bind requests of {module.__name__} to a run: {error}. This version of the library is not known;"
-            " its requests belong to the run of the process. Update pytest-playhead, or use a proxy of its own per run:"
+            f"playhead cannot bind requests of {module.__name__} to a run: {error}. This version of the library is unknown,"
+            " so its requests belong to the run of the process. Update pytest-playhead, or give each run its own proxy URL:"
             " playhead.proxy().",
             RuntimeWarning,
             stacklevel=2,
@@ -63,7 +63,7 @@ def _hook(module: ModuleType, hook: Callable[[ModuleType], None]) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Find modules as they would be found, and hook some when they have been imported."""
+    """Find modules as usual, and hook some of them after import."""
 
     def __init__(self, waiting: dict[str, Callable[[ModuleType], None]]) -> None:
         self._waiting = waiting
@@ -84,7 +84,7 @@ class _Finder(MetaPathFinder):
 
 
 class _Loader(Loader):
-    """Load a module by its own loader, then hook it."""
+    """Load a module with its own loader, then hook it."""
 
     def __init__(self, loader: Any, hook: Callable[[ModuleType], None]) -> None:
         self._loader = loader

@@ -1,6 +1,6 @@
-"""Name the run in each request of Python's HTTP clients, when the request is written and its connection is known.
+"""Add the current run to each request of Python's HTTP clients, when it is written and its connection is known.
 
-So a pool may be shared by several runs, and a host that is reached without Playhead is never told of one.
+So several runs may share a connection pool, and a host that is reached without Playhead never gets the header.
 
 - `http.client`: urllib3, requests, botocore, urllib, httplib2.
 - `httpcore`: httpx, and the SDKs of OpenAI, Anthropic, Google, Mistral and others.
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 HEADER = "X-Playhead-Bound-Run"
-"""Stronger than the credentials of the connection."""
+"""The header that names the run of a request. It takes precedence over the credentials of the connection."""
 
-_WIRE = HEADER.encode()
-_NAMING = (_WIRE.lower(), b"x-playhead-run")
-"""A request with one of these names a run itself."""
+_HEADER_BYTES = HEADER.encode()
+_RUN_HEADERS = (_HEADER_BYTES.lower(), b"x-playhead-run")
+"""Headers with which a request already names a run."""
 
 
 def hook_http_client(module: ModuleType) -> None:
-    """Add the header where the head of a request is complete. A CONNECT is written without this method."""
+    """Add the header when the head of a request is complete. CONNECT requests do not use the hooked method."""
     connection = module.HTTPConnection
     endheaders, putheader = connection.endheaders, connection.putheader
 
     @functools.wraps(endheaders)
     def with_run(self: Any, *args: Any, **kwargs: Any) -> Any:
         run = current_run()
-        if run is not None and not any(line.partition(b":")[0].lower() in _NAMING for line in self._buffer):
+        if run is not None and not any(line.partition(b":")[0].lower() in _RUN_HEADERS for line in self._buffer):
             tls = self.sock if hasattr(self.sock, "getpeercert") else None
             if self.sock is None:
-                # It connects while it sends.
+                # The original connects only when it sends.
                 self.connect()
                 tls = self.sock if hasattr(self.sock, "getpeercert") else None
             if goes_to_playhead(tls, self.host, self.port):
@@ -49,7 +49,7 @@ def hook_http_client(module: ModuleType) -> None:
 
 
 def hook_httpcore(module: ModuleType) -> None:
-    """Connections of HTTP/1.1 and HTTP/2, blocking and not."""
+    """Hook the connections of HTTP/1.1 and HTTP/2, synchronous and asynchronous."""
     for connection in (module.HTTP11Connection, module.HTTP2Connection):
         _hook_httpcore_connection(connection)
     for connection in (module.AsyncHTTP11Connection, module.AsyncHTTP2Connection):
@@ -91,25 +91,25 @@ def _hook_async_httpcore_connection(connection: Any) -> None:
 
 
 def _is_real(connection: Any, method: str) -> bool:
-    """Without the package `h2` httpcore has a stand-in that can only be made."""
+    """False for the placeholder class that httpcore has when the package `h2` is missing."""
     return method in vars(connection)
 
 
 def _headers_with_run(connection: Any, request: Any) -> Any:
     run = current_run()
-    if run is None or request.method == b"CONNECT" or any(name.lower() in _NAMING for name, _ in request.headers):
+    if run is None or request.method == b"CONNECT" or any(name.lower() in _RUN_HEADERS for name, _ in request.headers):
         return request.headers
-    # A version that keeps them elsewhere is not worth a request that fails.
+    # If another version stores these elsewhere, the request must not fail for it.
     stream, origin = getattr(connection, "_network_stream", None), getattr(connection, "_origin", None)
     if stream is None or origin is None:
         return request.headers
     if not goes_to_playhead(stream.get_extra_info("ssl_object"), origin.host, origin.port):
         return request.headers
-    return [*request.headers, (_WIRE, run.encode())]
+    return [*request.headers, (_HEADER_BYTES, run.encode())]
 
 
 def hook_aiohttp(module: ModuleType) -> None:
-    """`module` is `aiohttp.client_reqrep`."""
+    """Hook `aiohttp.client_reqrep`."""
     request = module.ClientRequest
     send = request.send
 
@@ -128,7 +128,7 @@ def hook_aiohttp(module: ModuleType) -> None:
 
 
 def _names_run(headers: Any) -> bool:
-    return any(name.decode() in headers for name in _NAMING)  # a multidict knows no case
+    return any(name.decode() in headers for name in _RUN_HEADERS)  # a multidict is case-insensitive
 
 
 def _is_proxied(request: Any, connection: Any) -> bool:
@@ -139,28 +139,28 @@ def _is_proxied(request: Any, connection: Any) -> bool:
 
 
 def hook_websockets(module: ModuleType) -> None:
-    """`module` is `websockets.asyncio.client` or `websockets.sync.client`: the handshake of a connection."""
+    """Hook the handshakes of `websockets.asyncio.client` or `websockets.sync.client`."""
     connection = module.ClientConnection
     is_async = "asyncio" in module.__name__
     handshake = connection.handshake
 
-    def headers(self: Any, given: Any) -> Any:
+    def with_header(self: Any, headers: Any) -> Any:
         run = current_run()
         if run is None:
-            return given
+            return headers
         tls = self.transport.get_extra_info("ssl_object") if is_async else None
         if not (has_playhead_certificate(tls) if is_async else self.ends_at_playhead):
-            return given
-        fields = list(given.items() if hasattr(given, "items") else given or ())
-        return fields if any(name.lower().encode() in _NAMING for name, _ in fields) else [*fields, (HEADER, run)]
+            return headers
+        fields = list(headers.items() if hasattr(headers, "items") else headers or ())
+        return fields if any(name.lower().encode() in _RUN_HEADERS for name, _ in fields) else [*fields, (HEADER, run)]
 
     @functools.wraps(handshake)
     async def with_run_async(self: Any, additional_headers: Any = None, *args: Any, **kwargs: Any) -> Any:
-        return await handshake(self, headers(self, additional_headers), *args, **kwargs)
+        return await handshake(self, with_header(self, additional_headers), *args, **kwargs)
 
     @functools.wraps(handshake)
     def with_run(self: Any, additional_headers: Any = None, *args: Any, **kwargs: Any) -> Any:
-        return handshake(self, headers(self, additional_headers), *args, **kwargs)
+        return handshake(self, with_header(self, additional_headers), *args, **kwargs)
 
     connection.handshake = with_run_async if is_async else with_run
     if is_async:

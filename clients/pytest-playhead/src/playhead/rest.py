@@ -1,4 +1,4 @@
-"""What a running `playhead up` tells of a run, over its REST API."""
+"""Query a running `playhead up` over its REST API."""
 
 from __future__ import annotations
 
@@ -11,51 +11,51 @@ import urllib.request
 from typing import Any
 from urllib.parse import quote, urlencode
 
-DEFAULT = "http://127.0.0.1:8081"
-PATIENCE = 30.0
+DEFAULT_API = "http://127.0.0.1:8081"
+TIMEOUT = 30.0
 
 
 class Unreachable(RuntimeError):
-    """The API cannot be asked; the message says why and what to do."""
+    """The API cannot be reached; the message says why and what to do."""
 
 
-def calls_of(run: str) -> list[dict[str, Any]]:
-    """All calls of a run, once all that was acknowledged is in. Raises Unreachable."""
+def fetch_calls(run: str) -> list[dict[str, Any]]:
+    """Fetch all calls of a run, after everything acknowledged has been stored. Raises Unreachable."""
     found: list[dict[str, Any]] = []
     cursor: str | None = None
     while True:
-        # Whole calls, not the summaries of a list: assertions look at texts and arguments. So pages are small.
+        # Assertions need texts and arguments, so fetch whole calls, in small pages.
         query = {"settled": "true", "limit": "50", "fields": "*", **({"cursor": cursor} if cursor else {})}
-        page = _get(f"/v1/runs/{quote(run, safe='')}/calls?{urlencode(query)}")
+        page = _fetch(f"/v1/runs/{quote(run, safe='')}/calls?{urlencode(query)}")
         found += page["items"]
         cursor = page["next"]
         if cursor is None:
             return found
 
 
-def _get(path: str) -> dict[str, Any]:
-    base = os.environ.get("PLAYHEAD_API", DEFAULT).rstrip("/")
+def _fetch(path: str) -> dict[str, Any]:
+    base = os.environ.get("PLAYHEAD_API", DEFAULT_API).rstrip("/")
     request = urllib.request.Request(f"{base}{path}")  # noqa: S310 - the user's own setting
-    if token := _token():
+    if token := _api_token():
         request.add_header("Authorization", f"Bearer {token}")
-    # Never through a proxy: least of all through the one that records.
+    # Never use a proxy, least of all the one that records.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(request, timeout=PATIENCE) as answer:
-            told: dict[str, Any] = json.load(answer)
+        with opener.open(request, timeout=TIMEOUT) as answer:
+            page: dict[str, Any] = json.load(answer)
     except urllib.error.HTTPError as error:
         with error:
             raise Unreachable(f"{base}{path} answered {error.code}: {_detail(error.read())}") from None
     except OSError as error:
         raise Unreachable(
-            f"no Playhead answers at {base} ({error}); start one with `playhead up`, or set PLAYHEAD_API"
+            f"cannot reach Playhead at {base} ({error}); start it with `playhead up`, or set PLAYHEAD_API"
         ) from None
-    return told
+    return page
 
 
-def _token() -> str | None:
-    """What the API asks for: as it is set, else from the file that `playhead record` and `playhead env` name, else from the
-    `playhead` command. None where none of them knows: the API then says what to do."""
+def _api_token() -> str | None:
+    """The API token: from the environment, from the file that `playhead record` and `playhead env` name, or from the
+    `playhead` command. None if none of them has it; the API then says what to do."""
     if token := os.environ.get("PLAYHEAD_API_TOKEN"):
         return token
     if file := os.environ.get("PLAYHEAD_API_TOKEN_FILE"):
@@ -69,10 +69,10 @@ def _token() -> str | None:
             ) from None
     command = [*shlex.split(os.environ.get("PLAYHEAD_COMMAND", "playhead")), "token"]
     try:
-        done = subprocess.run(command, capture_output=True, check=False)
+        result = subprocess.run(command, capture_output=True, check=False)
     except OSError:
         return None
-    return done.stdout.decode("utf-8", "replace").strip() if done.returncode == 0 else None
+    return result.stdout.decode("utf-8", "replace").strip() if result.returncode == 0 else None
 
 
 def _detail(body: bytes) -> str:

@@ -1,6 +1,6 @@
-"""Carry the run to other threads: a thread has that of its start, a task of an executor or a pool that of its submission.
+"""Pass the run to other threads: a thread belongs to the run that starts it, a task of a pool to the run that submits it.
 
-The threads of a pool outlive the run in which they happened to be started, so they have none of their own.
+The threads of a pool outlive the run in which they happen to be started, so they belong to no run themselves.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _POOL_WORKER = multiprocessing.pool.worker  # type: ignore[attr-defined] # not i
 
 
 def install() -> None:
-    """Hook threads, executors and the pools of multiprocessing; and asyncio's tasks, for generators."""
+    """Hook threads, executors, the pools of multiprocessing, and (for generators) asyncio's tasks."""
     _hook_threads()
     _hook_tasks()
     for executor in (ThreadPoolExecutor, ProcessPoolExecutor):
@@ -42,7 +42,7 @@ def _hook_threads() -> None:
 
 
 def _hook_tasks() -> None:
-    """A task copies the context, in which another generator may have bound its own run."""
+    """Restore the generator's binding before a task copies the context, where another generator may have bound its run."""
     create = asyncio.BaseEventLoop.create_task
     to_thread: Callable[..., Any] = asyncio.to_thread
 
@@ -62,7 +62,7 @@ def _hook_tasks() -> None:
 
 
 def _bind_first_argument(owner: Any, name: str) -> None:
-    """Bind the function that a method is given to the run of the caller; to none, where there is none."""
+    """Bind the function that is passed to a method to the caller's run, or to no run if there is none."""
     method: Callable[..., Any] = getattr(owner, name)
 
     @functools.wraps(method)

@@ -1,10 +1,10 @@
-"""Record what marked tests ask of model and tool APIs, beside them, and answer it from there with the network cut.
+"""Record the calls of marked tests to model and tool APIs, and replay them with the network cut.
 
     @pytest.mark.playhead
     def test_the_oldest_ticket_gets_a_note(playhead_run): ...
 
-The work is done by a proxy, `playhead fixtures`, that is started once for each pytest process. It sees every client that
-obeys the proxy variables: in the test, in the modules that it imports, and in the programs that it starts.
+The work is done by a proxy, `playhead fixtures`, which is started once per pytest process. It sees every client that obeys
+the proxy variables: in the test, in the modules that it imports, and in the programs that it starts.
 """
 
 from pytest_playhead.guard import NetworkBlocked

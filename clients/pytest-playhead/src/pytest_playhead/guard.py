@@ -1,7 +1,7 @@
-"""Nothing leaves this machine from this process while the guard stands, but to hosts that are allowed.
+"""Refuse connections of this process that bypass the proxy, except to allowed hosts.
 
-The proxy sees what comes to it. What does not come to it is seen here: a connection that Python opens to anything but
-loopback is refused, with the reasons for which a client passes the proxy by.
+The guard patches `socket`: a connection that Python opens to anything but loopback is refused, with the likely reasons why
+the client did not use the proxy.
 """
 
 from __future__ import annotations
@@ -17,40 +17,40 @@ if TYPE_CHECKING:
 
 
 class NetworkBlocked(RuntimeError):
-    """A connection was refused: it would have left this machine."""
+    """A connection was refused because it would have left this machine."""
 
 
-class Guard:
-    """Installed once; stands only while it is told to."""
+class NetworkGuard:
+    """The patch of `socket`. It is installed once, and refuses connections only while it is armed."""
 
     def __init__(self) -> None:
-        self.blocked: list[str] = []
-        """What was refused since it was armed."""
+        self.refusals: list[str] = []
+        """Messages of the connections refused since the guard was armed."""
 
-        self._why: str | None = None
-        self._early = False
+        self._reason: str | None = None
+        self._is_early = False
         self._allowed: Sequence[str] = ()
         self._addresses: set[str] = set()
         self._installed = False
 
-    def arm(self, why: str, allowed: Iterable[str], *, early: bool) -> None:
-        """Refuse from now on. `early`: the proxy was set before anything of the suite was imported."""
+    def arm(self, reason: str, allowed: Iterable[str], *, is_early: bool) -> None:
+        """Refuse connections from now on. `is_early`: the proxy was set before the suite was imported."""
         self._install()
-        self._why, self._early, self._allowed = why, early, tuple(allowed)
+        self._reason, self._is_early, self._allowed = reason, is_early, tuple(allowed)
         self._addresses.clear()
-        self.blocked = []
+        self.refusals = []
 
     def disarm(self) -> None:
-        """Let everything pass again."""
-        self._why = None
+        """Allow all connections again."""
+        self._reason = None
 
     def remove(self) -> None:
-        """Take it out of `socket`, which is then as it was."""
+        """Restore `socket`."""
         self.disarm()
         if self._installed:
             self._installed = False
             socket.getaddrinfo = self._getaddrinfo
-            for name, own in self._own.items():
+            for name, own in self._own_methods.items():
                 if own is None:
                     delattr(socket.socket, name)
                 else:
@@ -62,64 +62,66 @@ class Guard:
         self._installed = True
         guard, real, lookup = self, {name: getattr(socket.socket, name) for name in _CONNECTS}, socket.getaddrinfo
         self._getaddrinfo = lookup
-        self._own = {name: socket.socket.__dict__.get(name) for name in _CONNECTS}
+        self._own_methods = {name: socket.socket.__dict__.get(name) for name in _CONNECTS}
 
-        def connecting(name: str) -> Any:
+        def guard_method(name: str) -> Any:
             def connect(own: socket.socket, address: Any) -> Any:
-                guard._check(own.family, address)
+                guard._check_address(own.family, address)
                 return real[name](own, address)
 
             return connect
 
-        def getaddrinfo(host: Any, *rest: Any, **more: Any) -> Any:
-            if guard._why is None:
-                return lookup(host, *rest, **more)
-            name = _text(host)
-            if not guard._may_look_up(name):
-                guard._refuse(name, rest[0] if rest else more.get("port"))
-            found = lookup(host, *rest, **more)
-            if guard._allows(name):
+        def getaddrinfo(host: Any, *rest: Any, **options: Any) -> Any:
+            if guard._reason is None:
+                return lookup(host, *rest, **options)
+            name = _host_text(host)
+            if not guard._can_look_up(name):
+                guard._refuse(name, rest[0] if rest else options.get("port"))
+            found = lookup(host, *rest, **options)
+            if guard._is_allowed(name):
                 guard._addresses.update(str(one[4][0]) for one in found)
             return found
 
         for name in _CONNECTS:
-            setattr(socket.socket, name, connecting(name))
+            setattr(socket.socket, name, guard_method(name))
         socket.getaddrinfo = getaddrinfo
 
-    def _check(self, family: int, address: Any) -> None:
-        if self._why is None or family not in (socket.AF_INET, socket.AF_INET6) or not isinstance(address, tuple):
+    def _check_address(self, family: int, address: Any) -> None:
+        if self._reason is None or family not in (socket.AF_INET, socket.AF_INET6) or not isinstance(address, tuple):
             return
-        host, port = _text(address[0]), address[1] if len(address) > 1 else None
-        if not (_is_here(host) or self._allows(host) or host in self._addresses):
+        host, port = _host_text(address[0]), address[1] if len(address) > 1 else None
+        if not (_is_local(host) or self._is_allowed(host) or host in self._addresses):
             self._refuse(host, port)
 
-    def _may_look_up(self, name: str) -> bool:
-        # An address is judged when it is connected to; our own name leads to it.
-        return _is_here(name) or self._allows(name) or _is_address(name) or name == socket.gethostname().lower()
+    def _can_look_up(self, name: str) -> bool:
+        # Addresses are checked when they are connected to. The own host name resolves to this machine.
+        return _is_local(name) or self._is_allowed(name) or _is_address(name) or name == socket.gethostname().lower()
 
-    def _allows(self, host: str) -> bool:
+    def _is_allowed(self, host: str) -> bool:
         return any(fnmatchcase(host, pattern.lower()) for pattern in self._allowed)
 
     def _refuse(self, host: str, port: Any) -> None:
         where = host if port in (None, 0, "") else f"{host}:{port}"
-        words = f"a connection to {where} was refused: {self._why}. {self._cause()}"
-        if words not in self.blocked:
-            self.blocked.append(words)
-        raise NetworkBlocked(words)
+        message = f"a connection to {where} was refused: {self._reason}. {self._likely_causes()}"
+        if message not in self.refusals:
+            self.refusals.append(message)
+        raise NetworkBlocked(message)
 
-    def _cause(self) -> str:
-        causes = [] if self._early else ["was made before the proxy was set (set playhead = true in pytest's ini file)"]
+    def _likely_causes(self) -> str:
+        causes = (
+            [] if self._is_early else ["was made before the proxy was set (set playhead = true in pytest's ini file)"]
+        )
         causes.append("does not obey HTTPS_PROXY (aiohttp without trust_env=True, httpx with trust_env=False)")
         excepted = os.environ.get("NO_PROXY", "").replace("localhost,127.0.0.1,::1", "").strip(",")
         if excepted:
-            causes.append(f"is told to pass it by (NO_PROXY has {excepted})")
-        return f"It did not come through the proxy: its client {', or '.join(causes)}. --allowed-hosts lets a host pass"
+            causes.append(f"is configured to bypass it (NO_PROXY has {excepted})")
+        return f"It did not use the proxy: its client {', or '.join(causes)}. To allow a host: --allowed-hosts"
 
 
 _CONNECTS = ("connect", "connect_ex")
 
 
-def _text(host: Any) -> str:
+def _host_text(host: Any) -> str:
     if isinstance(host, (bytes, bytearray)):
         host = bytes(host).decode("ascii", "replace")
     return str(host or "").lower().rstrip(".")
@@ -133,8 +135,8 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def _is_here(name: str) -> bool:
-    """Whether this never leaves the machine."""
+def _is_local(name: str) -> bool:
+    """Whether a connection to this name or address stays on this machine."""
     if name in ("", "localhost") or name.endswith(".localhost"):
         return True
     if not _is_address(name):

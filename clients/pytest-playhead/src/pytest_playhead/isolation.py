@@ -1,7 +1,7 @@
-"""Start this pytest again in a network of its own, in which every connection arrives at the process beside it.
+"""Restart this pytest in its own network namespace, in which every connection arrives at `playhead fixtures`.
 
-`playhead fixtures -- PYTEST` makes the network and becomes the parent of the new pytest, which inherits a socket to it.
-Nothing is imported yet and no test has run when that happens. xdist's workers are each started that way.
+`playhead fixtures -- PYTEST` creates the namespace and becomes the parent of the new pytest, which inherits a socket to it.
+This happens before anything is imported and before any test has run. Each xdist worker is started in the same way.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pytest_playhead.beside import THEIRS, BesideFailed, not_found
+from pytest_playhead.fixtures_process import PYTHON_VARIABLES, FixturesError, not_found_message
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,11 +24,11 @@ ISOLATIONS = ("require", "auto", "off")
 
 SOCKET = "PLAYHEAD_PYTEST_SOCKET"
 NOT_CAPTIVE = "PLAYHEAD_PYTEST_NOT_CAPTIVE"
-SUITE = "PLAYHEAD_SUITE_"
+RENAMED_PREFIX = "PLAYHEAD_SUITE_"
 
 
 def inherited_socket() -> socket.socket | None:
-    """The socket to the process that started us captive. No child of ours inherits it, nor its name."""
+    """The socket to the process that started this one captive. Child processes inherit neither it nor its variable."""
     descriptor = os.environ.pop(SOCKET, None)
     if descriptor is None:
         return None
@@ -36,44 +36,49 @@ def inherited_socket() -> socket.socket | None:
     return socket.socket(fileno=int(descriptor))
 
 
-def failure_from_before() -> str | None:
-    """Why we could not be captive, where that was tried."""
+def earlier_failure() -> str | None:
+    """The reason why an earlier attempt to be captive failed."""
     return os.environ.pop(NOT_CAPTIVE, None)
 
 
-def reason_not_to_start_again(config: pytest.Config) -> str | None:
-    """Why this process cannot be started again as it was."""
+def reason_not_to_restart(config: pytest.Config) -> str | None:
+    """The reason why this process cannot be restarted; None if it can."""
     if sys.platform != "linux":
         return f"network namespaces are a feature of Linux, and this is {sys.platform}"
     if "PYTEST_XDIST_WORKER" in os.environ:
-        return "this worker of xdist was not started by --numprocesses on this machine"
+        return "this xdist worker was not started by --numprocesses on this machine"
     if list(config.invocation_params.args) != sys.argv[1:]:
-        return "pytest was started from within a program, which would be started again; start it by a command"
+        return "pytest was started from within a program, which would be restarted as well; start pytest as a command"
     return None
 
 
-def start_again(config: pytest.Config, command: str, root: Path) -> NoReturn:
-    """Become `playhead fixtures`, which starts this pytest once more, captive. Raises BesideFailed."""
+def restart_captive(config: pytest.Config, command: str, root: Path) -> NoReturn:
+    """Replace this process by `playhead fixtures`, which starts this pytest again, captive. Raises FixturesError."""
     line = Path("/proc/self/cmdline").read_bytes().split(b"\0")[1:-1]
     words = [*_launcher(command, root), sys.executable, *map(os.fsdecode, line)]
     capture: Any = config.pluginmanager.getplugin("capturemanager")
     if capture is not None:
-        # The terminal is ours again.
+        # Restore the terminal's file descriptors.
         capture.stop_global_capturing()
     sys.stdout.flush()
     sys.stderr.flush()
     try:
-        os.execvpe(words[0], words, _for_launcher(os.environ))  # noqa: S606 - as the user has set it
+        os.execvpe(words[0], words, _for_launcher(os.environ))  # noqa: S606 - the user's own command
     except (OSError, ValueError) as error:
-        raise BesideFailed(not_found(command, error)) from error
+        raise FixturesError(not_found_message(command, error)) from error
 
 
 def captive_interpreter(command: str, root: Path) -> str:
-    """What execnet is to start in place of Python, for a worker that is captive."""
-    theirs = [name for name in THEIRS if name in os.environ]
+    """The command that execnet starts in place of Python, for a captive worker."""
+    theirs = [name for name in PYTHON_VARIABLES if name in os.environ]
     around = ["env", *(part for name in theirs for part in ("-u", name))]
     return shlex.join(
-        [*around, *(f"{SUITE}{name}={os.environ[name]}" for name in theirs), *_launcher(command, root), sys.executable]
+        [
+            *around,
+            *(f"{RENAMED_PREFIX}{name}={os.environ[name]}" for name in theirs),
+            *_launcher(command, root),
+            sys.executable,
+        ]
     )
 
 
@@ -85,5 +90,7 @@ def _launcher(command: str, root: Path) -> list[str]:
 
 
 def _for_launcher(environment: Mapping[str, str]) -> dict[str, str]:
-    """What steers the suite's Python steers it under another name, so that it does not steer Playhead's."""
-    return {f"{SUITE}{name}" if name in THEIRS else name: value for name, value in environment.items()}
+    """Rename the variables of the suite's Python, so that they do not affect Playhead's."""
+    return {
+        f"{RENAMED_PREFIX}{name}" if name in PYTHON_VARIABLES else name: value for name, value in environment.items()
+    }

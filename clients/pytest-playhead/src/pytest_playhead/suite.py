@@ -1,4 +1,4 @@
-"""What one pytest process knows: its options, the process beside it, the guard, and the test that runs."""
+"""Hold the state of one pytest process: its options, the `playhead fixtures` process, the guard, and the marked tests."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_playhead.beside import Beside, BesideFailed
-from pytest_playhead.guard import Guard
-from pytest_playhead.places import recording, shown, typed
+from pytest_playhead.fixtures_process import FixturesError, FixturesProcess
+from pytest_playhead.guard import NetworkGuard
+from pytest_playhead.recording_path import recording_path, relative_node_id, relative_path
 
 if TYPE_CHECKING:
     import socket
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 RECORD_MODES = ("none", "once", "new_episodes", "all", "rewrite")
 COMMAND = "playhead"
 
-OUTSIDE = (
-    "it was asked while no test was under way that could record it: by a fixture of a wider scope, or after the test;"
-    " give that fixture the scope of a function, or let the host pass with --allowed-hosts"
+OUTSIDE_TEST = (
+    "it was sent while no test was running that could record it: by a fixture of a wider scope, or after the test;"
+    " give that fixture function scope, or allow the host with --allowed-hosts"
 )
-BLOCKED = "--block-network is set, and no recording answers this test"
-CUT = "with --record-mode=none nothing that a marked test asks may leave this machine"
+NETWORK_BLOCKED = "--block-network is set, and this test has no recording"
+REPLAY_ONLY = "with --record-mode=none no request of a marked test may leave this machine"
 
 
 @dataclass(frozen=True)
 class Mark:
-    """What a test's `@pytest.mark.playhead` says."""
+    """The arguments of `@pytest.mark.playhead`."""
 
     file: str | None = None
     allow_unused: bool = False
@@ -40,201 +40,201 @@ class Mark:
     allowed_hosts: Sequence[str] = ()
 
 
-class WrongMark(Exception):
-    """A test's mark says what it cannot say."""
+class InvalidMark(Exception):
+    """The mark of a test has invalid arguments."""
 
 
 @dataclass
-class Test:
-    """A marked test under way."""
+class MarkedTest:
+    """A running test with the mark."""
 
     __test__ = False
 
     node: str
-    typed: str
-    """The same, as it is typed where pytest was started."""
+    relative_id: str
+    """The node id relative to the directory in which pytest was started."""
 
     path: Path
-    shown: str
+    relative_path: str
     mark: Mark
-    begun: bool = False
-    ended: bool = False
-    passed: bool = False
-    words: str = ""
-    """What is to be told about it, where it fails."""
+    has_begun: bool = False
+    has_ended: bool = False
+    has_passed: bool = False
+    explanation: str = ""
+    """The text to show if the test fails."""
 
     note: str = ""
-    """What is to be told at the end of all."""
+    """The text to show in the terminal summary."""
 
 
 @dataclass
 class Suite:
-    """One pytest process."""
+    """The state of one pytest process."""
 
     mode: str
-    block: bool
-    allowed: tuple[str, ...]
+    blocks_network: bool
+    allowed_hosts: tuple[str, ...]
     command: str
     root: Path
-    here: Path
-    off: bool = False
-    """--disable-recording: as if there were no marks."""
+    directory: Path
+    is_disabled: bool = False
+    """True with --disable-recording, which ignores the marks."""
 
-    early: bool = False
-    """The proxy was set before anything of the suite was imported."""
+    is_early: bool = False
+    """True if the proxy was set before the suite was imported."""
 
     isolation: str = "auto"
-    not_captive: str | None = None
-    """Why this process is not captive, where that was wished for."""
+    not_captive_reason: str | None = None
+    """The reason why this process is not captive although that was requested."""
 
     is_captive: bool = False
-    """Every connection of this process and of its children arrives at the process beside us."""
+    """True if every connection of this process and of its children arrives at the fixtures process."""
 
-    beside: Beside | None = None
-    guard: Guard = field(default_factory=Guard)
+    process: FixturesProcess | None = None
+    guard: NetworkGuard = field(default_factory=NetworkGuard)
     notes: list[str] = field(default_factory=list)
-    _before: dict[str, str | None] = field(default_factory=dict)
+    _previous_environment: dict[str, str | None] = field(default_factory=dict)
     _barred: tuple[str | None, Sequence[str]] | None = None
 
     @property
-    def cut(self) -> bool:
-        """Whether marked tests may not ask anybody."""
+    def is_replay_only(self) -> bool:
+        """Whether marked tests are answered from recordings only."""
         return self.mode == "none"
 
-    def start(self) -> Beside:
-        """The process beside us, started at the first call, and the environment turned to it. Raises BesideFailed."""
-        if self.beside is None:
-            self.beside = Beside(self.command, self.root)
-            self._before = {name: os.environ.get(name) for name in self.beside.environment}
-            os.environ.update(self.beside.environment)
-            _trust(self.beside.environment)
+    def start(self) -> FixturesProcess:
+        """Start the fixtures process at the first call, and set the environment for it. Raises FixturesError."""
+        if self.process is None:
+            self.process = FixturesProcess(self.command, self.root)
+            self._previous_environment = {name: os.environ.get(name) for name in self.process.environment}
+            os.environ.update(self.process.environment)
+            _trust_authority(self.process.environment)
             self._barred = None
-        return self.beside
+        return self.process
 
-    def use(self, connection: socket.socket) -> None:
-        """Speak to the process that has started us captive. Raises BesideFailed."""
+    def use_connection(self, connection: socket.socket) -> None:
+        """Use the connection to the process that started this one captive. Raises FixturesError."""
         self.is_captive = True
-        self.beside = Beside(self.command, self.root, connection)
+        self.process = FixturesProcess(self.command, self.root, connection)
 
-    def refused(self) -> list[str]:
-        """What was refused in a test that is not marked. Raises BesideFailed."""
-        if not self.is_captive or self.beside is None:
-            return self.guard.blocked
-        return list(filter(None, [str(self.beside.ask(check={})["words"])]))
+    def unmarked_refusals(self) -> list[str]:
+        """The connections refused in a test without the mark. Raises FixturesError."""
+        if not self.is_captive or self.process is None:
+            return self.guard.refusals
+        return list(filter(None, [str(self.process.request(check={})["words"])]))
 
     def stop(self) -> None:
-        """Leave everything as it was."""
+        """Stop the process, and restore the environment and `socket`."""
         self.guard.remove()
-        for name, value in self._before.items():
+        for name, value in self._previous_environment.items():
             if value is None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        self._before.clear()
-        if self.beside is not None:
-            self.beside.close()
-            self.beside = None
+        self._previous_environment.clear()
+        if self.process is not None:
+            self.process.close()
+            self.process = None
 
-    def test(self, item: pytest.Item) -> Test | None:
-        """A marked test; None for any other. Raises WrongMark."""
+    def marked_test(self, item: pytest.Item) -> MarkedTest | None:
+        """The marked test of an item; None if it has no mark. Raises InvalidMark."""
         marker = item.get_closest_marker("playhead")
-        if marker is None or self.off or _skipped_by_unittest(item):
+        if marker is None or self.is_disabled or _skipped_by_unittest(item):
             return None
         try:
             mark = Mark(*marker.args, **marker.kwargs)
         except TypeError as error:
-            wrong = str(error).partition("() ")[2]
-            raise WrongMark(
-                f"its mark {wrong}; it is playhead(file, allow_unused, allow_failed, allowed_hosts)"
+            problem = str(error).partition("() ")[2]
+            raise InvalidMark(
+                f"its mark {problem}; it is playhead(file, allow_unused, allow_failed, allowed_hosts)"
             ) from None
         node = item.nodeid.partition("::")[2] or item.name
-        path = recording(item.path, node, mark.file)
-        return Test(
+        path = recording_path(item.path, node, mark.file)
+        return MarkedTest(
             node=item.nodeid,
-            typed=typed(item.nodeid, self.root, self.here),
+            relative_id=relative_node_id(item.nodeid, self.root, self.directory),
             path=path,
-            shown=shown(path, self.here),
+            relative_path=relative_path(path, self.directory),
             mark=mark,
         )
 
-    def enter(self, test: Test | None) -> None:
-        """The fixtures of a test are about to be made: of wider scopes first. Raises BesideFailed."""
+    def enter(self, test: MarkedTest | None) -> None:
+        """Prepare for the fixtures of a test, those of wider scopes first. Raises FixturesError."""
         if test is not None:
             self.start()
-        allowed = (*self.allowed, *(test.mark.allowed_hosts if test else ()))
+        allowed = (*self.allowed_hosts, *(test.mark.allowed_hosts if test else ()))
         if self.is_captive:
-            # What the test before was refused is not this one's.
+            # Forget the refusals of the previous test.
             self._barred = None
         if test is not None:
-            self._between(OUTSIDE, allowed)
+            self._set_between_tests(OUTSIDE_TEST, allowed)
         else:
-            self._between(BLOCKED if self.block else None, allowed)
-        if not self.is_captive and (self.block if test is None else self.cut):
-            self.guard.arm(CUT if test is not None else BLOCKED, allowed, early=self.early)
+            self._set_between_tests(NETWORK_BLOCKED if self.blocks_network else None, allowed)
+        if not self.is_captive and (self.blocks_network if test is None else self.is_replay_only):
+            self.guard.arm(REPLAY_ONLY if test is not None else NETWORK_BLOCKED, allowed, is_early=self.is_early)
         else:
             self.guard.disarm()
 
     def leave(self) -> None:
-        """The test and its fixtures are gone."""
+        """Disarm the guard after a test and its fixtures."""
         self.guard.disarm()
 
-    def begin(self, test: Test) -> None:
-        """From here on it is this test that asks. Raises BesideFailed."""
-        self.start().ask(
+    def begin(self, test: MarkedTest) -> None:
+        """Open the recording of a test. Raises FixturesError."""
+        self.start().request(
             begin={
                 "name": test.node,
-                "typed": test.typed,
+                "typed": test.relative_id,
                 "file": str(test.path),
-                "shown": test.shown,
+                "shown": test.relative_path,
                 "mode": self.mode,
                 "allow_unused": test.mark.allow_unused,
                 "allow_failed": test.mark.allow_failed,
-                "allowed_hosts": [*self.allowed, *test.mark.allowed_hosts],
+                "allowed_hosts": [*self.allowed_hosts, *test.mark.allowed_hosts],
             }
         )
-        test.begun = True
+        test.has_begun = True
         self._barred = None
 
-    def standing(self, test: Test) -> bool:
-        """Whether the replay is right so far, leaving out what is left over: that may still be asked for. Raises BesideFailed."""
-        if test.ended:
+    def is_right_so_far(self, test: MarkedTest) -> bool:
+        """Whether the replay is right so far; unused calls may still be requested. Raises FixturesError."""
+        if test.has_ended:
             return True
-        told = self.start().ask(check={})
-        if told.get("only_left_over"):
-            told = {"right": True}
-        return self._taken(test, told)
+        result = self.start().request(check={})
+        if result.get("only_left_over"):
+            result = {"right": True}
+        return self._note_result(test, result)
 
     def calls(self) -> list[dict[str, Any]]:
-        """What the test has asked so far. Raises BesideFailed."""
-        told: list[dict[str, Any]] = self.start().ask(calls={})["calls"]
-        return told
+        """The calls of the running test so far. Raises FixturesError."""
+        calls: list[dict[str, Any]] = self.start().request(calls={})["calls"]
+        return calls
 
-    def end(self, test: Test, *, passed: bool) -> bool:
-        """Whether all is right now that the test has ended; what was recorded is kept, if it is."""
-        if not test.begun or test.ended:
+    def end(self, test: MarkedTest, *, has_passed: bool) -> bool:
+        """End a test: return whether its replay was right, and if so keep what was recorded."""
+        if not test.has_begun or test.has_ended:
             return True
-        test.ended = True
-        told = self.start().ask(end={"passed": passed})
-        right = self._taken(test, told)
-        if right and told.get("words"):
-            test.note = told["words"]
-        # What comes after is asked outside of any test, until the next begins.
-        self._between(OUTSIDE, (*self.allowed, *test.mark.allowed_hosts))
+        test.has_ended = True
+        result = self.start().request(end={"passed": has_passed})
+        right = self._note_result(test, result)
+        if right and result.get("words"):
+            test.note = result["words"]
+        # Requests after this belong to no test, until the next one begins.
+        self._set_between_tests(OUTSIDE_TEST, (*self.allowed_hosts, *test.mark.allowed_hosts))
         return right
 
-    def _taken(self, test: Test, told: dict[str, Any]) -> bool:
-        blocked = self.guard.blocked
-        test.words = "\n\n".join(filter(None, [str(told.get("words", "")), *blocked]))
-        return bool(told["right"]) and not blocked
+    def _note_result(self, test: MarkedTest, result: dict[str, Any]) -> bool:
+        refusals = self.guard.refusals
+        test.explanation = "\n\n".join(filter(None, [str(result.get("words", "")), *refusals]))
+        return bool(result["right"]) and not refusals
 
-    def _between(self, barred: str | None, allowed: Sequence[str]) -> None:
-        if self.beside is not None and self._barred != (barred, allowed):
-            self.beside.ask(between={"barred": barred, "allowed_hosts": list(allowed)})
+    def _set_between_tests(self, barred: str | None, allowed: Sequence[str]) -> None:
+        if self.process is not None and self._barred != (barred, allowed):
+            self.process.request(between={"barred": barred, "allowed_hosts": list(allowed)})
             self._barred = barred, allowed
 
 
-def _trust(environment: Mapping[str, str]) -> None:
-    """Let aiohttp trust our CA where it was imported before us: it reads the variables then, and the proxy only when it asks."""
+def _trust_authority(environment: Mapping[str, str]) -> None:
+    """Let aiohttp trust Playhead's CA if it was imported earlier, because it reads the CA variables at import."""
     context = getattr(sys.modules.get("aiohttp.connector"), "_SSL_CONTEXT_VERIFIED", None)
     file, directory = environment.get("SSL_CERT_FILE"), environment.get("SSL_CERT_DIR")
     if isinstance(context, ssl.SSLContext) and (file or directory):
@@ -242,9 +242,9 @@ def _trust(environment: Mapping[str, str]) -> None:
 
 
 def _skipped_by_unittest(item: pytest.Item) -> bool:
-    """It says so only when it is run, and pytest's own marks before."""
+    """Whether unittest will skip the item. Unlike for pytest's own marks, it is skipped only when it runs."""
     places = (getattr(item, name, None) for name in ("obj", "cls"))
     return any(getattr(place, "__unittest_skip__", False) for place in places)
 
 
-__all__ = ["BesideFailed", "Mark", "Suite", "Test", "WrongMark"]
+__all__ = ["FixturesError", "InvalidMark", "Mark", "MarkedTest", "Suite"]

@@ -1,4 +1,4 @@
-"""Values that only their name makes secret, in every shape in which a name and its values stand."""
+"""Values that are secret because of their name, in every syntax between name and value."""
 
 from collections.abc import Callable
 
@@ -11,16 +11,16 @@ REDACTOR = Redactor(key=KEY)
 
 
 def redacted(data: bytes) -> bytes:
-    return REDACTOR.whole(data)[0]
+    return REDACTOR.redact_body(data)[0]
 
 
 def messagepack(name: bytes, value: bytes) -> bytes:
-    """A map of one member."""
+    """Encode a map of one member in MessagePack."""
     return b"\x81" + _header(name, 0xA0, 32, 0xD9) + name + _header(value, 0xA0, 32, 0xD9) + value
 
 
 def cbor(name: bytes, value: bytes) -> bytes:
-    """The same in CBOR (RFC 8949)."""
+    """Encode a map of one member in CBOR (RFC 8949)."""
     return b"\xa1" + _header(name, 0x60, 24, 0x78) + name + _header(value, 0x60, 24, 0x78) + value
 
 
@@ -73,7 +73,7 @@ def test_a_long_container_is_searched_as_far_as_memory_is_given_to_it() -> None:
     "name", ["X-Private-Key", "X-Api-Key", "X-DB-Password", "Client-Secret", "X-Signing-Key", "X-Auth-Token", "X-Jwt"]
 )
 def test_a_response_header_named_like_a_member_is_secret(name: str) -> None:
-    ((_, value),), count = REDACTOR.response_headers(((name, "hunter2hunter2"),))
+    ((_, value),), count = REDACTOR.redact_response_headers(((name, "hunter2hunter2"),))
     assert (value[:10], count) == ("PLAYHEAD_H", 1)
 
 
@@ -81,4 +81,4 @@ def test_a_response_header_named_like_a_member_is_secret(name: str) -> None:
     "name", ["X-Request-Id", "Content-Type", "X-RateLimit-Remaining-Tokens", "Etag", "X-Cache-Key"]
 )
 def test_other_response_headers_stay(name: str) -> None:
-    assert REDACTOR.response_headers(((name, "some value"),)) == (((name, "some value"),), 0)
+    assert REDACTOR.redact_response_headers(((name, "some value"),)) == (((name, "some value"),), 0)

@@ -1,4 +1,4 @@
-"""Personal data is replaced where the setting asks for it, by its form and its check digits."""
+"""Personal data is found by its form and check digits and replaced if the settings enable it."""
 
 import random
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calls.redaction.redactor import Redactor
-from calls.redaction.rules.personal_data import has_check_digit, is_account
+from calls.redaction.rules.personal_data import has_check_digit, is_iban
 from tests.calls.secrets import KEY, bodies
 from tests.calls.strategies import pieces
 
@@ -41,7 +41,7 @@ HARMLESS = (
 
 
 def redacted(text: str) -> str:
-    return PERSONAL.whole(text.encode())[0].decode()
+    return PERSONAL.redact_body(text.encode())[0].decode()
 
 
 @pytest.mark.parametrize("text", FOUND)
@@ -66,19 +66,19 @@ def test_what_only_resembles_it_stays(text: str) -> None:
 
 @pytest.mark.parametrize("text", FOUND)
 def test_it_stays_where_nobody_asked(text: str) -> None:
-    assert PLAIN.whole(text.encode()) == (text.encode(), 0, False)
+    assert PLAIN.redact_body(text.encode()) == (text.encode(), 0, False)
 
 
 def test_the_same_data_gets_the_same_placeholder_and_another_key_another_one() -> None:
     other = Redactor(key=b"another key, of thirty-two bytes", personal_data=True)
 
     assert redacted("to ada@example.com")[3:] == redacted("of ada@example.com")[3:]
-    assert other.whole(b"to ada@example.com")[0] != PERSONAL.whole(b"to ada@example.com")[0]
+    assert other.redact_body(b"to ada@example.com")[0] != PERSONAL.redact_body(b"to ada@example.com")[0]
 
 
 def test_headers_and_urls_are_searched_too() -> None:
-    ((_, value),), count = PERSONAL.response_headers((("X-Owner", "ada@example.com"),))
-    url, in_url = PERSONAL.url("https://x.example/users/ada@example.com/cards")
+    ((_, value),), count = PERSONAL.redact_response_headers((("X-Owner", "ada@example.com"),))
+    url, in_url = PERSONAL.redact_url("https://x.example/users/ada@example.com/cards")
 
     assert (value[:10], count, in_url) == ("PLAYHEAD_D", 1, 1)
     assert "ada@" not in url
@@ -89,8 +89,8 @@ def test_one_wrong_digit_is_noticed() -> None:
         assert has_check_digit(number.encode())
         for at in range(len(number)):
             assert not has_check_digit((number[:at] + str((int(number[at]) + 1) % 10) + number[at + 1 :]).encode())
-    assert is_account(b"GB82WEST12345698765432")
-    assert not is_account(b"GB82WEST12345698765433")
+    assert is_iban(b"GB82WEST12345698765432")
+    assert not is_iban(b"GB82WEST12345698765433")
 
 
 _made = st.lists(
@@ -105,19 +105,19 @@ _made = st.lists(
 
 @given(_made.map(lambda parts: "".join(parts).encode("latin-1")), st.data())
 def test_chunking_does_not_matter_and_it_is_done_once(body: bytes, data: st.DataObject) -> None:
-    once = PERSONAL.whole(body)[0]
-    stream = PERSONAL.stream()
+    once = PERSONAL.redact_body(body)[0]
+    stream = PERSONAL.new_body_redactor()
     out = [
         piece for at, part in enumerate(data.draw(pieces(body))) for piece in stream.feed(part, at)
     ] + stream.finish()
 
     assert b"".join(piece.data for piece in out) == once
     assert len(once) == len(body)
-    assert PERSONAL.whole(once)[0] == once
+    assert PERSONAL.redact_body(once)[0] == once
 
 
 def test_random_digits_are_hardly_ever_a_card() -> None:
     rnd = random.Random(5)
     numbers = [str(rnd.randrange(10**15, 10**16)) for _ in range(1000)]
-    # A tenth of half of them have the right check digit by chance.
+    # Half of them may be card numbers, and a tenth of those have a correct check digit by chance.
     assert sum(redacted(number) != number for number in numbers) < 100

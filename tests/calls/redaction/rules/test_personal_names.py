@@ -1,4 +1,4 @@
-"""Names of people that the setting lists are replaced, as whole words and however they are written."""
+"""Names of people in the settings are replaced, as whole words and in every encoding."""
 
 import base64
 import json
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calls.redaction.redactor import Redactor
-from calls.redaction.rules.personal_names import LONGEST, find_unfit_name, read_names
+from calls.redaction.rules.personal_names import MAX_LETTERS, find_unfit_name, read_names
 from tests.calls.secrets import KEY, bodies
 from tests.calls.strategies import pieces
 
@@ -52,7 +52,7 @@ HARMLESS = (
 
 
 def redacted(text: str) -> str:
-    return REDACTOR.whole(text.encode())[0].decode()
+    return REDACTOR.redact_body(text.encode())[0].decode()
 
 
 @pytest.mark.parametrize("name", FOUND)
@@ -78,7 +78,7 @@ def test_in_json_and_in_strings_of_json_a_name_is_replaced_and_it_stays_json(
     for _ in range(depth):
         text = json.dumps({"a": text}, ensure_ascii=ascii_only)
 
-    new = REDACTOR.whole(text.encode(), "application/json")[0].decode()
+    new = REDACTOR.redact_body(text.encode(), "application/json")[0].decode()
 
     value = new
     for _ in range(depth):
@@ -107,42 +107,44 @@ def test_a_name_that_a_model_spells_out_is_replaced_in_each_piece(data: st.DataO
         for part in parts
     )
 
-    new = REDACTOR.whole(body, "text/event-stream")[0]
+    new = REDACTOR.redact_body(body, "text/event-stream")[0]
 
     events = [json.loads(line[6:]) for line in new.splitlines() if line]
     said = "".join(event["choices"][0]["delta"]["content"] for event in events)
     assert set(said.removeprefix("I met ").partition(", who")[0]) <= set("*PLAYHEAD_ABCDEFGHIJKLMNOPQRSTUVWXYZ234567")
     assert len(new) == len(body)
-    assert REDACTOR.whole(new, "text/event-stream") == (new, 0, False)
+    assert REDACTOR.redact_body(new, "text/event-stream") == (new, 0, False)
 
 
 @given(data=st.data())
 def test_how_a_body_is_cut_does_not_matter(data: st.DataObject) -> None:
     text = " ".join(data.draw(st.lists(st.sampled_from((*FOUND, *HARMLESS, "words", "of it")), min_size=1, max_size=6)))
-    body = REDACTOR.stream("text/plain")
+    body = REDACTOR.new_body_redactor("text/plain")
     fed = [piece for part in data.draw(pieces(text.encode())) for piece in body.feed(part, 0)]
 
-    assert b"".join(piece.data for piece in [*fed, *body.finish()]) == REDACTOR.whole(text.encode(), "text/plain")[0]
+    assert (
+        b"".join(piece.data for piece in [*fed, *body.finish()]) == REDACTOR.redact_body(text.encode(), "text/plain")[0]
+    )
 
 
 def test_headers_addresses_and_base64_hold_no_listed_name() -> None:
-    assert "Lovelace" not in REDACTOR.url("https://x.example/people/Ada%20Lovelace?q=ada+lovelace")[0]
-    assert "Lovelace" not in str(REDACTOR.request_headers((("X-User", "Ada Lovelace"),)))
+    assert "Lovelace" not in REDACTOR.redact_url("https://x.example/people/Ada%20Lovelace?q=ada+lovelace")[0]
+    assert "Lovelace" not in str(REDACTOR.redact_request_headers((("X-User", "Ada Lovelace"),)))
     text = base64.b64encode(b"it is Ada Lovelace who wrote this").decode()
-    new = json.loads(REDACTOR.whole(json.dumps({"a": text}).encode(), "application/json")[0])["a"]
+    new = json.loads(REDACTOR.redact_body(json.dumps({"a": text}).encode(), "application/json")[0])["a"]
     assert b"Lovelace" not in base64.b64decode(new)
 
 
 @given(body=bodies)
 def test_a_list_changes_nothing_that_holds_none_of_its_names(body: bytes) -> None:
     names = Redactor(key=KEY, names=("Wilhelmina Featherstonehaugh",))
-    assert names.whole(body)[0] == Redactor(key=KEY).whole(body)[0]
+    assert names.redact_body(body)[0] == Redactor(key=KEY).redact_body(body)[0]
 
 
 def test_a_file_has_one_name_a_line() -> None:
     assert read_names("\ufeff# staff\nAda  Lovelace\r\n\n Zoë \nZoë\n") == ("Ada Lovelace", "Zoë")
 
 
-@pytest.mark.parametrize("name", ["", "A", "?!", "x" * (LONGEST + 1)])
+@pytest.mark.parametrize("name", ["", "A", "?!", "x" * (MAX_LETTERS + 1)])
 def test_what_is_no_name_is_refused(name: str) -> None:
     assert find_unfit_name(("Ada Lovelace", name)) == name

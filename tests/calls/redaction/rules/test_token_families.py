@@ -1,4 +1,4 @@
-"""Every family of tokens that secret scanners know is recognised by its shape alone."""
+"""Every family of tokens that secret scanners know is recognised by its form alone."""
 
 import re
 
@@ -24,7 +24,7 @@ def test_a_token_of_a_known_family_is_replaced(family: str) -> None:
             ("=", "&"),
             ("\x1b[32m", "\x1b[0m"),
         ):
-            new = REDACTOR.whole(f"{before}{made}{after}".encode())[0].decode()
+            new = REDACTOR.redact_body(f"{before}{made}{after}".encode())[0].decode()
 
             assert made not in new
             assert len(new) == len(before + made + after)
@@ -34,4 +34,4 @@ def test_a_token_of_a_known_family_is_replaced(family: str) -> None:
 def test_the_token_of_one_family_is_not_that_of_a_shorter_one() -> None:
     for family in FAMILIES:
         made = token(family)
-        assert REDACTOR.whole(made.encode())[1] == 1, family
+        assert REDACTOR.redact_body(made.encode())[1] == 1, family

@@ -1,4 +1,4 @@
-"""A secret in base64 is replaced in what the base64 says, whatever its alphabet, its lines and its depth."""
+"""A secret in base64 is replaced in the decoded text, whatever the alphabet, line breaks and depth."""
 
 import base64
 import json
@@ -15,9 +15,9 @@ TEXT = f"# settings\nGITHUB={TOKEN}\nthe end, and some more words behind it\n"
 
 
 def redacted(data: str) -> str:
-    new = REDACTOR.whole(data.encode())[0]
+    new = REDACTOR.redact_body(data.encode())[0]
     assert len(new) == len(data.encode())
-    assert REDACTOR.whole(new)[0] == new
+    assert REDACTOR.redact_body(new)[0] == new
     return new.decode()
 
 
@@ -124,7 +124,7 @@ def test_words_and_paths_are_no_base64() -> None:
 
 
 def test_a_long_run_is_decided_as_it_comes() -> None:
-    body = REDACTOR.stream("application/json")
+    body = REDACTOR.new_body_redactor("application/json")
     chunk = base64.b64encode(b"all of these are words, " * 300)
     body.feed(b'{"c": "', 0)
 

@@ -1,4 +1,4 @@
-"""Escapes that nobody needs hide no secret, and what is replaced stands where the escaped secret stood."""
+"""Unnecessary escapes hide no secret, and a placeholder is as long as the escaped secret."""
 
 import json
 import re
@@ -6,16 +6,16 @@ import re
 import pytest
 
 from calls.redaction.redactor import Redactor
-from calls.redaction.scanning.scanner import LONGEST
+from calls.redaction.scanning.scanner import MAX_BLOCK
 from tests.calls.secrets import KEPT, KEY, SECRETS, TOKENS, in_base64, in_escapes
 
 REDACTOR = Redactor(key=KEY)
 
 
 def redacted(data: str, content_type: str | None = None) -> str:
-    new = REDACTOR.whole(data.encode(), content_type)[0]
+    new = REDACTOR.redact_body(data.encode(), content_type)[0]
     assert len(new) == len(data.encode())
-    assert REDACTOR.whole(new, content_type)[0] == new
+    assert REDACTOR.redact_body(new, content_type)[0] == new
     return new.decode()
 
 
@@ -30,7 +30,7 @@ def test_a_token_with_any_of_its_characters_escaped_is_replaced(token: str) -> N
 @pytest.mark.parametrize("token", TOKENS[:12])
 def test_a_token_escaped_as_a_whole_is_replaced(token: str) -> None:
     assert json.loads(redacted(f'{{"a": "{in_escapes(token)}"}}'))["a"].startswith("PLAYHEAD_")
-    # The dot and the tilde too, which a URL never needs to escape
+    # Also the dot and the tilde, which a URL never needs to escape
     assert redacted(f"text=see+{in_escapes(token, percent=True)}&b=1").startswith("text=see+PLAYHEAD_")
 
 
@@ -64,7 +64,7 @@ def test_escapes_that_mean_something_else_stay() -> None:
 
 def test_a_secret_that_is_written_longer_than_a_block_is_replaced_to_its_end() -> None:
     secret = in_escapes("aB3dE6gH" * 600)
-    assert len(secret) > 3 * LONGEST
+    assert len(secret) > 3 * MAX_BLOCK
 
     new = redacted(f'{{"password": "{secret}", "n": 1}}')
 

@@ -1,4 +1,4 @@
-"""A secret that is spelled out over the messages of a stream is replaced in each of them, in every dialect."""
+"""A secret that is divided over the messages of a stream is replaced in each of them, in every dialect."""
 
 import base64
 import gzip
@@ -17,8 +17,8 @@ from calls.framing import eventstream
 from calls.model import Body, Chunk
 from calls.placeholder import PATTERN
 from calls.redaction.redactor import Redactor
-from calls.redaction.streams.message_bounds import LONGEST
-from calls.redaction.streams.streamed_text import WAITING
+from calls.redaction.streams.message_bounds import MAX_MESSAGE
+from calls.redaction.streams.streamed_text import MAX_WAITING
 from tests.calls.planted import Planted, Stream, body_of, places, planted, stream_of
 from tests.calls.secrets import KEPT, KEY, TOKENS
 from tests.calls.strategies import pieces
@@ -26,7 +26,7 @@ from tests.calls.test_conformance import CASES, MEDIA, STREAMED
 
 REDACTOR = Redactor(key=KEY)
 WINDOW = 10
-"""So many characters of a secret are not to be found anywhere."""
+"""The number of characters of a secret that must not occur anywhere."""
 
 SSE = "text/event-stream"
 
@@ -39,27 +39,27 @@ STREAMS = [
 
 
 def redacted(body: bytes, media: str) -> bytes:
-    return REDACTOR.whole(body, media)[0]
+    return REDACTOR.redact_body(body, media)[0]
 
 
 def streamed(parts: list[bytes], media: str | None, encoding: str | None = None) -> list[bytes]:
-    """The pieces of a body as they are recorded."""
-    body = REDACTOR.stream(media, encoding)
+    """Redact the pieces of a body."""
+    body = REDACTOR.new_body_redactor(media, encoding)
     out: list[bytes] = []
     for at, part in enumerate(parts):
-        out += [part] if body.passes(part) else [piece.data for piece in body.feed(part, at)]
+        out += [part] if body.try_pass(part) else [piece.data for piece in body.feed(part, at)]
     out += [piece.data for piece in body.finish()]
     assert encoding or [len(part) for part in parts] == [len(part) for part in out]
     return out
 
 
 def said_by(body: bytes) -> Body:
-    """The messages of a WebSocket, one a line, as they are recorded."""
+    """Redact the messages of a WebSocket, one per line."""
     return _kept(body_of(body))
 
 
 def _kept(body: Body) -> Body:
-    work = REDACTOR.messages()
+    work = REDACTOR.new_message_redactor()
     fed = [one for c in body.chunks for one in work.feed(body.data[c.offset :][: c.size], c.at, c.kind)]
     data, chunks = b"", []
     for one in [*fed, *work.finish()]:
@@ -74,7 +74,7 @@ def shows(secret: str, text: str) -> bool:
 
 
 def spelled(stream: Stream, one: Planted, number: int, path: tuple[str | int, ...], file: Path, new: bytes) -> str:
-    """What the pieces in which the secret was say together now."""
+    """Join the pieces that contained the secret."""
     again = stream_of(file, new)
     assert again is not None, "the framing is broken"
     assert len(again.messages) == len(stream.messages) - 1 + len(one.pieces)
@@ -104,11 +104,11 @@ def test_a_secret_that_a_model_spells_out_is_in_no_record(data: st.DataObject) -
     else:
         new = b"".join(streamed(data.draw(pieces(one.body)), media))
         assert new == redacted(one.body, media), "how the network cut it matters"
-        assert REDACTOR.whole(new, media) == (new, 0, False)
+        assert REDACTOR.redact_body(new, media) == (new, 0, False)
     placeholder = spelled(stream, one, number, path, file, new).removeprefix(" the key is ").removesuffix(" ok ")
     assert re.fullmatch(KEPT + PATTERN, placeholder)
     assert len(placeholder) == len(one.secret)
-    # Nothing else changed, and the framing is as its writer writes it.
+    # Nothing else has changed, and the framing is that of its writer.
     assert new == planted(stream, number, path, placeholder, random.Random(seed)).body
 
 
@@ -116,7 +116,7 @@ GHP = "ghp_aB3dE6gH9jK2mN5pQ8rS1tU4vW7xY0zAaB3d"
 
 
 def chat(*texts: str, index: int = 0) -> list[bytes]:
-    """Events of a chat, one for each text."""
+    """Make the events of a chat, one for each text."""
     return [
         b"data: %s\n\n" % json.dumps({"choices": [{"index": index, "delta": {"content": text}}]}).encode()
         for text in texts
@@ -157,7 +157,7 @@ def test_arguments_in_pieces_stay_json_and_lose_the_value_of_a_secret(arguments:
     assert text_of(new) == text_of(redacted(chat(arguments)[0], SSE)), "how the model cuts it matters"
     assert json.loads(text_of(new))
     assert len(new) == len(body)
-    assert REDACTOR.whole(new, SSE) == (new, 0, False)
+    assert REDACTOR.redact_body(new, SSE) == (new, 0, False)
 
 
 def test_two_answers_at_once_are_two_texts() -> None:
@@ -222,21 +222,21 @@ def test_what_an_event_stream_carries_in_parts_is_read_through_them(size: int) -
     carried = b"".join(chat("the key: ", *cut(GHP), " ok"))
     headers: dict[str, Any] = {":event-type": "PayloadPart", ":message-type": "event"}
     parts = [carried[at : at + size] for at in range(0, len(carried), size)]
-    body = b"".join(eventstream.framed(headers, part) for part in parts)
+    body = b"".join(eventstream.encode_frame(headers, part) for part in parts)
 
     new = redacted(body, MEDIA[".eventstream"])
 
     decoder = eventstream.Decoder()
-    found = b"".join(frame.payload for frame in decoder.frames(new))
-    assert not decoder.broken
+    found = b"".join(frame.payload for frame in decoder.feed_frames(new))
+    assert not decoder.is_broken
     assert re.fullmatch(f"the key: {PATTERN} ok", text_of(found))
-    assert REDACTOR.whole(new, MEDIA[".eventstream"]) == (new, 0, False)
+    assert REDACTOR.redact_body(new, MEDIA[".eventstream"]) == (new, 0, False)
 
 
 def test_a_compressed_stream_is_opened_for_it() -> None:
     body = gzip.compress(b"".join(chat("the key: ", *cut(GHP), " ok")))
 
-    new, count, reencoded = REDACTOR.whole(body, SSE, "gzip")
+    new, count, reencoded = REDACTOR.redact_body(body, SSE, "gzip")
 
     assert (count, reencoded) == (1, True)
     assert re.fullmatch(f"the key: {PATTERN} ok", text_of(gzip.decompress(new)))
@@ -253,7 +253,7 @@ def text_or_bytes(body: bytes) -> str:
 
 
 def test_only_what_may_go_on_as_a_secret_waits() -> None:
-    body = REDACTOR.stream(SSE)
+    body = REDACTOR.new_body_redactor(SSE)
     first, second, third, fourth = chat("all of it is plain", " gh", "p_no", " as many")
 
     assert [piece.at for piece in body.feed(first, 1)] == [1]
@@ -263,11 +263,11 @@ def test_only_what_may_go_on_as_a_secret_waits() -> None:
 
 
 def test_what_waits_is_bounded_however_long_it_takes() -> None:
-    body = REDACTOR.stream(SSE)
+    body = REDACTOR.new_body_redactor(SSE)
     waiting = 0
     for at, event in enumerate([*chat("it begins with s"), *[b": ping, and more of it\n\n"] * 20_000]):
         waiting += len(event) - sum(piece.size for piece in body.feed(event, at))
-        assert waiting <= WAITING + 1000
+        assert waiting <= MAX_WAITING + 1000
     assert waiting == 0
 
 
@@ -277,15 +277,15 @@ def test_a_message_of_any_size_is_passed_and_what_follows_it_is_read(kind: str) 
         value = json.dumps({"candidates": [{"content": {"parts": [{"text": text}]}}]}).encode()
         return {"sse": b"data: %s\n\n", "lines": b"%s\n", "array": b",%s"}[kind] % value
 
-    long = written("word " * LONGEST)
+    long = written("word " * MAX_MESSAGE)
     body = b"[" * (kind == "array") + b"".join([written("a"), long, *map(written, ["the key: ", *cut(GHP)])])
     media = {"sse": SSE, "lines": "application/x-ndjson", "array": "application/json"}[kind]
-    work = REDACTOR.stream(media)
+    work = REDACTOR.new_body_redactor(media)
     waiting = 0
     for at in range(0, len(body), 8192):
         fed = body[at : at + 8192]
         waiting += len(fed) - sum(piece.size for piece in work.feed(fed, at))
-        assert waiting <= LONGEST + WAITING + 2 * 8192
+        assert waiting <= MAX_MESSAGE + MAX_WAITING + 2 * 8192
 
     new = redacted(body, media)
 
@@ -322,15 +322,15 @@ def test_what_a_model_of_bedrock_spells_out_in_base64_is_replaced_in_it(split: i
     def frame(text: str) -> bytes:
         inner = base64.b64encode(json.dumps({"outputText": text, "index": 0}).encode()).decode()
         headers = {":event-type": "chunk", ":message-type": "event"}
-        return eventstream.framed(headers, json.dumps({"bytes": inner, "p": "abc"}).encode())
+        return eventstream.encode_frame(headers, json.dumps({"bytes": inner, "p": "abc"}).encode())
 
     body = b"".join(map(frame, ["the key: ", *cut(GHP, split), " ok"]))
 
     new = redacted(body, MEDIA[".eventstream"])
 
     decoder = eventstream.Decoder()
-    found = [json.loads(base64.b64decode(json.loads(one.payload)["bytes"])) for one in decoder.frames(new)]
-    assert not decoder.broken
+    found = [json.loads(base64.b64decode(json.loads(one.payload)["bytes"])) for one in decoder.feed_frames(new)]
+    assert not decoder.is_broken
     assert re.fullmatch(f"the key: {PATTERN} ok", "".join(one["outputText"] for one in found))
 
 
@@ -341,14 +341,14 @@ def test_arguments_in_base64_stay_json(at: int) -> None:
     def frame(text: str) -> bytes:
         inner = {"type": "content_block_delta", "index": 0, "delta": {"partial_json": text}}
         payload = json.dumps({"bytes": base64.b64encode(json.dumps(inner).encode()).decode()}).encode()
-        return eventstream.framed({":event-type": "chunk", ":message-type": "event"}, payload)
+        return eventstream.encode_frame({":event-type": "chunk", ":message-type": "event"}, payload)
 
     body = frame(arguments[:at]) + frame(arguments[at:])
 
     new = redacted(body, MEDIA[".eventstream"])
 
-    frames = eventstream.Decoder().frames(new)
+    frames = eventstream.Decoder().feed_frames(new)
     found = [json.loads(base64.b64decode(json.loads(one.payload)["bytes"]))["delta"] for one in frames]
     kept = json.loads("".join(one["partial_json"] for one in found))
     assert re.fullmatch(rf"{PATTERN}|\*+", kept["password"])
-    assert REDACTOR.whole(new, MEDIA[".eventstream"]) == (new, 0, False)
+    assert REDACTOR.redact_body(new, MEDIA[".eventstream"]) == (new, 0, False)

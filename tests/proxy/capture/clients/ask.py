@@ -1,4 +1,4 @@
-"""One request by one of Python's ways, `ask.py WAY URL`: none of them looks at a proxy variable. Prints what came back."""
+"""Send one request by one of Python's ways, `ask.py WAY URL`, and print the answer. No way reads a proxy variable."""
 
 import asyncio
 import http.client
@@ -62,7 +62,7 @@ def over(raw: socket.socket, url: str) -> str:
 
 
 def by_double_fork(url: str) -> str:
-    """A grandchild in a session of its own, whose parent has ended."""
+    """Send the request from a grandchild in its own session, whose parent has ended."""
     reader, writer = os.pipe()
     if child := os.fork():
         os.waitpid(child, 0)
@@ -77,7 +77,7 @@ def by_double_fork(url: str) -> str:
 
 
 def by_own_resolver(url: str) -> str:
-    """The name is asked of a server of its own choice, by UDP."""
+    """Resolve the name by UDP at a name server that is not the system's."""
     name = urlsplit(url).hostname or ""
     number = secrets.token_bytes(2)
     labels = b"".join(bytes([len(part)]) + part.encode() for part in name.split("."))
@@ -92,7 +92,7 @@ def by_own_resolver(url: str) -> str:
 
 
 def by_plain_socket(url: str) -> str:
-    """Over an address as it stands, without TLS."""
+    """Connect to an address without a name and without TLS."""
     parts = urlsplit(url)
     with socket.create_connection((parts.hostname, parts.port or 80), 20) as raw:
         raw.sendall(f"GET {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n\r\n".encode())
@@ -100,7 +100,7 @@ def by_plain_socket(url: str) -> str:
 
 
 def by_listening(url: str) -> str:
-    """A program that listens, calls itself in every way there is, and then the API."""
+    """Listen, connect to itself by every address, and then call the API."""
     with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as server:
         port = server.getsockname()[1]
         for host in ("127.0.0.1", "::1", "localhost", "127.3.2.1"):
@@ -124,7 +124,7 @@ def by_botocore(url: str) -> str:
 
 
 def by_grpc(url: str) -> str:
-    """A unary call by gRPC's own HTTP/2 and TLS, with the roots that it brings along; with its trailing metadata."""
+    """Make a unary call with gRPC's own HTTP/2, TLS and roots, and return its trailing metadata."""
     import grpc
 
     parts = urlsplit(url)

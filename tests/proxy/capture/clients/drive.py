@@ -1,4 +1,4 @@
-"""Run each client of a list without any variable but PATH and HOME; write what each said: `drive.py LIST RESULTS`."""
+"""Run each client of a list with only PATH and HOME, and write its output: `drive.py LIST RESULTS`."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The agent of the report: a model is asked by its SDK, and a refund is made by a client that looks at no proxy variable."""
+"""An agent that calls a model by its SDK, and makes a refund with a client that reads no proxy variable."""
 
 import asyncio
 import sys

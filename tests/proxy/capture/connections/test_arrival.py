@@ -1,4 +1,4 @@
-"""Connections that are neither TLS nor HTTP: passed and noted, or reset and named."""
+"""Connections that are neither TLS nor HTTP pass and are noted, or are reset and reported."""
 
 import asyncio
 import contextlib
@@ -75,7 +75,7 @@ async def test_a_server_that_speaks_before_its_connection_is_known_to_be_made_is
 
     async def known_late(capture: Capture, server: RelayServer, *destination: Any) -> None:
         await connect(capture, server, *destination)
-        while not server.first:  # noqa: ASYNC110 - the loop's own order is what is tested
+        while not server.first_bytes:  # noqa: ASYNC110 - the loop's own order is what is tested
             await asyncio.sleep(0)
 
     monkeypatch.setattr(Capture, "connect", known_late)
@@ -97,7 +97,7 @@ async def test_a_client_of_http_that_takes_its_time_is_recorded_all_the_same(cap
         capturing(recorder, port=upstream.port, hosts={"slow.test": "127.0.0.1"}, message=PASS) as capture,
     ):
         reader, writer = await capture.connect("slow.test")
-        # The server is asked whether it speaks first, and says nothing.
+        # The server is connected to, and does not speak first.
         await upstream.connected.wait()
         writer.write(b"GET / HTTP/1.1\r\nHost: slow.test\r\n\r\n")
         assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
@@ -242,7 +242,7 @@ async def test_what_is_not_http_within_tls_passes(capturing: Capturing, speaks: 
         assert await reader.readexactly(10) == b"<" + SSL_REQUEST + b">"
         writer.close()
         [entry] = await capture.report()
-        assert (entry["outcome"], entry["reason"]) == ("passed", "what it speaks within TLS is not HTTP")
+        assert (entry["outcome"], entry["reason"]) == ("passed", "the protocol within TLS is not HTTP")
         assert entry["sent"] >= 8
         assert entry["received"] >= 10
 
@@ -255,4 +255,4 @@ async def test_a_replay_refuses_what_is_not_http_within_tls(capturing: Capturing
         with contextlib.suppress(ConnectionError, ssl.SSLError):
             assert await reader.read() == b""
         [entry] = await capture.report()
-        assert (entry["outcome"], entry["reason"]) == ("refused", "what it speaks within TLS is not HTTP")
+        assert (entry["outcome"], entry["reason"]) == ("refused", "the protocol within TLS is not HTTP")

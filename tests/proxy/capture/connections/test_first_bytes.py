@@ -1,4 +1,4 @@
-"""What a client speaks, by its first bytes, however they are cut."""
+"""A client's protocol is recognised by its first bytes, however they are split."""
 
 import pytest
 
@@ -19,7 +19,7 @@ CLIENT_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
     ],
 )
 def test_a_protocol_is_recognized_at_each_cut(data: bytes, kind: str) -> None:
-    """Earlier there is no answer, or the right one: never another."""
+    """A prefix has no result yet, or the right one."""
     for end in range(1, len(data)):
         if not data.startswith(b"MADE-UP"):
             assert recognize(data[:end]) in (None, kind)
@@ -30,7 +30,7 @@ def test_a_protocol_is_recognized_at_each_cut(data: bytes, kind: str) -> None:
     "data",
     [
         b"\x00\x00\x00\x08\x04\xd2\x16\x2f",  # PostgreSQL: SSLRequest
-        b"\x16\x03\x01\x00\x05\x02",  # a record of a handshake that is not a client's
+        b"\x16\x03\x01\x00\x05\x02",  # a handshake record that is not from a client
         b"\x16\x02",
         b"SSH-2.0-OpenSSH_9\r\n",
         b"EHLO me\r\n",

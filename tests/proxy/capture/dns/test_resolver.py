@@ -25,7 +25,7 @@ def knowing(monkeypatch: pytest.MonkeyPatch, found: Resolution) -> Resolver:
 
 
 def outcome(reply: bytes | None) -> tuple[int, int]:
-    """The response code, and how many records."""
+    """Return the response code and the number of records."""
     assert reply is not None
     return reply[3] & 15, int.from_bytes(reply[6:8])
 
@@ -54,7 +54,7 @@ async def test_a_recording_answers_as_the_host_does(
 
 
 async def test_a_name_of_loopback_keeps_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the command listens on itself is found there."""
+    """The command reaches what it listens on itself."""
     asked = knowing(monkeypatch, addresses("127.0.1.1"))
     reply = await asked.answer(query("this-host", dns.A))
     assert reply is not None
@@ -93,7 +93,7 @@ async def test_other_records_are_asked_of_the_host_s_name_servers(monkeypatch: p
     async def by_datagram(server: str, data: bytes) -> bytes:
         return server.encode() + data[:2]
 
-    monkeypatch.setattr(resolver, "_by_datagram", by_datagram)
+    monkeypatch.setattr(resolver, "_query_by_datagram", by_datagram)
     assert await asked.answer(query("some.test", 16)) == b"192.0.2.53\x12\x34"
 
 
@@ -111,7 +111,7 @@ def test_name_servers_are_read_from_resolv_conf(tmp_path: Path) -> None:
 
 
 async def test_names_are_answered_from_the_address_that_was_asked(capturing: Capturing) -> None:
-    """The client's socket is connected to 127.0.0.53: from anywhere else it would hear nothing."""
+    """The client's socket is connected to 127.0.0.53, so it ignores answers from other addresses."""
     async with capturing(MemoryRecorder(), hosts={"known.test": "127.0.0.1"}) as capture:
         assert (await capture.address("known.test")).startswith("127.18.")
         assert outcome(await capture.query("unknown.test", dns.A)) == (3, 0)

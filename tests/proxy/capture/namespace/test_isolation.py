@@ -1,4 +1,4 @@
-"""Why a command is not captive, in words: each step, and what of the system's settings forbids it."""
+"""The reason why a command is not captive names the step, and the system setting that forbids it."""
 
 import errno
 from pathlib import Path
@@ -7,12 +7,12 @@ import pytest
 
 from proxy.capture.command import CommandResult, isolation_lines
 from proxy.capture.namespace import isolation
-from proxy.capture.namespace.isolation import of_step, unsupported, way_to_allow
+from proxy.capture.namespace.isolation import step_failure, unsupported_reason, way_to_allow
 
 
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A system whose settings forbid nothing; a test writes what it does."""
+    """A system whose settings forbid nothing. Tests write settings that do."""
     for name in ("APPARMOR", "CLONE"):
         monkeypatch.setattr(isolation, name, str(tmp_path / name))
     monkeypatch.setattr(isolation, "LIMITS", str(tmp_path))
@@ -28,7 +28,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("max_user_namespaces", "0", "namespaces", "sysctl user.max_user_namespaces=15000"),
         ("max_net_namespaces", "0", "namespaces", "sysctl user.max_net_namespaces=15000"),
         ("max_mnt_namespaces", "0", "namespaces", "sysctl user.max_mnt_namespaces=15000"),
-        # Ubuntu lets the namespace be made and takes its rights: the mount is what fails.
+        # Ubuntu allows the namespace but restricts its rights, so that the mount fails.
         ("APPARMOR", "1", "mount", "sysctl kernel.apparmor_restrict_unprivileged_userns=0"),
         ("APPARMOR", "1", "network", "sysctl kernel.apparmor_restrict_unprivileged_userns=0"),
     ],
@@ -46,22 +46,22 @@ def test_a_containers_filter_is_named(settings: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_kernel_without_packet_rules_is_named(settings: Path) -> None:
-    words = str(of_step("rules", errno.EOPNOTSUPP))
+    words = str(step_failure("rules", errno.EOPNOTSUPP))
     assert words.startswith("redirecting its connections (nf_tables) failed: Operation not supported")
     assert "modprobe -a nf_tables nft_chain_nat nft_redir" in words
 
 
 def test_a_limit_is_not_called_a_full_disk(settings: Path) -> None:
-    assert "No space left" not in str(of_step("namespaces", errno.ENOSPC))
+    assert "No space left" not in str(step_failure("namespaces", errno.ENOSPC))
 
 
 def test_a_file_that_cannot_be_mounted_is_named(settings: Path) -> None:
-    assert "(/etc/ssl/certs)" in str(of_step("mount", errno.EACCES, "/etc/ssl/certs"))
+    assert "(/etc/ssl/certs)" in str(step_failure("mount", errno.EACCES, "/etc/ssl/certs"))
 
 
 def test_another_system_than_linux_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.platform", "darwin")
-    assert "this is darwin" in str(unsupported())
+    assert "this is darwin" in str(unsupported_reason())
 
 
 def test_a_summary_names_what_passed_and_how_to_allow_what_was_refused() -> None:

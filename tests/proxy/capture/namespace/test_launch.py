@@ -1,4 +1,4 @@
-"""A captive command in its network, with a stand-in for the proxy worker: what arrives, what is refused, and what is as without us."""
+"""A captive command in its network, with a fake proxy worker: what arrives, what is refused, and what stays as usual."""
 
 import asyncio
 import os
@@ -13,10 +13,10 @@ import pytest
 
 from proxy.capture.namespace import mirror
 from proxy.capture.namespace.isolation import NotCaptive
-from proxy.capture.namespace.launch import FEW_PORTS, Captive, CapturePlan
+from proxy.capture.namespace.launch import PORTS_WITHOUT_REDIRECT, Captive, CapturePlan
 from proxy.capture.namespace.trust_files import AuthorityFiles
 from proxy.errors import Failure
-from proxy.trust.ca import ensure
+from proxy.trust.ca import ensure_ca
 from tests.proxy.capture.receiver import Receiver, receiving
 from tests.proxy.capture.running import needs_namespaces, unprivileged
 
@@ -25,14 +25,14 @@ PYTHON = sys.executable
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What a captive command needs, and where its output goes."""
+    """What a captive command needs, and the file for its output."""
 
     capture: CapturePlan
     receiver: Receiver
     place: Path
 
     async def run(self, *command: str, capture: CapturePlan | None = None) -> tuple[int, str]:
-        """The exit code and what was said."""
+        """Return the exit code and the output."""
         said = self.place / "said"
         with said.open("w") as out:
             async with Captive(command, capture or self.capture, stdout=out.fileno()) as captive:
@@ -40,7 +40,7 @@ class Bench:
         return code, said.read_text()
 
     async def python(self, program: str, *arguments: str) -> str:
-        """What a program says that must succeed."""
+        """Return the output of a program that must succeed."""
         code, said = await self.run(PYTHON, "-c", program, *arguments)
         assert code == 0, said
         return said
@@ -49,7 +49,7 @@ class Bench:
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
     needs_namespaces()
-    authority = ensure(tmp_path / "keys")
+    authority = ensure_ca(tmp_path / "keys")
     with receiving(tmp_path) as receiver:
         capture = CapturePlan(
             control=str(receiver.path),
@@ -118,7 +118,7 @@ except ConnectionRefusedError:
     print("nobody")
 """)
     assert said.splitlines()[:3] == ["127.0.0.1", "::1", "localhost"]
-    # Another machine's port is not its own, though the number is the same.
+    # A port of another machine is not the command's own, even with the same number.
     assert said.splitlines()[-2].startswith("10.1.2.3 ")
     assert said.splitlines()[-1] == "nobody"
 
@@ -151,7 +151,7 @@ async def _reached(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.
             try:
                 return await asyncio.open_connection(host, port)
             except ConnectionRefusedError:
-                await asyncio.sleep(0.02)  # who listens is looked up at intervals
+                await asyncio.sleep(0.02)  # listening sockets are polled
 
 
 async def test_a_service_of_the_host_arrives_and_a_port_of_nobody_is_refused(bench: Bench) -> None:
@@ -203,14 +203,14 @@ async def test_without_packet_rules_a_replay_takes_ports_80_and_443_and_any_othe
 async def test_without_packet_rules_what_it_listens_on_is_reachable_and_our_listeners_are_not(bench: Bench) -> None:
     os.mkfifo(bench.place / "port")
     replay = replace(bench.capture, may_redirect=False, passes_other_tcp=False)
-    is_free = {port: _is_refused(port) for port in FEW_PORTS}
+    is_free = {port: _is_refused(port) for port in PORTS_WITHOUT_REDIRECT}
     async with Captive([PYTHON, "-c", SERVE, str(bench.place / "port"), "127.0.0.1"], replay) as captive:
         running = asyncio.get_running_loop().create_task(captive.run(os.environ))
         port = int(await asyncio.to_thread((bench.place / "port").read_text))
-        with socket.create_server(("127.0.0.1", 0)):  # a port of the host that is new, of which no rule can be told
-            await asyncio.sleep(mirror.EACH * (mirror.HOST_EACH + 2))
+        with socket.create_server(("127.0.0.1", 0)):  # a new port of the host, which no rule has yet
+            await asyncio.sleep(mirror.POLL_INTERVAL * (mirror.HOST_POLL_EVERY + 2))
         reader, writer = await _reached("127.0.0.1", port)
-        assert {port: _is_refused(port) for port in FEW_PORTS} == is_free
+        assert {port: _is_refused(port) for port in PORTS_WITHOUT_REDIRECT} == is_free
         writer.write(b"from the host")
         assert await reader.read() == b"FROM THE HOST"
         writer.close()

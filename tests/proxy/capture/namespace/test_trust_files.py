@@ -1,4 +1,4 @@
-"""Copies of CA files with ours added: whatever reads them trusts us beside all that it trusted."""
+"""Programs that read the copies of CA files trust Playhead's CA beside those that they trusted before."""
 
 import subprocess
 from pathlib import Path
@@ -7,19 +7,19 @@ import pytest
 
 from proxy.capture.namespace import system_files, trust_files
 from proxy.capture.namespace.trust_files import AuthorityFiles, trust_binds
-from proxy.trust.ca import ensure
+from proxy.trust.ca import ensure_ca
 
 ROOT = "-----BEGIN CERTIFICATE-----\nQUJD\n-----END CERTIFICATE-----\n"
 
 
 @pytest.fixture
 def authority(tmp_path: Path) -> AuthorityFiles:
-    return AuthorityFiles(certificate=ensure(tmp_path / "keys").certificate, java=None)
+    return AuthorityFiles(certificate=ensure_ca(tmp_path / "keys").certificate, java=None)
 
 
 @pytest.fixture
 def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A system with one file of roots, which is linked to, and one directory of them."""
+    """A system with one file of roots, which has a link, and one directory of them."""
     place = tmp_path / "system"
     (place / "certs").mkdir(parents=True)
     (place / "roots.pem").write_text(ROOT)
@@ -27,7 +27,7 @@ def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (place / "certs" / "bundle.crt").write_text(ROOT)
     (place / "certs" / "0badc0de.0").symlink_to("bundle.crt")
     files = [str(place / name) for name in ("link.pem", "roots.pem", "certs/bundle.crt", "missing.pem")]
-    monkeypatch.chdir(place)  # a .venv where we are is looked into
+    monkeypatch.chdir(place)  # a .venv in the current directory is searched
     monkeypatch.setattr(trust_files, "SYSTEM_FILES", files)
     monkeypatch.setattr(trust_files, "SYSTEM_DIRECTORIES", [str(place / "certs"), str(place / "none")])
     return place
@@ -83,11 +83,11 @@ def test_the_packages_of_the_python_in_the_command_are_found(
 
 def test_names_are_asked_of_files_and_servers_alone() -> None:
     theirs = "passwd: files systemd\nhosts: mymachines resolve [!UNAVAIL=return] files mdns4_minimal [NOTFOUND=return] myhostname dns\n"
-    assert system_files.dns_only(theirs) == "passwd: files systemd\nhosts: mymachines files myhostname dns\n"
-    assert system_files.dns_only("hosts: files resolve\n") == "hosts: files dns\n"
+    assert system_files.dns_only_nsswitch(theirs) == "passwd: files systemd\nhosts: mymachines files myhostname dns\n"
+    assert system_files.dns_only_nsswitch("hosts: files resolve\n") == "hosts: files dns\n"
 
 
 def test_a_name_server_on_an_interface_is_replaced_and_search_domains_stay() -> None:
     theirs = "search corp.example\nnameserver fe80::1%eth0\nnameserver 10.0.0.1\noptions use-vc ndots:2\n"
     ours = "search corp.example\nnameserver 127.0.0.53\nnameserver 10.0.0.1\noptions ndots:2\n"
-    assert system_files.reachable_servers(theirs) == ours
+    assert system_files.reachable_resolv_conf(theirs) == ours

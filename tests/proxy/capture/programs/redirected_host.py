@@ -1,4 +1,4 @@
-"""A machine of its own, made of two network namespaces: Playhead, agents and packet rules in one, a server in the other.
+"""Two network namespaces: one with Playhead, agents and packet rules, the other with a server.
 
 Run as root with: engine, format of the rules, directory. Prints what happened as JSON.
 """
@@ -29,7 +29,7 @@ def ip(*words: str) -> None:
 
 
 def other_machine() -> list[socket.socket]:
-    """Make the second namespace and a cable to it; sockets that listen there at 443, 80 and 25, of both families."""
+    """Create the second namespace with a link to it, and return sockets that listen there on 443, 80 and 25, of both families."""
     sockets: list[socket.socket] = []
     is_made, is_connected, is_over = threading.Event(), threading.Event(), threading.Event()
     thread_id = 0
@@ -40,7 +40,7 @@ def other_machine() -> list[socket.socket]:
         thread_id = threading.get_native_id()
         is_made.set()
         is_connected.wait()
-        # A process that this thread starts begins in its namespace.
+        # A process that this thread starts inherits its namespace.
         ip("addr", "add", f"{THERE4}/24", "dev", "there")
         ip("addr", "add", f"{THERE6}/64", "dev", "there", "nodad")
         ip("link", "set", "there", "up")
@@ -83,7 +83,7 @@ async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def done(*command: str, user: int = NOBODY) -> tuple[int, str]:
-    """What a program of another user comes to."""
+    """Run a program as another user, and return its result."""
     process = await asyncio.create_subprocess_exec(
         *command,
         user=user,
@@ -101,7 +101,7 @@ async def rules(*words: str) -> tuple[int, str]:
 
 
 def mail(host: str) -> Sequence[str]:
-    # Not by Python: another user may not be allowed to look at this one.
+    # Not by Python, because another user may not be able to read this interpreter.
     return ("bash", "-c", f"exec 3<>/dev/tcp/{host}/25 && timeout 10 head -1 <&3")
 
 
@@ -135,7 +135,7 @@ async def main(engine: str, text_format: str, directory: Path) -> dict[str, Any]
         found["mail6"] = await done(*mail(THERE6))
         found["excluded"] = await done(*named, "https://api.test/own", user=0)
         found["direct"] = await done("curl", "-sS", "-m", "5", f"http://127.0.0.1:{TRANSPARENT}/")
-        # Rules that do not leave us out send our own connections back to us.
+        # Rules that do not exclude this user send the worker's own connections back to it.
         (directory / "up.json").write_text("{}")
         os.chown(directory / "up.json", 12345, 12345)
         found["loop_apply"] = await rules("apply", *choices, "--data", str(directory))

@@ -1,4 +1,4 @@
-"""A command that is not captive: every connection past the worker is noticed, and nothing else changes for it."""
+"""Every connection past the worker of a command that is not captive is noticed, and the command runs as usual."""
 
 import asyncio
 import os
@@ -14,12 +14,12 @@ from proxy.capture.watch.watcher import Escape, How, WatchResult, run_watched
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="commands are watched on Linux only")
 
 NOWHERE = "203.0.113.5"
-"""An address for documentation (RFC 5737): nobody is asked."""
+"""An address for documentation (RFC 5737), which no host has."""
 
 
 @pytest_asyncio.fixture
 async def elsewhere() -> AsyncIterator[int]:
-    """A server of this machine that is not the command's."""
+    """A server of this machine that the command did not start."""
     server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, backlog=512)
     async with server:
         yield server.sockets[0].getsockname()[1]
@@ -136,7 +136,7 @@ async def test_polling_notices_what_stays_open(elsewhere: int) -> None:
 
 
 async def test_where_no_filter_can_be_installed_it_is_polled(elsewhere: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A task can have one listener only: a command that is watched inside of one that is watched cannot have another.
+    # A task can have only one listener, so a watched command inside a watched command has none.
     inner = f"""
 import asyncio, os
 sys.path.insert(0, {str(Path(__file__).parents[4])!r})
@@ -151,9 +151,9 @@ assert 'seccomp' in found.reason
 
 
 def test_an_address_in_both_forms_is_the_same() -> None:
-    from proxy.capture.watch.watcher import Seen
+    from proxy.capture.watch.watcher import EscapeCounter
 
-    seen = Seen([("::ffff:127.0.0.1", 8080)])
+    seen = EscapeCounter([("::ffff:127.0.0.1", 8080)])
     seen.note("tcp", "127.0.0.1", 8080)
     seen.note("tcp", "::ffff:10.0.0.1", 80)
     seen.note("tcp", "10.0.0.1", 80)

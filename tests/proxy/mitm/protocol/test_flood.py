@@ -1,8 +1,15 @@
-"""Frames of HTTP/2 that carry nothing are noticed before they are taken apart; what carries something may be as much as it is."""
+"""Floods of empty HTTP/2 frames are detected before parsing; frames with data are unlimited."""
 
 import pytest
 
-from proxy.mitm.protocol.flood import ALLOWED, BYTES_EACH, PER_SECOND, PREFACE, RESET, FloodGuard
+from proxy.mitm.protocol.flood import (
+    ALLOWED_FRAMES,
+    BYTES_PER_FRAME,
+    FRAMES_PER_SECOND,
+    PREFACE,
+    RESET_COST,
+    FloodGuard,
+)
 
 
 def frame(kind: int, payload: bytes = b"", flags: int = 0) -> bytes:
@@ -25,22 +32,22 @@ FLOODS = {
 @pytest.mark.parametrize("flood", FLOODS)
 def test_a_flood_is_noticed_however_it_is_cut(flood: str, cut: int) -> None:
     guard = FloodGuard(preface=True)
-    sent = PREFACE + FLOODS[flood] * 2 * ALLOWED
+    sent = PREFACE + FLOODS[flood] * 2 * ALLOWED_FRAMES
     places = [at for at in range(0, len(sent), cut) if guard.is_flooded(sent[at : at + cut], 0.0)]
     assert places
-    assert places[0] <= len(PREFACE) + len(FLOODS[flood]) * (ALLOWED + 1)
+    assert places[0] <= len(PREFACE) + len(FLOODS[flood]) * (ALLOWED_FRAMES + 1)
 
 
 def test_as_many_as_come_in_a_busy_connection_are_none() -> None:
     guard = FloodGuard(preface=False)
-    # A download: windows for what is taken. An upload: data. A chat: pings, and requests that are reset.
+    # A download: window updates. An upload: data. A chat: pings, and requests that are reset.
     for n in range(20_000):
-        guard.carried(16 << 10)
+        guard.credit_sent(16 << 10)
         assert not guard.is_flooded(frame(8, bytes(4)) * 2, n / 1000)
         assert not guard.is_flooded(frame(0, bytes(1024)), n / 1000)
     for n in range(1000):
         assert not guard.is_flooded(
-            frame(6, bytes(8)) + frame(1, b"head") + frame(3, bytes(4)), 20 + n * 6 / PER_SECOND * 2
+            frame(6, bytes(8)) + frame(1, b"head") + frame(3, bytes(4)), 20 + n * 6 / FRAMES_PER_SECOND * 2
         )
-    assert BYTES_EACH <= 1024
-    assert RESET < ALLOWED
+    assert BYTES_PER_FRAME <= 1024
+    assert RESET_COST < ALLOWED_FRAMES

@@ -1,4 +1,4 @@
-"""HTTP/2 on either side: the protocol is the one there would be without us, and a slow reader slows its sender down."""
+"""HTTP/2 on either side: the version is the one without a proxy, and a slow reader slows its sender down."""
 
 import asyncio
 import socket
@@ -68,12 +68,12 @@ async def test_what_an_upstream_speaks_is_asked_once(tmp_path: Path) -> None:
             before = upstream.connections
             async with asking(worker, upstream) as (_, _authority):
                 pass
-            # Only the first handshake contacts the upstream; those without a request do not any more.
+            # Only the first handshake contacts the upstream; later ones without a request do not.
             assert upstream.connections - before == (expected if before == 0 else 0)
 
 
 async def test_an_old_upstream_answers_a_new_client(tmp_path: Path) -> None:
-    """Where an override leads to plain HTTP, what the client speaks is not what the upstream speaks."""
+    """If an override leads to plain HTTP, client and upstream use different versions."""
     sent = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-A: 1\r\n\r\n2\r\nab\r\n0\r\nX-T: v\r\n\r\n"
     recorder = MemoryRecorder()
     async with (
@@ -236,14 +236,14 @@ async def test_an_upstream_is_held_back_by_a_reader_that_stops(tmp_path: Path) -
             async with asyncio.timeout(1):
                 await peer.answer(stream)
         assert len(peer.streams[stream].body) == 65535
-        # What is under way: the window that we announce, what we buffer, and the sockets in between.
+        # Data in flight: the announced window, the worker's buffer, and the socket buffers.
         assert upstreams[0].poured < HELD
         peer.widen(stream)
         assert len((await peer.answer(stream)).body) == BIG
 
 
 class MemoryRecorderOfSizes(MemoryRecorder):
-    """Forgets the bodies: they are big."""
+    """Drops the bodies, because they are large."""
 
     def begin(self, **head: Any) -> Told:
         self.exchanges.append(Forgetful(str(len(self.exchanges)), head, self))
@@ -251,7 +251,7 @@ class MemoryRecorderOfSizes(MemoryRecorder):
 
 
 class Forgetful(Told):
-    def data(self, side: Side, data: bytes, at: int, kind: ChunkKind = "data") -> None:
+    def record_data(self, side: Side, data: bytes, at: int, kind: ChunkKind = "data") -> None:
         pass
 
 
@@ -332,7 +332,7 @@ async def test_one_stopped_reader_does_not_stop_the_others(tmp_path: Path) -> No
     async with speaking(handler) as upstream, opened(tmp_path, MemoryRecorderOfSizes(), **reaching(upstream)) as worker:
         authority = f"localhost:{upstream.port}"
         reader, writer = await connected(worker, authority, alpn=("h2",))
-        # The connection's window is wide; the stream's is what stops.
+        # The connection's window is large; the stream's window limits.
         peer = Peer(reader, writer, client=True, acknowledge=False)
         peer.conn.increment_flow_control_window(1 << 30)
         big = peer.ask(authority, "/big")
