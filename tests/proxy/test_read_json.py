@@ -31,5 +31,5 @@ def test_a_number_that_python_makes_none_of_keeps_its_digits(number: str, capsys
 
 
 def test_nothing_else_that_is_no_json_is_printed() -> None:
-    with pytest.raises(TypeError, match="object is no JSON"):
+    with pytest.raises(TypeError, match="object is not JSON"):
         print_json({"n": object()})
