@@ -9,5 +9,7 @@ down_revision = "0011"
 def upgrade() -> None:
     op.execute("ALTER TABLE calls RENAME COLUMN gives TO created_ids")
     op.execute("ALTER TABLE calls RENAME COLUMN takes TO returned_ids")
-    op.execute("ALTER TABLE processes RENAME COLUMN divided TO is_divided")
-    op.execute("ALTER TABLE processes RENAME COLUMN unclear TO is_unclear")
+    for old in ("divided", "unclear"):
+        op.execute(f"ALTER TABLE processes RENAME COLUMN {old} TO is_{old}")
+        # From version 18 on, PostgreSQL names these constraints after their columns, and keeps the name.
+        op.execute(f"ALTER TABLE processes ALTER COLUMN is_{old} DROP NOT NULL, ALTER COLUMN is_{old} SET NOT NULL")
