@@ -186,7 +186,7 @@ def _flaw_reason(report: Mapping[str, Any], code: int, new: Bundle) -> str | Non
 
 def _result_text(report: Mapping[str, Any], recording: str, name: str | None) -> str:
     gone = report["unused"] if not report["allow_unused"] else 0
-    left = f", and lacks {count_text(gone, 'call')} that nobody asked for" if gone else ""
+    left = f", without {count_text(gone, 'call')} that the command did not make" if gone else ""
     holds = f"{count_text(report['live'], 'new call')} beside {report['served']} that answered{left}"
     where = f"{recording} now holds" if name is None else f"generation {name} of the run holds"
     return f"{where} {holds}\n          prove it: playhead replay {quote(recording)} -- CMD"

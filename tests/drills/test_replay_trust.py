@@ -283,7 +283,7 @@ async def test_what_a_bundle_lacks_is_recorded_and_then_replayed(embedded: Path)
         line = (*agent, "/whole?size=10", "/whole?size=30")
         code, said, told = await played(data, recording, *line, flags=(*config, "--on-miss", "record"))
         assert (code, told["live"], told["served"]) == (0, 1, 1), said
-        assert "1 new call beside 1 that answered, without 1 call that the test did not make" in said
+        assert "1 new call beside 1 that answered, without 1 call that the command did not make" in said
     made: Bundle = await asyncio.to_thread(load_bundle, recording)
     assert [each.request.url.partition("?")[2] for each in made.exchanges] == ["size=10", "size=30"]
     code, said, told = await played(data, recording, *line)

@@ -125,7 +125,7 @@ def test_setup_without_the_index_says_what_to_do(tmp_path: Path, monkeypatch: py
 def test_our_kernels_are_for_a_gpu() -> None:
     done = CliRunner().invoke(playhead, ["inference", "up", "--kernels", "own", "qwen3"])
     assert done.exit_code == 2
-    assert "for a GPU" in done.output
+    assert "needs a GPU" in done.output
 
 
 def test_an_environment_is_found_where_it_was_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
