@@ -67,7 +67,7 @@ def keeping() -> Iterator[Kept]:
         data = open_data_dir(Path(name) / "data")
         # As root, Postgres runs as another user, who must be able to pass through.
         Path(name).chmod(0o711)
-        with Process("store", {"data": str(data.root)}) as store_server:
+        with Process("proxy.processes.store_server", {"data": str(data.root)}) as store_server:
             store_server.said()
             with ensure_server(data.postgres) as server:
                 postgres = int((data.postgres / "data" / "postmaster.pid").read_text().split()[0])

@@ -59,11 +59,11 @@ def up(directory: Path, engine: str, upstream: int) -> Iterator[Up]:
         pids = {
             module: pid
             for pid in _children(process.pid)
-            for module in ("proxy.worker.process", "store")
+            for module in ("proxy.worker.process", "proxy.processes.store_server")
             if _is(pid, module)
         }
         port = int(said["proxy"].rpartition(":")[2])
-        yield Up(port=port, ca=said["ca"], worker=pids["proxy.worker.process"], store_server=pids["store"])
+        yield Up(port=port, ca=said["ca"], worker=pids["proxy.worker.process"], store_server=pids["proxy.processes.store_server"])
         process.terminate()
 
 

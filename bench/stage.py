@@ -164,7 +164,7 @@ class Stage:
 
     def store_server(self, name: str) -> tuple[Process, Api]:
         """The store server of that data directory, and its API."""
-        process, said = self.process("store", {"data": str(self.house(name).data.root)})
+        process, said = self.process("proxy.processes.store_server", {"data": str(self.house(name).data.root)})
         return process, self.stack.enter_context(self.house(name).api_client(f"http://127.0.0.1:{said['port']}"))
 
     def house(self, name: str) -> CommandProcesses:
