@@ -1,4 +1,4 @@
-"""What all rooms' tests share."""
+"""What the tests of all packages share."""
 
 import os
 import shutil
@@ -6,6 +6,7 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 from hypothesis import settings
@@ -17,6 +18,7 @@ __all__ = ["database", "database_url", "module_database_url", "postgres_server"]
 # What is slow on a busy machine is not wrong.
 settings.register_profile("playhead", deadline=None)
 settings.register_profile("check", settings.get_profile("playhead"), derandomize=True)
+settings.register_profile("quick", settings.get_profile("check"), max_examples=15)
 settings.register_profile("soak", settings.get_profile("playhead"), max_examples=5000)
 settings.load_profile("playhead")
 
@@ -37,6 +39,32 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if engine := config.getoption("engine"):
         os.environ["PLAYHEAD_ENGINE"] = engine
+
+
+QUICK: Final = (
+    "bench",
+    "calls",
+    "replay",
+    "proxy/lane",
+    "proxy/mitm",
+    "proxy/recording",
+    "proxy/terminal",
+    "proxy/trust",
+    "proxy/wire",
+)
+"""Folders of tests that start no processes; all others are slow as a whole, but for the layout's."""
+
+TESTS: Final = Path(__file__).parent
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what `./check --quick` leaves out: whole folders, and whatever needs a Postgres."""
+    for item in items:
+        place = item.path.relative_to(TESTS).as_posix()
+        needs_postgres = "postgres_server" in getattr(item, "fixturenames", ())
+        if needs_postgres or not place.startswith((*QUICK, "test_layout")):
+            item.add_marker("slow")
 
 
 @pytest.fixture

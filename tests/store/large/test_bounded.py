@@ -105,6 +105,7 @@ def streamed_exchange(run: str, number: int, size: int) -> Exchange:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)  # a helper process may take as long as a busy machine makes it take
 async def test_it_compares_runs_of_large_streamed_answers_in_a_helper_process(data: Path, database_url: str) -> None:
     """Two runs with two answers of 30 MB each, and every request about runs, calls and exchanges."""
     sent = [streamed_exchange(run, number, 30_000_000) for number, run in enumerate(("one", "one", "other", "other"))]
