@@ -85,8 +85,9 @@ async def test_streams_that_are_opened_only_to_be_reset_are_cut_off(tmp_path: Pa
 async def test_more_streams_than_were_offered_are_cut_off(tmp_path: Path) -> None:
     async with _attacked(tmp_path) as (_, upstream, _, bad):
         most = (await bad.until(ngh2.SettingsReceived)).settings[ngh2.Setting.MAX_CONCURRENT_STREAMS]
+        # Far more than that, because some may end while the others arrive.
         flood = [
-            frame(HEADERS, _head(upstream), flags=END_HEADERS | END_STREAM, stream=n) for n in range(1, 2 * most + 2, 2)
+            frame(HEADERS, _head(upstream), flags=END_HEADERS | END_STREAM, stream=n) for n in range(1, 20 * most, 2)
         ]
         await _thrown_out(bad, b"".join(flood), 1)
 
