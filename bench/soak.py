@@ -63,7 +63,12 @@ def up(directory: Path, engine: str, upstream: int) -> Iterator[Up]:
             if _is(pid, module)
         }
         port = int(said["proxy"].rpartition(":")[2])
-        yield Up(port=port, ca=said["ca"], worker=pids["proxy.worker.process"], store_server=pids["proxy.processes.store_server"])
+        yield Up(
+            port=port,
+            ca=said["ca"],
+            worker=pids["proxy.worker.process"],
+            store_server=pids["proxy.processes.store_server"],
+        )
         process.terminate()
 
 
