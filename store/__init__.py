@@ -18,6 +18,7 @@ attribution        assign exchanges without an explicit run to one
 call_graph         connect calls that belong together
 database           connect to Postgres, define the tables, encode rows
 embedded           run an embedded PostgreSQL
+feed               what was stored, in order, for everything that follows the record
 query              read runs and calls
 diff               compare two runs
 bundle             a run as a file

@@ -16,6 +16,7 @@ from store.api.deps import Deps, EditCheck
 from store.database.connection import Database
 from store.datadir import DataDir
 from store.embedded.postgres import EmbeddedServer
+from store.feed.signal import FeedSignal
 from store.generations.auto_sessions import AutoSessionRuns
 from store.ingest.batch_writer import BatchWriter
 from store.ingest.derive_call import deriver
@@ -63,6 +64,7 @@ class PartFactory:
         self._data = data
         self._database = database
         self._helper_command = helper_command
+        self._signal = FeedSignal()
         self._profiles = load_profiles(config.profiles_toml)
         self._clean = Redactor(
             key=data.redaction_key(),
@@ -85,7 +87,7 @@ class PartFactory:
         )
 
     def _make_writer(self) -> BatchWriter:
-        return BatchWriter(self._database, profile=self._profiles.digest)
+        return BatchWriter(self._database, profile=self._profiles.digest, signal=self._signal)
 
     def _make_helper(self) -> Helper:
         config = HelperConfig(
@@ -133,6 +135,7 @@ class PartFactory:
             database=self._database,
             profiles=self._profiles,
             clean=self._clean,
+            signal=self._signal,
             mode=self._config.mode,
             auto_sessions=auto_sessions,
             run_modes=RunModes(self._data.replays),

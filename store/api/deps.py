@@ -14,7 +14,9 @@ from calls.redaction.call import Clean
 from store.bundle.bundle import Bundle
 from store.database.connection import Database
 from store.embedded.db_health import DatabaseHealth
+from store.feed.signal import FeedSignal
 from store.generations.auto_sessions import AutoSessionRuns
+from store.ingest.batch_writer import BatchWriter
 from store.ingest.derive_call import deriver
 from store.ingest.ingester import Counts
 from store.large.helper import Helper
@@ -58,6 +60,12 @@ class Deps:
     clean: Clean
     """Redacts secrets in a text."""
 
+    project: str = "default"
+    """The project that the request asks about."""
+
+    signal: FeedSignal = field(default_factory=FeedSignal)
+    """Sent whenever something was stored."""
+
     mode: str = "record"
     """The mode of the workers of this `up`: record, replay, auto or passthrough."""
 
@@ -88,12 +96,17 @@ class Deps:
     @property
     def runs(self) -> Runs:
         """The runs."""
-        return Runs(self.database)
+        return Runs(self.database, self.project)
 
     @property
     def exchange_queries(self) -> ExchangeQueries:
         """Exchanges and calls."""
-        return ExchangeQueries(self.database, self.derive, reads_large=self.helper is None)
+        return ExchangeQueries(self.database, self.derive, self.project, reads_large=self.helper is None)
+
+    @property
+    def writer(self) -> BatchWriter:
+        """A new writer of the project's rows."""
+        return BatchWriter(self.database, project=self.project, profile=self.profiles.digest, signal=self.signal)
 
     @property
     def derive(self) -> Callable[[Exchange], Call]:

@@ -24,7 +24,7 @@ from sqlalchemy import (
     Uuid,
     text,
 )
-from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB, TSVECTOR
 
 metadata = MetaData(naming_convention={"pk": "%(table_name)s_pkey", "ix": "%(table_name)s_%(column_0_N_name)s_idx"})
 
@@ -163,15 +163,28 @@ calls = Table(
     Column(
         "summary", LargeBinary
     ),  # of a large exchange: the parts of its call that lists show (`store.large.summary`)
+    Column("actor", Text),
+    # Nanoseconds until the response's head and until the end of the exchange; null where that is unknown.
+    Column("first_byte", BigInteger),
+    Column("duration", BigInteger),
+    Column("traits", ARRAY(Integer)),  # numbers of the values that it is filtered by: `database.traits`
     _primary_key("id"),
     # A run's calls in step order, and whether a run has a call of some kind.
     Index(None, "project", "run", "started_at", "id"),
     # All calls, newest first.
     Index(None, "project", "started_at", "id"),
     # Filters that select few of many rows; for others, walking the newest rows is fast enough.
-    Index(None, "project", "host", "started_at"),
-    Index(None, "project", "model_requested", "started_at", postgresql_where=text("model_requested IS NOT NULL")),
-    Index("calls_failed_idx", "project", "started_at", postgresql_where=text("status >= 400")),
+    Index("calls_traits_idx", "traits", postgresql_using="gin"),
+    # Lists that are sorted by something else than time.
+    Index("calls_cost_idx", "project", "cost_usd", "id", postgresql_where=text("cost_usd IS NOT NULL")),
+    Index("calls_duration_idx", "project", "duration", "id", postgresql_where=text("duration IS NOT NULL")),
+    Index(
+        "calls_tokens_idx",
+        "project",
+        text("(coalesce(input_tokens, 0) + coalesce(output_tokens, 0))"),
+        "id",
+        postgresql_where=text("input_tokens IS NOT NULL OR output_tokens IS NOT NULL"),
+    ),
     # Which models answered, and when: grouped by the index alone.
     Index(
         "calls_models_idx",
@@ -219,5 +232,112 @@ processes = Table(
     comment="Processes whose calls name no run, and whether they worked on several things at once.",
 )
 
-PARTITIONED = (exchanges, calls, parts)
+feed = Table(
+    "feed",
+    metadata,
+    Column("project", Text, nullable=False),
+    # The transaction that wrote it: rows are read in this order, and never before all smaller ones have ended.
+    Column("transaction", BigInteger, nullable=False, server_default=text("(pg_current_xact_id())::text::bigint")),
+    Column("id", Uuid, nullable=False),
+    Column("stored_at", BigInteger, nullable=False),
+    Column("entries", LargeBinary, nullable=False),  # `store.feed.entries`
+    _primary_key("transaction", "id"),
+    Index(None, "stored_at"),
+    comment="What each transaction stored, for everything that follows the record.",
+)
+
+feed_positions = Table(
+    "feed_positions",
+    metadata,
+    Column("project", Text, nullable=False),
+    Column("consumer", Text, nullable=False),
+    Column("transaction", BigInteger, nullable=False),
+    Column("feed_row", Uuid, nullable=False),
+    _primary_key("consumer"),
+    comment="Up to where each consumer has processed the feed; and up to where it has been deleted.",
+)
+
+run_totals = Table(
+    "run_totals",
+    metadata,
+    Column("project", Text, nullable=False),
+    Column("run", Text, nullable=False),
+    Column("started_at", BigInteger, nullable=False),
+    Column("calls", Integer, nullable=False),
+    Column("errors", Integer, nullable=False),
+    Column("tokens", BigInteger, nullable=False),  # input and output
+    Column("cost_usd", Numeric),  # the sum of those that are known
+    Column("duration", BigInteger, nullable=False),  # from its start to the end of its last exchange
+    _primary_key("run"),
+    Index(None, "project", "cost_usd", "run"),
+    Index(None, "project", "duration", "run"),
+    Index(None, "project", "tokens", "run"),
+    comment="Sums of each run, by which lists are sorted and filtered. Made from `calls`, a moment later.",
+)
+
+call_sums = Table(
+    "call_sums",
+    metadata,
+    Column("project", Text, nullable=False),
+    Column("run", Text, nullable=False),
+    Column("place", Integer, nullable=False),
+    Column("hour", BigInteger, nullable=False),  # when it began, in nanoseconds since the Unix epoch
+    Column("kind", Text, nullable=False),
+    Column("provider", Text, nullable=False),
+    Column("dialect", Text, nullable=False),
+    Column("operation", Text, nullable=False),
+    Column("host", Text, nullable=False),
+    Column("model", Text),
+    Column("actor", Text),
+    Column("status", Integer),
+    Column("tools", ARRAY(Text)),
+    Column("calls", Integer, nullable=False),
+    Column("exchanges", Integer, nullable=False),
+    Column("errors", Integer, nullable=False),
+    Column("input_tokens", BigInteger),
+    Column("output_tokens", BigInteger),
+    Column("cached_tokens", BigInteger),
+    Column("reasoning_tokens", BigInteger),
+    Column("cost_usd", Numeric),
+    Column("unpriced", Integer, nullable=False),
+    Column("first_bytes", ARRAY(SmallInteger)),  # the class of each latency: `query.latency_classes`
+    Column("durations", ARRAY(SmallInteger)),
+    _primary_key("run", "place"),
+    Index(None, "project", "hour"),
+    comment="Sums of the calls of a run that have the same traits and began in the same hour. Made from `calls`, a moment later.",
+)
+
+texts = Table(
+    "texts",
+    metadata,
+    Column("project", Text, nullable=False),
+    Column("run", Text, nullable=False),
+    Column("day", Date, nullable=False),  # the UTC day in the id of its call
+    Column("hash", LargeBinary, nullable=False),  # SHA-256 of role and text, cut to 16 bytes
+    Column("call", Uuid, nullable=False),  # the first call of the run, on that day, that has it
+    Column("started_at", BigInteger, nullable=False),
+    Column("role", Text, nullable=False),  # prompt, answer, arguments or result
+    Column("text", LargeBinary, nullable=False),  # in a form of `blobs`
+    Column("words", TSVECTOR, nullable=False),  # `search.words`
+    _primary_key("run", "day", "hash"),
+    Index("texts_words_idx", "words", postgresql_using="gin"),
+    postgresql_partition_by="RANGE (day)",
+    comment="What was said in a run, each text once, for searches. Made from `exchanges`, a moment later.",
+)
+
+audit_log = Table(
+    "audit_log",
+    metadata,
+    Column("project", Text, nullable=False),
+    Column("id", Uuid, nullable=False),  # a uuidv7 of its time
+    Column("token", Text),  # the name of the token; null without one
+    Column("action", Text, nullable=False),
+    Column("subject", Text),  # the run, call or exchange
+    Column("path", Text, nullable=False),
+    Column("status", Integer, nullable=False),
+    _primary_key("id"),
+    comment="Who read bodies, exported, changed or deleted what, by the REST API.",
+)
+
+PARTITIONED = (exchanges, calls, parts, texts)
 """The tables with daily partitions."""

@@ -9,8 +9,9 @@ neither delays the others nor is lost.
 import asyncio
 import datetime as dt
 import logging
+import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -21,6 +22,9 @@ from calls.model import Exchange
 from store.database.blobs import Element, ElementPlace, Primer, pack, plan_form, split_elements
 from store.database.connection import BadValue, Database, DatabaseUnavailable
 from store.database.rows import encode_head, storable_text
+from store.feed.entries import Entry, RunBegan, RunChanged, RunDeleted
+from store.feed.feed import append_entries
+from store.feed.signal import FeedSignal
 from store.ingest.dedup_cache import DedupCache, Scope
 from store.ingest.insert_rows import (
     DELETE_EMPTY_RUNS,
@@ -34,10 +38,13 @@ from store.ingest.insert_rows import (
     MOVE_STATEMENTS,
     UPSERT_REPLAY,
     DerivedExchange,
+    call_entry,
     call_row,
     exchange_row,
+    gap_entry,
     gap_row,
     quarantine_gap,
+    replay_entry,
     validate_run_name,
 )
 from store.ingest.partitions import Partitions, day_of
@@ -101,7 +108,16 @@ class _RunTimes(NamedTuple):
 class BatchWriter:
     """Writes batches to the tables, one at a time: `write_batch` must not be called concurrently."""
 
-    def __init__(self, database: Database, *, project: str = "default", profile: str | None = None) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        project: str = "default",
+        profile: str | None = None,
+        signal: FeedSignal | None = None,
+    ) -> None:
+        """`signal` is sent after each commit."""
+        self._signal = signal or FeedSignal()
         self._database = database
         self._project = project
         self._profile = profile
@@ -187,18 +203,27 @@ class BatchWriter:
         fresh: dict[Scope, _NewContent] = {}
         async with self._database.connection() as connection, connection.transaction():
             # First, because it locks the runs: a process that deletes one either waits or has finished before.
-            incarnations = await self._open_runs(connection, _run_times(one.derived.exchange for one in prepared))
+            incarnations, began = await self._open_runs(
+                connection, _run_times(one.derived.exchange for one in prepared)
+            )
             rows, parts = self._plan_rows(prepared, incarnations, fresh)
             moves = [(one.exchange.id, one.previous_run, one.exchange.run) for one, *_ in prepared if one.previous_run]
             for statement in MOVE_STATEMENTS if moves else ():
                 await connection.execute(statement, self._project, *map(list, zip(*moves, strict=True)))
             if parts:
                 await connection.executemany(INSERT_PART, parts)
-            await connection.executemany(INSERT_EXCHANGE, rows)
+            inserted = {str(row["id"]) for row in await connection.fetchmany(INSERT_EXCHANGE, rows)}
             if calls := [one.call for one in prepared if one.call]:
                 await connection.executemany(INSERT_CALL, calls)
-            if moves:
-                await connection.execute(DELETE_EMPTY_RUNS, self._project, [previous for _, previous, _ in moves])
+            deleted = (
+                await connection.fetch(DELETE_EMPTY_RUNS, self._project, [name for _, name, _ in moves])
+                if moves
+                else ()
+            )
+            entries = [*began, *_stored_entries(one.derived for one in prepared if one.derived.exchange.id in inserted)]
+            entries += [RunDeleted(row["id"], time.time_ns()) for row in deleted]
+            await append_entries(connection, self._project, entries)
+        self._signal.send()
         for scope, content in fresh.items():
             self._dedup_cache.remember(scope, incarnations[scope[0]], content.places, content.primer)
 
@@ -228,12 +253,15 @@ class BatchWriter:
             new.places.update(plan.places)
         return rows, parts
 
-    async def _open_runs(self, connection: asyncpg.Connection, times: dict[str, _RunTimes]) -> dict[str, uuid.UUID]:
-        """Create or update the runs, always in the same order; return their incarnations."""
-        names = sorted(times)
+    async def _open_runs(
+        self, connection: asyncpg.Connection, times: dict[str, _RunTimes]
+    ) -> tuple[dict[str, uuid.UUID], list[Entry]]:
+        """Create or update the runs, always in the same order; return their incarnations, and entries for those that are new."""
+        names, fresh = sorted(times), uuid.uuid4()
         columns = [list(column) for column in zip(*(times[name] for name in names), strict=True)]
-        rows = await connection.fetch(OPEN_RUNS, self._project, uuid.uuid4(), self._profile, names, *columns)
-        return {row["id"]: row["incarnation"] for row in rows}
+        rows = await connection.fetch(OPEN_RUNS, self._project, fresh, self._profile, names, *columns)
+        began = [RunBegan(row["id"], times[row["id"]].started_at) for row in rows if row["incarnation"] == fresh]
+        return {row["id"]: row["incarnation"] for row in rows}, [*began]
 
     async def _write_gaps_and_replays(
         self, gaps: Sequence[tuple[Gap, DerivedExchange | None]], replays: Sequence[ReplayReported]
@@ -241,14 +269,19 @@ class BatchWriter:
         if not gaps and not replays:
             return
         replay_rows = [(self._project, storable_text(replay.replay), pack(replay.report)) for replay in replays]
+        entries: list[Entry] = []
         async with self._database.connection() as connection, connection.transaction():
             if gaps:
                 runs = await self._runs_by_exchange(connection, [gap.exchange for gap, _ in gaps])
                 gap_rows = [gap_row(gap, derived, self._project, runs.get(gap.exchange)) for gap, derived in gaps]
-                await self._open_runs(connection, _gap_run_times(gap_rows))
-                await connection.executemany(INSERT_GAP, gap_rows)
+                _, began = await self._open_runs(connection, _gap_run_times(gap_rows))
+                inserted = {row["id"] for row in await connection.fetchmany(INSERT_GAP, gap_rows)}
+                entries += [*began, *(gap_entry(row) for row in gap_rows if row[1] in inserted)]
             if replay_rows:
                 await connection.executemany(UPSERT_REPLAY, replay_rows)
+                entries += [replay_entry(replay, time.time_ns()) for replay in replays]
+            await append_entries(connection, self._project, entries)
+        self._signal.send()
 
     async def _runs_by_exchange(
         self, connection: asyncpg.Connection, ids: Iterable[str | None]
@@ -257,6 +290,14 @@ class BatchWriter:
         valid = [one for one in ids if one and ID.fullmatch(one)]
         rows = await connection.fetch(FETCH_RUNS, self._project, valid) if valid else []
         return {str(row["id"]): row["run"] for row in rows}
+
+
+def _stored_entries(stored: Iterable[DerivedExchange]) -> Iterator[Entry]:
+    for derived in stored:
+        exchange = derived.exchange
+        yield (
+            RunChanged(exchange.run, exchange.started_at) if derived.call is None else call_entry(derived, derived.call)
+        )
 
 
 def _place_finder(

@@ -6,13 +6,15 @@ Names and messages that Postgres cannot store as text are changed; the evidence 
 import hashlib
 import re
 import uuid
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
 from calls.comparison.answer_fingerprint import answer_digest
-from calls.events import Gap
+from calls.events import Gap, ReplayReported
 from calls.model import Call, Exchange
 from store.attribution.certainty import certainty
 from store.attribution.correlation_ids import id_ties, tool_ties
@@ -20,6 +22,8 @@ from store.attribution.run_assignment import assignable_trace
 from store.call_graph.call_ids import created_ids, returned_ids
 from store.database.blobs import pack
 from store.database.rows import body_digest, digest_bytes, storable_text
+from store.database.traits import Trait, trait_numbers
+from store.feed.entries import CallStored, GapStored, ReplayStored
 from store.prices import Cost
 
 MAX_RUN_LENGTH = 255
@@ -134,6 +138,79 @@ def call_row(derived: DerivedExchange, call: Call, project: str) -> tuple[object
         _short_name(call.system_fingerprint),
         digest_bytes(answer_digest(exchange, call))[:ANSWER_DIGEST] if exchange.response else None,
         derived.summary,
+        _short_name(exchange.actor),
+        exchange.first_byte_at,
+        exchange_duration(exchange),
+        trait_numbers(call_traits(exchange, call)),
+    )
+
+
+def exchange_duration(exchange: Exchange) -> int | None:
+    """Nanoseconds until the exchange ended; None for an import without times, which lacks that of the first byte."""
+    return None if exchange.response is not None and exchange.first_byte_at is None else exchange.ended_at
+
+
+def call_traits(exchange: Exchange, call: Call) -> Iterator[Trait]:
+    """Yield the values that a call is filtered by. Migration 0013 does the same in SQL."""
+    host, operation = request_host(exchange.request.url), storable_text(call.operation, MAX_NAME_LENGTH)
+    yield "kind", call.kind
+    yield "provider", storable_text(call.provider, MAX_NAME_LENGTH)
+    yield "dialect", storable_text(call.dialect, MAX_NAME_LENGTH)
+    yield "operation", operation
+    yield "host", host
+    yield from (
+        ("model", name) for name in (_short_name(call.model_requested), _short_name(call.model_returned)) if name
+    )
+    yield from (("tool", storable_text(tool.name, MAX_NAME_LENGTH)) for tool in call.tool_calls)
+    if call.kind == "tool":
+        yield from (("tool", operation), ("tool", host))
+    if exchange.response:
+        status = str(exchange.response.status)
+        yield from (("status", status), ("status", f"{status[0]}xx"))
+    yield "key", digest_bytes(call.key).hex()
+    if exchange.actor:
+        yield "actor", storable_text(exchange.actor, MAX_NAME_LENGTH)
+    if not call.complete:
+        yield "incomplete", "true"
+    if is_error(exchange, call):
+        yield "error", "true"
+
+
+def is_error(exchange: Exchange, call: Call) -> bool:
+    """Whether the exchange has an error status, no response, or an answer that did not end."""
+    is_broken = exchange.outcome in ("server_closed", "timed_out", "refused") and not call.complete
+    return exchange.response is None or exchange.response.status >= 400 or is_broken
+
+
+def call_entry(derived: DerivedExchange, call: Call) -> CallStored:
+    """The entry of the feed for an exchange and its call."""
+    exchange, usage, cost = derived.exchange, call.usage, derived.cost
+    return CallStored(
+        run=exchange.run,
+        at=exchange.started_at,
+        id=exchange.id,
+        kind=call.kind,
+        provider=storable_text(call.provider, MAX_NAME_LENGTH),
+        dialect=storable_text(call.dialect, MAX_NAME_LENGTH),
+        operation=storable_text(call.operation, MAX_NAME_LENGTH),
+        host=request_host(exchange.request.url),
+        model=_short_name(call.model_requested) or _short_name(call.model_returned),
+        model_returned=_short_name(call.model_returned),
+        fingerprint=_short_name(call.system_fingerprint),
+        tools=tuple(storable_text(tool.name, MAX_NAME_LENGTH) for tool in call.tool_calls),
+        status=exchange.response.status if exchange.response else None,
+        outcome=exchange.outcome,
+        is_complete=call.complete,
+        is_error=is_error(exchange, call),
+        input_tokens=_valid_count(usage.input_tokens),
+        output_tokens=_valid_count(usage.output_tokens),
+        cached_tokens=_valid_count(usage.cached_tokens),
+        reasoning_tokens=_valid_count(usage.reasoning_tokens),
+        cost_usd=str(cost.usd) if cost else None,
+        actor=_short_name(exchange.actor),
+        first_byte=exchange.first_byte_at,
+        duration=exchange_duration(exchange),
+        previous_run=derived.previous_run,
     )
 
 
@@ -176,6 +253,45 @@ def gap_row(
     return (project, gap_id(gap), run, gap.happened_at, reason, exchange, _evidence(derived), gap.count)
 
 
+def gap_entry(row: Sequence[Any]) -> GapStored:
+    """The entry of the feed for the row of a gap."""
+    _, _, run, happened_at, reason, exchange, _, count = row
+    return GapStored(run=run, at=happened_at, reason=reason, exchange=exchange, count=count)
+
+
+class _ReportCounts(msgspec.Struct, frozen=True):
+    """The members of a replay report that the feed has. All may be missing: the report comes from another process."""
+
+    run: str | None = None
+    verdict: str | None = None
+    served: int = 0
+    missed: int = 0
+    unused: int = 0
+    live: int = 0
+    edited: int = 0
+    drift: list[msgspec.Raw] = []
+
+
+def replay_entry(replay: ReplayReported, now: int) -> ReplayStored:
+    """The entry of the feed for the report of a replay."""
+    try:
+        report = msgspec.json.decode(replay.report, type=_ReportCounts)
+    except msgspec.DecodeError:
+        report = _ReportCounts()
+    return ReplayStored(
+        replay=storable_text(replay.replay),
+        at=now,
+        run=report.run,
+        verdict=report.verdict,
+        served=report.served,
+        missed=report.missed,
+        unused=report.unused,
+        live=report.live,
+        edited=report.edited,
+        drifted=len(report.drift),
+    )
+
+
 def gap_id(gap: Gap) -> uuid.UUID:
     """A uuidv7 of its time, with a digest of the gap as its random bits, so that the same gap always has the same id."""
     content = repr((gap.run, gap.happened_at, gap.reason, gap.exchange)).encode("utf-8", "surrogatepass")
@@ -204,7 +320,7 @@ INSERT INTO exchanges (
     project, id, run, started_at, first_byte_at, ended_at, method, url, status, outcome, truncated, redactions,
     request_digest, response_digest, trace, ties, attribution, large, head, response_body, request_body
 ) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)
-ON CONFLICT DO NOTHING
+ON CONFLICT DO NOTHING RETURNING id
 """
 
 INSERT_CALL = """
@@ -212,17 +328,17 @@ INSERT INTO calls (
     project, id, run, started_at, kind, provider, dialect, operation, host, status, outcome, model_requested,
     model_returned, tools, finish_reason, input_tokens, output_tokens, cached_tokens, reasoning_tokens, streamed,
     complete, key, profile, cost_usd, prices, polls, pending, created_ids, returned_ids,
-    fingerprint, answer, summary
+    fingerprint, answer, summary, actor, first_byte, duration, traits
 ) VALUES (
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25,
-    $26, $27, $28, $29, $30, $31, $32
+    $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36
 ) ON CONFLICT DO NOTHING
 """
 
 INSERT_GAP = """
 INSERT INTO gaps (project, id, run, happened_at, reason, exchange, evidence, count)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
-ON CONFLICT DO NOTHING
+ON CONFLICT DO NOTHING RETURNING id
 """
 
 FETCH_RUNS = "SELECT id, run FROM exchanges WHERE project = $1 AND id = ANY ($2::uuid[])"
@@ -248,6 +364,7 @@ DELETE FROM runs WHERE project = $1 AND id = ANY ($2::text[])
     AND name IS NULL AND labels = '{}' AND NOT pinned AND parent IS NULL
     AND NOT EXISTS (SELECT FROM exchanges WHERE exchanges.project = $1 AND exchanges.run = runs.id)
     AND NOT EXISTS (SELECT FROM gaps WHERE gaps.project = $1 AND gaps.run = runs.id)
+RETURNING id
 """
 """Delete runs that are empty because all their exchanges were moved."""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import asyncpg
 
 from store.database.connection import MIGRATION_LOCK, Database
-from store.database.tables import PARTITIONED, parts
+from store.database.tables import PARTITIONED, parts, texts
 
 DAYS_AHEAD = 7
 OLDEST_DAY = dt.date(2000, 1, 1)
@@ -68,5 +68,5 @@ async def _create_partition(connection: asyncpg.Connection, day: dt.date) -> Non
 
 def _partition_bounds(table: object, day: dt.date) -> str:
     following = day + dt.timedelta(days=1)
-    first, last = (day, following) if table is parts else (first_id_of(day), first_id_of(following))
+    first, last = (day, following) if table in (parts, texts) else (first_id_of(day), first_id_of(following))
     return f"FROM ('{first}') TO ('{last}')"

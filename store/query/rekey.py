@@ -6,6 +6,7 @@ Repeating it changes nothing. If the client disconnects meanwhile, the run does 
 
 import asyncio
 import itertools
+import time
 import uuid
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -18,6 +19,9 @@ from calls.keys.profile import Profiles
 from calls.model import Exchange
 from store.database.connection import Database
 from store.database.rows import body_digest, digest_bytes, digest_text, storable_text
+from store.database.traits import TRAITS_OF_COLUMNS
+from store.feed.entries import RunChanged
+from store.feed.feed import append_entries
 from store.ingest.insert_rows import MAX_NAME_LENGTH
 from store.query.exchanges import ExchangeQueries
 
@@ -135,7 +139,9 @@ class Rekeyer:
             for batch in itertools.batched(changed, WRITE_BATCH):
                 columns = zip(*((one.id, *one.now) for one in batch), strict=True)
                 await connection.execute(UPDATE, self._project, run, *map(list, columns))
+                await connection.execute(UPDATE_TRAITS, self._project, run, [one.id for one in batch])
                 yield
+            await append_entries(connection, self._project, [RunChanged(run, time.time_ns())])
 
 
 async def stored_keys(database: Database, run: str, project: str = "default") -> dict[str, tuple[str, str]]:
@@ -218,3 +224,7 @@ FROM unnest($3::uuid[], $4::bytea[], $5::text[], $6::text[], $7::text[], $8::tex
     AS made (id, key, profile, kind, provider, dialect, operation, polls)
 WHERE calls.project = $1 AND calls.run = $2 AND calls.id = made.id
 """
+
+UPDATE_TRAITS = f"""
+UPDATE calls SET traits = {TRAITS_OF_COLUMNS} WHERE project = $1 AND run = $2 AND id = ANY ($3::uuid[])
+"""  # noqa: S608 - a constant

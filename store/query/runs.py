@@ -1,5 +1,6 @@
 """Look up, list, name, label, pin, end and delete runs."""
 
+import time
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,7 +34,20 @@ from store.call_graph.retry_query import RetryGroups, is_among, load_retry_group
 from store.database.blobs import unpack
 from store.database.connection import Database
 from store.database.rows import storable_text
-from store.database.tables import calls, exchanges, gaps, parts, processes, replays, runs
+from store.database.tables import (
+    call_sums,
+    calls,
+    exchanges,
+    gaps,
+    parts,
+    processes,
+    replays,
+    run_totals,
+    runs,
+    texts,
+)
+from store.feed.entries import Entry, RunBegan, RunChanged, RunDeleted, RunEnded
+from store.feed.feed import append_entries
 from store.query.filters import Cursor, Filters, is_cut_answer, is_unkept_exchange, page_query, run_conditions
 from store.query.rest_shapes import NO_STATS, Shape, ns_of, run_shape
 
@@ -102,8 +116,12 @@ class Runs:
             "active_at": func.greatest(runs.c.active_at, now),
             "ended_at": None,
         }
+        made_or_kept = made.on_conflict_do_update(index_elements=["project", "id"], set_=kept).returning(
+            runs.c.incarnation
+        )
         async with self._database.transaction() as connection:
-            await connection.execute(made.on_conflict_do_update(index_elements=["project", "id"], set_=kept))
+            is_new = await connection.scalar(made_or_kept) == fresh["incarnation"]
+            await self._append(connection, RunBegan(run, now) if is_new else RunChanged(run, now))
 
     async def patch(
         self,
@@ -130,7 +148,11 @@ class Runs:
             changes["isolation"] = _weaker_isolation(isolation)
         async with self._database.transaction() as connection:
             changed = await connection.execute(update(runs).where(*self._run_condition(run)).values(changes))
-            return _count(changed) > 0
+            if not _count(changed):
+                return False
+            entry = RunChanged(run, time.time_ns()) if ended_at is None else RunEnded(run, ended_at, is_reported=True)
+            await self._append(connection, entry)
+            return True
 
     async def adopt(self, run: str, head: Mapping[str, Any], end: int, latest: int) -> None:
         """Take over what only the head of a bundle says about its run: when it began and ended, and its parent.
@@ -157,9 +179,12 @@ class Runs:
         async with self._database.transaction() as connection:
             # First, because ingest locks this row: what it stores later goes into a new run.
             gone = await connection.execute(delete(runs).where(*self._run_condition(run)))
-            for table in (exchanges, calls, parts, gaps):
+            for table in (exchanges, calls, parts, gaps, texts, call_sums, run_totals):
                 await connection.execute(delete(table).where(table.c.project == self._project, table.c.run == run))
-            return _count(gone) > 0
+            if not _count(gone):
+                return False
+            await self._append(connection, RunDeleted(run, time.time_ns()))
+            return True
 
     async def gaps(self, run: str) -> list[Gap]:
         """Return the gaps of a run, oldest first."""
@@ -174,6 +199,11 @@ class Runs:
         async with self._database.transaction() as connection:
             report = await connection.scalar(query)
         return None if report is None else unpack(report)
+
+    async def _append(self, connection: AsyncConnection, entry: Entry) -> None:
+        driver = (await connection.get_raw_connection()).driver_connection
+        assert driver is not None
+        await append_entries(driver, self._project, [entry])
 
     def _run_query(self, run: str) -> Select[Any]:
         return select(runs).where(*self._run_condition(run))

@@ -24,4 +24,6 @@ type TheQuestion = Annotated[DriftQuestion, Depends(_drift_question)]
 async def get_drift(deps: TheDeps, question: TheQuestion, settled: WhenSettled) -> Response:
     """From ordinary runs (docs/compare.md): the changes, all models that answered, and requests that were repeated."""
     ignoring = AnswerComparison(recorded=deps.exchange_queries, derive=deps.derive, profiles=deps.profiles)
-    return JsonResponse(await find_model_changes(deps.database, question, comparison=ignoring) | settled.members)
+    return JsonResponse(
+        await find_model_changes(deps.database, question, deps.project, comparison=ignoring) | settled.members
+    )

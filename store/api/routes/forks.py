@@ -18,7 +18,6 @@ from store.api.routes.replays import new_report
 from store.api.routes.runs import require_run
 from store.generations.fork_point import last_complete_step
 from store.generations.names import newest_generation
-from store.ingest.batch_writer import BatchWriter
 
 router = APIRouter(tags=["replays"])
 
@@ -63,7 +62,7 @@ async def post_fork(deps: TheDeps, run: RunId, fork_request: ForkRequest) -> Res
     await check_edits(deps, newest_generation(run, parent), report["wishes"], name)
     labels = {deps.clean(label): deps.clean(value) for label, value in fork_request.labels.items()}
     await deps.runs.put(name, deps.now(), labels=labels, parent=run, forked_at=at)
-    await BatchWriter(deps.database).write_batch((), replays=[ReplayReported(name, json.dumps(report).encode())])
+    await deps.writer.write_batch((), replays=[ReplayReported(name, json.dumps(report).encode())])
     if deps.run_modes is not None:
         deps.run_modes.mark_exclusive(name)
     return JsonResponse(report, 201, {"location": f"/v1/replays/{name}"})

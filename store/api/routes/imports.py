@@ -24,7 +24,7 @@ from store.api.routes.runs import require_run
 from store.api.spilled_answers import BODY
 from store.bundle.bundle import BadBundle, BundleHead, BundleTooLarge, Entry, RequestFile, read_parts
 from store.generations.fork_copies import UUID7, copied_id
-from store.ingest.batch_writer import BatchWriter, DerivedExchange
+from store.ingest.batch_writer import DerivedExchange
 from store.large.summary import encode_summary_if_large
 from store.prices import call_cost
 
@@ -222,7 +222,7 @@ async def _stored_count(deps: Deps, bundle: _Listing) -> int | None:
 
 
 async def _store(deps: Deps, bundle: _Listing) -> None:
-    ingest = BatchWriter(deps.database, profile=deps.profiles.digest)
+    ingest = deps.writer
     batches = _batches(deps, bundle.exchanges())
     while batch := await asyncio.to_thread(next, batches, None):
         await ingest.write_batch(batch)

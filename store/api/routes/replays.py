@@ -15,7 +15,6 @@ from store.api.problems import Problem, not_found
 from store.api.replay_parameters import Overrides, check_edits, checked_overrides
 from store.api.routes.runs import require_run
 from store.generations.names import newest_generation
-from store.ingest.batch_writer import BatchWriter
 
 router = APIRouter(tags=["replays"])
 
@@ -80,7 +79,7 @@ async def post_replay(deps: TheDeps, replay_request: ReplayRequest) -> Response:
     options = replay_request.model_dump(include={"on_miss", "after_last", "pace", "allow_unused", "allowed_hosts"})
     report["wishes"] = {"overrides": overrides, "fork": None, "options": options}
     await check_edits(deps, newest_generation(replay_request.run, run), report["wishes"], name)
-    await BatchWriter(deps.database).write_batch((), replays=[ReplayReported(name, json.dumps(report).encode())])
+    await deps.writer.write_batch((), replays=[ReplayReported(name, json.dumps(report).encode())])
     if deps.run_modes is not None:
         deps.run_modes.mark_exclusive(name)
     return JsonResponse(report, 201, {"location": f"/v1/replays/{name}"})

@@ -17,7 +17,6 @@ from store.api.deps import Deps, TheDeps
 from store.api.parameters import RUN_ID_PATTERN, Limit, PageCursor, RunId, TheFields, TheFilters, WhenSettled, settle
 from store.api.problems import Problem, not_found
 from store.bundle.bundle import BundleWriter, Entry, call_members
-from store.ingest.batch_writer import BatchWriter
 from store.query.rekey import stored_keys
 from store.query.rest_shapes import Shape, rfc3339
 from store.query.rows_export import RowsExporter
@@ -160,7 +159,7 @@ async def add_gaps(deps: TheDeps, run: RunId, new_gaps: NewGaps) -> Response:
     await require_run(deps, run)
     now = deps.now()
     gaps = [Gap(run, now, deps.clean(one.reason), None, one.count) for one in new_gaps.gaps]
-    await BatchWriter(deps.database, profile=deps.profiles.digest).write_batch((), gaps)
+    await deps.writer.write_batch((), gaps)
     return JsonResponse({"items": [_gap_shape(gap) for gap in gaps]}, status_code=201)
 
 
@@ -178,9 +177,9 @@ async def run_bundle(deps: TheDeps, run: RunId) -> Response:
 async def run_rows(deps: TheDeps, run: RunId) -> Response:
     """For Playhead's own workers, which replay the run (`store.bundle.rows_bundle`). Other clients use the bundle."""
     head = await require_run(deps, run)
-    rows = RowsExporter(database=deps.database, batch=await deps.exchange_queries.row_batch_size(run)).export(
-        head, head["profile"] or deps.profiles.digest, await deps.runs.gaps(run)
-    )
+    rows = RowsExporter(
+        database=deps.database, project=deps.project, batch=await deps.exchange_queries.row_batch_size(run)
+    ).export(head, head["profile"] or deps.profiles.digest, await deps.runs.gaps(run))
     return StreamingResponse(rows, media_type="application/octet-stream")
 
 
@@ -238,7 +237,7 @@ async def _bundle_lines(deps: Deps, run: Shape) -> AsyncIterator[bytes]:
     # The keys of the rules that it was recorded under, until it is rekeyed: a replay then sees what the rules changed.
     profiles = run["profile"] or deps.profiles.digest
     current = profiles == deps.profiles.digest
-    then = {} if current else await stored_keys(deps.database, run["id"])
+    then = {} if current else await stored_keys(deps.database, run["id"], deps.project)
 
     def lines(batch: Sequence[Exchange]) -> bytes:
         return b"".join(map(line, batch))

@@ -35,7 +35,7 @@ async def get_stats(deps: TheDeps, filters: TheFilters, settled: WhenSettled, gr
         raise Problem(422, "unknown_group", str(error)) from error
     await deps.exchange_queries.check_search(filters)
     resolved = await deps.exchange_queries.resolve_search(filters)
-    stats = Stats(deps.database)
+    stats = Stats(deps.database, deps.project)
     [total] = await stats.load_groups(resolved, [])
     del total["group"]
     return JsonResponse({"items": await stats.load_groups(resolved, groupings), "total": total} | settled.members)

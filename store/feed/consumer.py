@@ -1,0 +1,127 @@
+"""Run a part that processes every entry of the feed once, such as the index of words.
+
+Its position is stored in the transaction that stores its result. A consumer without a position, or whose next entries have
+been deleted, rebuilds its result from the tables and then continues from the position at which the rebuild began.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
+
+import asyncpg
+
+from store.database.connection import Database, DatabaseError
+from store.feed.feed import DELETED, FeedRow, Position, last_position, read_feed
+from store.feed.signal import FeedSignal
+
+log = logging.getLogger(__name__)
+
+POLL_INTERVAL = 1.0
+"""Seconds between two looks at the feed: another process may have appended to it."""
+
+BATCH = 100
+"""Rows of the feed that are processed in one transaction."""
+
+RETRY_PAUSE = 5.0
+"""Seconds until a consumer that failed tries again."""
+
+
+class Consumer(Protocol):
+    """What processes the feed."""
+
+    @property
+    def name(self) -> str:
+        """The name under which the position is stored. Another name rebuilds the result."""
+
+    async def process(self, connection: asyncpg.Connection, project: str, rows: Sequence[FeedRow]) -> None:
+        """Store what follows from the rows, in the connection's transaction. The same rows may come twice after a rebuild."""
+
+    def rebuild(self, project: str) -> AsyncIterator[None]:
+        """Delete the project's result and make it anew from the tables, in transactions of its own; yield between them."""
+
+
+class ConsumerRunner:
+    """Runs one consumer for all projects."""
+
+    def __init__(self, database: Database, consumer: Consumer, signal: FeedSignal) -> None:
+        self._database = database
+        self._consumer = consumer
+        self._signal = signal
+
+    async def run(self) -> None:
+        """Process the feed until the task is cancelled. A failure is logged and tried again."""
+        while True:
+            try:
+                if not await self.process_new():
+                    await self._signal.wait(POLL_INTERVAL)
+            except DatabaseError as error:
+                log.warning("%s waits for the database: %s", self._consumer.name, error)
+                await asyncio.sleep(RETRY_PAUSE)
+            except Exception:  # a bug in what follows the record must not end the process that stores it
+                log.exception("%s failed; it tries again in %.0f s", self._consumer.name, RETRY_PAUSE)
+                await asyncio.sleep(RETRY_PAUSE)
+
+    async def process_new(self) -> bool:
+        """Process what is new in each project once; return whether there was anything."""
+        is_busy = False
+        async with self._database.connection() as connection:
+            projects = [row["project"] for row in await connection.fetch(PROJECTS)]
+        for project in projects:
+            is_busy |= await self._process_project(project)
+        return is_busy
+
+    async def _process_project(self, project: str) -> bool:
+        """Process one batch of a project's feed; return whether there was anything to do."""
+        async with self._database.connection() as connection, connection.transaction():
+            position = await self._load_position(connection, project)
+            if position is not None:
+                rows = await read_feed(connection, project, position, BATCH)
+                if rows:
+                    await self._consumer.process(connection, project, rows)
+                    await _store_position(connection, project, self._consumer.name, rows[-1].position)
+                return bool(rows)
+        await self._rebuild(project)
+        return True
+
+    async def _load_position(self, connection: asyncpg.Connection, project: str) -> Position | None:
+        """Load and lock the position; None if there is none, or if entries after it have been deleted."""
+        row = await connection.fetchrow(POSITION, project, self._consumer.name)
+        deleted = await connection.fetchval(
+            "SELECT transaction FROM feed_positions WHERE project = $1 AND consumer = $2", project, DELETED
+        )
+        if row is None or (deleted is not None and row["transaction"] < deleted):
+            return None
+        return Position(row["transaction"], row["feed_row"])
+
+    async def _rebuild(self, project: str) -> None:
+        async with self._database.connection() as connection:
+            begin = await last_position(connection)
+        async for _ in self._consumer.rebuild(project):
+            await asyncio.sleep(0)
+        async with self._database.connection() as connection, connection.transaction():
+            await _store_position(connection, project, self._consumer.name, begin)
+
+
+async def _store_position(connection: asyncpg.Connection, project: str, name: str, position: Position) -> None:
+    await connection.execute(STORE_POSITION, project, name, position.transaction, position.row)
+
+
+# A loose scan: the index is entered once for each project.
+PROJECTS = """
+WITH RECURSIVE found AS (
+    (SELECT project FROM runs ORDER BY project LIMIT 1)
+    UNION ALL
+    SELECT (SELECT project FROM runs WHERE runs.project > found.project ORDER BY project LIMIT 1)
+    FROM found WHERE found.project IS NOT NULL
+)
+SELECT project FROM found WHERE project IS NOT NULL
+"""
+
+# Locked until the end of the transaction, so that two store servers do not process the same rows.
+POSITION = "SELECT transaction, feed_row FROM feed_positions WHERE project = $1 AND consumer = $2 FOR UPDATE"
+
+STORE_POSITION = """
+INSERT INTO feed_positions (project, consumer, transaction, feed_row) VALUES ($1, $2, $3, $4)
+ON CONFLICT (project, consumer) DO UPDATE SET transaction = excluded.transaction, feed_row = excluded.feed_row
+"""

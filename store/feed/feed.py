@@ -1,0 +1,79 @@
+"""Append entries to the feed, and read them in the order in which they were committed."""
+
+import time
+import uuid
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import asyncpg
+
+from store.feed.entries import Entry, decode_entries, encode_entries
+
+KEEP = 7 * 24 * 3600 * 1_000_000_000
+"""Nanoseconds after which entries are deleted."""
+
+DELETED = "(deleted)"
+"""The name of a position that no consumer has: entries up to there have been deleted."""
+
+
+class Position(NamedTuple):
+    """The place of a row in the feed of a project: the transaction that wrote it, and one of its rows."""
+
+    transaction: int
+    row: uuid.UUID
+
+
+BEGINNING = Position(0, uuid.UUID(int=0))
+
+
+class FeedRow(NamedTuple):
+    """What one transaction, or a part of it, stored."""
+
+    position: Position
+    stored_at: int
+    entries: tuple[Entry, ...]
+
+
+async def append_entries(connection: asyncpg.Connection, project: str, entries: Sequence[Entry], now: int = 0) -> None:
+    """Append entries, in the transaction that stores what they describe."""
+    if entries:
+        await connection.execute(APPEND, project, uuid.uuid4(), now or time.time_ns(), encode_entries(entries))
+
+
+async def read_feed(connection: asyncpg.Connection, project: str, after: Position, limit: int = 100) -> list[FeedRow]:
+    """Read the next rows of which every earlier one is committed, too."""
+    rows = await connection.fetch(READ, project, after.transaction, after.row, limit)
+    return [
+        FeedRow(Position(row["transaction"], row["id"]), row["stored_at"], decode_entries(row["entries"]))
+        for row in rows
+    ]
+
+
+async def last_position(connection: asyncpg.Connection) -> Position:
+    """The position after every transaction that has ended before this one, and before every one that ends later."""
+    newest: int = await connection.fetchval("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint - 1")
+    return Position(newest, uuid.UUID(int=(1 << 128) - 1))
+
+
+async def delete_old_entries(connection: asyncpg.Connection, now: int) -> None:
+    """Delete the entries of all projects that are older than `KEEP`, and note up to where, in the connection's transaction."""
+    await connection.execute(DELETE_OLD, now - KEEP, DELETED)
+
+
+APPEND = "INSERT INTO feed (project, id, stored_at, entries) VALUES ($1, $2, $3, $4)"
+
+# A transaction that has not ended yet may have any id from the snapshot's xmin on.
+READ = """
+SELECT transaction, id, stored_at, entries FROM feed
+WHERE project = $1 AND (transaction, id) > ($2::bigint, $3::uuid)
+    AND transaction < pg_snapshot_xmin(pg_current_snapshot())::text::bigint
+ORDER BY transaction, id LIMIT $4
+"""
+
+# The consumer's name is that of `DELETED`.
+DELETE_OLD = """
+WITH gone AS (DELETE FROM feed WHERE stored_at < $1 RETURNING project, transaction)
+INSERT INTO feed_positions (project, consumer, transaction, feed_row)
+SELECT project, $2, max(transaction), '00000000-0000-0000-0000-000000000000' FROM gone GROUP BY project
+ON CONFLICT (project, consumer) DO UPDATE SET transaction = greatest(feed_positions.transaction, excluded.transaction)
+"""

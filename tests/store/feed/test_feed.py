@@ -1,0 +1,149 @@
+"""The feed has what was stored, once and in order, and a consumer processes every entry once."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+
+import asyncpg
+
+from calls.events import Gap
+from calls.model import ToolCall
+from store.database.connection import Database
+from store.database.traits import TRAITS_OF_COLUMNS
+from store.feed.consumer import ConsumerRunner
+from store.feed.entries import (
+    CallStored,
+    Entry,
+    GapStored,
+    RunBegan,
+    RunChanged,
+    RunDeleted,
+    decode_entries,
+    encode_entries,
+)
+from store.feed.feed import BEGINNING, FeedRow, append_entries, delete_old_entries, read_feed
+from store.feed.signal import FeedSignal
+from store.ingest.batch_writer import BatchWriter, DerivedExchange
+from store.query.runs import Runs
+from tests.store.samples import NOON, kept, model_call
+from tests.store.samples import exchange as made_exchange
+
+PROJECT = "default"
+
+
+async def entries(database: Database) -> list[Entry]:
+    """Everything in the feed."""
+    async with database.connection() as connection:
+        return [entry for row in await read_feed(connection, PROJECT, BEGINNING) for entry in row.entries]
+
+
+async def test_a_batch_that_is_written_twice_is_in_the_feed_once(database: Database) -> None:
+    writer = BatchWriter(database)
+    batch = [kept(0, run="night"), kept(1, run="night")]
+    for _ in range(2):
+        await writer.write_batch(batch, [Gap("night", NOON, "a cut", None)])
+    began, *rest = await entries(database)
+    assert isinstance(began, RunBegan)
+    assert [type(entry) for entry in rest] == [CallStored, CallStored, GapStored]
+    assert [entry.id for entry in rest if isinstance(entry, CallStored)] == [one.exchange.id for one in batch]
+
+
+async def test_changes_and_the_end_of_a_run_are_in_the_feed(database: Database) -> None:
+    runs = Runs(database)
+    await runs.put("night", 1)
+    await runs.put("night", 2, "a name")
+    await runs.patch("night", labels={"a": "b"})
+    await runs.delete("night")
+    assert not await runs.delete("night")
+    assert [type(entry) for entry in await entries(database)] == [RunBegan, RunChanged, RunChanged, RunDeleted]
+
+
+async def test_a_transaction_that_commits_late_is_not_skipped(database: Database, database_url: str) -> None:
+    slow = await asyncpg.connect(database_url)
+    began = slow.transaction()
+    await began.start()
+    await append_entries(slow, PROJECT, [RunChanged("early", 1)])
+    async with database.connection() as connection:
+        await append_entries(connection, PROJECT, [RunChanged("late", 2)])
+        assert await read_feed(connection, PROJECT, BEGINNING) == []
+        await began.commit()
+        rows = await read_feed(connection, PROJECT, BEGINNING)
+        assert [entry.run for row in rows for entry in row.entries if isinstance(entry, RunChanged)] == [
+            "early",
+            "late",
+        ]
+        assert [row.position for row in await read_feed(connection, PROJECT, rows[0].position)] == [rows[1].position]
+    await slow.close()
+
+
+class Names:
+    """A consumer that collects the runs it is told of."""
+
+    name = "names"
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self.rebuilds = 0
+
+    async def process(self, connection: asyncpg.Connection, project: str, rows: Sequence[FeedRow]) -> None:
+        self.seen += [entry.run for row in rows for entry in row.entries if isinstance(entry, RunChanged)]
+
+    async def rebuild(self, project: str) -> AsyncIterator[None]:
+        self.rebuilds += 1
+        yield
+
+
+async def test_a_consumer_processes_each_entry_once_and_rebuilds_when_entries_are_gone(database: Database) -> None:
+    await Runs(database).put("night", 1)
+    names = Names()
+    runner = ConsumerRunner(database, names, FeedSignal())
+    assert await runner.process_new()
+    assert not await runner.process_new()
+    assert names.rebuilds == 1
+    for number in range(3):
+        async with database.connection() as connection:
+            await append_entries(connection, PROJECT, [RunChanged(str(number), number)], now=1)
+    again = ConsumerRunner(database, names, FeedSignal())
+    assert await again.process_new()
+    assert not await again.process_new()
+    assert names.seen == ["0", "1", "2"]
+    async with database.connection() as connection:
+        await append_entries(connection, PROJECT, [RunChanged("lost", 4)], now=1)
+        await delete_old_entries(connection, 1 << 62)
+    await again.process_new()
+    assert names.rebuilds == 2
+    assert not await again.process_new()
+
+
+async def test_a_signal_wakes_every_reader() -> None:
+    signal = FeedSignal()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(2):
+            group.create_task(signal.wait(30))
+        await asyncio.sleep(0)
+        signal.send()
+
+
+def test_an_entry_comes_back_as_it_was_written() -> None:
+    told: tuple[Entry, ...] = (RunBegan("a", 1), RunDeleted(str(uuid.uuid4()), 2))
+    assert decode_entries(encode_entries(told)) == told
+
+
+async def test_the_traits_that_ingest_writes_are_those_of_the_columns(database: Database) -> None:
+    plain, failed, cut = (made_exchange(n, status=status) for n, status in enumerate((200, 429, 200)))
+    asked = replace(made_exchange(3), actor="planner")
+    batch = [
+        kept(9, run="night"),
+        DerivedExchange(plain, model_call(plain, tools=["search", "naïve"])),
+        DerivedExchange(failed, model_call(failed)),
+        DerivedExchange(replace(cut, outcome="server_closed"), model_call(cut, complete=False, model_returned=None)),
+        DerivedExchange(asked, model_call(asked, tool_calls=(ToolCall(id=None, name="a", arguments={}),) * 2)),
+        DerivedExchange(replace(made_exchange(4), response=None, outcome="refused"), model_call(made_exchange(4))),
+    ]
+    await BatchWriter(database).write_batch(batch)
+    async with database.connection() as connection:
+        rows = await connection.fetch(f"SELECT traits, {TRAITS_OF_COLUMNS} AS expected FROM calls")
+    assert len(rows) == len(batch)
+    for row in rows:
+        assert row["traits"] == sorted(row["expected"])
