@@ -2,6 +2,7 @@
 
 server             the process of the store server
 server_parts       make the parts of the store server, and stop them
+followers          the parts that follow the record
 server_config      the configuration of the store server
 datadir            the paths of a data directory
 lock               file locks

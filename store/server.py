@@ -92,6 +92,7 @@ async def _serve(
                     group.create_task(_wait_for_database(prepare, database, reporter)),
                     group.create_task(_stop_when_unused(data, abandoned, stopped)),
                     group.create_task(parts.auto_sessions.run()),
+                    group.create_task(parts.followers.run()),
                 )
                 draining = group.create_task(parts.ingester.run())
                 app = create_app(parts.deps, _accepted_tokens(config, data), data.api_token_file)

@@ -5,7 +5,7 @@ import contextlib
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -17,6 +17,7 @@ from store.database.connection import Database
 from store.datadir import DataDir
 from store.embedded.postgres import EmbeddedServer
 from store.feed.signal import FeedSignal
+from store.followers import Followers
 from store.generations.auto_sessions import AutoSessionRuns
 from store.ingest.batch_writer import BatchWriter
 from store.ingest.derive_call import deriver
@@ -39,6 +40,7 @@ class ServerParts:
     ingester: Ingester
     auto_sessions: AutoSessionRuns
     deps: Deps
+    followers: Followers
     helpers: Sequence[Helper]
     """The helper processes that the ingester does not close itself."""
 
@@ -78,11 +80,13 @@ class PartFactory:
         writer, render_helper, judge_helper = self._make_writer(), self._make_helper(), self._make_helper()
         ingester = self._make_ingester(writer, embedded)
         auto_sessions = self._make_auto_sessions(ingester, judge_helper)
+        followers = Followers(self._database, self._signal)
         return ServerParts(
             writer=writer,
             ingester=ingester,
             auto_sessions=auto_sessions,
-            deps=self._make_deps(ingester, auto_sessions, render_helper, edit_problem),
+            followers=followers,
+            deps=replace(self._make_deps(ingester, auto_sessions, render_helper, edit_problem), followers=followers),
             helpers=(render_helper, judge_helper),
         )
 

@@ -15,6 +15,7 @@ from store.bundle.bundle import Bundle
 from store.database.connection import Database
 from store.embedded.db_health import DatabaseHealth
 from store.feed.signal import FeedSignal
+from store.followers import Followers
 from store.generations.auto_sessions import AutoSessionRuns
 from store.ingest.batch_writer import BatchWriter
 from store.ingest.derive_call import deriver
@@ -65,6 +66,9 @@ class Deps:
 
     signal: FeedSignal = field(default_factory=FeedSignal)
     """Sent whenever something was stored."""
+
+    followers: Followers | None = None
+    """The parts that follow the record; None in a helper process."""
 
     mode: str = "record"
     """The mode of the workers of this `up`: record, replay, auto or passthrough."""

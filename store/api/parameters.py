@@ -1,5 +1,6 @@
 """Read and check the parameters of a request before anything is looked up: names, filters, pages."""
 
+import asyncio
 import contextlib
 import re
 from collections.abc import Iterator
@@ -128,6 +129,22 @@ async def _wait_until_settled(deps: TheDeps, request: Request, *, reports: bool)
     request.scope[SETTLED] = is_settled
     return SettledParameter({"settled": is_settled})
 
+
+async def _settle_and_catch_up(deps: TheDeps, request: Request, settled: bool = False) -> SettledParameter:
+    if not settled:
+        return SettledParameter({})
+    result = await _wait_until_settled(deps, request, reports=False)
+    if deps.followers is not None:
+        try:
+            async with asyncio.timeout(SETTLE_TIMEOUT):
+                await deps.followers.wait_until_caught_up()
+        except TimeoutError:
+            return SettledParameter({"settled": False})
+    return result
+
+
+type WhenCaughtUp = Annotated[SettledParameter, Depends(_settle_and_catch_up)]
+"""As `WhenSettled`, and waits for the sums and the index of words, too, which follow the record."""
 
 type WhenSettled = Annotated[SettledParameter, Depends(settle)]
 

@@ -4,6 +4,7 @@ connection        connect, migrate and translate errors
 wait              wait until the database is available
 tables            the tables for SQLAlchemy Core
 rows              write exchanges as rows and read them back
+traits            number the values that calls are filtered by
 blobs             compress and deduplicate bodies
 dictionary        the compression dictionary
 schema_version    the version of the tables

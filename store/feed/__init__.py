@@ -1,9 +1,9 @@
 """The feed: what was stored, in the order in which it was committed, for everything that follows the record.
 
-- `entries`: what an entry says: a call, gap or replay report was stored; a run began, ended, changed or was deleted
-- `feed`: append entries in the transaction that stores what they say; read them after a position
-- `consumer`: run a part that processes every entry once: its position is stored in the transaction that stores its result
-- `signal`: tell waiting readers in this process that something was committed
+entries    what an entry says: a call, gap or replay report was stored; a run began, ended, changed or was deleted
+feed       append entries in the transaction that stores what they say; read them after a position; delete old ones
+consumer   run a part that processes every entry once: its position is stored in the transaction that stores its result
+signal     tell waiting readers in this process that something was committed
 
 An entry is written in the transaction of what it describes, so the two are stored together or not at all. Positions are
 transaction ids: a reader sees an entry only when every transaction with a smaller id has ended, so nothing is inserted before

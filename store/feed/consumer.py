@@ -12,7 +12,7 @@ from typing import Protocol
 import asyncpg
 
 from store.database.connection import Database, DatabaseError
-from store.feed.feed import DELETED, FeedRow, Position, last_position, read_feed
+from store.feed.feed import DELETED, FeedPosition, FeedRow, last_position, read_feed
 from store.feed.signal import FeedSignal
 
 log = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ POLL_INTERVAL = 1.0
 BATCH = 100
 """Rows of the feed that are processed in one transaction."""
 
-RETRY_PAUSE = 5.0
+RETRY_PAUSE = 1.0
 """Seconds until a consumer that failed tries again."""
 
 
@@ -48,12 +48,31 @@ class ConsumerRunner:
         self._database = database
         self._consumer = consumer
         self._signal = signal
+        self._waiting: list[asyncio.Event] = []
+
+    async def wait_until_caught_up(self) -> None:
+        """Wait until everything is processed that is committed now. `run` must be running."""
+        caught_up = asyncio.Event()
+        self._waiting.append(caught_up)
+        self._signal.send()
+        await caught_up.wait()
 
     async def run(self) -> None:
         """Process the feed until the task is cancelled. A failure is logged and tried again."""
         while True:
             try:
-                if not await self.process_new():
+                waiting, self._waiting = self._waiting, []
+                try:
+                    is_busy = await self.process_new()
+                except BaseException:
+                    self._waiting += waiting
+                    raise
+                if is_busy:
+                    self._waiting += waiting
+                    continue
+                for each in waiting:
+                    each.set()
+                if not self._waiting:
                     await self._signal.wait(POLL_INTERVAL)
             except DatabaseError as error:
                 log.warning("%s waits for the database: %s", self._consumer.name, error)
@@ -84,7 +103,7 @@ class ConsumerRunner:
         await self._rebuild(project)
         return True
 
-    async def _load_position(self, connection: asyncpg.Connection, project: str) -> Position | None:
+    async def _load_position(self, connection: asyncpg.Connection, project: str) -> FeedPosition | None:
         """Load and lock the position; None if there is none, or if entries after it have been deleted."""
         row = await connection.fetchrow(POSITION, project, self._consumer.name)
         deleted = await connection.fetchval(
@@ -92,7 +111,7 @@ class ConsumerRunner:
         )
         if row is None or (deleted is not None and row["transaction"] < deleted):
             return None
-        return Position(row["transaction"], row["feed_row"])
+        return FeedPosition(row["transaction"], row["feed_row"])
 
     async def _rebuild(self, project: str) -> None:
         async with self._database.connection() as connection:
@@ -103,7 +122,7 @@ class ConsumerRunner:
             await _store_position(connection, project, self._consumer.name, begin)
 
 
-async def _store_position(connection: asyncpg.Connection, project: str, name: str, position: Position) -> None:
+async def _store_position(connection: asyncpg.Connection, project: str, name: str, position: FeedPosition) -> None:
     await connection.execute(STORE_POSITION, project, name, position.transaction, position.row)
 
 

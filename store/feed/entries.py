@@ -96,17 +96,17 @@ class ReplayStored(msgspec.Struct, frozen=True, array_like=True, tag="replay"):
     drifted: int
 
 
-type Entry = RunBegan | RunEnded | RunChanged | RunDeleted | CallStored | GapStored | ReplayStored
+type FeedEntry = RunBegan | RunEnded | RunChanged | RunDeleted | CallStored | GapStored | ReplayStored
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(tuple[Entry, ...])
+_decoder = msgspec.msgpack.Decoder(tuple[FeedEntry, ...])
 
 
-def encode_entries(entries: Sequence[Entry]) -> bytes:
+def encode_entries(entries: Sequence[FeedEntry]) -> bytes:
     """Encode entries for one row of the feed."""
     return pack(_encoder.encode(entries))
 
 
-def decode_entries(data: bytes) -> tuple[Entry, ...]:
+def decode_entries(data: bytes) -> tuple[FeedEntry, ...]:
     """The inverse of `encode_entries`."""
     return _decoder.decode(unpack(data))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import asyncpg
 
-from store.feed.entries import Entry, decode_entries, encode_entries
+from store.feed.entries import FeedEntry, decode_entries, encode_entries
 
 KEEP = 7 * 24 * 3600 * 1_000_000_000
 """Nanoseconds after which entries are deleted."""
@@ -16,43 +16,47 @@ DELETED = "(deleted)"
 """The name of a position that no consumer has: entries up to there have been deleted."""
 
 
-class Position(NamedTuple):
+class FeedPosition(NamedTuple):
     """The place of a row in the feed of a project: the transaction that wrote it, and one of its rows."""
 
     transaction: int
     row: uuid.UUID
 
 
-BEGINNING = Position(0, uuid.UUID(int=0))
+BEGINNING = FeedPosition(0, uuid.UUID(int=0))
 
 
 class FeedRow(NamedTuple):
     """What one transaction, or a part of it, stored."""
 
-    position: Position
+    position: FeedPosition
     stored_at: int
-    entries: tuple[Entry, ...]
+    entries: tuple[FeedEntry, ...]
 
 
-async def append_entries(connection: asyncpg.Connection, project: str, entries: Sequence[Entry], now: int = 0) -> None:
+async def append_entries(
+    connection: asyncpg.Connection, project: str, entries: Sequence[FeedEntry], now: int = 0
+) -> None:
     """Append entries, in the transaction that stores what they describe."""
     if entries:
         await connection.execute(APPEND, project, uuid.uuid4(), now or time.time_ns(), encode_entries(entries))
 
 
-async def read_feed(connection: asyncpg.Connection, project: str, after: Position, limit: int = 100) -> list[FeedRow]:
+async def read_feed(
+    connection: asyncpg.Connection, project: str, after: FeedPosition, limit: int = 100
+) -> list[FeedRow]:
     """Read the next rows of which every earlier one is committed, too."""
     rows = await connection.fetch(READ, project, after.transaction, after.row, limit)
     return [
-        FeedRow(Position(row["transaction"], row["id"]), row["stored_at"], decode_entries(row["entries"]))
+        FeedRow(FeedPosition(row["transaction"], row["id"]), row["stored_at"], decode_entries(row["entries"]))
         for row in rows
     ]
 
 
-async def last_position(connection: asyncpg.Connection) -> Position:
+async def last_position(connection: asyncpg.Connection) -> FeedPosition:
     """The position after every transaction that has ended before this one, and before every one that ends later."""
     newest: int = await connection.fetchval("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint - 1")
-    return Position(newest, uuid.UUID(int=(1 << 128) - 1))
+    return FeedPosition(newest, uuid.UUID(int=(1 << 128) - 1))
 
 
 async def delete_old_entries(connection: asyncpg.Connection, now: int) -> None:

@@ -22,7 +22,7 @@ from calls.model import Exchange
 from store.database.blobs import Element, ElementPlace, Primer, pack, plan_form, split_elements
 from store.database.connection import BadValue, Database, DatabaseUnavailable
 from store.database.rows import encode_head, storable_text
-from store.feed.entries import Entry, RunBegan, RunChanged, RunDeleted
+from store.feed.entries import FeedEntry, RunBegan, RunChanged, RunDeleted
 from store.feed.feed import append_entries
 from store.feed.signal import FeedSignal
 from store.ingest.dedup_cache import DedupCache, Scope
@@ -255,7 +255,7 @@ class BatchWriter:
 
     async def _open_runs(
         self, connection: asyncpg.Connection, times: dict[str, _RunTimes]
-    ) -> tuple[dict[str, uuid.UUID], list[Entry]]:
+    ) -> tuple[dict[str, uuid.UUID], list[FeedEntry]]:
         """Create or update the runs, always in the same order; return their incarnations, and entries for those that are new."""
         names, fresh = sorted(times), uuid.uuid4()
         columns = [list(column) for column in zip(*(times[name] for name in names), strict=True)]
@@ -269,7 +269,7 @@ class BatchWriter:
         if not gaps and not replays:
             return
         replay_rows = [(self._project, storable_text(replay.replay), pack(replay.report)) for replay in replays]
-        entries: list[Entry] = []
+        entries: list[FeedEntry] = []
         async with self._database.connection() as connection, connection.transaction():
             if gaps:
                 runs = await self._runs_by_exchange(connection, [gap.exchange for gap, _ in gaps])
@@ -292,7 +292,7 @@ class BatchWriter:
         return {str(row["id"]): row["run"] for row in rows}
 
 
-def _stored_entries(stored: Iterable[DerivedExchange]) -> Iterator[Entry]:
+def _stored_entries(stored: Iterable[DerivedExchange]) -> Iterator[FeedEntry]:
     for derived in stored:
         exchange = derived.exchange
         yield (

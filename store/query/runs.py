@@ -46,7 +46,7 @@ from store.database.tables import (
     runs,
     texts,
 )
-from store.feed.entries import Entry, RunBegan, RunChanged, RunDeleted, RunEnded
+from store.feed.entries import FeedEntry, RunBegan, RunChanged, RunDeleted, RunEnded
 from store.feed.feed import append_entries
 from store.query.filters import Cursor, Filters, is_cut_answer, is_unkept_exchange, page_query, run_conditions
 from store.query.rest_shapes import NO_STATS, Shape, ns_of, run_shape
@@ -200,7 +200,7 @@ class Runs:
             report = await connection.scalar(query)
         return None if report is None else unpack(report)
 
-    async def _append(self, connection: AsyncConnection, entry: Entry) -> None:
+    async def _append(self, connection: AsyncConnection, entry: FeedEntry) -> None:
         driver = (await connection.get_raw_connection()).driver_connection
         assert driver is not None
         await append_entries(driver, self._project, [entry])

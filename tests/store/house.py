@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +19,8 @@ from store.api.app import create_app
 from store.api.deps import Deps, EditCheck
 from store.api.server import run_server
 from store.database.connection import Database
+from store.feed.signal import FeedSignal
+from store.followers import Followers
 from store.ingest.batch_writer import BatchWriter
 from store.ingest.ingester import Ingester
 from store.large.helper import Helper
@@ -69,9 +71,13 @@ async def serving_api(
     clean: Clean = str,
 ) -> AsyncIterator[httpx2.AsyncClient]:
     """The REST interface on a free port of loopback, and a client of it."""
+    signal = FeedSignal()
+    followers = Followers(database, signal)
     desk = Deps(
         store_server=store_server,
         database=database,
+        signal=signal,
+        followers=followers,
         profiles=PROFILES,
         clean=clean,
         mode=mode,
@@ -81,10 +87,21 @@ async def serving_api(
     )
     with socket.socket() as port:
         port.bind(("127.0.0.1", 0))
-        async with run_server(create_app(desk, tokens), port):
+        async with _in_background(followers.run()), run_server(create_app(desk, tokens), port):
             url = f"http://127.0.0.1:{port.getsockname()[1]}"
             async with httpx2.AsyncClient(base_url=url, trust_env=False, timeout=30) as client:
                 yield client
+
+
+@asynccontextmanager
+async def _in_background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run it until the block ends."""
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(work)
+        try:
+            yield
+        finally:
+            task.cancel()
 
 
 @asynccontextmanager

@@ -14,7 +14,7 @@ from store.database.traits import TRAITS_OF_COLUMNS
 from store.feed.consumer import ConsumerRunner
 from store.feed.entries import (
     CallStored,
-    Entry,
+    FeedEntry,
     GapStored,
     RunBegan,
     RunChanged,
@@ -32,7 +32,7 @@ from tests.store.samples import exchange as made_exchange
 PROJECT = "default"
 
 
-async def entries(database: Database) -> list[Entry]:
+async def entries(database: Database) -> list[FeedEntry]:
     """Everything in the feed."""
     async with database.connection() as connection:
         return [entry for row in await read_feed(connection, PROJECT, BEGINNING) for entry in row.entries]
@@ -126,7 +126,7 @@ async def test_a_signal_wakes_every_reader() -> None:
 
 
 def test_an_entry_comes_back_as_it_was_written() -> None:
-    told: tuple[Entry, ...] = (RunBegan("a", 1), RunDeleted(str(uuid.uuid4()), 2))
+    told: tuple[FeedEntry, ...] = (RunBegan("a", 1), RunDeleted(str(uuid.uuid4()), 2))
     assert decode_entries(encode_entries(told)) == told
 
 

@@ -1,0 +1,45 @@
+"""The parts that follow the record: they process the feed while the store server runs, and never delay it."""
+
+import asyncio
+import logging
+import time
+
+from store.database.connection import Database, DatabaseError
+from store.feed.consumer import ConsumerRunner
+from store.feed.feed import delete_old_entries
+from store.feed.signal import FeedSignal
+
+log = logging.getLogger(__name__)
+
+CLEAN_EVERY = 3600.0
+"""Seconds between two deletions of old entries of the feed."""
+
+
+class Followers:
+    """All parts that follow the record."""
+
+    def __init__(self, database: Database, signal: FeedSignal) -> None:
+        self._database = database
+        self._signal = signal
+        self._consumers: tuple[ConsumerRunner, ...] = ()
+
+    async def run(self) -> None:
+        """Run them until the task is cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for consumer in self._consumers:
+                group.create_task(consumer.run())
+            group.create_task(self._clean_feed())
+
+    async def wait_until_caught_up(self) -> None:
+        """Wait until all consumers have processed what is committed now."""
+        for consumer in self._consumers:
+            await consumer.wait_until_caught_up()
+
+    async def _clean_feed(self) -> None:
+        while True:
+            try:
+                async with self._database.connection() as connection, connection.transaction():
+                    await delete_old_entries(connection, time.time_ns())
+            except DatabaseError as error:
+                log.warning("old entries of the feed are deleted later: %s", error)
+            await asyncio.sleep(CLEAN_EVERY)
