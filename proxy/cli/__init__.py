@@ -1,7 +1,7 @@
 """The command line. Each command reads the settings once and passes plain values on.
 
 record, replay, fork, up, fixtures, inference, rules    commands of these names
-show         ls, show
+look         the commands that look at recordings
 explain      explain, why
 compare      diff, bisect, drift
 files        export, import
@@ -40,8 +40,8 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "env": ("environment", "Print the variables that point a shell at the running `up`."),
     },
     "Look": {
-        "ls": ("show", "List runs, newest first."),
-        "show": ("show", "Show a run step by step, or one call in full."),
+        "ls": ("look.show", "List runs, newest first."),
+        "show": ("look.show", "Show a run step by step, or one call in full."),
         "why": ("explain", "Explain what a replay missed, and how to fix it."),
     },
     "Compare": {

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from proxy.cli import COMMANDS, HIDDEN, files, load_command, playhead
 from proxy.cli.common import parse_time
-from proxy.cli.show import _run_row
+from proxy.cli.look.show import _run_row
 from proxy.commands.export import _open_output
 from proxy.commands.record import STORE_CHECKS, check_run_id, summary_text
 from proxy.doctor.client_probes import client_kind

@@ -1,0 +1,4 @@
+"""The commands that look at recordings.
+
+show       ls, show
+"""
