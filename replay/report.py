@@ -108,7 +108,7 @@ def build_report(
     replay: str,
     run: str,
     recorded: int,
-    left_over: list[Json],
+    unused_steps: list[Json],
     unused: int,
     allow_unused: bool,
     is_unused_prefix: bool = False,
@@ -122,8 +122,8 @@ def build_report(
     refusals = _refusals(tally)
     is_first = is_first and not (recorded or tally.missed or tally.refused)
     first: Json = tally.misses[0] if tally.misses and not is_first else _first_refusal(refusals)
-    if first is None and left_over and not allow_unused:
-        first = {"reason": "unused", **left_over[0]} if isinstance(left_over[0], Mapping) else None
+    if first is None and unused_steps and not allow_unused:
+        first = {"reason": "unused", **unused_steps[0]} if isinstance(unused_steps[0], Mapping) else None
     return {
         "id": replay,
         "run": run,
@@ -147,7 +147,7 @@ def build_report(
         "misses": list(tally.misses),
         "refused": tally.refused,
         "refusals": [*refusals],
-        "left_over": left_over,
+        "unused_steps": unused_steps,
         "allow_unused": allow_unused,
         "interrupted": False,
         **({"answered_by": list(tally.answered_by)} if tally.answered_by else {}),
@@ -199,7 +199,7 @@ def report_lines(report: Mapping[str, Any], recording_name: str | None = None) -
     yield from _note_lines(report)
     yield from _first_divergence_lines(report)
     yield from _refusal_lines(report)
-    yield from _left_over_lines(report)
+    yield from _unused_lines(report)
     for word, fix in zip(
         chain(["next"], repeat("  or")), _next_steps(report, recording_name).split("; or "), strict=False
     ):
@@ -229,9 +229,9 @@ def _headline(report: Mapping[str, Any]) -> str:
 
 
 def _only_escaped(report: Mapping[str, Any]) -> bool:
-    left_over = report["unused"] and not report["allow_unused"]
+    has_unused = report["unused"] and not report["allow_unused"]
     return bool(
-        report.get("escaped") and not (report.get("refused") or report["missed"] or report["live"] or left_over)
+        report.get("escaped") and not (report.get("refused") or report["missed"] or report["live"] or has_unused)
     )
 
 
@@ -290,13 +290,13 @@ def _side(difference: Mapping[str, Any], side: str) -> str:
     return "(absent)" if difference.get("only") not in (None, side) else repr(difference[side])
 
 
-def _left_over_lines(report: Mapping[str, Any]) -> Iterator[str]:
+def _unused_lines(report: Mapping[str, Any]) -> Iterator[str]:
     if report["allow_unused"] or report.get("interrupted"):
         return
-    for entry in report["left_over"][:5]:
-        yield f"          left over: step {entry['step']}, {entry['asked']}"
+    for entry in report["unused_steps"][:5]:
+        yield f"          unused: step {entry['step']}, {entry['asked']}"
     if report["unused"] > 5:
-        yield f"          left over: and {report['unused'] - 5} more"
+        yield f"          unused: and {report['unused'] - 5} more"
 
 
 def _next_steps(report: Mapping[str, Any], recording_name: str) -> str:

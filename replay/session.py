@@ -216,7 +216,7 @@ class Session:
             run=self.recording.run,
             recorded=len(entries),
             unused=self._script.unplayed_count,
-            left_over=[
+            unused_steps=[
                 _unused_entry(entries[place]) for place in islice(self._script.unplayed_places(), REPORT_LISTED)
             ],
             is_unused_prefix=all(place == number for number, place in enumerate(self._script.unplayed_places())),

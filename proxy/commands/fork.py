@@ -214,7 +214,7 @@ def summary_lines(
         steps = "step 1 was" if report["unused"] == 1 else f"steps 1 to {report['unused']} were"
         yield f"          {steps} not asked for again: the command went on from a checkpoint of its own"
     elif report["unused"]:
-        left = ", ".join(f"step {one['step']} ({one['asked']})" for one in report["left_over"][:SHOWN])
+        left = ", ".join(f"step {one['step']} ({one['asked']})" for one in report["unused_steps"][:SHOWN])
         yield f"          not asked for: {left}{' and more' if report['unused'] > SHOWN else ''}"
     for one in report["misses"][:SHOWN]:
         yield f"          missed: {one['detail']}"

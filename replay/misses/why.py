@@ -26,7 +26,7 @@ def explanation_lines(report: Report, number: int | None = None) -> Iterator[str
     if unlisted > 0:
         yield ""
         yield f"and {unlisted} more, most of them probably consequences of these; to see one: playhead why NUMBER"
-    yield from _left_over_lines(report)
+    yield from _unused_lines(report)
     yield from _drift_lines(report)
 
 
@@ -46,7 +46,7 @@ def _headline(report: Report) -> str:
         case "right":
             return f"right: {report['served'] + report['edited']} answered from the recording, none missed"
         case "diverged":
-            return f"diverged, {report['missed']} missed, {report['live']} live, {report['unused']} left over"
+            return f"diverged, {report['missed']} missed, {report['live']} live, {report['unused']} unused"
         case _ if report["live"]:
             return f"there was no recording: {report['live']} calls went live and were recorded"
         case _:
@@ -82,12 +82,12 @@ def _fix_lines(fix: str) -> Iterator[str]:
         yield f"  {word}: {way}"
 
 
-def _left_over_lines(report: Report) -> Iterator[str]:
+def _unused_lines(report: Report) -> Iterator[str]:
     if not report["unused"]:
         return
     yield ""
-    yield f"left over: {report['unused']} recorded calls that were not requested"
-    for entry in report["left_over"][:_LISTED]:
+    yield f"unused: {report['unused']} recorded calls that were not requested"
+    for entry in report["unused_steps"][:_LISTED]:
         yield f"  step {entry['step']}, {entry['asked']}"
     if not report["allow_unused"]:
         called = quote(str(report.get("called") or report["run"]))

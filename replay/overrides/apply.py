@@ -34,6 +34,10 @@ WEBSOCKET_UNSUPPORTED: Final = (
 )
 
 
+SET_WHOLE: Final = "set a whole answer with answer = { … }"
+"""What to do where a part of an answer cannot be edited."""
+
+
 class CannotEdit(ValueError):
     """An edit cannot be applied to an exchange. The message is the reason, to follow on "cannot be edited: "."""
 
@@ -88,7 +92,7 @@ def _replacement_response(exchange: Exchange, key: KeyResult, edit: WholeAnswer)
     if edit.has_body:
         replacement = _with_replaced_body(replacement, exchange, key, edit.body)
     elif playback.unreplayable_reason(exchange):
-        raise CannotEdit(f"{playback.unreplayable_reason(exchange)}; give it a body too")
+        raise CannotEdit(f"{playback.unreplayable_reason(exchange)}; give the answer a body, too")
     named = {name.lower() for name, _ in edit.headers}
     kept = tuple(pair for pair in replacement.headers if pair[0].lower() not in named)
     return replace(replacement, headers=(*kept, *edit.headers), trailers=())
@@ -123,13 +127,13 @@ def with_body(response: Response, data: bytes, media: str, *, sized: bool = True
 def _whole_call(exchange: Exchange, key: KeyResult) -> Call:
     """The call of an exchange, with an answer that can be edited. Raises CannotEdit."""
     if why := playback.unreplayable_reason(exchange):
-        raise CannotEdit(why)
+        raise CannotEdit(f"{why}; {SET_WHOLE}")
     call = derive_keyed_call(exchange, key)
     # The answer's own end mark counts: a client may leave after it, without waiting for the end of the HTTP message.
     if not call.complete:
-        raise CannotEdit("its answer is incomplete; set a whole one with answer = { … }")
+        raise CannotEdit(f"its answer is incomplete; {SET_WHOLE}")
     if not isinstance(call.answer, Mapping | list):
-        raise CannotEdit("its answer is not JSON; set a whole one with answer = { … }")
+        raise CannotEdit(f"its answer is not JSON; {SET_WHOLE}")
     return call
 
 
@@ -171,7 +175,7 @@ def _set_text(call: Call, answer: MutableJson, text: str) -> None:
     spots = places.find_texts(call.dialect, answer)
     first = spots[0] if spots else places.find_empty_text(call.dialect, answer)
     if first is None:
-        raise CannotEdit(f"{_no_text_reason(call)}; use patch, or answer")
+        raise CannotEdit(f"{_no_text_reason(call)}; use patch to change its JSON, or {SET_WHOLE}")
     for spot in spots:
         spot.put("")
     first.put(text)
@@ -181,7 +185,9 @@ def _substitute_text(call: Call, answer: MutableJson, find: str, text: str) -> N
     spots = [spot for spot in places.find_texts(call.dialect, answer) if find in spot.value]
     if not spots:
         current = repr(call.text[:_SHOWN]) if call.text else "empty"
-        raise CannotEdit(f"{find!r} does not occur in its text, which is {current}")
+        raise CannotEdit(
+            f"{find!r} does not occur in its text, which is {current}; correct find, or omit it to replace the whole text"
+        )
     for spot in spots:
         spot.put(spot.value.replace(find, text))
 
@@ -203,7 +209,7 @@ def _edit_arguments(call: Call, answer: MutableJson, edit: Arguments) -> None:
     try:
         plain = parse_json(value.encode())
     except InvalidJson:
-        raise CannotEdit(f"the arguments are not JSON: {value[:_SHOWN]!r}") from None
+        raise CannotEdit(f"the arguments are not JSON: {value[:_SHOWN]!r}; {SET_WHOLE}") from None
     spot.put(dumps(apply_patch(copy_mutable(plain), edit.patch)).decode())
 
 
@@ -211,11 +217,13 @@ def _selected_spot(call: Call, spots: Sequence[Spot], edit: Arguments) -> Spot:
     what = f"a call of {edit.tool}" if edit.tool else "a tool call"
     if not spots:
         tools = ", ".join(tool.name for tool in call.tool_calls) or "none"
-        raise CannotEdit(f"its answer does not request {what}; the tools that it requests: {tools}")
+        raise CannotEdit(
+            f"its answer does not request {what}; select one of the tools that it requests ({tools}), or another step"
+        )
     if edit.nth is None and len(spots) > 1:
         raise CannotEdit(f"its answer requests {what} {len(spots)} times; select one with tool or nth")
     if (edit.nth or 1) > len(spots):
-        raise CannotEdit(f"its answer requests {what} {len(spots)} times, not {edit.nth} times")
+        raise CannotEdit(f"its answer requests {what} {len(spots)} times, not {edit.nth} times; correct nth")
     return spots[(edit.nth or 1) - 1]
 
 
@@ -229,7 +237,9 @@ def apply_patch(value: MutableJson, operations: Sequence[Mapping[str, Any]]) -> 
         # Copy the values: they become part of the answer, and one patch may apply to several answers.
         made: Json = jsonpatch.apply(copy_mutable(operations), value, unicode_escape=False)  # type: ignore[assignment]
     except JSONPatchError as error:
-        raise CannotEdit(f"the patch does not apply: {error}") from None
+        raise CannotEdit(
+            f"the patch does not apply: {error}; correct its paths (`playhead show CALL` prints the answer)"
+        ) from None
     return made
 
 
@@ -241,7 +251,7 @@ def _tool_result_response(exchange: Exchange, key: KeyResult, value: Json) -> Re
     if key.dialect == "mcp":
         return _mcp_result(old, key, value)
     if forms.received_form(old) != "whole":
-        raise CannotEdit("it is a stream of a tool; set the body as a text with answer = { … }")
+        raise CannotEdit(f"it is a stream of a tool; {SET_WHOLE}, with the body as a text")
     plain = isinstance(value, str) and "json" not in (_content_type(old) or "json")
     if plain:
         return with_body(old, str(value).encode(), _content_type(old) or "text/plain; charset=utf-8")
@@ -251,7 +261,7 @@ def _tool_result_response(exchange: Exchange, key: KeyResult, value: Json) -> Re
 def _mcp_result(old: Response, key: KeyResult, value: Json) -> Response:
     request = as_object(key.request_body)
     if "id" not in request:
-        raise CannotEdit("it is not a single tool call")
+        raise CannotEdit(f"its request is not a single tool call, so a result has no place; {SET_WHOLE}")
     answer: dict[str, Json] = {"jsonrpc": "2.0", "id": request["id"], "result": _mcp_value(value)}
     if forms.received_form(old) == "whole":
         return reframe.write_whole(old, answer)
@@ -271,7 +281,7 @@ def _mcp_stream(old: Response, answer: Mapping[str, Json]) -> Response:
     """The answer as the only message of a stream, without recorded notifications."""
     message = {name: value for name, value in answer.items() if name != "notifications"}
     if not is_answer(message):
-        raise CannotEdit("the edited answer would not be a JSON-RPC answer")
+        raise CannotEdit(f"the edited answer would not be a JSON-RPC answer; keep its result or error, or {SET_WHOLE}")
     return with_body(
         old, b"event: message\ndata: " + dumps(message) + b"\n\n", "text/event-stream; charset=utf-8", sized=False
     )

@@ -41,7 +41,9 @@ def inject_fault(exchange: Exchange, key: KeyResult, fault: Fault) -> Exchange:
 
 def _require_answer(exchange: Exchange) -> Exchange:
     if (why := playback.unreplayable_reason(exchange)) or exchange.response is None:
-        raise CannotEdit(why or "no response was recorded")
+        raise CannotEdit(
+            f"{why or 'no response was recorded'}; use fault = {{ status = N }}, which needs no recorded answer"
+        )
     return exchange
 
 
@@ -91,7 +93,9 @@ def _cut_body(exchange: Exchange, size: int) -> Exchange:
     assert exchange.response is not None
     body = exchange.response.body
     if size >= len(body.data):
-        raise CannotEdit(f"its answer has {len(body.data)} bytes, so it cannot be cut after {size}")
+        raise CannotEdit(
+            f"its answer has {len(body.data)} bytes, so it cannot be cut after {size}; use a smaller number"
+        )
     chunks = tuple(_chunks_within(body.chunks, size))
     short = Body(data=body.data[:size], chunks=chunks, size=size, reencoded=body.reencoded)
     return replace(exchange, response=replace(exchange.response, body=short), outcome="server_closed")
@@ -118,7 +122,7 @@ def _break_json(exchange: Exchange, key: KeyResult) -> Exchange:
         case _ if data.lstrip()[:1] in (b"{", b"["):
             return replace(exchange, response=with_body(response, data[: len(data) // 2], media))
         case _:
-            raise CannotEdit("its answer is not JSON")
+            raise CannotEdit("its answer is not JSON; use fault = { cut = N }")
 
 
 _LINE: Final = re.compile(rb"^((?:data:)?[ ]?)(\{[^\r\n]*)", re.MULTILINE)
@@ -128,7 +132,7 @@ def _break_longest_line(data: bytes) -> bytes:
     """Cut the longest message of a stream in half: it is likely to have the content."""
     found = max(_LINE.finditer(data), key=lambda line: len(line[2]), default=None)
     if found is None:
-        raise CannotEdit("no message of its stream is JSON")
+        raise CannotEdit("no message of its stream is JSON; use fault = { cut = N }")
     return data[: found.start(2) + (found.end(2) - found.start(2)) // 2] + data[found.end(2) :]
 
 
@@ -137,7 +141,7 @@ def _decode_body(response: Response) -> bytes:
     try:
         return decode_content(response.body.data, encoding, _LIMIT) if encoding else response.body.data
     except Undecodable as error:
-        raise CannotEdit(f"its body cannot be opened: {error}") from None
+        raise CannotEdit(f"its body cannot be decompressed: {error}; use fault = {{ cut = N }}") from None
 
 
 # -- time

@@ -173,7 +173,7 @@ def test_what_others_may_be_answered_from_is_not_the_first_to_be_dropped() -> No
         "unused": 1,
         "allow_unused": False,
         "misses": [],
-        "left_over": [{"step": 1, "asked": "GET https://tickets.example.com/"}],
+        "unused_steps": [{"step": 1, "asked": "GET https://tickets.example.com/"}],
     }
     own, shared = (
         RecordingPlace(test="t.py::a", file="a.jsonl", is_writable=True, is_shared=shared) for shared in (False, True)

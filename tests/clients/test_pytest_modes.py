@@ -131,12 +131,12 @@ def test_a_miss_that_the_test_swallows_fails_it_all_the_same(recorded: Stage) ->
     assert "/body/messages/0/content" in ran
 
 
-def test_what_is_left_over_fails_the_test_unless_it_may_be(recorded: Stage) -> None:
+def test_an_unused_recording_fails_the_test_unless_it_may_be(recorded: Stage) -> None:
     shorter = AGENT.replace("    found = requests", "    return said.choices[0].message, 0\n    found = requests")
     recorded.write("test_agent.py", shorter)
     ran = recorded.pytest()
     assert ran.counts == {"failed": 1}, ran.out
-    assert "left over: 1 recorded call that the test did not make" in ran
+    assert "unused: 1 recorded call that the test did not make" in ran
     assert "step 2, GET https://tickets.example.com/v2/tickets?query=refund" in ran
     recorded.write("test_agent.py", shorter.replace("mark.playhead", "mark.playhead(allow_unused=True)"))
     assert recorded.pytest().counts == {"passed": 1}

@@ -188,7 +188,7 @@ def test_a_fixture_that_cleans_up_is_part_of_its_test(stage: Stage) -> None:
     stage.write("test_clean.py", CLEANING.replace('    post("/v2/tickets/delete")\n', ""))
     ran = stage.pytest()
     assert ran.counts == {"passed": 1, "error": 1}, ran.out
-    assert "left over: 1 recorded call" in ran
+    assert "unused: 1 recorded call" in ran
 
 
 def test_without_playhead_it_says_where_to_find_it(stage: Stage) -> None:

@@ -61,7 +61,7 @@ async def test_a_miss_is_shown_with_both_sides_and_what_to_do() -> None:
     assert "DIVERGED" in shown
     assert "first: request 2, no_match: POST https://api.openai.com/v1/chat/completions, nearest is step 2:" in shown
     assert "/body/messages/0/content\n              - 'b'\n              + 'c'" in shown
-    assert "left over: step 2, POST https://api.openai.com/v1/chat/completions" in shown
+    assert "unused: step 2, POST https://api.openai.com/v1/chat/completions" in shown
     assert shown.splitlines()[-4:] == [
         "          next: record the run again: playhead record -- CMD",
         "            or: record only what is new: playhead replay run-1 --on-miss record -- CMD",
@@ -70,9 +70,9 @@ async def test_a_miss_is_shown_with_both_sides_and_what_to_do() -> None:
     ]
 
 
-async def test_what_was_left_over_is_named_unless_it_may_be() -> None:
+async def test_an_unused_recording_is_named_unless_it_may_be() -> None:
     report = await report_of("a")
-    assert "left over: step 2" in text(report)
+    assert "unused: step 2" in text(report)
     assert "left over" not in text({**report, "allow_unused": True})
     shown = text(report)
     assert "--allow-unused" in shown

@@ -74,7 +74,7 @@ def test_cycle_begins_again() -> None:
     assert [step_of(script, "k", "r") for _ in range(5)] == [1, 2, 1, 2, 1]
 
 
-def test_an_answer_that_was_given_before_says_so_and_is_not_left_over_again() -> None:
+def test_an_answer_that_was_given_before_says_so_and_does_not_count_as_unused() -> None:
     script = script_of(("k", "r"), policy="cycle")
     first, second = script.take_next("k", "r"), script.take_next("k", "r")
     assert first
@@ -221,7 +221,7 @@ class ScriptAgainstModel(RuleBasedStateMachine):
             assert taken.is_exact == (taken.recorded.raw == raw)
 
     @invariant()
-    def left_over_is_what_never_answered(self) -> None:
+    def what_never_answered_is_unused(self) -> None:
         if not hasattr(self, "script"):
             return
         left = [place for place in range(len(self.model.pairs)) if place not in self.model.played]

@@ -119,7 +119,7 @@ async def test_repeat_last_goes_on_and_is_counted() -> None:
     assert session.report()["again"] == 2
 
 
-async def test_a_recording_left_over_is_a_divergence_unless_it_is_allowed() -> None:
+async def test_an_unused_recording_is_a_divergence_unless_it_is_allowed() -> None:
     both = exchange(chat("a"), said("A")), exchange(chat("b"), said("B"), number=2)
     strict, lenient = session_of(*both), session_of(*both, allow_unused=True)
     for session in (strict, lenient):
@@ -611,7 +611,7 @@ async def test_after_the_last_step_of_a_prefix_somebody_else_decides() -> None:
     assert [report[name] for name in ("served", "missed", "live", "unused", "hooked")] == [1, 1, 1, 0, True]
 
 
-async def test_what_is_put_back_answers_once_more_and_is_not_left_over() -> None:
+async def test_what_is_put_back_answers_once_more_and_is_not_unused() -> None:
     class Faulty(Fork):
         times = 1
 

@@ -74,7 +74,7 @@ async def test_a_time_that_is_none_is_told_in_one_sentence(tmp_path: Path, datab
 
 
 async def test_the_first_report_of_a_replay_has_all_that_later_ones_have(tmp_path: Path, database: Database) -> None:
-    later = build_report(Tally(), replay="r", run="x", recorded=3, left_over=[], unused=3, allow_unused=False)
+    later = build_report(Tally(), replay="r", run="x", recorded=3, unused_steps=[], unused=3, allow_unused=False)
     async with opened(tmp_path, database, mode="auto") as house:
         run = (await imported(house))["id"]
         first = (await house.api.post("/v1/replays", json={"run": run, "id": "r"})).json()

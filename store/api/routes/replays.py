@@ -115,7 +115,7 @@ def new_report(replay: str, run: str, recorded: int) -> dict[str, Any]:
         "recorded": recorded,
         "unused": recorded,
         **dict.fromkeys(counts, 0),
-        **{name: [] for name in ("drift", "misses", "left_over")},
+        **{name: [] for name in ("drift", "misses", "unused_steps")},
         "first_divergence": None,
         "verdict": "unknown",
         "allow_unused": False,

@@ -36,12 +36,12 @@ async def report_of(*prompts: str, **options: Any) -> dict[str, Any]:
 
 async def test_each_miss_is_told_with_both_sides_and_every_way_to_mend_it() -> None:
     lines = list(explanation_lines(await report_of("a", "c")))
-    assert lines[0] == "replay replay-1 of run-1: diverged, 1 missed, 0 live, 1 left over"
+    assert lines[0] == "replay replay-1 of run-1: diverged, 1 missed, 0 live, 1 unused"
     told = "\n".join(lines)
     assert "request 2, no_match: POST https://api.openai.com/v1/chat/completions" in told
     assert "    /body/messages/0/content\n      - 'b'\n      + 'c'\n" in told
     assert "  or: record only what is new: playhead replay ticket.jsonl --on-miss record -- CMD" in told
-    assert "left over: 1 recorded calls that were not requested\n  step 2, POST" in told
+    assert "unused: 1 recorded calls that were not requested\n  step 2, POST" in told
 
 
 async def test_one_request_can_be_asked_for() -> None:

@@ -200,7 +200,7 @@ class Suite:
         if test.has_ended:
             return True
         result = self.start().request(check={})
-        if result.get("only_left_over"):
+        if result.get("only_unused"):
             result = {"right": True}
         return self._note_result(test, result)
 
