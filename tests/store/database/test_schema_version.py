@@ -10,6 +10,7 @@ from sqlalchemy import text
 from store.database.connection import Database, DatabaseUnavailable, DatabaseUnusable, url_without_password
 from store.database.schema_version import SCHEMA
 from store.database.tables import PARTITIONED, metadata
+from store.database.traits import TRAITS_OF_COLUMNS, trait_number
 from store.database.upgrade import known_versions, upgrade
 from store.embedded.postgres import EmbeddedServer
 from tests.support.postgres import create, run, url
@@ -119,23 +120,39 @@ async def test_tables_of_an_earlier_version_are_brought_to_ours_with_what_they_h
     await database.connect()
     async with database.transaction() as connection:
         await connection.run_sync(partial(upgrade, target="0001"))
-        await connection.execute(text(DAY))
+        for statement in DAY.split(";"):
+            await connection.execute(text(statement))
         await connection.execute(text(CALL))
+        await connection.execute(text(EXCHANGE))
     await database.prepare()
     async with database.transaction() as connection:
-        kept = (await connection.execute(text("SELECT run, provider, cost_usd, polls FROM calls"))).all()
-    assert [tuple(row) for row in kept] == [("night", "openai", None, None)]
+        columns = "run, provider, cost_usd, polls, first_byte, duration, traits"
+        rows = (await connection.execute(text(f"SELECT {columns}, {TRAITS_OF_COLUMNS} FROM calls"))).all()
+    for *values, traits, expected_traits in rows:
+        assert values == ["night", "openai", None, None, 5, 9]
+        assert traits == expected_traits
+        assert trait_number("tool", "search") in traits
+    assert len(rows) == 1
     await database.close()
 
 
 DAY = """
 CREATE TABLE calls_day PARTITION OF calls
+FOR VALUES FROM ('019aa000-0000-0000-0000-000000000000') TO ('019ab000-0000-0000-0000-000000000000');
+CREATE TABLE exchanges_day PARTITION OF exchanges
 FOR VALUES FROM ('019aa000-0000-0000-0000-000000000000') TO ('019ab000-0000-0000-0000-000000000000')
+"""
+
+EXCHANGE = """
+INSERT INTO exchanges (project, id, run, started_at, first_byte_at, ended_at, method, url, status, outcome, truncated,
+    redactions, request_digest, head, request_body)
+VALUES ('default', '019aa000-0000-7000-8000-000000000001', 'night', 1, 5, 9, 'POST', 'https://api.openai.com/', 429,
+    'completed', false, 0, '', '', '')
 """
 
 CALL = """
 INSERT INTO calls (project, id, run, started_at, kind, provider, dialect, operation, host, outcome, streamed, complete,
-    key, profile)
+    key, profile, status, model_requested, tools)
 VALUES ('default', '019aa000-0000-7000-8000-000000000001', 'night', 1, 'model', 'openai', 'openai_chat', 'chat',
-    'api.openai.com', 'completed', false, true, '\\x00', 'openai_chat/1')
+    'api.openai.com', 'completed', false, true, '\\x00', 'openai_chat/1', 429, 'gpt-5', '{search}')
 """
