@@ -117,6 +117,10 @@ class Redactor:
             {profile.name: self._for_profile(profile) for profile in profiles.profiles} if profiles else {}
         )
 
+    def prepare_streams(self) -> None:
+        """Compile the expressions for streams now, and not when the first one is redacted."""
+        self._table.prepare_streams()
+
     def redact_request_head(self, method: str, url: str, headers: Headers) -> RedactedHead:
         """Redact a request head. Heads of one client mostly differ in Content-Length only, so the rest is cached."""
         length, other_headers = _split_content_length(headers)

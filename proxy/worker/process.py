@@ -76,6 +76,7 @@ async def _serve(config: WorkerConfig, stop: asyncio.Event, orphaned: asyncio.Ev
         personal_data=config.redact_personal_data,
         names=config.redact_names,
     )
+    redactor.prepare_streams()
     with _open_spool(config, data) as spool:
         recorder = (
             _build_recorder(config, spool, redactor)

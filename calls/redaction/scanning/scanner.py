@@ -97,15 +97,29 @@ class RuleTable:
 
         starts = join(lambda rule: full_expression(rule.lead + rule.begin))
         tails = join(lambda rule: beginnings_expression(rule.lead + rule.begin))
-        self.match_open = compile_expression(rf"(?:{tails}|{_ESCAPE_BEGINNING})\z|{starts}").Match
+        self._starts = starts
+        self._beginning = rf"(?:{tails}|{_ESCAPE_BEGINNING})\z"
         self._last = compile_expression(starts).Match
-        self._anything = compile_expression(rf"(?:{tails}|{_ESCAPE_BEGINNING})\z|{starts}|{IN_PIECE}").Match
         self._anything_last = compile_expression(f"{starts}|{IN_WHOLE}").Match
         # A model's pieces of text are words, which recur.
         self._name_in_word = lru_cache(_WORD_CACHE_SIZE)(self._find_spelled_name)
         self._which = compile_expression(
             join(lambda rule: f"{full_expression(rule.lead)}({full_expression(rule.begin)})")
         ).Match
+
+    # Compiled on first use, because that takes 0.2 s for each, and whole texts are searched without them.
+    @cached_property
+    def match_open(self) -> Any:
+        """Matches a secret, or a tail that may begin one."""
+        return compile_expression(f"{self._beginning}|{self._starts}").Match
+
+    @cached_property
+    def _anything(self) -> Any:
+        return compile_expression(f"{self._beginning}|{self._starts}|{IN_PIECE}").Match
+
+    def prepare_streams(self) -> None:
+        """Compile what searches in streams need, so that the first stream does not wait for it."""
+        _ = self.match_open, self._anything
 
     def find_first(self, data: bytes, at: int, *, last: bool) -> tuple[int, int]:
         """Return the span of the first secret or, unless `last`, of a tail that may begin one and reaches the end."""
