@@ -3,13 +3,16 @@
 import asyncio
 import contextlib
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Annotated
+from decimal import Decimal
+from typing import Annotated, Literal, get_origin
 
 from fastapi import Depends, Path, Query, Request
 from fastapi.dependencies.models import Dependant
+from pydantic import StringConstraints
 
 from store.api.deps import TheDeps
 from store.api.problems import Problem
@@ -30,6 +33,10 @@ _TEXT = r"^[^\x00]*$"
 # A plus sign that was not escaped arrives as a space.
 _TIME = r"^\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+ -]\d\d:\d\d)$"
 _STATUS = r"^[1-9]([0-9]{2}|xx)$"
+_KEY = r"^sha256:[0-9a-f]{64}$"
+MOST_VALUES = 50
+"""The number of values of one filter."""
+
 _LAST = (1 << 63) - 1
 """The largest time that a bigint holds, in the year 2262."""
 
@@ -39,12 +46,55 @@ type RunId = Annotated[str, Path(pattern=RUN_ID_PATTERN, description="1 to 128 o
 type Limit = Annotated[int, Query(ge=1, le=500, description="how many items at most")]
 type Next = Annotated[str | None, Query(max_length=500, pattern=_TEXT, description="`next` of the page before")]
 type Text = Annotated[str | None, Query(min_length=1, max_length=500, pattern=_TEXT)]
+type Value = Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=_TEXT)]
+type Values = Annotated[
+    list[Value], Query(max_length=MOST_VALUES, description="may be repeated: one of the values fits")
+]
 type Time = Annotated[str | None, Query(max_length=100, pattern=_TEXT, description="RFC 3339 with its offset")]
-type Labels = Annotated[list[str], Query(description="NAME=VALUE, or NAME for any value; may be repeated")]
+type Labels = Annotated[
+    list[str],
+    Query(max_length=MOST_VALUES, description="NAME=VALUE, or NAME for any value; may be repeated: all must fit"),
+]
 type Incomplete = Annotated[
     bool | None, Query(description="calls whose answer did not end; runs whose `complete` is false")
 ]
-type Status = Annotated[str | None, Query(pattern=_STATUS, description="429, or 4xx")]
+type Statuses = Annotated[
+    list[Annotated[str, StringConstraints(pattern=_STATUS)]],
+    Query(max_length=MOST_VALUES, description="429, or 4xx; may be repeated: one of the values fits"),
+]
+type Kinds = Annotated[
+    list[Literal["model", "tool", "retrieval", "other"]],
+    Query(max_length=4, description="may be repeated: one of the values fits"),
+]
+type Keys = Annotated[
+    list[Annotated[str, StringConstraints(pattern=_KEY)]],
+    Query(max_length=MOST_VALUES, description="`key` of a call; may be repeated: one of the values fits"),
+]
+type MinCost = Annotated[
+    Decimal | None,
+    Query(
+        ge=0,
+        le=10**9,
+        decimal_places=12,
+        description="US dollars of a call; for runs, of all their calls whose cost is known, summed up a moment later",
+    ),
+]
+type MinDuration = Annotated[
+    float | None,
+    Query(
+        ge=0,
+        le=10**12,
+        allow_inf_nan=False,
+        description="milliseconds of a call; for runs, from the start to the end of the last exchange, known a moment later",
+    ),
+]
+type Failed = Annotated[
+    bool | None,
+    Query(
+        description="calls that failed: no response, a status from 400 on, or a broken answer; runs with such an exchange"
+    ),
+]
+type Parent = Annotated[str | None, Query(min_length=1, max_length=255, pattern=_TEXT, description="forks of this run")]
 
 
 def _checked_cursor(cursor: Next = None) -> str | None:
@@ -61,12 +111,21 @@ type PageCursor = Annotated[str | None, Depends(_checked_cursor)]
 def _filters(
     since: Time = None,
     until: Time = None,
-    label: Labels = [],  # noqa: B006 - FastAPI copies it
-    model: Text = None,
-    provider: Text = None,
-    tool: Text = None,
-    host: Text = None,
-    status: Status = None,
+    label: Labels = [],  # noqa: B006 - FastAPI copies these
+    model: Values = [],  # noqa: B006
+    provider: Values = [],  # noqa: B006
+    tool: Values = [],  # noqa: B006
+    host: Values = [],  # noqa: B006
+    status: Statuses = [],  # noqa: B006
+    kind: Kinds = [],  # noqa: B006
+    dialect: Values = [],  # noqa: B006
+    operation: Values = [],  # noqa: B006
+    actor: Values = [],  # noqa: B006
+    key: Keys = [],  # noqa: B006
+    min_cost: MinCost = None,
+    min_duration: MinDuration = None,
+    error: Failed = None,
+    parent: Parent = None,
     incomplete: Incomplete = None,
     q: Text = None,
 ) -> Filters:
@@ -74,11 +133,20 @@ def _filters(
         since=parse_nanoseconds("since", since),
         until=parse_nanoseconds("until", until),
         labels=_parsed_labels(label),
-        model=model,
-        provider=provider,
-        tool=tool,
-        host=host,
-        status=_status_range(status),
+        models=tuple(model),
+        providers=tuple(provider),
+        tools=tuple(tool),
+        hosts=tuple(host),
+        statuses=tuple(map(_status_range, status)),
+        kinds=tuple(kind),
+        dialects=tuple(dialect),
+        operations=tuple(operation),
+        actors=tuple(actor),
+        keys=tuple(bytes.fromhex(one.removeprefix("sha256:")) for one in key),
+        min_cost=min_cost,
+        min_duration=None if min_duration is None else round(min_duration * 1_000_000),
+        error=error,
+        parent=parent,
         incomplete=incomplete,
         q=q,
     )
@@ -178,24 +246,34 @@ def refuse_unknown_parameters(request: Request) -> None:
         what = f"it has {', '.join(sorted(allowed))}" if allowed else "it has none"
         detail = f"{request.url.path} has no query parameter {strange[0][:80]!r}; {what}"
         raise Problem(400, "unknown_parameter", detail, known=sorted(allowed))
+    lists = set(_query_names(request.scope["route"].dependant, lists_only=True))
+    counts = Counter(name for name, _ in request.query_params.multi_items() if name not in lists)
+    if repeated := sorted(name for name, count in counts.items() if count > 1):
+        detail = f"{repeated[0]} is given {counts[repeated[0]]} times: give it once; may be repeated: {', '.join(sorted(lists))}"
+        raise Problem(400, "repeated_parameter", detail)
 
 
-def _query_names(dependant: Dependant) -> Iterator[str]:
-    yield from (field.alias for field in dependant.query_params)
+def _query_names(dependant: Dependant, *, lists_only: bool = False) -> Iterator[str]:
+    yield from (
+        one.alias for one in dependant.query_params if not lists_only or get_origin(one.field_info.annotation) is list
+    )
     for each in dependant.dependencies:
-        yield from _query_names(each)
+        yield from _query_names(each, lists_only=lists_only)
 
 
 def _parsed_labels(texts: list[str]) -> dict[str, str | None]:
     for text in texts:
-        if not re.fullmatch(_TEXT, text) or text.startswith("="):
+        if not text or not re.fullmatch(_TEXT, text) or text.startswith("="):
             raise Problem(422, "invalid_request", f"label={text!r} is neither NAME=VALUE nor NAME")
-    pairs = (text.partition("=") for text in texts)
-    return {name: value if equals else None for name, equals, value in pairs}
+    labels: dict[str, str | None] = {}
+    for name, equals, value in (text.partition("=") for text in texts):
+        if labels.get(name) not in (None, value):
+            detail = f"label={name}={labels[name]} and label={name}={value} cannot both fit: a run has one value of each label"
+            raise Problem(422, "invalid_request", detail)
+        labels[name] = value if equals else labels.get(name)
+    return labels
 
 
-def _status_range(status: str | None) -> range | None:
-    if status is None:
-        return None
+def _status_range(status: str) -> range:
     first = int(status.replace("xx", "00"))
     return range(first, first + (100 if "x" in status else 1))

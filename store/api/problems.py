@@ -108,6 +108,7 @@ _PATTERN_HINTS = {
     "since": _TIME_HINT,
     "until": _TIME_HINT,
     "status": "use a status such as 429, or a class such as 4xx",
+    "key": "use the `key` of a call: sha256: and 64 hexadecimal digits",
     "pace": "use instant, recorded, or a factor such as 2.5",
 }
 """By parameter: what to write, in place of the regular expression that did not match."""

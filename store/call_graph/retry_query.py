@@ -62,6 +62,16 @@ class RetryGroups:
         call = self._by_part.get(str(row["id"]))
         return call.parts[-1].complete if call else bool(row["complete"])
 
+    def has_failed(self, row: RowMapping) -> bool:
+        """Whether the last exchange of this one's call failed (`store.query.filters.is_failed_exchange`)."""
+        call = self._by_part.get(str(row["id"]))
+        last = call.parts[-1] if call else None
+        status, outcome, complete = (
+            (last.status, last.outcome, last.complete) if last else (row["status"], row["outcome"], row["complete"])
+        )
+        is_broken = outcome in ("server_closed", "timed_out", "refused") and not complete
+        return status is None or status >= 400 or is_broken
+
     def earlier_exchanges(self, id: uuid.UUID) -> list[uuid.UUID]:  # noqa: A002
         """Return the exchanges of the same call before this one."""
         names, _ = self.ids_and_attempts(id)

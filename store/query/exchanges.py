@@ -199,8 +199,13 @@ class ExchangeQueries:
                 found = await self._page_rows(connection, conditions, lacking, cursor, newest_first=True)
                 groups |= await load_retry_groups(connection, self._project, [row["run"] for row in found])
                 shown = await self._representative_rows(connection, conditions, found[:lacking], groups)
-                # Whether a call is complete depends on its last exchange, and not on the one that matched.
-                rows += [row for row in shown if filters.incomplete in (None, not groups.is_complete(row))]
+                # Whether a call is complete or failed depends on its last exchange, and not on the one that matched.
+                rows += [
+                    row
+                    for row in shown
+                    if filters.incomplete in (None, not groups.is_complete(row))
+                    and filters.error in (None, groups.has_failed(row))
+                ]
                 cursor = next_cursor(found, lacking)
                 if cursor is None or len(rows) == limit:
                     break

@@ -3,15 +3,33 @@
 import base64
 import binascii
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, Self
 
 import msgspec
-from sqlalchemy import ColumnElement, Select, Table, Text, Uuid, and_, any_, exists, literal, or_, tuple_
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    Table,
+    Text,
+    Uuid,
+    and_,
+    any_,
+    case,
+    exists,
+    false,
+    literal,
+    literal_column,
+    or_,
+    true,
+    tuple_,
+)
 from sqlalchemy.dialects.postgresql import ARRAY, array
 
-from store.database.tables import calls, exchanges, gaps, runs
+from store.database.tables import calls, exchanges, gaps, run_totals, runs
+from store.database.traits import trait_numbers
 
 
 class BadCursor(ValueError):
@@ -38,21 +56,41 @@ class Cursor(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filters:
-    """Filters of calls; and of runs, which must have at least one such call."""
+    """Filters of calls; and of runs, which must have at least one such call.
+
+    All given filters must fit. Of the filters with several values, one of the values must fit.
+    """
 
     since: int | None = None
     """Nanoseconds since the Unix epoch, inclusive; `until` is exclusive."""
 
     until: int | None = None
     labels: Mapping[str, str | None] = field(default_factory=dict)
-    """By name; None for any value."""
+    """By name; None for any value. All must fit."""
 
-    model: str | None = None
-    provider: str | None = None
-    tool: str | None = None
-    host: str | None = None
-    status: range | None = None
+    models: Sequence[str] = ()
+    providers: Sequence[str] = ()
+    tools: Sequence[str] = ()
+    hosts: Sequence[str] = ()
+    statuses: Sequence[range] = ()
     """`range(429, 430)`, or `range(400, 500)` for 4xx."""
+
+    kinds: Sequence[str] = ()
+    dialects: Sequence[str] = ()
+    operations: Sequence[str] = ()
+    actors: Sequence[str] = ()
+    keys: Sequence[bytes] = ()
+    min_cost: Decimal | None = None
+    """US dollars of a call; of a run, the sum of what is known."""
+
+    min_duration: int | None = None
+    """Nanoseconds of a call; of a run, from its start to the end of its last exchange."""
+
+    error: bool | None = None
+    """Whether the call failed; whether the run has an exchange that failed, even if it was tried again."""
+
+    parent: str | None = None
+    """The run of which the run is a fork."""
 
     incomplete: bool | None = None
     q: str | None = None
@@ -68,8 +106,15 @@ def run_conditions(filters: Filters) -> Iterator[ColumnElement[bool]]:
     yield from _label_conditions(filters)
     if traits := list(_trait_conditions(filters)):
         yield exists().where(*_same_run(calls), *traits)
+    if filters.error is not None:
+        failed = exists().where(*_same_run(calls), *_has_any("error", ["true"]), _check(is_failed_exchange()))
+        yield failed if filters.error else ~failed
+    if filters.parent is not None:
+        yield runs.c.parent == filters.parent
+    if totals := list(_total_conditions(filters)):
+        yield exists().where(*_same_run(run_totals), *totals)
     if filters.incomplete is not None:
-        yield is_incomplete_run() if filters.incomplete else ~is_incomplete_run()
+        yield is_incomplete_run() if filters.incomplete else is_complete_run()
     if filters.q:
         yield or_(
             *_run_text_conditions(filters.q), exists().where(*_same_run(calls), or_(*_call_text_conditions(filters)))
@@ -80,22 +125,50 @@ def call_conditions(filters: Filters) -> Iterator[ColumnElement[bool]]:
     """Yield the conditions on `calls`."""
     yield from _time_conditions(filters, calls)
     yield from _trait_conditions(filters)
-    if labels := list(_label_conditions(filters)):
-        yield exists().where(*_same_run(calls), *labels)
+    if filters.error is not None:
+        if filters.error:
+            yield from _has_any("error", ["true"])
+        yield _check(is_failed_exchange()) if filters.error else ~is_failed_exchange()
+    if filters.min_cost is not None:
+        yield calls.c.cost_usd >= filters.min_cost
+    if filters.min_duration is not None:
+        yield calls.c.duration >= filters.min_duration
+    of_run = list(_label_conditions(filters))
+    if filters.parent is not None:
+        of_run.append(runs.c.parent == filters.parent)
+    if of_run:
+        yield exists().where(*_same_run(calls), *of_run)
     if filters.incomplete is not None:
-        yield calls.c.complete != filters.incomplete
+        if filters.incomplete:
+            yield from _has_any("incomplete", ["true"])
+        yield _check(~calls.c.complete) if filters.incomplete else calls.c.complete
     if filters.q:
         yield or_(
             *_call_text_conditions(filters), exists().where(*_same_run(calls), or_(*_run_text_conditions(filters.q)))
         )
 
 
+def is_failed_exchange() -> ColumnElement[bool]:
+    """Condition: the exchange has an error status, no response, or an answer that did not end."""
+    is_broken = and_(calls.c.outcome.in_(("server_closed", "timed_out", "refused")), ~calls.c.complete)
+    return or_(calls.c.status.is_(None), calls.c.status >= 400, is_broken)
+
+
 def is_incomplete_run() -> ColumnElement[bool]:
     """Condition: the run has a gap, an exchange that is not recorded completely, or an answer that was cut off."""
-    return or_(
+    return or_(*_faults())
+
+
+def is_complete_run() -> ColumnElement[bool]:
+    """Condition: the run is not incomplete. Written so that Postgres can join against it, which it cannot for `NOT (… OR …)`."""
+    return and_(*(~fault for fault in _faults()))
+
+
+def _faults() -> tuple[ColumnElement[bool], ...]:
+    return (
         exists().where(*_same_run(gaps)),
         exists().where(*_same_run(exchanges), is_unkept_exchange()),
-        exists().where(*_same_run(calls), is_cut_answer()),
+        exists().where(*_same_run(calls), *_has_any("incomplete", ["true"]), is_cut_answer()),
     )
 
 
@@ -155,18 +228,62 @@ def _label_conditions(filters: Filters) -> Iterator[ColumnElement[bool]]:
 
 
 def _trait_conditions(filters: Filters) -> Iterator[ColumnElement[bool]]:
-    if filters.model is not None:
-        yield or_(calls.c.model_requested == filters.model, calls.c.model_returned == filters.model)
-    if filters.provider is not None:
-        yield calls.c.provider == filters.provider
-    if filters.tool is not None:
+    """Yield the conditions for equality, each by the index of traits and by the columns themselves (`store.database.traits`)."""
+    columns: Mapping[str, tuple[Sequence[str], ColumnElement[str]]] = {
+        "kind": (filters.kinds, calls.c.kind),
+        "provider": (filters.providers, calls.c.provider),
+        "dialect": (filters.dialects, calls.c.dialect),
+        "operation": (filters.operations, calls.c.operation),
+        "host": (filters.hosts, calls.c.host),
+        "actor": (filters.actors, calls.c.actor),
+    }
+    for name, (values, column) in columns.items():
+        if values:
+            yield from _has_any(name, values)
+            yield _check(column.in_(values))
+    if filters.models:
+        yield from _has_any("model", filters.models)
+        yield _check(or_(calls.c.model_requested.in_(filters.models), calls.c.model_returned.in_(filters.models)))
+    if filters.tools:
+        yield from _has_any("tool", filters.tools)
         # A model requested the tool, or the call is to the tool itself.
-        itself = and_(calls.c.kind == "tool", or_(calls.c.operation == filters.tool, calls.c.host == filters.tool))
-        yield or_(calls.c.tools.contains([filters.tool]), itself)
-    if filters.host is not None:
-        yield calls.c.host == filters.host
-    if filters.status is not None:
-        yield calls.c.status.between(filters.status.start, filters.status.stop - 1)
+        itself = and_(
+            calls.c.kind == "tool", or_(calls.c.operation.in_(filters.tools), calls.c.host.in_(filters.tools))
+        )
+        yield _check(or_(calls.c.tools.overlap(list(filters.tools)), itself))
+    if filters.statuses:
+        yield from _has_any("status", map(_status_trait, filters.statuses))
+        yield _check(or_(*(calls.c.status.between(one.start, one.stop - 1) for one in filters.statuses)))
+    if filters.keys:
+        yield from _has_any("key", (key.hex() for key in filters.keys))
+        yield _check(calls.c.key.in_(filters.keys))
+
+
+def _status_trait(status: range) -> str:
+    return str(status.start) if len(status) == 1 else f"{status.start // 100}xx"
+
+
+def _has_any(name: str, values: Iterable[str]) -> Iterator[ColumnElement[bool]]:
+    """Yield the condition that the index of traits serves: a call has one of these values.
+
+    The numbers are written into the statement, so that Postgres always plans for these very values: it may walk the newest
+    calls for a common value, and must not for a rare one.
+    """
+    numbers = trait_numbers((name, value) for value in values)
+    operator = "@>" if len(numbers) == 1 else "&&"
+    yield calls.c.traits.bool_op(operator)(literal_column(f"'{{{','.join(map(str, numbers))}}}'::integer[]"))
+
+
+def _check(condition: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Return the condition in a form that Postgres does not estimate: the index of traits has told it how many rows there are."""
+    return case((condition, true()), else_=false())
+
+
+def _total_conditions(filters: Filters) -> Iterator[ColumnElement[bool]]:
+    if filters.min_cost is not None:
+        yield run_totals.c.cost_usd >= filters.min_cost
+    if filters.min_duration is not None:
+        yield run_totals.c.duration >= filters.min_duration
 
 
 def _run_text_conditions(text: str) -> tuple[ColumnElement[bool], ...]:

@@ -17,7 +17,6 @@ from sqlalchemy import (
     case,
     column,
     func,
-    or_,
     select,
     true,
 )
@@ -28,7 +27,7 @@ from calls.model import Usage
 from store.call_graph.retry_query import RetryGroups, is_among, load_retry_groups
 from store.database.connection import Database
 from store.database.tables import calls, exchanges, runs
-from store.query.filters import Filters, call_conditions
+from store.query.filters import Filters, call_conditions, is_failed_exchange
 from store.query.rest_shapes import Shape, dollars, milliseconds, rfc3339
 from store.query.runs import can_have_cost
 
@@ -148,7 +147,7 @@ def _sums(groups: RetryGroups) -> Iterable[ColumnElement[Any]]:
     is_last = ~is_among(groups.superseded_exchanges)
     yield func.count().filter(is_last).label("calls")
     yield func.count().label("exchanges")
-    yield func.count().filter(is_last, is_error()).label("errors")
+    yield func.count().filter(is_last, is_failed_exchange()).label("errors")
     for name in Usage.__slots__:
         yield func.sum(calls.c[name]).filter(once).cast(calls.c[name].type).label(name)
     yield func.sum(calls.c.cost_usd).filter(once).label("known_cost_usd")
@@ -156,12 +155,6 @@ def _sums(groups: RetryGroups) -> Iterable[ColumnElement[Any]]:
     for name, measured in (("first_byte", exchanges.c.first_byte_at), ("duration", exchanges.c.ended_at)):
         for percentile, fraction in PERCENTILES.items():
             yield func.percentile_disc(fraction).within_group(measured).label(f"{name}_{percentile}")
-
-
-def is_error() -> ColumnElement[bool]:
-    """Condition: the exchange has an error status, no response, or an answer that did not end."""
-    is_broken = and_(calls.c.outcome.in_(("server_closed", "timed_out", "refused")), ~calls.c.complete)
-    return or_(calls.c.status.is_(None), calls.c.status >= 400, is_broken)
 
 
 def _shape(row: Mapping[Any, Any], groupings: Sequence[Grouping]) -> Shape:

@@ -141,6 +141,11 @@ async def test_our_own_page_is_not(tmp_path: Path, database: Database) -> None:
         assert (await house.api.put("/v1/runs/a", headers=headers)).status_code == 200
 
 
+FILTERS = (
+    *("since", "until", "label", "model", "provider", "tool", "host", "status", "incomplete", "q", "kind", "dialect"),
+    *("operation", "actor", "key", "min_cost", "min_duration", "error", "parent"),
+)
+
 BAD = (
     ("GET", "/nothing", 404),
     ("GET", "/v1/runs/unknown", 404),
@@ -175,6 +180,31 @@ BAD = (
     ("GET", "/v1/runs?label=a%00b", 422),
     ("GET", "/v1/runs?label==b", 422),
     ("GET", "/v1/runs?incomplete=perhaps", 422),
+    *(
+        ("GET", f"/v1/{path}?{query}", status)
+        for path in ("runs", "calls")
+        for query, status in (
+            ("modle=gpt-5", 400),
+            ("since=2026-01-01T00:00:00Z&since=2026-01-02T00:00:00Z", 400),
+            ("min_cost=1&min_cost=2", 400),
+            ("limit=501", 422),
+            ("limit=999999999999999999999999", 422),
+            ("kind=agent", 422),
+            ("key=sha256:00", 422),
+            ("min_cost=free", 422),
+            ("min_cost=-1", 422),
+            ("min_cost=NaN", 422),
+            ("min_cost=1e-400", 422),
+            ("min_cost=1e400", 422),
+            ("min_duration=Infinity", 422),
+            ("min_duration=-1", 422),
+            ("error=often", 422),
+            ("status=200&status=0", 422),
+            ("label=a=1&label=a=2", 422),
+            ("&".join(f"model={number}" for number in range(51)), 422),
+            *((f"{name}=", 422) for name in FILTERS),
+        )
+    ),
     ("POST", "/v1/import", 422),
     ("POST", "/v1/import?as=a/b", 422),
     ("POST", "/v1/replays", 422),
@@ -234,6 +264,7 @@ async def test_no_query_makes_the_store_server_fail(tmp_path: Path, database: Da
             "incomplete",
             "q",
             "settled",
+            *FILTERS,
         ]
     )
     paths = st.sampled_from(

@@ -2,9 +2,11 @@
 
 import asyncio
 import datetime as dt
+import hashlib
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -15,6 +17,7 @@ from calls.model import Body, Call, Exchange
 from store.database.blobs import CorruptData
 from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
+from store.prices import Cost
 from store.query.exchanges import ExchangeQueries
 from store.query.filters import BadCursor, Filters
 from store.query.rest_shapes import IDLE, rfc3339
@@ -218,37 +221,90 @@ async def test_a_cursor_that_no_list_gave_is_refused(recorded: ExchangeQueries, 
 
 
 FILTERS = {
-    "model": Filters(model="gpt-5"),
-    "returned model": Filters(model="gpt-5-2026"),
-    "provider": Filters(provider="openai"),
-    "tool": Filters(tool="refund"),
-    "host": Filters(host="api.openai.com"),
-    "status": Filters(status=range(429, 430)),
-    "status class": Filters(status=range(400, 500)),
+    "model": Filters(models=("gpt-5",)),
+    "returned model": Filters(models=("gpt-5-2026",)),
+    "provider": Filters(providers=("openai",)),
+    "tool": Filters(tools=("refund",)),
+    "host": Filters(hosts=("api.openai.com",)),
+    "status": Filters(statuses=(range(429, 430),)),
+    "status class": Filters(statuses=(range(400, 500),)),
+    "one of two models": Filters(models=("absent", "gpt-5")),
+    "one of two tools": Filters(tools=("absent", "refund")),
+    "one of two statuses": Filters(statuses=(range(500, 600), range(429, 430))),
+    "kind": Filters(kinds=("model",)),
+    "dialect": Filters(dialects=("openai_chat",)),
+    "operation": Filters(operations=("chat",)),
+    "actor": Filters(actors=("planner",)),
+    "key": Filters(keys=(hashlib.sha256(b"wanted").digest(), bytes(32))),
+    "cost": Filters(min_cost=Decimal("0.25")),
+    "duration": Filters(min_duration=2 * SECOND),
+    "an error": Filters(error=True),
+    "parent": Filters(parent="first"),
     "label": Filters(labels={"team": "blue"}),
     "any label": Filters(labels={"team": None}),
     "since": Filters(since=NOON + SECOND),
     "part of the run's name": Filters(q="NIGHT%"),
     "part of the model": Filters(q="pt-5-20"),
     "all of them": Filters(
-        model="gpt-5", provider="openai", tool="refund", host="api.openai.com", labels={"team": "blue"}, since=NOON + 1
+        models=("gpt-5",),
+        providers=("openai",),
+        tools=("refund",),
+        hosts=("api.openai.com",),
+        labels={"team": "blue"},
+        since=NOON + 1,
     ),
 }
 
 
 @pytest.mark.parametrize("filters", FILTERS.values(), ids=FILTERS.keys())
 async def test_each_filter_finds_the_run_and_the_call_that_it_should_and_no_other(
-    ingest: BatchWriter, runs: Runs, recorded: ExchangeQueries, filters: Filters
+    database: Database, ingest: BatchWriter, runs: Runs, recorded: ExchangeQueries, filters: Filters
 ) -> None:
-    other = exchange(0, run="other", url="https://tickets.example.com:8443/v2")
-    wanted = exchange(1, run="wanted", url="https://api.openai.com/v1/chat/completions", status=429)
-    await ingest.write_batch(
-        [DerivedExchange(other, call(other)), DerivedExchange(wanted, model_call(wanted, tools=["refund", "reply"]))]
+    other = exchange(0, run="other", url="https://tickets.example.com:8443/v2", actor="writer")
+    wanted = exchange(
+        1,
+        run="wanted",
+        url="https://api.openai.com/v1/chat/completions",
+        status=429,
+        request=b"wanted",
+        actor="planner",
+        ended_at=2 * SECOND,
     )
-    await runs.put("wanted", NOON + SECOND, "night% shift", {"team": "blue", "tier": "1"})
+    cost = Cost(usd=Decimal("0.25"), prices="test")
+    await ingest.write_batch(
+        [
+            DerivedExchange(other, call(other)),
+            DerivedExchange(wanted, model_call(wanted, tools=["refund", "reply"]), cost=cost),
+        ]
+    )
+    await add_totals(database, "other", cost=None, duration=SECOND)
+    await add_totals(database, "wanted", cost=cost.usd, duration=2 * SECOND)
+    await runs.put("wanted", NOON + SECOND, "night% shift", {"team": "blue", "tier": "1"}, parent="first")
     await runs.put("other", NOON, "nights", {"tier": "1"})
     assert [run["id"] for run in (await runs.page(filters, LATER)).items] == ["wanted"]
     assert [item["run"] for item in (await recorded.calls(filters)).items] == ["wanted"]
+
+
+async def add_totals(database: Database, run: str, *, cost: Decimal | None, duration: int, tokens: int = 0) -> None:
+    """Write the sums of a run, which the store server makes a moment after its calls."""
+    async with database.connection() as connection:
+        await connection.execute(
+            "INSERT INTO run_totals (project, run, started_at, calls, errors, tokens, cost_usd, duration)"
+            " VALUES ('default', $1, $2, 1, 0, $3, $4, $5)",
+            *(run, NOON, tokens, cost, duration),
+        )
+
+
+@pytest.mark.parametrize(
+    ("filters", "others"),
+    [(Filters(error=False), ["other"]), (Filters(incomplete=False), ["wanted", "other"]), (Filters(parent="x"), [])],
+)
+async def test_a_filter_can_ask_for_what_has_no_error_and_for_what_does_not_exist(
+    ingest: BatchWriter, runs: Runs, recorded: ExchangeQueries, filters: Filters, others: list[str]
+) -> None:
+    await ingest.write_batch([kept(0, run="other"), kept(1, run="wanted", status=500)])
+    assert [run["id"] for run in (await runs.page(filters, LATER)).items] == others
+    assert [item["run"] for item in (await recorded.calls(filters)).items] == others
 
 
 async def test_until_is_exclusive_and_since_inclusive(ingest: BatchWriter, recorded: ExchangeQueries) -> None:
@@ -260,7 +316,7 @@ async def test_until_is_exclusive_and_since_inclusive(ingest: BatchWriter, recor
 async def test_a_tool_is_found_by_its_host_as_well(ingest: BatchWriter, recorded: ExchangeQueries) -> None:
     made = exchange(0)
     await ingest.write_batch([DerivedExchange(made, call(made)), kept(1, url="https://elsewhere.example.com/")])
-    assert len((await recorded.calls(Filters(tool="tickets.example.com"))).items) == 1
+    assert len((await recorded.calls(Filters(tools=("tickets.example.com",)))).items) == 1
 
 
 async def test_a_call_shows_its_columns_and_what_is_derived_again(

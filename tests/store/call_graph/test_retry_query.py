@@ -141,9 +141,9 @@ async def test_a_call_is_found_once_by_any_of_its_tries(database: Database, reco
     tries = [asked(0, 429), asked(1, 429), asked(2)]
     await put(database, *tries)
     for status in (range(429, 430), range(200, 201), range(200, 600)):
-        [found] = (await recorded.calls(Filters(status=status))).items
+        [found] = (await recorded.calls(Filters(statuses=(status,)))).items
         assert (found["id"], found["status"], found["attempts"]) == (tries[0].id, 200, 3)
-    assert (await recorded.calls(Filters(status=range(500, 600)))).items == []
+    assert (await recorded.calls(Filters(statuses=(range(500, 600),)))).items == []
     [late] = (await recorded.calls(Filters(since=NOON + SECOND))).items
     assert late["id"] == tries[0].id
 
