@@ -55,6 +55,8 @@ runs = Table(
     ),  # captive, watched or none; null: unknown, for example if Playhead did not start the agent
     _primary_key("id"),
     Index(None, "project", "started_at", "id"),
+    # The forks of a run.
+    Index("runs_parent_idx", "project", "parent", postgresql_where=text("parent IS NOT NULL")),
     comment="One agent's work from start to end.",
 )
 # Labels are looked up by containment (@>), which only this operator class serves with a small index.
@@ -102,6 +104,8 @@ exchanges = Table(
     ),
     # The large exchanges of a run.
     Index("exchanges_large_idx", "project", "run", postgresql_where=text("large")),
+    # The runs that may be incomplete, as `calls_cut_idx`.
+    Index("exchanges_unkept_idx", "project", "run", postgresql_where=text("truncated OR ended_at IS NULL")),
     postgresql_partition_by="RANGE (id)",
     comment="One HTTP request and its response as they crossed the wire, after redaction: the evidence.",
 )
@@ -175,6 +179,12 @@ calls = Table(
     Index(None, "project", "started_at", "id"),
     # Filters that select few of many rows; for others, walking the newest rows is fast enough.
     Index("calls_traits_idx", "traits", postgresql_using="gin"),
+    # The runs with an answer that the server broke off.
+    Index(
+        "calls_cut_idx",
+        *("project", "run"),
+        postgresql_where=text("outcome IN ('server_closed', 'timed_out') AND status IS NOT NULL AND NOT complete"),
+    ),
     # Lists that are sorted by something else than time.
     Index("calls_cost_idx", "project", "cost_usd", "id", postgresql_where=text("cost_usd IS NOT NULL")),
     Index("calls_duration_idx", "project", "duration", "id", postgresql_where=text("duration IS NOT NULL")),

@@ -23,8 +23,10 @@ from sqlalchemy import (
     literal,
     literal_column,
     or_,
+    select,
     true,
     tuple_,
+    union_all,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, array
 
@@ -100,7 +102,7 @@ class Filters:
     """The calls whose answers contain `q` (`ExchangeQueries.resolve_search`)."""
 
 
-def run_conditions(filters: Filters) -> Iterator[ColumnElement[bool]]:
+def run_conditions(filters: Filters, project: str) -> Iterator[ColumnElement[bool]]:
     """Yield the conditions on `runs`."""
     yield from _time_conditions(filters, runs)
     yield from _label_conditions(filters)
@@ -114,7 +116,7 @@ def run_conditions(filters: Filters) -> Iterator[ColumnElement[bool]]:
     if totals := list(_total_conditions(filters)):
         yield exists().where(*_same_run(run_totals), *totals)
     if filters.incomplete is not None:
-        yield is_incomplete_run() if filters.incomplete else is_complete_run()
+        yield is_incomplete_run(project) if filters.incomplete else ~is_incomplete_run(project)
     if filters.q:
         yield or_(
             *_run_text_conditions(filters.q), exists().where(*_same_run(calls), or_(*_call_text_conditions(filters)))
@@ -154,22 +156,27 @@ def is_failed_exchange() -> ColumnElement[bool]:
     return or_(calls.c.status.is_(None), calls.c.status >= 400, is_broken)
 
 
-def is_incomplete_run() -> ColumnElement[bool]:
-    """Condition: the run has a gap, an exchange that is not recorded completely, or an answer that was cut off."""
-    return or_(*_faults())
+def is_incomplete_run(project: str) -> ColumnElement[bool]:
+    """Condition: the run has a gap, an exchange that is not recorded completely, or an answer that was cut off.
 
-
-def is_complete_run() -> ColumnElement[bool]:
-    """Condition: the run is not incomplete. Written so that Postgres can join against it, which it cannot for `NOT (… OR …)`."""
-    return and_(*(~fault for fault in _faults()))
-
-
-def _faults() -> tuple[ColumnElement[bool], ...]:
-    return (
-        exists().where(*_same_run(gaps)),
-        exists().where(*_same_run(exchanges), is_unkept_exchange()),
-        exists().where(*_same_run(calls), *_has_any("incomplete", ["true"]), is_cut_answer()),
+    Partial indexes list the runs that may be incomplete, which are few. Only these are looked at, and only while a page needs more.
+    """
+    suspects = union_all(
+        select(gaps.c.run).where(gaps.c.project == project),
+        select(exchanges.c.run).where(exchanges.c.project == project, is_unkept_exchange()),
+        select(calls.c.run).where(calls.c.project == project, _is_broken_off()),
     )
+    faults = (
+        _is_found(select(gaps.c.run).where(*_same_run(gaps))),
+        _is_found(select(exchanges.c.run).where(*_same_run(exchanges), is_unkept_exchange())),
+        _is_found(select(calls.c.run).where(*_same_run(calls), is_cut_answer())),
+    )
+    return case((runs.c.id.in_(suspects), or_(*faults)), else_=false())
+
+
+def _is_found(query: Select[tuple[str]]) -> ColumnElement[bool]:
+    """Condition: the query has a row. For EXISTS, Postgres would look at all runs at once, which takes longer than a page of them."""
+    return query.limit(1).correlate(runs).scalar_subquery().is_not(None)
 
 
 def is_unkept_exchange() -> ColumnElement[bool]:
@@ -185,8 +192,15 @@ def is_cut_answer() -> ColumnElement[bool]:
     again = calls.alias("again")
     same = (again.c.project == calls.c.project, again.c.run == calls.c.run, again.c.key == calls.c.key)
     later = and_(*same, again.c.complete, again.c.started_at > calls.c.started_at)
-    begun = and_(calls.c.outcome.in_(("server_closed", "timed_out")), calls.c.status.is_not(None), ~calls.c.complete)
-    return and_(begun, or_(calls.c.kind == "model", ~calls.c.streamed), ~exists().where(later).correlate(calls))
+    return and_(
+        _is_broken_off(), or_(calls.c.kind == "model", ~calls.c.streamed), ~exists().where(later).correlate(calls)
+    )
+
+
+def _is_broken_off() -> ColumnElement[bool]:
+    """Condition: the server began an answer and did not end it. Without parameters, as the partial index `calls_cut_idx` has it."""
+    outcomes = [literal_column("'server_closed'"), literal_column("'timed_out'")]
+    return and_(calls.c.outcome.in_(outcomes), calls.c.status.is_not(None), ~calls.c.complete)
 
 
 def page_query[T: tuple[Any, ...]](

@@ -83,7 +83,7 @@ class Runs:
     async def page(self, filters: Filters, now: int, limit: int = 50, cursor: str | None = None) -> Page:
         """Runs, newest first. Raises `BadCursor`."""
         begin = Cursor.parse(cursor) if cursor else None
-        query = select(runs).where(runs.c.project == self._project, *run_conditions(filters))
+        query = select(runs).where(runs.c.project == self._project, *run_conditions(filters, self._project))
         async with self._database.transaction() as connection:
             found = (
                 (await connection.execute(page_query(query, runs, begin, limit, newest_first=True))).mappings().all()

@@ -34,6 +34,10 @@ DROP INDEX calls_project_host_started_at_idx;
 DROP INDEX calls_project_model_requested_started_at_idx;
 DROP INDEX calls_failed_idx;
 CREATE INDEX calls_traits_idx ON calls USING gin (traits);
+CREATE INDEX runs_parent_idx ON runs (project, parent) WHERE parent IS NOT NULL;
+CREATE INDEX exchanges_unkept_idx ON exchanges (project, run) WHERE truncated OR ended_at IS NULL;
+CREATE INDEX calls_cut_idx ON calls (project, run)
+    WHERE outcome IN ('server_closed', 'timed_out') AND status IS NOT NULL AND NOT complete;
 CREATE INDEX calls_cost_idx ON calls (project, cost_usd, id) WHERE cost_usd IS NOT NULL;
 CREATE INDEX calls_duration_idx ON calls (project, duration, id) WHERE duration IS NOT NULL;
 CREATE INDEX calls_tokens_idx ON calls (project, (coalesce(input_tokens, 0) + coalesce(output_tokens, 0)), id)
