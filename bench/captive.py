@@ -24,8 +24,8 @@ from urllib.parse import unquote, urlsplit
 
 from bench.figures import Spread
 from bench.load import HOST
-from bench.stage import Stage, staged
-from bench.wire import Broken
+from bench.stage import Stage, open_stage
+from bench.wire import MeasurementFailed
 
 CALLS = {"one connection": 100, "a connection for each call": 20}
 WARM = 5
@@ -33,7 +33,7 @@ WAYS = {"captive": "require", "proxy variables": "off"}
 LOAD = "--load"
 
 
-def opened(context: ssl.SSLContext) -> http.client.HTTPSConnection:
+def open_connection(context: ssl.SSLContext) -> http.client.HTTPSConnection:
     """A connection to the upstream, by the proxy where a variable names one."""
     proxy = urlsplit(os.environ.get("HTTPS_PROXY", ""))
     if not proxy.hostname:
@@ -50,16 +50,16 @@ def ask(connection: http.client.HTTPSConnection) -> None:
     response = connection.getresponse()
     response.read()
     if response.status != 200:
-        raise Broken(f"the upstream answered {response.status}")
+        raise MeasurementFailed(f"the upstream answered {response.status}")
 
 
 def load() -> None:
     """Be the command: for each line on stdin print the microseconds of CPU of a call of each kind."""
     context = ssl.create_default_context()
-    kept = opened(context)
+    kept = open_connection(context)
 
     def ask_anew() -> None:
-        connection = opened(context)
+        connection = open_connection(context)
         ask(connection)
         connection.close()
 
@@ -110,7 +110,7 @@ def start_once(stage: Stage, way: str) -> tuple[float, float]:
     return (time.perf_counter() - before) * 1000, cpu * 1000
 
 
-def started(stage: Stage, way: str) -> "subprocess.Popen[str]":
+def start_command(stage: Stage, way: str) -> "subprocess.Popen[str]":
     """The command, recorded in one of the ways."""
     directory = stage.directory / way.replace(" ", "-")
     directory.mkdir(mode=0o711)
@@ -131,7 +131,7 @@ def _record(directory: Path, way: str) -> list[str]:
     return [playhead, "record", *place, "--isolation", WAYS[way], "--watch", "off", "--"]
 
 
-def measured(process: "subprocess.Popen[str]") -> dict[str, float]:
+def measure_command(process: "subprocess.Popen[str]") -> dict[str, float]:
     """What the command finds, told to ask."""
     assert process.stdin is not None
     assert process.stdout is not None
@@ -139,7 +139,7 @@ def measured(process: "subprocess.Popen[str]") -> dict[str, float]:
     process.stdin.flush()
     line = process.stdout.readline()
     if not line:
-        raise Broken(f"the recorded command ended with {process.wait()}")
+        raise MeasurementFailed(f"the recorded command ended with {process.wait()}")
     found: dict[str, float] = json.loads(line)
     return found
 
@@ -156,13 +156,13 @@ def main() -> None:
         return
     rounds: list[dict[str, dict[str, float]]] = []
     starts: list[dict[str, tuple[float, float]]] = []
-    with staged() as stage, ExitStack() as stack:
-        processes = {way: stack.enter_context(started(stage, way)) for way in WAYS}
+    with open_stage() as stage, ExitStack() as stack:
+        processes = {way: stack.enter_context(start_command(stage, way)) for way in WAYS}
         for process in processes.values():
-            measured(process)
+            measure_command(process)
         for number in range(told.rounds):
             turn = list(WAYS) if number % 2 == 0 else list(reversed(WAYS))
-            rounds.append({way: measured(processes[way]) for way in turn})
+            rounds.append({way: measure_command(processes[way]) for way in turn})
         for number in range(told.starts + 1):
             turn = list(WAYS) if number % 2 == 0 else list(reversed(WAYS))
             starts.append({way: start_once(stage, way) for way in turn})

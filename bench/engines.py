@@ -29,9 +29,9 @@ from bench.figures import Row, machine
 from bench.peers import Absent
 from bench.plot import plot
 from bench.results import Result, lagging, results
-from bench.stage import Stage, staged
+from bench.stage import Stage, open_stage
 from bench.table import page
-from bench.wire import Broken
+from bench.wire import MeasurementFailed
 from bench.workers import ENGINES, Engines, Sources
 from bench.workloads import OTHERS, QUICK, STORED, WORKLOADS
 
@@ -39,7 +39,7 @@ OURS: Final = ("lane", "mitmproxy-r")
 """What the names of our own engines begin with: one that fails is a failure, not a row."""
 
 
-class Measured:
+class Measurements:
     """The rows so far, and why others are missing."""
 
     def __init__(self, engines: Sequence[str], workloads: Sequence[str], seconds: float) -> None:
@@ -72,7 +72,7 @@ class Measured:
             there = [each for each in self._workloads if name in WORKLOADS[each].engines]
             self.missing |= {(name, each): str(absent) for each in there}
             say(f"  {absent}")
-        except Broken as failed:
+        except MeasurementFailed as failed:
             self.missing[name, workload] = str(failed)
             say(f"  {failed}")
         else:
@@ -138,9 +138,9 @@ def main() -> int:
     engines = told.engines or [name for name in ENGINES if not (told.quick and name in (*OTHERS, STORED))]
     workloads = told.workloads or (QUICK if told.quick else list(WORKLOADS))
     where = machine() | {"date": time.strftime("%Y-%m-%d")}
-    measured = Measured(engines, workloads, seconds)
+    measured = Measurements(engines, workloads, seconds)
     try:
-        with staged() as stage:
+        with open_stage() as stage:
             sources = Sources(stage=stage, nginx=told.nginx)
             for number in range(rounds):
                 measured.round(stage, sources, number)

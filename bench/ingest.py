@@ -20,7 +20,7 @@ import asyncpg
 from bench.figures import Row, cpu, cpu_with_children, finish, machine, print_json, rss
 from bench.filled import Sample, agents, fill, small, talks
 from bench.stage import Process
-from bench.wire import Broken
+from bench.wire import MeasurementFailed
 from store.datadir import DataDir, open_data_dir
 from store.embedded.postgres import ensure_server
 
@@ -39,7 +39,7 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind = 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class RunningStore:
     """A running store server and its Postgres."""
 
     data: DataDir
@@ -61,7 +61,7 @@ class Kept:
 
 
 @contextmanager
-def keeping() -> Iterator[Kept]:
+def keeping() -> Iterator[RunningStore]:
     """A store server with an embedded Postgres, in a directory that goes with it."""
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         data = open_data_dir(Path(name) / "data")
@@ -71,20 +71,20 @@ def keeping() -> Iterator[Kept]:
             store_server.said()
             with ensure_server(data.postgres) as server:
                 postgres = int((data.postgres / "data" / "postmaster.pid").read_text().split()[0])
-                yield Kept(data=data, store_server=store_server.pid, postgres=postgres, dsn=server.dsn)
+                yield RunningStore(data=data, store_server=store_server.pid, postgres=postgres, dsn=server.dsn)
 
 
-async def measure(kept: Kept, workload: str, number: int, calls: int) -> Row:
+async def measure(kept: RunningStore, workload: str, number: int, calls: int) -> Row:
     """Fill a spool, hand it over, wait until it is drained."""
     aside = kept.data.root / f"filled-{workload}-{number}"
     count, raw = await fill(aside, WORKLOADS[workload](number * calls, calls))
     exchanges, size = await kept.counted()
     before, began = kept.used(), time.monotonic()
-    lasted = _drained(aside.rename(kept.data.spools / aside.name)) - began
+    lasted = _wait_until_drained(aside.rename(kept.data.spools / aside.name)) - began
     after = kept.used()
     now, grown = await kept.counted()
     if now - exchanges != count:
-        raise Broken(f"of {count} calls {now - exchanges} reached Postgres")
+        raise MeasurementFailed(f"of {count} calls {now - exchanges} reached Postgres")
     store_server, postgres = ((late - early) / count * 1e6 for early, late in zip(before, after, strict=True))
     stored = (grown - size) / count
     return Row(
@@ -107,12 +107,12 @@ async def measure(kept: Kept, workload: str, number: int, calls: int) -> Row:
     )
 
 
-def _drained(spool: Path) -> float:
+def _wait_until_drained(spool: Path) -> float:
     """Wait until the store server has removed it; when."""
     deadline = time.monotonic() + PATIENCE
     while spool.exists():
         if time.monotonic() > deadline:
-            raise Broken(f"the store server did not drain {spool.name} within {PATIENCE:.0f} s")
+            raise MeasurementFailed(f"the store server did not drain {spool.name} within {PATIENCE:.0f} s")
         time.sleep(0.02)
     return time.monotonic()
 

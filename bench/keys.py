@@ -19,9 +19,9 @@ from calls.keys.key import make_key, raw_digest
 from calls.model import Call, Exchange
 from store.active_profiles import load_profiles
 from tests.calls import test_cloud_sdks, test_openai_sdks, test_sdks
-from tests.calls.judging import differences, said
+from tests.calls.judging import differences, without_defaults
 from tests.calls.recorded import exchange
-from tests.support.corpus import Recorded, cassettes
+from tests.support.corpus import RecordedExchange, cassettes
 
 PROFILES = load_profiles()
 
@@ -29,11 +29,11 @@ MEGABYTE = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenExchange:
     """One exchange of the corpus and what was made of it."""
 
     cassette: str
-    recorded: Recorded
+    recorded: RecordedExchange
     exchange: Exchange
     call: Call
     strict: str
@@ -53,18 +53,18 @@ class Figure:
     note: str = ""
 
 
-def all_seen() -> list[Seen]:
+def all_seen() -> list[SeenExchange]:
     """The corpus, understood."""
     found = []
     for cassette in cassettes():
         for recorded in cassette.exchanges:
             one = exchange(recorded, cassette.name)
             key = make_key(one.request, PROFILES)
-            found.append(Seen(cassette.name, recorded, one, derive_keyed_call(one, key), key.strict_key))
+            found.append(SeenExchange(cassette.name, recorded, one, derive_keyed_call(one, key), key.strict_key))
     return found
 
 
-def understood(seen: Sequence[Seen]) -> Iterator[Figure]:
+def count_understood(seen: Sequence[SeenExchange]) -> Iterator[Figure]:
     """Routes, calls, streams that came to their end, and fields that nobody knows."""
     kinds = Counter(one.call.kind for one in seen)
     yield Figure("exchanges", len(seen), ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common()))
@@ -85,15 +85,15 @@ def understood(seen: Sequence[Seen]) -> Iterator[Figure]:
     )
 
 
-def _read(one: Seen) -> bool:
+def _read(one: SeenExchange) -> bool:
     return one.call.answer not in (None, {}, [])
 
 
-def _has_unknown(one: Seen) -> bool:
+def _has_unknown(one: SeenExchange) -> bool:
     return any("not classified" in word for word in one.call.warnings)
 
 
-def judged(seen: Sequence[Seen]) -> Iterator[Figure]:
+def compare_with_sdks(seen: Sequence[SeenExchange]) -> Iterator[Figure]:
     """The streams, beside what the official SDKs make of the same bytes, in pieces of random sizes."""
     streams = [one for one in seen if one.call.streamed]
     verdicts = Counter(_verdict(one) for one in streams)
@@ -108,26 +108,26 @@ def judged(seen: Sequence[Seen]) -> Iterator[Figure]:
         yield Figure(f"streams {name}", verdicts[name])
 
 
-def _verdict(one: Seen) -> str:
+def _verdict(one: SeenExchange) -> str:
     for judges in (test_sdks, test_openai_sdks):
         # What Writer streams as completions only its own SDK reads.
         if one.call.dialect in judges.SDKS and (judges is test_sdks or one.call.provider != "writer"):
             return _by_habits(judges.judged, one)
     if one.call.dialect not in test_cloud_sdks.STREAMS:
         return "that no SDK at hand reads"
-    ours, theirs = test_cloud_sdks.compared(one.cassette, one.recorded, one.call)
-    plain = [said(json.loads(json.dumps(side, default=str))) for side in (ours, theirs)]
+    ours, theirs = test_cloud_sdks.compare_answers(one.cassette, one.recorded, one.call)
+    plain = [without_defaults(json.loads(json.dumps(side, default=str))) for side in (ours, theirs)]
     return "different" if list(differences(*plain)) else "equal to the SDK's"
 
 
-def _by_habits(judge: Callable[[str, Recorded, Call], tuple[set[str], list[str]]], one: Seen) -> str:
+def _by_habits(judge: Callable[[str, RecordedExchange, Call], tuple[set[str], list[str]]], one: SeenExchange) -> str:
     habits, places = judge(one.cassette, one.recorded, one.call)
     return "different" if places else "equal but for habits that are listed" if habits else "equal to the SDK's"
 
 
-def collisions(seen: Iterable[Seen]) -> list[list[Seen]]:
+def collisions(seen: Iterable[SeenExchange]) -> list[list[SeenExchange]]:
     """Exchanges of one cassette under one key whose requests are not the same and whose answers are not either."""
-    groups: defaultdict[tuple[str, str], list[Seen]] = defaultdict(list)
+    groups: defaultdict[tuple[str, str], list[SeenExchange]] = defaultdict(list)
     for one in seen:
         groups[one.cassette, one.call.key].append(one)
     return [
@@ -137,7 +137,7 @@ def collisions(seen: Iterable[Seen]) -> list[list[Seen]]:
     ]
 
 
-def repeated(seen: Sequence[Seen], found: Sequence[Sequence[Seen]]) -> Iterator[Figure]:
+def count_repeats(seen: Sequence[SeenExchange], found: Sequence[Sequence[SeenExchange]]) -> Iterator[Figure]:
     """Keys, repeats, and collisions among them."""
     keys = Counter((one.cassette, one.call.key) for one in seen)
     yield Figure("keys, cassette by cassette", len(keys))
@@ -149,7 +149,7 @@ def repeated(seen: Sequence[Seen], found: Sequence[Sequence[Seen]]) -> Iterator[
     yield Figure("keys of different requests and answers", len(found), f"{sum(map(len, found))} exchanges")
 
 
-def timed(seen: Sequence[Seen], rounds: int) -> Iterator[Figure]:
+def time_keys(seen: Sequence[SeenExchange], rounds: int) -> Iterator[Figure]:
     """CPU for the key alone, and for key and call."""
     gc.collect()
     gc.freeze()
@@ -169,7 +169,7 @@ def _median(values: Sequence[float]) -> float:
     return round(statistics.median(values), 1)
 
 
-def _best(seen: Sequence[Seen], rounds: int) -> tuple[list[float], list[float], list[float]]:
+def _best(seen: Sequence[SeenExchange], rounds: int) -> tuple[list[float], list[float], list[float]]:
     """Microseconds for each exchange: raw digest, key, key and call."""
     least = [[float("inf")] * len(seen) for _ in range(3)]
     clock = time.thread_time_ns
@@ -188,7 +188,7 @@ def _best(seen: Sequence[Seen], rounds: int) -> tuple[list[float], list[float], 
     return least[0], least[1], least[2]
 
 
-def shown(found: Sequence[Sequence[Seen]]) -> Iterator[str]:
+def show_collisions(found: Sequence[Sequence[SeenExchange]]) -> Iterator[str]:
     """Each collision: where, and what the requests differ in."""
     for group in found:
         yield f"{group[0].cassette}: {group[0].recorded.method} {group[0].recorded.url[:100]}"
@@ -207,9 +207,9 @@ def main() -> None:
     told = parser.parse_args()
     seen = all_seen()
     found = collisions(seen)
-    figures = [*understood(seen), *repeated(seen, found)]
-    figures += [] if told.quick else judged(seen)
-    figures += timed(seen, 1 if told.quick else told.rounds)
+    figures = [*count_understood(seen), *count_repeats(seen, found)]
+    figures += [] if told.quick else compare_with_sdks(seen)
+    figures += time_keys(seen, 1 if told.quick else told.rounds)
     if told.json:
         for figure in figures:
             print(json.dumps(asdict(figure)))
@@ -219,7 +219,7 @@ def main() -> None:
         value = f"{figure.value:,}" if isinstance(figure.value, int) else f"{figure.value:,.1f}"
         print(f"{figure.what:<44} {value:>10}   {figure.note}")
     if told.show:
-        print("\n".join(shown(found)))
+        print("\n".join(show_collisions(found)))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import Any
 
 from bench.figures import cpu, cpu_with_children, quantile, rss
 from bench.speech import Asking, Http1Asking, Http2Asking
-from bench.wire import Broken, Connection, through
+from bench.wire import Connection, MeasurementFailed, through
 from bench.words import Bodies
 
 DOMAIN = "bench.example"
@@ -65,7 +65,7 @@ class Load:
         asked = told["authority"] or f"{host}:443"
         connection = through(told["proxy"], asked, host, told["upstream"], told["run"], self._trust)
         if told["h2"] and connection.alpn != "h2":
-            raise Broken("does not speak HTTP/2")
+            raise MeasurementFailed("does not speak HTTP/2")
         return connection
 
     def speaking(self, host: str) -> Asking:
@@ -111,7 +111,7 @@ class Load:
                 connection = self._connections[number]
                 data = connection.received()
                 if data == b"":
-                    raise Broken(f"a connection was closed after {len(self.times)} measured")
+                    raise MeasurementFailed(f"a connection was closed after {len(self.times)} measured")
                 if data is not None:
                     self.take(connection, data)
 
@@ -125,7 +125,7 @@ class Load:
     def _found(self) -> dict[str, Any]:
         times = sorted(self.times)
         if not times:
-            raise Broken("nothing was answered within the window")
+            raise MeasurementFailed("nothing was answered within the window")
         found = {"mean_ms": sum(times) / len(times), "p50_ms": quantile(times, 0.5), "p99_ms": quantile(times, 0.99)}
         return {"n": len(times), **{name: value * 1000 for name, value in found.items()}}
 
@@ -243,7 +243,7 @@ class Connects(Load):
                 connection.wait(reading=True)
                 answer = connection.received()
                 if answer == b"":
-                    raise Broken("a connection was closed during its answer")
+                    raise MeasurementFailed("a connection was closed during its answer")
         return time.monotonic() - began
 
 
@@ -261,7 +261,7 @@ def main() -> None:
     told = json.loads(sys.stdin.readline())
     try:
         found = KINDS[told["workload"]](told).run()
-    except Broken as broken:
+    except MeasurementFailed as broken:
         found = {"failed": str(broken)}
     except OSError as error:
         found = {"failed": f"{type(error).__name__}: {error}"}

@@ -307,7 +307,7 @@ async def brotli(stand: Stand) -> None:
     await stand.stored("bomb")
 
 
-async def gzipped(stand: Stand) -> None:
+async def serve_gzip_bomb(stand: Stand) -> None:
     """An answer in gzip that opens to 640 MiB."""
     print(f"  {await stand.ask('/gzip', 'bomb')} bytes came")
     await stand.stored("bomb")
@@ -339,7 +339,7 @@ async def pings(stand: Stand) -> None:
     print(f"  {await _websocket(stand, '/ws/pings', 1_200_000)} bytes came")
 
 
-LOADS = {one.__name__: one for one in (sse, keys, readers, lists, brotli, gzipped, websocket, pings)}
+LOADS = {one.__name__: one for one in (sse, keys, readers, lists, brotli, serve_gzip_bomb, websocket, pings)}
 
 
 @asynccontextmanager
@@ -368,7 +368,7 @@ async def standing(flags: list[str]) -> AsyncIterator[tuple[Stand, int]]:
             server.close()
 
 
-async def _measured(name: str, flags: list[str]) -> None:
+async def _measure_workload(name: str, flags: list[str]) -> None:
     print(f"{name}: {LOADS[name].__doc__}", flush=True)
     async with standing(flags) as (stand, pid):
         # Made before anything is measured: to make them takes this process longer than the load does.
@@ -380,7 +380,7 @@ async def _measured(name: str, flags: list[str]) -> None:
         await stand.stored("warm")
         processes = Processes(pid)
         processes.look()
-        print("  before:", _told(processes.now))
+        print("  before:", _format_sizes(processes.now))
         async with asyncio.TaskGroup() as group:
             beside = [
                 group.create_task(processes.watch()),
@@ -389,13 +389,13 @@ async def _measured(name: str, flags: list[str]) -> None:
             ]
             begin = time.monotonic()
             await LOADS[name](stand)
-            print(f"  took {time.monotonic() - begin:.1f} s; most: {_told(processes.peaks)}")
+            print(f"  took {time.monotonic() - begin:.1f} s; most: {_format_sizes(processes.peaks)}")
             await asyncio.sleep(3)
             for task in beside:
                 task.cancel()
             counted = (await stand.get("/metrics")).decode().splitlines()
             print("  counted:", *(one[16:] for one in counted if "_large_total " in one or "_underived_total " in one))
-        print(f"  at rest: {_told(processes.now)}")
+        print(f"  at rest: {_format_sizes(processes.now)}")
         print(
             "  longest wait of others:",
             ", ".join(f"{who} {took:.2f} s" for who, took in stand.pauses.items()),
@@ -403,7 +403,7 @@ async def _measured(name: str, flags: list[str]) -> None:
         )
 
 
-def _told(sizes: dict[str, int]) -> str:
+def _format_sizes(sizes: dict[str, int]) -> str:
     return ", ".join(f"{kind} {size // MB} MB" for kind, size in sorted(sizes.items()))
 
 
@@ -413,7 +413,7 @@ def main() -> None:
     parser.add_argument("--engine", default="lane", choices=("lane", "mitmproxy"))
     arguments = parser.parse_args()
     for name in arguments.loads or LOADS:
-        asyncio.run(_measured(name, ["--engine", arguments.engine]))
+        asyncio.run(_measure_workload(name, ["--engine", arguments.engine]))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.support import wire
-from tests.support.wire import MemoryRecorder, answering, opened
+from tests.support.wire import MemoryRecorder, answering, open_worker
 
 COUNT: Final = 2000
 AT_A_TIME: Final = 16
@@ -56,7 +56,7 @@ async def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         async with (
             answering(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok") as origin,
-            opened(
+            open_worker(
                 Path(directory),
                 MemoryRecorder(),
                 upstreams={"tools.example": f"http://127.0.0.1:{origin.port}"},

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.stage import Stage, Worker
-from bench.wire import Broken
+from bench.wire import MeasurementFailed
 
 NGINX: Final = """
 daemon off; master_process off; pid {directory}/nginx.pid; error_log {directory}/error.log;
@@ -42,7 +42,7 @@ TIMEFORK: Final = "timefork==0.3.3"
 START_WITHIN: Final = 60.0
 
 
-class Absent(Broken):
+class Absent(MeasurementFailed):
     """A program that is not on this machine, or cannot be brought here."""
 
 
@@ -54,7 +54,7 @@ def nginx(stage: Stage, binary: str) -> Iterator[Worker]:
     port, config = free(), directory / "nginx.conf"
     told = {"upstream": stage.port, "port": port, "certificate": stage.certificate, "ca": stage.ca}
     config.write_text(NGINX.format(directory=directory, **told))
-    with server([found(binary), "-c", str(config), "-p", str(directory)], port) as pid:
+    with server([find_program(binary), "-c", str(config), "-p", str(directory)], port) as pid:
         yield Worker(name="nginx", ca=stage.ca, pid=pid, how={"upstream": port})
 
 
@@ -62,7 +62,14 @@ def nginx(stage: Stage, binary: str) -> Iterator[Worker]:
 def mitmdump(stage: Stage, *more: str, name: str = "mitmdump") -> Iterator[Worker]:
     """mitmproxy's own program, with `more` options. It contacts whom CONNECT names."""
     port, directory = free(), stage.directory
-    line = [found(str(Path(sys.executable).parent / "mitmdump")), "-q", "--listen-host", "127.0.0.1", "-p", str(port)]
+    line = [
+        find_program(str(Path(sys.executable).parent / "mitmdump")),
+        "-q",
+        "--listen-host",
+        "127.0.0.1",
+        "-p",
+        str(port),
+    ]
     line += ["--set", f"confdir={directory}", "--set", "connection_strategy=lazy"]
     line += ["--set", f"ssl_verify_upstream_trusted_ca={stage.ca}", *more]
     with server(line, port) as pid:
@@ -74,7 +81,7 @@ def mitmdump(stage: Stage, *more: str, name: str = "mitmdump") -> Iterator[Worke
 def hoverfly(stage: Stage) -> Iterator[Worker]:
     """Hoverfly in capture mode. Its own CA is built into it; whether it is trusted changes nothing that is measured."""
     port = free()
-    line = [found("hoverfly"), "-capture", "-pp", str(port), "-ap", str(free()), "-tls-verification=false"]
+    line = [find_program("hoverfly"), "-capture", "-pp", str(port), "-ap", str(free()), "-tls-verification=false"]
     with server(line, port) as pid:
         how = {"authority": f"localhost:{stage.port}", "verified": False}
         yield Worker(name="hoverfly", ca=stage.ca, port=port, pid=pid, how=how)
@@ -110,7 +117,7 @@ def _timefork() -> Path:
     return program
 
 
-def found(program: str) -> str:
+def find_program(program: str) -> str:
     """Where a program is. Raises Absent."""
     path = shutil.which(program)
     if path is None:
@@ -128,7 +135,7 @@ def server(
     try:
         while not _answers(port):
             if process.poll() is not None or time.perf_counter() - began > START_WITHIN:
-                raise Broken(f"{Path(line[0]).name} did not begin to answer")
+                raise MeasurementFailed(f"{Path(line[0]).name} did not begin to answer")
             time.sleep(0.005)
         yield process.pid
     finally:

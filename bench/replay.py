@@ -8,11 +8,11 @@ from pathlib import Path
 
 from bench.stage import Stage
 from bench.starting import start
-from bench.wire import Broken
+from bench.wire import MeasurementFailed
 from bench.workloads import CALLS
 
 
-def recorded(stage: Stage) -> Path:
+def record_calls(stage: Stage) -> Path:
     """A bundle with the first thousand calls."""
     worker = stage.ours("recorded")
     _, api = stage.store_server("recorded")
@@ -21,7 +21,7 @@ def recorded(stage: Stage) -> Path:
     api.get("/runs/recorded/calls", settled="true", limit=1)
     found = api.get("/runs/recorded")["exchanges"]
     if found != CALLS:
-        raise Broken(f"of {CALLS} calls {found} were recorded")
+        raise MeasurementFailed(f"of {CALLS} calls {found} were recorded")
     bundle = stage.directory / "recorded.playhead"
     with bundle.open("wb") as file:
         file.writelines(api.stream_bytes("/runs/recorded/bundle"))

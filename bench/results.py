@@ -130,20 +130,20 @@ def targets(found: Sequence[Result]) -> Iterator[Target]:
     # A result with a reservation settles nothing.
     known = {(result.engine, result.workload): result for result in found if not result.why}
     for says, ours, peer, workload, wanted, least in RATIOS:
-        if ratio := _paired(known.get((ours, workload)), known.get((peer, workload)), "cpu_us"):
+        if ratio := _ratio_by_round(known.get((ours, workload)), known.get((peer, workload)), "cpu_us"):
             yield Target(says=f"{says}, {workload}", wanted=wanted, least=least, found=ratio)
     for says, ours, peer, workload, figure, wanted in DELAYS:
-        if more := _paired(known.get((ours, workload)), known.get((peer, workload)), figure, added=True):
+        if more := _ratio_by_round(known.get((ours, workload)), known.get((peer, workload)), figure, added=True):
             yield Target(says=says, wanted=wanted, found=more)
     for says, engine, workload, figure, wanted in COSTS:
         if (result := known.get((engine, workload))) and (spread := result.over(figure)):
             yield Target(says=says, wanted=wanted, found=spread, spelled=".0f")
     for result in found:
         if (result.engine, result.workload) == ("lane-record", "sse400"):
-            yield from _passed(result)
+            yield from _throughput_targets(result)
 
 
-def _passed(streams: Result) -> Iterator[Target]:
+def _throughput_targets(streams: Result) -> Iterator[Target]:
     """What one worker is good for: what came through it, and what would if it had all of a core."""
     used, came = streams.over("cpu_us"), streams.over("per_s")
     if used and came:
@@ -186,7 +186,7 @@ COSTS: Final = (
 )
 
 
-def _paired(ours: Result | None, peer: Result | None, figure: str, *, added: bool = False) -> Spread | None:
+def _ratio_by_round(ours: Result | None, peer: Result | None, figure: str, *, added: bool = False) -> Spread | None:
     """Round by round what `ours` is of `peer`, or adds to it."""
     if ours is None or peer is None:
         return None

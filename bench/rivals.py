@@ -27,8 +27,8 @@ from vcr.serializers import yamlserializer
 from bench import peers
 from bench.figures import Row, Spread, cpu, finish, machine, print_json, rss
 from bench.load import HOST
-from bench.stage import QUESTION, Stage, staged
-from bench.wire import Broken
+from bench.stage import QUESTION, Stage, open_stage
+from bench.wire import MeasurementFailed
 from bench.words import Bodies
 
 OURS = "playhead"
@@ -47,14 +47,14 @@ type Start = Callable[[], Any]
 """A context with what is ready to answer."""
 
 
-def asked(stage: Stage, calls: int, told: Mapping[str, Any]) -> dict[str, Any]:
+def ask_all(stage: Stage, calls: int, told: Mapping[str, Any]) -> dict[str, Any]:
     """Ask for every call once, and say what it took."""
     line = {"calls": calls, "size": QUESTION, "url": f"https://{HOST}/json", "ca": stage.ca, **told}
     ran = subprocess.run(
         [sys.executable, "-m", "bench.asker"], input=json.dumps(line), capture_output=True, text=True, check=False
     )
     if ran.returncode:
-        raise Broken(f"the client failed: {ran.stderr.strip()[-400:]}")
+        raise MeasurementFailed(f"the client failed: {ran.stderr.strip()[-400:]}")
     found: dict[str, Any] = json.loads(ran.stdout)
     return found
 
@@ -138,7 +138,7 @@ def rivals(stage: Stage, calls: int, jar: Path | None) -> dict[str, Start]:
 def _cassette(stage: Stage, calls: int, place: Path) -> Path:
     """The first call recorded by VCR.py, the others written beside it by its own serializer: it compares each request with all
     that it has recorded, also while it records."""
-    asked(stage, 1, {"url": f"https://localhost:{stage.port}/json", "cassette": str(place), "mode": "all"})
+    ask_all(stage, 1, {"url": f"https://localhost:{stage.port}/json", "cassette": str(place), "mode": "all"})
     requests, responses = FilesystemPersister.load_cassette(place, yamlserializer)
     questions, answers = Bodies(QUESTION, seed=1), Bodies(2048, seed=2)
     many = {"requests": requests * calls, "responses": responses * calls}
@@ -152,7 +152,7 @@ def _cassette(stage: Stage, calls: int, place: Path) -> Path:
 
 def _flows(stage: Stage, calls: int, place: Path) -> Path:
     with _mitmdump(stage, "-w", str(place)) as ready:
-        asked(stage, calls, ready.told)
+        ask_all(stage, calls, ready.told)
     return place
 
 
@@ -183,7 +183,7 @@ def _bundle(stage: Stage, calls: int) -> Path:
     worker = stage.ours(name)
     store_server, api = stage.store_server(name)
     assert worker.process is not None
-    asked(stage, calls, {"proxy": f"http://{name}:x@127.0.0.1:{worker.port}", "ca": worker.ca})
+    ask_all(stage, calls, {"proxy": f"http://{name}:x@127.0.0.1:{worker.port}", "ca": worker.ca})
     api.get(f"/runs/{name}/calls", settled="true", limit=1)
     bundle = stage.directory / f"{name}.jsonl"
     with bundle.open("wb") as file:
@@ -196,12 +196,12 @@ def _bundle(stage: Stage, calls: int) -> Path:
 # -- measuring
 
 
-def measured(stage: Stage, engine: str, start: Start, calls: int, every: int, number: int) -> Row:
+def measure_engine(stage: Stage, engine: str, start: Start, calls: int, every: int, number: int) -> Row:
     """Start it, ask for each `every`-th call once, stop it."""
     many = len(range(0, calls, every))
     with start() as ready:
         before = cpu(ready.pid) if ready.pid else 0.0
-        found = asked(stage, calls, {**ready.told, "every": every})
+        found = ask_all(stage, calls, {**ready.told, "every": every})
         used = cpu(ready.pid) - before if ready.pid else None
         size = rss(ready.pid) if ready.pid else found["rss_mib"]
     return Row(
@@ -223,7 +223,7 @@ def measured(stage: Stage, engine: str, start: Start, calls: int, every: int, nu
     )
 
 
-def compared(rows: list[Row]) -> Iterator[tuple[str, Spread]]:
+def compare_rivals(rows: list[Row]) -> Iterator[tuple[str, Spread]]:
     """Each rival's time for a call over ours, round by round, without what the client itself takes."""
     for workload in dict.fromkeys(row.workload for row in rows):
         times = {(row.engine, row.round): row.mean_ms or 0.0 for row in rows if row.workload == workload}
@@ -249,15 +249,15 @@ def main() -> None:
     rounds, sizes = (2, [20, 200]) if told.quick else (told.rounds, told.sizes)
     rows: list[Row] = []
     began = machine()
-    with staged() as stage:
+    with open_stage() as stage:
         for calls in sizes:
             engines = rivals(stage, calls, told.wiremock)
             for number in range(rounds):
                 for engine in list(engines)[:: 1 if number % 2 else -1]:
-                    rows.append(measured(stage, engine, engines[engine], calls, told.every, number))
+                    rows.append(measure_engine(stage, engine, engines[engine], calls, told.every, number))
                     if told.json:
                         print_json(rows[-1])
-    finish(rows, began, compared(rows), as_json=told.json)
+    finish(rows, began, compare_rivals(rows), as_json=told.json)
 
 
 if __name__ == "__main__":

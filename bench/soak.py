@@ -148,7 +148,7 @@ class Crew:
         return reader, writer
 
 
-async def measured(house: Up, calls: int) -> list[tuple[int, int, int]]:
+async def measure_memory(house: Up, calls: int) -> list[tuple[int, int, int]]:
     """Calls done, and the memory of worker and store server, in rows that are printed as they come."""
     crew, began, rows = Crew(house, calls), time.monotonic(), list[tuple[int, int, int]]()
     async with asyncio.TaskGroup() as group:
@@ -186,7 +186,7 @@ def main() -> None:
         # The embedded Postgres drops to another user where we are root.
         Path(place).chmod(0o711)
         with upstream() as port, up(Path(place), asked.engine, port) as house:
-            rows = asyncio.run(measured(house, asked.calls))
+            rows = asyncio.run(measure_memory(house, asked.calls))
     settled = next(worker for done, worker, _ in rows if done >= asked.calls * SETTLED)
     grown = rows[-1][1] - settled
     print(json.dumps({"engine": asked.engine, "worker_grew_mib": round(grown / 2**20, 1)}))

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 import ngh2
 
-from bench.wire import Broken
+from bench.wire import MeasurementFailed
 
 ASKED: Final = {
     "Accept": "application/json",
@@ -31,7 +31,7 @@ WINDOW: Final = 1 << 30
 """Bytes that may come unasked on HTTP/2: nobody waits for who measures."""
 
 
-class Gone(Exception):
+class ClientGone(Exception):
     """Nobody waits for that answer any more."""
 
 
@@ -48,7 +48,7 @@ class Asking(Protocol):
         """What is to be sent besides."""
 
 
-class Asked(Protocol):
+class ClientConnection(Protocol):
     """One connection, seen by who is asked. Answering raises Gone where nobody listens any more."""
 
     def paths(self, data: bytes) -> Iterator[tuple[int, bytes]]:
@@ -91,10 +91,10 @@ class Http1Asking:
         if not blank:
             return False
         if not head.startswith(b"HTTP/1.1 200"):
-            raise Broken(f"answered with {self._buffer[:400]!r}")
+            raise MeasurementFailed(f"answered with {self._buffer[:400]!r}")
         length = re.search(rb"(?i)\r\ncontent-length: *(\d+)", head)
         if length is None:
-            raise Broken(f"an answer without a length: {head!r}")
+            raise MeasurementFailed(f"an answer without a length: {head!r}")
         if len(body) < int(length[1]):
             return False
         self._buffer = b""
@@ -156,7 +156,7 @@ class _Http2:
         try:
             self._session.receive_data(data)
         except ngh2.NGH2Error as error:
-            raise Broken(f"not HTTP/2: {error}") from None
+            raise MeasurementFailed(f"not HTTP/2: {error}") from None
         yield from self._session.events()
 
 
@@ -178,9 +178,9 @@ class Http2Asking(_Http2):
         for event in self._came(data):
             match event:
                 case ngh2.ResponseReceived(headers=headers) if (b":status", b"200") not in headers:
-                    raise Broken(f"answered with {headers!r}")
+                    raise MeasurementFailed(f"answered with {headers!r}")
                 case ngh2.StreamReset() | ngh2.GoAwayReceived():
-                    raise Broken(f"broken off: {event!r}")
+                    raise MeasurementFailed(f"broken off: {event!r}")
                 case ngh2.DataReceived(end_stream=True) | ngh2.ResponseReceived(end_stream=True):
                     whole = True
         return whole
@@ -224,4 +224,4 @@ def _listening() -> Iterator[None]:
     try:
         yield
     except ngh2.NGH2Error as error:
-        raise Gone(str(error)) from None
+        raise ClientGone(str(error)) from None

@@ -16,7 +16,7 @@ import msgspec
 import trustme
 
 from bench.load import DOMAIN, HOST, HOST_H2, NEW_HOST
-from bench.wire import Broken
+from bench.wire import MeasurementFailed
 from proxy.processes.command_processes import CommandProcesses
 from proxy.processes.store_client import Api
 from proxy.settings import load_settings
@@ -57,10 +57,10 @@ class Process:
         line = self._process.stdout.readline()
         if not line:
             ended = self._process.wait()
-            raise Broken(f"{self.module} ended with {ended}: {self.last_words()}")
+            raise MeasurementFailed(f"{self.module} ended with {ended}: {self.last_words()}")
         found: dict[str, Any] = json.loads(line)
         if "failed" in found:
-            raise Broken(found["failed"])
+            raise MeasurementFailed(found["failed"])
         return found
 
     @property
@@ -89,7 +89,7 @@ class Process:
             self._process.wait(GRACE)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            raise Broken(f"{self.module} did not stop within {GRACE:.0f} s") from None
+            raise MeasurementFailed(f"{self.module} did not stop within {GRACE:.0f} s") from None
         finally:
             self._log.close()
 
@@ -218,7 +218,7 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
 
 
 @contextmanager
-def staged() -> Iterator[Stage]:
+def open_stage() -> Iterator[Stage]:
     """An upstream, and a directory that goes when all processes have."""
     # As root, Postgres runs as another user, who must be able to pass through.
     with tempfile.TemporaryDirectory(prefix="bench-") as name, ExitStack() as stack:

@@ -19,8 +19,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.figures import cpu
-from bench.stage import staged
-from bench.wire import Broken
+from bench.stage import open_stage
+from bench.wire import MeasurementFailed
 from calls.codec.json import dumps
 from calls.keys.key import make_key
 from calls.keys.profile import Profiles
@@ -51,22 +51,22 @@ def start(calls: int) -> None:
         with bundle.open("wb") as file:
             file.writelines(bundle_lines(_run(calls, profiles)))
         told = {"calls": calls, "bundle_mb": round(bundle.stat().st_size / 1e6, 1)}
-        with _timed(told, "load_ms"), pause_gc():
+        with _note_time(told, "load_ms"), pause_gc():
             run = load_bundle(bundle)
-        with _timed(told, "index_ms"):
+        with _note_time(told, "index_ms"):
             ready = build_recording(run, profiles)
         single = Path(directory) / "single.jsonl"
         with single.open("wb") as file:
             file.writelines(bundle_lines(_run(1, profiles, SINGLE)))
-        _stored(bundle, single, told, profiles)
+        _measure_store(bundle, single, told, profiles)
     told["rss_mib"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
-    asyncio.run(_asked(ready, told))
+    asyncio.run(_answer_changed(ready, told))
     print(json.dumps(told))
 
 
-def _stored(bundle: Path, single: Path, told: dict[str, float], profiles: Profiles) -> None:
+def _measure_store(bundle: Path, single: Path, told: dict[str, float], profiles: Profiles) -> None:
     """The same from the store: what the store server has to do, how long that takes, and what the worker makes of it."""
-    with staged() as stage:
+    with open_stage() as stage:
         process, api = stage.store_server("start")
         data = stage.house("start").data
         data.announce("store", {"api": api.url})
@@ -76,42 +76,42 @@ def _stored(bundle: Path, single: Path, told: dict[str, float], profiles: Profil
         content = b"".join(api.stream_bytes("/runs/start/rows"))
         told["rows_store_server_ms"] = round((cpu(process.pid) - used) * 1000, 2)
         for name, long, short in (("store", "start", SINGLE), ("bundle", str(bundle), str(single))):
-            rounds = [(_begun(data.root, long), _begun(data.root, short)) for _ in range(ROUNDS)]
+            rounds = [(_measure_command(data.root, long), _measure_command(data.root, short)) for _ in range(ROUNDS)]
             for place, what in enumerate(("wall_ms", "ms")):
                 least = [min(one[which][place] for one in rounds) for which in (0, 1)]
                 told[f"{name}_{what}"] = round((least[0] - least[1]) * 1000, 2)
-    with _timed(told, "rows_load_ms"), pause_gc():
+    with _note_time(told, "rows_load_ms"), pause_gc():
         run = packed.read_rows(content)
-    with _timed(told, "rows_index_ms"):
+    with _note_time(told, "rows_index_ms"):
         build_recording(run, profiles)
 
 
-def _begun(data: Path, name: str) -> tuple[float, float]:
+def _measure_command(data: Path, name: str) -> tuple[float, float]:
     """Seconds until a command begins whose calls are to be answered from this recording, and the CPU that all took."""
     command = [sys.executable, "-c", "from proxy.cli import main; main()", "replay", "--data", str(data), name, "--"]
     used, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.time_ns()
     ran = subprocess.run([*command, "date", "+%s%N"], capture_output=True, check=False)
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
     if not ran.stdout:
-        raise Broken(ran.stderr.decode())
+        raise MeasurementFailed(ran.stderr.decode())
     return (int(ran.stdout) - began) / 1e9, spent.ru_utime + spent.ru_stime - used.ru_utime - used.ru_stime
 
 
-async def _asked(ready: Recording, told: dict[str, float]) -> None:
+async def _answer_changed(ready: Recording, told: dict[str, float]) -> None:
     session = Session("start", ready, ReplayOptions(), lambda _: None)
     middle = ready.index.entries[len(ready.index.entries) // 2].exchange.request
-    with _timed(told, "hit_ms"):
+    with _note_time(told, "hit_ms"):
         await session.answer(middle)
     for number in range(CHANGED):
         body = json.loads(middle.body.data)
         body["messages"][0]["content"] += f" in other words {number}"
         changed = replace(middle, body=replace(middle.body, data=dumps(body)))
-        with _timed(told, "first_miss_ms" if number == 0 else "next_miss_ms"):
+        with _note_time(told, "first_miss_ms" if number == 0 else "next_miss_ms"):
             await session.answer(changed)
 
 
 @contextmanager
-def _timed(told: dict[str, float], name: str) -> Iterator[None]:
+def _note_time(told: dict[str, float], name: str) -> Iterator[None]:
     began = time.process_time()
     yield
     told[name] = round((time.process_time() - began) * 1000, 2)

@@ -40,7 +40,7 @@ def page(found: Sequence[Result]) -> str:
     parts.append(_table("a second, of the box", found, FAST, lambda result: _cell(result.over("per_s"))))
     parts.append(_table("ms p50 / p99", found, DELAYED, _delays))
     parts.append(_table("KiB for each open stream", found, ["memory"], lambda result: _cell(result.over("kib"))))
-    parts += [_stored(found), _kept(found), _missing(found)]
+    parts += [_cost_table(found), _target_table(found), _missing_figures(found)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -85,7 +85,7 @@ def _delays(result: Result) -> str | None:
     return f"{result.p50_ms:.2f} / {result.p99_ms:{_precision(result.p99_ms)}}"
 
 
-def _stored(found: Sequence[Result]) -> str:
+def _cost_table(found: Sequence[Result]) -> str:
     """Where the CPU goes that a call costs until it is in its rows."""
     parts = ("worker_us", "store_server_us", "postgres_us", "cpu_us")
     for result in found:
@@ -95,7 +95,7 @@ def _stored(found: Sequence[Result]) -> str:
     return ""
 
 
-def _kept(found: Sequence[Result]) -> str:
+def _target_table(found: Sequence[Result]) -> str:
     lines = [
         [
             target.says,
@@ -108,7 +108,7 @@ def _kept(found: Sequence[Result]) -> str:
     return _markdown(["promised", "found", "wanted", ""], lines) if lines else ""
 
 
-def _missing(found: Sequence[Result]) -> str:
+def _missing_figures(found: Sequence[Result]) -> str:
     """Why there are no figures, or of fewer rounds; once for workloads that share a reason."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for result in found:
@@ -117,7 +117,7 @@ def _missing(found: Sequence[Result]) -> str:
     return "\n".join(f"- {engine} ({', '.join(names)}): {why}" for (engine, why), names in reasons.items())
 
 
-def placed(text: str, table: str) -> str:
+def place_table(text: str, table: str) -> str:
     """A page with the tables between its marks. Raises ValueError where it has none."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
@@ -142,7 +142,7 @@ def main() -> None:
     told = options().parse_args()
     found = read(told.rows.read_text("utf-8").splitlines())
     if told.into:
-        told.into.write_text(placed(told.into.read_text("utf-8"), page(found)), "utf-8")
+        told.into.write_text(place_table(told.into.read_text("utf-8"), page(found)), "utf-8")
     else:
         sys.stdout.write(f"{page(found)}\n")
     if told.plot:

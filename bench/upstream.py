@@ -18,8 +18,8 @@ from functools import cache, partial
 from itertools import count
 from typing import Any
 
-from bench.speech import Asked, Gone, Http1Asked, Http2Asked
-from bench.wire import Broken, Connection
+from bench.speech import ClientConnection, ClientGone, Http1Asked, Http2Asked
+from bench.wire import Connection, MeasurementFailed
 from bench.words import Bodies, prose
 
 EVENT = 200
@@ -39,7 +39,7 @@ class Upstream:
             self._poll.register(number, select.EPOLLIN)
         self._poll.register(sys.stdin, select.EPOLLIN)
         self._connections: dict[int, Connection] = {}
-        self._spoken: dict[int, Asked] = {}
+        self._spoken: dict[int, ClientConnection] = {}
         self._due: list[tuple[float, int, float, Connection, int]] = []
         self._size = int(told["answer"])
         self._answers = cache(partial(Bodies, seed=2))
@@ -70,7 +70,7 @@ class Upstream:
                 self._send(number)
             if number in self._connections and (data := self._connections[number].received()) is not None:
                 self._read(number, data)
-        except (OSError, Broken):
+        except (OSError, MeasurementFailed):
             self._drop(number)  # whoever asked has left: its window was over
 
     def _accept(self, listener: socket.socket) -> None:
@@ -91,7 +91,7 @@ class Upstream:
             return
         spoken = self._spoken[number]
         for stream, path in spoken.paths(data):
-            with suppress(Gone):
+            with suppress(ClientGone):
                 self._answer(number, spoken, stream, path)
         self._send(number, spoken.left())
 
@@ -108,7 +108,7 @@ class Upstream:
         if connection.waits != waited:
             self._poll.modify(number, select.EPOLLIN | (0 if waited else select.EPOLLOUT))
 
-    def _answer(self, number: int, spoken: Asked, stream: int, path: bytes) -> None:
+    def _answer(self, number: int, spoken: ClientConnection, stream: int, path: bytes) -> None:
         asked, _, value = path.rpartition(b"=")
         if asked.endswith(b"events"):
             self._send(number, spoken.stream(stream))
@@ -139,7 +139,7 @@ class Upstream:
         event = self._events[next(self._number) % len(self._events)] % time.monotonic_ns()
         try:
             self._send(number, self._spoken[number].piece(stream, event))
-        except Gone:
+        except ClientGone:
             return False
         except OSError:
             self._drop(number)

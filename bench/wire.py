@@ -15,7 +15,7 @@ PATIENCE = 20.0
 READ = 1 << 18
 
 
-class Broken(SystemExit):
+class MeasurementFailed(SystemExit):
     """The other side did not do what a measurement needs: the program ends with the message."""
 
 
@@ -108,7 +108,7 @@ class Connection:
         """Until there is something to read, or room for what waits. Raises Broken after a while."""
         while reading or self._unsent:
             if not any(select.select([self] if reading else [], [] if reading else [self], [], PATIENCE)):
-                raise Broken(f"the other side {'said' if reading else 'read'} nothing for {PATIENCE:.0f} s")
+                raise MeasurementFailed(f"the other side {'said' if reading else 'read'} nothing for {PATIENCE:.0f} s")
             if reading:
                 return
             self.send()
@@ -125,7 +125,7 @@ def through(proxy: int | None, asked: str, host: str, port: int, run: str, trust
         plain.sendall(f"CONNECT {asked} HTTP/1.1\r\nProxy-Authorization: Basic {credentials}\r\n\r\n".encode())
         answer = _head(plain)
         if b" 200 " not in answer:
-            raise Broken(f"CONNECT was answered with {answer[:80]!r}")
+            raise MeasurementFailed(f"CONNECT was answered with {answer[:80]!r}")
     return Connection(plain, trust, **({"server_hostname": host} if trust else {}))
 
 
@@ -134,6 +134,6 @@ def _head(plain: socket.socket) -> bytes:
     while not head.endswith(b"\r\n\r\n"):
         byte = plain.recv(1)
         if not byte:
-            raise Broken("the connection was closed during CONNECT")
+            raise MeasurementFailed("the connection was closed during CONNECT")
         head += byte
     return head

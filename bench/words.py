@@ -62,7 +62,7 @@ def talk(run: int, count: int) -> Iterator[tuple[bytes, bytes]]:
     for turn in range(count):
         messages.append({"role": "user", "content": prose(draw, draw.randint(600, 900))})
         answer: Message = {"role": "assistant", "content": prose(draw, draw.randint(600, 900))}
-        yield _asked(messages), _answered(run, turn, answer, "stop")
+        yield _request_body(messages), _answer_body(run, turn, answer, "stop")
         messages.append(answer)
 
 
@@ -79,7 +79,7 @@ def agent(run: int, count: int) -> Iterator[tuple[bytes, bytes]]:
         }
         tool_call = {"id": identity, "type": "function", "function": asked}
         answer: Message = {"role": "assistant", "content": prose(draw, 200), "tool_calls": [tool_call]}
-        yield _asked(messages, tools=_tools()), _answered(run, turn, answer, "tool_calls")
+        yield _request_body(messages, tools=_tools()), _answer_body(run, turn, answer, "tool_calls")
         result = prose(draw, draw.randint(1000, 3000))
         messages += [answer, {"role": "tool", "tool_call_id": identity, "content": result}]
 
@@ -93,11 +93,11 @@ def _tools() -> list[Message]:
     return [{"type": "function", "function": function} for function in functions]
 
 
-def _asked(messages: list[Message], **more: Any) -> bytes:
+def _request_body(messages: list[Message], **more: Any) -> bytes:
     return json.dumps({"model": "gpt-4.1-mini", "messages": messages, "temperature": 0.2, **more}).encode()
 
 
-def _answered(run: int, turn: int, answer: Message, why: str) -> bytes:
+def _answer_body(run: int, turn: int, answer: Message, why: str) -> bytes:
     return json.dumps(
         {
             "id": f"chatcmpl-{run:08d}{turn:04d}",

@@ -12,9 +12,9 @@ from typing import Any, Final
 from bench import peers
 from bench.figures import cpu, cpu_with_children
 from bench.load import HOST
-from bench.replay import recorded
+from bench.replay import record_calls
 from bench.stage import Process, Stage, Worker
-from bench.wire import Broken
+from bench.wire import MeasurementFailed
 from bench.workloads import STORED, STORED_CALLS, WORKLOADS
 from proxy.processes.store_client import Api
 
@@ -42,7 +42,7 @@ class Sources:
         """A bundle of distinct calls."""
         place = self.stage.directory / "recording.jsonl"
         with self.stage.round("recording") as stage:
-            shutil.move(recorded(stage), place)
+            shutil.move(record_calls(stage), place)
         return str(place)
 
 
@@ -79,12 +79,12 @@ class Engines:
         return found | {"detail": {"kib": (full - empty) * 1024 / what["connections"]}}
 
     @cached_property
-    def stored(self) -> "Stored":
+    def stored(self) -> "StoredWorker":
         worker = self.ours(STORED)
         store_server, api = self.stage.store_server(STORED)
         data = self.stage.house(STORED).data.postgres / "data"
         postgres = int((data / "postmaster.pid").read_text().split()[0])
-        return Stored(self.stage, worker, store_server, api, postgres)
+        return StoredWorker(self.stage, worker, store_server, api, postgres)
 
     def enter(self, peer: AbstractContextManager[Worker]) -> Worker:
         """Start a peer for as long as the round lasts."""
@@ -101,7 +101,7 @@ class Engines:
 
 
 @dataclass(slots=True)
-class Stored:
+class StoredWorker:
     """A worker with its store server and Postgres."""
 
     stage: Stage
@@ -128,7 +128,7 @@ class Stored:
         self.api.get(f"/runs/{run}/calls", settled="true", limit=1)
         while (kept := self.api.get(f"/runs/{run}")["exchanges"]) != calls:
             if time.monotonic() > end:
-                raise Broken(f"of {calls} calls {kept} were in their rows after {PATIENCE:.0f} s")
+                raise MeasurementFailed(f"of {calls} calls {kept} were in their rows after {PATIENCE:.0f} s")
             time.sleep(0.2)
 
 

@@ -34,7 +34,7 @@ FIXED = {
 """What a container has from its image or its ports; what only a file can hold."""
 
 
-def named() -> Iterator[tuple[str, str]]:
+def named_variables() -> Iterator[tuple[str, str]]:
     """Each variable of ours that somebody is told to set, with its file."""
     files = [COMPOSE, *(ROOT / "deploy").rglob("*"), *(ROOT / "docs").glob("*.md"), ROOT / "README.md"]
     for file in files:
@@ -51,7 +51,7 @@ def environments() -> dict[str, dict[str, Any]]:
 
 
 def test_every_variable_that_is_named_is_a_setting() -> None:
-    found = set(named())
+    found = set(named_variables())
     assert len(found) > 10
     assert {one for one in found if one[1] not in SETTINGS | OTHERS} == set()
 

@@ -57,7 +57,7 @@ async def test_what_a_page_says_to_type_works(page: str, data: Path, database_ur
         (data / "playhead.toml").write_text(CONFIG.format(**json.loads(line)))
         if page != ALONE:
             await stack.enter_async_context(keeping(data / "data", database_url))
-        done = await asyncio.to_thread(_typed, script, shell)
+        done = await asyncio.to_thread(_run_script, script, shell)
     assert done.returncode == 0, f"{script}\n--- said\n{done.stdout}\n{done.stderr}"
 
 
@@ -68,7 +68,7 @@ def test_the_agent_works():
 """
 
 
-def _typed(script: str, shell: Shell) -> subprocess.CompletedProcess[str]:
+def _run_script(script: str, shell: Shell) -> subprocess.CompletedProcess[str]:
     environment = {**shell.environment, "PLAYHEAD_PROXY_PORT": "0", "PLAYHEAD_API_PORT": "0"}
     return subprocess.run(
         ["bash", "-c", script], cwd=shell.directory, env=environment, capture_output=True, text=True, check=False

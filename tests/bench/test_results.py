@@ -32,17 +32,17 @@ def rows(engine: str, *cpu_us: float, workload: str = "small", p50_ms: float = 1
     ]
 
 
-def found(*some: list[Row]) -> list[Result]:
+def sum_up(*some: list[Row]) -> list[Result]:
     return list(results([row for each in some for row in each], {"cores": 2}))
 
 
-def promised(*some: list[Row]) -> dict[str, tuple[float, bool]]:
-    return {target.says: (target.found.median, target.met) for target in targets(found(*some))}
+def met_targets(*some: list[Row]) -> dict[str, tuple[float, bool]]:
+    return {target.says: (target.found.median, target.met) for target in targets(sum_up(*some))}
 
 
 @given(COSTS)
 def test_a_result_is_its_rounds_median_within_their_range(costs: list[float]) -> None:
-    (result,) = found(rows("nginx", *costs))
+    (result,) = sum_up(rows("nginx", *costs))
     low, high = result.spread["cpu_us"]
     assert result.cpu_us is not None
     assert low <= result.cpu_us <= high
@@ -50,20 +50,20 @@ def test_a_result_is_its_rounds_median_within_their_range(costs: list[float]) ->
 
 
 def test_a_line_says_first_what_other_programs_read() -> None:
-    (result,) = found(rows("nginx", 1.0, 3.0, 2.0))
+    (result,) = sum_up(rows("nginx", 1.0, 3.0, 2.0))
     line = json.loads(result.line())
     assert list(line)[:6] == ["engine", "workload", "unit", "cpu_us", "p50_ms", "p99_ms"]
     assert list(line.values())[:6] == ["nginx", "small", "call", 2.0, 1.0, 9.0]
 
 
 def test_lines_are_read_as_they_were_printed_and_others_left_alone() -> None:
-    printed = [*found(rows("nginx", 1.0), rows("direct")), Result(engine="hoverfly", workload="small", unit="call")]
+    printed = [*sum_up(rows("nginx", 1.0), rows("direct")), Result(engine="hoverfly", workload="small", unit="call")]
     assert read(["round 1", '{"machine": {}}', *(result.line() for result in printed)]) == printed
 
 
 def test_ratios_are_those_of_rounds_and_not_of_medians() -> None:
     # The machine was three times slower in the second round, for both.
-    ratio, met = promised(rows("nginx", 20.0, 60.0, 20.0), rows("lane-record", 30.0, 90.0, 30.0))[
+    ratio, met = met_targets(rows("nginx", 20.0, 60.0, 20.0), rows("lane-record", 30.0, 90.0, 30.0))[
         "CPU of lane-record over nginx, small"
     ]
     assert ratio == pytest.approx(1.5)
@@ -71,12 +71,12 @@ def test_ratios_are_those_of_rounds_and_not_of_medians() -> None:
 
 
 def test_a_promise_of_more_is_missed_by_less() -> None:
-    told = promised(rows("lane-record", 100.0), rows("mitmproxy-bare", 1000.0))
+    told = met_targets(rows("lane-record", 100.0), rows("mitmproxy-bare", 1000.0))
     assert told == {"CPU of mitmproxy-bare over lane-record, small": (10.0, False)}
 
 
 def test_what_is_added_is_what_direct_did_not_take() -> None:
-    told = promised(
+    told = met_targets(
         rows("direct", 1.0, p50_ms=0.3, workload="small-paced"),
         rows("lane-record", 1.0, p50_ms=0.5, workload="small-paced"),
     )
@@ -86,7 +86,7 @@ def test_what_is_added_is_what_direct_did_not_take() -> None:
 
 
 def test_a_run_without_a_peer_promises_nothing() -> None:
-    assert promised(rows("lane-record", 100.0)) == {}
+    assert met_targets(rows("lane-record", 100.0)) == {}
 
 
 def test_a_process_s_cpu_is_counted_finer_than_in_ticks() -> None:
@@ -100,7 +100,7 @@ def test_spread_of_one_is_itself() -> None:
 
 
 def test_figures_with_a_reservation_settle_nothing() -> None:
-    peer, ours = found(rows("nginx", 20.0), rows("lane-record", 30.0))
+    peer, ours = sum_up(rows("nginx", 20.0), rows("lane-record", 30.0))
     assert not list(targets([replace(peer, why="it fell behind"), ours]))
 
 

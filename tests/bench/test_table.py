@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bench.plot import LEFT, RIGHT, WIDTH, Scale, plot
 from bench.results import Result
-from bench.table import BEGIN, END, page, placed
+from bench.table import BEGIN, END, page, place_table
 from bench.workloads import ORDER, WORKLOADS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "performance.md"
@@ -60,18 +60,18 @@ def test_nothing_measured_is_an_empty_page() -> None:
 
 def test_placing_tables_twice_is_placing_them_once() -> None:
     text = f"before\n{BEGIN}old\n{END}after\n"
-    once = placed(text, "new")
+    once = place_table(text, "new")
     assert once == f"before\n{BEGIN}\nnew\n\n{END}after\n"
-    assert placed(once, "new") == once
+    assert place_table(once, "new") == once
 
 
 def test_a_page_without_marks_is_refused() -> None:
     with pytest.raises(ValueError, match="lacks the lines"):
-        placed(f"{END}{BEGIN}", "new")
+        place_table(f"{END}{BEGIN}", "new")
 
 
 def test_the_project_s_page_can_be_filled() -> None:
-    assert "new" in placed(PAGE.read_text("utf-8"), "new")
+    assert "new" in place_table(PAGE.read_text("utf-8"), "new")
 
 
 def test_every_engine_of_a_workload_has_a_place_in_the_order() -> None:

@@ -16,13 +16,13 @@ from calls.dialects.table import BY_NAME
 from calls.model import Call
 from store.active_profiles import load_profiles
 from tests.calls.recorded import exchange
-from tests.support.corpus import Recorded, cassettes
+from tests.support.corpus import RecordedExchange, cassettes
 
 PROFILES = load_profiles()
 
 
 @lru_cache(maxsize=1)
-def derived() -> list[tuple[str, Recorded, Call]]:
+def derive_corpus() -> list[tuple[str, RecordedExchange, Call]]:
     """Every exchange of the corpus, with what we make of it."""
     return [
         (one.name, recorded, derive_call(exchange(recorded), PROFILES))
@@ -31,20 +31,20 @@ def derived() -> list[tuple[str, Recorded, Call]]:
     ]
 
 
-def streams(*dialects: str) -> list[tuple[str, Recorded, Call]]:
+def streams(*dialects: str) -> list[tuple[str, RecordedExchange, Call]]:
     """Every stream of these dialects in the corpus."""
-    return [found for found in derived() if found[2].streamed and found[2].dialect in dialects]
+    return [found for found in derive_corpus() if found[2].streamed and found[2].dialect in dialects]
 
 
-def opened(recorded: Recorded) -> bytes:
+def unpacked_body(recorded: RecordedExchange) -> bytes:
     """The body of its answer, whether or not the corpus kept it packed."""
     data = recorded.response_body
     return gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
 
 
-def in_pieces(name: str, recorded: Recorded, call: Call) -> Any:
+def in_pieces(name: str, recorded: RecordedExchange, call: Call) -> Any:
     """What we make of an answer that comes in pieces of random sizes, other ones for every answer and the same in every run."""
-    body, cuts = opened(recorded), random.Random(name)
+    body, cuts = unpacked_body(recorded), random.Random(name)
     media = {name.lower(): value for name, value in recorded.response_headers}.get("content-type", "")
     assembly = BY_NAME[call.dialect].assemble(media.lower())
     start = 0
@@ -62,15 +62,17 @@ def client(data: bytes, media: str = "text/event-stream") -> httpx2.Client:
     return httpx2.Client(transport=httpx2.MockTransport(lambda _: httpx2.Response(200, headers=head, content=data)))
 
 
-def said(value: Any, added: frozenset[str] = frozenset()) -> Any:
+def without_defaults(value: Any, added: frozenset[str] = frozenset()) -> Any:
     """The value without what says nothing (null, empty lists), and without what an SDK adds or noise pads."""
     match value:
         case dict():
             return {
-                name: said(item, added) for name, item in value.items() if item not in (None, []) and name not in added
+                name: without_defaults(item, added)
+                for name, item in value.items()
+                if item not in (None, []) and name not in added
             }
         case list():
-            return [said(item, added) for item in value]
+            return [without_defaults(item, added) for item in value]
         case _:
             return value
 
@@ -88,7 +90,7 @@ def differences(ours: Any, theirs: Any, at: str = "") -> Iterator[str]:
             yield at
 
 
-def explained(dialect: str, places: list[str], habits: Mapping[str, str]) -> tuple[set[str], list[str]]:
+def explain_places(dialect: str, places: list[str], habits: Mapping[str, str]) -> tuple[set[str], list[str]]:
     """The habits that account for these places, and the places that none accounts for."""
     shown = {name for name, shape in habits.items() for at in places if re.fullmatch(shape, f"{dialect} {at}")}
     known = "|".join(habits.values())

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 from calls.dialects.table import DIALECTS
 from calls.framing import eventstream
 from calls.model import Body
-from tests.calls.sockets import said
+from tests.calls.sockets import messages_body
 
 type Messages = list[Any]
 
 
-class Planted(NamedTuple):
+class PlantedStream(NamedTuple):
     """A stream in which a secret is spelled out."""
 
     body: bytes
@@ -56,7 +56,7 @@ def stream_of(file: Path | str, data: bytes | None = None) -> Stream | None:
 
 def body_of(data: bytes) -> Body:
     """The messages of a WebSocket, which are written one a line."""
-    return said(*data.splitlines())
+    return messages_body(*data.splitlines())
 
 
 def places(messages: Messages) -> Iterator[tuple[int, tuple[str | int, ...]]]:
@@ -95,7 +95,9 @@ _NEVER_TWICE = re.compile(r'"(?:response\.done|response\.completed|[a-z_.]*audio
 NOT_GROWING = frozenset(("top_logprobs", "logprobs", "annotations", "audio", "inlineData"))
 
 
-def planted(stream: Stream, number: int, path: tuple[str | int, ...], secret: str, rnd: random.Random) -> Planted:
+def plant_secret(
+    stream: Stream, number: int, path: tuple[str | int, ...], secret: str, rnd: random.Random
+) -> PlantedStream:
     """The stream with copies of one message in the place of it, which say ` the key is SECRET ok`, a few letters at a time."""
     cuts = sorted(rnd.sample(range(1, len(secret)), rnd.randint(1, min(9, len(secret) - 1))))
     parts = [secret[low:high] for low, high in zip([0, *cuts], [*cuts, len(secret)], strict=True)]
@@ -109,7 +111,7 @@ def planted(stream: Stream, number: int, path: tuple[str | int, ...], secret: st
         holder[path[-1]] = part
         copies.append(copy)
     messages = [*stream.messages[:number], *copies, *stream.messages[number + 1 :]]
-    return Planted(stream.write(messages), secret, parts)
+    return PlantedStream(stream.write(messages), secret, parts)
 
 
 def _strings(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], Any]]:

@@ -15,7 +15,7 @@ import zstandard
 from calls.framing import eventstream
 from calls.model import Headers
 from calls.redaction.redactor import Redactor
-from tests.calls.planted import Stream, body_of, places, planted, stream_of
+from tests.calls.planted import Stream, body_of, places, plant_secret, stream_of
 from tests.calls.secrets import KEY, SECRETS
 from tests.calls.test_conformance import CASES, MEDIA, STREAMED
 from tests.calls.token_samples import FAMILIES, KEPT, token
@@ -103,14 +103,14 @@ def _json(secret: str) -> bytes:
     return json.dumps({"messages": [{"role": "tool", "content": f"it is {secret} ok"}], "n": 1}).encode()
 
 
-def _nested(depth: int, secret: str) -> bytes:
+def _nest(depth: int, secret: str) -> bytes:
     text = secret
     for _ in range(depth):
         text = json.dumps({"arguments": text, "n": [1]})
     return text.encode()
 
 
-def _unnested(depth: int, data: bytes) -> Any:
+def _unnest(depth: int, data: bytes) -> Any:
     value: Any = data.decode()
     for _ in range(depth):
         value = json.loads(value)["arguments"]
@@ -131,7 +131,7 @@ def _from_base64(data: bytes) -> str:
     return base64.b64decode(text + "=" * (-len(text) % 4)).decode("latin-1")
 
 
-def _packed(text: bytes, headers: tuple[int, int]) -> bytes:
+def _pack_text(text: bytes, headers: tuple[int, int]) -> bytes:
     short, long = headers
     size = len(text)
     if size >= 256:
@@ -140,11 +140,11 @@ def _packed(text: bytes, headers: tuple[int, int]) -> bytes:
 
 
 def _messagepack(name: str, secret: str) -> bytes:
-    return b"\x81" + _packed(name.encode(), (0xA0, 0xD9)) + _packed(secret.encode(), (0xA0, 0xD9))
+    return b"\x81" + _pack_text(name.encode(), (0xA0, 0xD9)) + _pack_text(secret.encode(), (0xA0, 0xD9))
 
 
 def _cbor(name: str, secret: str) -> bytes:
-    return b"\xa1" + _packed(name.encode(), (0x60, 0x78)) + _packed(secret.encode(), (0x60, 0x78))
+    return b"\xa1" + _pack_text(name.encode(), (0x60, 0x78)) + _pack_text(secret.encode(), (0x60, 0x78))
 
 
 def _protobuf(secret: str) -> bytes:
@@ -164,8 +164,8 @@ def _formats() -> Iterator[Format]:
     yield Format("text of JSON", "application/json", _json)
     yield Format("name of a member of JSON", "application/json", lambda s: json.dumps({"a": {s: 1}}).encode())
     for depth in (2, 3):
-        read = partial(_unnested, depth)
-        yield Format("JSON in a string of JSON", "application/json", partial(_nested, depth), read)
+        read = partial(_unnest, depth)
+        yield Format("JSON in a string of JSON", "application/json", partial(_nest, depth), read)
     yield Format(
         "escapes of JSON",
         "application/json",
@@ -225,7 +225,7 @@ def bodies() -> Iterator[Position]:
     for written in _formats():
         yield Position(written.name, "token", partial(_body, written))
     for name, media, form in NAMED:
-        written = Format(name, media, partial(_filled, form))
+        written = Format(name, media, partial(_fill_form, form))
         yield Position(name, "value", partial(_body, written))
     for member in ("password", "api_key", "openai_api_key", "clientSecret"):
         for pack in (_messagepack, _cbor):
@@ -233,7 +233,7 @@ def bodies() -> Iterator[Position]:
             yield Position(written.name, "value", partial(_body, written))
 
 
-def _filled(form: str, secret: str) -> bytes:
+def _fill_form(form: str, secret: str) -> bytes:
     return form.replace("%s", secret).encode()
 
 
@@ -302,7 +302,7 @@ NAMED: tuple[tuple[str, str, str], ...] = (
 
 def _streams(secret: str, rnd: random.Random, plants: "list[Plant]") -> Shown:
     for plant in plants:
-        one = planted(plant.stream, plant.number, plant.path, secret, rnd)
+        one = plant_secret(plant.stream, plant.number, plant.path, secret, rnd)
         if plant.suffix == ".messages":
             new = _messages(one.body)
         else:
@@ -393,16 +393,16 @@ def _chat(texts: list[str]) -> bytes:
     return _sse([{"choices": [{"index": 0, "delta": {"content": text}}]} for text in texts])
 
 
-def _said(body: bytes) -> str:
+def _spelled_text(body: bytes) -> str:
     events = [json.loads(line[6:]) for line in body.splitlines() if line.startswith(b"data: {")]
     return "".join(event["choices"][0]["delta"]["content"] for event in events)
 
 
-def _spelled(form: Callable[[str], str], read: Callable[[str], str], secret: str) -> Shown:
+def _spell_out(form: Callable[[str], str], read: Callable[[str], str], secret: str) -> Shown:
     """What a chat spells out, three letters at a time."""
     new = REDACTOR.redact_body(_chat(["see ", *cut(form(secret)), " ok"]), "text/event-stream")[0]
-    yield _said(new)
-    yield read(_said(new)[len("see ") : -len(" ok")])
+    yield _spelled_text(new)
+    yield read(_spelled_text(new)[len("see ") : -len(" ok")])
 
 
 def _base64_text(secret: str) -> str:
@@ -419,7 +419,7 @@ def _payload_parts(secret: str) -> Shown:
     headers: dict[str, Any] = {":event-type": "PayloadPart", ":message-type": "event"}
     data = b"".join(eventstream.encode_frame(headers, body[at : at + 41]) for at in range(0, len(body), 41))
     new = REDACTOR.redact_body(data, MEDIA[".eventstream"])[0]
-    yield _said(b"".join(frame.payload for frame in eventstream.Decoder().feed_frames(new)))
+    yield _spelled_text(b"".join(frame.payload for frame in eventstream.Decoder().feed_frames(new)))
 
 
 def _encoded_text(secret: str) -> Shown:
@@ -463,20 +463,22 @@ def _spelled_positions() -> Iterator[Position]:
     yield Position("message of a WebSocket, from either side", "token", partial(_whole_message, '{"text": "a %s"}'))
     yield Position("message of a WebSocket, from either side", "token", partial(_whole_message, "\x00\x01 %s \x02"))
     yield Position("messages of a WebSocket, in pieces, from a client", "token", _client_pieces)
-    decode = Position("base64 that a model spells out", "token", partial(_spelled, _base64_text, _plain_base64))
+    decode = Position("base64 that a model spells out", "token", partial(_spell_out, _base64_text, _plain_base64))
     yield decode
     yield Position(
         "escapes of JSON that a model spells out",
         "token",
-        partial(_spelled, _escaped_json, lambda text: str(json.loads(text)["a"])),
+        partial(_spell_out, _escaped_json, lambda text: str(json.loads(text)["a"])),
     )
     yield Position(
-        "named value that a model spells out", "value", partial(_spelled, '{{"password": "{}"}}'.format, str)
+        "named value that a model spells out", "value", partial(_spell_out, '{{"password": "{}"}}'.format, str)
     )
     yield Position(
-        "named value that a model spells out", "value", partial(_spelled, '{{"api_key": ["{}"]}}'.format, str)
+        "named value that a model spells out", "value", partial(_spell_out, '{{"api_key": ["{}"]}}'.format, str)
     )
-    yield Position("named value that a model spells out", "value", partial(_spelled, "export API_KEY={}\n".format, str))
+    yield Position(
+        "named value that a model spells out", "value", partial(_spell_out, "export API_KEY={}\n".format, str)
+    )
 
 
 def _plain_base64(text: str) -> str:
@@ -529,7 +531,7 @@ def table() -> list[Row]:
     return [Row(name, len(found), sum(one is not None for one in found)) for name, found in counts.items()]
 
 
-def written(rows: list[Row]) -> str:
+def render_table(rows: list[Row]) -> str:
     """The table as the documentation has it."""
     lines = [f"| {row.name} | {row.planted:,} | {row.leaked or 'none'} |" for row in rows]
     total = (
@@ -543,7 +545,7 @@ def spelled_base64(text: str, size: int) -> bytes:
     new = REDACTOR.redact_body(
         _chat(["see ", *cut(base64.b64encode(text.encode()).decode(), size), " ok"]), MEDIA[".sse"]
     )[0]
-    assert not is_shown(text[6:], iter([_plain_base64(_said(new)[len("see ") : -len(" ok")])]))
+    assert not is_shown(text[6:], iter([_plain_base64(_spelled_text(new)[len("see ") : -len(" ok")])]))
     return new
 
 
@@ -552,4 +554,4 @@ LEAKS: dict[str, list[str]] = {}
 
 
 if __name__ == "__main__":
-    print(written(table()), LEAKS)
+    print(render_table(table()), LEAKS)

@@ -1,7 +1,7 @@
 """Exchanges of the corpus as this room's values."""
 
 from calls.model import Body, Chunk, Exchange, Request, Response
-from tests.support.corpus import Recorded
+from tests.support.corpus import RecordedExchange
 
 
 def body(data: bytes) -> Body:
@@ -9,7 +9,7 @@ def body(data: bytes) -> Body:
     return Body(data=data, size=len(data), chunks=(Chunk(0, 0, len(data)),) if data else ())
 
 
-def exchange(recorded: Recorded, run: str = "corpus") -> Exchange:
+def exchange(recorded: RecordedExchange, run: str = "corpus") -> Exchange:
     """A recorded exchange, as one that completed."""
     asked = Request(
         method=recorded.method, url=recorded.url, headers=recorded.request_headers, body=body(recorded.request_body)

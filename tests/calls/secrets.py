@@ -10,54 +10,54 @@ _HEX = "0123456789abcdef" * 8
 _MIXED = "aB3dE6gH9jK2mN5pQ8rS1tU4vW7xY0zA" * 6
 
 
-def _mixed(size: int) -> str:
+def _mixed_letters(size: int) -> str:
     return _MIXED[:size]
 
 
 TOKENS: tuple[str, ...] = (
-    f"sk-{_mixed(48)}",
-    f"sk-proj-{_mixed(60)}-{_mixed(20)}_x9",
-    f"sk-ant-api03-{_mixed(80)}-AA",
+    f"sk-{_mixed_letters(48)}",
+    f"sk-proj-{_mixed_letters(60)}-{_mixed_letters(20)}_x9",
+    f"sk-ant-api03-{_mixed_letters(80)}-AA",
     f"sk-or-v1-{_HEX[:64]}",
-    f"gsk_{_mixed(52)}",
-    f"pplx-{_mixed(48)}",
-    f"xai-{_mixed(80)}",
-    f"r8_{_mixed(37)}",
-    f"hf_{_mixed(34)}",
-    f"nvapi-{_mixed(64)}",
-    f"tgp_v1_{_mixed(43)}",
-    f"tvly-{_mixed(32)}",
+    f"gsk_{_mixed_letters(52)}",
+    f"pplx-{_mixed_letters(48)}",
+    f"xai-{_mixed_letters(80)}",
+    f"r8_{_mixed_letters(37)}",
+    f"hf_{_mixed_letters(34)}",
+    f"nvapi-{_mixed_letters(64)}",
+    f"tgp_v1_{_mixed_letters(43)}",
+    f"tvly-{_mixed_letters(32)}",
     f"fc-{_HEX[:32]}",
-    f"pa-{_mixed(20)}-{_mixed(22)}",
-    f"pcsk_{_mixed(60)}",
+    f"pa-{_mixed_letters(20)}-{_mixed_letters(22)}",
+    f"pcsk_{_mixed_letters(60)}",
     f"lsv2_pt_{_HEX[:32]}_{_HEX[:10]}",
-    f"ghp_{_mixed(36)}",
-    f"github_pat_{_mixed(22)}_{_mixed(59)}",
-    f"glpat-{_mixed(20)}",
-    "xoxb-" + "1234567890-1234567890123-" + _mixed(24),
-    f"AIzaSy{_mixed(33)}",
-    f"IQoJb3JpZ2luX2Vj{_mixed(90)}",
-    f"ya29.{_mixed(60)}",
-    f"GOCSPX-{_mixed(28)}",
-    f"npm_{_mixed(36)}",
-    f"pypi-AgEIcHlwaS5vcmc{_mixed(60)}",
-    f"SG.{_mixed(22)}.{_mixed(43)}",
-    "sk_live_" + _mixed(24),
-    "rk_live_" + _mixed(24),
-    f"whsec_{_mixed(32)}",
+    f"ghp_{_mixed_letters(36)}",
+    f"github_pat_{_mixed_letters(22)}_{_mixed_letters(59)}",
+    f"glpat-{_mixed_letters(20)}",
+    "xoxb-" + "1234567890-1234567890123-" + _mixed_letters(24),
+    f"AIzaSy{_mixed_letters(33)}",
+    f"IQoJb3JpZ2luX2Vj{_mixed_letters(90)}",
+    f"ya29.{_mixed_letters(60)}",
+    f"GOCSPX-{_mixed_letters(28)}",
+    f"npm_{_mixed_letters(36)}",
+    f"pypi-AgEIcHlwaS5vcmc{_mixed_letters(60)}",
+    f"SG.{_mixed_letters(22)}.{_mixed_letters(43)}",
+    "sk_live_" + _mixed_letters(24),
+    "rk_live_" + _mixed_letters(24),
+    f"whsec_{_mixed_letters(32)}",
     f"dapi{_HEX[:32]}",
     f"dop_v1_{_HEX[:64]}",
-    f"hvs.{_mixed(24)}",
+    f"hvs.{_mixed_letters(24)}",
     f"shpat_{_HEX[:32]}",
-    f"ATATT3xFf{_mixed(60)}",
-    f"ek_{_mixed(32)}",
-    f"glsa_{_mixed(32)}_{_HEX[:8]}",
+    f"ATATT3xFf{_mixed_letters(60)}",
+    f"ek_{_mixed_letters(32)}",
+    f"glsa_{_mixed_letters(32)}_{_HEX[:8]}",
     "AKIA" + "IOSFODNN7EXAMPLE",
     "ASIA" + "QEMAC2MS4BWMXJDU",
-    f"eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.{_mixed(43)}",
-    f"123456789:AA{_mixed(33)}",
-    f"npm_{_mixed(36)}",
-    f"openai-insecure-api-key.{_mixed(20)}",
+    f"eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.{_mixed_letters(43)}",
+    f"123456789:AA{_mixed_letters(33)}",
+    f"npm_{_mixed_letters(36)}",
+    f"openai-insecure-api-key.{_mixed_letters(20)}",
 )
 """Are recognised wherever they stand, by themselves."""
 
@@ -132,14 +132,16 @@ CONTEXTS: tuple[tuple[str, str], ...] = (
 
 SECRETS: tuple[str, ...] = (
     "hunter2hunter2",
-    _mixed(32),
+    _mixed_letters(32),
     _HEX[:40],
     "correct0horse1battery2staple3",
     "wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY12",
 )
 
 PEM = (
-    "-----BEGIN RSA PRIVATE KEY-----\n" + "\n".join(_mixed(64) for _ in range(24)) + "\n-----END RSA PRIVATE KEY-----\n"
+    "-----BEGIN RSA PRIVATE KEY-----\n"
+    + "\n".join(_mixed_letters(64) for _ in range(24))
+    + "\n-----END RSA PRIVATE KEY-----\n"
 )
 
 HARMLESS: tuple[str, ...] = (

@@ -13,7 +13,7 @@ type Said = tuple[Side, Json | bytes] | tuple[Side, bytes, ChunkKind]
 """A message: who said it, and what."""
 
 
-def said(*messages: bytes, kind: ChunkKind = "text") -> Body:
+def messages_body(*messages: bytes, kind: ChunkKind = "text") -> Body:
     """One side of a WebSocket, a message a nanosecond."""
     return _body((at, message, kind) for at, message in enumerate(messages))
 

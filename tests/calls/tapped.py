@@ -26,7 +26,7 @@ class Tap(httpx.AsyncBaseTransport):
             body=Body(data=data, size=len(data)),
         )
         self._passed.append((asked, response, pieces))
-        kept = _Kept(response, pieces)
+        kept = _RecordedStream(response, pieces)
         return httpx.Response(response.status_code, headers=response.headers, stream=kept)
 
     @property
@@ -35,7 +35,7 @@ class Tap(httpx.AsyncBaseTransport):
         return [_exchange(*one) for one in self._passed]
 
 
-class _Kept(httpx.AsyncByteStream):
+class _RecordedStream(httpx.AsyncByteStream):
     def __init__(self, response: httpx.Response, pieces: list[bytes]) -> None:
         self._response, self._pieces = response, pieces
 

@@ -7,7 +7,7 @@ import pytest
 from calls.derive import derive_call
 from calls.route import route_request
 from tests.calls.asking import PROFILES, asking, how, key
-from tests.calls.test_derive import CAPTURES, answered
+from tests.calls.test_derive import CAPTURES, answered_exchange
 
 URL = "https://agent.example.com/"
 
@@ -60,6 +60,6 @@ def test_the_rest_binding_is_known_by_its_paths() -> None:
 
 def test_a_task_in_pieces_is_a_call() -> None:
     data = (CAPTURES / "a2a" / "task_in_pieces.sse").read_bytes()
-    call = derive_call(answered(URL, sending("message/stream"), data, "text/event-stream"), PROFILES)
+    call = derive_call(answered_exchange(URL, sending("message/stream"), data, "text/event-stream"), PROFILES)
     assert (call.kind, call.operation, call.text) == ("tool", "invoke_agent", "Grüß dich 😀")
     assert (call.finish_reason, call.streamed, call.complete) == ("completed", True, True)

@@ -17,14 +17,14 @@ URL = "https://ai-gateway.vercel.sh/v3/ai/language-model"
 PROMPT = [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]
 
 
-def sent(body: Any, *headers: tuple[str, str], model: str = "openai/gpt-5", url: str = URL) -> Request:
+def redacted_request(body: Any, *headers: tuple[str, str], model: str = "openai/gpt-5", url: str = URL) -> Request:
     """A request as it is kept: redacted."""
     made = asking(url, body, ("ai-language-model-id", model), ("Authorization", "Bearer vck_0123456789"), *headers)
     return replace(made, headers=Redactor(profiles=PROFILES, key=b"k" * 32).redact_request_headers(made.headers)[0])
 
 
 def how(body: Any, *headers: tuple[str, str], model: str = "openai/gpt-5") -> KeyResult:
-    return make_key(sent(body, *headers, model=model), PROFILES)
+    return make_key(redacted_request(body, *headers, model=model), PROFILES)
 
 
 def test_the_model_in_the_header_is_known_and_counts() -> None:
@@ -63,7 +63,7 @@ def test_where_a_cache_may_break_is_in_no_key() -> None:
 
 @pytest.mark.parametrize(("told", "form"), [("true", "sse"), ("false", "whole")])
 def test_a_header_asks_for_a_stream(told: str, form: str) -> None:
-    request = sent({"prompt": PROMPT}, ("ai-language-model-streaming", told))
+    request = redacted_request({"prompt": PROMPT}, ("ai-language-model-streaming", told))
     assert requested_form(make_key(request, PROFILES), request) == form
 
 
@@ -77,7 +77,7 @@ def test_a_header_asks_for_a_stream(told: str, form: str) -> None:
     ],
 )
 def test_where_it_goes(url: str, dialect: str, operation: str) -> None:
-    found = route_request(sent({}, url=url))
+    found = route_request(redacted_request({}, url=url))
     assert (found.dialect, found.operation) == (dialect, operation)
 
 

@@ -30,7 +30,7 @@ def turn(*content: Any, **fields: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": list(content)}], **fields}
 
 
-def used(name: str) -> list[Any]:
+def tool_messages(name: str) -> list[Any]:
     return [
         {"toolUse": {"toolUseId": name, "name": "f", "input": {}}},
         {"toolResult": {"toolUseId": name, "content": []}},
@@ -40,7 +40,7 @@ def used(name: str) -> list[Any]:
 MARK = {"cachePoint": {"type": "default"}}
 
 SAME = [
-    pytest.param(CONVERSE, turn(*used("tooluse_a")), turn(*used("tooluse_b")), id="converse: ids"),
+    pytest.param(CONVERSE, turn(*tool_messages("tooluse_a")), turn(*tool_messages("tooluse_b")), id="converse: ids"),
     pytest.param(CONVERSE, turn({"text": "a"}, MARK), turn({"text": "a"}), id="converse: where the cache may break"),
     pytest.param(
         CONVERSE, turn(requestMetadata={"a": "1"}), turn(performanceConfig={"latency": "optimized"}), id="converse: how"

@@ -22,9 +22,9 @@ from google import genai
 from google.genai import types
 
 from calls.model import Call
-from tests.calls.judging import differences, in_pieces, opened, said, streams
+from tests.calls.judging import differences, in_pieces, streams, unpacked_body, without_defaults
 from tests.calls.test_sdks import by_anthropic
-from tests.support.corpus import Recorded
+from tests.support.corpus import RecordedExchange
 
 
 def http(data: bytes, media: str) -> httpx.Client:
@@ -207,9 +207,9 @@ def by_ollama(data: bytes, path: str) -> Any:
     return {**whole, "message": {**whole["message"], "content": joined}} if chat else {**whole, "response": joined}
 
 
-def compared(name: str, recorded: Recorded, call: Call) -> tuple[Any, Any]:
+def compare_answers(name: str, recorded: RecordedExchange, call: Call) -> tuple[Any, Any]:
     """What we make of a stream in random pieces, and what the SDK makes of it, in one form."""
-    ours, data = in_pieces(name, recorded, call), opened(recorded)
+    ours, data = in_pieces(name, recorded, call), unpacked_body(recorded)
     match call.dialect:
         case "gemini":
             return by_google_whole(ours), by_google(data)
@@ -222,10 +222,10 @@ def compared(name: str, recorded: Recorded, call: Call) -> tuple[Any, Any]:
         case "ollama":
             return ours, by_ollama(data, recorded.url)
         case _:
-            return _invoked(ours, by_invoke(data), call)
+            return _compare_invocation(ours, by_invoke(data), call)
 
 
-def _invoked(ours: Any, chunks: list[Any], call: Call) -> tuple[Any, Any]:
+def _compare_invocation(ours: Any, chunks: list[Any], call: Call) -> tuple[Any, Any]:
     if chunks[0].get("type") == "message_start":
         theirs = by_anthropic(as_anthropic(chunks))
         return {name: value for name, value in ours.items() if not name.startswith("amazon-")}, theirs
@@ -246,7 +246,9 @@ def test_every_recorded_stream_is_what_the_official_sdk_says(dialect: str) -> No
     found = streams(dialect)
     apart = []
     for name, recorded, call in found:
-        ours, theirs = (said(json.loads(json.dumps(one, default=str))) for one in compared(name, recorded, call))
+        ours, theirs = (
+            without_defaults(json.loads(json.dumps(one, default=str))) for one in compare_answers(name, recorded, call)
+        )
         apart += [(name, place) for place in differences(ours, theirs)]
     assert apart == []
     assert len(found) >= STREAMS[dialect]
@@ -255,7 +257,7 @@ def test_every_recorded_stream_is_what_the_official_sdk_says(dialect: str) -> No
 @pytest.mark.parametrize("dialect", STREAMS)
 def test_the_judge_would_see_a_letter_that_is_lost(dialect: str) -> None:
     name, recorded, call = next(one for one in streams(dialect) if one[2].text)
-    ours, theirs = compared(name, recorded, call)
+    ours, theirs = compare_answers(name, recorded, call)
     text = call.text or ""
     lost = json.loads(json.dumps(ours, default=str).replace(json.dumps(text)[1:-1], json.dumps(text[:-1])[1:-1]))
-    assert list(differences(said(lost), said(json.loads(json.dumps(theirs, default=str)))))
+    assert list(differences(without_defaults(lost), without_defaults(json.loads(json.dumps(theirs, default=str)))))

@@ -28,9 +28,9 @@ from calls.model import Json, header
 from calls.route import route_request
 from replay.overrides.dialect_paths import find_texts
 from store.active_profiles import load_profiles
-from tests.calls.frames import framed
+from tests.calls.frames import json_frame
 from tests.calls.recorded import exchange
-from tests.calls.sockets import said
+from tests.calls.sockets import messages_body
 from tests.calls.strategies import json_values, pieces
 from tests.support.corpus import cassettes
 
@@ -77,7 +77,7 @@ def content(file: Path) -> bytes:
     """The body of a capture, which has a WebSocket's messages one per line."""
     if file.suffix != ".messages":
         return file.read_bytes()
-    return websocket.frame_messages(said(*file.read_bytes().splitlines()))
+    return websocket.frame_messages(messages_body(*file.read_bytes().splitlines()))
 
 
 CASES = [
@@ -225,17 +225,17 @@ def test_no_bytes_make_a_dialect_raise(dialect: Dialect, media: str, body: bytes
 
 
 @st.composite
-def bent(draw: st.DrawFn, value: Json) -> Json:
+def altered_json(draw: st.DrawFn, value: Json) -> Json:
     """The value with a part of it replaced by any JSON."""
     if draw(st.integers(0, 3)) == 0:
         return draw(json_values)
     match value:
         case dict() if value:
             name = draw(st.sampled_from(sorted(value)))
-            return {**value, name: draw(bent(value[name]))}
+            return {**value, name: draw(altered_json(value[name]))}
         case list() if value:
             place = draw(st.integers(0, len(value) - 1))
-            return [*value[:place], draw(bent(value[place])), *value[place + 1 :]]
+            return [*value[:place], draw(altered_json(value[place])), *value[place + 1 :]]
         case _:
             return draw(json_values)
 
@@ -246,7 +246,7 @@ def bent(draw: st.DrawFn, value: Json) -> Json:
 def test_no_event_makes_a_dialect_raise(dialect: Dialect, file: Path, data: st.DataObject) -> None:
     messages = shapes(file)
     place = data.draw(st.integers(0, len(messages) - 1))
-    messages[place] = data.draw(bent(messages[place]))
+    messages[place] = data.draw(altered_json(messages[place]))
     begin, end = (b"", b"\n") if file.suffix == ".ndjson" else (b"data: ", b"\n\n")
     outcome(dialect, MEDIA[file.suffix], *(begin + dumps(message) + end for message in messages))
 
@@ -262,11 +262,11 @@ def test_no_carried_event_makes_a_carrier_raise(carrier: str, data: st.DataObjec
     ]
     place = data.draw(st.integers(0, len(events) - 1))
     name, value = events[place]
-    events[place] = (name, data.draw(bent(value)))
+    events[place] = (name, data.draw(altered_json(value)))
     if name == "chunk":
         inner = parse_json(base64.b64decode(value["bytes"]))  # type: ignore[index,arg-type,call-overload] # as Bedrock sends it
-        events[place] = (name, {"bytes": base64.b64encode(dumps(data.draw(bent(inner)))).decode()})
-    outcome(BY_NAME[carrier], MEDIA[file.suffix], *(framed(event, said) for event, said in events))
+        events[place] = (name, {"bytes": base64.b64encode(dumps(data.draw(altered_json(inner)))).decode()})
+    outcome(BY_NAME[carrier], MEDIA[file.suffix], *(json_frame(event, said) for event, said in events))
 
 
 @pytest.mark.parametrize(
@@ -277,8 +277,8 @@ def test_no_carried_event_makes_a_carrier_raise(carrier: str, data: st.DataObjec
 def test_no_websocket_message_makes_a_dialect_raise(dialect: Dialect, file: Path, data: st.DataObject) -> None:
     messages = [parse_json(line) for line in file.read_bytes().splitlines()]
     place = data.draw(st.integers(0, len(messages) - 1))
-    messages[place] = data.draw(bent(messages[place]))
-    outcome(dialect, websocket.MEDIA, websocket.frame_messages(said(*map(dumps, messages))))
+    messages[place] = data.draw(altered_json(messages[place]))
+    outcome(dialect, websocket.MEDIA, websocket.frame_messages(messages_body(*map(dumps, messages))))
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
@@ -317,7 +317,7 @@ def test_a_whole_answer_that_is_written_as_a_stream_is_read_as_the_same(dialect:
 @given(data=st.data())
 def test_no_answer_makes_a_stream_writer_raise(dialect: Dialect, form: AnswerForm, data: st.DataObject) -> None:
     file = data.draw(st.sampled_from(sorted((CAPTURES / dialect.name).glob("*.json"))))
-    answer = data.draw(bent(parse_json(content(file))))
+    answer = data.draw(altered_json(parse_json(content(file))))
     list(dialect.stream_writers[form](as_object(answer), as_object(data.draw(json_values))) or ())
 
 

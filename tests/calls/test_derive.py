@@ -18,7 +18,7 @@ from tests.calls.strategies import exchanges
 CAPTURES = Path(__file__).parent / "captures"
 
 
-def answered(
+def answered_exchange(
     url: str,
     body: Any,
     data: bytes,
@@ -43,15 +43,15 @@ def answered(
     )
 
 
-def streamed(url: str, body: Any, name: str, **more: Any) -> Call:
+def derive_stream(url: str, body: Any, name: str, **more: Any) -> Call:
     data = (CAPTURES / name).read_bytes()
-    return derive_call(answered(url, body, data, "text/event-stream", **more), PROFILES)
+    return derive_call(answered_exchange(url, body, data, "text/event-stream", **more), PROFILES)
 
 
 def test_a_streamed_chat_is_a_call() -> None:
     tool = {"role": "tool", "tool_call_id": "call_1", "content": "42"}
     body = chat(user("hi"), {"role": "assistant", "content": "…"}, tool, temperature=0.5, stream=True, user="u")
-    call = streamed(OPENAI, body, "openai_chat/text.sse")
+    call = derive_stream(OPENAI, body, "openai_chat/text.sse")
     assert (call.kind, call.provider, call.dialect, call.operation) == ("model", "openai", "openai_chat", "chat")
     assert (call.model_requested, call.model_returned, call.system_fingerprint) == ("m", "gpt-4o-2024-08-06", "fp_1")
     assert (call.text, call.finish_reason) == ("Grüß dich 😀", "stop")
@@ -64,7 +64,7 @@ def test_a_streamed_chat_is_a_call() -> None:
 def test_a_streamed_message_is_a_call() -> None:
     results = [{"type": "tool_result", "tool_use_id": "t1", "content": "no", "is_error": True}]
     asked = chat({"role": "assistant", "content": [{"type": "tool_use"}]}, user(results), max_tokens=9, stream=True)
-    call = streamed(ANTHROPIC, asked, "anthropic/thinking_and_tools.sse")
+    call = derive_stream(ANTHROPIC, asked, "anthropic/thinking_and_tools.sse")
     assert (call.provider, call.dialect, call.params) == ("anthropic", "anthropic", {"max_tokens": 9})
     assert call.tool_calls[0] == ToolCall(id="toolu_1", name="lookup", arguments={"id": 9007199254740993})
     assert call.tool_results == ({"id": "t1", "content": "no", "is_error": True},)
@@ -76,36 +76,36 @@ def test_only_the_results_since_the_last_word_of_the_assistant_are_this_call_s()
         return {"role": "tool", "tool_call_id": name, "content": name}
 
     spoke = {"role": "assistant", "content": None}
-    call = streamed(OPENAI, chat(spoke, result("old"), spoke, result("a"), result("b")), "openai_chat/text.sse")
+    call = derive_stream(OPENAI, chat(spoke, result("old"), spoke, result("a"), result("b")), "openai_chat/text.sse")
     assert [one["id"] for one in call.tool_results] == ["a", "b"]  # type: ignore[index,call-overload] # objects
 
 
 def test_a_client_that_leaves_after_the_end_mark_has_a_complete_answer() -> None:
-    assert streamed(OPENAI, chat(), "openai_chat/text.sse", outcome="client_closed").complete
-    assert not streamed(OPENAI, chat(), "openai_chat/cut_in_a_tool_call.sse", outcome="client_closed").complete
+    assert derive_stream(OPENAI, chat(), "openai_chat/text.sse", outcome="client_closed").complete
+    assert not derive_stream(OPENAI, chat(), "openai_chat/cut_in_a_tool_call.sse", outcome="client_closed").complete
 
 
 def test_an_answer_of_which_bytes_are_missing_is_never_complete() -> None:
-    assert not streamed(OPENAI, chat(), "openai_chat/text.sse", truncated=True).complete
+    assert not derive_stream(OPENAI, chat(), "openai_chat/text.sse", truncated=True).complete
 
 
 @pytest.mark.parametrize("outcome", ["client_closed", "server_closed", "timed_out"])
 @pytest.mark.parametrize("data", [b"text", b"{}"])
 def test_only_http_can_tell_where_what_is_no_stream_ends(data: bytes, outcome: Outcome) -> None:
-    whole = answered(TICKETS, {}, data, "text/plain")
+    whole = answered_exchange(TICKETS, {}, data, "text/plain")
     assert derive_call(whole, PROFILES).complete
     assert not derive_call(replace(whole, outcome=outcome), PROFILES).complete
 
 
 def test_an_exchange_without_an_answer_means_a_call_without_one() -> None:
-    refused = replace(answered(OPENAI, chat(), b""), response=None, outcome="refused")
+    refused = replace(answered_exchange(OPENAI, chat(), b""), response=None, outcome="refused")
     call = derive_call(refused, PROFILES)
     assert (call.answer, call.text, call.complete, call.streamed) == (None, None, False, False)
     assert call.model_requested == "m"
 
 
 def test_a_page_of_html_from_a_gateway_is_no_answer() -> None:
-    call = derive_call(answered(OPENAI, chat(), b"<html>502</html>", "text/html"), PROFILES)
+    call = derive_call(answered_exchange(OPENAI, chat(), b"<html>502</html>", "text/html"), PROFILES)
     assert (call.answer, call.streamed) == (None, False)
 
 
@@ -114,19 +114,21 @@ def test_the_bytes_are_believed_before_the_label(encoding: str) -> None:
     body = (CAPTURES / "openai_chat" / "whole.json").read_bytes()
     packed = gzip.compress(body)
     assert (
-        derive_call(answered(OPENAI, chat(), packed, encoding="" if encoding == "br" else encoding), PROFILES).text
+        derive_call(
+            answered_exchange(OPENAI, chat(), packed, encoding="" if encoding == "br" else encoding), PROFILES
+        ).text
         == "Hi"
     )
-    assert derive_call(answered(OPENAI, chat(), body, encoding="gzip"), PROFILES).text == "Hi"
+    assert derive_call(answered_exchange(OPENAI, chat(), body, encoding="gzip"), PROFILES).text == "Hi"
 
 
 def test_what_cannot_be_opened_is_no_answer_and_no_crash() -> None:
-    call = derive_call(answered(OPENAI, chat(), b"\x1f\x8b\x08broken", encoding="gzip"), PROFILES)
+    call = derive_call(answered_exchange(OPENAI, chat(), b"\x1f\x8b\x08broken", encoding="gzip"), PROFILES)
     assert (call.answer, call.complete) == (None, False)
 
 
 def test_any_api_is_a_call_without_configuration() -> None:
-    call = derive_call(answered(TICKETS, {"query": "q"}, b'{"items": []}'), PROFILES)
+    call = derive_call(answered_exchange(TICKETS, {"query": "q"}, b'{"items": []}'), PROFILES)
     assert (call.kind, call.provider, call.dialect) == ("tool", "tickets.example.com", "generic")
     assert (call.request, call.answer, call.complete) == ({"query": "q"}, {"items": []}, True)
     assert (call.profile, call.warnings) == ("rest/1", ())

@@ -10,47 +10,59 @@ JSON: Headers = (("Content-Type", "application/json"),)
 MCP: Headers = (*JSON, ("Accept", "application/json, text/event-stream"))
 
 
-def asked(method: str, url: str, body: Json = None, headers: Headers = JSON) -> Request:
+def make_request(method: str, url: str, body: Json = None, headers: Headers = JSON) -> Request:
     data = b"" if body is None else dumps(body)
     return Request(method=method, url=url, headers=headers, body=Body(data=data, size=len(data)))
 
 
 def rpc(method: str) -> Request:
     message: Json = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"name": "refund"}}
-    return asked("POST", "https://mcp.example.com/mcp", message, MCP)
+    return make_request("POST", "https://mcp.example.com/mcp", message, MCP)
 
 
-CHAT = asked("POST", "https://gateway.example.com/v1/chat/completions", {"model": "m", "messages": []})
+CHAT = make_request("POST", "https://gateway.example.com/v1/chat/completions", {"model": "m", "messages": []})
 
 
 @pytest.mark.parametrize(
     ("request_", "policy"),
     [
         (CHAT, "allow"),
-        (asked("POST", "https://api.openai.com/v1/embeddings", {"model": "m", "input": "x"}), "allow"),
-        (asked("POST", "https://api.openai.com/v1/threads/t/messages", {"role": "user"}), "allow"),
-        (asked("POST", "https://api.groq.com/what/is/new", {}), "allow"),
-        (asked("POST", "https://queue.fal.run/fal-ai/flux", {}), "allow"),
-        (asked("DELETE", "https://api.openai.com/v1/files/f1"), "block"),
-        (asked("DELETE", "https://api.openai.com/v1/models/ft:m"), "block"),
-        (asked("PUT", "https://gateway.example.com/v1/chat/completions", {"model": "m", "messages": []}), "block"),
-        (asked("POST", "https://crm.example.com/v1/responses", {"ticket": "T-1", "text": "Dear"}), "block"),
-        (asked("POST", "https://crm.example.com/v1/responses", {"model": "m", "input": "Dear"}), "allow"),
-        (asked("POST", "https://x.snowflakecomputing.com/api/v2/statements", {"statement": "DROP TABLE t"}), "block"),
-        (asked("POST", "https://x.snowflakecomputing.com/api/v2/cortex/inference:complete", {"model": "m"}), "allow"),
-        (asked("POST", "https://api.cloudflare.com/client/v4/zones/z/purge_cache", {}), "block"),
-        (asked("POST", "https://x.cloud.databricks.com/api/2.0/clusters/delete", {}), "block"),
-        (asked("POST", "https://aiplatform.googleapis.com/v1/projects/p/locations/l/endpoints", {}), "block"),
-        (asked("POST", "https://huggingface.co/api/repos/create", {}), "block"),
-        (asked("POST", "https://bedrock-agent.us-east-1.amazonaws.com/agents/a/", {}), "block"),
-        (asked("GET", "https://tickets.example.com/v2/tickets", headers=(("X-HTTP-Method-Override", "PUT"),)), "block"),
-        (asked("GET", "https://tickets.example.com/v2/tickets"), "allow"),
-        (asked("POST", "https://tickets.example.com/v2/tickets", {}), "block"),
-        (asked("DELETE", "https://tickets.example.com/v2/tickets/1"), "block"),
+        (make_request("POST", "https://api.openai.com/v1/embeddings", {"model": "m", "input": "x"}), "allow"),
+        (make_request("POST", "https://api.openai.com/v1/threads/t/messages", {"role": "user"}), "allow"),
+        (make_request("POST", "https://api.groq.com/what/is/new", {}), "allow"),
+        (make_request("POST", "https://queue.fal.run/fal-ai/flux", {}), "allow"),
+        (make_request("DELETE", "https://api.openai.com/v1/files/f1"), "block"),
+        (make_request("DELETE", "https://api.openai.com/v1/models/ft:m"), "block"),
+        (
+            make_request("PUT", "https://gateway.example.com/v1/chat/completions", {"model": "m", "messages": []}),
+            "block",
+        ),
+        (make_request("POST", "https://crm.example.com/v1/responses", {"ticket": "T-1", "text": "Dear"}), "block"),
+        (make_request("POST", "https://crm.example.com/v1/responses", {"model": "m", "input": "Dear"}), "allow"),
+        (
+            make_request("POST", "https://x.snowflakecomputing.com/api/v2/statements", {"statement": "DROP TABLE t"}),
+            "block",
+        ),
+        (
+            make_request("POST", "https://x.snowflakecomputing.com/api/v2/cortex/inference:complete", {"model": "m"}),
+            "allow",
+        ),
+        (make_request("POST", "https://api.cloudflare.com/client/v4/zones/z/purge_cache", {}), "block"),
+        (make_request("POST", "https://x.cloud.databricks.com/api/2.0/clusters/delete", {}), "block"),
+        (make_request("POST", "https://aiplatform.googleapis.com/v1/projects/p/locations/l/endpoints", {}), "block"),
+        (make_request("POST", "https://huggingface.co/api/repos/create", {}), "block"),
+        (make_request("POST", "https://bedrock-agent.us-east-1.amazonaws.com/agents/a/", {}), "block"),
+        (
+            make_request("GET", "https://tickets.example.com/v2/tickets", headers=(("X-HTTP-Method-Override", "PUT"),)),
+            "block",
+        ),
+        (make_request("GET", "https://tickets.example.com/v2/tickets"), "allow"),
+        (make_request("POST", "https://tickets.example.com/v2/tickets", {}), "block"),
+        (make_request("DELETE", "https://tickets.example.com/v2/tickets/1"), "block"),
         (rpc("initialize"), "allow"),
         (rpc("tools/list"), "allow"),
         (rpc("tools/call"), "block"),
-        (asked("POST", "https://api.tavily.com/search", {"query": "x"}), "block"),
+        (make_request("POST", "https://api.tavily.com/search", {"query": "x"}), "block"),
     ],
     ids=lambda value: value if isinstance(value, str) else f"{value.method} {value.url}",
 )
@@ -60,7 +72,7 @@ def test_models_and_what_only_reads_go_live_and_the_rest_does_not(request_: Requ
 
 def test_from_the_record_comes_every_tool_and_no_model() -> None:
     given = parse_effects(["serve-recorded"], [])
-    read, write = (asked(method, "https://tickets.example.com/x") for method in ("GET", "POST"))
+    read, write = (make_request(method, "https://tickets.example.com/x") for method in ("GET", "POST"))
     assert [given.policy_for(one) for one in (CHAT, read, write)] == ["allow", "serve-recorded", "serve-recorded"]
     assert [given.unrecorded_policy(one) for one in (CHAT, read, write)] == ["allow", "allow", "block"]
 
@@ -78,7 +90,7 @@ def test_the_first_rule_that_fits_decides() -> None:
     }
     for line, policy in policies.items():
         method, url = line.split(" ")
-        assert given.policy_for(asked(method, url)) == policy, line
+        assert given.policy_for(make_request(method, url)) == policy, line
 
 
 def test_a_rule_about_a_model_holds_for_it_too() -> None:

@@ -23,7 +23,7 @@ ANSWER_DATA = Data(id=ID, at=4, side="response", data=b"answer")
 ANSWER_END = MessageEnded(id=ID, at=5, side="response", size=6)
 
 
-def closed(outcome: Outcome, error: str | None = None) -> ExchangeClosed:
+def closing_event(outcome: Outcome, error: str | None = None) -> ExchangeClosed:
     return ExchangeClosed(id=ID, at=9, outcome=outcome, error=error)
 
 
@@ -35,7 +35,7 @@ def builder_of(*records: Record) -> ExchangeBuilder:
 
 
 def test_a_whole_exchange() -> None:
-    builder = builder_of(ASK, ASK_DATA, ASK_END, ANSWER, ANSWER_DATA, ANSWER_END, closed("completed"))
+    builder = builder_of(ASK, ASK_DATA, ASK_END, ANSWER, ANSWER_DATA, ANSWER_END, closing_event("completed"))
     exchange = builder.build()
     assert builder.is_closed
     assert builder.ignored_events == []
@@ -48,18 +48,18 @@ def test_a_whole_exchange() -> None:
 @pytest.mark.parametrize(
     ("records", "status", "data"),
     [
-        ((ASK, closed("client_closed")), None, b""),
-        ((ASK, ASK_DATA, closed("client_closed")), None, b""),
-        ((ASK, ASK_END, closed("refused", "no")), None, b""),
-        ((ASK, ASK_DATA, ASK_END, closed("server_closed", "reset")), None, b""),
-        ((ASK, ASK_END, closed("timed_out")), None, b""),
-        ((ASK, ASK_END, ANSWER, closed("client_closed")), 200, b""),
-        ((ASK, ASK_END, ANSWER, ANSWER_DATA, closed("client_closed")), 200, b"answer"),
-        ((ASK, ASK_END, ANSWER, ANSWER_DATA, closed("server_closed")), 200, b"answer"),
-        ((ASK, ANSWER, ANSWER_DATA, ANSWER_END, closed("client_closed")), 200, b"answer"),
-        ((ASK, ANSWER, ANSWER_DATA, ASK_DATA, ASK_END, ANSWER_END, closed("completed")), 200, b"answer"),
-        ((ASK, ANSWER, ANSWER_END, ASK_DATA, ASK_END, closed("completed")), 200, b""),
-        ((ASK, ASK_END, ANSWER, ANSWER_DATA, ANSWER_END, closed("client_closed")), 200, b"answer"),
+        ((ASK, closing_event("client_closed")), None, b""),
+        ((ASK, ASK_DATA, closing_event("client_closed")), None, b""),
+        ((ASK, ASK_END, closing_event("refused", "no")), None, b""),
+        ((ASK, ASK_DATA, ASK_END, closing_event("server_closed", "reset")), None, b""),
+        ((ASK, ASK_END, closing_event("timed_out")), None, b""),
+        ((ASK, ASK_END, ANSWER, closing_event("client_closed")), 200, b""),
+        ((ASK, ASK_END, ANSWER, ANSWER_DATA, closing_event("client_closed")), 200, b"answer"),
+        ((ASK, ASK_END, ANSWER, ANSWER_DATA, closing_event("server_closed")), 200, b"answer"),
+        ((ASK, ANSWER, ANSWER_DATA, ANSWER_END, closing_event("client_closed")), 200, b"answer"),
+        ((ASK, ANSWER, ANSWER_DATA, ASK_DATA, ASK_END, ANSWER_END, closing_event("completed")), 200, b"answer"),
+        ((ASK, ANSWER, ANSWER_END, ASK_DATA, ASK_END, closing_event("completed")), 200, b""),
+        ((ASK, ASK_END, ANSWER, ANSWER_DATA, ANSWER_END, closing_event("client_closed")), 200, b"answer"),
     ],
 )
 def test_every_way_to_end(records: tuple[Record, ...], status: int | None, data: bytes) -> None:
@@ -81,7 +81,7 @@ def test_an_exchange_whose_worker_died_reads_as_cut_and_says_so() -> None:
 
 
 def test_nothing_is_an_exchange_before_its_head() -> None:
-    builder = builder_of(ANSWER_DATA, closed("completed"))
+    builder = builder_of(ANSWER_DATA, closing_event("completed"))
     assert not builder.has_begun
     assert builder.ignored_events == [("idle", "response data"), ("idle", "close")]
     with pytest.raises(NoRequestHead):
@@ -89,8 +89,8 @@ def test_nothing_is_an_exchange_before_its_head() -> None:
 
 
 def test_what_comes_after_the_end_changes_nothing() -> None:
-    before = (ASK, ASK_DATA, ASK_END, ANSWER, ANSWER_DATA, ANSWER_END, closed("completed"))
-    late = (ASK, ANSWER, ANSWER_DATA, closed("refused"))
+    before = (ASK, ASK_DATA, ASK_END, ANSWER, ANSWER_DATA, ANSWER_END, closing_event("completed"))
+    late = (ASK, ANSWER, ANSWER_DATA, closing_event("refused"))
     builder = builder_of(*before, *late)
     assert builder.build() == builder_of(*before).build()
     assert [word for _, word in builder.ignored_events] == ["request", "response", "response data", "close"]
@@ -102,7 +102,7 @@ def test_a_record_that_is_no_part_of_an_exchange_passes() -> None:
 
 
 def test_a_lost_piece_makes_the_body_truncated() -> None:
-    builder = builder_of(ASK, ASK_END, ANSWER, ANSWER_END, closed("completed"))
+    builder = builder_of(ASK, ASK_END, ANSWER, ANSWER_END, closing_event("completed"))
     exchange = builder.build()
     assert exchange.request.body.truncated
     assert exchange.is_truncated
@@ -111,7 +111,7 @@ def test_a_lost_piece_makes_the_body_truncated() -> None:
 
 def test_a_capped_body_is_truncated_and_knows_its_size() -> None:
     end = MessageEnded(id=ID, at=5, side="response", size=1000, truncated=True)
-    builder = builder_of(ASK, ASK_DATA, ASK_END, ANSWER, ANSWER_DATA, end, closed("completed"))
+    builder = builder_of(ASK, ASK_DATA, ASK_END, ANSWER, ANSWER_DATA, end, closing_event("completed"))
     response = builder.build().response
     assert response is not None
     assert (response.body.size, response.body.truncated) == (1000, True)
@@ -119,7 +119,7 @@ def test_a_capped_body_is_truncated_and_knows_its_size() -> None:
 
 def test_redaction_may_change_the_size_without_losing_bytes() -> None:
     data = Data(id=ID, at=4, side="response", data=b"longer than it was", size=6, reencoded=True, redactions=2)
-    builder = builder_of(ASK, ASK_DATA, ASK_END, ANSWER, data, ANSWER_END, closed("completed"))
+    builder = builder_of(ASK, ASK_DATA, ASK_END, ANSWER, data, ANSWER_END, closing_event("completed"))
     exchange = builder.build()
     assert exchange.response is not None
     body = exchange.response.body
@@ -134,7 +134,7 @@ def test_a_websocket_s_messages_come_from_both_sides() -> None:
         Data(id=ID, at=6, side="request", data=b"\x03\xe8", kind="close"),
     ]
     empty = MessageEnded(id=ID, at=2, side="request", size=0)
-    exchange = builder_of(ASK, empty, head, *messages, closed("completed")).build()
+    exchange = builder_of(ASK, empty, head, *messages, closing_event("completed")).build()
     assert [chunk.kind for chunk in exchange.request.body.chunks] == ["binary", "close"]
     assert (exchange.request.body.size, exchange.is_truncated) == (2, False)
     assert exchange.response is not None
@@ -158,7 +158,16 @@ def test_an_exchange_is_built_again_from_its_events(exchange: Exchange) -> None:
     assert builder.build() == exchange
 
 
-EVENTS = (ASK, ASK_DATA, ASK_END, ANSWER, ANSWER_DATA, ANSWER_END, closed("completed"), closed("client_closed"))
+EVENTS = (
+    ASK,
+    ASK_DATA,
+    ASK_END,
+    ANSWER,
+    ANSWER_DATA,
+    ANSWER_END,
+    closing_event("completed"),
+    closing_event("client_closed"),
+)
 
 
 @given(st.lists(st.sampled_from(EVENTS), max_size=12))

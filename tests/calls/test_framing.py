@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from calls.framing import Framing, Message, MessageDecoder, eventstream, json_array, ndjson, nul, sse
 from calls.framing.eventstream import Decoder, Frame
-from tests.calls.frames import framed
+from tests.calls.frames import json_frame
 from tests.calls.strategies import pieces
 from tests.support.corpus import cassettes
 
@@ -29,7 +29,7 @@ BODIES: list[tuple[Framing, bytes]] = [
     (ndjson, '{"a": "é😀\\n"}\n\n{"b": [1,\t2]}\r\n{"c": 1}'.encode()),
     (nul, '{"a": "é😀\\n"}\0{\n"b": [1,\t2]}\0{"c": 1}\0'.encode()),
     (json_array, '[{"a": "é😀, ]}\\"\\\\"}\n,\r\n[1, [2]], "x,\\"", 3\n]'.encode()),
-    (eventstream, framed("a", {"é": "😀"}) + framed("b", {}) + framed("c", {"x": 1})),
+    (eventstream, json_frame("a", {"é": "😀"}) + json_frame("b", {}) + json_frame("c", {"x": 1})),
 ]
 
 
@@ -67,7 +67,7 @@ def test_a_message_is_given_as_soon_as_its_last_byte_is_there(framing: Framing, 
     [
         (ndjson, b'{"a": "' + b"x" * 200_000 + b'"}\n'),
         (json_array, b'[{"a": "' + b"x," * 100_000 + b'"}]'),
-        (eventstream, framed("a", {"a": "x" * 200_000})),
+        (eventstream, json_frame("a", {"a": "x" * 200_000})),
     ],
 )
 def test_a_long_message_in_small_pieces_is_linear_work(framing: Framing, body: bytes) -> None:
@@ -147,7 +147,7 @@ def test_a_frame_is_what_botocore_reads(headers: dict[str, Any], payload: bytes)
 
 
 @lru_cache(maxsize=1)
-def recorded() -> list[bytes]:
+def corpus_streams() -> list[bytes]:
     """Every event stream of the corpus."""
     streams = []
     for one in (exchange for cassette in cassettes() for exchange in cassette.exchanges):
@@ -164,7 +164,7 @@ def by_botocore(data: bytes) -> list[Frame]:
 
 
 def test_every_recorded_event_stream_is_what_botocore_reads() -> None:
-    found = recorded()
+    found = corpus_streams()
     assert len(found) > 50
     for body in found:
         decoder = Decoder()
@@ -175,7 +175,7 @@ def test_every_recorded_event_stream_is_what_botocore_reads() -> None:
 
 @given(st.data())
 def test_a_recorded_event_stream_may_be_cut_anywhere(data: st.DataObject) -> None:
-    body = data.draw(st.sampled_from(recorded()))
+    body = data.draw(st.sampled_from(corpus_streams()))
     decoder = Decoder()
     found = [frame for piece in data.draw(pieces(body)) for frame in decoder.feed_frames(piece)]
     assert found == by_botocore(body)
@@ -183,21 +183,21 @@ def test_a_recorded_event_stream_may_be_cut_anywhere(data: st.DataObject) -> Non
 
 @given(st.data())
 def test_a_bit_that_flips_anywhere_ends_the_reading(data: st.DataObject) -> None:
-    first, second = framed("a", {"x": 1}), framed("b", {"y": 2})
+    first, second = json_frame("a", {"x": 1}), json_frame("b", {"y": 2})
     at = data.draw(st.integers(0, len(second) - 1))
     bent = bytearray(second)
     bent[at] ^= 1 << data.draw(st.integers(0, 7))
     decoder = Decoder()
-    messages = read(decoder, first + bytes(bent) + framed("c", {}))
+    messages = read(decoder, first + bytes(bent) + json_frame("c", {}))
     assert messages == [Message("a", '{"x":1}')]
     assert decoder.is_broken
     with pytest.raises((ChecksumMismatch, InvalidPayloadLength)):
-        by_botocore(bytes(bent) + framed("c", {}) * 2**17)
+        by_botocore(bytes(bent) + json_frame("c", {}) * 2**17)
 
 
 def test_a_frame_that_was_cut_leaves_the_stream_broken() -> None:
     decoder = Decoder()
-    assert len(read(decoder, framed("a", {}) + framed("b", {})[:-1])) == 1
+    assert len(read(decoder, json_frame("a", {}) + json_frame("b", {})[:-1])) == 1
     assert decoder.is_broken
 
 
@@ -213,4 +213,4 @@ def test_an_exception_says_so_in_its_name() -> None:
 
 def test_bytes_in_base64_are_not_bytes_in_a_frame() -> None:
     inner = base64.b64encode(b"{}").decode()
-    assert json.loads(read(Decoder(), framed("chunk", {"bytes": inner}))[0].data) == {"bytes": inner}
+    assert json.loads(read(Decoder(), json_frame("chunk", {"bytes": inner}))[0].data) == {"bytes": inner}

@@ -13,7 +13,7 @@ from calls.keys.key import make_key
 from calls.keys.normalize import camel_case, digest_base64
 from calls.route import find_route
 from tests.calls.asking import PROFILES, asking, how, key, request
-from tests.calls.test_derive import CAPTURES, answered
+from tests.calls.test_derive import CAPTURES, answered_exchange
 
 GEMINI = "https://generativelanguage.googleapis.com/v1beta/models/gemini-2.5-flash:"
 WHOLE, STREAM = GEMINI + "generateContent", GEMINI + "streamGenerateContent?alt=sse"
@@ -22,65 +22,77 @@ VERTEX = (
 )
 
 
-def asked(*parts: Any, **fields: Any) -> dict[str, Any]:
+def gemini_request(*parts: Any, **fields: Any) -> dict[str, Any]:
     return {"contents": [{"role": "user", "parts": list(parts)}], **fields}
 
 
-def declared(parameters: Any, name: str = "parameters") -> dict[str, Any]:
-    return asked(tools=[{"functionDeclarations": [{"name": "f", name: parameters}]}])
+def declare_function(parameters: Any, name: str = "parameters") -> dict[str, Any]:
+    return gemini_request(tools=[{"functionDeclarations": [{"name": "f", name: parameters}]}])
 
 
 PNG = {"inlineData": {"mimeType": "image/png", "data": "-_8="}}
 
 SAME = [
     pytest.param(
-        asked(systemInstruction={"parts": []}, generationConfig={"thinkingConfig": {"includeThoughts": True}}),
-        asked(system_instruction={"parts": []}, generation_config={"thinking_config": {"include_thoughts": True}}),
+        gemini_request(systemInstruction={"parts": []}, generationConfig={"thinkingConfig": {"includeThoughts": True}}),
+        gemini_request(
+            system_instruction={"parts": []}, generation_config={"thinking_config": {"include_thoughts": True}}
+        ),
         id="both spellings of a name",
     ),
     pytest.param(PNG, {"inline_data": {"mime_type": "image/png", "data": "+/8"}}, id="both spellings of bytes"),
     pytest.param(
-        declared({"type": "OBJECT", "properties": {"a_b": {"type": "string", "anyOf": [{"type": "NULL"}]}}}),
-        declared({"type": "object", "properties": {"a_b": {"type": "STRING", "any_of": [{"type": "null"}]}}}),
+        declare_function({"type": "OBJECT", "properties": {"a_b": {"type": "string", "anyOf": [{"type": "NULL"}]}}}),
+        declare_function({"type": "object", "properties": {"a_b": {"type": "STRING", "any_of": [{"type": "null"}]}}}),
         id="both spellings of a schema",
     ),
     pytest.param(
-        asked({"functionCall": {"name": "f", "id": "pyd_ai_1"}}, {"functionResponse": {"id": "pyd_ai_1"}}),
-        asked({"functionCall": {"name": "f", "id": "pyd_ai_2"}}, {"functionResponse": {"id": "pyd_ai_2"}}),
+        gemini_request({"functionCall": {"name": "f", "id": "pyd_ai_1"}}, {"functionResponse": {"id": "pyd_ai_1"}}),
+        gemini_request({"functionCall": {"name": "f", "id": "pyd_ai_2"}}, {"functionResponse": {"id": "pyd_ai_2"}}),
         id="ids that the client made up",
     ),
-    pytest.param(asked({"functionCall": {"id": None}}), asked({"functionCall": {}}), id="null is absent"),
-    pytest.param(asked(labels={"team": "a"}), asked(labels={"team": "b"}), id="labels"),
+    pytest.param(
+        gemini_request({"functionCall": {"id": None}}), gemini_request({"functionCall": {}}), id="null is absent"
+    ),
+    pytest.param(gemini_request(labels={"team": "a"}), gemini_request(labels={"team": "b"}), id="labels"),
 ]
 
 
 @pytest.mark.parametrize(("one", "other"), SAME)
 def test_what_google_reads_as_equal_has_one_key(one: Any, other: Any) -> None:
-    one, other = (body if "contents" in body else asked(body) for body in (one, other))
+    one, other = (body if "contents" in body else gemini_request(body) for body in (one, other))
     assert key(WHOLE, one) == key(WHOLE, other)
     assert how(WHOLE, other).warnings == ()
 
 
 APART = [
     pytest.param(
-        asked({"functionCall": {"args": {"a_b": 1}}}), asked({"functionCall": {"args": {"aB": 1}}}), id="arguments"
+        gemini_request({"functionCall": {"args": {"a_b": 1}}}),
+        gemini_request({"functionCall": {"args": {"aB": 1}}}),
+        id="arguments",
     ),
     pytest.param(
-        asked({"functionResponse": {"response": {"a_b": 1}}}),
-        asked({"functionResponse": {"response": {"aB": 1}}}),
+        gemini_request({"functionResponse": {"response": {"a_b": 1}}}),
+        gemini_request({"functionResponse": {"response": {"aB": 1}}}),
         id="what a function answers",
     ),
     pytest.param(
-        declared({"properties": {"a_b": {}}}), declared({"properties": {"aB": {}}}), id="the name of a property"
+        declare_function({"properties": {"a_b": {}}}),
+        declare_function({"properties": {"aB": {}}}),
+        id="the name of a property",
     ),
     pytest.param(
-        declared({"type": "object"}, "parametersJsonSchema"),
-        declared({"type": "OBJECT"}, "parametersJsonSchema"),
+        declare_function({"type": "object"}, "parametersJsonSchema"),
+        declare_function({"type": "OBJECT"}, "parametersJsonSchema"),
         id="a JSON schema is no schema of Google's",
     ),
-    pytest.param(asked(generationConfig={"a_b": 1}), asked(generationConfig={"a_b": 1, "aB": 2}), id="both at once"),
-    pytest.param(asked({"text": "a"}), asked({"text": "a", "thought": True}), id="a thought"),
-    pytest.param(asked({"text": "a"}, {"text": "b"}), asked({"text": "ab"}), id="two parts"),
+    pytest.param(
+        gemini_request(generationConfig={"a_b": 1}),
+        gemini_request(generationConfig={"a_b": 1, "aB": 2}),
+        id="both at once",
+    ),
+    pytest.param(gemini_request({"text": "a"}), gemini_request({"text": "a", "thought": True}), id="a thought"),
+    pytest.param(gemini_request({"text": "a"}, {"text": "b"}), gemini_request({"text": "ab"}), id="two parts"),
 ]
 
 
@@ -91,18 +103,18 @@ def test_what_google_reads_differently_has_two_keys(one: Any, other: Any) -> Non
 
 def test_how_the_answer_is_sent_is_not_in_the_key() -> None:
     urls = [WHOLE, STREAM, GEMINI + "streamGenerateContent", WHOLE + "?key=secret"]
-    assert len({key(url, asked()) for url in urls}) == 1
-    assert key(GEMINI + "countTokens", asked()) != key(WHOLE, asked())
+    assert len({key(url, gemini_request()) for url in urls}) == 1
+    assert key(GEMINI + "countTokens", gemini_request()) != key(WHOLE, gemini_request())
 
 
 def test_the_project_is_not_in_the_key_and_the_model_is() -> None:
     one, other = (VERTEX.format(project, "gemini-2.5-pro:generateContent") for project in ("a", "b"))
-    assert key(one, asked()) == key(other, asked())
-    assert key(one, asked()) != key(one.replace("pro", "flash"), asked())
+    assert key(one, gemini_request()) == key(other, gemini_request())
+    assert key(one, gemini_request()) != key(one.replace("pro", "flash"), gemini_request())
 
 
 def test_a_body_may_spell_its_schema_s_names_as_it_likes_and_the_record_keeps_it() -> None:
-    body = asked(generation_config={"response_schema": {"type": "string"}})
+    body = gemini_request(generation_config={"response_schema": {"type": "string"}})
     made = how(WHOLE, body)
     assert made.request_body == body
     assert {(one.pointer, one.rule) for one in made.normalized_fields} == {
@@ -141,7 +153,7 @@ def test_a_stream_is_a_call() -> None:
     spoke = {"role": "model", "parts": [{"functionResponse": {"name": "not this one"}}]}
     body = {"contents": [spoke, tool], "generationConfig": {"temperature": 0}}
     call = derive_call(
-        answered(STREAM, body, (CAPTURES / "gemini" / "tools.sse").read_bytes(), "text/event-stream"), PROFILES
+        answered_exchange(STREAM, body, (CAPTURES / "gemini" / "tools.sse").read_bytes(), "text/event-stream"), PROFILES
     )
     assert (call.provider, call.kind, call.operation) == ("gcp.gemini", "model", "generate_content")
     assert (call.model_requested, call.model_returned) == ("gemini-2.5-flash", "gemini-2.5-flash")
@@ -152,7 +164,7 @@ def test_a_stream_is_a_call() -> None:
 
 def test_an_error_labelled_as_a_stream_is_an_answer() -> None:
     data = (CAPTURES / "gemini" / "error.json").read_bytes()
-    call = derive_call(answered(STREAM, asked(), data, "text/event-stream"), PROFILES)
+    call = derive_call(answered_exchange(STREAM, gemini_request(), data, "text/event-stream"), PROFILES)
     assert call.answer == json.loads(data)
     assert not call.streamed
 
@@ -176,4 +188,4 @@ def test_bytes_have_one_digest_in_every_spelling(data: bytes) -> None:
 
 
 def test_a_head_without_a_body_is_a_key() -> None:
-    assert make_key(request(WHOLE), PROFILES).key != make_key(asking(WHOLE, asked()), PROFILES).key
+    assert make_key(request(WHOLE), PROFILES).key != make_key(asking(WHOLE, gemini_request()), PROFILES).key

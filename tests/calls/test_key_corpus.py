@@ -40,16 +40,16 @@ def saying(one: Request, text: bytes) -> KeyResult:
     return make_key(replace(one, headers=headers, body=Body(data=text, size=len(text))), PROFILES)
 
 
-def respelled(value: Json, chance: random.Random) -> str:
+def respell_json(value: Json, chance: random.Random) -> str:
     """The same value in another spelling: order of members, blanks, escapes, forms of numbers."""
     blank = chance.choice(("", " ", "\n", "\t\r\n "))
     match value:
         case dict():
-            members = [f"{_text(name, chance)}{blank}:{respelled(item, chance)}" for name, item in value.items()]
+            members = [f"{_text(name, chance)}{blank}:{respell_json(item, chance)}" for name, item in value.items()]
             chance.shuffle(members)
             return "{" + f"{blank},{blank}".join(members) + blank + "}"
         case list():
-            return "[" + blank + f",{blank}".join(respelled(item, chance) for item in value) + "]"
+            return "[" + blank + f",{blank}".join(respell_json(item, chance) for item in value) + "]"
         case str():
             return _text(value, chance)
         case bool() | None:
@@ -79,7 +79,7 @@ def test_a_request_that_is_written_otherwise_keeps_its_keys() -> None:
     assert len(requests()) > 800
     for name, one, key in requests():
         chance = random.Random(name)
-        again = saying(one, respelled(key.request_body, chance).encode())
+        again = saying(one, respell_json(key.request_body, chance).encode())
         assert (again.key, again.selected_fields == key.selected_fields) == (key.key, True), name
         assert again.warnings == key.warnings, name
         assert again.strict_key == saying(one, dumps(key.request_body)).strict_key, name
@@ -139,14 +139,14 @@ def fate(key: KeyResult, at: tuple[str | int, ...]) -> str:
     return "key"
 
 
-def changed(one: Request, key: KeyResult, leaf: Leaf) -> KeyResult:
+def change_leaf(one: Request, key: KeyResult, leaf: Leaf) -> KeyResult:
     at, value = leaf
     return saying(one, dumps(with_leaf(key.request_body, at, other(value))))
 
 
 def check(name: str, one: Request, key: KeyResult, leaf: Leaf) -> str:
     """Change one value, and see that the key does what its explanation says."""
-    found, now = fate(key, leaf[0]), changed(one, key, leaf)
+    found, now = fate(key, leaf[0]), change_leaf(one, key, leaf)
     assert now.strict_key != key.strict_key, (name, leaf)
     if found == "key":
         assert now.key != key.key, (name, leaf)

@@ -85,7 +85,7 @@ def test_what_was_there_before_it_was_asked_answers_something_else() -> None:
     assert find_late_answer(late, 7, old(reply())) is None
 
 
-def broken(session: str | None = "s", *, at: int = 1) -> Exchange:
+def broken_stream(session: str | None = "s", *, at: int = 1) -> Exchange:
     headers = (("Mcp-Session-Id", session),) if session else ()
     return exchange("POST", "http://host/mcp", event("", id="e1"), at=at, headers=headers)
 
@@ -97,14 +97,14 @@ def gone_on(session: str | None = "s", after: str | None = "e1", *, at: int = 3)
 
 
 def test_a_stream_that_is_gone_on_with_brings_the_answer_of_the_one_that_broke_off() -> None:
-    late = find_late_answer(broken(), 7, gone_on())
+    late = find_late_answer(broken_stream(), 7, gone_on())
     assert late is not None
     assert late.at == 10**9
 
 
 @pytest.mark.parametrize("stream", [gone_on("t"), gone_on(None), gone_on(after=None), gone_on(at=0)])
 def test_another_session_a_mere_listener_and_one_from_before_do_not(stream: Exchange) -> None:
-    assert find_late_answer(broken(), 7, stream) is None
+    assert find_late_answer(broken_stream(), 7, stream) is None
 
 
 def test_without_a_session_the_event_tells_which_stream_goes_on() -> None:
@@ -129,7 +129,7 @@ def test_a_compressed_stream_is_read_but_tells_no_time() -> None:
 def test_only_the_older_transports_stream_is_old() -> None:
     assert is_old_transport(old())
     assert not is_old_transport(gone_on())
-    assert not is_old_transport(broken())
+    assert not is_old_transport(broken_stream())
     assert not is_old_transport(exchange("POST", OLD, event("/x", "endpoint")))
 
 

@@ -17,7 +17,7 @@ from calls.redaction.redactor import Redactor
 from tests.calls.asking import OPENAI, PROFILES, chat, how, key, request, user
 from tests.calls.secrets import KEY, SECRETS
 from tests.calls.strategies import json_values
-from tests.calls.test_derive import answered
+from tests.calls.test_derive import answered_exchange
 
 CAPTURES = Path(__file__).parent / "captures"
 
@@ -95,13 +95,13 @@ def test_media_counts_by_its_bytes_however_they_are_written() -> None:
     assert key(OPENAI, picture("https://example.com/a.png")) != key(OPENAI, picture("https://example.com/b.png"))
 
 
-def called(url: str, body: Any, name: str, media: str = "text/event-stream") -> Call:
-    return derive_call(answered(url, body, (CAPTURES / name).read_bytes(), media), PROFILES)
+def derive_capture(url: str, body: Any, name: str, media: str = "text/event-stream") -> Call:
+    return derive_call(answered_exchange(url, body, (CAPTURES / name).read_bytes(), media), PROFILES)
 
 
 def test_a_streamed_completion_is_a_call() -> None:
     body = completion("hi", temperature=1, stream=True)
-    call = called(COMPLETIONS, body, "openai_completions/two_choices_with_logprobs.sse")
+    call = derive_capture(COMPLETIONS, body, "openai_completions/two_choices_with_logprobs.sse")
     assert (call.kind, call.operation, call.text) == ("model", "text_completion", "Grüß dich 😀")
     assert (call.finish_reason, call.complete, call.params) == ("stop", True, {"temperature": 1})
     assert (call.usage.input_tokens, call.usage.output_tokens) == (3, 5)
@@ -115,13 +115,13 @@ def test_a_streamed_completion_is_a_call() -> None:
     ],
 )
 def test_where_a_server_has_no_end_mark_http_tells_whether_the_answer_is_whole(url: str, name: str) -> None:
-    exchange = answered(url, {}, (CAPTURES / name).read_bytes(), "text/event-stream")
+    exchange = answered_exchange(url, {}, (CAPTURES / name).read_bytes(), "text/event-stream")
     assert derive_call(exchange, PROFILES).complete
     assert not derive_call(replace(exchange, outcome="client_closed"), PROFILES).complete
 
 
 def test_vectors_are_a_call_and_come_as_numbers() -> None:
-    call = called(EMBEDDINGS, embedding("hi", encoding_format="base64"), "openai_embeddings/base64.json")
+    call = derive_capture(EMBEDDINGS, embedding("hi", encoding_format="base64"), "openai_embeddings/base64.json")
     told: Any = call.answer
     assert (call.operation, call.model_returned, call.text) == ("embeddings", "text-embedding-3-small", None)
     assert (call.usage.input_tokens, call.params) == (8, {})
@@ -143,7 +143,7 @@ def test_what_is_no_vector_stays_what_it_is(value: Any) -> None:
 
 
 def test_a_run_that_waits_for_its_tools_says_what_it_asks_them() -> None:
-    call = called(RUNS, {"assistant_id": "a", "stream": True}, "openai_assistants/requires_action.sse")
+    call = derive_capture(RUNS, {"assistant_id": "a", "stream": True}, "openai_assistants/requires_action.sse")
     assert (call.operation, call.finish_reason, call.pending, call.complete) == (
         "invoke_agent",
         "requires_action",
@@ -155,20 +155,20 @@ def test_a_run_that_waits_for_its_tools_says_what_it_asks_them() -> None:
 
 def test_what_tools_answered_is_a_run_s_too() -> None:
     outputs = {"tool_outputs": [{"tool_call_id": "call_1", "output": "42"}]}
-    call = called(RUNS + "/r/submit_tool_outputs", outputs, "openai_assistants/queued.json", "application/json")
+    call = derive_capture(RUNS + "/r/submit_tool_outputs", outputs, "openai_assistants/queued.json", "application/json")
     assert call.tool_results == ({"id": "call_1", "content": "42"},)
     assert (call.pending, call.complete, call.finish_reason) == ("run_1", False, None)
 
 
 def test_a_run_that_is_asked_after_is_the_model_s_call() -> None:
-    exchange = answered(RUNS, {}, (CAPTURES / "openai_assistants/completed.json").read_bytes())
+    exchange = answered_exchange(RUNS, {}, (CAPTURES / "openai_assistants/completed.json").read_bytes())
     call = derive_call(replace(exchange, request=request(RUNS + "/run_1", method="GET")), PROFILES)
     assert (call.operation, call.polls, call.pending, call.complete) == ("poll", "run_1", None, True)
     assert (call.model_returned, call.usage.cached_tokens, call.usage.reasoning_tokens) == ("gpt-4o-mini", 128, 7)
 
 
 def test_the_text_of_a_list_of_messages_is_the_newest_answer_s() -> None:
-    exchange = answered(RUNS, {}, (CAPTURES / "openai_assistants/messages.json").read_bytes())
+    exchange = answered_exchange(RUNS, {}, (CAPTURES / "openai_assistants/messages.json").read_bytes())
     call = derive_call(replace(exchange, request=request(f"{API}/threads/t/messages", method="GET")), PROFILES)
     assert (call.kind, call.operation, call.text) == ("other", "get_messages", "new")
 
@@ -192,7 +192,7 @@ RIFF\r
 
 @pytest.mark.parametrize("media", ["text/plain; charset=utf-8", "text/vtt", "application/x-subrip"])
 def test_a_transcription_is_a_call_of_its_model(media: str) -> None:
-    exchange = answered(API, {}, (CAPTURES / "openai_rest/transcript_plain.txt").read_bytes(), media)
+    exchange = answered_exchange(API, {}, (CAPTURES / "openai_rest/transcript_plain.txt").read_bytes(), media)
     headers = ("content-type", "multipart/form-data; boundary=x1")
     asked = [
         request(f"{API}/audio/transcriptions", FORM.format(boundary).encode(), (headers[0], headers[1][:-2] + boundary))
@@ -205,7 +205,7 @@ def test_a_transcription_is_a_call_of_its_model(media: str) -> None:
 
 
 def test_a_picture_comes_without_its_sketches() -> None:
-    call = called(IMAGES, {"model": "gpt-image-1", "prompt": "a cat", "size": "auto"}, "openai_rest/image.sse")
+    call = derive_capture(IMAGES, {"model": "gpt-image-1", "prompt": "a cat", "size": "auto"}, "openai_rest/image.sse")
     told: Any = call.answer
     assert (call.operation, call.params, call.complete) == ("image_generation", {"size": "auto"}, True)
     assert told["data"] == [{"b64_json": "iVBO"}]
@@ -214,14 +214,14 @@ def test_a_picture_comes_without_its_sketches() -> None:
 
 def test_what_a_store_found_is_told_one_by_one() -> None:
     url = f"{API}/vector_stores/vs_1/search"
-    call = called(url, {"query": "x"}, "openai_rest/found.json", "application/json")
+    call = derive_capture(url, {"query": "x"}, "openai_rest/found.json", "application/json")
     assert call.kind == "retrieval"
     assert [json.loads(json.dumps(one, default=float))["file_id"] for one in call.tool_results] == ["file_1"]
 
 
 def test_a_deployment_is_the_model_where_the_body_names_none() -> None:
     url = "https://x.openai.azure.com/openai/deployments/my-gpt/chat/completions?api-version=1"
-    assert called(url, {"messages": []}, "openai_chat/azure.sse").model_requested == "my-gpt"
+    assert derive_capture(url, {"messages": []}, "openai_chat/azure.sse").model_requested == "my-gpt"
 
 
 SHELL = {"network_policy": {"domain_secrets": [{"domain": "x.example", "name": "TOKEN", "value": SECRETS[1]}]}}

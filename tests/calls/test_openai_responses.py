@@ -12,7 +12,7 @@ from calls.keys.key import make_key
 from calls.model import Call, ToolCall
 from calls.route import find_route
 from tests.calls.asking import PROFILES, how, key, request
-from tests.calls.test_derive import answered
+from tests.calls.test_derive import answered_exchange
 
 RESPONSES = "https://api.openai.com/v1/responses"
 CAPTURES = Path(__file__).parent / "captures" / "openai_responses"
@@ -34,11 +34,11 @@ def output(call: str = "call_1", text: Any = "42", **more: Any) -> dict[str, Any
     return {"type": "function_call_output", "call_id": call, "output": text, **more}
 
 
-def thought(name: str, blob: str | None = None) -> dict[str, Any]:
+def reasoning_item(name: str, blob: str | None = None) -> dict[str, Any]:
     return {"type": "reasoning", "id": name, "summary": [], "encrypted_content": blob}
 
 
-def programmed(name: str, blob: str) -> list[dict[str, Any]]:
+def program_items(name: str, blob: str) -> list[dict[str, Any]]:
     """As gpt-5.6-sol tells them (vercel/ai's programmatic-tool-calling.1): each telling has a fingerprint of its own."""
     program, call = f"call_{name}", f"call_f{name}"
     caller = {"type": "program", "caller_id": program}
@@ -79,9 +79,13 @@ SAME = [
         id="an output as a text and as its part",
     ),
     pytest.param(
-        asking([thought("rs_1", "gAAA")]), asking([thought("rs_tmp_2", "gBBB")]), id="11 two copies of one thought"
+        asking([reasoning_item("rs_1", "gAAA")]),
+        asking([reasoning_item("rs_tmp_2", "gBBB")]),
+        id="11 two copies of one thought",
     ),
-    pytest.param(asking(programmed("1", "gAAA")), asking(programmed("2", "gBBB")), id="a program and what it called"),
+    pytest.param(
+        asking(program_items("1", "gAAA")), asking(program_items("2", "gBBB")), id="a program and what it called"
+    ),
     pytest.param(
         asking([{"type": "shell_call", "id": "sh_1", "call_id": "call_1", "action": {"commands": ["ls"]}}]),
         asking([{"type": "shell_call", "call_id": "call_2", "action": {"commands": ["ls"]}, "status": "completed"}]),
@@ -185,15 +189,15 @@ def test_other_things_have_responses_too(path: str) -> None:
     assert find_route("POST", "api.typeform.com", path).dialect == "generic"
 
 
-def called(name: str, body: Any, media: str = "text/event-stream") -> Call:
-    return derive_call(answered(RESPONSES, body, (CAPTURES / name).read_bytes(), media), PROFILES)
+def derive_capture(name: str, body: Any, media: str = "text/event-stream") -> Call:
+    return derive_call(answered_exchange(RESPONSES, body, (CAPTURES / name).read_bytes(), media), PROFILES)
 
 
 def test_a_streamed_response_is_a_call() -> None:
     body = asking(
         [user("hi"), function_call("call_0"), output("call_0")], stream=True, temperature=0, instructions="Be."
     )
-    call = called("reasoning_text_and_function.sse", body)
+    call = derive_capture("reasoning_text_and_function.sse", body)
     assert (call.kind, call.provider, call.operation) == ("model", "openai", "chat")
     assert (call.model_requested, call.model_returned, call.text) == ("m", "gpt-5-2025-08-07", "Grüß dich 😀")
     assert call.tool_calls == (ToolCall(id="call_1", name="lookup", arguments={"id": 9007199254740993}),)
@@ -204,24 +208,24 @@ def test_a_streamed_response_is_a_call() -> None:
 
 
 def test_the_end_s_own_copy_of_a_thought_is_the_answer_s() -> None:
-    told: Any = called("reasoning_text_and_function.sse", asking("hi")).answer
+    told: Any = derive_capture("reasoning_text_and_function.sse", asking("hi")).answer
     assert told["output"][0]["encrypted_content"] == "gAAA-of-the-end"
 
 
 def test_a_response_in_the_background_is_not_complete_and_says_whom_to_ask_for_the_rest() -> None:
-    call = called("queued.json", asking("hi", background=True), "application/json")
+    call = derive_capture("queued.json", asking("hi", background=True), "application/json")
     assert (call.pending, call.complete, call.finish_reason) == ("resp_1", False, None)
-    assert called("whole.json", asking("hi"), "application/json").pending is None
+    assert derive_capture("whole.json", asking("hi"), "application/json").pending is None
 
 
 def test_a_stream_that_broke_off_leaves_nothing_behind_that_could_be_asked_after() -> None:
-    call = called("cut_in_every_kind_of_item.sse", asking("hi", stream=True))
+    call = derive_capture("cut_in_every_kind_of_item.sse", asking("hi", stream=True))
     assert (call.pending, call.complete) == (None, False)
 
 
 def test_a_poll_is_a_call_of_the_model_that_answers() -> None:
     asked = request(RESPONSES + "/resp_1", method="GET")
-    exchange = answered(RESPONSES, {}, (CAPTURES / "whole.json").read_bytes())
+    exchange = answered_exchange(RESPONSES, {}, (CAPTURES / "whole.json").read_bytes())
     call = derive_call(replace(exchange, request=asked), PROFILES)
     assert (call.polls, call.pending, call.complete) == ("resp_1", None, True)
     assert (call.model_requested, call.model_returned) == (None, "gpt-5-2025-08-07")
@@ -238,6 +242,6 @@ def test_where_a_resumed_stream_begins_is_in_the_key_and_that_it_is_one_is_not()
 
 
 def test_only_the_outputs_since_the_model_s_last_word_are_this_call_s() -> None:
-    turn = [function_call("old"), output("old"), thought("rs_1"), function_call("a"), function_call("b")]
-    call = called("whole.json", asking([*turn, output("a"), output("b"), user("and?")]), "application/json")
+    turn = [function_call("old"), output("old"), reasoning_item("rs_1"), function_call("a"), function_call("b")]
+    call = derive_capture("whole.json", asking([*turn, output("a"), output("b"), user("and?")]), "application/json")
     assert [json.loads(json.dumps(one))["id"] for one in call.tool_results] == ["a", "b"]

@@ -22,8 +22,17 @@ from calls.codec.json import dumps
 from calls.dialects.openai import responses as openai_responses
 from calls.model import Call
 from store.active_profiles import load_profiles
-from tests.calls.judging import client, derived, differences, explained, in_pieces, opened, said, streams
-from tests.support.corpus import Recorded
+from tests.calls.judging import (
+    client,
+    derive_corpus,
+    differences,
+    explain_places,
+    in_pieces,
+    streams,
+    unpacked_body,
+    without_defaults,
+)
+from tests.support.corpus import RecordedExchange
 
 HABITS = {
     # The SDK keeps a step as it began, with its pieces; what the server says of it at its end it passes on, and forgets.
@@ -82,10 +91,12 @@ SDKS = {"openai_responses": by_responses, "openai_assistants": by_assistants, "o
 _ADDED = frozenset(("parsed", "parsed_arguments", "obfuscation"))
 
 
-def judged(name: str, recorded: Recorded, call: Call) -> tuple[set[str], list[str]]:
-    theirs = SDKS[call.dialect](opened(recorded))
-    places = list(differences(said(in_pieces(name, recorded, call), _ADDED), said(theirs, _ADDED)))
-    return explained(call.dialect, places, HABITS)
+def judge_answer(name: str, recorded: RecordedExchange, call: Call) -> tuple[set[str], list[str]]:
+    theirs = SDKS[call.dialect](unpacked_body(recorded))
+    places = list(
+        differences(without_defaults(in_pieces(name, recorded, call), _ADDED), without_defaults(theirs, _ADDED))
+    )
+    return explain_places(call.dialect, places, HABITS)
 
 
 def test_every_recorded_stream_is_what_the_sdk_says() -> None:
@@ -94,7 +105,7 @@ def test_every_recorded_stream_is_what_the_sdk_says() -> None:
     for name, recorded, call in streams(*SDKS):
         if call.provider == "writer":
             continue
-        habits, places = judged(name, recorded, call)
+        habits, places = judge_answer(name, recorded, call)
         seen.update({call.dialect, *habits})
         if places:
             unexplained.append((name, places))
@@ -112,7 +123,7 @@ def events(data: bytes) -> list[dict[str, Any]]:
     return [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
 
 
-def built(kept: list[dict[str, Any]]) -> Any:
+def build_answer(kept: list[dict[str, Any]]) -> Any:
     """What we make of a stream of only these events."""
     stream = openai_responses.ResponsesStream()
     for event in kept:
@@ -122,31 +133,31 @@ def built(kept: list[dict[str, Any]]) -> Any:
 
 def without_blobs(items: list[dict[str, Any]]) -> Any:
     """Items without what is encrypted anew in every telling (reference: wire B.2)."""
-    return [said(item, frozenset(("encrypted_content", "obfuscation"))) for item in items]
+    return [without_defaults(item, frozenset(("encrypted_content", "obfuscation"))) for item in items]
 
 
 def test_without_its_end_a_response_is_built_of_its_items_and_they_are_the_end_s() -> None:
     for name, recorded, _ in streams("openai_responses"):
-        *before, end = events(opened(recorded))
-        assert without_blobs(built(before)["output"]) == without_blobs(end["response"]["output"]), name
+        *before, end = events(unpacked_body(recorded))
+        assert without_blobs(build_answer(before)["output"]) == without_blobs(end["response"]["output"]), name
 
 
 def test_without_any_whole_item_a_response_is_built_of_pieces_and_they_make_the_same() -> None:
     for name, recorded, _ in streams("openai_responses"):
-        *before, end = events(opened(recorded))
+        *before, end = events(unpacked_body(recorded))
         pieces = [event for event in before if not event["type"].endswith(".done")]
-        places = differences(without_blobs(built(pieces)["output"]), without_blobs(end["response"]["output"]))
+        places = differences(without_blobs(build_answer(pieces)["output"]), without_blobs(end["response"]["output"]))
         # Only the last telling of an item says that it is done.
         assert [at for at in places if not at.endswith("/status")] == [], name
 
 
 def test_vectors_are_the_sdk_s() -> None:
     counted = 0
-    for name, recorded, call in derived():
+    for name, recorded, call in derive_corpus():
         ours: Any = call.answer
         if call.dialect != "openai_embeddings" or not isinstance(ours, dict) or "data" not in ours:
             continue
-        api = openai.OpenAI(api_key="none", http_client=client(opened(recorded), "application/json"))
+        api = openai.OpenAI(api_key="none", http_client=client(unpacked_body(recorded), "application/json"))
         theirs = api.embeddings.create(model="any", input="").data
         assert [[*map(float, one["embedding"])] for one in ours["data"]] == [one.embedding for one in theirs], name
         counted += 1

@@ -17,7 +17,7 @@ from calls.redaction.redactor import Redactor
 from calls.retry_grouping import Attempt, group_retries
 from calls.route import find_route
 from tests.calls.asking import ANTHROPIC, PROFILES, chat, how, key, request, user
-from tests.calls.test_derive import answered
+from tests.calls.test_derive import answered_exchange
 
 AGENTS = "bedrock-agent-runtime.us-east-1.amazonaws.com"
 RUNTIME = "bedrock-runtime.us-east-1.amazonaws.com"
@@ -204,7 +204,7 @@ def test_what_a_thing_is_and_the_thing_count_without_the_boundary_between_them()
 def test_the_model_that_answers_out_of_documents_is_known() -> None:
     config = {"externalSourcesConfiguration": EXTERNAL, "type": "EXTERNAL_SOURCES"}
     call = derive_call(
-        answered(RAG, {"retrieveAndGenerateConfiguration": config}, b'{"output": {"text": "a"}}'), PROFILES
+        answered_exchange(RAG, {"retrieveAndGenerateConfiguration": config}, b'{"output": {"text": "a"}}'), PROFILES
     )
     assert (call.model_requested, call.text) == (EXTERNAL["modelArn"], "a")
 
@@ -215,7 +215,9 @@ def test_a_crawl_is_one_call_however_often_it_is_looked_at() -> None:
     going = (
         b'{"success": true, "status": "scraping", "next": "https://api.firecrawl.dev/v1/crawl/%b?skip=0", "data": []}'
     )
-    begun = derive_call(answered(CRAWL, {"url": "u"}, b'{"success": true, "id": "%b"}' % name.encode()), PROFILES)
+    begun = derive_call(
+        answered_exchange(CRAWL, {"url": "u"}, b'{"success": true, "id": "%b"}' % name.encode()), PROFILES
+    )
     assert (begun.pending, begun.complete) == (name, False)
     assert BY_NAME["searches"].summarize_answer(parse_json(going % name.encode())).pending == name
     assert find_route("GET", "api.firecrawl.dev", f"/v1/crawl/{name}").polls == name

@@ -206,7 +206,7 @@ def test_14b_a_nonce_within_the_system_prompt_does_not_count() -> None:
     assert key(ANTHROPIC, one, VERSION) == key(ANTHROPIC, other, VERSION)
 
 
-def recorded(*asked: Request) -> Script:
+def make_script(*asked: Request) -> Script:
     steps = [exchange(one, b'{"n":%d}' % n, id=f"e{n}", started_at=n * 9, run=str(n)) for n, one in enumerate(asked)]
     return Script(build_index([_entry(step, one) for step, one in enumerate(steps, 1)]))
 
@@ -220,19 +220,19 @@ def _entry(step: int, one: Exchange) -> RecordedExchange:
     )
 
 
-def taken(script: Script, asked: Iterable[Request]) -> list[int]:
+def matched_steps(script: Script, asked: Iterable[Request]) -> list[int]:
     found = [script.take_next(make_key(one, PROFILES).key, raw_digest(one)) for one in asked]
     return [one.recorded.step for one in found if one]
 
 
 def test_15_equal_requests_are_answered_in_their_order() -> None:
     asked = asking(OPENAI, chat(user("again")))
-    assert taken(recorded(asked, asked, asked), [asked] * 4) == [1, 2, 3]
+    assert matched_steps(make_script(asked, asked, asked), [asked] * 4) == [1, 2, 3]
 
 
 def test_16_requests_of_parallel_branches_may_come_in_any_order() -> None:
     asked = [asking(OPENAI, chat(user(word))) for word in ("a", "b", "a")]
-    assert taken(recorded(*asked), [asked[1], asked[0], asked[0]]) == [2, 1, 3]
+    assert matched_steps(make_script(*asked), [asked[1], asked[0], asked[0]]) == [2, 1, 3]
 
 
 def test_17_a_query_counts_by_its_decoded_pairs_in_any_order() -> None:

@@ -19,11 +19,11 @@ from tests.calls.strategies import pieces
 REDACTOR = Redactor(key=KEY)
 
 
-def redacted(data: bytes, content_type: str | None = None) -> bytes:
+def redact_body(data: bytes, content_type: str | None = None) -> bytes:
     return REDACTOR.redact_body(data, content_type)[0]
 
 
-def streamed(parts: list[bytes], content_type: str | None = None) -> list[bytes]:
+def redact_pieces(parts: list[bytes], content_type: str | None = None) -> list[bytes]:
     body = REDACTOR.new_body_redactor(content_type)
     out = [piece for at, part in enumerate(parts) for piece in body.feed(part, at)] + body.finish()
     assert [piece.at for piece in out] == list(range(len(parts)))
@@ -36,7 +36,7 @@ def streamed(parts: list[bytes], content_type: str | None = None) -> list[bytes]
     ("before", "after"), [("", ""), ("key ", " ok"), ('"', '"'), ("\\n", "\\n"), ("=", "&"), ("(", ")")]
 )
 def test_a_token_is_recognised_wherever_it_stands(token: str, before: str, after: str) -> None:
-    new = redacted(f"{before}{token}{after}".encode()).decode()
+    new = redact_body(f"{before}{token}{after}".encode()).decode()
 
     assert token not in new
     assert re.fullmatch(f"{re.escape(before)}{KEPT}{PATTERN}{re.escape(after)}", new)
@@ -45,7 +45,7 @@ def test_a_token_is_recognised_wherever_it_stands(token: str, before: str, after
 @pytest.mark.parametrize("secret", SECRETS)
 @pytest.mark.parametrize(("before", "after"), CONTEXTS)
 def test_a_context_makes_a_secret(before: str, after: str, secret: str) -> None:
-    new = redacted(f"{before}{secret}{after}".encode()).decode()
+    new = redact_body(f"{before}{secret}{after}".encode()).decode()
 
     assert secret not in new
     assert new.endswith(after)
@@ -54,31 +54,31 @@ def test_a_context_makes_a_secret(before: str, after: str, secret: str) -> None:
 
 @pytest.mark.parametrize("text", HARMLESS)
 def test_what_only_resembles_a_secret_stays(text: str) -> None:
-    assert redacted(text.encode()).decode() == text
+    assert redact_body(text.encode()).decode() == text
 
 
 def test_a_private_key_is_replaced_between_its_marks() -> None:
     for text in (PEM, json.dumps({"key": PEM}), json.dumps({"a": json.dumps({"key": PEM})})):
-        new = redacted(text.encode()).decode()
+        new = redact_body(text.encode()).decode()
 
         assert re.search(f"-----BEGIN RSA PRIVATE KEY-----{PATTERN}-----END RSA PRIVATE KEY-----", new)
         assert len(new) == len(text)
 
 
 def test_a_private_key_is_replaced_to_its_end_also_as_a_field_of_a_form() -> None:
-    new = redacted(f'Content-Disposition: form-data; name="private_key"\r\n\r\n{PEM}--x--'.encode()).decode()
+    new = redact_body(f'Content-Disposition: form-data; name="private_key"\r\n\r\n{PEM}--x--'.encode()).decode()
 
     assert re.search(f"-----BEGIN RSA PRIVATE KEY-----{PATTERN}-----END RSA PRIVATE KEY-----\n--x--", new)
 
 
 def test_a_short_secret_of_a_member_becomes_asterisks() -> None:
-    assert redacted(b'{"password": "hunter2"}') == b'{"password": "*******"}'
+    assert redact_body(b'{"password": "hunter2"}') == b'{"password": "*******"}'
 
 
 def test_the_first_field_of_a_form_is_a_field() -> None:
     form = b"password=letmein&grant_type=password&client_secret=abc&assertion=x.y.z"
 
-    new = redacted(form, "application/x-www-form-urlencoded; charset=utf-8")
+    new = redact_body(form, "application/x-www-form-urlencoded; charset=utf-8")
 
     assert new == b"password=*******&grant_type=password&client_secret=***&assertion=*****"
 
@@ -92,7 +92,7 @@ def test_json_stays_json_and_loses_the_secret(secret: str, depth: int, ascii_onl
         value = {"inner": json.dumps(value, ensure_ascii=ascii_only)}
     data = json.dumps(value, ensure_ascii=ascii_only).encode()
 
-    new: object = json.loads(redacted(data))
+    new: object = json.loads(redact_body(data))
     for _ in range(depth):
         assert isinstance(new, dict)
         new = json.loads(new["inner"])
@@ -107,14 +107,14 @@ def test_json_stays_json_and_loses_the_secret(secret: str, depth: int, ascii_onl
 def test_chunking_does_not_matter(body: bytes, data: st.DataObject, content_type: str | None) -> None:
     parts = data.draw(pieces(body))
 
-    assert b"".join(streamed(parts, content_type)) == redacted(body, content_type)
+    assert b"".join(redact_pieces(parts, content_type)) == redact_body(body, content_type)
 
 
 @given(bodies)
 def test_byte_by_byte_is_the_same_as_whole(body: bytes) -> None:
     body = body[:400]
 
-    assert b"".join(streamed([bytes([byte]) for byte in body])) == redacted(body)
+    assert b"".join(redact_pieces([bytes([byte]) for byte in body])) == redact_body(body)
 
 
 # What follows `sk-` is another kind of token, and `sk-` with its placeholder looks like one of the first kind.
@@ -138,14 +138,14 @@ def test_byte_by_byte_is_the_same_as_whole(body: bytes) -> None:
 @example(b"see https://x.example/a?api_key=see https://x.example/a?b=1&sig=", None)
 @given(bodies, st.sampled_from([None, "application/x-www-form-urlencoded"]))
 def test_what_was_redacted_passes_unchanged(body: bytes, content_type: str | None) -> None:
-    once = redacted(body, content_type)
+    once = redact_body(body, content_type)
 
     assert REDACTOR.redact_body(once, content_type) == (once, 0, False)
 
 
 @given(bodies)
 def test_length_never_changes(body: bytes) -> None:
-    assert len(redacted(body)) == len(body)
+    assert len(redact_body(body)) == len(body)
 
 
 @pytest.mark.parametrize("size", [MAX_BLOCK - 1, MAX_BLOCK, MAX_BLOCK + 1, 2 * MAX_BLOCK, 3 * MAX_BLOCK + 7, 100_000])
@@ -158,29 +158,29 @@ def test_a_secret_of_any_length_is_replaced_to_its_last_byte(size: int, filler: 
     cuts = sorted(rnd.randrange(len(data)) for _ in range(40))
     parts = [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]
 
-    new = redacted(data)
+    new = redact_body(data)
 
     assert re.fullmatch(rb'\{"password": "[A-Z2-7_*]*", "after": "sk-not-a-key"\}', new)
-    assert b"".join(streamed(parts)) == new
-    assert redacted(new) == new
+    assert b"".join(redact_pieces(parts)) == new
+    assert redact_body(new) == new
 
 
 @pytest.mark.parametrize("size", range(MAX_BLOCK - 8, MAX_BLOCK + 4))
 def test_the_end_of_a_long_key_is_seen_where_a_block_ends(size: int) -> None:
     data = b"-----BEGIN PRIVATE KEY-----" + (b"A1b2" * MAX_BLOCK)[:size] + b"-----END PRIVATE KEY-----"
-    whole = redacted(data)
+    whole = redact_body(data)
     assert whole.endswith(b"-----END PRIVATE KEY-----")
     for cut in range(27 + MAX_BLOCK - 2, 27 + MAX_BLOCK + 30):
-        assert b"".join(streamed([data[:cut], data[cut:]])) == whole
+        assert b"".join(redact_pieces([data[:cut], data[cut:]])) == whole
 
 
 def test_a_secret_split_over_pieces_is_replaced_in_each() -> None:
     token = TOKENS[0].encode()
     data = b"my key is " + token + b", keep it"
     for cut in range(len(data)):
-        first, second = streamed([data[:cut], data[cut:]])
+        first, second = redact_pieces([data[:cut], data[cut:]])
         assert token[:12] not in first + second
-        assert first + second == redacted(data)
+        assert first + second == redact_body(data)
 
 
 def test_only_a_tail_that_may_begin_a_secret_waits() -> None:
@@ -218,13 +218,13 @@ BLOB = base64.urlsafe_b64encode(hashlib.sha512(b"encrypted reasoning").digest())
 @pytest.mark.parametrize("chance", [b"-sk-", b"-pa-", b"-npm_"])
 def test_what_resembles_a_key_in_the_midst_of_base64_stays(chance: bytes, cut: int) -> None:
     text = b'{"encrypted_content":"' + BLOB + chance + BLOB + b'"}'
-    assert b"".join(streamed([text[:cut], text[cut:]])) == text
+    assert b"".join(redact_pieces([text[:cut], text[cut:]])) == text
 
 
 @pytest.mark.parametrize("chance", [b"/AIza", b"+1//0", b"/AKIAIOSFODNN7EXAMPLE/"])
 def test_so_does_what_resembles_one_in_an_image(chance: bytes) -> None:
     image = BLOB.replace(b"-", b"+").replace(b"_", b"/")
-    assert redacted(image + chance + image) == image + chance + image
+    assert redact_body(image + chance + image) == image + chance + image
 
 
 @pytest.mark.parametrize(
@@ -233,13 +233,13 @@ def test_so_does_what_resembles_one_in_an_image(chance: bytes) -> None:
 )
 def test_a_key_behind_a_blob_or_in_a_path_is_replaced(before: bytes) -> None:
     key = b"sk-proj-" + b"aB3dE6gH" * 6
-    assert key not in redacted(before + key)
+    assert key not in redact_body(before + key)
 
 
 @given(st.binary(min_size=200, max_size=3000))
 @example(bytes(range(256)) * 8)
 def test_bytes_without_meaning_are_left_alone(data: bytes) -> None:
-    assert redacted(data, "application/octet-stream") == data
+    assert redact_body(data, "application/octet-stream") == data
 
 
 def test_hostile_bodies_do_not_take_quadratic_time() -> None:
@@ -255,4 +255,4 @@ def test_hostile_bodies_do_not_take_quadratic_time() -> None:
         b"AKIA",
         b"pa-A-",
     ):
-        assert len(redacted(unit * (200_000 // len(unit)))) <= 200_000
+        assert len(redact_body(unit * (200_000 // len(unit)))) <= 200_000

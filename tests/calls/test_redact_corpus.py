@@ -21,7 +21,7 @@ def bodies() -> Iterator[tuple[bytes, str | None, str | None]]:
                 yield body, named.get("content-type"), named.get("content-encoding")
 
 
-def opened(body: bytes, coding: str | None) -> bytes:
+def decoded_body(body: bytes, coding: str | None) -> bytes:
     try:
         return decode_content(body, coding)
     except Undecodable:
@@ -37,7 +37,7 @@ def test_few_real_bodies_are_touched_and_all_stay_the_same_length() -> None:
         if not count:
             assert new == body
             continue
-        before, after = opened(body, coding), opened(new, coding)
+        before, after = decoded_body(body, coding), decoded_body(new, coding)
         assert len(before) == len(after)
         assert REDACTOR.redact_body(new, media, coding)[1] == 0
     assert seen > 4000
@@ -50,15 +50,15 @@ def test_nothing_of_a_touched_body_but_the_secret_changes() -> None:
     for body, media, coding in bodies():
         if REDACTOR.redact_body(body, media, coding)[1]:
             ours, theirs = REDACTOR.redact_body(body, media, coding)[0], other.redact_body(body, media, coding)[0]
-            assert number_placeholders(opened(ours, coding).decode("latin-1")) == number_placeholders(
-                opened(theirs, coding).decode("latin-1")
+            assert number_placeholders(decoded_body(ours, coding).decode("latin-1")) == number_placeholders(
+                decoded_body(theirs, coding).decode("latin-1")
             )
 
 
 def test_a_secret_planted_in_any_real_body_is_gone_from_it() -> None:
     token = b"sk-ant-api03-" + b"aB3dE6gH9jK2mN5pQ8rS1tU4vW7xY0zA" * 2
     for number, (body, media, coding) in enumerate(bodies()):
-        plain = opened(body, coding)
+        plain = decoded_body(body, coding)
         at = len(plain) * (number % 7) // 7
         planted = plain[:at] + b" " + token + b" " + plain[at:]
         assert token not in REDACTOR.redact_body(planted, media)[0]

@@ -27,7 +27,7 @@ DIRTY = json.dumps(
 ).encode()
 
 
-def encoded(data: bytes, names: str) -> bytes:
+def encode_body(data: bytes, names: str) -> bytes:
     encoder = ContentEncoder(parse_codings(names))
     return encoder.feed(data) + encoder.finish()
 
@@ -42,7 +42,7 @@ def through(parts: list[bytes], names: str, media: str | None = None) -> tuple[l
 @pytest.mark.parametrize("names", NAMES)
 @given(data=st.data())
 def test_a_body_without_secrets_leaves_as_it_came(names: str, data: st.DataObject) -> None:
-    parts = data.draw(pieces(encoded(CLEAN, names)))
+    parts = data.draw(pieces(encode_body(CLEAN, names)))
 
     out, reencoded, withheld = through(parts, names)
 
@@ -55,7 +55,7 @@ def test_a_body_without_secrets_leaves_as_it_came(names: str, data: st.DataObjec
 @pytest.mark.parametrize("names", NAMES)
 @given(data=st.data())
 def test_a_body_with_secrets_is_compressed_again_in_its_pieces(names: str, data: st.DataObject) -> None:
-    parts = data.draw(pieces(encoded(DIRTY, names)))
+    parts = data.draw(pieces(encode_body(DIRTY, names)))
 
     out, reencoded, withheld = through(parts, names)
 
@@ -80,14 +80,14 @@ def test_each_event_of_a_compressed_stream_stays_a_piece(names: str) -> None:
 
 @pytest.mark.parametrize("names", ["gzip", "br", "zstd"])
 def test_a_compressed_body_is_redacted_once_and_for_all(names: str) -> None:
-    once, count, reencoded = REDACTOR.redact_body(encoded(DIRTY, names), "application/json", names)
+    once, count, reencoded = REDACTOR.redact_body(encode_body(DIRTY, names), "application/json", names)
 
     assert (count, reencoded) == (2, True)
     assert REDACTOR.redact_body(once, "application/json", names) == (once, 0, False)
 
 
 def test_a_body_that_broke_off_stays_broken_off() -> None:
-    whole = encoded(DIRTY + CLEAN, "gzip")
+    whole = encode_body(DIRTY + CLEAN, "gzip")
 
     new, count, _ = REDACTOR.redact_body(whole[:-20], None, "gzip")
 

@@ -29,11 +29,11 @@ values = st.one_of(
 heads = st.lists(st.tuples(names, values), max_size=6).map(tuple)
 
 
-def asked(*headers: tuple[str, str]) -> Headers:
+def redact_request(*headers: tuple[str, str]) -> Headers:
     return REDACTOR.redact_request_headers(headers)[0]
 
 
-def answered(*headers: tuple[str, str]) -> Headers:
+def redact_response(*headers: tuple[str, str]) -> Headers:
     return REDACTOR.redact_response_headers(headers)[0]
 
 
@@ -50,7 +50,7 @@ def answered(*headers: tuple[str, str]) -> Headers:
     ],
 )
 def test_a_value_that_is_secret_or_unknown_becomes_a_placeholder(name: str) -> None:
-    ((kept, value),) = asked((name, SECRET))
+    ((kept, value),) = redact_request((name, SECRET))
 
     assert kept == name
     assert re.fullmatch(PATTERN, value)
@@ -71,11 +71,11 @@ def test_a_value_that_is_secret_or_unknown_becomes_a_placeholder(name: str) -> N
     ],
 )
 def test_a_value_that_is_known_to_be_safe_stays(name: str, value: str) -> None:
-    assert asked((name, value)) == ((name, value),)
+    assert redact_request((name, value)) == ((name, value),)
 
 
 def test_a_scheme_stays_and_what_is_no_scheme_does_not() -> None:
-    seen = dict(asked(("Authorization", f"Bearer {SECRET}"), ("Proxy-Authorization", f"{SECRET} and more")))
+    seen = dict(redact_request(("Authorization", f"Bearer {SECRET}"), ("Proxy-Authorization", f"{SECRET} and more")))
 
     assert re.fullmatch(f"Bearer {PATTERN}", seen["Authorization"])
     assert re.fullmatch(PATTERN, seen["Proxy-Authorization"])
@@ -84,16 +84,16 @@ def test_a_scheme_stays_and_what_is_no_scheme_does_not() -> None:
 def test_signed_requests_keep_only_their_algorithm() -> None:
     value = "AWS4-HMAC-SHA256 Credential=AKIAIOSFODNN7EXAMPLE/20260101/us-east-1/x/aws4_request, Signature=0123abcd"
 
-    assert re.fullmatch(f"AWS4-HMAC-SHA256 {PATTERN}", asked(("authorization", value))[0][1])
+    assert re.fullmatch(f"AWS4-HMAC-SHA256 {PATTERN}", redact_request(("authorization", value))[0][1])
 
 
 def test_cookies_keep_their_names() -> None:
     assert re.fullmatch(
         f"session={PATTERN}; theme=\\*\\*\\*\\*; \\*\\*\\*\\*",
-        asked(("Cookie", f"session={SECRET}; theme=dark; bare"))[0][1],
+        redact_request(("Cookie", f"session={SECRET}; theme=dark; bare"))[0][1],
     )
     assert re.fullmatch(
-        f"sid={PATTERN}; Path=/; HttpOnly", answered(("Set-Cookie", f"sid={SECRET}; Path=/; HttpOnly"))[0][1]
+        f"sid={PATTERN}; Path=/; HttpOnly", redact_response(("Set-Cookie", f"sid={SECRET}; Path=/; HttpOnly"))[0][1]
     )
 
 
@@ -111,7 +111,7 @@ def test_what_a_profile_needs_stays_but_never_a_credential() -> None:
 @pytest.mark.parametrize("token", TOKENS)
 @pytest.mark.parametrize("name", ["User-Agent", "Referer", "X-Title", "Host", "baggage"])
 def test_a_token_is_found_in_a_value_that_stays(name: str, token: str) -> None:
-    assert token not in asked((name, f"https://x.example/a {token} b"))[0][1]
+    assert token not in redact_request((name, f"https://x.example/a {token} b"))[0][1]
 
 
 @pytest.mark.parametrize(
@@ -127,18 +127,20 @@ def test_a_token_is_found_in_a_value_that_stays(name: str, token: str) -> None:
     ],
 )
 def test_a_response_keeps_its_headers(name: str, value: str) -> None:
-    assert answered((name, value)) == ((name, value),)
+    assert redact_response((name, value)) == ((name, value),)
 
 
 @pytest.mark.parametrize(
     "name", ["X-Auth-Token", "x-csrf-token", "X-Vault-Secret", "openai-organization", "x-goog-api-key"]
 )
 def test_a_response_header_that_is_or_looks_secret_does_not_stay(name: str) -> None:
-    assert is_placeholder(answered((name, SECRET))[0][1].encode())
+    assert is_placeholder(redact_response((name, SECRET))[0][1].encode())
 
 
 def test_a_redirect_keeps_its_address_and_loses_its_token() -> None:
-    where = answered(("Location", f"https://x.example/cb?state=abc&access_token={SECRET}#id_token={SECRET}"))[0][1]
+    where = redact_response(("Location", f"https://x.example/cb?state=abc&access_token={SECRET}#id_token={SECRET}"))[0][
+        1
+    ]
 
     assert re.fullmatch(f"https://x\\.example/cb\\?state=abc&access_token={PATTERN}#id_token={PATTERN}", where)
 
@@ -241,7 +243,7 @@ def test_no_key_is_refused() -> None:
         Redactor()
 
 
-@pytest.mark.parametrize("direction", [asked, answered])
+@pytest.mark.parametrize("direction", [redact_request, redact_response])
 def test_a_secret_in_a_headers_name_is_replaced(direction: Callable[..., Headers]) -> None:
     token = TOKENS[0]
 

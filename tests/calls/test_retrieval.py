@@ -16,7 +16,7 @@ from calls.keys.key import make_key
 from calls.model import CallKind, Headers, Json
 from calls.route import find_route
 from tests.calls.asking import PROFILES, TICKETS, asking, how, key, request
-from tests.calls.test_derive import CAPTURES, answered
+from tests.calls.test_derive import CAPTURES, answered_exchange
 
 PINECONE = "https://books-1a2b.svc.us-east-1.pinecone.io/query"
 ELASTIC = "http://localhost:9200/docs/_msearch"
@@ -66,7 +66,7 @@ def test_what_may_be_anybody_s_is_nobody_s(path: str) -> None:
 
 def test_a_search_is_a_call_that_says_what_was_found() -> None:
     data = (CAPTURES / "vectors" / "pinecone.json").read_bytes()
-    call = derive_call(answered(PINECONE, {"vector": [0.1], "topK": 2}, data), PROFILES)
+    call = derive_call(answered_exchange(PINECONE, {"vector": [0.1], "topK": 2}, data), PROFILES)
     assert (call.kind, call.operation, call.complete) == ("retrieval", "search", True)
     first, second = call.tool_results
     assert first == {"id": "a", "score": Decimal("0.82"), "content": {"text": "once"}}
@@ -179,7 +179,7 @@ def test_a_hostile_document_is_read_in_linear_time() -> None:
 
 def test_weaviate_s_searches_are_found_in_their_data() -> None:
     data = (CAPTURES / "graphql" / "weaviate.json").read_bytes()
-    call = derive_call(answered(WEAVIATE, {"query": "{ Get { Article { text } } }"}, data), PROFILES)
+    call = derive_call(answered_exchange(WEAVIATE, {"query": "{ Get { Article { text } } }"}, data), PROFILES)
     assert (call.kind, call.dialect, len(call.tool_results)) == ("retrieval", "graphql", 2)
     assert find_route("POST", "shop.example.com", "/graphql").kind == "tool"
 

@@ -24,57 +24,57 @@ def part(number: int, *, status: int | None = 200, after: float | None = None, *
     return Attempt(id=str(number), started_at=started, status=status, **{**whole, **more})
 
 
-def folded(*parts: Attempt) -> list[tuple[str, int]]:
+def group_ids(*parts: Attempt) -> list[tuple[str, int]]:
     """The calls: the ids of their exchanges, and how often they were tried."""
     return [("".join(call.ids), call.attempts) for call in group_retries(parts)]
 
 
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 529])
 def test_a_call_that_is_tried_again_is_one_call(status: int) -> None:
-    assert folded(part(0, status=status), part(1, status=status), part(2), part(3)) == [("012", 3), ("3", 1)]
+    assert group_ids(part(0, status=status), part(1, status=status), part(2), part(3)) == [("012", 3), ("3", 1)]
 
 
 @pytest.mark.parametrize("status", [200, 204, 301, 400, 401, 404, 422, 424])
 def test_what_no_sdk_tries_again_was_asked_twice(status: int) -> None:
-    assert folded(part(0, status=status), part(1)) == [("0", 1), ("1", 1)]
+    assert group_ids(part(0, status=status), part(1)) == [("0", 1), ("1", 1)]
 
 
 @pytest.mark.parametrize("outcome", ["client_closed", "server_closed", "timed_out"])
 def test_a_connection_that_broke_is_a_try(outcome: Any) -> None:
-    assert folded(part(0, status=None, outcome=outcome), part(1)) == [("01", 2)]
-    assert folded(part(0, outcome=outcome, complete=False), part(1)) == [("01", 2)]
+    assert group_ids(part(0, status=None, outcome=outcome), part(1)) == [("01", 2)]
+    assert group_ids(part(0, outcome=outcome, complete=False), part(1)) == [("01", 2)]
     # …but one that broke after the answer was whole is an answer.
-    assert folded(part(0, outcome=outcome, complete=True), part(1)) == [("0", 1), ("1", 1)]
+    assert group_ids(part(0, outcome=outcome, complete=True), part(1)) == [("0", 1), ("1", 1)]
 
 
 def test_what_we_refused_was_not_tried() -> None:
-    assert folded(part(0, status=None, outcome="refused"), part(1)) == [("0", 1), ("1", 1)]
+    assert group_ids(part(0, status=None, outcome="refused"), part(1)) == [("0", 1), ("1", 1)]
 
 
 def test_another_request_is_no_try() -> None:
     parts = (part(0, status=429), part(1, key="b"), part(2, status=429, key="b"), part(3), part(4, key="b"))
-    assert folded(*parts) == [("03", 2), ("1", 1), ("24", 2)]
+    assert group_ids(*parts) == [("03", 2), ("1", 1), ("24", 2)]
 
 
 def test_a_try_comes_soon() -> None:
     late = 0.5 + RETRY_WITHIN / SECOND
-    assert folded(part(0, status=429), part(1, after=late)) == [("01", 2)]
-    assert folded(part(0, status=429), part(1, after=late + 0.001)) == [("0", 1), ("1", 1)]
+    assert group_ids(part(0, status=429), part(1, after=late)) == [("01", 2)]
+    assert group_ids(part(0, status=429), part(1, after=late + 0.001)) == [("0", 1), ("1", 1)]
 
 
 def test_what_ran_at_the_same_time_is_a_hedge_and_stays_two() -> None:
-    assert folded(part(0, status=500), part(1, after=0.4)) == [("0", 1), ("1", 1)]
+    assert group_ids(part(0, status=500), part(1, after=0.4)) == [("0", 1), ("1", 1)]
     # A client knows of an end a moment before the worker has written it down.
-    assert folded(part(0, status=500), part(1, after=0.46)) == [("01", 2)]
+    assert group_ids(part(0, status=500), part(1, after=0.46)) == [("01", 2)]
 
 
 def test_each_of_two_that_failed_has_tries_of_its_own() -> None:
     parts = (part(0, status=500, after=0), part(1, status=500, after=0.1), part(2), part(3, after=2.1))
-    assert folded(*parts) == [("02", 2), ("13", 2)]
+    assert group_ids(*parts) == [("02", 2), ("13", 2)]
 
 
 def test_a_worker_that_died_with_it_may_not_have_seen_its_end() -> None:
-    assert folded(part(0, status=None, outcome="server_closed", ended_at=None), part(1)) == [("01", 2)]
+    assert group_ids(part(0, status=None, outcome="server_closed", ended_at=None), part(1)) == [("01", 2)]
 
 
 def background(number: int, **more: Any) -> Attempt:
@@ -88,34 +88,34 @@ def look(number: int, *, done: bool = False, **more: Any) -> Attempt:
 
 
 def test_work_in_the_background_is_one_call_with_all_looks_at_it() -> None:
-    assert folded(background(0), look(1), look(2), look(3, done=True)) == [("0123", 1)]
+    assert group_ids(background(0), look(1), look(2), look(3, done=True)) == [("0123", 1)]
 
 
 def test_a_look_after_the_work_is_done_is_a_call_of_its_own() -> None:
-    assert folded(background(0), look(1, done=True), look(2, done=True)) == [("01", 1), ("2", 1)]
+    assert group_ids(background(0), look(1, done=True), look(2, done=True)) == [("01", 1), ("2", 1)]
 
 
 def test_a_look_that_fails_is_still_one() -> None:
     parts = (background(0), look(1, status=503, pending=None), look(2), look(3, done=True))
-    assert folded(*parts) == [("0123", 1)]
+    assert group_ids(*parts) == [("0123", 1)]
 
 
 def test_a_look_that_finds_nothing_is_the_last() -> None:
-    assert folded(background(0), look(1, status=404, pending=None), look(2)) == [("01", 1), ("2", 1)]
+    assert group_ids(background(0), look(1, status=404, pending=None), look(2)) == [("01", 1), ("2", 1)]
 
 
 def test_looks_at_work_that_others_began_are_one_call() -> None:
-    assert folded(look(0), look(1), look(2, done=True)) == [("012", 1)]
+    assert group_ids(look(0), look(1), look(2, done=True)) == [("012", 1)]
 
 
 def test_work_is_begun_with_a_second_try_and_looked_at_in_turn() -> None:
     parts = (part(0, status=429), background(1), look(2), part(3, key="other"), look(4, done=True))
-    assert folded(*parts) == [("0124", 2), ("3", 1)]
+    assert group_ids(*parts) == [("0124", 2), ("3", 1)]
 
 
 def test_a_run_that_goes_on_with_its_tools_is_another_call_of_the_same_work() -> None:
     outputs = background(2, key="outputs")
-    assert folded(background(0), look(1, done=True), outputs, look(3, done=True)) == [("01", 1), ("23", 1)]
+    assert group_ids(background(0), look(1, done=True), outputs, look(3, done=True)) == [("01", 1), ("23", 1)]
 
 
 parts = st.builds(

@@ -62,15 +62,15 @@ def bedrock() -> Iterator[tuple[str, set[str]]]:
 
 def cohere() -> Iterator[tuple[str, set[str]]]:
     for name in ("chat", "embed", "rerank"):
-        yield f"https://api.cohere.com/v2/{name}", _sent(getsource(getattr(RawV2Client, name)))
+        yield f"https://api.cohere.com/v2/{name}", _sent_members(getsource(getattr(RawV2Client, name)))
     source = getsource(__import__("cohere.raw_base_client", fromlist=["RawBaseCohere"]))
     for name in ("chat", "generate", "embed", "rerank", "classify", "summarize", "tokenize", "detokenize"):
         assert hasattr(BaseCohere, name)
         body = source.partition(f"    def {name}(")[2].partition("\n    def ")[0]
-        yield f"https://api.cohere.com/v1/{name}", _sent(body)
+        yield f"https://api.cohere.com/v1/{name}", _sent_members(body)
 
 
-def _sent(source: str) -> set[str]:
+def _sent_members(source: str) -> set[str]:
     """The members of the JSON that a method of the SDK makes."""
     return set(re.findall(r'"(\w+)":', source.partition("json={")[2].partition("\n            }")[0]))
 

@@ -15,8 +15,8 @@ from openai.lib.streaming._deltas import accumulate_delta
 from openai.lib.streaming.chat import ChatCompletionStreamState
 
 from calls.model import Call
-from tests.calls.judging import client, differences, explained, in_pieces, opened, said, streams
-from tests.support.corpus import Recorded
+from tests.calls.judging import client, differences, explain_places, in_pieces, streams, unpacked_body, without_defaults
+from tests.support.corpus import RecordedExchange
 
 HABITS = {
     # Of the SDK: a list in pieces needs an index, and keeps it.
@@ -66,14 +66,16 @@ SDKS = {"openai_chat": by_openai, "anthropic": by_anthropic}
 _ADDED = frozenset(("parsed", "parsed_arguments", "parsed_output", "obfuscation"))
 
 
-def judged(name: str, recorded: Recorded, call: Call) -> tuple[set[str], list[str]]:
+def judge_answer(name: str, recorded: RecordedExchange, call: Call) -> tuple[set[str], list[str]]:
     """The habits that account for a difference to the SDK's own message, and the places that none accounts for."""
     try:
-        theirs = SDKS[call.dialect](opened(recorded))
+        theirs = SDKS[call.dialect](unpacked_body(recorded))
     except (AttributeError, AssertionError) as error:
         return {BREAKS[type(error)]}, []
-    places = list(differences(said(in_pieces(name, recorded, call), _ADDED), said(theirs, _ADDED)))
-    return explained(call.dialect, places, HABITS)
+    places = list(
+        differences(without_defaults(in_pieces(name, recorded, call), _ADDED), without_defaults(theirs, _ADDED))
+    )
+    return explain_places(call.dialect, places, HABITS)
 
 
 def by_deltas(data: bytes) -> Any:
@@ -92,15 +94,17 @@ def test_where_writer_s_streams_break_the_sdk_its_plain_rule_still_judges() -> N
         ours = in_pieces(name, recorded, call)["choices"][0]["message"]
         if call.provider == "writer" and "tool_calls" in ours:
             judged_so += 1
-            theirs = said(by_deltas(opened(recorded)), frozenset(("index",)))
+            theirs = without_defaults(by_deltas(unpacked_body(recorded)), frozenset(("index",)))
             # It joins the role, which Writer says with every piece, and takes the last type, which is null.
-            assert [at for at in differences(said(ours), theirs) if not at.endswith(("/role", "/type"))] == [], name
+            assert [
+                at for at in differences(without_defaults(ours), theirs) if not at.endswith(("/role", "/type"))
+            ] == [], name
     assert judged_so == 12
 
 
 def test_a_sample_of_recorded_streams_is_what_the_sdks_say() -> None:
     for name, recorded, call in streams(*SDKS)[::6]:
-        assert judged(name, recorded, call)[1] == [], name
+        assert judge_answer(name, recorded, call)[1] == [], name
 
 
 @pytest.mark.slow
@@ -108,7 +112,7 @@ def test_every_recorded_stream_is_what_the_sdks_say() -> None:
     seen: Counter[str] = Counter()
     unexplained: list[tuple[str, list[str]]] = []
     for name, recorded, call in streams(*SDKS):
-        habits, places = judged(name, recorded, call)
+        habits, places = judge_answer(name, recorded, call)
         seen.update({call.dialect, *habits})
         if places:
             unexplained.append((name, places))

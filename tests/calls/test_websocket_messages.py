@@ -20,7 +20,7 @@ from calls.keys.key import make_key
 from calls.model import Exchange, Json
 from calls.websocket_messages import audio_piece, join_audio, message_value, message_values
 from store.active_profiles import load_profiles
-from tests.calls.sockets import said, socket
+from tests.calls.sockets import messages_body, socket
 from tests.calls.strategies import json_values, pieces
 
 PROFILES = load_profiles()
@@ -30,7 +30,7 @@ LIVE = "https://generativelanguage.googleapis.com/ws/google.ai.generativelanguag
 RESPONSES = "https://api.openai.com/v1/responses"
 
 
-def appended(data: bytes, **more: Json) -> dict[str, Json]:
+def append_audio(data: bytes, **more: Json) -> dict[str, Json]:
     return {"type": "input_audio_buffer.append", "audio": base64.b64encode(data).decode(), **more}
 
 
@@ -44,19 +44,21 @@ def key(url: str, *messages: Json) -> str:
 
 @given(data=st.data(), audio=st.binary(min_size=1, max_size=60))
 def test_where_sound_is_cut_does_not_matter(data: st.DataObject, audio: bytes) -> None:
-    cut = [appended(piece, event_id=f"e{number}") for number, piece in enumerate(data.draw(pieces(audio)))]
+    cut = [append_audio(piece, event_id=f"e{number}") for number, piece in enumerate(data.draw(pieces(audio)))]
     assert list(join_audio([{"type": "x"}, *cut, {"type": "y"}])) == list(
-        join_audio([{"type": "x"}, appended(audio), {"type": "y"}])
+        join_audio([{"type": "x"}, append_audio(audio), {"type": "y"}])
     )
-    assert key(REALTIME, *cut) == key(REALTIME, appended(audio)) != key(REALTIME, appended(audio + b"!"))
-    lived = [{"type": "session.input_audio.append", "audio": message["audio"]} for message in (*cut, appended(audio))]
+    assert key(REALTIME, *cut) == key(REALTIME, append_audio(audio)) != key(REALTIME, append_audio(audio + b"!"))
+    lived = [
+        {"type": "session.input_audio.append", "audio": message["audio"]} for message in (*cut, append_audio(audio))
+    ]
     assert key(SPOKEN, *lived[:-1]) == key(SPOKEN, lived[-1]) != key(SPOKEN)
 
 
 def test_what_stands_between_cuts_sound_in_two() -> None:
     commit = {"type": "input_audio_buffer.commit"}
-    assert key(REALTIME, appended(b"ab"), commit, appended(b"c")) != key(
-        REALTIME, appended(b"a"), commit, appended(b"bc")
+    assert key(REALTIME, append_audio(b"ab"), commit, append_audio(b"c")) != key(
+        REALTIME, append_audio(b"a"), commit, append_audio(b"bc")
     )
 
 
@@ -79,7 +81,7 @@ def test_google_takes_sound_in_four_spellings(message: Json) -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        appended(b"a") | {"audio": "no base64!"},
+        append_audio(b"a") | {"audio": "no base64!"},
         {"realtimeInput": {"audio": {"mimeType": "audio/pcm", "data": "AA=="}, "text": "x"}},
         {"realtimeInput": {"mediaChunks": [{"mimeType": "image/png", "data": "AA=="}]}},
         {"realtimeInput": {"audioStreamEnd": True}},
@@ -100,7 +102,7 @@ def test_no_message_surprises(message: Json) -> None:
 @given(st.lists(st.binary(max_size=30), max_size=5), st.data())
 def test_every_message_is_found_again_in_any_pieces(messages: list[bytes], data: st.DataObject) -> None:
     decoder = websocket.Decoder()
-    framed = websocket.frame_messages(said(*messages, kind="binary"))
+    framed = websocket.frame_messages(messages_body(*messages, kind="binary"))
     found = [message for piece in data.draw(pieces(framed)) for message in decoder.feed(piece)]
     assert [_bytes(message.event, message.data) for message in found] == messages
     assert not decoder.is_broken
@@ -244,23 +246,23 @@ def events(dialect: str, name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (CAPTURES / dialect / f"{name}.messages").read_text().splitlines()]
 
 
-def answered(dialect: str, messages: list[dict[str, Any]]) -> Any:
+def assemble_answer(dialect: str, messages: list[dict[str, Any]]) -> Any:
     assembly = BY_NAME[dialect].assemble(websocket.MEDIA)
-    assembly.feed(websocket.frame_messages(said(*map(dumps, messages))))
+    assembly.feed(websocket.frame_messages(messages_body(*map(dumps, messages))))
     assembly.finish()
     return json.loads(dumps(assembly.answer))
 
 
 @pytest.mark.parametrize("name", ["audio_and_transcripts", "function_call_and_error"])
 def test_a_response_of_a_session_is_one_to_the_sdk(name: str) -> None:
-    for response in answered("openai_realtime", events("openai_realtime", name))["responses"]:
+    for response in assemble_answer("openai_realtime", events("openai_realtime", name))["responses"]:
         assert RealtimeResponse.model_validate(response).to_dict() == response
 
 
 def test_a_response_over_a_socket_is_one_to_the_sdk() -> None:
     messages = events("openai_responses_socket", "two_conversations_at_once")
     judged = [ResponseWsCompleted.construct(**one) for one in messages if one["type"] == "response.completed"]
-    ours = answered("openai_responses_socket", messages)["responses"]
+    ours = assemble_answer("openai_responses_socket", messages)["responses"]
     assert sorted(ours, key=str) == sorted((one.response.to_dict() for one in judged), key=str)
 
 
@@ -272,7 +274,7 @@ def test_a_response_that_is_named_anew_with_every_event_is_one_response() -> Non
         {"type": "response.completed", "response": {"id": "c", "status": "completed", "output": []}},
     ]
     second = [one | {"response": one["response"] | {"id": one["response"]["id"] + "2"}} for one in first]
-    ours = answered("openai_responses_socket", [*first, *second])["responses"]
+    ours = assemble_answer("openai_responses_socket", [*first, *second])["responses"]
     assert [(one["id"], one["status"]) for one in ours] == [("c", "completed"), ("c2", "completed")]
 
 
@@ -282,7 +284,7 @@ def test_pieces_make_what_the_end_says(name: str) -> None:
     messages = events("openai_realtime", name)
     pieces_only = [one for one in messages if not one["type"].endswith(".done")]
     whole, made = (
-        BY_NAME["openai_realtime"].summarize_answer(answered("openai_realtime", some))
+        BY_NAME["openai_realtime"].summarize_answer(assemble_answer("openai_realtime", some))
         for some in (messages, pieces_only)
     )
     assert (made.text, made.tool_calls) == (whole.text, whole.tool_calls)
@@ -292,7 +294,7 @@ def test_pieces_make_what_the_end_says(name: str) -> None:
 def test_a_turn_of_gemini_is_what_its_sdk_reads_in_the_messages() -> None:
     messages = events("gemini_live", "text_tool_and_usage")
     judged = [LiveServerMessage.model_validate(one) for one in messages]
-    told = BY_NAME["gemini_live"].summarize_answer(answered("gemini_live", messages))
+    told = BY_NAME["gemini_live"].summarize_answer(assemble_answer("gemini_live", messages))
     assert told.text == "".join(one.text or "" for one in judged)
     (call,) = [call for one in judged if one.tool_call for call in one.tool_call.function_calls or ()]
     assert [(one.id, one.name, one.arguments) for one in told.tool_calls] == [(call.id, call.name, call.args)]

@@ -9,7 +9,7 @@ import pytest
 from calls.derive import derive_call
 from calls.model import Call
 from tests.calls.asking import PROFILES
-from tests.calls.test_derive import answered
+from tests.calls.test_derive import answered_exchange
 
 RUNWAY = "https://api.dev.runwayml.com/v1"
 ARK = "https://ark.cn-beijing.volces.com/api/v3/contents/generations/tasks"
@@ -18,7 +18,7 @@ LUMA = "https://api.lumalabs.ai/dream-machine/v1/generations"
 
 
 def call(method: str, url: str, answer: Any) -> Call:
-    made = answered(url, {"model": "m", "prompt": "a cat"}, json.dumps(answer).encode())
+    made = answered_exchange(url, {"model": "m", "prompt": "a cat"}, json.dumps(answer).encode())
     return derive_call(replace(made, request=replace(made.request, method=method)), PROFILES)
 
 
@@ -57,7 +57,7 @@ def test_pairs_of_texts_are_scored_at_a_server_nearby() -> None:
         "data": [{"index": 0, "object": "score", "score": 1}],
         "usage": {"prompt_tokens": 7},
     }
-    made = answered(
+    made = answered_exchange(
         "http://localhost:8000/score", {"model": "m", "text_1": "a", "text_2": ["b"]}, json.dumps(scored).encode()
     )
     found = derive_call(made, PROFILES)
@@ -70,7 +70,8 @@ def test_a_prompt_that_portkey_keeps_is_a_chat() -> None:
     url = "https://api.portkey.ai/v1/prompts/pp-x/completions"
     said = {"model": "m", "choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]}
     found = [
-        derive_call(answered(url, {"variables": {"a": name}}, json.dumps(said).encode()), PROFILES) for name in "xy"
+        derive_call(answered_exchange(url, {"variables": {"a": name}}, json.dumps(said).encode()), PROFILES)
+        for name in "xy"
     ]
     assert found[0].key != found[1].key
     assert (found[0].dialect, found[0].text, found[0].warnings) == ("openai_chat", "hi", ())

@@ -74,28 +74,28 @@ def test_what_it_does_not_understand_it_says_so_and_goes_on(data: Path) -> None:
 def test_a_recording_that_was_altered_is_refused_by_its_line(data: Path, tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
     with conversation(data) as (say, _):
-        assert say(begun(file, "once")) == {"done": {"how": "record"}}
+        assert say(begin_message(file, "once")) == {"done": {"how": "record"}}
         assert say(b'{"end": {"passed": true}}')["done"]["right"]
         whole = file.read_bytes()
         file.write_bytes(whole.replace(b"t.py::a", b"t.py::b"))
-        assert f"{file}: line 1 of the bundle is damaged" in say(begun(file, "once"))["failed"]
-        for n, (content, wrong) in enumerate(damaged(whole)):
+        assert f"{file}: line 1 of the bundle is damaged" in say(begin_message(file, "once"))["failed"]
+        for n, (content, wrong) in enumerate(damaged_recordings(whole)):
             other = tmp_path / f"{n}.jsonl"
             other.write_bytes(content)
-            told = say(begun(other, "new_episodes"))["failed"]
+            told = say(begin_message(other, "new_episodes"))["failed"]
             assert told.startswith(f"{other}: {wrong}")
             assert told.endswith("; record the test again: pytest t.py::a --record-mode=all")
-            assert say(begun(other, "all")) == {"done": {"how": "record"}}
+            assert say(begin_message(other, "all")) == {"done": {"how": "record"}}
             assert say(b'{"end": {"passed": true}}')["done"]["right"]
             assert load_bundle(other).run["name"] == "t.py::a"
 
 
-def begun(file: Path, mode: str) -> bytes:
+def begin_message(file: Path, mode: str) -> bytes:
     """The message that begins a test."""
     return json.dumps({"begin": {"name": "t.py::a", "file": str(file), "mode": mode}}).encode()
 
 
-def damaged(whole: bytes) -> Iterator[tuple[bytes, str]]:
+def damaged_recordings(whole: bytes) -> Iterator[tuple[bytes, str]]:
     """Recordings damaged by Git, an editor or a full disk, and the messages about them."""
     first, rest = whole.split(b"\n", 1)
     conflict = "a Git conflict marker, because a merge of the file is not finished (check out one side of it)"
@@ -119,7 +119,7 @@ def test_a_recording_that_another_session_holds_is_waited_for_and_then_refused(
 ) -> None:
     file = tmp_path / "made" / "a.jsonl"
     with conversation(data) as (say, _):
-        assert say(begun(file, "once")) == {"done": {"how": "record"}}
+        assert say(begin_message(file, "once")) == {"done": {"how": "record"}}
 
         async def begin(wait: float) -> dict[str, Any]:
             monkeypatch.setattr("proxy.fixtures.answerer.LOCK_TIMEOUT", wait)
@@ -143,10 +143,10 @@ def test_a_recording_that_another_session_holds_is_waited_for_and_then_refused(
 def test_of_a_test_that_does_not_pass_nothing_is_left(data: Path, tmp_path: Path) -> None:
     file = tmp_path / "made" / "for" / "a.jsonl"
     with conversation(data) as (say, _):
-        assert say(begun(file, "once")) == {"done": {"how": "record"}}
+        assert say(begin_message(file, "once")) == {"done": {"how": "record"}}
         assert say(b'{"end": {"passed": false}}')["done"]["right"]
         assert not (tmp_path / "made").exists()
-        assert say(begun(file, "once")) == {"done": {"how": "record"}}
+        assert say(begin_message(file, "once")) == {"done": {"how": "record"}}
     assert not (tmp_path / "made").exists()
 
 
@@ -154,7 +154,7 @@ def test_a_broken_file_of_another_program_is_never_written_over(data: Path, tmp_
     file = tmp_path / "cassette.yaml"
     file.write_text("<<<<<<< HEAD\ninteractions: []\n=======\n>>>>>>> b\n")
     with conversation(data) as (say, _):
-        assert "its first line is a Git conflict marker" in say(begun(file, "rewrite"))["failed"]
+        assert "its first line is a Git conflict marker" in say(begin_message(file, "rewrite"))["failed"]
     assert file.exists()
 
 
@@ -162,7 +162,7 @@ def test_a_recording_that_cannot_be_removed_is_told_and_ends_nothing(data: Path,
     file = tmp_path / "a.jsonl" / "b.jsonl"
     file.parent.write_text("no directory")
     with conversation(data) as (say, _):
-        assert say(begun(file, "rewrite")) == {"failed": f"cannot use the recording {file}: Not a directory"}
+        assert say(begin_message(file, "rewrite")) == {"failed": f"cannot use the recording {file}: Not a directory"}
         assert say(b'{"between": {}}') == {"done": {}}
 
 

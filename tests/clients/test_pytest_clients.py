@@ -17,7 +17,7 @@ from tests.clients.stage import Stage
 pytestmark = pytest.mark.slow
 
 
-def replayed(stage: Stage, *arguments: str, passed: int, plugins: tuple[str, ...] = ()) -> None:
+def record_then_replay(stage: Stage, *arguments: str, passed: int, plugins: tuple[str, ...] = ()) -> None:
     """Record, then replay without a request to the upstream."""
     ran = stage.pytest("--record-mode=once", *arguments, plugins=plugins)
     assert ran.counts == {"passed": passed}, ran.out
@@ -72,7 +72,7 @@ def test_a_program():
     assert json.loads(done.stdout)["asked"]
 """,
     )
-    replayed(stage, passed=4)
+    record_then_replay(stage, passed=4)
 
 
 IMPORTED = (
@@ -91,7 +91,7 @@ def test_it():
 def test_a_client_that_was_made_at_import_is_seen_where_the_ini_file_says_so(stage: Stage) -> None:
     stage.write("pytest.ini", "[pytest]\nplayhead = true\n")
     stage.write("test_imported.py", IMPORTED)
-    replayed(stage, passed=1)
+    record_then_replay(stage, passed=1)
 
 
 def test_so_is_one_of_a_conftest(stage: Stage) -> None:
@@ -102,7 +102,7 @@ def test_so_is_one_of_a_conftest(stage: Stage) -> None:
     stage.write(
         "test_imported.py", IMPORTED.replace("client = openai.OpenAI()", "").replace("test_it()", "test_it(client)")
     )
-    replayed(stage, passed=1)
+    record_then_replay(stage, passed=1)
 
 
 def test_each_test_of_a_module_has_its_own_recording_though_they_share_a_client(stage: Stage) -> None:
@@ -120,7 +120,7 @@ class TestTickets:
         assert client.get("/v2/tickets", params={"query": query}).json()["asked"]
 """,
     )
-    replayed(stage, passed=3)
+    record_then_replay(stage, passed=3)
     names = sorted(path.name for path in (stage.directory / "recordings" / "test_shared").iterdir())
     assert names[0] == "TestTickets.test_found[a].jsonl"
     assert len(names) == 3
@@ -144,7 +144,7 @@ def test_found(query):
         assert client.get("/v2/tickets", params={"query": query, "n": n}).json()["path"] == f"/v2/tickets?query={query}&n={n}"
 """,
     )
-    replayed(stage, "-n", "2", passed=6, plugins=("xdist",))
+    record_then_replay(stage, "-n", "2", passed=6, plugins=("xdist",))
     assert len(list((stage.directory / "recordings" / "test_many").iterdir())) == 6
     told = stage.pytest("-n", "2", "--record-mode=all", plugins=("xdist",))
     assert told.out.count("holds 3 calls, recorded just now") == 6
@@ -172,7 +172,7 @@ async def test_one_that_knew_whom_to_trust_when_it_was_imported():
         assert answer.status == 200
 """,
     )
-    replayed(stage, passed=2, plugins=("asyncio",))
+    record_then_replay(stage, passed=2, plugins=("asyncio",))
 
 
 def test_a_recording_of_vcr_is_answered_from_as_it_lies(stage: Stage) -> None:
@@ -257,7 +257,7 @@ def test_nothing_is_left_behind_when_pytest_is_killed(stage: Stage, number: sign
         process.send_signal(number)
         process.wait(20)
     for handle in handles:
-        _gone(handle)
+        _wait_until_gone(handle)
     assert not (stage.directory / "recordings").exists()
 
 
@@ -266,7 +266,7 @@ def _children(pid: int) -> list[int]:
     return [int(child) for child in found]
 
 
-def _gone(handle: int) -> None:
+def _wait_until_gone(handle: int) -> None:
     with open(handle, closefd=True):
         ready, _, _ = select.select([handle], [], [], 10)
     assert ready, "the process beside the tests outlived them"
@@ -298,7 +298,7 @@ def test_it(attempt):
     print(f"TOOK {spent() - began:.3f} s")
 """,
     )
-    replayed(stage, passed=3)
+    record_then_replay(stage, passed=3)
     ran = stage.pytest("-s")
     # The best of three, to exclude first imports.
     assert min(float(took) for took in re.findall(r"TOOK ([\d.]+) s", ran.out)) < 1, ran.out
@@ -315,7 +315,7 @@ def test_secrets_are_not_written(stage: Stage) -> None:
             assert requests.get("https://tickets.example.com/v2/tickets", headers=key, timeout=10).ok
         """,
     )
-    replayed(stage, passed=1)
+    record_then_replay(stage, passed=1)
     written = (stage.directory / "recordings/test_secret/test_it.jsonl").read_text()
     assert "sk-proj" not in written
     assert "PLAYHEAD_" in written
@@ -378,7 +378,7 @@ def test_test_cases_of_unittest(stage: Stage) -> None:
                 self.assertEqual(requests.get("https://tickets.example.com/v2/tickets", timeout=10).status_code, 200)
         """,
     )
-    replayed(stage, passed=1)
+    record_then_replay(stage, passed=1)
     assert len(stage.recording("recordings/test_case/TestTickets.test_it.jsonl")) == 3
 
 

@@ -16,7 +16,7 @@ from tests.test_docs import BLOCK, FILE
 PAGE = (ROOT / "docs" / "pytest.md").read_text("utf-8")
 
 
-def typed() -> list[str]:
+def documented_commands() -> list[str]:
     blocks = [block for language, block in BLOCK.findall(PAGE) if not language]
     return re.findall(r"^\$ (pytest .*)$", "\n".join(blocks), re.MULTILINE)
 
@@ -33,7 +33,7 @@ def test_the_page_in_an_environment_that_holds_nothing_of_playhead_s_but_the_plu
     }
     for name, content in FILE.findall(PAGE):
         stage.write(name, content)
-    lines = typed()
+    lines = documented_commands()
     assert len(lines) >= 4
     for line in lines:
         words = [str(interpreter), "-m", *shlex.split(line)]

@@ -19,7 +19,7 @@ from tests.support.service import running
 def model(step: int, *tools: tuple[str, Any], **members: Any) -> dict[str, Any]:
     """A model call that requests these tools."""
     return {
-        **asked(step, "api.openai.com", "POST", "/v1/chat/completions", kind="model", status=200),
+        **other_call(step, "api.openai.com", "POST", "/v1/chat/completions", kind="model", status=200),
         "operation": "chat",
         "model_requested": "large",
         "tool_calls": [{"id": f"t{step}{n}", "name": name, "arguments": what} for n, (name, what) in enumerate(tools)],
@@ -29,7 +29,7 @@ def model(step: int, *tools: tuple[str, Any], **members: Any) -> dict[str, Any]:
     }
 
 
-def asked(step: int, host: str, method: str = "GET", path: str = "/", **members: Any) -> dict[str, Any]:
+def other_call(step: int, host: str, method: str = "GET", path: str = "/", **members: Any) -> dict[str, Any]:
     """A call of an API that is not a model."""
     return {
         "id": f"call-{step}",
@@ -47,12 +47,12 @@ RUN = playhead.Run(
     "ticket-904",
     lambda: [
         model(1, ("search_tickets", {"query": "refund", "limit": 3})),
-        asked(2, "tickets.example.com", path="/v2/tickets"),
+        other_call(2, "tickets.example.com", path="/v2/tickets"),
         model(3, ("add_note", TICKET)),
-        asked(
+        other_call(
             4, "mcp.example", "POST", kind="tool", tool_calls=[{"id": None, "name": "add_note", "arguments": TICKET}]
         ),
-        asked(5, "api.bank.example", "POST", "/v1/transfers"),
+        other_call(5, "api.bank.example", "POST", "/v1/transfers"),
         model(6, text="The oldest is T-1042."),
     ],
 )
@@ -80,7 +80,7 @@ def test_a_run_is_asked_what_a_person_would_ask() -> None:
 
 
 def test_what_a_model_asks_for_and_an_agent_does_counts_once_however_often_it_is_asked() -> None:
-    done = asked(2, "mcp.example", kind="tool", tool_calls=[{"id": None, "name": "add_note", "arguments": TICKET}])
+    done = other_call(2, "mcp.example", kind="tool", tool_calls=[{"id": None, "name": "add_note", "arguments": TICKET}])
     twice = read_calls([model(1, ("add_note", TICKET)), done, model(3, ("add_note", TICKET)), done, done])
     assert twice.tools == ["add_note"] * 3
 

@@ -16,7 +16,7 @@ import pytest
 
 from calls.model import Exchange, Headers
 from store.bundle.bundle import read_bundle
-from tests.support.corpus import HOP_BY_HOP, Cassette, Recorded, cassettes
+from tests.support.corpus import HOP_BY_HOP, Cassette, RecordedExchange, cassettes
 from tests.support.h1 import Line, Message, origin
 from tests.support.service import Service, running
 
@@ -55,18 +55,18 @@ async def test_the_corpus_comes_back_byte_for_byte(
         running(data, *store, "--engine", recording, config=_upstreams(recorded, url)) as service,
     ):
         live = await _ask_all(service, tapes)
-        counted = await _counted(service, 'exchanges_total{outcome="completed"}', len(recorded))
-        stored = [exchange for number in range(len(tapes)) for exchange in await _stored(service, number)]
+        counted = await _wait_for_counter(service, 'exchanges_total{outcome="completed"}', len(recorded))
+        stored = [exchange for number in range(len(tapes)) for exchange in await _load_exchanges(service, number)]
     nowhere = _upstreams(recorded, "http://127.0.0.1:9")
     async with running(data, *store, "--engine", replaying, "--mode", "replay", config=nowhere) as service:
         again = await _ask_all(service, tapes)
-        answered = await _counted(service, 'answers_total{standing="replayed"}', len(recorded))
+        answered = await _wait_for_counter(service, 'answers_total{standing="replayed"}', len(recorded))
 
     for told, engine in (counted, recording), (answered, replaying):
         took = {to: told[f'playhead_proxy_connections_total{{to="{to}"}}'] for to in ("lane_http1", "mitmproxy")}
         assert [to for to, number in took.items() if number] == ["lane_http1" if engine == "lane" else engine]
     assert len(stored) == len(recorded)
-    changed = [n for n, exchange in enumerate(recorded) if live[n] != _wanted(exchange)]
+    changed = [n for n, exchange in enumerate(recorded) if live[n] != _expected_response(exchange)]
     other = [n for n, exchange in enumerate(stored) if again[n] != _as_stored(exchange)]
     redacted = [n for n, exchange in enumerate(stored) if _as_stored(exchange) != live[n]]
     unsaid = [n for n in redacted if not stored[n].redactions]
@@ -79,11 +79,11 @@ async def test_the_corpus_comes_back_byte_for_byte(
     assert not unsaid, _names("stored other than sent, with no redaction", recorded, unsaid)
 
 
-async def _counted(service: Service, counter: str, number: int) -> Mapping[str, float]:
+async def _wait_for_counter(service: Service, counter: str, number: int) -> Mapping[str, float]:
     """What `/metrics` tells, as soon as this counter is there: workers tell it once a second."""
 
     def fetch() -> Mapping[str, float]:
-        with _asked(service, "/metrics") as answer:
+        with _get_json(service, "/metrics") as answer:
             lines = answer.read().decode().splitlines()
         return {name: float(n) for name, _, n in (line.rpartition(" ") for line in lines if line[0] != "#")}
 
@@ -93,7 +93,7 @@ async def _counted(service: Service, counter: str, number: int) -> Mapping[str, 
     return told
 
 
-def _upstreams(recorded: Sequence[Recorded], url: str) -> str:
+def _upstreams(recorded: Sequence[RecordedExchange], url: str) -> str:
     hosts = sorted({exchange.host for exchange in recorded})
     return "[upstreams]\n" + "".join(f'"{host}" = "{url}"\n' for host in hosts)
 
@@ -134,24 +134,24 @@ async def _ask_run(
     return seen
 
 
-async def _stored(service: Service, number: int) -> tuple[Exchange, ...]:
+async def _load_exchanges(service: Service, number: int) -> tuple[Exchange, ...]:
     """The run's exchanges as the service kept them, by way of its bundle."""
 
     def fetch() -> bytes:
         base = f"/v1/runs/tape-{number}"
-        with _asked(service, f"{base}/calls?settled=true&limit=1") as settled:
+        with _get_json(service, f"{base}/calls?settled=true&limit=1") as settled:
             settled.read()
-        with _asked(service, f"{base}/bundle") as answer:
+        with _get_json(service, f"{base}/bundle") as answer:
             return bytes(answer.read())
 
     return tuple(read_bundle((await asyncio.to_thread(fetch)).splitlines(keepends=True)).exchanges)
 
 
-def _asked(service: Service, path: str) -> Any:
+def _get_json(service: Service, path: str) -> Any:
     return urllib.request.urlopen(urllib.request.Request(f"{service.api}{path}", headers=service.headers))
 
 
-def _wanted(exchange: Recorded) -> Seen:
+def _expected_response(exchange: RecordedExchange) -> Seen:
     bodiless = exchange.status in (204, 304) or exchange.method == "HEAD"
     return exchange.status, _comparable(exchange.response_headers), b"" if bodiless else exchange.response_body
 
@@ -165,6 +165,6 @@ def _comparable(headers: Headers) -> tuple[tuple[str, str], ...]:
     return tuple((name.lower(), value) for name, value in headers if name.lower() not in LEFT_OUT)
 
 
-def _names(what: str, recorded: Sequence[Recorded], numbers: Sequence[int]) -> str:
+def _names(what: str, recorded: Sequence[RecordedExchange], numbers: Sequence[int]) -> str:
     shown = "\n".join(f"  {n}: {recorded[n].method} {recorded[n].url[:100]}" for n in numbers[:20])
     return f"{len(numbers)} {what}:\n{shown}"

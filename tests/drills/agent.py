@@ -11,8 +11,8 @@ from typing import Self
 import h11
 
 from tests.drills.house import until
-from tests.drills.ledger import NAME, Ledger, Seen
-from tests.drills.upstream import HOST, expected
+from tests.drills.ledger import NAME, Ledger, SeenRequest
+from tests.drills.upstream import HOST, expected_body
 
 
 class Crew:
@@ -58,14 +58,16 @@ class Agent:
         self._h11 = h11.Connection(h11.CLIENT)
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def ask(self, target: str, *, body: bytes = b"", enough: Callable[[Seen], bool] | None = None) -> Seen:
+    async def ask(
+        self, target: str, *, body: bytes = b"", enough: Callable[[SeenRequest], bool] | None = None
+    ) -> SeenRequest:
         """Ask for `target`, and see what comes: all of it, or up to what is `enough`; then leave.
 
         Raises ConnectionRefusedError where nobody listens; that is no request, and the ledger does not have it.
         """
-        seen = Seen(name=f"{self.name}.{self._serial}", run=self.run, expected=b"")
+        seen = SeenRequest(name=f"{self.name}.{self._serial}", run=self.run, expected=b"")
         self._serial += 1
-        seen.expected = expected(target, seen.name)
+        seen.expected = expected_body(target, seen.name)
         reader, writer = self._streams or await self._connect()
         try:
             writer.write(self._request(target, seen.name, body))
@@ -87,10 +89,10 @@ class Agent:
         self._streams = None
         self._h11 = h11.Connection(h11.CLIENT)
 
-    async def ask_again(self, target: str) -> Seen:
+    async def ask_again(self, target: str) -> SeenRequest:
         """Ask until somebody listens again."""
 
-        async def asked() -> Seen | None:
+        async def asked() -> SeenRequest | None:
             try:
                 return await self.ask(target)
             except ConnectionRefusedError:
@@ -142,7 +144,9 @@ class Agent:
         events = (asked, *([h11.Data(data=body)] if body else []), h11.EndOfMessage())
         return b"".join(self._h11.send(event) or b"" for event in events)
 
-    async def _read(self, reader: asyncio.StreamReader, seen: Seen, enough: Callable[[Seen], bool] | None) -> None:
+    async def _read(
+        self, reader: asyncio.StreamReader, seen: SeenRequest, enough: Callable[[SeenRequest], bool] | None
+    ) -> None:
         while True:
             event = self._h11.next_event()
             if event is h11.NEED_DATA:

@@ -198,12 +198,12 @@ async def bundle(api: str, run: str) -> Bundle:
     return read_bundle(answer.raise_for_status().content.splitlines(keepends=True))
 
 
-async def recorded(api: str, *runs: str) -> list[Exchange]:
+async def load_exchanges(api: str, *runs: str) -> list[Exchange]:
     """The exchanges of runs, in the order of their steps."""
     return [exchange for run in runs for exchange in (await bundle(api, run)).exchanges]
 
 
-def spooled(data: Path) -> bytes:
+def read_spools(data: Path) -> bytes:
     """Everything that lies in the spools now."""
     found = []
     for path in (data / "spool").rglob("*"):
@@ -214,19 +214,19 @@ def spooled(data: Path) -> bytes:
     return b"".join(found)
 
 
-async def killed(process: Process) -> None:
+async def kill_process(process: Process) -> None:
     """kill -9, and wait until it is gone."""
     process.kill()
     await until_true(lambda: not process.alive)
 
 
-async def compared(house: Up, ledger: Ledger, source: Upstream, runs: Sequence[str]) -> Comparison:
+async def compare_when_sound(house: Up, ledger: Ledger, source: Upstream, runs: Sequence[str]) -> Comparison:
     """The ledger against the record, as soon as that is sound: what a dead worker left open comes a moment later."""
     last = ledger.compare([])
 
     async def sound() -> bool:
         nonlocal last
-        last = ledger.compare(await recorded(house.api, *runs), source.asked)
+        last = ledger.compare(await load_exchanges(house.api, *runs), source.asked)
         return last.sound
 
     try:
@@ -237,7 +237,7 @@ async def compared(house: Up, ledger: Ledger, source: Upstream, runs: Sequence[s
     return last
 
 
-async def saved(api: str, run: str, path: Path) -> Path:
+async def save_bundle(api: str, run: str, path: Path) -> Path:
     """The bundle of a run as a file."""
     async with httpx2.AsyncClient(
         base_url=f"{api}/v1", headers=authorization(api), trust_env=False, timeout=30

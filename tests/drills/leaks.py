@@ -15,7 +15,7 @@ from store.database.blobs import CorruptData, unpack
 COMPRESSED = re.compile(rb"\x1f\x8b\x08|\x78[\x01\x5e\x9c\xda]")
 
 
-def opened(data: bytes) -> Iterator[bytes]:
+def decompressed_parts(data: bytes) -> Iterator[bytes]:
     """The bytes, and what is compressed in them."""
     yield data
     for found in COMPRESSED.finditer(data):
@@ -28,7 +28,7 @@ def opened(data: bytes) -> Iterator[bytes]:
             yield inner
 
 
-def leaked(secrets: Mapping[str, str], places: Iterable[tuple[str, bytes]]) -> list[str]:
+def find_leaks(secrets: Mapping[str, str], places: Iterable[tuple[str, bytes]]) -> list[str]:
     """Which secret is where, as it is or in base64."""
     wanted = {
         name: (secret.encode(), base64.b64encode(secret.encode()).rstrip(b"=")) for name, secret in secrets.items()
@@ -36,7 +36,7 @@ def leaked(secrets: Mapping[str, str], places: Iterable[tuple[str, bytes]]) -> l
     return [
         f"{name} in {place}"
         for place, data in places
-        for layer in opened(data)
+        for layer in decompressed_parts(data)
         for name, spellings in wanted.items()
         if any(spelling in layer for spelling in spellings)
     ]

@@ -23,7 +23,7 @@ PROMISES = ("lost", "silent", "doubled", "changed", "overstated", "invented", "u
 
 
 @dataclass(slots=True, kw_only=True)
-class Seen:
+class SeenRequest:
     """One request as its agent saw it end."""
 
     name: str
@@ -45,10 +45,10 @@ class Seen:
 class Ledger:
     """Everything that agents saw, in the order in which it ended."""
 
-    seen: list[Seen] = field(default_factory=list)
+    seen: list[SeenRequest] = field(default_factory=list)
 
     @property
-    def whole(self) -> list[Seen]:
+    def whole(self) -> list[SeenRequest]:
         """What was answered to its end, by the upstream."""
         return [seen for seen in self.seen if seen.end == "whole" and not seen.refused]
 
@@ -65,10 +65,10 @@ class Ledger:
             silent=[name for name in asked if name not in found],
             doubled=[name for name, count in twice.items() if count > 1],
             changed=[seen.name for seen in self.whole if seen.name in found and not _same(seen, found[seen.name])],
-            overstated=[s.name for s in self.seen if s.name in found and _overstated(s, found[s.name])],
+            overstated=[s.name for s in self.seen if s.name in found and _is_overstated(s, found[s.name])],
             invented=[s.name for s in self.seen if s.name in found and not s.expected.startswith(_body(found[s.name]))],
             unknown=sorted(found.keys() - known),
-            disordered=list(_disordered(list(map(name_of, recorded)))),
+            disordered=list(_find_disorder(list(map(name_of, recorded)))),
             shorter=[s.name for s in self.seen if len(s.body) > len(_body(found.get(s.name))) and not s.refused],
         )
 
@@ -122,17 +122,17 @@ def _body(exchange: Exchange | None) -> bytes:
     return exchange.response.body.data if exchange and exchange.response else b""
 
 
-def _same(seen: Seen, exchange: Exchange) -> bool:
+def _same(seen: SeenRequest, exchange: Exchange) -> bool:
     response = exchange.response
     ended = exchange.ended_at is not None and not exchange.is_truncated
     return ended and response is not None and (response.status, _body(exchange)) == (seen.status, seen.body)
 
 
-def _overstated(seen: Seen, exchange: Exchange) -> bool:
+def _is_overstated(seen: SeenRequest, exchange: Exchange) -> bool:
     return exchange.outcome == "completed" and not exchange.is_truncated and _body(exchange) != seen.expected
 
 
-def _disordered(names: Sequence[str]) -> Iterator[str]:
+def _find_disorder(names: Sequence[str]) -> Iterator[str]:
     """Requests that are recorded before an earlier one of the same agent, who asks one after the other."""
     last: dict[str, int] = {}
     for name in names:

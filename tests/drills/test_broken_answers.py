@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.drills.agent import Crew
-from tests.drills.house import bundle, compared, saved, up
+from tests.drills.house import bundle, compare_when_sound, save_bundle, up
 from tests.drills.ledger import Ledger, name_of
 from tests.drills.upstream import HOST, pieces, upstream
 from tests.support.service import command
@@ -33,8 +33,8 @@ async def test_what_breaks_off_breaks_off_again_at_the_same_byte(data: Path, dat
         agent = crew.agent("agent")
         for target in BROKEN:
             await agent.ask(target)
-        comparison = await compared(house, crew.ledger, source, crew.runs)
-        recording = await saved(house.api, "agent", data.with_suffix(".jsonl"))
+        comparison = await compare_when_sound(house, crew.ledger, source, crew.runs)
+        recording = await save_bundle(house.api, "agent", data.with_suffix(".jsonl"))
         exchanges = (await bundle(house.api, "agent")).exchanges
     assert comparison.sound, str(comparison)
     assert not comparison.shorter, str(comparison)
@@ -77,8 +77,8 @@ async def test_an_agent_that_leaves_is_recorded_as_that_and_may_leave_again(data
         seen = await crew.agent("leaver").ask("/hold?pieces=10", enough=lambda seen: seen.body.count(b"data:") == 5)
         async with asyncio.timeout(1):
             await source.gone(1)
-        comparison = await compared(house, crew.ledger, source, crew.runs)
-        recording = await saved(house.api, "leaver", data.with_suffix(".jsonl"))
+        comparison = await compare_when_sound(house, crew.ledger, source, crew.runs)
+        recording = await save_bundle(house.api, "leaver", data.with_suffix(".jsonl"))
         (exchange,) = (await bundle(house.api, "leaver")).exchanges
     assert comparison.sound, str(comparison)
     assert (exchange.outcome, exchange.is_truncated) == ("client_closed", False)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.drills.agent import Crew
-from tests.drills.house import bundle, compared, up
+from tests.drills.house import bundle, compare_when_sound, up
 from tests.drills.upstream import upstream
 
 HOUR = 3600
@@ -43,7 +43,7 @@ async def test_a_jumping_clock_harms_no_order_and_no_duration(data: Path, databa
             clock.write_text(str(hours * HOUR))
             for _ in range(4):
                 await agent.ask("/stream?pieces=3")
-        comparison = await compared(house, crew.ledger, source, crew.runs)
+        comparison = await compare_when_sound(house, crew.ledger, source, crew.runs)
         exchanges = (await bundle(house.api, "agent")).exchanges
     assert comparison.sound, str(comparison)
     assert all(one.id < two.id for one, two in itertools.pairwise(exchanges))

@@ -12,9 +12,9 @@ from calls.model import Request
 from store.bundle.bundle import load_bundle
 from store.datadir import open_data_dir
 from tests.drills.house import bundle, environment, get, until_true, up
-from tests.drills.ledger import NAME, Ledger, Seen
-from tests.drills.test_replay_trust import written
-from tests.drills.upstream import HOST, expected, upstream
+from tests.drills.ledger import NAME, Ledger, SeenRequest
+from tests.drills.test_replay_trust import write_bundle
+from tests.drills.upstream import HOST, expected_body, upstream
 from tests.replay.strategies import exchange, ok
 from tests.support.service import command
 
@@ -49,13 +49,13 @@ def recording(data: Path, run: str, first: int, last: int, pause: float = 0) -> 
     return ["record", *flags, "--", *asker, *map(str, (first, last, pause))]
 
 
-def answered(run: str, count: int) -> Ledger:
+def answered_requests(run: str, count: int) -> Ledger:
     """What an asker saw that ended well."""
     names = [f"{run}.{n}" for n in range(count)]
-    whole = [expected(TARGET, name) for name in names]
+    whole = [expected_body(TARGET, name) for name in names]
     return Ledger(
         [
-            Seen(name=name, run=run, expected=body, status=200, body=body, end="whole")
+            SeenRequest(name=name, run=run, expected=body, status=200, body=body, end="whole")
             for name, body in zip(names, whole, strict=True)
         ]
     )
@@ -79,7 +79,7 @@ async def test_two_recordings_at_once_and_one_that_goes_on_are_all_there(embedde
     assert {run["id"]: (run["exchanges"], run["complete"]) for run in listed} == wanted
     for run, (count, _) in wanted.items():
         asked = [name for name in source.asked if name.startswith(run)]
-        comparison = answered(run, count).compare(found[run].exchanges, asked)
+        comparison = answered_requests(run, count).compare(found[run].exchanges, asked)
         assert comparison.sound, str(comparison)
         assert not found[run].gaps
 
@@ -110,7 +110,7 @@ async def replaying(file: Path, flags: Sequence[str], *paths: str) -> AsyncItera
         await process.communicate()
 
 
-async def finished(process: asyncio.subprocess.Process, lines: bytes = b"") -> tuple[int, str]:
+async def finish_command(process: asyncio.subprocess.Process, lines: bytes = b"") -> tuple[int, str]:
     """Its exit status and errors, once its command was given these lines."""
     async with asyncio.timeout(60):
         _, said = await process.communicate(lines)
@@ -127,7 +127,9 @@ async def test_a_replay_outlives_the_command_whose_store_server_it_uses(
     config = data.with_suffix(".toml")
     flags = ("--data", str(data), "--database-url", database_url, "--config", str(config))
     for file in (first, second):
-        written(file, exchange(Request(method="GET", url=f"http://{HOST}/whole?size=10"), ok(b"recorded!!"), number=1))
+        write_bundle(
+            file, exchange(Request(method="GET", url=f"http://{HOST}/whole?size=10"), ok(b"recorded!!"), number=1)
+        )
     before = first.read_bytes()
     async with upstream() as source:
         config.write_text(source.config)
@@ -142,16 +144,16 @@ async def test_a_replay_outlives_the_command_whose_store_server_it_uses(
                 process.stdin.write(b"\n")
                 assert await process.stdout.readline() in (b"30\n", b"40\n")
             async with replaying(first, flags, "/whole?size=10") as refused:
-                code, said = await finished(refused)
+                code, said = await finish_command(refused)
                 assert (code, "another command is writing the recording" in said) == (125, True), said
             if how == "ends":
-                code, said = await finished(owner, b"\n")
+                code, said = await finish_command(owner, b"\n")
                 assert (code, "now holds 1 new call beside 1 that answered" in said) == (0, True), said
             else:
                 owner.kill()
                 await owner.communicate()
                 assert first.read_bytes() == before
-            code, said = await finished(guest, b"\n\n")
+            code, said = await finish_command(guest, b"\n\n")
             assert (code, "now holds 2 new calls beside 1 that answered" in said) == (0, True), said
     made = await asyncio.to_thread(load_bundle, second)
     assert [each.request.url.partition("=")[2] for each in made.exchanges] == ["10", "40", "50"]

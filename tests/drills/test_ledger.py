@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 
 from calls.model import Body, Exchange, Request, Response
-from tests.drills.ledger import NAME, Comparison, Ledger, Seen
+from tests.drills.ledger import NAME, Comparison, Ledger, SeenRequest
 
 BODY = b"all of it"
 
 
-def seen(number: int, **differently: object) -> Seen:
-    one = Seen(name=f"agent.{number}", run="run", expected=BODY, status=200, body=BODY, end="whole")
+def seen(number: int, **differently: object) -> SeenRequest:
+    one = SeenRequest(name=f"agent.{number}", run="run", expected=BODY, status=200, body=BODY, end="whole")
     return replace(one, **differently)  # type: ignore[arg-type]
 
 
@@ -29,14 +29,14 @@ def exchange(number: int, body: bytes = BODY) -> Exchange:
     )
 
 
-def judged(agents: list[Seen], record: list[Exchange]) -> Comparison:
+def compare_ledger(agents: list[SeenRequest], record: list[Exchange]) -> Comparison:
     return Ledger(agents).compare(record)
 
 
 def test_a_record_of_all_that_was_seen_is_sound() -> None:
     agents = [seen(0), seen(1, end="cut", body=BODY[:3]), seen(2, end="cut", status=None, body=b"")]
     cut = replace(exchange(1, BODY[:5]), outcome="server_closed", ended_at=None)
-    comparison = judged(agents, [exchange(0), cut])
+    comparison = compare_ledger(agents, [exchange(0), cut])
     assert comparison.sound, str(comparison)
     assert not comparison.shorter
 
@@ -55,7 +55,7 @@ def test_a_record_of_all_that_was_seen_is_sound() -> None:
     ],
 )
 def test_what_is_wrong_with_a_record_is_found(word: str, record: Callable[[], list[Exchange]]) -> None:
-    comparison = judged([seen(0)], record())
+    comparison = compare_ledger([seen(0)], record())
     assert not comparison.sound
     assert getattr(comparison, word), str(comparison)
 
@@ -67,12 +67,14 @@ def test_what_the_upstream_was_asked_and_nobody_recorded_is_found() -> None:
 
 
 def test_an_order_that_is_not_the_order_of_asking_is_found() -> None:
-    comparison = judged([seen(0), seen(1)], [exchange(1), exchange(0)])
+    comparison = compare_ledger([seen(0), seen(1)], [exchange(1), exchange(0)])
     assert comparison.disordered == ["agent.0"]
     assert not comparison.sound
 
 
 def test_less_than_an_agent_saw_of_a_cut_answer_is_counted_and_not_condemned() -> None:
-    comparison = judged([seen(0, end="cut", body=BODY[:6])], [replace(exchange(0, BODY[:2]), outcome="server_closed")])
+    comparison = compare_ledger(
+        [seen(0, end="cut", body=BODY[:6])], [replace(exchange(0, BODY[:2]), outcome="server_closed")]
+    )
     assert comparison.shorter == ["agent.0"]
     assert comparison.sound

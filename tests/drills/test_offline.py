@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.drills.house import environment, saved, up
+from tests.drills.house import environment, save_bundle, up
 from tests.drills.upstream import HOST, upstream
 from tests.support.service import command
 
@@ -36,12 +36,12 @@ async def test_replay_speaks_to_nobody(data: Path, database_url: str) -> None:
     file = data.with_suffix(".toml")
     async with upstream() as source, up(data, "--database-url", database_url, config=source.config) as house:
         flags = ("--data", str(data), "--config", str(file))
-        live = await _done(command("record", *flags, "--isolation", "off", "--run", "night", "--", *client))
-        recording = await saved(house.api, "night", data.with_suffix(".jsonl"))
+        live = await _run_command(command("record", *flags, "--isolation", "off", "--run", "night", "--", *client))
+        recording = await save_bundle(house.api, "night", data.with_suffix(".jsonl"))
         asked = len(source.asked)
     trace = data.with_suffix(".strace")
     replay = command("replay", "--data", str(data), "--isolation", "off", str(recording), "--", *client)
-    offline = await _done(_cut_off([*_traced(trace), *replay]))
+    offline = await _run_command(_cut_off([*_strace_command(trace), *replay]))
     assert offline[0] == live[0]
     assert live[0].count(b" 200 ") == 3
     assert len(source.asked) == asked
@@ -55,7 +55,7 @@ async def test_replay_speaks_to_nobody(data: Path, database_url: str) -> None:
     assert {path for *_, path in connected if path} <= {"/var/run/nscd/socket"}
 
 
-async def _done(line: list[str]) -> tuple[bytes, bytes]:
+async def _run_command(line: list[str]) -> tuple[bytes, bytes]:
     """Output and errors of a command that must succeed."""
     process = await asyncio.create_subprocess_exec(
         *line, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=environment()
@@ -65,7 +65,7 @@ async def _done(line: list[str]) -> tuple[bytes, bytes]:
     return out, err
 
 
-def _traced(trace: Path) -> list[str]:
+def _strace_command(trace: Path) -> list[str]:
     if shutil.which("strace") is None:
         pytest.skip("no strace here to see what is connected to")
     return ["strace", "-f", "-qq", "-e", "trace=connect", "-o", str(trace)]

@@ -13,7 +13,7 @@ from store.database.connection import Database
 from store.database.schema_version import SCHEMA
 from store.embedded.postgres import EmbeddedServer
 from tests.drills.agent import Crew
-from tests.drills.house import Up, compared, descendants, killed, recorded, until, until_true, up
+from tests.drills.house import Up, compare_when_sound, descendants, kill_process, load_exchanges, until, until_true, up
 from tests.drills.relay import Relay, relay
 from tests.drills.upstream import Upstream, upstream
 from tests.support.api import authorization
@@ -25,13 +25,13 @@ async def _away(source: Upstream, database: Relay, house: Up) -> None:
     """Gone for a while, and the store server dies meanwhile."""
     database.go_away()
     await source.served(20)
-    await killed(house.store_server)
+    await kill_process(house.store_server)
     before = database.refused
     await until_true(lambda: database.refused > before)
     database.come_back()
 
 
-async def _hung(source: Upstream, database: Relay) -> None:
+async def _hang_database(source: Upstream, database: Relay) -> None:
     """There, and silent."""
     database.goes_on.clear()
     await source.served(40)
@@ -72,12 +72,12 @@ async def test_up_serves_and_records_until_a_postgres_comes_that_it_can_use(
             database.come_back()
             await reason('database "late" does not exist')
             create(postgres_server, "future", template=TEMPLATE)
-            await _marked(url(postgres_server, "future"), "9999")
+            await _set_version(url(postgres_server, "future"), "9999")
             create(postgres_server, "late", template="future")
             await reason("The tables have version 9999")
-            await _marked(url(postgres_server, "late"), SCHEMA)
+            await _set_version(url(postgres_server, "late"), SCHEMA)
             await until(ready)
-            assert [exchange.run for exchange in await recorded(house.api, "early")] == ["early"]
+            assert [exchange.run for exchange in await load_exchanges(house.api, "early")] == ["early"]
     for name in ("late", "future"):
         run(postgres_server, "dropdb", "--force", name)
     said = capfd.readouterr().err
@@ -86,7 +86,7 @@ async def test_up_serves_and_records_until_a_postgres_comes_that_it_can_use(
         assert said.count(words) == 1, said
 
 
-async def _marked(address: str, version: str) -> None:
+async def _set_version(address: str, version: str) -> None:
     """Have the tables say that they are of this version."""
     database = Database(address)
     await database.connect()
@@ -108,12 +108,12 @@ async def test_a_postgres_that_does_not_answer_is_waited_for(data: Path, databas
             for n in range(3):
                 group.create_task(crew.agent(f"agent-{n}").ask_on(stop, "/whole?size=3000", "/stream?pieces=5"))
             await source.served(20)
-            await _hung(source, database)
+            await _hang_database(source, database)
             await source.served(20)
             await _away(source, database, house)
             await source.served(20)
             stop.set()
-        comparison = await compared(house, crew.ledger, source, crew.runs)
+        comparison = await compare_when_sound(house, crew.ledger, source, crew.runs)
     assert comparison.sound, str(comparison)
     assert set(comparison.counts) == {"whole"}, str(comparison)
 
@@ -136,10 +136,10 @@ async def test_our_own_postgres_may_be_stopped_and_killed(embedded: Path) -> Non
             for process in server:
                 process.kill(signal.SIGCONT)
             await source.served(20)
-            await killed(postmaster)
+            await kill_process(postmaster)
             await source.served(20)
             stop.set()
-        comparison = await compared(house, crew.ledger, source, crew.runs)
+        comparison = await compare_when_sound(house, crew.ledger, source, crew.runs)
     assert comparison.sound, str(comparison)
     assert set(comparison.counts) == {"whole"}, str(comparison)
     await until_true(lambda: not postmaster.alive)

@@ -13,7 +13,7 @@ import pytest
 
 from calls.model import Body, Chunk, Exchange, Request, Response
 from store.bundle.bundle import Bundle, bundle_lines, load_bundle
-from tests.drills.house import Up, environment, get, killed, until, up
+from tests.drills.house import Up, environment, get, kill_process, until, up
 from tests.drills.upstream import HOST, upstream
 from tests.replay.strategies import SECOND, exchange, ok, run_of
 from tests.support.api import authorization
@@ -28,7 +28,7 @@ def step(path: str, answer: bytes, number: int, status: int = 200) -> Exchange:
     return exchange(Request(method="GET", url=f"{URL}{path}"), ok(answer, headers=head, status=status), number=number)
 
 
-def written(path: Path, *steps: Exchange) -> Path:
+def write_bundle(path: Path, *steps: Exchange) -> Path:
     """A bundle of these."""
     path.write_bytes(b"".join(bundle_lines(run_of(*steps))))
     return path
@@ -48,7 +48,9 @@ async def report(house: Up, replay: str, **wanted: Any) -> dict[str, Any]:
     return await until(told)
 
 
-async def played(data: Path, recording: Path, *line: str, flags: Sequence[str] = ()) -> tuple[int, str, dict[str, Any]]:
+async def run_replay(
+    data: Path, recording: Path, *line: str, flags: Sequence[str] = ()
+) -> tuple[int, str, dict[str, Any]]:
     """Exit status, what was said, and the report of a `playhead replay`."""
     place = data.with_suffix(".report")
     process = await asyncio.create_subprocess_exec(
@@ -66,13 +68,13 @@ async def played(data: Path, recording: Path, *line: str, flags: Sequence[str] =
 async def test_a_worker_killed_in_the_middle_answers_nothing_more_and_the_report_is_not_right(
     data: Path, database_url: str
 ) -> None:
-    recording = written(data.with_suffix(".jsonl"), step("/a", b"A", 1), step("/b", b"B", 2), step("/b", b"B2", 3))
+    recording = write_bundle(data.with_suffix(".jsonl"), step("/a", b"A", 1), step("/b", b"B", 2), step("/b", b"B2", 3))
     flags = ("--database-url", database_url, "--mode", "replay", "--replay", str(recording))
     async with up(data, *flags) as house:
         async with client(house) as asking:
             assert (await asking.get(f"{URL}/a")).text == "A"
             assert (await asking.get(f"{URL}/b")).text == "B"
-        await killed(house.workers[0])
+        await kill_process(house.workers[0])
 
         async def again() -> httpx.Response | None:
             try:
@@ -90,13 +92,13 @@ async def test_a_worker_killed_in_the_middle_answers_nothing_more_and_the_report
 
 @pytest.mark.slow
 async def test_a_worker_killed_after_its_last_answer_leaves_no_right_report(data: Path, database_url: str) -> None:
-    recording = written(data.with_suffix(".jsonl"), step("/a", b"A", 1))
+    recording = write_bundle(data.with_suffix(".jsonl"), step("/a", b"A", 1))
     flags = ("--database-url", database_url, "--mode", "replay", "--replay", str(recording))
     async with up(data, *flags) as house:
         async with client(house) as asking:
             await asking.get(f"{URL}/a")
         assert (await report(house, "run-1", served=1))["verdict"] == "right"
-        await killed(house.workers[0])
+        await kill_process(house.workers[0])
         assert (await report(house, "run-1", interrupted=True))["verdict"] == "unknown"
     async with up(data, *flags) as house:
         async with client(house) as asking:
@@ -124,10 +126,10 @@ except OSError:
 
 
 async def test_a_command_whose_proxy_died_has_not_been_replayed(data: Path) -> None:
-    recording = written(data.with_suffix(".jsonl"), step("/a", b"A", 1))
+    recording = write_bundle(data.with_suffix(".jsonl"), step("/a", b"A", 1))
     # The report has to be written once before the worker dies, else there is none.
     patient = KILLER.replace("parent =", "import time; time.sleep(1); parent =")
-    code, said, told = await played(data, recording, sys.executable, "-c", patient)
+    code, said, told = await run_replay(data, recording, sys.executable, "-c", patient)
     assert code == 3
     assert "was interrupted" in said
     assert (told["verdict"], told["interrupted"], told["served"]) == ("unknown", True, 1)
@@ -146,27 +148,27 @@ with concurrent.futures.ThreadPoolExecutor(8) as pool:
 
 
 async def test_one_call_asked_twice_at_once_is_answered_as_often_as_it_was_recorded(data: Path) -> None:
-    once = written(data.with_suffix(".once"), step("/a", b"A", 1))
-    twice = written(data.with_suffix(".twice"), step("/a", b"A1", 1), step("/a", b"A2", 2))
-    code, said, told = await played(data, once, sys.executable, "-c", ASKER, "/a", "/a")
+    once = write_bundle(data.with_suffix(".once"), step("/a", b"A", 1))
+    twice = write_bundle(data.with_suffix(".twice"), step("/a", b"A1", 1), step("/a", b"A2", 2))
+    code, said, told = await run_replay(data, once, sys.executable, "-c", ASKER, "/a", "/a")
     assert (code, told["served"], told["missed"]) == (1, 1, 1)
     assert "['424', 'A']" in said
-    code, said, told = await played(data, twice, sys.executable, "-c", ASKER, "/a", "/a")
+    code, said, told = await run_replay(data, twice, sys.executable, "-c", ASKER, "/a", "/a")
     assert (code, told["verdict"]) == (0, "right")
     assert "['A1', 'A2']" in said
 
 
 async def test_a_thousand_calls_by_eight_at_once_are_each_answered_once(data: Path) -> None:
     steps = [step(f"/{number % 100}", str(number).encode(), number) for number in range(1, 1001)]
-    recording = written(data.with_suffix(".jsonl"), *steps)
+    recording = write_bundle(data.with_suffix(".jsonl"), *steps)
     paths = [f"/{number % 100}" for number in range(1, 1001)]
-    code, said, told = await played(data, recording, sys.executable, "-c", ASKER, *paths)
+    code, said, told = await run_replay(data, recording, sys.executable, "-c", ASKER, *paths)
     assert (code, told["served"], told["strict"], told["unused"], told["verdict"]) == (0, 1000, 1000, 0, "right")
     assert set(said.partition("[")[2].partition("]")[0].split(", ")) == {f"'{number}'" for number in range(1, 1001)}
 
 
 async def test_thirty_calls_of_an_agent_take_less_than_a_second_in_replay(data: Path) -> None:
-    recording = written(data.with_suffix(".jsonl"), *(step(f"/{n}", b"x" * 2000, n) for n in range(1, 31)))
+    recording = write_bundle(data.with_suffix(".jsonl"), *(step(f"/{n}", b"x" * 2000, n) for n in range(1, 31)))
     timed = f"""
 import time, urllib.request
 urllib.request.urlopen("{URL}/1").read()
@@ -175,7 +177,7 @@ for n in range(2, 31):
     urllib.request.urlopen(f"{URL}/{{n}}").read()
 print("took", time.perf_counter() - began)
 """
-    code, said, _ = await played(data, recording, sys.executable, "-c", timed)
+    code, said, _ = await run_replay(data, recording, sys.executable, "-c", timed)
     assert code == 0, said
     assert float(said.partition("took ")[2].split()[0]) < 1
 
@@ -197,7 +199,7 @@ async def test_two_replays_of_one_run_at_once_do_not_share_a_position(data: Path
 
 
 async def test_two_commands_that_replay_one_bundle_at_once_are_both_right(data: Path) -> None:
-    recording = written(data.with_suffix(".jsonl"), step("/a", b"A1", 1), step("/a", b"A2", 2))
+    recording = write_bundle(data.with_suffix(".jsonl"), step("/a", b"A1", 1), step("/a", b"A2", 2))
     line = command("replay", "--data", str(data), str(recording), "--", sys.executable, "-c", ASKER, "/a", "/a")
     processes = [
         await asyncio.create_subprocess_exec(*line, env=environment(), stderr=asyncio.subprocess.DEVNULL)
@@ -216,8 +218,8 @@ async def test_a_client_that_leaves_before_the_end_makes_no_right_replay(data: P
     asked = Request(method="GET", url=f"{URL}/slow")
     chunks = (Chunk(SECOND // 1000, 0, 5), Chunk(40 * SECOND, 5, 6))
     told = Response(status=200, body=Body(data=b"first-later", chunks=chunks, size=11))
-    recording = written(data.with_suffix(".jsonl"), exchange(asked, told, ended_at=60 * SECOND))
-    code, said, found = await played(data, recording, sys.executable, "-c", IMPATIENT, flags=("--pace", "recorded"))
+    recording = write_bundle(data.with_suffix(".jsonl"), exchange(asked, told, ended_at=60 * SECOND))
+    code, said, found = await run_replay(data, recording, sys.executable, "-c", IMPATIENT, flags=("--pace", "recorded"))
     assert (code, found["served"], found["first_divergence"]["reason"]) == (1, 0, "client_left"), said
 
 
@@ -234,11 +236,11 @@ for attempt in range(3):
 
 async def test_a_client_that_tries_again_gets_what_its_second_try_got(data: Path) -> None:
     busy = step("/a", b"busy", 1, status=429)
-    code, _, told = await played(
-        data, written(data.with_suffix(".ok"), busy, step("/a", b"A", 2)), sys.executable, "-c", RETRYING
+    code, _, told = await run_replay(
+        data, write_bundle(data.with_suffix(".ok"), busy, step("/a", b"A", 2)), sys.executable, "-c", RETRYING
     )
     assert (code, told["served"]) == (0, 2)
-    code, _, told = await played(data, written(data.with_suffix(".one"), busy), sys.executable, "-c", RETRYING)
+    code, _, told = await run_replay(data, write_bundle(data.with_suffix(".one"), busy), sys.executable, "-c", RETRYING)
     assert (code, told["served"], told["missed"]) == (1, 1, 1)
 
 
@@ -247,13 +249,13 @@ async def test_a_client_that_tries_again_gets_what_its_second_try_got(data: Path
     [(["true"], 1), (["false"], 1), (["sh", "-c", "exit 7"], 7), (["no-such-command-at-all"], 125)],
 )
 async def test_the_command_has_the_first_word_in_the_exit_code(data: Path, line: list[str], code: int) -> None:
-    recording = written(data.with_suffix(".jsonl"), step("/a", b"A", 1))
-    assert (await played(data, recording, *line))[0] == code
+    recording = write_bundle(data.with_suffix(".jsonl"), step("/a", b"A", 1))
+    assert (await run_replay(data, recording, *line))[0] == code
 
 
 async def test_where_nothing_was_asked_and_nothing_expected_nothing_can_be_told(data: Path) -> None:
-    recording = written(data.with_suffix(".jsonl"), step("/a", b"A", 1))
-    assert (await played(data, recording, "true", flags=("--allow-unused",)))[0] == 3
+    recording = write_bundle(data.with_suffix(".jsonl"), step("/a", b"A", 1))
+    assert (await run_replay(data, recording, "true", flags=("--allow-unused",)))[0] == 3
 
 
 RECORDER = f"""
@@ -272,26 +274,26 @@ async def test_what_a_bundle_lacks_is_recorded_and_then_replayed(embedded: Path)
         config = ("--config", str(data.with_suffix(".toml")))
         agent = (sys.executable, "-c", RECORDER)
         old = exchange(Request(method="GET", url=f"http://{HOST}/whole?size=10"), ok(b"recorded!!"), number=1)
-        written(recording, old, step("/gone", b"G", 2))
+        write_bundle(recording, old, step("/gone", b"G", 2))
         before = recording.read_bytes()
-        code, said, _ = await played(
+        code, said, _ = await run_replay(
             data, recording, *agent, "/whole?size=10", "/short?size=20", flags=(*config, "--on-miss", "record")
         )
         assert code != 0, said
         assert "nothing was replaced" in said
         assert recording.read_bytes() == before
         line = (*agent, "/whole?size=10", "/whole?size=30")
-        code, said, told = await played(data, recording, *line, flags=(*config, "--on-miss", "record"))
+        code, said, told = await run_replay(data, recording, *line, flags=(*config, "--on-miss", "record"))
         assert (code, told["live"], told["served"]) == (0, 1, 1), said
         assert "1 new call beside 1 that answered, without 1 call that the command did not make" in said
     made: Bundle = await asyncio.to_thread(load_bundle, recording)
     assert [each.request.url.partition("?")[2] for each in made.exchanges] == ["size=10", "size=30"]
-    code, said, told = await played(data, recording, *line)
+    code, said, told = await run_replay(data, recording, *line)
     assert (code, told["verdict"], told["live"]) == (0, "right", 0), said
 
 
 async def test_a_replay_that_is_killed_says_so_in_its_report(data: Path) -> None:
-    recording = written(data.with_suffix(".jsonl"), step("/a", b"A", 1), step("/b", b"B", 2))
+    recording = write_bundle(data.with_suffix(".jsonl"), step("/a", b"A", 1), step("/b", b"B", 2))
     line = "import urllib.request; print(urllib.request.urlopen('http://tools.example/a').read(), flush=True); input()"
     process = await asyncio.create_subprocess_exec(
         *command("replay", "--data", str(data), str(recording), "--", sys.executable, "-c", line),

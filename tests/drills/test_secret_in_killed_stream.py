@@ -8,9 +8,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.drills.house import Up, bundle, killed, spooled, until, up
-from tests.drills.leaks import files, leaked, tables
-from tests.drills.test_secrets import HOST, asked, chunk
+from tests.drills.house import Up, bundle, kill_process, read_spools, until, up
+from tests.drills.leaks import files, find_leaks, tables
+from tests.drills.test_secrets import HOST, chunk, request_with_secrets
 from tests.support.wire import Upstream, read_request, serving
 
 CANARY = "dandelion"
@@ -41,8 +41,8 @@ async def test_of_a_secret_that_is_held_back_nothing_is_stored_when_its_worker_i
     async with serving(spelling, upstream=upstream):
         config = f'engine = "{engine}"\n[upstreams]\n"{HOST}" = "http://127.0.0.1:{upstream.port}"\n'
         async with up(data, "--database-url", database_url, config=config) as house:
-            received = await _received(house, len(b"".join(map(chunk, said))))
-            in_spool = spooled(data)
+            received = await _receive_until_killed(house, len(b"".join(map(chunk, said))))
+            in_spool = read_spools(data)
             night = await bundle(house.api, "night")
             stored = await tables(database_url)
             everything = [*stored, ("spool", in_spool), *files(data)]
@@ -59,9 +59,9 @@ async def test_of_a_secret_that_is_held_back_nothing_is_stored_when_its_worker_i
     kept = exchange.response.body.data
     assert kept.startswith(b"".join(map(chunk, BEFORE[:1])))
     assert received.startswith(kept)
-    assert leaked({"canary": CANARY}, everything), "the scan is blind"
+    assert find_leaks({"canary": CANARY}, everything), "the scan is blind"
     # Neither the text nor its deltas, one after the other as a reader would join them.
-    assert not leaked({"secret": SECRET[: max(spelt // 2, 12)]}, everything)
+    assert not find_leaks({"secret": SECRET[: max(spelt // 2, 12)]}, everything)
     joined = "".join(_deltas(kept))
     assert SECRET[:8] not in joined
     assert not [
@@ -69,14 +69,14 @@ async def test_of_a_secret_that_is_held_back_nothing_is_stored_when_its_worker_i
     ]
 
 
-async def _received(house: Up, size: int) -> bytes:
+async def _receive_until_killed(house: Up, size: int) -> bytes:
     """What a client gets of the answer, until so much has come and the worker is killed."""
     trust = ssl.create_default_context(cafile=house.ready["ca"])
     received = b""
     async with httpx.AsyncClient(
         proxy=f"http://night:x@127.0.0.1:{house.port}", verify=trust, trust_env=False, timeout=30
     ) as client:
-        request = asked("/v1/chat/completions/stream")
+        request = request_with_secrets("/v1/chat/completions/stream")
         plain = {"json": {"model": "gpt-4o", "stream": True, "messages": []}, "url": request["url"]}
         try:
             async with client.stream("POST", **plain) as answer:  # type: ignore[arg-type] # built just above
@@ -84,7 +84,7 @@ async def _received(house: Up, size: int) -> bytes:
                     received += piece
                     if len(received) >= size:
                         await asyncio.sleep(0.2)  # the worker writes what it does not hold back
-                        await killed(house.workers[0])
+                        await kill_process(house.workers[0])
         except httpx.TransportError:
             pass
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.drills.house import Up, environment, get, saved, up
-from tests.drills.leaks import files, leaked, tables
+from tests.drills.house import Up, environment, get, save_bundle, up
+from tests.drills.leaks import files, find_leaks, tables
 from tests.support.service import command
 from tests.support.wire import Upstream, read_request, serving
 
@@ -34,7 +34,7 @@ PLACES = (
 SECRETS = {place: made_up(place) for place in PLACES}
 
 
-def asked(path: str) -> dict[str, object]:
+def request_with_secrets(path: str) -> dict[str, object]:
     """One request with a secret in each of its parts."""
     prompt = f"{CANARY}, my key is {SECRETS['prompt']} and that is that"
     body = {"model": "gpt-4o", "api_key": SECRETS["body"], "messages": [{"role": "user", "content": prompt}]}
@@ -74,7 +74,7 @@ async def answering(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
         head, _ = await read_request(reader)
         path = head.split(b" ", 2)[1].partition(b"?")[0]
         if path.endswith(b"/stream"):
-            await _streamed(writer)
+            await _stream_cut_secret(writer)
         elif path.endswith(b"/gzip"):
             body = gzip.compress(whole(f"{CANARY} {SECRETS['gzip answer']}"))
             _send(writer, body, "Content-Encoding: gzip\r\n")
@@ -89,7 +89,7 @@ def _send(writer: asyncio.StreamWriter, body: bytes, more: str) -> None:
     writer.write(head.encode() + body)
 
 
-async def _streamed(writer: asyncio.StreamWriter) -> None:
+async def _stream_cut_secret(writer: asyncio.StreamWriter) -> None:
     """Events of which one is cut, by the network, in the midst of a secret; each piece a chunk of its own."""
     writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
     event = chunk(f"{CANARY} {SECRETS['cut in pieces']} ")
@@ -109,7 +109,11 @@ async def asking(house: Up, *requests: Mapping[str, object]) -> list[httpx.Respo
         return [await client.post(**request) for request in requests]  # type: ignore[arg-type] # built just above
 
 
-REQUESTS = (asked("/v1/chat/completions"), asked("/v1/chat/completions/stream"), asked_in_gzip("/v1/gzip"))
+REQUESTS = (
+    request_with_secrets("/v1/chat/completions"),
+    request_with_secrets("/v1/chat/completions/stream"),
+    asked_in_gzip("/v1/gzip"),
+)
 
 
 @pytest.mark.slow
@@ -132,18 +136,18 @@ async def test_no_planted_secret_reaches_a_disk_or_a_screen(embedded: Path) -> N
     assert SECRETS["gzip answer"] in answers[2].text
     assert len(calls) == 3
     for places in (in_spool, stored, [("bundle", bundle.read_bytes())], printed):
-        assert leaked({"canary": CANARY}, places), f"the scan is blind: {[place for place, _ in places]}"
-    found = leaked(SECRETS, [*in_spool, *stored, ("bundle", bundle.read_bytes()), *printed, *files(embedded)])
+        assert find_leaks({"canary": CANARY}, places), f"the scan is blind: {[place for place, _ in places]}"
+    found = find_leaks(SECRETS, [*in_spool, *stored, ("bundle", bundle.read_bytes()), *printed, *files(embedded)])
     assert not found, "\n".join(found)
 
     # On another machine, whose placeholders are made with another key; and one question that was never asked.
     elsewhere = embedded.with_name("ci")
-    unasked = asked("/v1/chat/completions/never")
+    unasked = request_with_secrets("/v1/chat/completions/never")
     async with up(elsewhere, "--part", "proxy", "--mode", "replay", "--replay", str(bundle)) as house:
         again = await asking(house, *REQUESTS, unasked)
     assert [answer.status_code for answer in again] == [200, 200, 200, 424]
-    assert not leaked(SECRETS, [(f"answer {n}", answer.content) for n, answer in enumerate(again)])
-    found = leaked(SECRETS, files(elsewhere))
+    assert not find_leaks(SECRETS, [(f"answer {n}", answer.content) for n, answer in enumerate(again)])
+    found = find_leaks(SECRETS, files(elsewhere))
     assert not found, "\n".join(found)
 
 
@@ -164,19 +168,19 @@ async def test_a_secret_that_a_model_spells_out_over_events_is_put_together_nowh
     async with serving(spelling, upstream=upstream):
         config = f'[upstreams]\n"{HOST}" = "http://127.0.0.1:{upstream.port}"\n'
         async with up(data, "--database-url", database_url, config=config) as house:
-            await asking(house, asked("/v1/chat/completions"))
+            await asking(house, request_with_secrets("/v1/chat/completions"))
             bundle = await saved_when_settled(house, data.with_suffix(".jsonl"))
             stored = await tables(database_url)
             shown = json.dumps((await get(house.api, "/runs/night/calls", fields="*"))["items"]).encode()
     places = [*stored, ("bundle", bundle.read_bytes()), ("calls", shown)]
-    assert leaked({"canary": CANARY}, places), "the scan is blind"
-    found = leaked({"spelt": secret}, places)
+    assert find_leaks({"canary": CANARY}, places), "the scan is blind"
+    found = find_leaks({"spelt": secret}, places)
     assert not found, "\n".join(found)
 
 
 async def saved_when_settled(house: Up, path: Path) -> Path:
     await get(house.api, "/runs/night", settled="true")
-    return await saved(house.api, "night", path)
+    return await save_bundle(house.api, "night", path)
 
 
 async def output(house: Up) -> list[tuple[str, bytes]]:

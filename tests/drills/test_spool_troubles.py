@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.drills.agent import Crew
-from tests.drills.house import Up, bundle, compared, environment, get, recorded, until, up
+from tests.drills.house import Up, bundle, compare_when_sound, environment, get, load_exchanges, until, up
 from tests.drills.upstream import upstream
 from tests.support.service import command
 
@@ -37,7 +37,7 @@ def small_disk(place: Path, options: str = "rw") -> Iterator[None]:
 
 
 @contextmanager
-def filled(house: Up) -> Iterator[None]:
+def fill_disk(house: Up) -> Iterator[None]:
     """Something else takes all the room there is."""
     ballast = house.data / "spool" / "ballast"
     with ballast.open("wb", buffering=0) as file, suppress(OSError):
@@ -70,7 +70,7 @@ def slow_store_server(house: Up) -> Iterator[None]:
 
 TROUBLES: dict[str, tuple[Trouble, str]] = {
     "slow-store-server": (slow_store_server, "is full"),
-    "filled": (filled, "No space left on device"),
+    "filled": (fill_disk, "No space left on device"),
     "unwritable": (unwritable, "File too large"),
 }
 """By the run that meets it: the trouble, and the reason that its gaps give."""
@@ -85,7 +85,7 @@ async def test_agents_go_on_and_their_runs_say_what_is_missing(data: Path, datab
             Crew(house.port) as crew,
         ):
             await _in_trouble(house, crew)
-            comparison = crew.ledger.compare(await recorded(house.api, *crew.runs))
+            comparison = crew.ledger.compare(await load_exchanges(house.api, *crew.runs))
             runs = {run: await get(house.api, f"/runs/{run}") for run in TROUBLES}
             gaps = {run: (await bundle(house.api, run)).gaps for run in TROUBLES}
     assert set(comparison.counts) == {"whole"}, str(comparison)
@@ -107,7 +107,7 @@ async def test_nothing_unrecorded_happens_where_that_is_the_policy(data: Path, d
             Crew(house.port) as crew,
         ):
             await _in_trouble(house, crew)
-            comparison = await compared(house, crew.ledger, source, crew.runs)
+            comparison = await compare_when_sound(house, crew.ledger, source, crew.runs)
     refused = [seen for seen in crew.ledger.seen if seen.refused]
     assert comparison.sound, str(comparison)
     assert {seen.status for seen in refused} == {503}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.drills.agent import Crew
-from tests.drills.house import STOPPED, bundle, compared, environment, mentioning, until_true, up
+from tests.drills.house import STOPPED, bundle, compare_when_sound, environment, mentioning, until_true, up
 from tests.drills.relay import relay
 from tests.drills.upstream import upstream
 from tests.support.service import command
@@ -31,7 +31,7 @@ async def test_stopped_under_load_it_ends_in_time_and_loses_nothing(data: Path, 
             await house.stop()
         assert endless.result().end == "cut"
         async with up(data, *flags, config=source.config) as house:
-            comparison = await compared(house, crew.ledger, source, crew.runs)
+            comparison = await compare_when_sound(house, crew.ledger, source, crew.runs)
             gaps = [gap for run in crew.runs for gap in (await bundle(house.api, run)).gaps]
     assert comparison.sound, str(comparison)
     assert not comparison.shorter, str(comparison)
@@ -51,7 +51,7 @@ async def test_stopped_while_its_database_is_silent_it_ends_in_time_and_loses_no
                 await agent.ask("/whole?size=3000")
             await house.stop()
         async with up(data, "--database-url", database_url, config=source.config) as house:
-            comparison = await compared(house, crew.ledger, source, crew.runs)
+            comparison = await compare_when_sound(house, crew.ledger, source, crew.runs)
     assert comparison.sound, str(comparison)
     assert comparison.counts == {"whole": 20}, str(comparison)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.drills.agent import Crew
-from tests.drills.house import bundle, compared, get, killed, until, up
+from tests.drills.house import bundle, compare_when_sound, get, kill_process, until, up
 from tests.drills.upstream import upstream
 
 
@@ -25,10 +25,10 @@ async def test_a_store_server_killed_again_and_again_loses_nothing_and_doubles_n
                 group.create_task(crew.agent(f"agent-{n}").ask_on(stop, "/whole?size=3000", "/stream?pieces=10"))
             for _ in range(2):
                 await source.served(30)
-                await killed(house.store_server)
+                await kill_process(house.store_server)
                 await until(lambda: get(house.api, "/runs/agent-0"))
             stop.set()
-        comparison = await compared(house, crew.ledger, source, crew.runs)
+        comparison = await compare_when_sound(house, crew.ledger, source, crew.runs)
         gaps = [gap for run in crew.runs for gap in (await bundle(house.api, run)).gaps]
     assert comparison.sound, str(comparison)
     assert set(comparison.counts) == {"whole"}, str(comparison)

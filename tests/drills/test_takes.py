@@ -14,7 +14,7 @@ import pytest
 
 from store.generations.build import FLAWED
 from store.generations.names import GENERATION_LABEL, GENERATION_OF
-from tests.drills.house import Up, bundle, environment, get, killed, until, up
+from tests.drills.house import Up, bundle, environment, get, kill_process, until, up
 from tests.support import wire
 from tests.support.api import authorization
 from tests.support.service import command
@@ -55,7 +55,7 @@ async def tool() -> AsyncIterator[Tool]:
         yield made
 
 
-async def asked(house: Up, run: str, *paths: str) -> list[str]:
+async def send_requests(house: Up, run: str, *paths: str) -> list[str]:
     """What an agent is told that asks for these, one after the other."""
     found = []
     async with httpx.AsyncClient(proxy=f"http://{run}:@127.0.0.1:{house.port}", trust_env=False) as agent:
@@ -79,7 +79,7 @@ async def send(house: Up, method: str, path: str, told: Any) -> dict[str, Any]:
     return found
 
 
-async def ended(house: Up, run: str, **told: Any) -> dict[str, Any]:
+async def end_run(house: Up, run: str, **told: Any) -> dict[str, Any]:
     """The run, after its wrapper has said that it ended."""
     return await send(house, "PATCH", f"/runs/{run}", {"ended": True, **told})
 
@@ -89,11 +89,11 @@ async def runs(house: Up) -> set[str]:
 
 
 @asynccontextmanager
-async def begun(data: Path, database_url: str, source: Tool) -> AsyncIterator[Up]:
+async def start_auto(data: Path, database_url: str, source: Tool) -> AsyncIterator[Up]:
     """An `up` in mode auto with a good recording of run `r`."""
     async with up(data, "--mode", "auto", "--database-url", database_url, config=source.config) as house:
-        assert await asked(house, "r", "/a", "/b") == ["live /a 1", "live /b 2"]
-        await ended(house, "r")
+        assert await send_requests(house, "r", "/a", "/b") == ["live /a 1", "live /b 2"]
+        await end_run(house, "r")
         yield house
 
 
@@ -101,9 +101,9 @@ async def begun(data: Path, database_url: str, source: Tool) -> AsyncIterator[Up
 async def test_what_was_recorded_answers_and_what_was_not_makes_the_next_generation(
     data: Path, database_url: str
 ) -> None:
-    async with tool() as source, begun(data, database_url, source) as house:
-        assert await asked(house, "r", "/a", "/b", "/c") == ["replayed /a 1", "replayed /b 2", "live /c 3"]
-        shape = await ended(house, "r", succeeded=True)
+    async with tool() as source, start_auto(data, database_url, source) as house:
+        assert await send_requests(house, "r", "/a", "/b", "/c") == ["replayed /a 1", "replayed /b 2", "live /c 3"]
+        shape = await end_run(house, "r", succeeded=True)
         assert (shape["labels"], shape["exchanges"]) == ({GENERATION_LABEL: "r:g2"}, 2)
         assert await runs(house) == {"r", "r:g2"}
         assert (await get(house.api, "/runs/r:g2"))["labels"] == {GENERATION_OF: "r"}
@@ -111,58 +111,62 @@ async def test_what_was_recorded_answers_and_what_was_not_makes_the_next_generat
         assert [one.response and one.response.body.data for one in (await bundle(house.api, "r:g2")).exchanges] == [
             *(b"/a 1", b"/b 2", b"/c 3")
         ]
-        assert await asked(house, "r", "/c", "/b", "/a") == ["replayed /c 3", "replayed /b 2", "replayed /a 1"]
-        assert (await ended(house, "r", succeeded=True))["labels"] == {GENERATION_LABEL: "r:g2"}
+        assert await send_requests(house, "r", "/c", "/b", "/a") == ["replayed /c 3", "replayed /b 2", "replayed /a 1"]
+        assert (await end_run(house, "r", succeeded=True))["labels"] == {GENERATION_LABEL: "r:g2"}
         assert await runs(house) == {"r", "r:g2"}
 
 
 @pytest.mark.slow
 async def test_a_run_that_an_up_was_started_with_has_generations_too(data: Path, database_url: str) -> None:
     async with tool() as source:
-        async with begun(data, database_url, source):
+        async with start_auto(data, database_url, source):
             pass
         words = ("--mode", "auto", "--replay", "r", "--database-url", database_url)
         async with up(data, *words, config=source.config) as house:
-            assert await asked(house, "whoever", "/a", "/b", "/c") == ["replayed /a 1", "replayed /b 2", "live /c 3"]
-            assert (await ended(house, "r", succeeded=True))["labels"] == {GENERATION_LABEL: "r:g2"}
-            assert await asked(house, "whoever", "/c", "/a") == ["replayed /c 3", "replayed /a 1"]
+            assert await send_requests(house, "whoever", "/a", "/b", "/c") == [
+                "replayed /a 1",
+                "replayed /b 2",
+                "live /c 3",
+            ]
+            assert (await end_run(house, "r", succeeded=True))["labels"] == {GENERATION_LABEL: "r:g2"}
+            assert await send_requests(house, "whoever", "/c", "/a") == ["replayed /c 3", "replayed /a 1"]
             assert await runs(house) == {"r", "r:g2"}
 
 
 @pytest.mark.slow
 async def test_a_run_that_is_given_a_mode_has_it_from_its_next_request_on(data: Path, database_url: str) -> None:
-    async with tool() as source, begun(data, database_url, source) as house:
+    async with tool() as source, start_auto(data, database_url, source) as house:
 
         async def switched(mode: str | None) -> None:
             assert (await send(house, "PUT", "/runs/r", {"mode": mode}))["mode"] == mode
 
         await switched("replay")
-        assert await asked(house, "r", "/c", "/a") == ["miss 424", "replayed /a 1"]
+        assert await send_requests(house, "r", "/c", "/a") == ["miss 424", "replayed /a 1"]
         await switched("record")
-        assert await asked(house, "r", "/a") == ["unmarked /a 3"]
+        assert await send_requests(house, "r", "/a") == ["unmarked /a 3"]
         await switched("passthrough")
-        assert await asked(house, "r", "/b") == ["unmarked /b 4"]
-        assert await asked(house, "other", "/b") == ["live /b 5"], "other runs go on as they did"
+        assert await send_requests(house, "r", "/b") == ["unmarked /b 4"]
+        assert await send_requests(house, "other", "/b") == ["live /b 5"], "other runs go on as they did"
         assert (await send(house, "GET", "/runs/r/calls?settled=true", None))["settled"]
         assert (await get(house.api, "/runs/r"))["exchanges"] == 3, (
             "two of the first time, and the one that was recorded"
         )
         await switched(None)
-        assert await asked(house, "r", "/a", "/d") == ["replayed /a 1", "live /d 6"]
+        assert await send_requests(house, "r", "/a", "/d") == ["replayed /a 1", "live /d 6"]
 
 
 @pytest.mark.slow
 async def test_calls_that_were_not_asked_for_stay_unless_the_agent_is_known_to_have_done_all_it_does(
     data: Path, database_url: str
 ) -> None:
-    async with tool() as source, begun(data, database_url, source) as house:
-        await asked(house, "r", "/a", "/c")
-        assert (await ended(house, "r"))["labels"] == {GENERATION_LABEL: "r:g2"}
+    async with tool() as source, start_auto(data, database_url, source) as house:
+        await send_requests(house, "r", "/a", "/c")
+        assert (await end_run(house, "r"))["labels"] == {GENERATION_LABEL: "r:g2"}
         assert (await get(house.api, "/runs/r:g2"))["exchanges"] == 3
-        await asked(house, "r", "/a", "/d")
-        assert (await ended(house, "r", succeeded=True))["labels"] == {GENERATION_LABEL: "r:g3"}
-        assert await asked(house, "r", "/a", "/d", "/b") == ["replayed /a 1", "replayed /d 4", "live /b 5"]
-        shape = await ended(house, "r", succeeded=False)
+        await send_requests(house, "r", "/a", "/d")
+        assert (await end_run(house, "r", succeeded=True))["labels"] == {GENERATION_LABEL: "r:g3"}
+        assert await send_requests(house, "r", "/a", "/d", "/b") == ["replayed /a 1", "replayed /d 4", "live /b 5"]
+        shape = await end_run(house, "r", succeeded=False)
         assert shape["labels"] == {GENERATION_LABEL: "r:g3"}
         assert (await get(house.api, "/replays/r"))["generation"]["why"] == "the agent did not succeed"
 
@@ -172,11 +176,11 @@ async def test_calls_that_were_not_asked_for_stay_unless_the_agent_is_known_to_h
 async def test_a_recording_that_failed_or_was_cut_replaces_nothing_and_is_kept_as_evidence(
     data: Path, database_url: str, wrong: dict[str, Any], why: str
 ) -> None:
-    async with tool() as source, begun(data, database_url, source) as house:
+    async with tool() as source, start_auto(data, database_url, source) as house:
         for name, value in wrong.items():
             setattr(source, name, value)
-        assert (await asked(house, "r", "/a", "/b", "/c"))[:2] == ["replayed /a 1", "replayed /b 2"]
-        shape = await ended(house, "r", succeeded=True)
+        assert (await send_requests(house, "r", "/a", "/b", "/c"))[:2] == ["replayed /a 1", "replayed /b 2"]
+        shape = await end_run(house, "r", succeeded=True)
         assert (shape["labels"], shape["exchanges"]) == ({}, 2)
         told = (await get(house.api, "/replays/r"))["generation"]
         assert told["run"] is None
@@ -184,35 +188,35 @@ async def test_a_recording_that_failed_or_was_cut_replaces_nothing_and_is_kept_a
         (candidate,) = await runs(house) - {"r"}
         assert (await get(house.api, f"/runs/{candidate}"))["labels"] == {GENERATION_OF: "r", FLAWED: told["why"]}
         source.status, source.cuts = 200, False
-        assert await asked(house, "r", "/a", "/b", "/c") == ["replayed /a 1", "replayed /b 2", "live /c 4"]
-        assert (await ended(house, "r"))["labels"] == {GENERATION_LABEL: "r:g2"}
+        assert await send_requests(house, "r", "/a", "/b", "/c") == ["replayed /a 1", "replayed /b 2", "live /c 4"]
+        assert (await end_run(house, "r"))["labels"] == {GENERATION_LABEL: "r:g2"}
 
 
 @pytest.mark.slow
 async def test_a_first_recording_that_failed_does_not_answer_for_ever(data: Path, database_url: str) -> None:
-    async with tool() as source, begun(data, database_url, source) as house:
+    async with tool() as source, start_auto(data, database_url, source) as house:
         source.status = 500
-        assert await asked(house, "new", "/x") == ["live 500"]
-        assert "status 500" in (await ended(house, "new"))["labels"][FLAWED]
+        assert await send_requests(house, "new", "/x") == ["live 500"]
+        assert "status 500" in (await end_run(house, "new"))["labels"][FLAWED]
         source.status = 200
-        assert await asked(house, "new", "/x") == ["live /x 4"]
-        assert (await ended(house, "new"))["labels"] == {GENERATION_LABEL: "new:g2"}
-        assert await asked(house, "new", "/x") == ["replayed /x 4"]
+        assert await send_requests(house, "new", "/x") == ["live /x 4"]
+        assert (await end_run(house, "new"))["labels"] == {GENERATION_LABEL: "new:g2"}
+        assert await send_requests(house, "new", "/x") == ["replayed /x 4"]
 
 
 @pytest.mark.slow
 async def test_a_recorded_command_says_what_became_of_what_it_lacked(data: Path, database_url: str) -> None:
-    async with tool() as source, begun(data, database_url, source) as house:
-        first = await commanded(house, "mine", "/x")
+    async with tool() as source, start_auto(data, database_url, source) as house:
+        first = await record_requests(house, "mine", "/x")
         assert "recorded mine: 1 call" in first
-        assert "nothing was missing" in await commanded(house, "mine", "/x")
-        assert "generation mine:g2 is replayed from now on" in await commanded(house, "mine", "/x", "/y")
+        assert "nothing was missing" in await record_requests(house, "mine", "/x")
+        assert "generation mine:g2 is replayed from now on" in await record_requests(house, "mine", "/x", "/y")
         source.status = 500
-        said = await commanded(house, "mine", "/x", "/z")
+        said = await record_requests(house, "mine", "/x", "/z")
         assert "its recording is unchanged: the agent did not succeed; what went out is kept as run mine:live-" in said
 
 
-async def commanded(house: Up, run: str, *paths: str) -> str:
+async def record_requests(house: Up, run: str, *paths: str) -> str:
     """What `playhead record` says of an agent that asks for these."""
     agent = "import sys, urllib.request\nfor url in sys.argv[1:]: urllib.request.urlopen(url).read()"
     line = command("record", "--data", str(house.data), "--run", run, "--", sys.executable, "-c", agent)
@@ -225,52 +229,56 @@ async def commanded(house: Up, run: str, *paths: str) -> str:
 
 @pytest.mark.slow
 async def test_equal_calls_of_a_first_recording_all_go_out(data: Path, database_url: str) -> None:
-    async with tool() as source, begun(data, database_url, source) as house:
-        assert await asked(house, "new", "/x", "/x", "/x") == ["live /x 3", "live /x 4", "live /x 5"]
-        await ended(house, "new")
-        assert await asked(house, "new", "/x", "/x", "/x") == ["replayed /x 3", "replayed /x 4", "replayed /x 5"]
+    async with tool() as source, start_auto(data, database_url, source) as house:
+        assert await send_requests(house, "new", "/x", "/x", "/x") == ["live /x 3", "live /x 4", "live /x 5"]
+        await end_run(house, "new")
+        assert await send_requests(house, "new", "/x", "/x", "/x") == [
+            "replayed /x 3",
+            "replayed /x 4",
+            "replayed /x 5",
+        ]
 
 
 @pytest.mark.slow
 async def test_a_worker_killed_in_the_middle_leaves_the_run_as_it_was(data: Path, database_url: str) -> None:
-    async with tool() as source, begun(data, database_url, source) as house:
-        assert await asked(house, "r", "/a", "/c") == ["replayed /a 1", "live /c 3"]
-        await killed(house.workers[0])
+    async with tool() as source, start_auto(data, database_url, source) as house:
+        assert await send_requests(house, "r", "/a", "/c") == ["replayed /a 1", "live /c 3"]
+        await kill_process(house.workers[0])
 
         async def again() -> list[str] | None:
-            found = await asked(house, "r", "/b")
+            found = await send_requests(house, "r", "/b")
             return None if found == ["cut"] else found
 
         # Nobody knows any more what was answered.
         assert await until(again) == ["miss 424"]
-        assert (await ended(house, "r", succeeded=True))["labels"] == {}
+        assert (await end_run(house, "r", succeeded=True))["labels"] == {}
         assert "died before the session ended" in (await get(house.api, "/replays/r"))["generation"]["why"]
-        assert await asked(house, "r", "/a", "/b", "/c") == ["replayed /a 1", "replayed /b 2", "live /c 4"]
-        assert (await ended(house, "r"))["labels"] == {GENERATION_LABEL: "r:g2"}
+        assert await send_requests(house, "r", "/a", "/b", "/c") == ["replayed /a 1", "replayed /b 2", "live /c 4"]
+        assert (await end_run(house, "r"))["labels"] == {GENERATION_LABEL: "r:g2"}
 
 
 @pytest.mark.slow
 async def test_an_up_that_is_stopped_lets_count_what_was_whole(data: Path, database_url: str) -> None:
     flags = ("--mode", "auto", "--database-url", database_url)
     async with tool() as source:
-        async with begun(data, database_url, source) as house:
-            assert await asked(house, "r", "/a", "/c") == ["replayed /a 1", "live /c 3"]
+        async with start_auto(data, database_url, source) as house:
+            assert await send_requests(house, "r", "/a", "/c") == ["replayed /a 1", "live /c 3"]
         async with up(data, *flags, config=source.config) as house:
             assert (await get(house.api, "/runs/r"))["labels"] == {GENERATION_LABEL: "r:g2"}
-            assert await asked(house, "r", "/c", "/b") == ["replayed /c 3", "replayed /b 2"]
+            assert await send_requests(house, "r", "/c", "/b") == ["replayed /c 3", "replayed /b 2"]
 
 
 @pytest.mark.slow
 async def test_a_replay_over_rest_is_strict_where_runs_are_recorded(data: Path, database_url: str) -> None:
-    async with tool() as source, begun(data, database_url, source) as house:
+    async with tool() as source, start_auto(data, database_url, source) as house:
         await send(house, "POST", "/replays", {"run": "r", "id": "strict"})
-        assert await asked(house, "strict", "/a", "/c") == ["replayed /a 1", "miss 424"]
-        assert await asked(house, "other", "/c") == ["live /c 3"]
+        assert await send_requests(house, "strict", "/a", "/c") == ["replayed /a 1", "miss 424"]
+        assert await send_requests(house, "other", "/c") == ["live /c 3"]
         wanted = {"on_miss": "live", "after_last": "cycle", "allow_unused": True}
         await send(house, "POST", "/replays", {"run": "r", "id": "open", **wanted})
-        assert await asked(house, "open", "/a", "/a", "/c") == ["replayed /a 1", "replayed /a 1", "live /c 4"]
+        assert await send_requests(house, "open", "/a", "/a", "/c") == ["replayed /a 1", "replayed /a 1", "live /c 4"]
         await send(house, "POST", "/replays", {"run": "r", "id": "host", "allowed_hosts": ["*.takes.example"]})
-        assert await asked(house, "host", "/a") == ["live /a 5"]
+        assert await send_requests(house, "host", "/a") == ["live /a 5"]
 
         async def told() -> dict[str, Any] | None:
             found: dict[str, Any] = await get(house.api, "/replays/host")
@@ -282,9 +290,9 @@ async def test_a_replay_over_rest_is_strict_where_runs_are_recorded(data: Path, 
 
 @pytest.mark.slow
 async def test_a_replay_over_rest_records_what_it_lacks_when_it_is_told_to(data: Path, database_url: str) -> None:
-    async with tool() as source, begun(data, database_url, source) as house:
+    async with tool() as source, start_auto(data, database_url, source) as house:
         await send(house, "POST", "/replays", {"run": "r", "id": "mine", "on_miss": "record"})
-        assert await asked(house, "mine", "/a", "/c") == ["replayed /a 1", "live /c 3"]
+        assert await send_requests(house, "mine", "/a", "/c") == ["replayed /a 1", "live /c 3"]
         report = await send(house, "POST", "/replays/mine/end", {"succeeded": True})
         assert report["generation"] == {"run": "r:g2", "why": None}
         assert [one.request.url[-2:] for one in (await bundle(house.api, "r:g2")).exchanges] == ["/a", "/c"]

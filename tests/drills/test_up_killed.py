@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.drills.agent import Crew
-from tests.drills.house import Process, bundle, compared, descendants, killed, until_true, up
+from tests.drills.house import Process, bundle, compare_when_sound, descendants, kill_process, until_true, up
 from tests.drills.upstream import upstream
 
 
@@ -26,13 +26,13 @@ async def test_a_killed_up_leaves_nothing_running_and_nothing_lost(embedded: Pat
                 await source.served(40)
                 itself = Process.of(house.process.pid)
                 assert itself
-                await killed(itself)
+                await kill_process(itself)
             await house.process.wait()
             assert streaming.result().end == "cut"
             await until_true(lambda: not any(process.alive for process in started), patience=15)
             assert not list(elsewhere.iterdir()), "something was left outside of the data directory"
         async with up(embedded, config=source.config) as house:
-            comparison = await compared(house, crew.ledger, source, crew.runs)
+            comparison = await compare_when_sound(house, crew.ledger, source, crew.runs)
             stream = (await bundle(house.api, "stream")).exchanges[0]
     assert comparison.sound, str(comparison)
     assert not comparison.shorter, str(comparison)

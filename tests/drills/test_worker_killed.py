@@ -7,7 +7,17 @@ from pathlib import Path
 import pytest
 
 from tests.drills.agent import Crew
-from tests.drills.house import Up, bundle, compared, get, killed, saved, spooled, until_true, up
+from tests.drills.house import (
+    Up,
+    bundle,
+    compare_when_sound,
+    get,
+    kill_process,
+    read_spools,
+    save_bundle,
+    until_true,
+    up,
+)
 from tests.drills.upstream import pieces, upstream
 
 STREAMS = 20
@@ -31,13 +41,13 @@ async def test_a_worker_killed_in_mid_stream_loses_nothing_that_was_acknowledged
             for _ in range(5):
                 await busy.ask("/whole?size=2000")
             await until_true(lambda: _all_spooled(house))
-            await killed(house.workers[0])
+            await kill_process(house.workers[0])
         busy.leave()
         assert (await busy.ask_again("/whole?size=100")).end == "whole", "the worker is not back on its port"
-        comparison = await compared(house, crew.ledger, source, crew.runs)
+        comparison = await compare_when_sound(house, crew.ledger, source, crew.runs)
         night = await bundle(house.api, "night")
         run = await get(house.api, "/runs/night")
-        recording = await saved(house.api, "night", data.with_suffix(".jsonl"))
+        recording = await save_bundle(house.api, "night", data.with_suffix(".jsonl"))
     assert comparison.sound, str(comparison)
     assert not comparison.shorter, str(comparison)
     assert comparison.counts == {"whole": 6, "cut": STREAMS}, str(comparison)
@@ -67,13 +77,13 @@ async def test_workers_killed_again_and_again_under_load_keep_every_promise(data
                 for agent in agents:
                     group.create_task(agent.ask_until_cut("/whole?size=500", "/stream?pieces=20"))
                 await source.served(30)
-                await killed(house.workers[0])
-        comparison = await compared(house, crew.ledger, source, crew.runs)
+                await kill_process(house.workers[0])
+        comparison = await compare_when_sound(house, crew.ledger, source, crew.runs)
     assert comparison.sound, str(comparison)
     assert comparison.counts["cut"] >= 3, str(comparison)
     assert comparison.counts["whole"] >= 60, str(comparison)
 
 
 def _all_spooled(house: Up) -> bool:
-    found = spooled(house.data)
+    found = read_spools(house.data)
     return all(piece in found for n in range(STREAMS) for piece in pieces(TARGET, f"stream-{n}.0")[:SENT])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.drills.agent import Crew
-from tests.drills.house import bundle, compared, killed, until_true, up
+from tests.drills.house import bundle, compare_when_sound, kill_process, until_true, up
 from tests.drills.upstream import upstream
 
 
@@ -23,11 +23,11 @@ async def test_a_run_spread_over_two_workers_of_which_one_is_killed_is_one_run(d
                 group.create_task(agent.ask_on(stop, "/whole?size=500", "/stream?pieces=5"))
             await source.served(60)
             spools = {path.parent.name for path in (data / "spool").glob("*/*.seg") if path.stat().st_size > 1000}
-            await killed(first)
+            await kill_process(first)
             await source.served(60)
             stop.set()
         await until_true(lambda: len(house.workers) == 2)
-        comparison = await compared(house, crew.ledger, source, crew.runs)
+        comparison = await compare_when_sound(house, crew.ledger, source, crew.runs)
         shared = await bundle(house.api, "shared")
     assert len(spools) == 2, f"one worker had nothing to do: {spools}"
     assert comparison.sound, str(comparison)

@@ -22,7 +22,7 @@ from tests.support.wire import read_request, serving
 HOST = "api.drill.example"
 
 
-def expected(target: str, name: str) -> bytes:
+def expected_body(target: str, name: str) -> bytes:
     """All of the body that belongs to a target and a request's name."""
     return b"".join(pieces(target, name))
 
@@ -106,7 +106,7 @@ class Upstream(wire.Upstream):
         if kind == "/hold" and not await self._hold(reader, name):
             return False
         if kind == "/reset":
-            await _taken(writer)
+            await _wait_until_taken(writer)
             linger = struct.pack("ii", 1, 0)
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         if kind in ("/reset", "/unended"):
@@ -126,7 +126,7 @@ class Upstream(wire.Upstream):
         either = asyncio.Event()
         await self._note(holding=1)
         async with asyncio.TaskGroup() as group:
-            watching = group.create_task(_closed(reader, either))
+            watching = group.create_task(_set_when_closed(reader, either))
             waiting = group.create_task(_after(self.go_on, either))
             await either.wait()
             stayed = self.go_on.is_set()
@@ -167,7 +167,7 @@ def _head(sent: list[bytes], *, sized: bool) -> bytes:
     return f"HTTP/1.1 200 OK\r\n{framing}\r\n\r\n".encode()
 
 
-async def _closed(reader: asyncio.StreamReader, either: asyncio.Event) -> None:
+async def _set_when_closed(reader: asyncio.StreamReader, either: asyncio.Event) -> None:
     try:
         await reader.read(1)
     except OSError:
@@ -180,7 +180,7 @@ async def _after(go_on: asyncio.Event, either: asyncio.Event) -> None:
     either.set()
 
 
-async def _taken(writer: asyncio.StreamWriter) -> None:
+async def _wait_until_taken(writer: asyncio.StreamWriter) -> None:
     """Wait until the other side's kernel has what was written: RST discards what it has not."""
     await writer.drain()
     await asyncio.sleep(0.2)

@@ -14,7 +14,7 @@ import pytest
 
 def python(*requirements: str, limit: float = 100) -> Path:
     """The interpreter of an environment that holds them; where it cannot be made, the test is skipped and says why."""
-    found = _made(requirements, limit)
+    found = _make_environment(requirements, limit)
     return (
         found
         if isinstance(found, Path)
@@ -23,7 +23,7 @@ def python(*requirements: str, limit: float = 100) -> Path:
 
 
 @cache
-def _made(requirements: tuple[str, ...], limit: float) -> Path | str:
+def _make_environment(requirements: tuple[str, ...], limit: float) -> Path | str:
     """The interpreter, or why there is none."""
     digest = hashlib.sha256("\n".join((sys.version, *requirements)).encode()).hexdigest()[:12]
     place = Path(tempfile.gettempdir()) / f"playhead-framework-{os.getuid()}-{digest}"

@@ -163,7 +163,7 @@ def _data(event: dict[str, Json]) -> bytes:
     return b"data: " + json.dumps(event, separators=(",", ":")).encode() + b"\n\n"
 
 
-class Scripted(Handler):
+class ScriptedApi(Handler):
     """The model API, a weather service, and whatever takes telemetry."""
 
     asked: ClassVar[list[str]] = []
@@ -202,10 +202,10 @@ class Scripted(Handler):
 
 
 @contextmanager
-def scripted(port: int) -> Iterator[ThreadingHTTPServer]:
+def serve_scripted(port: int) -> Iterator[ThreadingHTTPServer]:
     """The stand-in, answering; it forgets what others asked it."""
-    Scripted.asked.clear()
-    server = start_server(Scripted, port)
+    ScriptedApi.asked.clear()
+    server = start_server(ScriptedApi, port)
     try:
         yield server
     finally:

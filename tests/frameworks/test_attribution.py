@@ -23,7 +23,7 @@ import pytest_asyncio
 
 from proxy.demo.servers import start_server
 from tests.frameworks.environments import python
-from tests.frameworks.scripted import Scripted
+from tests.frameworks.scripted import ScriptedApi
 from tests.support.service import Service, command, running
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow, pytest.mark.timeout(300)]
@@ -44,7 +44,7 @@ CLIENT = Path(__file__).parents[2] / "clients" / "pytest-playhead" / "src"
 EACH = 9
 
 
-class Shop(Scripted):
+class Shop(ScriptedApi):
     """The model API, and a shop. Two of the tickets are of one customer, so that what is asked of it could be of both."""
 
     def do_GET(self) -> None:  # noqa: N802 - the name that the base class looks for
@@ -61,7 +61,7 @@ class Shop(Scripted):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
+class TicketCounts:
     """Where the calls of all tickets are."""
 
     right: int
@@ -114,7 +114,7 @@ async def agent(framework: str, *tickets: str, env: dict[str, str]) -> None:
         assert await process.wait() == 0
 
 
-async def counted(service: Service, data: Path, before: set[str]) -> Counted:
+async def count_tickets(service: Service, data: Path, before: set[str]) -> TicketCounts:
     async with reading(service, data) as api:
         runs = [run for run in (await api.get("/runs?limit=500")).json()["items"] if run["id"] not in before]
         calls: list[tuple[str, str, str]] = []
@@ -132,7 +132,7 @@ async def counted(service: Service, data: Path, before: set[str]) -> Counted:
     right = sum(level != "guessed" and own[ticket] == run for run, level, ticket in calls)
     owners = Counter(own.values())
     mixed = sum(level != "guessed" and owners[run] > 1 for run, level, _ in calls)
-    return Counted(right=right - mixed, guessed=guessed, wrong=len(calls) - guessed - right + mixed)
+    return TicketCounts(right=right - mixed, guessed=guessed, wrong=len(calls) - guessed - right + mixed)
 
 
 async def ticket_of(api: httpx.AsyncClient, call: dict[str, Any]) -> str:
@@ -158,7 +158,7 @@ async def test_no_call_is_in_a_wrong_run(
         await asyncio.gather(*(agent(framework, ticket, env=env) for ticket in TICKETS))
     else:
         await agent(framework, *TICKETS, env=env)
-    come = await counted(up, data, before)
+    come = await count_tickets(up, data, before)
     print(f"{framework:12} {habit:16} right {come.right:2}  guessed {come.guessed:2}  wrong {come.wrong}")
     assert come.wrong == 0
     # Two tickets are of one customer: in one service, what is asked of it could be for both.

@@ -18,8 +18,8 @@ import pytest
 import pytest_asyncio
 
 from tests.frameworks.environments import python
-from tests.frameworks.scripted import Scripted, scripted
-from tests.live.npm import installed, node
+from tests.frameworks.scripted import ScriptedApi, serve_scripted
+from tests.live.npm import install_packages, node
 from tests.support.service import Service, command, running
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
@@ -41,7 +41,7 @@ VERCEL = (("ai", "6.0.326"), ("@ai-sdk/openai", "3.0.141"), ("zod", "4.6.7"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class EndedCommand:
     """A command that has ended."""
 
     code: int
@@ -89,7 +89,7 @@ async def service(place: Path, port: int, tools_port: int, module_database_url: 
         yield service
 
 
-async def playhead(place: Path, *arguments: str) -> Ended:
+async def playhead(place: Path, *arguments: str) -> EndedCommand:
     verb, *rest = arguments
     line = command(verb, "--data", str(place / "data"), *rest)
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PLAYHEAD_", "PYTHONDONTWRITE"))}
@@ -102,14 +102,14 @@ async def playhead(place: Path, *arguments: str) -> Ended:
     async with asyncio.timeout(100):
         out, err = await process.communicate()
     assert process.returncode is not None
-    return Ended(code=process.returncode, out=out.decode(), err=err.decode())
+    return EndedCommand(code=process.returncode, out=out.decode(), err=err.decode())
 
 
 async def recorded_then_replayed(place: Path, port: int, name: str, *program: str) -> tuple[str, int]:
     """What the program said both times, and how many calls it made."""
-    with scripted(port):
+    with serve_scripted(port):
         first = await playhead(place, "record", "--run", name, "--", *program)
-        asked = len(Scripted.asked)
+        asked = len(ScriptedApi.asked)
     assert first.code == 0, first.err
     second = await playhead(place, "replay", name, "--", *program)
     assert second.out == first.out, second.err
@@ -129,7 +129,7 @@ async def test_a_framework_s_agent_is_replayed_without_a_miss(
 async def test_langgraph_goes_on_from_its_own_checkpoint(place: Path, port: int, service: Service) -> None:
     """What the checkpoint holds is not asked for again, and `resume` is right all the same."""
     words = (str(python(*LANGGRAPH)), str(PROGRAMS / "langgraph_waiting.py"), str(place / "checkpoints.sqlite"))
-    with scripted(port):
+    with serve_scripted(port):
         waiting = await playhead(place, "record", "--run", "waiting", "--", *words)
         assert (waiting.code, waiting.out) == (0, "waits for a person\n"), waiting.err
         config = ("--config", str(place / "data.toml"))
@@ -151,7 +151,7 @@ async def test_a_large_framework_s_agent_is_replayed_without_a_miss(
 
 
 async def test_node_s_ai_sdk_is_replayed_without_a_miss(place: Path, port: int, service: Service) -> None:
-    modules = installed(VERCEL)
+    modules = install_packages(VERCEL)
     program = modules / "vercel.mjs"  # Node looks for packages from where a module lies
     program.write_bytes((PROGRAMS / "vercel.mjs").read_bytes())
     out, _ = await recorded_then_replayed(place, port, "vercel", node(), str(program))
@@ -175,7 +175,7 @@ async def test_an_agent_s_tools_behind_mcp_are_replayed_without_a_miss(
         async with asyncio.timeout(30):
             while b"running on" not in await server.stderr.readline():
                 assert server.returncode is None
-        with scripted(port):
+        with serve_scripted(port):
             first = await playhead(
                 place, "record", "--run", "mcp", "--", str(interpreter), str(PROGRAMS / "mcp_agent.py")
             )

@@ -28,7 +28,9 @@ def server() -> Iterator[ModelServer]:
         yield model
 
 
-def recorded(answer: Any, asked: dict[str, Any] = ASKED, *, claim: str = "true", data: bytes | None = None) -> Exchange:
+def make_exchange(
+    answer: Any, asked: dict[str, Any] = ASKED, *, claim: str = "true", data: bytes | None = None
+) -> Exchange:
     request, response = (json.dumps(value).encode() for value in (asked, answer))
     headers = (
         ("content-type", "application/json"),
@@ -58,7 +60,7 @@ async def judge(exchange: Exchange, server: ModelServer, profiles: Profiles) -> 
 
 
 async def test_the_same_answer_is_derived_again(server: ModelServer, profiles: Profiles) -> None:
-    exchange = recorded(server.answer(ASKED))
+    exchange = make_exchange(server.answer(ASKED))
     found = await repeat_exchanges([exchange], None, {"api.openai.com": server.url}, profiles)
     assert run_verdict(found) == "rederived"
     assert server.asked[-1] == ASKED
@@ -67,7 +69,7 @@ async def test_the_same_answer_is_derived_again(server: ModelServer, profiles: P
 async def test_one_bit_differs(server: ModelServer, profiles: Profiles) -> None:
     answer = server.answer(ASKED)
     answer["choices"][0]["logprobs"]["token_logprobs"][0] += 1e-12
-    found = await repeat_exchanges([recorded(answer)], server.url, {}, profiles)
+    found = await repeat_exchanges([make_exchange(answer)], server.url, {}, profiles)
     assert run_verdict(found) == "differs"
     assert found[0].pointers == ("/choices/0/logprobs/token_logprobs/0",)
 
@@ -78,7 +80,7 @@ async def test_another_build_that_differs_is_not_held_against_the_record(
     answer = server.answer(ASKED)
     answer["choices"][0]["text"] = "something else"
     server.fingerprint = "sha256:two"
-    assert await judge(recorded(answer), server, profiles) == (
+    assert await judge(make_exchange(answer), server, profiles) == (
         "unknown",
         "another build, machine or number of threads answers now; the fingerprints differ",
     )
@@ -87,7 +89,7 @@ async def test_another_build_that_differs_is_not_held_against_the_record(
 @pytest.mark.parametrize("claim", [None, "false", "inconclusive"])
 async def test_a_server_without_the_claim_proves_nothing(profiles: Profiles, claim: str | None) -> None:
     with serving(ModelServer(claim=claim)) as server:
-        word, reason = await judge(recorded(server.answer(ASKED)), server, profiles)
+        word, reason = await judge(make_exchange(server.answer(ASKED)), server, profiles)
     assert word == "unknown"
     assert "makes no claim" in reason
 
@@ -103,7 +105,7 @@ async def test_a_server_without_the_claim_proves_nothing(profiles: Profiles, cla
 async def test_what_cannot_be_asked_again_is_not_asked(
     server: ModelServer, profiles: Profiles, asked: dict[str, Any], data: bytes | None, words: str
 ) -> None:
-    word, reason = await judge(recorded({"choices": []}, asked, data=data), server, profiles)
+    word, reason = await judge(make_exchange({"choices": []}, asked, data=data), server, profiles)
     assert word == "unknown"
     assert words in reason
     assert server.asked == []
@@ -111,23 +113,23 @@ async def test_what_cannot_be_asked_again_is_not_asked(
 
 async def test_a_seed_makes_a_sample_repeatable(server: ModelServer, profiles: Profiles) -> None:
     asked = {**ASKED, "temperature": 0.8, "seed": 42}
-    assert (await judge(recorded(server.answer(asked), asked), server, profiles))[0] == "rederived"
+    assert (await judge(make_exchange(server.answer(asked), asked), server, profiles))[0] == "rederived"
 
 
 async def test_an_answer_that_is_not_whole_is_not_asked_again(server: ModelServer, profiles: Profiles) -> None:
-    exchange = replace(recorded(server.answer(ASKED)), outcome="client_closed")
+    exchange = replace(make_exchange(server.answer(ASKED)), outcome="client_closed")
     assert await judge(exchange, server, profiles) == ("unknown", "its recording is incomplete")
 
 
 async def test_answers_without_the_claim_are_counted_and_left(server: ModelServer, profiles: Profiles) -> None:
-    exchange = recorded(server.answer(ASKED), claim="inconclusive")
+    exchange = make_exchange(server.answer(ASKED), claim="inconclusive")
     assert not has_invariance_claim(exchange)
     found = await repeat_exchanges([exchange], server.url, {}, profiles)
     assert report_json("r", found, 1) == {"run": "r", "verdict": "unknown", "asked": 0, "without_claim": 1, "calls": []}
 
 
 async def test_a_key_goes_along_and_a_wrong_one_is_one_sentence(server: ModelServer, profiles: Profiles) -> None:
-    exchange = recorded(server.answer(ASKED))
+    exchange = make_exchange(server.answer(ASKED))
     found = await repeat_exchanges([exchange], server.url, {}, profiles, "the-key")
     assert run_verdict(found) == "rederived"
     assert server.keys[-1] == "Bearer the-key"
@@ -139,4 +141,4 @@ async def test_a_key_goes_along_and_a_wrong_one_is_one_sentence(server: ModelSer
 
 async def test_nobody_to_ask_is_one_sentence(server: ModelServer, profiles: Profiles) -> None:
     with pytest.raises(Failure, match="playhead inference up"):
-        await repeat_exchanges([recorded(server.answer(ASKED))], "http://127.0.0.1:1", {}, profiles)
+        await repeat_exchanges([make_exchange(server.answer(ASKED))], "http://127.0.0.1:1", {}, profiles)

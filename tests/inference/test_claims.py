@@ -9,7 +9,7 @@ GREEDY = {"model": "m", "prompt": "who", "temperature": 0}
 COMPLETIONS = "/v1/completions"
 
 
-def said(request: Any, **defaults: Any) -> str:
+def claim_text(request: Any, **defaults: Any) -> str:
     return claim_for(COMPLETIONS, request, defaults)
 
 
@@ -24,7 +24,7 @@ def said(request: Any, **defaults: Any) -> str:
     ],
 )
 def test_what_was_checked_is_claimed(request_: dict[str, Any]) -> None:
-    assert said(request_) == "true"
+    assert claim_text(request_) == "true"
 
 
 @pytest.mark.parametrize(
@@ -50,18 +50,18 @@ def test_what_was_checked_is_claimed(request_: dict[str, Any]) -> None:
     ],
 )
 def test_what_was_not_is_not_and_says_what_it_is(more: dict[str, Any], reason: str) -> None:
-    assert said({**GREEDY, **more}) == f"not-claimed; reason={reason}"
+    assert claim_text({**GREEDY, **more}) == f"not-claimed; reason={reason}"
 
 
 def test_the_server_s_own_temperature_counts_where_a_request_names_none() -> None:
-    assert said({"prompt": "who"}, temperature=0) == "true"
-    assert said({"prompt": "who"}, temperature=0.6) == "not-claimed; reason=unseeded"
-    assert said({"prompt": "who"}) == "not-claimed; reason=unseeded"
+    assert claim_text({"prompt": "who"}, temperature=0) == "true"
+    assert claim_text({"prompt": "who"}, temperature=0.6) == "not-claimed; reason=unseeded"
+    assert claim_text({"prompt": "who"}) == "not-claimed; reason=unseeded"
 
 
 @pytest.mark.parametrize("request_", [None, [], "who", 3])
 def test_a_request_that_is_no_object_is_not_claimed(request_: Any) -> None:
-    assert said(request_) == "not-claimed; reason=body"
+    assert claim_text(request_) == "not-claimed; reason=body"
 
 
 def test_other_paths_are_not_claimed() -> None:

@@ -17,7 +17,7 @@ def platform(device: str) -> type[Any]:
     return type("P", (), {"device_type": device, "check_and_update_config": staticmethod(check_and_update_config)})
 
 
-def checked(device: str, executor: str | None, monkeypatch: pytest.MonkeyPatch) -> Any:
+def check_config(device: str, executor: str | None, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(config, "read_facts", lambda *_: None)
     monkeypatch.setattr(config, "refusals", lambda _: ())
     found = platform(device)
@@ -33,7 +33,7 @@ def checked(device: str, executor: str | None, monkeypatch: pytest.MonkeyPatch) 
 def test_a_cpu_s_worker_gets_no_process_of_its_own(
     device: str, asked: str, taken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parallel = checked(device, asked, monkeypatch)
+    parallel = check_config(device, asked, monkeypatch)
     assert parallel.distributed_executor_backend == taken
     assert parallel.worker_extension_cls == config.EXTENSION
 

@@ -26,7 +26,7 @@ UNCOVERED = {**INCONCLUSIVE, "uncovered": ["aten.new_one n×8: it cannot be run"
 REFUSED = {"verdict": "refused", "fingerprint": HOLDS["fingerprint"], "refused": ["LoRA was not tested"]}
 
 
-async def started(report: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> tuple[TestClient, Any]:
+async def start_app(report: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> tuple[TestClient, Any]:
     """A server with the plugin, whose self-check returns this report."""
 
     async def found(_: Any) -> dict[str, Any]:
@@ -49,7 +49,7 @@ async def started(report: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> tu
 
 
 async def test_the_report_is_shown_in_full_and_signed(monkeypatch: pytest.MonkeyPatch) -> None:
-    client, state = await started(HOLDS, monkeypatch)
+    client, state = await start_app(HOLDS, monkeypatch)
     assert client.get("/batch_invariance").json() == HOLDS
     assert state.serving.system_fingerprint == "playhead-abababababababab"
     for path in ("/batch_invariance", "/nowhere"):
@@ -74,12 +74,12 @@ async def test_the_report_is_shown_in_full_and_signed(monkeypatch: pytest.Monkey
 async def test_the_claim_is_of_this_request(
     path: str, body: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client, _ = await started(HOLDS, monkeypatch)
+    client, _ = await start_app(HOLDS, monkeypatch)
     assert client.post(path, json=body).headers["x-batch-invariant"] == said
 
 
 async def test_a_body_that_is_no_json_or_too_large_is_not_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
-    client, _ = await started(HOLDS, monkeypatch)
+    client, _ = await start_app(HOLDS, monkeypatch)
     assert client.post("/v1/completions", content=b"{").headers["x-batch-invariant"] == "not-claimed; reason=body"
     monkeypatch.setattr("playhead_inference.endpoint.MAX_BODY", 4)
     answer = client.post("/v1/completions", json={"prompt": "who", "temperature": 0})
@@ -101,13 +101,13 @@ async def test_what_does_not_hold_does_not_start(
     report: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(BatchInvarianceError, match=words):
-        await started(report, monkeypatch)
+        await start_app(report, monkeypatch)
 
 
 @pytest.mark.parametrize("report", [VARIES, INCONCLUSIVE, UNCONTROLLED, UNCOVERED, REFUSED])
 async def test_degraded_it_is_served_without_the_claim(report: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLAYHEAD_INVARIANCE", "degrade")
-    client, state = await started(report, monkeypatch)
+    client, state = await start_app(report, monkeypatch)
     answer = client.post("/v1/completions", json={"prompt": "who", "temperature": 0})
     assert answer.headers["x-batch-invariant"] in ("false", "inconclusive")
     assert report["verdict"] in state.serving.system_fingerprint

@@ -48,7 +48,7 @@ def up(*words: str) -> list[str]:
     return [sys.executable, "-c", "from proxy.cli import main; main()", "inference", "up", "--port", "0", *words]
 
 
-def refused(*words: str) -> str:
+def refusal_message(*words: str) -> str:
     """The message of a server that does not start."""
     done = subprocess.run(up(*words), cwd=ROOT, capture_output=True, text=True, check=False, timeout=800)
     assert (done.returncode, done.stdout) == (125, "")
@@ -157,12 +157,12 @@ def test_a_recorded_run_is_derived_again(url: str, data: Path) -> None:
 
 
 def test_what_was_not_tested_is_not_served(model: Path) -> None:
-    assert "bfloat16 was not tested on a CPU" in refused(str(model), "--", "--dtype", "bfloat16")
+    assert "bfloat16 was not tested on a CPU" in refusal_message(str(model), "--", "--dtype", "bfloat16")
 
 
 def test_a_check_that_could_not_have_failed_is_not_taken_for_proof(model: Path) -> None:
     # With such a short context, stock vLLM uses one tile too.
-    assert "batch invariance inconclusive" in refused("--context", "20", str(model))
+    assert "batch invariance inconclusive" in refusal_message("--context", "20", str(model))
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_a_check_that_could_not_have_failed_is_not_taken_for_proof(model: Path) 
     ],
 )
 def test_stock_varies_and_ours_does_not(python: str, cell: str, model: Path) -> None:
-    found = printed(python, "-m", "proof", cell, "--models", str(model.parent))
+    found = printed_json(python, "-m", "proof", cell, "--models", str(model.parent))
     assert found["stock"]["distinct"] > 1
     assert found["patched"]["distinct"] == 1
     assert found["layers_differing"] == []
@@ -182,14 +182,14 @@ def test_stock_varies_and_ours_does_not(python: str, cell: str, model: Path) -> 
 @pytest.mark.parametrize("threads", ["2", "3"])
 def test_identical_short_prompts_in_large_batches_get_one_answer(python: str, threads: str, model: Path) -> None:
     """An activation function of 1,000 columns was wrong when torch divided a row between two threads."""
-    found = printed(python, "-m", "proof", "--uneven", "--threads", threads, "--models", str(model.parent))
+    found = printed_json(python, "-m", "proof", "--uneven", "--threads", threads, "--models", str(model.parent))
     assert found["stock"]["distinct"] > 1
     assert found["patched"]["distinct"] == 1
 
 
 @pytest.mark.skipif("REAL_MODEL" not in os.environ, reason="REAL_MODEL names no directory that `proof.real` made")
 def test_so_it_is_with_real_weights(python: str) -> None:
-    found = printed(python, "-m", "proof", "--real", os.environ["REAL_MODEL"])
+    found = printed_json(python, "-m", "proof", "--real", os.environ["REAL_MODEL"])
     assert found["stock"]["distinct"] > 1
     assert found["patched"]["distinct"] == 1
 
@@ -208,14 +208,16 @@ def test_a_gpu_s_start_goes_as_far_as_the_device(model: Path, monkeypatch: pytes
     """The control runs (here on a CPU); then vLLM's own mode is enabled, and refused on a CPU."""
     for name, value in CPU.items():
         monkeypatch.setenv(name, value)
-    said = refused("--device", "gpu", "--context", "2048", str(model), "--", "--dtype", "float32", "--enforce-eager")
+    said = refusal_message(
+        "--device", "gpu", "--context", "2048", str(model), "--", "--dtype", "float32", "--enforce-eager"
+    )
     assert "VLLM_BATCH_INVARIANT must be unset on a CPU" in said
 
 
 CPU = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "2"}
 
 
-def printed(*words: str) -> dict[str, Any]:
+def printed_json(*words: str) -> dict[str, Any]:
     """The output line that begins with a brace, because vLLM writes to stdout too."""
     done = subprocess.run(words, cwd=ROOT / "inference", capture_output=True, text=True, check=True)
     found: dict[str, Any] = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))

@@ -52,11 +52,11 @@ def config(root: Path, **changed: Any) -> Any:
     )
 
 
-def printed(root: Path, template: str | None = None, **changed: Any) -> str:
+def identity_digest(root: Path, template: str | None = None, **changed: Any) -> str:
     return fingerprint({"model": model_identity(config(root, **changed), template)})
 
 
-def merged(weights: bytes) -> bytes:
+def merge_adapter(weights: bytes) -> bytes:
     """Merging an adapter into the weights changes every byte of a matrix."""
     return bytes((value + 1) % 256 for value in weights[:64]) + weights[64:]
 
@@ -65,7 +65,7 @@ def merged(weights: bytes) -> bytes:
     "changed",
     [
         {"model.safetensors": FILES["model.safetensors"][:-1] + b"\x04"},
-        {"model.safetensors": merged(FILES["model.safetensors"])},
+        {"model.safetensors": merge_adapter(FILES["model.safetensors"])},
         {"config.json": FILES["config.json"].replace(b"1e-06", b"1e-05")},
         {"generation_config.json": b'{"temperature": 0.7}'},
         {"chat_template.jinja": b"{{ messages }} "},
@@ -83,9 +83,9 @@ def merged(weights: bytes) -> bytes:
     ],
 )
 def test_one_change_of_a_checkpoint_is_another_fingerprint(changed: dict[str, bytes], tmp_path: Path) -> None:
-    same = [printed(checkpoint(tmp_path / name)) for name in ("one", "other")]
+    same = [identity_digest(checkpoint(tmp_path / name)) for name in ("one", "other")]
     assert same[0] == same[1]
-    assert printed(checkpoint(tmp_path / "changed", **changed)) != same[0]
+    assert identity_digest(checkpoint(tmp_path / "changed", **changed)) != same[0]
 
 
 @pytest.mark.parametrize(
@@ -100,17 +100,17 @@ def test_one_change_of_a_checkpoint_is_another_fingerprint(changed: dict[str, by
 )
 def test_so_is_one_value_that_was_set_on_the_command_line(changed: dict[str, Any], tmp_path: Path) -> None:
     root = checkpoint(tmp_path / "model")
-    assert printed(root, **changed) != printed(root)
+    assert identity_digest(root, **changed) != identity_digest(root)
 
 
 def test_so_is_a_chat_template_by_its_text_and_not_its_name(tmp_path: Path) -> None:
     root = checkpoint(tmp_path / "model")
     template = tmp_path / "template.jinja"
     template.write_text("{{ one }}")
-    before = printed(root, str(template))
-    assert before == printed(root, "{{ one }}") != printed(root)
+    before = identity_digest(root, str(template))
+    assert before == identity_digest(root, "{{ one }}") != identity_digest(root)
     template.write_text("{{ other }}")
-    assert printed(root, str(template)) != before
+    assert identity_digest(root, str(template)) != before
 
 
 def test_so_is_one_line_of_the_patch(tmp_path: Path) -> None:

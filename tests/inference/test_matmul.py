@@ -35,7 +35,7 @@ class Rows:
         return Rows((len(range(self.shape[0])[part]), *self.shape[1:]))
 
 
-def multiplied(seen: list[tuple[int, ...]]) -> Any:
+def recording_matmul(seen: list[tuple[int, ...]]) -> Any:
     """vLLM's custom ops with a matmul to 3 columns that records its arguments, patched twice."""
 
     def onednn_mm(_: Any, rows: Rows, bias: Any) -> Rows:
@@ -64,14 +64,14 @@ def test_one_row_gets_a_twin_and_its_own_shape_back(
     given: tuple[int, ...], seen: tuple[int, ...], answered: tuple[int, ...]
 ) -> None:
     told: list[tuple[int, ...]] = []
-    assert multiplied(told)(None, Rows(given), None).shape == answered
+    assert recording_matmul(told)(None, Rows(given), None).shape == answered
     assert told == [seen]
 
 
 def test_the_control_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SWITCH, "on", False)
     told: list[tuple[int, ...]] = []
-    multiplied(told)(None, Rows((1, 8)), None)
+    recording_matmul(told)(None, Rows((1, 8)), None)
     assert told == [(1, 8)]
 
 

@@ -33,7 +33,7 @@ def varying() -> Iterator[ModelServer]:
         yield model
 
 
-def probed(*words: str) -> tuple[int, dict[str, Any]]:
+def run_probe(*words: str) -> tuple[int, dict[str, Any]]:
     done = CliRunner().invoke(playhead, ["inference", "probe", "--json", *words])
     return done.exit_code, json.loads(done.stdout)
 
@@ -45,7 +45,7 @@ def test_one_answer_where_the_control_had_more_is_invariant(
     steady: ModelServer, varying: ModelServer, tmp_path: Path
 ) -> None:
     picture = tmp_path / "distinct.svg"
-    code, told = probed(steady.url, "--control", varying.url, "--svg", str(picture), *SMALL)
+    code, told = run_probe(steady.url, "--control", varying.url, "--svg", str(picture), *SMALL)
     assert (code, told["verdict"]) == (0, "invariant")
     assert [subject["distinct"] for subject in told["servers"][0]["subjects"]] == [1, 1]
     assert max(subject["distinct"] for subject in told["servers"][1]["subjects"]) > 1
@@ -54,7 +54,7 @@ def test_one_answer_where_the_control_had_more_is_invariant(
 
 
 def test_a_bit_of_a_logprob_is_enough_to_vary(varying: ModelServer) -> None:
-    code, told = probed(varying.url, *SMALL)
+    code, told = run_probe(varying.url, *SMALL)
     assert (code, told["verdict"]) == (1, "varies")
     worst = max(told["servers"][0]["subjects"], key=lambda subject: subject["distinct"])
     assert worst["texts"] == 1
@@ -62,42 +62,42 @@ def test_a_bit_of_a_logprob_is_enough_to_vary(varying: ModelServer) -> None:
 
 
 def test_without_a_control_nothing_is_shown(steady: ModelServer) -> None:
-    code, told = probed(steady.url, *SMALL)
+    code, told = run_probe(steady.url, *SMALL)
     assert (code, told["verdict"]) == (3, "inconclusive")
     assert "--control" in told["reason"]
 
 
 def test_a_control_that_did_not_vary_shows_nothing(steady: ModelServer) -> None:
-    code, told = probed(steady.url, "--control", steady.url, *SMALL)
+    code, told = run_probe(steady.url, "--control", steady.url, *SMALL)
     assert (code, told["verdict"]) == (3, "inconclusive")
 
 
 def test_text_alone_shows_nothing(varying: ModelServer) -> None:
     with serving(ModelServer(logprobs=False)) as silent:
-        code, told = probed(silent.url, "--control", varying.url, *SMALL)
+        code, told = run_probe(silent.url, "--control", varying.url, *SMALL)
     assert (code, told["verdict"]) == (3, "inconclusive")
     assert "no logprobs" in told["reason"]
 
 
 def test_failures_are_told_and_leave_it_open(varying: ModelServer) -> None:
     with serving(ModelServer(status=503)) as broken:
-        code, told = probed(broken.url, "--control", varying.url, *SMALL)
+        code, told = run_probe(broken.url, "--control", varying.url, *SMALL)
     assert (code, told["verdict"]) == (3, "inconclusive")
     assert "503" in told["reason"]
 
 
 def test_chat_is_asked_where_there_are_no_completions(varying: ModelServer) -> None:
-    code, told = probed(varying.url, "--chat", *SMALL)
+    code, told = run_probe(varying.url, "--chat", *SMALL)
     assert (code, told["verdict"]) == (1, "varies")
     assert all("messages" in body for body in varying.asked)
 
 
 def test_only_vllm_is_sent_a_salt_and_never_twice_the_same(steady: ModelServer) -> None:
-    probed(steady.url, *SMALL)
+    run_probe(steady.url, *SMALL)
     salts = [body["cache_salt"] for body in steady.asked]
     assert len(set(salts)) == len(salts)
     with serving(ModelServer(owner="somebody")) as other:
-        probed(other.url, *SMALL)
+        run_probe(other.url, *SMALL)
         assert all("cache_salt" not in body for body in other.asked)
 
 

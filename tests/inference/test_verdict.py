@@ -17,7 +17,7 @@ from playhead_inference.verdict import (
 )
 
 
-def counted(distinct: int, answers: int = 8) -> Cell:
+def make_cell(distinct: int, answers: int = 8) -> Cell:
     return Cell(name="greedy", answers=answers, distinct=distinct, texts=1, diverges_at=None)
 
 
@@ -28,14 +28,14 @@ def answer(*tokens: int, logprob: float = -1.0) -> Answer:
 @pytest.mark.parametrize(
     ("patched", "control", "differing", "refused", "verdict"),
     [
-        ([counted(1)], [counted(5)], [], [], "holds"),
-        ([counted(1)], [counted(1)], [], [], "inconclusive"),
-        ([counted(1)], [], [], [], "inconclusive"),
-        ([], [counted(5)], [], [], "inconclusive"),
-        ([counted(1, answers=1)], [counted(5)], [], [], "inconclusive"),
-        ([counted(1), counted(2)], [counted(5)], [], [], "varies"),
-        ([counted(1)], [counted(5)], ["lm_head"], [], "varies"),
-        ([counted(1)], [counted(5)], [], ["LoRA was not tested"], "refused"),
+        ([make_cell(1)], [make_cell(5)], [], [], "holds"),
+        ([make_cell(1)], [make_cell(1)], [], [], "inconclusive"),
+        ([make_cell(1)], [], [], [], "inconclusive"),
+        ([], [make_cell(5)], [], [], "inconclusive"),
+        ([make_cell(1, answers=1)], [make_cell(5)], [], [], "inconclusive"),
+        ([make_cell(1), make_cell(2)], [make_cell(5)], [], [], "varies"),
+        ([make_cell(1)], [make_cell(5)], ["lm_head"], [], "varies"),
+        ([make_cell(1)], [make_cell(5)], [], ["LoRA was not tested"], "refused"),
     ],
 )
 def test_a_verdict_needs_a_control_that_failed(
@@ -45,8 +45,10 @@ def test_a_verdict_needs_a_control_that_failed(
 
 
 def test_a_check_that_covers_less_than_the_model_has_is_inconclusive() -> None:
-    assert decide_verdict([counted(1)], [counted(5)], [], [], ["aten.new_one n×8: it cannot be run"]) == "inconclusive"
-    assert decide_verdict([counted(2)], [counted(5)], [], [], ["aten.new_one n×8: it cannot be run"]) == "varies"
+    assert (
+        decide_verdict([make_cell(1)], [make_cell(5)], [], [], ["aten.new_one n×8: it cannot be run"]) == "inconclusive"
+    )
+    assert decide_verdict([make_cell(2)], [make_cell(5)], [], [], ["aten.new_one n×8: it cannot be run"]) == "varies"
 
 
 def test_one_bit_of_a_logprob_is_a_difference() -> None:
@@ -75,11 +77,11 @@ PATCHED: dict[str, Any] = {"vllm": "0.32.0", "model": MODEL, "workers": [{**WORK
 def control(checkpoint: str = "sha256:1", **worker: Any) -> str:
     """The result of a control process without the patch."""
     of = {"vllm": "0.32.0", "model": {"checkpoint": [checkpoint]}, "workers": [{**WORKER, **worker}]}
-    return json.dumps({"of": of, "cells": [asdict(counted(5))]})
+    return json.dumps({"of": of, "cells": [asdict(make_cell(5))]})
 
 
 def test_a_control_may_come_of_another_process() -> None:
-    assert read_control(PATCHED, control()) == [counted(5)]
+    assert read_control(PATCHED, control()) == [make_cell(5)]
     assert read_control(PATCHED, None) == []
 
 

@@ -29,15 +29,15 @@ def node() -> str:
 
 def packages() -> Path:
     """A directory whose `node_modules` has PACKAGES."""
-    return installed(tuple(PACKAGES.items()))
+    return install_packages(tuple(PACKAGES.items()))
 
 
 def node_24() -> str:
     """A Node that knows NODE_USE_ENV_PROXY."""
-    return str(installed(tuple(NODE_24.items())) / "node_modules" / "node" / "bin" / "node")
+    return str(install_packages(tuple(NODE_24.items())) / "node_modules" / "node" / "bin" / "node")
 
 
-def installed(wanted: tuple[tuple[str, str], ...]) -> Path:
+def install_packages(wanted: tuple[tuple[str, str], ...]) -> Path:
     found = _install(wanted)
     if isinstance(found, Path):
         return found

@@ -99,7 +99,7 @@ async def _speak(connection: ServerConnection) -> None:
     await speak(connection)
 
 
-def _chosen(_: ServerConnection, offered: Sequence[Subprotocol]) -> Subprotocol | None:
+def _choose_protocol(_: ServerConnection, offered: Sequence[Subprotocol]) -> Subprotocol | None:
     return offered[0] if offered else None
 
 
@@ -111,7 +111,7 @@ def standing(context: ssl.SSLContext) -> Iterator[int]:
     found: dict[str, int] = {}
 
     async def main() -> None:
-        async with serve(_speak, "127.0.0.1", 0, ssl=context, select_subprotocol=_chosen) as server:
+        async with serve(_speak, "127.0.0.1", 0, ssl=context, select_subprotocol=_choose_protocol) as server:
             found["port"] = next(iter(server.sockets)).getsockname()[1]
             ready.set()
             await stop.wait()

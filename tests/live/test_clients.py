@@ -111,7 +111,7 @@ def h2_port(place: Path, authority: trustme.CA) -> Iterator[int]:
     """An upstream over TLS that speaks HTTP/2, by Node, so that nothing of ours is on both sides."""
     identity = authority.issue_cert("127.0.0.1", OVER_H2)
     identity.private_key_and_cert_chain_pem.write_to_path(place / "upstream.pem")
-    (place / "body").write_bytes(upstream.sent("/v1/chat/completions", streamed=True))
+    (place / "body").write_bytes(upstream.response_body("/v1/chat/completions", streamed=True))
     line = [npm.node(), str(CLIENTS / "h2upstream.mjs"), str(place / "upstream.pem"), str(place / "body")]
     with subprocess.Popen(line, stdout=subprocess.PIPE) as server:
         assert server.stdout is not None
@@ -126,7 +126,7 @@ async def matrix(port: int, place: Path, module_database_url: str) -> AsyncItera
         yield Matrix(service=service, port=port)
 
 
-async def asked(line: list[str], env: dict[str, str], cwd: Path | None = None) -> list[Any]:
+async def run_client(line: list[str], env: dict[str, str], cwd: Path | None = None) -> list[Any]:
     """What a client got from each address on its command line."""
     process = await asyncio.create_subprocess_exec(
         *line, env=env, cwd=cwd, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
@@ -146,12 +146,14 @@ async def check(
     run = f"live-{Path(line[0]).name}-{client}"
     env = matrix.environment(run)
     # One process for both: an SDK takes longer to start than to ask.
-    straight, through = await asked([*line, client, f"http://127.0.0.1:{matrix.port}", f"https://{HOSTS[0]}"], env, cwd)
+    straight, through = await run_client(
+        [*line, client, f"http://127.0.0.1:{matrix.port}", f"https://{HOSTS[0]}"], env, cwd
+    )
     assert through == straight
     (call,) = await matrix.calls(run)
     assert (call["outcome"], call["complete"], call["status"], call["host"]) == ("completed", True, 200, HOSTS[0])
     recorded = await matrix.exchange(call, "/response")
-    assert recorded.content == upstream.sent(path, streamed=streamed)
+    assert recorded.content == upstream.response_body(path, streamed=streamed)
 
 
 @pytest.mark.parametrize("client", BYTES)
@@ -179,14 +181,14 @@ async def test_a_node_package_gets_the_same_answer_through_us(matrix: Matrix, cl
 
 async def test_plain_http_is_recorded_too(matrix: Matrix) -> None:
     line = [sys.executable, str(CLIENTS / "ask.py"), "requests", f"http://{HOSTS[1]}"]
-    await asked(line, matrix.environment("live-plain"))
+    await run_client(line, matrix.environment("live-plain"))
     (call,) = await matrix.calls("live-plain")
     assert (await matrix.exchange(call)).json()["url"] == f"http://{HOSTS[1]}/v1/chat/completions"
 
 
 async def test_a_secret_that_the_client_sent_is_not_in_the_record(matrix: Matrix) -> None:
     line = [sys.executable, str(CLIENTS / "ask.py"), "requests", f"https://{HOSTS[0]}"]
-    await asked(line, matrix.environment("live-secret"))
+    await run_client(line, matrix.environment("live-secret"))
     (call,) = await matrix.calls("live-secret")
     told = (await matrix.exchange(call)).text
     assert "sk-live-0123456789abcdef" not in told
@@ -196,7 +198,7 @@ async def test_a_secret_that_the_client_sent_is_not_in_the_record(matrix: Matrix
 async def test_aiohttp_that_was_told_nothing_escapes_and_leaves_no_record(matrix: Matrix) -> None:
     line = [sys.executable, str(CLIENTS / "ask.py"), "aiohttp_alone", f"https://{HOSTS[0]}"]
     with pytest.raises(AssertionError, match="Cannot connect to host"):
-        await asked(line, matrix.environment("live-escaped"))
+        await run_client(line, matrix.environment("live-escaped"))
     assert await matrix.calls("live-escaped") == []
 
 
@@ -204,7 +206,7 @@ async def test_http2_is_spoken_on_both_sides_and_recorded(
     place: Path, authority: trustme.CA, h2_port: int, database_url: str
 ) -> None:
     config = f'upstream_ca = "{place / "upstream-ca.pem"}"\n[upstreams]\n"{OVER_H2}" = "https://127.0.0.1:{h2_port}"\n'
-    expected = upstream.sent("/v1/chat/completions", streamed=True)
+    expected = upstream.response_body("/v1/chat/completions", streamed=True)
     lines = {
         "curl_h2": [sys.executable, str(CLIENTS / "ask.py")],
         "http2": [npm.node(), str(CLIENTS / "ask.mjs")],
@@ -214,7 +216,7 @@ async def test_http2_is_spoken_on_both_sides_and_recorded(
     async with running(place / "h2", "--database-url", database_url, config=config) as service:
         matrix = Matrix(service=service, port=h2_port)
         for client, line in lines.items():
-            (got,) = await asked([*line, client, f"https://{OVER_H2}"], matrix.environment(f"live-{client}"))
+            (got,) = await run_client([*line, client, f"https://{OVER_H2}"], matrix.environment(f"live-{client}"))
             assert got["sha256"] == hashlib.sha256(expected).hexdigest(), client
             (call,) = await matrix.calls(f"live-{client}")
             assert (await matrix.exchange(call)).json()["http_version"].startswith("HTTP/2"), client

@@ -111,7 +111,7 @@ async def session(up: Service, *, old: bool) -> AsyncIterator[ClientSession]:
         yield mcp
 
 
-async def told(mcp: ClientSession, tool: str, **arguments: int) -> str:
+async def call_tool(mcp: ClientSession, tool: str, **arguments: int) -> str:
     (block,) = (await mcp.call_tool(tool, arguments)).content
     assert isinstance(block, types.TextContent)
     return block.text
@@ -140,7 +140,7 @@ async def test_the_older_transport_is_one_call_with_the_answer_that_came_on_the_
     async with recording(data, tools().sse_app(), database_url) as up:
         async with session(up, old=True) as mcp:
             await mcp.send_ping()  # which the replay lacks, so that its calls come under other ids
-            assert [await told(mcp, "add", a=1, b=n) for n in (1, 2)] == ["2", "3"]
+            assert [await call_tool(mcp, "add", a=1, b=n) for n in (1, 2)] == ["2", "3"]
         one, two = await tool_calls(up)
         is_whole(one, "2", 2)
         is_whole(two, "3", 2)
@@ -153,7 +153,7 @@ async def test_the_older_transport_is_one_call_with_the_answer_that_came_on_the_
         running(data, "--mode", "replay", "--replay", str(file), "--database-url", database_url) as up,
         session(up, old=True) as mcp,
     ):
-        assert [await told(mcp, "add", a=1, b=n) for n in (1, 2)] == ["2", "3"]
+        assert [await call_tool(mcp, "add", a=1, b=n) for n in (1, 2)] == ["2", "3"]
 
 
 async def test_a_stream_that_broke_off_and_was_gone_on_with_is_one_call_and_replays(
@@ -161,7 +161,7 @@ async def test_a_stream_that_broke_off_and_was_gone_on_with_is_one_call_and_repl
 ) -> None:
     async def work(up: Service) -> list[str]:
         async with session(up, old=False) as mcp:
-            return [await told(mcp, "slow"), await told(mcp, "add", a=1, b=2)]
+            return [await call_tool(mcp, "slow"), await call_tool(mcp, "add", a=1, b=2)]
 
     async with recording(data, tools().streamable_http_app(), database_url) as up:
         recorded = await work(up)

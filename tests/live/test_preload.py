@@ -56,7 +56,7 @@ def test_a_built_in_client_goes_through_and_names_its_run(
     node: Node, worker: StandinWorker, client: str, scheme: str
 ) -> None:
     done = node(str(ASK), client, f"{scheme}://api.model.example")
-    sent = upstream.sent("/v1/chat/completions", streamed=True)
+    sent = upstream.response_body("/v1/chat/completions", streamed=True)
     assert json.loads(done.stdout or "{}").get("sha256") == hashlib.sha256(sent).hexdigest(), done.stderr
     assert worker.heads
     assert all("proxy-authorization: basic" in head.lower() for head in worker.heads)
@@ -118,7 +118,7 @@ def test_large_bodies_pass_whole_both_ways(node: Node, tmp_path: Path, scheme: s
         const digest = await ask("/digest", "POST", got);
         console.log(createHash("sha256").update(got).digest("hex"), String(digest));
     """
-    expected = hashlib.sha256(upstream.patterned(size)).hexdigest()
+    expected = hashlib.sha256(upstream.pattern_bytes(size)).hexdigest()
     done = node(script(tmp_path, text))
     assert done.stdout.split() == [expected, expected], done.stderr
 

@@ -22,7 +22,7 @@ CLIENT = Path(__file__).parent / "clients" / "sockets.py"
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class EndedCommand:
     """What a command came to."""
 
     code: int
@@ -43,7 +43,7 @@ class Home:
     recorded: dict[str, Any] = field(default_factory=dict)
     """What clients were told by upstreams that are gone, by the run."""
 
-    async def playhead(self, *arguments: str, **env: str) -> Done:
+    async def playhead(self, *arguments: str, **env: str) -> EndedCommand:
         line = command(*arguments[:1], "--data", str(self.path / "data"), *arguments[1:])
         around = surroundings()
         process = await asyncio.create_subprocess_exec(
@@ -54,9 +54,9 @@ class Home:
             env=around | env,
         )
         out, err = await asyncio.wait_for(process.communicate(), 100)
-        return Done(process.returncode or 0, out.decode(), err.decode())
+        return EndedCommand(process.returncode or 0, out.decode(), err.decode())
 
-    async def client(self, how: str, run: str, *what: str, **env: str) -> Done:
+    async def client(self, how: str, run: str, *what: str, **env: str) -> EndedCommand:
         runs = ("--run", run) if how == "record" else (run,)
         return await self.playhead(how, *runs, "--", sys.executable, str(CLIENT), *what, **env)
 

@@ -49,7 +49,7 @@ WHOLE = {"/v1/chat/completions": CHAT, "/v1/messages": json.dumps(MESSAGE).encod
 STREAMS = {"/v1/chat/completions": CHAT_EVENTS, "/v1/messages": MESSAGE_EVENTS}
 
 
-def sent(path: str, *, streamed: bool) -> bytes:
+def response_body(path: str, *, streamed: bool) -> bytes:
     """The body that the upstream sends."""
     return b"".join(STREAMS[path]) if streamed else WHOLE[path]
 
@@ -74,7 +74,7 @@ class Upstream(Handler):
     def do_GET(self) -> None:  # noqa: N802 - likewise
         match self.place.split("/"):
             case ["", "bytes", size]:
-                return self.answer(200, patterned(int(size)), "application/octet-stream")
+                return self.answer(200, pattern_bytes(int(size)), "application/octet-stream")
             case ["", "gated"]:
                 return self.answer_in_pieces(self.gated(), 0)
             case ["", "go"]:
@@ -88,7 +88,7 @@ class Upstream(Handler):
         yield b"data: second\n\n" if self.gate.wait(20) else b"data: too late\n\n"
 
 
-def patterned(size: int) -> bytes:
+def pattern_bytes(size: int) -> bytes:
     return (hashlib.sha256(b"playhead").digest() * (size // 32 + 1))[:size]
 
 

@@ -38,7 +38,7 @@ CUT = b"\0cut\0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class UpstreamRequest:
     """A request as it came to the upstream."""
 
     method: str
@@ -53,11 +53,11 @@ class Upstream:
 
     port: int = 0
     answers: dict[str, list[Sequence[bytes]]] = field(default_factory=dict)
-    asked: list[Asked] = field(default_factory=list)
+    asked: list[UpstreamRequest] = field(default_factory=list)
     together: threading.Barrier | None = None
     """Where it is set, requests wait here for one another before they are answered."""
 
-    def next(self, asked: Asked) -> Sequence[bytes]:
+    def next(self, asked: UpstreamRequest) -> Sequence[bytes]:
         """What is sent, piece by piece."""
         self.asked.append(asked)
         waiting = self.answers[asked.target.partition("?")[0]]
@@ -70,14 +70,14 @@ def whole(body: bytes, *headers: str, status: int = 200, media: str = "applicati
     return ["\r\n".join(told).encode(), body]
 
 
-def streamed(*pieces: bytes, media: str = "text/event-stream", ends: bool = True) -> list[bytes]:
+def streamed_answer(*pieces: bytes, media: str = "text/event-stream", ends: bool = True) -> list[bytes]:
     """An answer in chunks; without its end, the upstream breaks off."""
     head = f"HTTP/1.1 200 OK\r\ncontent-type: {media}\r\ntransfer-encoding: chunked\r\n\r\n".encode()
     chunks = [f"{len(piece):x}\r\n".encode() + piece + b"\r\n" for piece in pieces]
     return [head, *chunks, b"0\r\n\r\n" if ends else CUT]
 
 
-def said(text: str, **more: Any) -> bytes:
+def model_answer(text: str, **more: Any) -> bytes:
     """What a model says, whole."""
     choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
     told = {"id": f"chatcmpl-{text}", "object": "chat.completion", "created": 1, "model": "gpt-4o-2024-08-06"}
@@ -100,14 +100,14 @@ class _Handler(socketserver.StreamRequestHandler):
                     return
                 self.wfile.write(piece)
 
-    def _read(self, line: str) -> Asked:
+    def _read(self, line: str) -> UpstreamRequest:
         method, target, _ = line.split(" ", 2)
         headers: dict[str, str] = {}
         while (field_ := self.rfile.readline().decode("latin-1").strip()) != "":
             name, _, value = field_.partition(":")
             headers[name.lower()] = value.strip()
         body = self.rfile.read(int(headers.get("content-length", "0")))
-        return Asked(method=method, target=target, headers=headers, body=body)
+        return UpstreamRequest(method=method, target=target, headers=headers, body=body)
 
 
 class _Server(socketserver.ThreadingTCPServer):

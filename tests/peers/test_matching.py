@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.peers.stage import ANTHROPIC, CHAT, Stage, pointers, said, until, whole
+from tests.peers.stage import ANTHROPIC, CHAT, Stage, model_answer, pointers, until, whole
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +34,7 @@ def text(answer: httpx.Response) -> str:
 
 
 def test_01_three_identical_posts_with_three_answers(stage: Stage) -> None:
-    stage.answers("/v1/chat/completions", *(whole(said(word)) for word in ("one", "two", "three")))
+    stage.answers("/v1/chat/completions", *(whole(model_answer(word)) for word in ("one", "two", "three")))
     with stage.recording() as agent:
         assert [text(agent.post(CHAT, json=chat("next?"))) for _ in range(3)] == ["one", "two", "three"]
     assert [(call["text"], call["nth"]) for call in stage.calls()] == [("one", 0), ("two", 1), ("three", 2)]
@@ -55,7 +55,7 @@ def test_02_the_same_with_two_concurrent_branches(stage: Stage) -> None:
             headers = {"x-playhead-actor": actor}
             told.setdefault(actor, []).append(text(client.post(CHAT, json=chat("next?"), headers=headers)))
 
-    stage.answers("/v1/chat/completions", *(whole(said(f"answer-{number}")) for number in range(6)))
+    stage.answers("/v1/chat/completions", *(whole(model_answer(f"answer-{number}")) for number in range(6)))
     stage.upstream.together = threading.Barrier(2)
     first: dict[str, list[str]] = {}
     with stage.recording() as one, stage.recording() as other:
@@ -115,7 +115,7 @@ def test_03_a_body_that_differs_only_in_cch_uuid_date_and_key_order(stage: Stage
 
 
 def test_04_a_body_that_differs_in_one_tool_description_is_a_miss_that_names_the_path(stage: Stage) -> None:
-    stage.answers("/v1/chat/completions", whole(said("one")))
+    stage.answers("/v1/chat/completions", whole(model_answer("one")))
     with stage.recording() as agent:
         agent.post(CHAT, json=chat("find it", tools=[TOOL])).raise_for_status()
     changed = json.loads(json.dumps(TOOL))
@@ -140,7 +140,7 @@ def test_04_a_body_that_differs_in_one_tool_description_is_a_miss_that_names_the
 def test_09_a_429_and_then_a_200(stage: Stage) -> None:
     """Both are recorded as they came and replayed in that order; as a call they are one with two attempts."""
     refused = whole(b'{"error":{"type":"rate_limit_exceeded"}}', "retry-after: 0", status=429)
-    stage.answers("/v1/chat/completions", refused, whole(said("at last")))
+    stage.answers("/v1/chat/completions", refused, whole(model_answer("at last")))
     with stage.recording() as agent:
         assert [agent.post(CHAT, json=chat("now?")).status_code for _ in range(2)] == [429, 200]
     [call] = stage.calls()
@@ -199,7 +199,7 @@ def _prompts(stage: Stage, session: str) -> list[str]:
 def test_15_a_redaction_rule_that_changes_does_not_lose_an_old_run(stage: Stage) -> None:
     """A run that was recorded before a rule knew a secret still answers: keys fold what redaction replaces, and where they
     cannot the miss says that it is the redaction that changed."""
-    stage.answers("/v1/chat/completions", whole(said("one")))
+    stage.answers("/v1/chat/completions", whole(model_answer("one")))
     secret = "sk-proj-" + "a1B2c3D4" * 5
     with stage.recording() as agent:
         agent.post(CHAT, json=chat("my key is KEY-OF-MINE")).raise_for_status()
@@ -213,7 +213,7 @@ def test_15_a_redaction_rule_that_changes_does_not_lose_an_old_run(stage: Stage)
 
 
 def test_19_all_recordings_consumed_then_one_more_request_misses_and_does_not_go_live(stage: Stage) -> None:
-    stage.answers("/v1/chat/completions", whole(said("one")))
+    stage.answers("/v1/chat/completions", whole(model_answer("one")))
     with stage.recording() as agent:
         agent.post(CHAT, json=chat("once")).raise_for_status()
     replay = stage.replay()

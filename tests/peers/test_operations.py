@@ -12,9 +12,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.drills.house import recorded, until, up
+from tests.drills.house import load_exchanges, until, up
 from tests.drills.relay import relay
-from tests.peers.stage import CHAT, TOOLS, Stage, config, resident, said, whole, worker
+from tests.peers.stage import CHAT, TOOLS, Stage, config, model_answer, resident, whole, worker
 from tests.support.service import command, surroundings
 
 pytestmark = pytest.mark.slow
@@ -34,7 +34,7 @@ def test_13_each_client_is_recorded_or_reported_as_bypass(tmp_path: Path) -> Non
 
 def test_17_a_soak_leaves_the_memory_flat(stage: Stage) -> None:
     """A day's worth would take a day: after a warm-up, six hundred calls of thirty runs leave the worker as it was."""
-    stage.answers("/v1/chat/completions", whole(said("again " * 200)))
+    stage.answers("/v1/chat/completions", whole(model_answer("again " * 200)))
     asked = {"model": "gpt-4o", "messages": [{"role": "user", "content": "word " * 400}]}
 
     def work(runs: range) -> None:
@@ -53,7 +53,7 @@ async def test_18_a_database_that_is_down_costs_the_agent_nothing_and_loses_noth
     stage: Stage, data: Path, database_url: str
 ) -> None:
     """Fail open, as the operations page says: what waits in the spool is stored when the database is back."""
-    stage.answers("/v1/chat/completions", whole(said("one")), whole(said("two")))
+    stage.answers("/v1/chat/completions", whole(model_answer("one")), whole(model_answer("two")))
     place = config(stage.upstream.port)
     async with relay(database_url) as database, up(data, "--database-url", database.url, config=place) as house:
         context = ssl.create_default_context(cafile=house.ready["ca"])
@@ -65,13 +65,13 @@ async def test_18_a_database_that_is_down_costs_the_agent_nothing_and_loses_noth
                 (await agent.post(CHAT, json=body)).raise_for_status()
 
             await ask("before")
-            assert len(await recorded(house.api, stage.run)) == 1
+            assert len(await load_exchanges(house.api, stage.run)) == 1
             database.go_away()
             async with asyncio.timeout(10):
                 await ask("while it is away")
             await until(lambda: _is_not_ready(house.api))
             database.come_back()
-        exchanges = await recorded(house.api, stage.run)
+        exchanges = await load_exchanges(house.api, stage.run)
     assert [json.loads(one.request.body.data)["messages"][0]["content"] for one in exchanges] == [
         "before",
         "while it is away",

@@ -13,7 +13,7 @@ import zstandard
 from calls.codec.encoding import decode_content
 from calls.model import Body
 from calls.placeholder import PATTERN
-from tests.peers.stage import CHAT, TOOLS, Stage, said, whole
+from tests.peers.stage import CHAT, TOOLS, Stage, model_answer, whole
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +23,7 @@ SECRET = "sk-proj-" + "a1B2c3D4" * 5
 CODINGS = {"gzip": partial(gzip.compress, mtime=0), "br": brotli.compress, "zstd": zstandard.compress}
 
 
-def opened(body: Body, coding: str) -> str:
+def decode_body(body: Body, coding: str) -> str:
     return decode_content(body.data, coding, 1 << 20).decode()
 
 
@@ -44,7 +44,7 @@ def test_07_compressed_bodies_with_a_secret_inside(stage: Stage, coding: str) ->
     assert exchange.response is not None
     for body in (exchange.request.body, exchange.response.body):
         assert body.reencoded
-        text = opened(body, coding)
+        text = decode_body(body, coding)
         assert SECRET not in text
         assert re.search(PATTERN, text)
     spooled = b"".join(file.read_bytes() for file in (stage.recorder.data / "spool").rglob("*.seg"))
@@ -53,7 +53,7 @@ def test_07_compressed_bodies_with_a_secret_inside(stage: Stage, coding: str) ->
     replay = stage.replay()
     with replay.client() as agent:
         again = agent.post(f"https://{TOOLS}/keys", content=packed(asked), headers=headers)
-    assert again.json()["note"] == json.loads(opened(exchange.response.body, coding))["note"]
+    assert again.json()["note"] == json.loads(decode_body(exchange.response.body, coding))["note"]
     assert replay.report(1)["verdict"] == "right"
 
 
@@ -93,7 +93,7 @@ def test_08_a_secret_that_is_returned_in_step_1_and_sent_in_step_2(stage: Stage,
 
 
 def test_16_one_byte_that_is_edited_in_a_file_is_found_and_named(stage: Stage) -> None:
-    stage.answers("/v1/chat/completions", whole(said("paid")), whole(said("unpaid")))
+    stage.answers("/v1/chat/completions", whole(model_answer("paid")), whole(model_answer("unpaid")))
     with stage.recording() as agent:
         for prompt in ("first?", "second?"):
             agent.post(CHAT, json={"model": "m", "messages": [{"role": "user", "content": prompt}]}).raise_for_status()

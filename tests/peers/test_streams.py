@@ -22,7 +22,7 @@ from tests.peers.stage import (
     config,
     resident,
     service,
-    streamed,
+    streamed_answer,
     until,
     whole,
     worker,
@@ -94,7 +94,7 @@ def until_it_leaves(client: httpx.Client, size: int) -> bytes:
 def test_05_sse_with_tool_call_deltas_usage_chunk_reasoning_comment_keep_alives_and_a_mid_stream_error(
     stage: Stage,
 ) -> None:
-    stage.answers("/v1/chat/completions", streamed(*WHOLE), streamed(*FAILED))
+    stage.answers("/v1/chat/completions", streamed_answer(*WHOLE), streamed_answer(*FAILED))
     with stage.recording() as agent:
         live = [until_it_ends(agent) for _ in range(2)]
     assert live == [(b"".join(WHOLE), True), (b"".join(FAILED), True)]
@@ -115,7 +115,7 @@ def test_05_sse_with_tool_call_deltas_usage_chunk_reasoning_comment_keep_alives_
 def test_05_a_client_abort_is_recorded_as_one_and_replayed_as_far_as_it_went(stage: Stage) -> None:
     seen = b"".join(WHOLE[:4])
     # The upstream has more to say, and says it to nobody.
-    stage.answers("/v1/chat/completions", streamed(*WHOLE[:4], ends=False)[:-1])
+    stage.answers("/v1/chat/completions", streamed_answer(*WHOLE[:4], ends=False)[:-1])
     with stage.recording() as agent:
         assert until_it_leaves(agent, len(seen)) == seen
     call = until(lambda: next(iter(stage.calls()), None))
@@ -130,7 +130,7 @@ def test_06_a_stream_cut_before_its_terminal_event_is_marked_incomplete_and_neve
     stage: Stage,
 ) -> None:
     """The cut is part of the record: it comes again at the same byte, and no agent takes it for the end of an answer."""
-    stage.answers("/v1/chat/completions", streamed(*WHOLE[:6], ends=False))
+    stage.answers("/v1/chat/completions", streamed_answer(*WHOLE[:6], ends=False))
     with stage.recording() as agent:
         live = until_it_ends(agent)
     assert live == (b"".join(WHOLE[:6]), False)
@@ -213,7 +213,7 @@ def test_11_a_bedrock_eventstream(stage: Stage) -> None:
         frame("metadata", {"usage": {"inputTokens": 3, "outputTokens": 2, "totalTokens": 5}}),
     )
     path = "/model/anthropic.claude-3-haiku/converse-stream"
-    stage.answers(path, streamed(*frames, media="application/vnd.amazon.eventstream"))
+    stage.answers(path, streamed_answer(*frames, media="application/vnd.amazon.eventstream"))
     url = f"https://{BEDROCK}{path}"
     asked = {"messages": [{"role": "user", "content": [{"text": "hi"}]}]}
     signed = "AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/20261121/us-east-1/bedrock/aws4_request, Signature=%064x"

@@ -35,7 +35,7 @@ class Runner:
         values = {name: str(one.get("default", "")) for name, one in told.get("inputs", {}).items()}
         values |= {name.replace("_", "-"): value for name, value in inputs.items()}
         for step in told["runs"]["steps"]:
-            given = {name: _filled(text, values) for name, text in step.get("env", {}).items()}
+            given = {name: _fill_inputs(text, values) for name, text in step.get("env", {}).items()}
             code = self.runs(step["run"], {**given, "GITHUB_ACTION_PATH": str(action)})
             if code:
                 return code
@@ -70,7 +70,7 @@ class Runner:
         return file.read_text() if file.exists() else ""
 
 
-def _filled(text: str, inputs: Mapping[str, str]) -> str:
+def _fill_inputs(text: str, inputs: Mapping[str, str]) -> str:
     return re.sub(r"\$\{\{ inputs\.([\w-]+) \}\}", lambda found: inputs[found[1]], text)
 
 

@@ -276,7 +276,7 @@ def _bundle(path: Path) -> bytes:
     return whole
 
 
-def _flipped(whole: bytes) -> bytes:
+def _flip_byte(whole: bytes) -> bytes:
     at = whole.index(b"\n") + 100  # in line 2
     return whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
 
@@ -291,7 +291,7 @@ def _cut(whole: bytes) -> bytes:
 
 
 SPOILED = (
-    (_flipped, ("line 2", "export the run again")),
+    (_flip_byte, ("line 2", "export the run again")),
     (_newer, ("version 99", "use a Playhead that reads it")),
     (_cut, ("line 4", "export the run again")),
 )

@@ -38,7 +38,7 @@ class Client:
     actor: str | None = None
 
 
-def captured(name: str, run: str, source: str, actor: str | None = None, host: str = "api.openai.com") -> Client:
+def captured_client(name: str, run: str, source: str, actor: str | None = None, host: str = "api.openai.com") -> Client:
     """A client as its capture has it; it is sent to the host that it is for."""
     head, _, body = (CAPTURES / f"{name}.http").read_bytes().decode("latin-1").partition("\r\n\r\n")
     line, *lines = head.split("\r\n")
@@ -53,38 +53,40 @@ _OPENCODE = "ses_dfe574fc8ffeAzFORIx6zMkW9f"
 _ZEN = "ses_dfe51a000ffen7GF21WA5iI10Z"
 
 CAPTURED: dict[str, Client] = {
-    "claude code": captured("claude_code", _CLAUDE, "x-claude-code-session-id", host="api.anthropic.com"),
-    "a sub-agent of claude code": captured(
+    "claude code": captured_client("claude_code", _CLAUDE, "x-claude-code-session-id", host="api.anthropic.com"),
+    "a sub-agent of claude code": captured_client(
         "claude_code_agent", _CLAUDE, "x-claude-code-session-id", "af61561e89bc7d193", "api.anthropic.com"
     ),
-    "claude code 1.0.83": captured(
+    "claude code 1.0.83": captured_client(
         "claude_code_1.0.83", "73791e74-9f87-4be3-8962-ba147f7723c3", "body/metadata.user_id", host="api.anthropic.com"
     ),
-    "codex": captured("codex", "01a201a7-eb3e-7282-99cd-f12873370493", "session-id"),
-    "a sub-agent of codex": captured("codex_agent", _CODEX, "session-id", "01a201ae-f00a-71f3-b77d-b4d5f1a4c67f"),
-    "codex 0.60.1": captured("codex_0.60.1", "01a201ad-587b-7ef0-856a-e89a13d98c1d", "session_id"),
-    "opencode": captured("opencode", _OPENCODE, "x-session-affinity"),
-    "a sub-agent of opencode": captured(
+    "codex": captured_client("codex", "01a201a7-eb3e-7282-99cd-f12873370493", "session-id"),
+    "a sub-agent of codex": captured_client(
+        "codex_agent", _CODEX, "session-id", "01a201ae-f00a-71f3-b77d-b4d5f1a4c67f"
+    ),
+    "codex 0.60.1": captured_client("codex_0.60.1", "01a201ad-587b-7ef0-856a-e89a13d98c1d", "session_id"),
+    "opencode": captured_client("opencode", _OPENCODE, "x-session-affinity"),
+    "a sub-agent of opencode": captured_client(
         "opencode_agent", _OPENCODE, "x-parent-session-id", "ses_dfe572da5ffe7QmlWToNJOMHam"
     ),
-    "opencode, by its own provider": captured(
+    "opencode, by its own provider": captured_client(
         "opencode_zen", "ses_dfe52631dffeMjuWlyxnyA2o24", "x-opencode-session", host="opencode.ai"
     ),
-    "a sub-agent of opencode, by its own provider": captured(
+    "a sub-agent of opencode, by its own provider": captured_client(
         "opencode_zen_agent", _ZEN, "x-parent-session-id", "ses_dfe518139ffesmhRtZsxUyv3Cb", "opencode.ai"
     ),
-    "openai agents sdk": captured(
+    "openai agents sdk": captured_client(
         "openai_agents", "agents-sdk:run:51211c04314b413ca20ec01ec2cb5a7b", "body/prompt_cache_key"
     ),
-    "openai agents sdk, a group": captured(
+    "openai agents sdk, a group": captured_client(
         "openai_agents_group", "agents-sdk:group:e6a2d0d511fe2d9844e6c8eb4ec96265", "body/prompt_cache_key"
     ),
-    "langsmith": captured("langsmith", "01a201a9-a811-787d-a6e0-94f98577328c", "langsmith-trace"),
-    "langfuse": captured("langfuse", "ticket-904", "baggage/langfuse_session_id"),
-    "portkey": captured("portkey", "trace-7", "x-portkey-trace-id"),
-    "portkey, a span": captured("portkey_span", "trace-8", "x-portkey-trace-id"),
-    "helicone": captured("helicone", "0b7c1f6e-3f0d-4c1b-9d2e-7a4d5f6e8c90", "helicone-session-id"),
-    "litellm": captured("litellm", "s-7", "x-litellm-session-id"),
+    "langsmith": captured_client("langsmith", "01a201a9-a811-787d-a6e0-94f98577328c", "langsmith-trace"),
+    "langfuse": captured_client("langfuse", "ticket-904", "baggage/langfuse_session_id"),
+    "portkey": captured_client("portkey", "trace-7", "x-portkey-trace-id"),
+    "portkey, a span": captured_client("portkey_span", "trace-8", "x-portkey-trace-id"),
+    "helicone": captured_client("helicone", "0b7c1f6e-3f0d-4c1b-9d2e-7a4d5f6e8c90", "helicone-session-id"),
+    "litellm": captured_client("litellm", "s-7", "x-litellm-session-id"),
 }
 
 RESTATED: dict[str, Client] = {
@@ -127,7 +129,7 @@ RESTATED: dict[str, Client] = {
 CLIENTS = CAPTURED | RESTATED
 
 
-def drained(client: Client, credentials: tuple[str, str] | None = None) -> Exchange:
+def stored_exchange(client: Client, credentials: tuple[str, str] | None = None) -> Exchange:
     """The exchange as it is stored: with what the worker told of its head, filed by the store server."""
     told = identify(client.headers, credentials, OWNER)
     body = json.dumps({"model": "gpt-5", "messages": [], **client.body}).encode()
@@ -151,7 +153,7 @@ def drained(client: Client, credentials: tuple[str, str] | None = None) -> Excha
 @pytest.mark.parametrize("name", CLIENTS)
 def test_a_client_s_run_is_the_one_it_means(name: str) -> None:
     client = CLIENTS[name]
-    found = drained(client)
+    found = stored_exchange(client)
     assert (found.run, found.run_evidence[0]) == (client.run, (client.source, client.run))
     assert found.run_evidence[-1] == ("owner", OWNER)
     assert found.actor == client.actor
@@ -159,7 +161,7 @@ def test_a_client_s_run_is_the_one_it_means(name: str) -> None:
 
 @pytest.mark.parametrize("name", CLIENTS)
 def test_our_own_word_comes_before_any_client_s(name: str) -> None:
-    found = drained(CLIENTS[name], ("mine", "a-token"))
+    found = stored_exchange(CLIENTS[name], ("mine", "a-token"))
     assert found.run == "mine"
     assert (CLIENTS[name].source, CLIENTS[name].run) in found.run_evidence
 
@@ -174,11 +176,13 @@ def test_no_client_s_run_hangs_on_a_trace(name: str) -> None:
         run=client.run,
         source=client.source,
     )
-    assert assignable_trace(drained(traced)) is None
+    assert assignable_trace(stored_exchange(traced)) is None
 
 
 def test_a_client_that_only_traces_may_share_its_trace() -> None:
-    found = drained(Client(headers=(("traceparent", f"00-{TRACE}-b7ad6b7169203331-01"),), run=OWNER, source="owner"))
+    found = stored_exchange(
+        Client(headers=(("traceparent", f"00-{TRACE}-b7ad6b7169203331-01"),), run=OWNER, source="owner")
+    )
     assert (found.run, assignable_trace(found)) == (OWNER, TRACE)
 
 
@@ -189,6 +193,6 @@ FORGED = ("../other", "a b", "x" * 200, "x" * 600, "\u202e", "", "run\ttab", "{}
 def test_a_forged_name_is_harmless(forged: str) -> None:
     bodies: list[dict[str, Json]] = [{"session_id": forged}, {"metadata": {"session_id": forged, "user_id": forged}}]
     for body in bodies:
-        run = drained(Client(body=body, run="", source="")).run
+        run = stored_exchange(Client(body=body, run="", source="")).run
         assert run == OWNER or (run.startswith("id:") and len(run) == 35)
-    assert drained(Client(body={"session_id": forged}, run="", source=""), ("mine", "a-token")).run == "mine"
+    assert stored_exchange(Client(body={"session_id": forged}, run="", source=""), ("mine", "a-token")).run == "mine"

@@ -23,7 +23,7 @@ EXAMPLE = Path(__file__).parents[2] / "docs" / "trace-format.example.jsonl"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class EndedCommand:
     """A command that ended."""
 
     code: int
@@ -37,13 +37,13 @@ class Desk:
 
     data: Path
 
-    async def __call__(self, name: str, *arguments: str | Path) -> Done:
+    async def __call__(self, name: str, *arguments: str | Path) -> EndedCommand:
         line = command(name, "--data", str(self.data), *map(str, arguments))
         process = await asyncio.create_subprocess_exec(
             *line, cwd=self.data.parent, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
         )
         out, err = await asyncio.wait_for(process.communicate(), 60)
-        return Done(code=process.returncode or 0, out=out.decode(), err=err.decode())
+        return EndedCommand(code=process.returncode or 0, out=out.decode(), err=err.decode())
 
 
 def bundle_file(place: Path, exchanges: Sequence[Exchange], run: str = "run-1") -> Path:

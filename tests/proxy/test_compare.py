@@ -28,7 +28,7 @@ HOSTILE = "omega \x1b[31mred\u202e \u4e16\u754c"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class EndedCommand:
     """A command that ended."""
 
     code: int
@@ -36,7 +36,7 @@ class Done:
     err: str
 
 
-async def typed(place: Path, *arguments: str | Path, **more: str) -> Done:
+async def run_playhead(place: Path, *arguments: str | Path, **more: str) -> EndedCommand:
     """Run a command with a data directory of its own."""
     around = surroundings()
     name, *rest = map(str, arguments)
@@ -48,10 +48,10 @@ async def typed(place: Path, *arguments: str | Path, **more: str) -> Done:
         stderr=asyncio.subprocess.PIPE,
     )
     out, err = await asyncio.wait_for(process.communicate(), 90)
-    return Done(code=process.returncode or 0, out=out.decode(), err=err.decode())
+    return EndedCommand(code=process.returncode or 0, out=out.decode(), err=err.decode())
 
 
-def kept(place: Path, name: str, agent: Agent) -> Path:
+def save_agent(place: Path, name: str, agent: Agent) -> Path:
     """A bundle of what this agent did."""
     entries = tuple(Entry(exchange=each) for each in agent.run(name))
     file = place / f"{name}.jsonl"
@@ -72,9 +72,9 @@ def home(data: Path) -> Path:
 
 
 async def test_files_that_are_the_same_exit_with_0(home: Path) -> None:
-    kept(home, "one", Agent())
-    kept(home, "other", Agent())
-    done = await typed(home, "diff", "one.jsonl", "other.jsonl")
+    save_agent(home, "one", Agent())
+    save_agent(home, "other", Agent())
+    done = await run_playhead(home, "diff", "one.jsonl", "other.jsonl")
     assert (done.code, done.err) == (0, "")
     assert "= 8 equal calls" in done.out
     assert "the runs are the same" in done.out
@@ -83,9 +83,9 @@ async def test_files_that_are_the_same_exit_with_0(home: Path) -> None:
 
 
 async def test_files_that_differ_exit_with_1_and_say_where_and_why(home: Path) -> None:
-    kept(home, "good", finding())
-    kept(home, "bad", finding(1))
-    done = await typed(home, "diff", "good.jsonl", "bad.jsonl", COLUMNS="100")
+    save_agent(home, "good", finding())
+    save_agent(home, "bad", finding(1))
+    done = await run_playhead(home, "diff", "good.jsonl", "bad.jsonl", COLUMNS="100")
     assert done.code == 1
     lines = done.out.splitlines()
     assert lines[2:5] == [
@@ -103,16 +103,16 @@ async def test_files_that_differ_exit_with_1_and_say_where_and_why(home: Path) -
 
 
 async def test_a_narrow_terminal_gets_one_under_the_other(home: Path) -> None:
-    kept(home, "good", finding())
-    kept(home, "bad", finding(1))
-    done = await typed(home, "diff", "good.jsonl", "bad.jsonl", COLUMNS="60")
+    save_agent(home, "good", finding())
+    save_agent(home, "bad", finding(1))
+    done = await run_playhead(home, "diff", "good.jsonl", "bad.jsonl", COLUMNS="60")
     assert "         - [-alpha 1 beta-]\n         + {+omega" in done.out
 
 
 async def test_the_same_in_json(home: Path) -> None:
-    kept(home, "good", finding())
-    kept(home, "bad", finding(1))
-    done = await typed(home, "diff", "good.jsonl", "bad.jsonl", "--json")
+    save_agent(home, "good", finding())
+    save_agent(home, "bad", finding(1))
+    done = await run_playhead(home, "diff", "good.jsonl", "bad.jsonl", "--json")
     told = json.loads(done.out)
     assert done.code == 1
     assert (told["cause"]["cause"], told["cause"]["a_step"], told["cause"]["leads_to"]) == ("tool_answer", 4, 4)
@@ -129,9 +129,9 @@ async def test_the_same_in_json(home: Path) -> None:
     ],
 )
 async def test_what_cannot_be_compared_is_trouble(home: Path, names: tuple[str, str], why: str) -> None:
-    kept(home, "good", Agent(turns=1))
+    save_agent(home, "good", Agent(turns=1))
     (home / "broken.jsonl").write_text('{"playhead":"bundle"\n')
-    done = await typed(home, "diff", *names)
+    done = await run_playhead(home, "diff", *names)
     assert done.code == 125
     assert why in done.err
 
@@ -141,24 +141,24 @@ async def test_runs_of_the_store_are_compared_with_one_another_and_with_files_an
     data: Path, database_url: str
 ) -> None:
     home = data.parent
-    kept(home, "good", finding())
-    kept(home, "bad", Agent(turns=6, model="gpt-5-2026-09-09", offset=1000))
+    save_agent(home, "good", finding())
+    save_agent(home, "bad", Agent(turns=6, model="gpt-5-2026-09-09", offset=1000))
     async with running(data, "--database-url", database_url):
-        assert (await typed(home, "import", "good.jsonl", "bad.jsonl")).code == 0
-        runs = await typed(home, "diff", "good", "bad", "--json")
-        mixed = await typed(home, "diff", "good.jsonl", "bad", "--json")
+        assert (await run_playhead(home, "import", "good.jsonl", "bad.jsonl")).code == 0
+        runs = await run_playhead(home, "diff", "good", "bad", "--json")
+        mixed = await run_playhead(home, "diff", "good.jsonl", "bad", "--json")
         assert runs.code == mixed.code == 1, (runs.err, mixed.err)
         assert json.loads(runs.out)["pairs"] == json.loads(mixed.out)["pairs"]
-        unknown = await typed(home, "diff", "good", "nothing")
+        unknown = await run_playhead(home, "diff", "good", "nothing")
         assert unknown.code == 125
         assert "there is no run nothing here" in unknown.err
 
-        drift = await typed(home, "drift", "--since", "520w")
+        drift = await run_playhead(home, "drift", "--since", "520w")
         assert drift.code == 0, drift.err
         assert "gpt-5-2026-09-09 (fp_1) answers instead of gpt-5-2026-01-01 (fp_1)" in drift.out
         assert "6 calls before, 6 after" in drift.out
-        assert (await typed(home, "drift", "--exit-code", "--model", "gpt-5")).code == 1
-        assert json.loads((await typed(home, "drift", "--json", "--model", "gpt-4")).out)["items"] == []
+        assert (await run_playhead(home, "drift", "--exit-code", "--model", "gpt-5")).code == 1
+        assert json.loads((await run_playhead(home, "drift", "--json", "--model", "gpt-4")).out)["items"] == []
 
 
 AGENT = """
@@ -184,10 +184,10 @@ sys.exit(%s)
 
 @pytest.mark.slow
 async def test_the_answer_that_makes_a_command_fail_is_found(home: Path) -> None:
-    kept(home, "good", finding())
-    kept(home, "bad", finding(1))
+    save_agent(home, "good", finding())
+    save_agent(home, "bad", finding(1))
     (home / "agent.py").write_text(AGENT % (False, "bool(bad)"))
-    done = await typed(home, "bisect", "good.jsonl", "bad.jsonl", "--", sys.executable, "agent.py")
+    done = await run_playhead(home, "bisect", "good.jsonl", "bad.jsonl", "--", sys.executable, "agent.py")
     assert done.code == 0, done.err
     assert done.out == "step 4 (POST tools.example.com/search): with the answer of BAD the command fails\n"
     assert "trial 1: no answer of BAD: exit 0: good" in done.err
@@ -199,12 +199,12 @@ async def test_the_answer_that_makes_a_command_fail_is_found(home: Path) -> None
 @pytest.mark.slow
 async def test_of_several_answers_the_first_that_turns_the_outcome_is_found(home: Path) -> None:
     """The tool finds other things at four turns; the command minds only that of turn 3, and does not mind any two."""
-    kept(home, "good", Agent(turns=6, grows=False))
-    kept(
+    save_agent(home, "good", Agent(turns=6, grows=False))
+    save_agent(
         home, "bad", Agent(turns=6, grows=False, finds=lambda turn: {"found": "omega" if turn != 2 else "alpha 2 beta"})
     )
     (home / "agent.py").write_text(AGENT % (True, "3 in bad"))
-    done = await typed(home, "bisect", "good.jsonl", "bad.jsonl", "--json", "--", sys.executable, "agent.py")
+    done = await run_playhead(home, "bisect", "good.jsonl", "bad.jsonl", "--json", "--", sys.executable, "agent.py")
     told = json.loads(done.out)
     assert done.code == 0, done.err
     assert told["verdict"] == "found"
@@ -223,15 +223,15 @@ async def test_of_several_answers_the_first_that_turns_the_outcome_is_found(home
     ],
 )
 async def test_a_command_that_does_not_behave_as_the_runs_did_is_said_to(home: Path, judges: str, why: str) -> None:
-    kept(home, "good", finding())
-    kept(home, "bad", finding(1))
+    save_agent(home, "good", finding())
+    save_agent(home, "bad", finding(1))
     (home / "agent.py").write_text(AGENT % (False, judges))
-    done = await typed(home, "bisect", "good.jsonl", "bad.jsonl", "--", sys.executable, "agent.py")
+    done = await run_playhead(home, "bisect", "good.jsonl", "bad.jsonl", "--", sys.executable, "agent.py")
     assert done.code == 125
     assert why in done.err
 
 
-def stamped(offset: int, *turns: int, **more: Any) -> Agent:
+def stamping_agent(offset: int, *turns: int, **more: Any) -> Agent:
     """Its tool tells the time, and a uuid, in each answer; at these turns it finds something else."""
 
     def finds(turn: int) -> Any:
@@ -248,11 +248,11 @@ def stamped(offset: int, *turns: int, **more: Any) -> Agent:
 @pytest.mark.slow
 @pytest.mark.parametrize("minds", ["found", "nothing but the time"])
 async def test_a_time_in_each_answer_does_not_hide_the_answer_that_matters(home: Path, minds: str) -> None:
-    kept(home, "good", stamped(0))
-    kept(home, "bad", stamped(4000, 1))
+    save_agent(home, "good", stamping_agent(0))
+    save_agent(home, "bad", stamping_agent(4000, 1))
     judges = "bool(bad)" if minds == "found" else "'T13:' in messages[-1]['content']"
     (home / "agent.py").write_text(AGENT % (False, judges))
-    done = await typed(home, "bisect", "good.jsonl", "bad.jsonl", "--", sys.executable, "agent.py")
+    done = await run_playhead(home, "bisect", "good.jsonl", "bad.jsonl", "--", sys.executable, "agent.py")
     if minds == "found":
         assert done.out == "step 4 (POST tools.example.com/search): with the answer of BAD the command fails\n", (
             done.err
@@ -287,12 +287,12 @@ async def test_of_two_tools_in_parallel_the_one_that_matters_is_found(home: Path
     side_by_side(home, "good", offset=0, stamps=stamps, swapped=False)
     side_by_side(home, "bad", offset=4000, stamps=stamps, swapped=True, omega=(1, "b"))
     (home / "agent.py").write_text(PARALLEL)
-    done = await typed(home, "bisect", "good.jsonl", "bad.jsonl", "--", sys.executable, "agent.py")
+    done = await run_playhead(home, "bisect", "good.jsonl", "bad.jsonl", "--", sys.executable, "agent.py")
     assert done.out == "step 6 (of B: 5) (POST tools.example.com/search): with the answer of BAD the command fails\n", (
         done.err
     )
     assert (done.code, " missed" in done.err) == (0, False), done.err
-    compared = await typed(home, "diff", "good.jsonl", "bad.jsonl", "--json")
+    compared = await run_playhead(home, "diff", "good.jsonl", "bad.jsonl", "--json")
     told = json.loads(compared.out)
     assert (told["cause"]["cause"], told["cause"]["a_step"], told["roots"]) == ("tool_answer", 6, 1), told["pairs"]
 
@@ -345,28 +345,28 @@ def side_by_side(
 
 
 async def test_runs_that_differ_only_in_what_answers_make_anew_are_the_same(home: Path) -> None:
-    kept(home, "one", stamped(0))
-    kept(home, "other", stamped(4000))
-    done = await typed(home, "diff", "one.jsonl", "other.jsonl", "--json")
+    save_agent(home, "one", stamping_agent(0))
+    save_agent(home, "other", stamping_agent(4000))
+    done = await run_playhead(home, "diff", "one.jsonl", "other.jsonl", "--json")
     told = json.loads(done.out)
     assert set(told["counts"]) == {"same", "volatile"}, told["pairs"]
     assert (done.code, told["same"], told["cause"]) == (0, True, None)
 
 
 async def test_what_a_profile_says_to_ignore_in_answers_is_no_difference(home: Path) -> None:
-    kept(home, "one", Agent(finds=lambda turn: {"found": f"alpha {turn}", "took": 10 + turn}))
-    kept(home, "other", Agent(finds=lambda turn: {"found": f"alpha {turn}", "took": 30 + turn}))
-    assert (await typed(home, "diff", "one.jsonl", "other.jsonl")).code == 1
+    save_agent(home, "one", Agent(finds=lambda turn: {"found": f"alpha {turn}", "took": 10 + turn}))
+    save_agent(home, "other", Agent(finds=lambda turn: {"found": f"alpha {turn}", "took": 30 + turn}))
+    assert (await run_playhead(home, "diff", "one.jsonl", "other.jsonl")).code == 1
     rules = '[[profile]]\nname = "tools/1"\nextends = "rest/1"\nmatch = { host = "tools.example.com" }\n'
     (home / "playhead.toml").write_text(f'{rules}answer = {{ ignore = ["$.took"] }}\n')
-    done = await typed(home, "diff", "one.jsonl", "other.jsonl", "--json")
+    done = await run_playhead(home, "diff", "one.jsonl", "other.jsonl", "--json")
     assert (done.code, json.loads(done.out)["same"]) == (0, True), done.out
 
 
 async def test_without_a_command_it_is_where_the_runs_part(home: Path) -> None:
-    kept(home, "good", finding())
-    kept(home, "bad", finding(1))
-    done = await typed(home, "bisect", "good.jsonl", "bad.jsonl")
+    save_agent(home, "good", finding())
+    save_agent(home, "bad", finding(1))
+    done = await run_playhead(home, "bisect", "good.jsonl", "bad.jsonl")
     assert done.code == 0
     assert done.out.startswith(
         "step 4 (POST tools.example.com/search): a tool or service answered the same request differently"
@@ -374,9 +374,9 @@ async def test_without_a_command_it_is_where_the_runs_part(home: Path) -> None:
 
 
 async def test_runs_without_an_answer_to_try_are_refused(home: Path) -> None:
-    kept(home, "good", Agent(turns=1))
-    kept(home, "bad", Agent(turns=1, system="Be verbose."))
-    done = await typed(home, "bisect", "good.jsonl", "bad.jsonl", "--", "true")
+    save_agent(home, "good", Agent(turns=1))
+    save_agent(home, "bad", Agent(turns=1, system="Be verbose."))
+    done = await run_playhead(home, "bisect", "good.jsonl", "bad.jsonl", "--", "true")
     assert done.code == 125
     assert "no request that both runs made was answered differently" in done.err
     assert "step 1 (POST api.openai.com/v1/chat/completions): the request differs" in done.err

@@ -71,7 +71,7 @@ def story(tmp_path: Path, screen: Screen, *, agent: str = MISSING, up: str = "")
     )
 
 
-def shown(screen: Screen) -> str:
+def screen_text(screen: Screen) -> str:
     assert isinstance(screen.out, io.StringIO)
     return screen.out.getvalue()
 
@@ -83,7 +83,7 @@ def lives(pid: str) -> bool:
 
 async def test_the_story_is_told_to_its_end(tmp_path: Path, screen: Screen) -> None:
     assert await run_story(story(tmp_path, screen)) == 0
-    text = shown(screen)
+    text = screen_text(screen)
     for words in (
         "$ playhead record --run demo-0000 -- python agent.py",
         "STEP CALL",
@@ -104,13 +104,13 @@ async def test_it_leaves_nothing_running_and_keeps_to_its_directory(tmp_path: Pa
 async def test_other_bytes_are_not_called_the_same(tmp_path: Path, screen: Screen) -> None:
     differing = MISSING + '; [ "$VERB" = replay ] && echo "model   something else"'
     assert await run_story(story(tmp_path, screen, agent=differing)) == 1
-    assert "NOT the same" in shown(screen)
-    assert "+model   something else" in shown(screen)
+    assert "NOT the same" in screen_text(screen)
+    assert "+model   something else" in screen_text(screen)
 
 
 async def test_an_answer_to_a_question_never_asked_is_a_failure(tmp_path: Path, screen: Screen) -> None:
     assert await run_story(story(tmp_path, screen, agent="")) == 1
-    assert "this should have missed" in shown(screen)
+    assert "this should have missed" in screen_text(screen)
 
 
 async def test_a_service_that_does_not_start_is_quoted(tmp_path: Path, screen: Screen) -> None:
@@ -125,27 +125,27 @@ async def test_an_agent_that_fails_while_it_is_recorded_is_quoted(tmp_path: Path
 
 async def test_ctrl_c_ends_what_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "STOP_TIMEOUT", 0.5)
-    terminal = Watched("waiting for a model")
+    terminal = WatchedTerminal("waiting for a model")
     hanging = story(tmp_path, Screen(terminal, {}), agent="echo $$ > agent.pid; echo waiting for a model; sleep 600")
 
     async def interrupted() -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(run_story(hanging))
             await terminal.seen.wait()
-            raise Interrupted
+            raise CtrlC
 
-    with pytest.raises(Interrupted):
+    with pytest.raises(CtrlC):
         await interrupted()
     home = hanging.shell.directory
     assert not lives((home / "up.pid").read_text())
     assert not lives((home / "agent.pid").read_text())
 
 
-class Interrupted(KeyboardInterrupt):
+class CtrlC(KeyboardInterrupt):
     """Ctrl-C, where a test can catch it."""
 
 
-class Watched(io.StringIO):
+class WatchedTerminal(io.StringIO):
     """A terminal that tells when certain words are on it."""
 
     def __init__(self, words: str) -> None:
@@ -196,8 +196,8 @@ def test_how_output_arrives_does_not_matter(text: str, cuts: list[int]) -> None:
     edges = [0, *sorted(cuts), len(text)]
     for begin, end in itertools.pairwise(edges):
         in_pieces.print_output(text[begin:end])
-    assert shown(in_pieces) == shown(at_once)
-    assert all(len(line) <= at_once.width for line in shown(at_once).split("\n"))
+    assert screen_text(in_pieces) == screen_text(at_once)
+    assert all(len(line) <= at_once.width for line in screen_text(at_once).split("\n"))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.proxy.test_cli import Desk, Done, bundle_file
+from tests.proxy.test_cli import Desk, EndedCommand, bundle_file
 from tests.store.exchanges import exchange
 from tests.support.service import command, running
 
@@ -103,7 +103,7 @@ async def desk(data: Path, database_url: str) -> AsyncIterator[Desk]:
         yield Desk(data=data)
 
 
-async def playhead(data: Path, *arguments: str | Path) -> Done:
+async def playhead(data: Path, *arguments: str | Path) -> EndedCommand:
     return await Desk(data=data)(str(arguments[0]), *arguments[1:])
 
 

@@ -11,7 +11,7 @@ from proxy.commands.override_file import load_overrides
 from proxy.errors import Failure
 
 
-def typed(*words: str) -> Result:
+def run_playhead(*words: str) -> Result:
     return CliRunner().invoke(playhead, list(words))
 
 
@@ -29,7 +29,7 @@ def typed(*words: str) -> Result:
     ],
 )
 def test_a_wrong_command_line_says_what_is_known(words: tuple[str, ...], said: str) -> None:
-    done = typed(*words)
+    done = run_playhead(*words)
     assert done.exit_code == 2
     assert said in done.output
 
@@ -37,14 +37,14 @@ def test_a_wrong_command_line_says_what_is_known(words: tuple[str, ...], said: s
 def test_what_was_edited_is_not_recorded_as_the_truth(tmp_path: Path) -> None:
     file = tmp_path / "what-if.toml"
     file.write_text("[[override]]\nstep = 1\ntext = 'x'\n")
-    done = typed("replay", "last", "--override", str(file), "--on-miss", "record", "--", "true")
+    done = run_playhead("replay", "last", "--override", str(file), "--on-miss", "record", "--", "true")
     assert done.exit_code == 2
     assert "edited answers are never recorded" in " ".join(done.output.split())
 
 
 @pytest.mark.parametrize("command", ["fork", "resume", "replay"])
 def test_help_teaches(command: str) -> None:
-    assert f"playhead {command} " in typed(command, "--help").output
+    assert f"playhead {command} " in run_playhead(command, "--help").output
 
 
 def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:

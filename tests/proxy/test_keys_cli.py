@@ -23,13 +23,13 @@ from tests.support.service import command, running
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class EndedCommand:
     code: int
     out: str
     err: str
 
 
-async def typed(place: Path, *words: str | Path, stdin: int | None = asyncio.subprocess.DEVNULL) -> Done:
+async def run_playhead(place: Path, *words: str | Path, stdin: int | None = asyncio.subprocess.DEVNULL) -> EndedCommand:
     process = await asyncio.create_subprocess_exec(
         *command(*map(str, words)),
         cwd=place,
@@ -38,7 +38,7 @@ async def typed(place: Path, *words: str | Path, stdin: int | None = asyncio.sub
         stderr=asyncio.subprocess.PIPE,
     )
     out, err = await asyncio.wait_for(process.communicate(), 60)
-    return Done(code=process.returncode or 0, out=out.decode(), err=err.decode())
+    return EndedCommand(code=process.returncode or 0, out=out.decode(), err=err.decode())
 
 
 def bundle(place: Path, run: str, exchanges: Sequence[Exchange]) -> Path:
@@ -59,7 +59,7 @@ def place(tmp_path: Path) -> Path:
 
 async def test_two_bundles_are_compared_and_nothing_is_written_unasked(place: Path) -> None:
     before = (place / "playhead.toml").read_text()
-    done = await typed(place, "calibrate", "a.jsonl", "b.jsonl")
+    done = await run_playhead(place, "calibrate", "a.jsonl", "b.jsonl")
     assert done.code == 0, "with these rules all agree"
     assert "6 pairs of the same work: 0 with one key, 6 apart" in done.out
     assert "With these rules: 6 and 6 calls, 6 pairs of the same work: 6 with one key, 0 apart" in done.out
@@ -71,13 +71,13 @@ async def test_two_bundles_are_compared_and_nothing_is_written_unasked(place: Pa
 
 async def test_with_consent_the_rules_are_written_and_the_recordings_agree(place: Path) -> None:
     before = (place / "playhead.toml").read_text()
-    done = await typed(place, "calibrate", "a.jsonl", "b.jsonl", "--write", "--json")
+    done = await run_playhead(place, "calibrate", "a.jsonl", "b.jsonl", "--write", "--json")
     told = json.loads(done.out)
     assert (told["before"]["agree"], told["after"]["agree"], told["written"]) == (0, 6, "playhead.toml")
     after = (place / "playhead.toml").read_text()
     assert after.startswith(before)
     assert after.endswith(told["proposed"])
-    again = json.loads((await typed(place, "calibrate", "a.jsonl", "b.jsonl", "--json")).out)
+    again = json.loads((await run_playhead(place, "calibrate", "a.jsonl", "b.jsonl", "--json")).out)
     assert (again["before"]["agree"], again["fields"], again["proposed"], again["written"]) == (6, [], None, None)
 
 
@@ -86,7 +86,7 @@ async def test_at_a_terminal_the_person_is_asked(place: Path, said: bytes, profi
     person, terminal = pty.openpty()
     try:
         os.write(person, said)
-        done = await typed(place, "calibrate", "a.jsonl", "b.jsonl", stdin=terminal)
+        done = await run_playhead(place, "calibrate", "a.jsonl", "b.jsonl", stdin=terminal)
     finally:
         os.close(person)
         os.close(terminal)
@@ -97,13 +97,13 @@ async def test_at_a_terminal_the_person_is_asked(place: Path, said: bytes, profi
 async def test_recordings_that_stay_apart_are_exit_code_1(place: Path) -> None:
     bundle(place, "c", [exchange(asking(TICKETS, {"q": "What is the weather?"}))])
     bundle(place, "d", [exchange(asking(TICKETS, {"q": "What is the time?"}))])
-    done = await typed(place, "calibrate", "c.jsonl", "d.jsonl")
+    done = await run_playhead(place, "calibrate", "c.jsonl", "d.jsonl")
     assert done.code == 1
     assert "nothing suggests that it does not matter" in done.out
 
 
 async def test_a_bundle_that_is_not_there_is_named(place: Path) -> None:
-    done = await typed(place, "calibrate", "a.jsonl", "missing.jsonl")
+    done = await run_playhead(place, "calibrate", "a.jsonl", "missing.jsonl")
     assert done.code == 125
     assert "there is no bundle missing.jsonl" in done.err
 
@@ -126,29 +126,29 @@ async def test_runs_are_compared_with_bundles_and_stored_calls_are_keyed_again(
         tmp_path, "a", [exchange(asking(TICKETS, {"q": 1, "ref": n}), told, n) for n, told in enumerate(answers)]
     )
     async with running(data, "--database-url", database_url):
-        assert (await typed(tmp_path, "import", file, "--data", data)).code == 0
-        compared = await typed(tmp_path, "calibrate", "a", file, "--data", data)
+        assert (await run_playhead(tmp_path, "import", file, "--data", data)).code == 0
+        compared = await run_playhead(tmp_path, "calibrate", "a", file, "--data", data)
         assert "2 pairs of the same work: 2 with one key, 0 apart" in compared.out
         config = tmp_path / "other.toml"
         config.write_text(RULES)
-        refused = await typed(tmp_path, "rekey", "a", "--data", data, "--config", config)
+        refused = await run_playhead(tmp_path, "rekey", "a", "--data", data, "--config", config)
         assert refused.code == 125
         assert "restart `playhead up`" in refused.err
     with_rules = ("--data", str(data), "--config", str(data.with_suffix(".toml")))
     async with running(data, "--database-url", database_url, config=RULES):
-        dry = await typed(tmp_path, "rekey", "--all", "--dry-run", *with_rules)
+        dry = await run_playhead(tmp_path, "rekey", "--all", "--dry-run", *with_rules)
         assert dry.code == 1, "they would collide"
         assert "run a: steps 1, 2 had keys of their own and now share one, with 2 different answers" in dry.out
         assert "2 calls in 1 run: 2 would have another key, 0 the same" in dry.out
-        told = json.loads((await typed(tmp_path, "rekey", "last", "--json", *with_rules)).out)
+        told = json.loads((await run_playhead(tmp_path, "rekey", "last", "--json", *with_rules)).out)
         assert (told["changed"], told["collide"], told["items"][0]["run"]) == (2, 1, "a")
-        again = await typed(tmp_path, "rekey", "a", *with_rules)
+        again = await run_playhead(tmp_path, "rekey", "a", *with_rules)
         assert (again.code, again.out.strip()) == (0, "2 calls in 1 run: 0 have another key, 2 the same")
 
 
 @pytest.mark.parametrize("words", [("rekey",), ("rekey", "--all", "a")])
 async def test_what_is_to_be_keyed_again_must_be_said(tmp_path: Path, words: tuple[str, ...]) -> None:
-    done = await typed(tmp_path, *words)
+    done = await run_playhead(tmp_path, *words)
     assert done.code == 2
     assert "name runs, or give --all alone." in done.err
 
@@ -179,12 +179,12 @@ async def test_an_agent_that_makes_up_ids_is_replayed_after_its_recordings_were_
     async with origin(answer) as url:
         config.write_text(f'[upstreams]\n"tickets.example.com" = "{url}"  # a stand-in\n')
         for run in ("one", "two"):
-            done = await typed(tmp_path, "record", *house, "--run", run, *agent)
+            done = await run_playhead(tmp_path, "record", *house, "--run", run, *agent)
             assert (done.code, done.out) == (0, '{"found": "aaa"}\n{"found": "bbb"}\n'), done.err
-    missed = await typed(tmp_path, "replay", *house, "one", *agent)
+    missed = await run_playhead(tmp_path, "replay", *house, "one", *agent)
     assert missed.code != 0
-    compared = await typed(tmp_path, "calibrate", *house, "one", "two", "--write")
+    compared = await run_playhead(tmp_path, "calibrate", *house, "one", "two", "--write")
     assert compared.code == 0, compared.out + compared.err
     assert "# a stand-in" in config.read_text()
-    right = await typed(tmp_path, "replay", *house, "one", *agent)
+    right = await run_playhead(tmp_path, "replay", *house, "one", *agent)
     assert (right.code, right.out) == (0, '{"found": "aaa"}\n{"found": "bbb"}\n'), right.err

@@ -20,7 +20,7 @@ from tests.replay.strategies import exchange, ok, post, run_of
 from tests.support.service import command
 
 
-def told(path: Path, text: str, **flags: Any) -> dict[str, str]:
+def load_modes(path: Path, text: str, **flags: Any) -> dict[str, str]:
     path.write_text(text)
     return dict(load_settings(flags, path).host_modes)
 
@@ -28,12 +28,12 @@ def told(path: Path, text: str, **flags: Any) -> dict[str, str]:
 def test_allowed_hosts_pass_and_a_mode_of_their_own_counts_more(tmp_path: Path) -> None:
     text = 'allowed_hosts = ["A.test", "b.test"]\n[modes]\n"b.test" = "replay"\n"*.C.test" = "auto"\n'
     wanted = {"a.test": "passthrough", "b.test": "replay", "*.c.test": "auto"}
-    assert told(tmp_path / "playhead.toml", text) == wanted
+    assert load_modes(tmp_path / "playhead.toml", text) == wanted
 
 
 def test_a_mode_that_there_is_not_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Failure, match=r"modes\.a\.test"):
-        told(tmp_path / "playhead.toml", '[modes]\n"a.test" = "sometimes"\n')
+        load_modes(tmp_path / "playhead.toml", '[modes]\n"a.test" = "sometimes"\n')
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tests.calls.token_samples import FAMILIES, token
 from tests.proxy.recorded_exchanges import desk
 
 
-def _packed(secret: str) -> bytes:
+def _pack_secret(secret: str) -> bytes:
     size = bytes([0xD9, len(secret)]) if len(secret) < 256 else b"\xda" + len(secret).to_bytes(2, "big")
     return b"\x81\xa7api_key" + size + secret.encode()
 
@@ -33,7 +33,7 @@ BODIES: Mapping[str, Callable[[str], bytes]] = {
     "escapes of JSON": lambda secret: ('{"a": "' + "".join(f"\\u{ord(char):04x}" for char in secret) + '"}').encode(),
     "SQL": lambda secret: json.dumps({"q": f"UPDATE users SET api_key = '{secret}' WHERE id = 1"}).encode(),
     "an option": lambda secret: json.dumps({"command": f"tool --api-key {secret} --verbose"}).encode(),
-    "MessagePack": _packed,
+    "MessagePack": _pack_secret,
     "multipart": lambda secret: (
         f'--x\r\nContent-Disposition: form-data; name="api_key"\r\n\r\n{secret}\r\n--x--'
     ).encode(),

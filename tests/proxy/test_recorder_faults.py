@@ -23,7 +23,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("store.spool.writer.RETRY_INTERVAL", 0.02)
 
 
-async def broken(at: Desk) -> None:
+async def break_disk(at: Desk) -> None:
     """Let the disk fail, and be known to have failed."""
     at.disk.fails_with = errno.ENOSPC
     one = at.begin(run="breaker")
@@ -32,7 +32,7 @@ async def broken(at: Desk) -> None:
     one.record_close(1, "completed")
 
 
-async def mended(at: Desk) -> None:
+async def mend_disk(at: Desk) -> None:
     """Let the disk work, and the recorder find out by itself."""
     at.disk.fails_with = None
     await until(lambda: at.spool.trouble is None and at.recorder.outbox.write_owed())
@@ -60,10 +60,10 @@ async def a_call(at: Desk, run: str) -> bool:
 async def test_by_policy_gap_calls_go_on_and_the_run_says_what_is_missing(directory: Path) -> None:
     with desk(directory) as at:
         assert await a_call(at, "before")
-        await broken(at)
+        await break_disk(at)
         assert [await a_call(at, "during") for _ in range(3)] == [True] * 3
         assert await a_call(at, "elsewhere")
-        await mended(at)
+        await mend_disk(at)
         assert await a_call(at, "after")
     runs = [exchange.run for exchange in at.exchanges().values()]
     gaps = {gap.run: gap for gap in at.gaps()}
@@ -97,9 +97,9 @@ async def test_nothing_is_kept_behind_what_was_lost(directory: Path) -> None:
 async def test_by_policy_refuse_nothing_goes_on_unrecorded(directory: Path) -> None:
     with desk(directory, on_failure="refuse") as at:
         assert await a_call(at, "before")
-        await broken(at)
+        await break_disk(at)
         assert not await a_call(at, "during")
-        await mended(at)
+        await mend_disk(at)
         assert await a_call(at, "after")
     assert {gap.run for gap in at.gaps()} == {"breaker", "during"}
 
@@ -114,12 +114,12 @@ async def test_an_exchange_that_is_cut_by_a_full_disk_is_truncated_and_closed(
         one.record_response_head(2, 200, "OK", "HTTP/1.1", ())
         one.record_data("response", b"kept;", 3)
         assert await one.wait_until_recorded()
-        await broken(at)
+        await break_disk(at)
         one.record_data("response", b"lost", 4)
         one.record_end("response", 5)
         one.record_close(6, "completed")
         assert await one.wait_until_recorded() == (policy == "gap")
-        await mended(at)
+        await mend_disk(at)
     exchange = at.exchanges()[one.id]
 
     assert exchange.response is not None
@@ -132,7 +132,7 @@ async def test_an_exchange_that_is_cut_by_a_full_disk_is_truncated_and_closed(
 
 async def test_gaps_wait_for_nobody_s_traffic(directory: Path) -> None:
     with desk(directory) as at:
-        await broken(at)
+        await break_disk(at)
         at.recorder.record_gap("quiet", "tunnelled")
         at.disk.fails_with = None
         await until(lambda: "quiet" in {gap.run for gap in at.gaps()})
@@ -177,7 +177,7 @@ async def test_memory_does_not_grow_while_nothing_can_be_kept(directory: Path, m
     with desk(directory) as at:
         open_ones = [at.begin(run=f"r{n}") for n in range(100)]
         await open_ones[-1].wait_until_recorded()
-        await broken(at)
+        await break_disk(at)
         for one in open_ones:
             one.record_data("request", b"x", 1)
             one.record_end("request", 2)
@@ -187,7 +187,7 @@ async def test_memory_does_not_grow_while_nothing_can_be_kept(directory: Path, m
         held = at.recorder.outbox
         assert len(held._owed_records) <= 50
         assert len(held._gaps) <= 51
-        await mended(at)
+        await mend_disk(at)
     # Nothing is lost in silence: what the last one counts came when no more names could be remembered.
     assert sum(gap.run.startswith("during") for gap in at.gaps()) < 50
     assert any(
@@ -197,8 +197,8 @@ async def test_memory_does_not_grow_while_nothing_can_be_kept(directory: Path, m
 
 async def test_how_full_a_spool_is_makes_no_reason_of_its_own(directory: Path) -> None:
     with desk(directory) as at:
-        await broken(at)
+        await break_disk(at)
         for full in range(3):
             at.recorder.outbox.record_gap("run", f"the spool is full ({full} of 9 bytes)")
-        await mended(at)
+        await mend_disk(at)
     assert [gap.reason for gap in at.gaps() if gap.run == "run"] == ["the spool is full (0 of 9 bytes) (3 times)"]

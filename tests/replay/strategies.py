@@ -61,7 +61,7 @@ def chat(prompt: str, **more: Json) -> Request:
     return post(CHAT, dumps({"model": "gpt-test", "messages": [{"role": "user", "content": prompt}], **more}))
 
 
-def said(text: str) -> Response:
+def model_answer(text: str) -> Response:
     """The answer of a model, in one piece."""
     message: Json = {"role": "assistant", "content": text}
     choice: Json = {"index": 0, "message": message, "finish_reason": "stop"}

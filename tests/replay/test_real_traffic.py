@@ -12,16 +12,16 @@ from calls.redaction.redactor import Redactor
 from replay.replays import Replays, ReplaySource, redact_request
 from replay.session import ReplayOptions
 from tests.replay.strategies import PROFILES, body, exchange, run_of
-from tests.support.corpus import Cassette, Recorded, cassettes
+from tests.support.corpus import Cassette, RecordedExchange, cassettes
 
 REDACTOR = Redactor(key=b"k" * 32)
 
 
-def request_of(one: Recorded) -> Request:
+def request_of(one: RecordedExchange) -> Request:
     return Request(method=one.method, url=one.url, headers=one.request_headers, body=body(one.request_body))
 
 
-def recorded_as(number: int, one: Recorded) -> Exchange:
+def recorded_as(number: int, one: RecordedExchange) -> Exchange:
     response = Response(status=one.status, headers=one.response_headers, body=body(one.response_body))
     return exchange(redact_request(request_of(one), REDACTOR), response, number=number)
 
@@ -70,17 +70,17 @@ async def test_in_another_order_the_same_answers_are_given(runs: list[Cassette])
         assert replays.report(cassette.name)["verdict"] == "right"
 
 
-def respelled(value: Json) -> Json:
+def reverse_members(value: Json) -> Json:
     """The same JSON with its members in reverse order."""
     if isinstance(value, dict):
-        return {name: respelled(item) for name, item in reversed(value.items())}
-    return [respelled(item) for item in value] if isinstance(value, list) else value
+        return {name: reverse_members(item) for name, item in reversed(value.items())}
+    return [reverse_members(item) for item in value] if isinstance(value, list) else value
 
 
-def in_another_spelling(one: Recorded) -> Request | None:
+def in_another_spelling(one: RecordedExchange) -> Request | None:
     """The same request with other whitespace and order of members; None if it is not plain JSON."""
     try:
-        data = dumps(respelled(parse_json(one.request_body))).replace(b'":', b'" : ')
+        data = dumps(reverse_members(parse_json(one.request_body))).replace(b'":', b'" : ')
         if parse_json(data) != parse_json(one.request_body):
             return None
     except InvalidJson:

@@ -12,7 +12,7 @@ from replay.answer import Answer
 from replay.replays import SUSPEND_AFTER, LoadSource, Replays, ReplaySource, UnusableRecording, redact_request
 from replay.session import ReplayOptions
 from store.bundle.bundle import Bundle
-from tests.replay.strategies import CHAT, JSON, PROFILES, chat, exchange, post, run_of, said
+from tests.replay.strategies import CHAT, JSON, PROFILES, chat, exchange, model_answer, post, run_of
 
 KEY = b"k" * 32
 
@@ -30,10 +30,10 @@ async def replays_of(*bundles: Bundle, load: LoadSource | None = None, key: byte
 
 
 def bundle(run: str, answer: str = "A") -> Bundle:
-    return run_of(exchange(chat("a"), said(answer)), run=run)
+    return run_of(exchange(chat("a"), model_answer(answer)), run=run)
 
 
-async def asked(replays: Replays, run: str | None, request: Request | None = None) -> Answer:
+async def answer_request(replays: Replays, run: str | None, request: Request | None = None) -> Answer:
     answer = await replays.answer(request or chat("a"), run=run, owner="127.0.0.1:1")
     assert answer is not None
     return answer
@@ -58,33 +58,33 @@ def store(*bundles: Bundle) -> tuple[LoadSource, list[str]]:
 
 @pytest.mark.parametrize("run", [None, "run-1", "something else"])
 async def test_one_recording_answers_everything_whatever_run_is_named(run: str | None) -> None:
-    assert (await asked(await replays_of(bundle("run-1")), run)).status == 200
+    assert (await answer_request(await replays_of(bundle("run-1")), run)).status == 200
 
 
 async def test_of_several_recordings_the_named_one_answers() -> None:
     replays = await replays_of(bundle("run-1", "one"), bundle("run-2", "two"))
-    assert b"two" in (await asked(replays, "run-2")).body
-    assert b"one" in (await asked(replays, "replay-1")).body
+    assert b"two" in (await answer_request(replays, "run-2")).body
+    assert b"one" in (await answer_request(replays, "replay-1")).body
 
 
 async def test_of_several_recordings_none_answers_a_request_that_names_none() -> None:
     replays = await replays_of(bundle("run-1"), bundle("run-2"))
-    answer = await asked(replays, None)
+    answer = await answer_request(replays, None)
     assert reason(answer) == "unknown_run"
     assert "run-1, run-2" in json.loads(answer.body)["detail"]
 
 
 async def test_a_run_and_its_replay_share_one_position() -> None:
     replays = await replays_of(bundle("run-1"), bundle("run-2"))
-    assert (await asked(replays, "run-1")).status == 200
-    assert reason(await asked(replays, "replay-1")) == "consumed"
+    assert (await answer_request(replays, "run-1")).status == 200
+    assert reason(await answer_request(replays, "replay-1")) == "consumed"
 
 
 async def test_without_recordings_of_its_own_the_named_run_comes_from_the_store() -> None:
     load, loaded = store(bundle("run-1"))
     replays = await replays_of(load=load)
-    assert (await asked(replays, "run-1")).status == 200
-    assert reason(await asked(replays, "run-1")) == "consumed"
+    assert (await answer_request(replays, "run-1")).status == 200
+    assert reason(await answer_request(replays, "run-1")) == "consumed"
     assert loaded == ["run-1"]
 
 
@@ -95,23 +95,23 @@ async def test_a_run_that_the_store_does_not_have_is_a_miss_and_may_come_later()
         return ReplaySource(replay=name, bundle=bundles[0]) if bundles else None
 
     replays = await replays_of(load=load)
-    assert reason(await asked(replays, "run-1")) == "unknown_run"
+    assert reason(await answer_request(replays, "run-1")) == "unknown_run"
     bundles.append(bundle("run-1"))
-    assert (await asked(replays, "run-1")).status == 200
+    assert (await answer_request(replays, "run-1")).status == 200
 
 
 async def test_without_a_name_the_store_is_not_asked() -> None:
     load, loaded = store(bundle("run-1"))
-    assert reason(await asked(await replays_of(load=load), None)) == "unknown_run"
+    assert reason(await answer_request(await replays_of(load=load), None)) == "unknown_run"
     assert loaded == []
 
 
 async def test_a_run_is_loaded_once_however_many_ask_at_the_same_time() -> None:
     load, loaded = store(
-        run_of(*(exchange(chat(prompt), said(prompt), number=n) for n, prompt in enumerate("abcd", 1)))
+        run_of(*(exchange(chat(prompt), model_answer(prompt), number=n) for n, prompt in enumerate("abcd", 1)))
     )
     replays = await replays_of(load=load)
-    answers = await asyncio.gather(*(asked(replays, "run-1", chat(prompt)) for prompt in "abcd"))
+    answers = await asyncio.gather(*(answer_request(replays, "run-1", chat(prompt)) for prompt in "abcd"))
     assert {answer.status for answer in answers} == {200}
     assert loaded == ["run-1"]
 
@@ -126,9 +126,9 @@ async def test_a_client_that_leaves_while_its_run_is_loaded_takes_nobody_with_it
 
     replays = await replays_of(load=load)
     async with asyncio.TaskGroup() as group:
-        first = group.create_task(asked(replays, "run-1"))
+        first = group.create_task(answer_request(replays, "run-1"))
         await begun.wait()
-        second = group.create_task(asked(replays, "run-1"))
+        second = group.create_task(answer_request(replays, "run-1"))
         await asyncio.sleep(0)
         first.cancel()
         go_on.set()
@@ -142,7 +142,7 @@ async def test_a_store_that_fails_says_so_to_each_who_asks() -> None:
     replays = await replays_of(load=load)
     for _ in range(2):
         with pytest.raises(OSError, match="store server is gone"):
-            await asked(replays, "run-1")
+            await answer_request(replays, "run-1")
 
 
 async def test_on_miss_live_lets_an_unknown_run_go() -> None:
@@ -158,13 +158,13 @@ async def test_two_recordings_of_one_replay_are_refused() -> None:
 
 async def test_reports_are_kept_apart() -> None:
     replays = await replays_of(bundle("run-1"), bundle("run-2"))
-    await asked(replays, "run-1")
+    await answer_request(replays, "run-1")
     assert [report["verdict"] for report in replays.reports()] == ["right", "diverged"]
     assert replays.report("replay-1")["served"] == 1
 
 
 def over(version: str, host: str) -> Exchange:
-    return exchange(Request(method="GET", url=f"https://{host}/", http_version=version), said("A"))
+    return exchange(Request(method="GET", url=f"https://{host}/", http_version=version), model_answer("A"))
 
 
 async def test_a_host_is_offered_the_protocol_that_was_recorded() -> None:
@@ -185,22 +185,22 @@ def with_secret(secret: str) -> Request:
 async def test_a_request_with_secrets_finds_its_redacted_recording() -> None:
     recorded = redact_request(with_secret(SECRET), Redactor(key=KEY))
     assert SECRET not in str(recorded)
-    replays = await replays_of(run_of(exchange(recorded, said("A"))))
-    assert (await asked(replays, None, with_secret(SECRET))).status == 200
+    replays = await replays_of(run_of(exchange(recorded, model_answer("A"))))
+    assert (await answer_request(replays, None, with_secret(SECRET))).status == 200
     assert replays.report("replay-1")["drift"] == []
 
 
 async def test_a_machine_with_other_keys_finds_it_as_well() -> None:
     recorded = redact_request(with_secret(SECRET), Redactor(key=KEY))
-    replays = await replays_of(run_of(exchange(recorded, said("A"))), key=b"z" * 32)
+    replays = await replays_of(run_of(exchange(recorded, model_answer("A"))), key=b"z" * 32)
     other = "sk-proj-" + "zY8xW5vU2t" * 5
-    assert (await asked(replays, None, with_secret(other))).status == 200
+    assert (await answer_request(replays, None, with_secret(other))).status == 200
     assert replays.report("replay-1")["drift"] == []
 
 
 async def test_a_miss_shows_no_secret() -> None:
     replays = await replays_of(bundle("run-1"))
-    answer = await asked(replays, None, with_secret(SECRET))
+    answer = await answer_request(replays, None, with_secret(SECRET))
     assert reason(answer) == "no_match"
     assert SECRET.encode() not in answer.body
     assert SECRET not in json.dumps(replays.report("replay-1"))
@@ -208,10 +208,10 @@ async def test_a_miss_shows_no_secret() -> None:
 
 async def test_a_large_request_is_answered_like_a_small_one() -> None:
     large = chat("x" * 600_000)
-    replays = await replays_of(run_of(exchange(large, said("A"))))
-    assert (await asked(replays, None, large)).status == 200
+    replays = await replays_of(run_of(exchange(large, model_answer("A"))))
+    assert (await answer_request(replays, None, large)).status == 200
     respelled = post(CHAT, b" " + chat("x" * 600_000).body.data)
-    assert reason(await asked(replays, None, respelled)) == "consumed"
+    assert reason(await answer_request(replays, None, respelled)) == "consumed"
 
 
 async def test_a_replay_that_another_worker_had_begun_answers_nothing_and_is_not_right() -> None:
@@ -223,7 +223,7 @@ async def test_a_replay_that_another_worker_had_begun_answers_nothing_and_is_not
 
     replays = await replays_of(bundle("run-1"))
     replays.may_begin = begin
-    answers = [await asked(replays, None) for _ in range(2)]
+    answers = [await answer_request(replays, None) for _ in range(2)]
     assert [reason(answer) for answer in answers] == ["interrupted", "interrupted"]
     report = replays.report("replay-1")
     assert (report["served"], report["verdict"], report["interrupted"]) == (0, "diverged", True)
@@ -231,19 +231,21 @@ async def test_a_replay_that_another_worker_had_begun_answers_nothing_and_is_not
 
 
 async def test_a_replay_that_rested_goes_on_where_it_was() -> None:
-    twice = run_of(exchange(chat("a"), said("1"), number=1), exchange(chat("a"), said("2"), number=2), run="run-1")
+    twice = run_of(
+        exchange(chat("a"), model_answer("1"), number=1), exchange(chat("a"), model_answer("2"), number=2), run="run-1"
+    )
     load, loaded = store(twice)
     replays = await replays_of(load=load)
     clock = [0.0]
     replays.now = lambda: clock[0]
-    assert (await asked(replays, "run-1")).body == said("1").body.data
+    assert (await answer_request(replays, "run-1")).body == model_answer("1").body.data
     clock[0] = SUSPEND_AFTER - 1
     replays.suspend_idle()
     assert loaded == ["run-1"]
     clock[0] = SUSPEND_AFTER + 1
     replays.suspend_idle()
     assert replays.report("run-1")["served"] == 1
-    assert (await asked(replays, "run-1")).body == said("2").body.data
+    assert (await answer_request(replays, "run-1")).body == model_answer("2").body.data
     assert loaded == ["run-1", "run-1"]
     assert (replays.report("run-1")["served"], replays.report("run-1")["verdict"]) == (2, "right")
 
@@ -255,25 +257,25 @@ async def test_a_replay_whose_run_changed_while_it_rested_does_not_guess() -> No
         return ReplaySource(replay=name, bundle=bundles[-1])
 
     replays = await replays_of(load=load)
-    assert (await asked(replays, "run-1")).status == 200
+    assert (await answer_request(replays, "run-1")).status == 200
     replays.now = lambda: SUSPEND_AFTER
     replays.suspend_idle()
-    bundles.append(run_of(exchange(chat("b"), said("B"), number=7), run="run-1"))
-    assert reason(await asked(replays, "run-1", chat("b"))) == "interrupted"
+    bundles.append(run_of(exchange(chat("b"), model_answer("B"), number=7), run="run-1"))
+    assert reason(await answer_request(replays, "run-1", chat("b"))) == "interrupted"
 
 
 async def test_what_the_process_was_started_with_does_not_rest() -> None:
     replays = await replays_of(bundle("run-1"))
     replays.now = lambda: SUSPEND_AFTER
     replays.suspend_idle()
-    assert (await asked(replays, None)).status == 200
+    assert (await answer_request(replays, None)).status == 200
 
 
 async def test_a_replay_that_cannot_be_as_it_was_wished_for_says_why() -> None:
     async def load(name: str) -> ReplaySource | None:
         raise UnusableRecording("override 1: there is no step 9")
 
-    answer = await asked(await replays_of(load=load), "run-1")
+    answer = await answer_request(await replays_of(load=load), "run-1")
     assert reason(answer) == "unknown_run"
     assert "override 1: there is no step 9" in json.loads(answer.body)["detail"]
 
@@ -285,12 +287,12 @@ async def test_a_replay_may_have_options_of_its_own() -> None:
         return own if name == "fork-1" else ReplaySource(replay=name, bundle=bundle(name))
 
     replays = await replays_of(load=load)
-    assert (await asked(replays, "fork-1")).recorded_outcome == "completed"
-    assert (await asked(replays, "run-1")).recorded_outcome is None
+    assert (await answer_request(replays, "fork-1")).recorded_outcome == "completed"
+    assert (await answer_request(replays, "run-1")).recorded_outcome is None
 
 
 async def test_a_connection_that_is_refused_before_its_replay_is_loaded_is_in_its_report() -> None:
-    bundle = run_of(exchange(chat("a"), said("A")))
+    bundle = run_of(exchange(chat("a"), model_answer("A")))
 
     async def load(name: str) -> ReplaySource | None:
         return ReplaySource(replay=name, bundle=bundle)

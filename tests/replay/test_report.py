@@ -14,7 +14,7 @@ from replay.misses.why import explanation_lines
 from replay.recording import build_recording
 from replay.report import REPORT_LISTED, interrupted_report, report_lines, report_with_escapes
 from replay.session import ReplayOptions, Session
-from tests.replay.strategies import PROFILES, chat, exchange, ok, post, run_of, said
+from tests.replay.strategies import PROFILES, chat, exchange, model_answer, ok, post, run_of
 
 
 def text(report: dict[str, Any]) -> str:
@@ -23,7 +23,7 @@ def text(report: dict[str, Any]) -> str:
 
 async def report_of(*prompts: str, **options: Any) -> dict[str, Any]:
     """The report of a replay of "a" and "b" with these requests."""
-    run = run_of(exchange(chat("a"), said("A")), exchange(chat("b", user="ann"), said("B"), number=2))
+    run = run_of(exchange(chat("a"), model_answer("A")), exchange(chat("b", user="ann"), model_answer("B"), number=2))
     session = Session("replay-1", build_recording(run, PROFILES), ReplayOptions(**options), lambda _: None)
     for prompt in prompts:
         await session.answer(chat(prompt, user="bob"))
@@ -84,7 +84,7 @@ async def test_a_replay_that_nothing_reached_points_to_the_doctor() -> None:
 
 
 async def test_a_long_report_stays_short() -> None:
-    run = run_of(*(exchange(chat(f"recorded {n}"), said("A"), number=n) for n in range(1, 200)))
+    run = run_of(*(exchange(chat(f"recorded {n}"), model_answer("A"), number=n) for n in range(1, 200)))
     session = Session("replay-1", build_recording(run, PROFILES), ReplayOptions(), lambda _: None)
     for n in range(100):
         await session.answer(chat(f"asked {n}"))
@@ -98,7 +98,7 @@ async def test_a_long_name_makes_neither_a_long_report_nor_a_long_answer() -> No
     name, path = "n" * 100_000, "p" * 10_000
     sent = post(f"https://tickets.example.com/{path}", b'{"%s recorded":1}' % name.encode())
     other = post(f"https://tickets.example.com/{path}", b'{"%s\\n now":1}' % name.encode())
-    drifting = exchange(chat("a", metadata={name: "1"}), said("A"), number=2)
+    drifting = exchange(chat("a", metadata={name: "1"}), model_answer("A"), number=2)
     session = Session(
         "replay-1",
         build_recording(run_of(exchange(sent, ok(b"{}")), drifting), PROFILES),
@@ -127,7 +127,7 @@ def commands_in(words: str) -> list[tuple[str, list[str]]]:
 
 async def test_every_command_that_is_proposed_exists() -> None:
     tickets = post("https://tickets.example.com/", b'{"a":1}')
-    run = run_of(exchange(chat("a"), said("A")), exchange(tickets, said("B"), number=2))
+    run = run_of(exchange(chat("a"), model_answer("A")), exchange(tickets, model_answer("B"), number=2))
     session = Session("replay-1", build_recording(run, PROFILES), ReplayOptions(), lambda _: None)
     for request in (chat("a"), chat("a"), chat("c"), post("https://tickets.example.com/", b'{"a":2}')):
         await session.answer(request)
@@ -178,7 +178,7 @@ def test_no_json_moves_a_cursor(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 async def test_a_refused_connection_makes_a_replay_diverge_and_is_named() -> None:
-    run = run_of(exchange(chat("a"), said("A")))
+    run = run_of(exchange(chat("a"), model_answer("A")))
     session = Session("replay-1", build_recording(run, PROFILES), ReplayOptions(), lambda _: None)
     await session.answer(chat("a"))
     for _ in range(2):

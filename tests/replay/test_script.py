@@ -15,7 +15,7 @@ KEYS = ("k1", "k2", "k3")
 RAWS = {"k1": ("r1a", "r1b"), "k2": ("r2a", "r2b", "r2c"), "k3": ("r3a",)}
 
 
-def recorded(
+def make_recorded(
     step: int,
     key: str,
     raw: str,
@@ -29,12 +29,14 @@ def recorded(
 
 
 def script_of(*pairs: tuple[str, str], policy: Policy = "miss") -> Script:
-    return Script(build_index([recorded(step, key, raw) for step, (key, raw) in enumerate(pairs, 1)]), policy)
+    return Script(build_index([make_recorded(step, key, raw) for step, (key, raw) in enumerate(pairs, 1)]), policy)
 
 
 def branches(*said: tuple[str | None, str], policy: Policy = "miss") -> Script:
     """A script of the requests of each actor, in this order."""
-    return Script(build_index([recorded(step, key, f"r{key}", who) for step, (who, key) in enumerate(said, 1)]), policy)
+    return Script(
+        build_index([make_recorded(step, key, f"r{key}", who) for step, (who, key) in enumerate(said, 1)]), policy
+    )
 
 
 def step_of(script: Script, key: str, raw: str, actor: str | None = None) -> int | None:
@@ -88,7 +90,7 @@ def test_no_policy_invents_an_answer_for_an_unknown_request() -> None:
 
 
 def test_two_scripts_of_one_recording_do_not_share_a_position() -> None:
-    shared = build_index([recorded(1, "k", "r"), recorded(2, "k", "r")])
+    shared = build_index([make_recorded(1, "k", "r"), make_recorded(2, "k", "r")])
     one, other = Script(shared), Script(shared)
     assert [step_of(one, "k", "r"), step_of(other, "k", "r"), step_of(one, "k", "r")] == [1, 1, 2]
 
@@ -103,17 +105,20 @@ def test_two_scripts_of_one_recording_do_not_share_a_position() -> None:
     ],
 )
 def test_equal_keys_that_overlapped_in_time_are_ambiguous(spans: list[tuple[int, int]], ambiguous: set[int]) -> None:
-    entries = [recorded(n, "k", "r", started_at=a, ended_at=b - a) for n, (a, b) in enumerate(spans, 1)]
+    entries = [make_recorded(n, "k", "r", started_at=a, ended_at=b - a) for n, (a, b) in enumerate(spans, 1)]
     assert build_index(entries).overlapping == ambiguous
 
 
 def test_different_keys_that_overlapped_are_not_ambiguous() -> None:
-    entries = [recorded(1, "a", "ra", started_at=0, ended_at=9), recorded(2, "b", "rb", started_at=5, ended_at=9)]
+    entries = [
+        make_recorded(1, "a", "ra", started_at=0, ended_at=9),
+        make_recorded(2, "b", "rb", started_at=5, ended_at=9),
+    ]
     assert not build_index(entries).overlapping
 
 
 def test_an_exchange_without_an_end_lasted_until_its_last_sign_of_life() -> None:
-    entries = [recorded(1, "k", "r", started_at=0, ended_at=None), recorded(2, "k", "r", started_at=SECOND)]
+    entries = [make_recorded(1, "k", "r", started_at=0, ended_at=None), make_recorded(2, "k", "r", started_at=SECOND)]
     assert not build_index(entries).overlapping
 
 
@@ -160,7 +165,7 @@ def test_names_that_the_recording_does_not_have_change_nothing() -> None:
 
 
 def test_branches_that_overlapped_are_not_ambiguous() -> None:
-    entries = [recorded(n, "k", "r", who, started_at=0, ended_at=9) for n, who in enumerate("ab", 1)]
+    entries = [make_recorded(n, "k", "r", who, started_at=0, ended_at=9) for n, who in enumerate("ab", 1)]
     assert not build_index(entries).overlapping
 
 
@@ -243,9 +248,9 @@ def test_an_index_of_nothing_is_no_trouble() -> None:
 
 def test_what_is_only_told_is_answered_as_often_as_it_is_told_and_lacks_nobody() -> None:
     entries = [
-        recorded(1, "k", "r"),
-        replace(recorded(2, "told", "t1"), is_telemetry=True),
-        replace(recorded(3, "told", "t2"), is_telemetry=True),
+        make_recorded(1, "k", "r"),
+        replace(make_recorded(2, "told", "t1"), is_telemetry=True),
+        replace(make_recorded(3, "told", "t2"), is_telemetry=True),
     ]
     script = Script(build_index(entries))
     assert script.unplayed_count == 1

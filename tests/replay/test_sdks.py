@@ -10,7 +10,7 @@ from calls.codec.json import dumps
 from calls.model import Json
 from replay.recording import build_recording
 from replay.session import ReplayOptions, Session
-from tests.replay.strategies import PROFILES, chat, exchange, ok, post, run_of, said
+from tests.replay.strategies import PROFILES, chat, exchange, model_answer, ok, post, run_of
 from tests.replay.worker import Worker, open_worker
 
 MESSAGES = "https://api.anthropic.com/v1/messages"
@@ -23,7 +23,7 @@ def messages(prompt: str) -> bytes:
     return dumps({"max_tokens": 16, "messages": said, "model": "claude-test"})
 
 
-def replied(text: str) -> Json:
+def anthropic_answer(text: str) -> Json:
     content: Json = [{"type": "text", "text": text}]
     usage: Json = {"input_tokens": 3, "output_tokens": 2}
     ends: dict[str, Json] = {"stop_reason": "end_turn", "stop_sequence": None, "usage": usage}
@@ -32,7 +32,7 @@ def replied(text: str) -> Json:
 
 @pytest.fixture
 def openai_worker() -> Iterator[Worker]:
-    run = run_of(exchange(chat("Is Paris nice?"), said("Yes.")))
+    run = run_of(exchange(chat("Is Paris nice?"), model_answer("Yes.")))
     session = Session("replay-1", build_recording(run, PROFILES), ReplayOptions(), lambda _: None)
     with open_worker("https://api.openai.com", session.answer) as worker:
         yield worker
@@ -40,7 +40,7 @@ def openai_worker() -> Iterator[Worker]:
 
 @pytest.fixture
 def anthropic_worker() -> Iterator[Worker]:
-    run = run_of(exchange(post(MESSAGES, messages("Is Paris nice?"), VERSION), ok(dumps(replied("Yes.")))))
+    run = run_of(exchange(post(MESSAGES, messages("Is Paris nice?"), VERSION), ok(dumps(anthropic_answer("Yes.")))))
     session = Session("replay-1", build_recording(run, PROFILES), ReplayOptions(), lambda _: None)
     with open_worker("https://api.anthropic.com", session.answer) as worker:
         yield worker
@@ -55,16 +55,16 @@ def readable(error: openai.APIStatusError | anthropic.APIStatusError) -> None:
     assert "playhead replay run-1 --on-miss live -- CMD" in shown
 
 
-def asked(prompt: str) -> list[openai.types.chat.ChatCompletionMessageParam]:
+def openai_messages(prompt: str) -> list[openai.types.chat.ChatCompletionMessageParam]:
     return [{"role": "user", "content": prompt}]
 
 
 def test_openai_gets_the_recorded_answer_and_then_one_readable_miss(openai_worker: Worker) -> None:
     with openai.OpenAI(api_key="sk-test", base_url=f"{openai_worker.url}/v1", max_retries=5) as client:
-        answer = client.chat.completions.create(model="gpt-test", messages=asked("Is Paris nice?"))
+        answer = client.chat.completions.create(model="gpt-test", messages=openai_messages("Is Paris nice?"))
         assert answer.choices[0].message.content == "Yes."
         with pytest.raises(openai.APIStatusError) as caught:
-            client.chat.completions.create(model="gpt-test", messages=asked("Is Rome nice?"))
+            client.chat.completions.create(model="gpt-test", messages=openai_messages("Is Rome nice?"))
     readable(caught.value)
     assert (caught.value.type, caught.value.code) == ("replay_miss", "no_match")
     assert len(openai_worker.asked) == 2
@@ -73,7 +73,7 @@ def test_openai_gets_the_recorded_answer_and_then_one_readable_miss(openai_worke
 def test_openai_streaming_a_miss_is_an_exception_too(openai_worker: Worker) -> None:
     client = openai.OpenAI(api_key="sk-test", base_url=f"{openai_worker.url}/v1", max_retries=5)
     with client, pytest.raises(openai.APIStatusError) as caught:
-        client.chat.completions.create(model="gpt-test", messages=asked("Is Rome nice?"), stream=True)
+        client.chat.completions.create(model="gpt-test", messages=openai_messages("Is Rome nice?"), stream=True)
     readable(caught.value)
     assert len(openai_worker.asked) == 1
 
@@ -81,19 +81,21 @@ def test_openai_streaming_a_miss_is_an_exception_too(openai_worker: Worker) -> N
 async def test_openai_async_a_miss_is_one_request(openai_worker: Worker) -> None:
     async with openai.AsyncOpenAI(api_key="sk-test", base_url=f"{openai_worker.url}/v1", max_retries=5) as client:
         with pytest.raises(openai.APIStatusError) as caught:
-            await client.chat.completions.create(model="gpt-test", messages=asked("Is Rome nice?"))
+            await client.chat.completions.create(model="gpt-test", messages=openai_messages("Is Rome nice?"))
     readable(caught.value)
     assert len(openai_worker.asked) == 1
 
 
 def test_openai_asks_for_a_stream_of_an_answer_that_was_recorded_whole(openai_worker: Worker) -> None:
     with openai.OpenAI(api_key="sk-test", base_url=f"{openai_worker.url}/v1") as client:
-        stream = client.chat.completions.create(model="gpt-test", messages=asked("Is Paris nice?"), stream=True)
+        stream = client.chat.completions.create(
+            model="gpt-test", messages=openai_messages("Is Paris nice?"), stream=True
+        )
         text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
     assert text == "Yes."
 
 
-def told(prompt: str) -> list[anthropic.types.MessageParam]:
+def anthropic_messages(prompt: str) -> list[anthropic.types.MessageParam]:
     return [{"role": "user", "content": prompt}]
 
 
@@ -101,11 +103,13 @@ def test_anthropic_gets_the_recorded_answer_and_then_one_readable_miss(anthropic
     with anthropic.Anthropic(
         api_key="sk-ant-test", base_url=anthropic_worker.url, default_headers=PINNED, max_retries=5
     ) as client:
-        answer = client.messages.create(model="claude-test", max_tokens=16, messages=told("Is Paris nice?"))
+        answer = client.messages.create(
+            model="claude-test", max_tokens=16, messages=anthropic_messages("Is Paris nice?")
+        )
         assert answer.content[0].type == "text"
         assert answer.content[0].text == "Yes."
         with pytest.raises(anthropic.APIStatusError) as caught:
-            client.messages.create(model="claude-test", max_tokens=16, messages=told("Is Rome nice?"))
+            client.messages.create(model="claude-test", max_tokens=16, messages=anthropic_messages("Is Rome nice?"))
     readable(caught.value)
     assert len(anthropic_worker.asked) == 2
 
@@ -115,14 +119,16 @@ async def test_anthropic_async_a_miss_is_one_request(anthropic_worker: Worker) -
         api_key="sk-ant-test", base_url=anthropic_worker.url, default_headers=PINNED, max_retries=5
     ) as client:
         with pytest.raises(anthropic.APIStatusError) as caught:
-            await client.messages.create(model="claude-test", max_tokens=16, messages=told("Is Rome nice?"))
+            await client.messages.create(
+                model="claude-test", max_tokens=16, messages=anthropic_messages("Is Rome nice?")
+            )
     readable(caught.value)
     assert len(anthropic_worker.asked) == 1
 
 
 def test_anthropic_asks_for_a_stream_of_an_answer_that_was_recorded_whole(anthropic_worker: Worker) -> None:
     client = anthropic.Anthropic(api_key="sk-ant-test", base_url=anthropic_worker.url, default_headers=PINNED)
-    asking = client.messages.stream(model="claude-test", max_tokens=16, messages=told("Is Paris nice?"))
+    asking = client.messages.stream(model="claude-test", max_tokens=16, messages=anthropic_messages("Is Paris nice?"))
     with client, asking as stream:
         assert "".join(stream.text_stream) == "Yes."
         assert stream.get_final_message().usage.output_tokens == 2

@@ -31,10 +31,10 @@ from tests.replay.strategies import (
     body,
     chat,
     exchange,
+    model_answer,
     ok,
     post,
     run_of,
-    said,
     said_in_a_stream,
 )
 
@@ -53,14 +53,14 @@ def session_of(
     return Session("replay-1", ready, ReplayOptions(**options), lambda _: None)
 
 
-async def answered(session: Session, request: Request) -> Answer:
+async def answer_request(session: Session, request: Request) -> Answer:
     answer = await session.answer(request)
     assert answer is not None
     return answer
 
 
-async def missed(session: Session, request: Request) -> dict[str, Any]:
-    answer = await answered(session, request)
+async def miss_request(session: Session, request: Request) -> dict[str, Any]:
+    answer = await answer_request(session, request)
     assert answer.status == 424
     problem: dict[str, Any] = json.loads(answer.body)
     return problem
@@ -73,7 +73,7 @@ def mark_of(answer: Answer) -> str:
 
 async def test_an_unchanged_request_gets_the_recorded_bytes_in_the_recorded_pieces() -> None:
     session = session_of(exchange(chat("Paris?"), ok(b'{"a"', b":1", b"}")))
-    answer = await answered(session, chat("Paris?"))
+    answer = await answer_request(session, chat("Paris?"))
     assert [piece.data for piece in answer.pieces] == [b'{"a"', b":1", b"}"]
     assert (answer.status, answer.end, mark_of(answer)) == (
         200,
@@ -83,9 +83,9 @@ async def test_an_unchanged_request_gets_the_recorded_bytes_in_the_recorded_piec
 
 
 async def test_a_right_replay_is_reported_as_right() -> None:
-    session = session_of(exchange(chat("a"), said("A")), exchange(chat("b"), said("B"), number=2))
+    session = session_of(exchange(chat("a"), model_answer("A")), exchange(chat("b"), model_answer("B"), number=2))
     for prompt in ("b", "a"):
-        await answered(session, chat(prompt))
+        await answer_request(session, chat(prompt))
     report = session.report()
     assert report["verdict"] == "right"
     assert (report["served"], report["missed"], report["unused"], report["live"]) == (2, 0, 0, 0)
@@ -93,8 +93,8 @@ async def test_a_right_replay_is_reported_as_right() -> None:
 
 
 async def test_a_changed_prompt_misses_and_says_where() -> None:
-    session = session_of(exchange(chat("Paris?"), said("Yes")))
-    problem = await missed(session, chat("Rome?"))
+    session = session_of(exchange(chat("Paris?"), model_answer("Yes")))
+    problem = await miss_request(session, chat("Rome?"))
     told = problem["playhead"]
     assert (told["run"], told["reason"], told["nearest"]["step"]) == ("run-1", "no_match", 1)
     assert told["nearest"]["differences"] == [
@@ -107,43 +107,43 @@ async def test_a_changed_prompt_misses_and_says_where() -> None:
 
 
 async def test_one_request_too_many_is_a_miss_of_its_own_kind() -> None:
-    session = session_of(exchange(chat("a"), said("A")))
-    await answered(session, chat("a"))
-    assert (await missed(session, chat("a")))["playhead"]["reason"] == "consumed"
+    session = session_of(exchange(chat("a"), model_answer("A")))
+    await answer_request(session, chat("a"))
+    assert (await miss_request(session, chat("a")))["playhead"]["reason"] == "consumed"
 
 
 async def test_repeat_last_goes_on_and_is_counted() -> None:
-    session = session_of(exchange(chat("a"), said("A")), after_last="repeat-last")
-    answers = [await answered(session, chat("a")) for _ in range(3)]
-    assert {answer.body for answer in answers} == {said("A").body.data}
+    session = session_of(exchange(chat("a"), model_answer("A")), after_last="repeat-last")
+    answers = [await answer_request(session, chat("a")) for _ in range(3)]
+    assert {answer.body for answer in answers} == {model_answer("A").body.data}
     assert session.report()["again"] == 2
 
 
 async def test_an_unused_recording_is_a_divergence_unless_it_is_allowed() -> None:
-    both = exchange(chat("a"), said("A")), exchange(chat("b"), said("B"), number=2)
+    both = exchange(chat("a"), model_answer("A")), exchange(chat("b"), model_answer("B"), number=2)
     strict, lenient = session_of(*both), session_of(*both, allow_unused=True)
     for session in (strict, lenient):
-        await answered(session, chat("a"))
+        await answer_request(session, chat("a"))
     assert (strict.report()["verdict"], lenient.report()["verdict"]) == ("diverged", "right")
     first: Any = strict.report()["first_divergence"]
     assert (first["reason"], first["step"]) == ("unused", 2)
 
 
 async def test_of_a_replay_that_nobody_asked_nothing_can_be_said() -> None:
-    assert session_of(exchange(chat("a"), said("A")), allow_unused=True).report()["verdict"] == "unknown"
+    assert session_of(exchange(chat("a"), model_answer("A")), allow_unused=True).report()["verdict"] == "unknown"
     assert session_of().report()["verdict"] == "unknown"
 
 
 async def test_on_miss_live_lets_it_go_and_says_so() -> None:
-    session = session_of(exchange(chat("a"), said("A")), on_miss="live")
+    session = session_of(exchange(chat("a"), model_answer("A")), on_miss="live")
     assert await session.answer(chat("b")) is None
     report = session.report()
     assert (report["live"], report["missed"], report["verdict"]) == (1, 0, "diverged")
 
 
 async def test_a_field_outside_the_key_may_change_and_is_shown_as_drift() -> None:
-    session = session_of(exchange(chat("a", user="ann"), said("A")))
-    answer = await answered(session, chat("a", user="bob"))
+    session = session_of(exchange(chat("a", user="ann"), model_answer("A")))
+    answer = await answer_request(session, chat("a", user="bob"))
     assert answer.status == 200
     report = session.report()
     assert report["drift"] == [{"call": exchange(chat("a"), None).id, "pointers": ["/body/user"]}]
@@ -153,15 +153,15 @@ async def test_a_field_outside_the_key_may_change_and_is_shown_as_drift() -> Non
 async def test_a_header_outside_the_key_may_change_and_is_shown_as_drift() -> None:
     recorded, now = (post(TICKETS, b"{}", (*JSON, ("X-Tenant", tenant))) for tenant in ("5", "6"))
     session = session_of(exchange(recorded, ok(b"{}")))
-    await answered(session, now)
+    await answer_request(session, now)
     assert session.report()["drift"] == [{"call": exchange(now, None).id, "pointers": ["/headers/x-tenant"]}]
 
 
 async def test_of_recordings_with_one_key_each_request_gets_its_own_form() -> None:
-    whole, stream = said("whole"), said_in_a_stream("streamed")
+    whole, stream = model_answer("whole"), said_in_a_stream("streamed")
     session = session_of(exchange(chat("a"), whole), exchange(chat("a", stream=True), stream, number=2))
     asked = chat("a", stream=True, user="ann"), chat("a", user="ann")
-    answers = [await answered(session, request) for request in asked]
+    answers = [await answer_request(session, request) for request in asked]
     assert [b"".join(piece.data for piece in answer.pieces) for answer in answers] == [
         stream.body.data,
         whole.body.data,
@@ -172,11 +172,14 @@ async def test_of_recordings_with_one_key_each_request_gets_its_own_form() -> No
 
 
 async def test_of_recordings_with_one_key_the_one_that_says_the_same_answers() -> None:
-    recorded = [exchange(chat("a", user=name), said(name), number=n) for n, name in enumerate(("ann", "bob", "cy"), 1)]
+    recorded = [
+        exchange(chat("a", user=name), model_answer(name), number=n) for n, name in enumerate(("ann", "bob", "cy"), 1)
+    ]
     session = session_of(*recorded)
     # Serialized differently, so that no raw request equals the recorded one.
     answers = [
-        await answered(session, post(CHAT, chat("a", user=name).body.data + b" ")) for name in ("cy", "ann", "zoe")
+        await answer_request(session, post(CHAT, chat("a", user=name).body.data + b" "))
+        for name in ("cy", "ann", "zoe")
     ]
     said_by = [json.loads(answer.body)["choices"][0]["message"]["content"] for answer in answers]
     assert said_by == ["cy", "ann", "bob"]
@@ -188,32 +191,32 @@ async def test_what_changes_with_every_sending_is_no_drift() -> None:
     recorded = post(TICKETS, b"{}", (*JSON, ("traceparent", "00-1"), ("x-stainless-retry-count", "0")))
     now = post(TICKETS, b"{}", (*JSON, ("traceparent", "00-2"), ("x-stainless-retry-count", "1")))
     session = session_of(exchange(recorded, ok(b"{}")))
-    await answered(session, now)
+    await answer_request(session, now)
     assert session.report()["drift"] == []
 
 
 async def test_spelling_is_no_drift_and_no_miss() -> None:
     spaced = post(CHAT, b'{ "messages": [{"content": "a", "role": "user"}], "model": "gpt-test" }')
-    session = session_of(exchange(chat("a"), said("A")))
-    assert (await answered(session, spaced)).status == 200
+    session = session_of(exchange(chat("a"), model_answer("A")))
+    assert (await answer_request(session, spaced)).status == 200
     assert session.report()["drift"] == []
 
 
 async def test_an_upstream_that_broke_off_breaks_off_again_at_the_same_byte() -> None:
     session = session_of(exchange(chat("a"), ok(b"abc", b"de"), outcome="server_closed"))
-    answer = await answered(session, chat("a"))
+    answer = await answer_request(session, chat("a"))
     assert (answer.body, answer.end) == (b"abcde", "cut")
 
 
 async def test_an_upstream_that_never_answered_does_not_answer() -> None:
     session = session_of(exchange(chat("a"), None, outcome="server_closed"))
-    answer = await answered(session, chat("a"))
+    answer = await answer_request(session, chat("a"))
     assert (answer.status, answer.pieces, answer.end) == (0, (), "cut")
 
 
 async def test_where_the_client_left_we_wait_for_it_to_leave() -> None:
     session = session_of(exchange(chat("a"), ok(b"abc"), outcome="client_closed"))
-    answer = await answered(session, chat("a"))
+    answer = await answer_request(session, chat("a"))
     assert (answer.body, answer.end) == (b"abc", "hold")
     assert answer.patience > SECOND // 2
     assert session.report()["verdict"] == "right"
@@ -221,7 +224,7 @@ async def test_where_the_client_left_we_wait_for_it_to_leave() -> None:
 
 async def test_a_client_that_stays_where_the_recorded_one_left_is_a_miss() -> None:
     session = session_of(exchange(chat("a"), ok(b"abc"), outcome="client_closed"))
-    answer = await answered(session, chat("a"))
+    answer = await answer_request(session, chat("a"))
     assert answer.answer_waiting_client
     told = json.loads(answer.answer_waiting_client().body)["playhead"]
     assert told["reason"] == "incomplete"
@@ -234,7 +237,7 @@ async def test_a_client_that_stays_where_the_recorded_one_left_is_a_miss() -> No
 async def test_where_the_client_left_at_the_end_of_the_stream_itself_others_may_wait_for_http_s(now: Request) -> None:
     stream = said_in_a_stream("A")
     session = session_of(exchange(chat("a", stream=True), stream, outcome="client_closed"))
-    answer = await answered(session, now)
+    answer = await answer_request(session, now)
     assert (answer.body, answer.end) == (stream.body.data, "complete")
 
 
@@ -245,7 +248,7 @@ async def test_a_client_may_leave_at_the_end_of_the_stream_itself_where_the_reco
     stream = said_in_a_stream("A")
     more = replace(stream, body=body(stream.body.data, b": bye\n\n"))
     session = session_of(exchange(chat("a", stream=True), more))
-    answer = await answered(session, chat("a", stream=True))
+    answer = await answer_request(session, chat("a", stream=True))
     assert answer.note_client_left
     answer.note_client_left(stream.body.chunks[had - 1].offset + stream.body.chunks[had - 1].size)
     assert session.report()["verdict"] == verdict
@@ -254,29 +257,29 @@ async def test_a_client_may_leave_at_the_end_of_the_stream_itself_where_the_reco
 async def test_a_request_that_was_answered_before_all_of_it_was_sent_is_named_as_such() -> None:
     sent = chat("a")
     told = replace(sent, headers=(*JSON, ("Content-Length", str(sent.body.size))), body=body(sent.body.data[:-3]))
-    problem = await missed(session_of(exchange(told, ok(b"too large", status=413))), sent)
+    problem = await miss_request(session_of(exchange(told, ok(b"too large", status=413))), sent)
     assert problem["playhead"]["reason"] == "incomplete"
     assert f"the last 3 of its {sent.body.size} bytes" in problem["detail"]
-    assert (await missed(session_of(exchange(told, ok(b"x"))), chat("b")))["playhead"]["reason"] == "no_match"
+    assert (await miss_request(session_of(exchange(told, ok(b"x"))), chat("b")))["playhead"]["reason"] == "no_match"
 
 
 async def test_an_exchange_with_a_gap_is_refused_with_the_reason_of_the_gap() -> None:
-    run = run_of(told := exchange(chat("a"), said("A")))
+    run = run_of(told := exchange(chat("a"), model_answer("A")))
     run = replace(run, gaps=(Gap("run-1", SECOND, "the disk was full", told.id),))
-    assert "the disk was full" in (await missed(session_of(bundle=run), chat("a")))["detail"]
+    assert "the disk was full" in (await miss_request(session_of(bundle=run), chat("a")))["detail"]
 
 
 @pytest.mark.parametrize("side", ["request", "response"])
 async def test_a_body_that_is_lacking_for_another_reason_than_its_size_is_not_said_to_be_too_large(side: str) -> None:
     asked = chat("a")
     cut = replace(asked, body=replace(asked.body, data=asked.body.data[:9], truncated=True))
-    told = exchange(cut, ok(b"{}")) if side == "request" else exchange(asked, truncated(ok(b"abc")))
+    told = exchange(cut, ok(b"{}")) if side == "request" else exchange(asked, truncate_body(ok(b"abc")))
     reason = "a body could not be redacted"
     own, loose = (Gap("run-1", SECOND, reason, whose) for whose in (told.id, None))
-    named = await missed(session_of(bundle=replace(run_of(told), gaps=(own,))), asked)
+    named = await miss_request(session_of(bundle=replace(run_of(told), gaps=(own,))), asked)
     assert reason in named["detail"]
     assert "body_limit" not in named["detail"] + named["playhead"]["fix"]
-    unnamed = await missed(session_of(bundle=replace(run_of(told), gaps=(loose,))), asked)
+    unnamed = await miss_request(session_of(bundle=replace(run_of(told), gaps=(loose,))), asked)
     assert reason in unnamed["detail"]
     assert "larger than body_limit" in unnamed["detail"]
 
@@ -284,35 +287,35 @@ async def test_a_body_that_is_lacking_for_another_reason_than_its_size_is_not_sa
 @pytest.mark.parametrize("lacking", ["truncated", "no end", "websocket", "refused"])
 async def test_an_answer_that_is_not_there_whole_is_refused(lacking: str) -> None:
     told = {
-        "truncated": exchange(chat("a"), truncated(ok(b"abc"))),
+        "truncated": exchange(chat("a"), truncate_body(ok(b"abc"))),
         "no end": exchange(chat("a"), ok(b"abc"), outcome="server_closed", ended_at=None),
         "websocket": exchange(chat("a"), ok(status=101)),
         "refused": exchange(chat("a"), None, outcome="refused"),
     }[lacking]
     session = session_of(told)
-    assert (await missed(session, chat("a")))["playhead"]["reason"] == "incomplete"
+    assert (await miss_request(session, chat("a")))["playhead"]["reason"] == "incomplete"
     assert session.report()["unused"] == 0
 
 
 async def test_one_that_cannot_be_read_any_more_is_refused_and_the_others_answer() -> None:
-    session = session_of(exchange(chat("a"), said("A")), exchange(chat("b"), said("B"), number=2))
+    session = session_of(exchange(chat("a"), model_answer("A")), exchange(chat("b"), model_answer("B"), number=2))
     entry = session.recording.index.entries[0]
     entry.brief = entry.brief._replace(load_exchange=_corrupt)
-    problem = await missed(session, chat("a"))
+    problem = await miss_request(session, chat("a"))
     assert problem["playhead"]["reason"] == "incomplete"
     assert "does not match its digest" in problem["detail"]
-    assert (await answered(session, chat("b"))).status == 200
-    await missed(session, chat("c"))
+    assert (await answer_request(session, chat("b"))).status == 200
+    await miss_request(session, chat("c"))
 
 
 def test_whatever_is_asked_first_of_a_damaged_one_it_cannot_answer() -> None:
-    entry = session_of(exchange(chat("a"), said("A"))).recording.index.entries[0]
+    entry = session_of(exchange(chat("a"), model_answer("A"))).recording.index.entries[0]
     entry.brief = entry.brief._replace(load_exchange=_corrupt)
     assert entry.unreplayable_reason == "a stored body does not match its digest"
 
 
 async def test_a_heavy_one_is_unpacked_beside_the_loop() -> None:
-    session = session_of(exchange(chat("a"), said("A")))
+    session = session_of(exchange(chat("a"), model_answer("A")))
     entry = session.recording.index.entries[0]
     whole = entry.brief.load_exchange
     threads: list[int] = []
@@ -322,21 +325,23 @@ async def test_a_heavy_one_is_unpacked_beside_the_loop() -> None:
         return whole()
 
     entry.brief = entry.brief._replace(is_heavy=True, load_exchange=unpacked)
-    assert (await answered(session, chat("a"))).status == 200
+    assert (await answer_request(session, chat("a"))).status == 200
     assert len(threads) == 1
     assert threads[0] != threading.get_ident()
 
 
 async def test_an_answer_that_we_fail_to_make_is_a_miss() -> None:
-    session = session_of(exchange(chat("a"), said("A")), exchange(chat("b"), said("B"), number=2))
-    session.recording.index.entries[0].brief = session.recording.index.entries[0].brief._replace(load_exchange=_broken)
+    session = session_of(exchange(chat("a"), model_answer("A")), exchange(chat("b"), model_answer("B"), number=2))
+    session.recording.index.entries[0].brief = session.recording.index.entries[0].brief._replace(
+        load_exchange=_raise_error
+    )
     with pytest.raises(ZeroDivisionError):
         await session.answer(chat("a"))
-    await answered(session, chat("b"))
+    await answer_request(session, chat("b"))
     assert (session.report()["missed"], session.report()["verdict"]) == (1, "diverged")
 
 
-def _broken() -> Exchange:
+def _raise_error() -> Exchange:
     raise ZeroDivisionError
 
 
@@ -344,39 +349,42 @@ def _corrupt() -> Exchange:
     raise CorruptData("a stored body does not match its digest")
 
 
-def truncated(response: Response) -> Response:
+def truncate_body(response: Response) -> Response:
     return replace(response, body=replace(response.body, truncated=True))
 
 
 async def test_errors_of_the_provider_are_answers_like_others() -> None:
     session = session_of(
-        exchange(chat("a"), ok(b"{}", status=429)), exchange(chat("a"), said("A"), number=2, started_at=2 * SECOND)
+        exchange(chat("a"), ok(b"{}", status=429)),
+        exchange(chat("a"), model_answer("A"), number=2, started_at=2 * SECOND),
     )
-    statuses = [(await answered(session, chat("a"))).status for _ in range(2)]
+    statuses = [(await answer_request(session, chat("a"))).status for _ in range(2)]
     assert statuses == [429, 200]
 
 
 async def test_hedged_requests_are_called_ambiguous() -> None:
     session = session_of(
-        exchange(chat("a"), said("A"), started_at=0, ended_at=10),
-        exchange(chat("a"), said("B"), number=2, started_at=5),
+        exchange(chat("a"), model_answer("A"), started_at=0, ended_at=10),
+        exchange(chat("a"), model_answer("B"), number=2, started_at=5),
     )
     for _ in range(2):
-        await answered(session, chat("a"))
+        await answer_request(session, chat("a"))
     assert session.report()["ambiguous"] == 2
 
 
 async def test_a_recorded_pace_keeps_the_times_of_head_and_pieces() -> None:
     session = session_of(exchange(chat("a"), ok(b"x", b"y")), pace=RECORDED)
-    answer = await answered(session, chat("a"))
+    answer = await answer_request(session, chat("a"))
     assert answer.at == SECOND // 1000
     assert [piece.at for piece in answer.pieces] == [1_000_000, 2_000_000]
     assert answer.end_at == SECOND // 2
 
 
 async def test_what_came_before_a_step_can_be_left_out() -> None:
-    session = session_of(exchange(chat("a"), said("A")), exchange(chat("b"), said("B"), number=2), from_step=2)
-    assert mark_of(await answered(session, chat("b"))) == 'replayed; run="run-1"; step=2; match=strict'
+    session = session_of(
+        exchange(chat("a"), model_answer("A")), exchange(chat("b"), model_answer("B"), number=2), from_step=2
+    )
+    assert mark_of(await answer_request(session, chat("b"))) == 'replayed; run="run-1"; step=2; match=strict'
     assert session.report()["verdict"] == "right"
 
 
@@ -385,8 +393,8 @@ async def test_a_recording_under_other_rules_is_keyed_again() -> None:
     tickets = Profiles((*parse_profiles(rule), *PROFILES.profiles))
     recorded = exchange(post(TICKETS, b'{"query":"x","sent_at":1}'), ok(b"{}"))
     now = post(TICKETS, b'{"query":"x","sent_at":2}')
-    assert (await missed(session_of(recorded), now))["playhead"]["reason"] == "no_match"
-    assert (await answered(session_of(bundle=run_of(recorded), profiles=tickets), now)).status == 200
+    assert (await miss_request(session_of(recorded), now))["playhead"]["reason"] == "no_match"
+    assert (await answer_request(session_of(bundle=run_of(recorded), profiles=tickets), now)).status == 200
 
 
 async def test_a_miss_that_a_change_of_rules_explains_says_so() -> None:
@@ -394,7 +402,7 @@ async def test_a_miss_that_a_change_of_rules_explains_says_so() -> None:
     tickets = Profiles((*parse_profiles(rule), *PROFILES.profiles))
     recorded = exchange(post(TICKETS, b'{"query":"x","sent_at":1}'), ok(b"{}"))
     session = session_of(bundle=run_of(recorded, profiles=tickets), profiles=PROFILES)
-    problem = await missed(session, post(TICKETS, b'{"query":"x","sent_at":2}'))
+    problem = await miss_request(session, post(TICKETS, b'{"query":"x","sent_at":2}'))
     assert problem["playhead"]["reason"] == "profile_changed"
     assert "[[profile]]" in problem["playhead"]["fix"]
 
@@ -405,7 +413,7 @@ async def test_a_true_difference_is_no_matter_of_rules_that_changed_since() -> N
     tickets = Profiles((*parse_profiles(rule), *PROFILES.profiles))
     recorded = exchange(post(TICKETS, b'{"query":"x","sent_at":1}'), ok(b"{}"))
     session = session_of(bundle=run_of(recorded, profiles=PROFILES), profiles=tickets)
-    problem = await missed(session, post(TICKETS, b'{"query":"y","sent_at":2}'))
+    problem = await miss_request(session, post(TICKETS, b'{"query":"y","sent_at":2}'))
     assert problem["playhead"]["reason"] == "no_match"
     assert "undo" not in problem["playhead"]["fix"]
 
@@ -420,7 +428,7 @@ async def test_a_first_recording_has_nothing_that_it_could_diverge_from() -> Non
 
 async def test_a_miss_in_an_api_that_nobody_described_proposes_the_rule() -> None:
     session = session_of(exchange(post(TICKETS, b'{"query":"x","sent at":1}'), ok(b"{}")))
-    fix = (await missed(session, post(TICKETS, b'{"query":"x","sent at":2}')))["playhead"]["fix"]
+    fix = (await miss_request(session, post(TICKETS, b'{"query":"x","sent at":2}')))["playhead"]["fix"]
     proposed = fix.partition("playhead.toml: ")[2]
     assert "$['sent at']" in proposed
     assert parse_profiles(
@@ -429,15 +437,15 @@ async def test_a_miss_in_an_api_that_nobody_described_proposes_the_rule() -> Non
 
 
 async def test_a_secret_that_redaction_no_longer_finds_is_named_as_the_cause() -> None:
-    session = session_of(exchange(chat("my key is PLAYHEAD_KABCDEFGH, ok?"), said("A")))
-    problem = await missed(session, chat("my key is sk-live-0123456789, ok?"))
+    session = session_of(exchange(chat("my key is PLAYHEAD_KABCDEFGH, ok?"), model_answer("A")))
+    problem = await miss_request(session, chat("my key is sk-live-0123456789, ok?"))
     assert problem["playhead"]["reason"] == "redaction_changed"
 
 
 @pytest.mark.parametrize("then", ["PLAYHEAD_KABCDEFGH", "*******"])
 async def test_a_dummy_key_that_is_too_short_is_named_with_what_to_do(then: str) -> None:
     session = session_of(exchange(post(TICKETS, dumps({"api_key": then, "query": "x"})), ok(b"{}")))
-    problem = await missed(session, post(TICKETS, b'{"api_key":"***","query":"x"}'))
+    problem = await miss_request(session, post(TICKETS, b'{"api_key":"***","query":"x"}'))
     assert problem["playhead"]["reason"] == "redaction_changed"
     assert "12 characters or more" in problem["playhead"]["fix"]
 
@@ -445,32 +453,32 @@ async def test_a_dummy_key_that_is_too_short_is_named_with_what_to_do(then: str)
 async def test_a_request_that_was_too_large_to_be_kept_is_told_from_one_that_was_not_recorded() -> None:
     upload = post(TICKETS, b"x" * 1000)
     kept = replace(upload, body=replace(upload.body, data=b"x" * 100, truncated=True))
-    session = session_of(exchange(chat("a"), said("A")), exchange(kept, ok(b"{}"), number=2))
-    problem = await missed(session, upload)
+    session = session_of(exchange(chat("a"), model_answer("A")), exchange(kept, ok(b"{}"), number=2))
+    problem = await miss_request(session, upload)
     assert (problem["playhead"]["reason"], problem["playhead"]["nearest"]["step"]) == ("incomplete", 2)
     assert "body_limit to 1000 or more" in problem["playhead"]["fix"]
-    other = await missed(session, post(TICKETS, b"y" * 1000))
+    other = await miss_request(session, post(TICKETS, b"y" * 1000))
     assert other["playhead"]["reason"] == "no_match"
 
 
 async def test_a_head_request_gets_a_miss_without_a_body() -> None:
-    session = session_of(exchange(chat("a"), said("A")))
-    answer = await answered(session, Request(method="HEAD", url=TICKETS))
+    session = session_of(exchange(chat("a"), model_answer("A")))
+    answer = await answer_request(session, Request(method="HEAD", url=TICKETS))
     assert (answer.status, answer.body) == (424, b"")
 
 
 async def test_two_replays_of_one_recording_do_not_share_a_position() -> None:
-    ready = build_recording(run_of(exchange(chat("a"), said("A"))), PROFILES)
+    ready = build_recording(run_of(exchange(chat("a"), model_answer("A"))), PROFILES)
     sessions = [Session(f"replay-{n}", ready, ReplayOptions(), lambda _: None) for n in range(2)]
     for session in sessions:
-        assert (await answered(session, chat("a"))).status == 200
+        assert (await answer_request(session, chat("a"))).status == 200
 
 
 async def test_a_hit_says_whether_the_whole_request_is_the_recorded_one() -> None:
-    run = [exchange(chat(name, user="ann"), said(name), number=number) for number, name in enumerate("abc", 1)]
+    run = [exchange(chat(name, user="ann"), model_answer(name), number=number) for number, name in enumerate("abc", 1)]
     session = session_of(*run)
     respelled = post(CHAT, b" " + chat("b", user="ann").body.data)
-    answers = [await answered(session, one) for one in (chat("a", user="ann"), respelled, chat("c", user="bob"))]
+    answers = [await answer_request(session, one) for one in (chat("a", user="ann"), respelled, chat("c", user="bob"))]
     assert [mark_of(answer).rpartition("; ")[2] for answer in answers] == [
         "match=strict",
         "match=strict",
@@ -482,19 +490,20 @@ async def test_a_hit_says_whether_the_whole_request_is_the_recorded_one() -> Non
 
 async def test_branches_get_their_own_answers() -> None:
     run = [
-        replace(exchange(chat("a"), said(who), number=number), actor=who) for number, who in enumerate(("x", "y"), 1)
+        replace(exchange(chat("a"), model_answer(who), number=number), actor=who)
+        for number, who in enumerate(("x", "y"), 1)
     ]
     session = session_of(*run)
     for who in "yx":
         answer = await session.answer(chat("a"), who)
         assert answer
-        assert answer.body == said(who).body.data
+        assert answer.body == model_answer(who).body.data
     assert session.report()["verdict"] == "right"
 
 
 async def test_a_request_that_another_branch_recorded_misses_and_says_whose_it_was() -> None:
     run = [
-        replace(exchange(chat(what), said(what), number=number), actor=who)
+        replace(exchange(chat(what), model_answer(what), number=number), actor=who)
         for number, (who, what) in enumerate((("x", "a"), ("y", "b")), 1)
     ]
     answer = await session_of(*run).answer(chat("a"), "y")
@@ -506,8 +515,8 @@ async def test_a_request_that_another_branch_recorded_misses_and_says_whose_it_w
 
 
 async def test_a_client_that_leaves_before_the_end_is_no_hit() -> None:
-    session = session_of(exchange(chat("a"), said("A")))
-    answer = await answered(session, chat("a"))
+    session = session_of(exchange(chat("a"), model_answer("A")))
+    answer = await answer_request(session, chat("a"))
     assert answer.note_client_left
     answer.note_client_left(3)
     report = session.report()
@@ -518,7 +527,7 @@ async def test_a_client_that_leaves_before_the_end_is_no_hit() -> None:
 
 async def test_a_client_that_leaves_while_its_large_request_is_keyed_makes_no_right_replay() -> None:
     large = chat("x" * 300_000)
-    session = session_of(exchange(large, said("A")))
+    session = session_of(exchange(large, model_answer("A")))
     asking = asyncio.ensure_future(session.answer(post(CHAT, b" " + large.body.data)))  # noqa: TID251 # as below
     await asyncio.sleep(0)
     asking.cancel()
@@ -528,16 +537,16 @@ async def test_a_client_that_leaves_while_its_large_request_is_keyed_makes_no_ri
 
 
 async def test_a_recording_that_does_not_tell_its_keys_does_not_blame_the_rules() -> None:
-    run = run_of(exchange(chat("a"), said("A")), exchange(chat("b"), said("B"), number=2))
+    run = run_of(exchange(chat("a"), model_answer("A")), exchange(chat("b"), model_answer("B"), number=2))
     foreign = replace(run, profiles="none", entries=tuple(replace(entry, call=None) for entry in run.entries))
     session = session_of(bundle=foreign)
-    assert (await missed(session, chat("c")))["playhead"]["reason"] == "no_match"
-    await answered(session, chat("a"))
-    assert (await missed(session, chat("a")))["playhead"]["reason"] == "consumed"
+    assert (await miss_request(session, chat("c")))["playhead"]["reason"] == "no_match"
+    await answer_request(session, chat("a"))
+    assert (await miss_request(session, chat("a")))["playhead"]["reason"] == "consumed"
 
 
 async def test_a_client_that_leaves_while_we_look_has_missed_all_the_same() -> None:
-    session = session_of(exchange(chat("a"), said("A")))
+    session = session_of(exchange(chat("a"), model_answer("A")))
     asking = asyncio.ensure_future(session.answer(chat("b")))  # noqa: TID251 # it is cancelled at once
     await asyncio.sleep(0)
     asking.cancel()
@@ -551,8 +560,8 @@ async def test_a_client_that_leaves_while_we_look_has_missed_all_the_same() -> N
 
 @pytest.mark.parametrize(("large", "reason"), [(False, "client_left"), (True, "incomplete")])
 async def test_a_request_that_never_came_whole_is_missed(large: bool, reason: str) -> None:
-    session = session_of(exchange(chat("a"), said("A")))
-    await answered(session, chat("a"))
+    session = session_of(exchange(chat("a"), model_answer("A")))
+    await answer_request(session, chat("a"))
     session.note_unseen_request(large=large)
     report = session.report()
     assert (report["served"], report["missed"], report["verdict"]) == (1, 1, "diverged")
@@ -563,7 +572,10 @@ async def test_a_request_that_never_came_whole_is_missed(large: bool, reason: st
 async def test_every_change_is_announced() -> None:
     seen: list[str] = []
     session = Session(
-        "replay-1", build_recording(run_of(exchange(chat("a"), said("A"))), PROFILES), ReplayOptions(), seen.append
+        "replay-1",
+        build_recording(run_of(exchange(chat("a"), model_answer("A"))), PROFILES),
+        ReplayOptions(),
+        seen.append,
     )
     await session.answer(chat("a"))
     await session.answer(chat("b"))
@@ -593,20 +605,20 @@ class Fork:
 
 
 async def test_an_edit_answers_in_place_of_the_record() -> None:
-    session = session_of(exchange(chat("a"), said("A")), exchange(chat("b"), None, number=2), edit_hook=Fork())
-    answers = [await answered(session, chat(prompt)) for prompt in "ab"]
+    session = session_of(exchange(chat("a"), model_answer("A")), exchange(chat("b"), None, number=2), edit_hook=Fork())
+    answers = [await answer_request(session, chat(prompt)) for prompt in "ab"]
     assert [mark_of(answer).partition(";")[0] for answer in answers] == ["replayed", "edited"]
     report = session.report()
     assert (report["served"], report["edited"], report["unused"]) == (1, 1, 0)
 
 
 async def test_after_the_last_step_of_a_prefix_somebody_else_decides() -> None:
-    run = exchange(chat("a"), said("A")), exchange(chat("b"), said("B"), number=2)
+    run = exchange(chat("a"), model_answer("A")), exchange(chat("b"), model_answer("B"), number=2)
     session = session_of(*run, until_step=1, miss_hook=Fork())
-    assert (await answered(session, chat("a"))).status == 200
-    assert (await answered(session, post("https://blocked.test/", b"b"))).status == 403
+    assert (await answer_request(session, chat("a"))).status == 200
+    assert (await answer_request(session, post("https://blocked.test/", b"b"))).status == 403
     assert await session.answer(post("https://live.test/", b"{}")) is None
-    assert (await missed(session, post("https://other.test/", b"{}")))["playhead"]["reason"] == "no_match"
+    assert (await miss_request(session, post("https://other.test/", b"{}")))["playhead"]["reason"] == "no_match"
     report = session.report()
     assert [report[name] for name in ("served", "missed", "live", "unused", "hooked")] == [1, 1, 1, 0, True]
 
@@ -626,9 +638,9 @@ async def test_what_is_put_back_answers_once_more_and_is_not_unused() -> None:
             self.times -= 1
             return HookAnswer(Answer(status=429), keeps_recorded=True) if self.times == 0 else None
 
-    run = exchange(chat("a"), said("first")), exchange(chat("a"), said("second"), number=2)
+    run = exchange(chat("a"), model_answer("first")), exchange(chat("a"), model_answer("second"), number=2)
     session = session_of(*run, edit_hook=Faulty())
-    answers = [await answered(session, chat("a")) for _ in range(3)]
+    answers = [await answer_request(session, chat("a")) for _ in range(3)]
     assert [answer.status for answer in answers] == [429, 200, 200]
     assert [b"first" in answers[1].body, b"second" in answers[2].body] == [True, True]
     report = session.report()

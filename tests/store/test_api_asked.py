@@ -25,7 +25,7 @@ CONTRACT = {
 SAID = "In Reykjavík it rains"
 
 
-async def found(house: House, path: str, **query: str) -> list[dict[str, Any]]:
+async def get_items(house: House, path: str, **query: str) -> list[dict[str, Any]]:
     answer = await house.api.get(f"/v1/{path}", params=query)
     assert answer.status_code == 200, answer.text
     items: list[dict[str, Any]] = answer.json()["items"]
@@ -36,11 +36,11 @@ async def test_what_a_model_said_and_what_it_asked_of_tools_is_found(tmp_path: P
     async with opened(tmp_path, database) as house:
         run = (await imported(house))["id"]
         for words in (SAID, "IT RAINS", '"city":"Reykjavík"', "weather {", "gpt-4o", run[3:9]):
-            assert [one["id"] for one in await found(house, "runs", q=words)] == [run], words
-        assert [call["step"] for call in await found(house, "calls", q=SAID)] == [3]
-        assert [call["step"] for call in await found(house, "calls", q='{"city"')] == [1]
+            assert [one["id"] for one in await get_items(house, "runs", q=words)] == [run], words
+        assert [call["step"] for call in await get_items(house, "calls", q=SAID)] == [3]
+        assert [call["step"] for call in await get_items(house, "calls", q='{"city"')] == [1]
         for words in ("Oslo", "%", "_ain", "reykjavik"):
-            assert await found(house, "runs", q=words) == [], words
+            assert await get_items(house, "runs", q=words) == [], words
 
 
 @given(st.text(alphabet="._:-aZ9/", max_size=5) | st.integers(125, 130).map(lambda size: "." * size))
@@ -85,7 +85,7 @@ async def test_the_first_report_of_a_replay_has_all_that_later_ones_have(tmp_pat
         assert first.keys() >= CONTRACT
 
 
-async def exported(house: House, run: str) -> bytes:
+async def export_run(house: House, run: str) -> bytes:
     answer = await house.api.get(f"/v1/runs/{run}/bundle")
     assert answer.status_code == 200
     return answer.content
@@ -96,31 +96,31 @@ async def test_a_bundle_that_was_imported_is_exported_as_the_same_bytes(tmp_path
         run = (await imported(house))["id"]
         for change in ({}, {"pinned": True, "labels": {"a": "b"}}, {"ended": True}, {"name": "the umbrella"}):
             assert (await house.api.patch(f"/v1/runs/{run}", json=change)).status_code == 200
-            before = await exported(house, run)
+            before = await export_run(house, run)
             assert (await house.api.delete(f"/v1/runs/{run}")).status_code == 204
             await imported(house, before)
-            assert await exported(house, run) == before
+            assert await export_run(house, run) == before
 
 
 async def test_what_only_a_run_says_of_itself_travels(tmp_path: Path, database: Database) -> None:
     async with opened(tmp_path, database) as house:
         run = (await imported(house))["id"]
-        bundle = read_bundle((await exported(house, run)).splitlines(keepends=True))
+        bundle = read_bundle((await export_run(house, run)).splitlines(keepends=True))
         await house.api.delete(f"/v1/runs/{run}")
         began = "2026-11-21T22:00:00.000001Z"
         told = await imported(house, told_otherwise(bundle, started_at=began, parent="first-try", forked_at=2))
         assert (told["started_at"], told["parent"], told["forked_at"]) == (began, "first-try", 2)
-        before = await exported(house, run)
+        before = await export_run(house, run)
         await house.api.delete(f"/v1/runs/{run}")
         await imported(house, before)
-        assert await exported(house, run) == before
+        assert await export_run(house, run) == before
 
 
 @pytest.mark.parametrize("time", ["9999-01-01T00:00:00.000000Z", "soon", 7, "1969-01-01T00:00:00.000000Z"])
 async def test_what_cannot_be_is_not_believed(tmp_path: Path, database: Database, time: Any) -> None:
     async with opened(tmp_path, database) as house:
         first = await imported(house)
-        bundle = read_bundle((await exported(house, first["id"])).splitlines(keepends=True))
+        bundle = read_bundle((await export_run(house, first["id"])).splitlines(keepends=True))
         await house.api.delete(f"/v1/runs/{first['id']}")
         told = await imported(house, told_otherwise(bundle, started_at=time, ended_at=time, forked_at=-1, parent=7))
         assert (told["started_at"], told["ended_at"]) == (first["started_at"], told["active_at"])

@@ -29,7 +29,7 @@ def content(run: str, exchanges: list[Exchange], *gaps: Gap) -> bytes:
     return b"".join(bundle_lines(replace(made.bundle(exchanges, gaps), run={"id": run, "labels": {"from": "test"}})))
 
 
-async def fetched(house: House, run: str) -> Bundle:
+async def fetch_bundle(house: House, run: str) -> Bundle:
     answer = await house.api.get(f"/v1/runs/{run}/bundle")
     assert answer.status_code == 200, answer.text
     return read_bundle(answer.content.splitlines(keepends=True))
@@ -38,7 +38,7 @@ async def fetched(house: House, run: str) -> Bundle:
 async def test_a_bundle_goes_out_as_it_came_in(tmp_path: Path, database: Database) -> None:
     async with opened(tmp_path / "spool", database) as house:
         await imported(house)
-        again, example = await fetched(house, RUN), load_bundle(EXAMPLE)
+        again, example = await fetch_bundle(house, RUN), load_bundle(EXAMPLE)
         assert again.exchanges == example.exchanges
         assert [entry.call and entry.call["text"] for entry in again.entries] == [
             entry.call and entry.call["text"] for entry in example.entries
@@ -57,7 +57,7 @@ async def test_every_exchange_of_a_long_run_is_in_its_bundle(tmp_path: Path, dat
     many = [each for n in range(90) for each in conversation("long", 3 * n)]
     async with opened(tmp_path / "spool", database) as house:
         assert (await imported(house, content("long", many)))["imported"] == 270
-        bundle = await fetched(house, "long")
+        bundle = await fetch_bundle(house, "long")
         assert bundle.exchanges == many
         nths = [entry.call["nth"] for entry in bundle.entries if entry.call]
         assert sorted(nths) == sorted(list(range(90)) * 3)
@@ -71,7 +71,7 @@ async def test_the_rows_of_a_run_are_its_bundle_with_only_the_keys_of_its_calls(
         await imported(house)
         await imported(house, content("long", talk))
         for run in (RUN, "long"):
-            whole = await fetched(house, run)
+            whole = await fetch_bundle(house, run)
             rows = packed.read_rows((await house.api.get(f"/v1/runs/{run}/rows")).content)
             assert (rows.exchanges, rows.profiles, rows.gaps) == (whole.exchanges, whole.profiles, whole.gaps)
             assert rows.run.items() <= whole.run.items()
@@ -107,7 +107,7 @@ async def test_an_import_that_was_cut_off_is_completed_by_the_next(tmp_path: Pat
     async with opened(tmp_path / "spool", database) as house:
         await imported(house, content("half", whole[:2]))
         assert (await imported(house, content("half", whole)))["imported"] == 1
-        assert (await fetched(house, "half")).exchanges == whole
+        assert (await fetch_bundle(house, "half")).exchanges == whole
 
 
 async def test_gaps_come_along(tmp_path: Path, database: Database) -> None:
@@ -116,7 +116,7 @@ async def test_gaps_come_along(tmp_path: Path, database: Database) -> None:
     async with opened(tmp_path / "spool", database) as house:
         run = await imported(house, content("torn", whole, gap))
         assert (run["gaps"], run["complete"]) == (1, False)
-        assert (await fetched(house, "torn")).gaps == (gap,)
+        assert (await fetch_bundle(house, "torn")).gaps == (gap,)
         listed = (await house.api.get("/v1/runs/torn/gaps")).json()["items"]
         assert listed == [{"happened_at": "2026-11-21T12:00:00.000000Z", "reason": gap.reason, "exchange": whole[0].id}]
 
@@ -127,7 +127,7 @@ async def test_a_bundle_can_be_imported_under_another_name_beside_the_first(tmp_
         for status in (201, 200):
             answer = await house.api.post("/v1/import?as=second", content=EXAMPLE.read_bytes())
             assert (answer.status_code, answer.json()["calls"]) == (status, 3)
-        first, second = await fetched(house, RUN), await fetched(house, "second")
+        first, second = await fetch_bundle(house, RUN), await fetch_bundle(house, "second")
         assert {each.run for each in second.exchanges} == {"second"}
         assert not {each.id for each in first.exchanges} & {each.id for each in second.exchanges}
         assert [each.request for each in first.exchanges] == [each.request for each in second.exchanges]
@@ -142,11 +142,11 @@ async def test_its_own_name_is_no_other_name(tmp_path: Path, database: Database)
 async def test_a_different_run_of_the_same_name_is_never_touched(tmp_path: Path, database: Database) -> None:
     async with opened(tmp_path / "spool", database) as house:
         await imported(house, content("night", conversation("night")))
-        before = await fetched(house, "night")
+        before = await fetch_bundle(house, "night")
         other = content("night", conversation("night", first=10))
         told = is_problem(await house.api.post("/v1/import", content=other), 409, "run_exists")
         assert "?as=NAME" in told["detail"]
-        assert await fetched(house, "night") == before
+        assert await fetch_bundle(house, "night") == before
 
 
 async def test_exchanges_that_another_run_has_are_not_lost_in_silence(tmp_path: Path, database: Database) -> None:
@@ -155,7 +155,7 @@ async def test_exchanges_that_another_run_has_are_not_lost_in_silence(tmp_path: 
         stolen = content("two", conversation("two"))
         is_problem(await house.api.post("/v1/import", content=stolen), 409, "exchanges_exist")
         is_problem(await house.api.get("/v1/runs/two"), 404)
-        assert (await fetched(house, "one")).exchanges == conversation("one")
+        assert (await fetch_bundle(house, "one")).exchanges == conversation("one")
 
 
 async def test_a_flipped_byte_is_refused_with_its_line_and_nothing_is_stored(

@@ -22,7 +22,7 @@ async def house(tmp_path: Path, database: Database) -> AsyncIterator[House]:
         yield house
 
 
-async def kept(house: House, name: str, agent: Agent) -> None:
+async def import_agent(house: House, name: str, agent: Agent) -> None:
     bundle = Bundle(
         run={"id": name}, profiles=PROFILES.digest, entries=tuple(Entry(exchange=each) for each in agent.run(name))
     )
@@ -31,8 +31,8 @@ async def kept(house: House, name: str, agent: Agent) -> None:
 
 async def test_two_runs_of_the_store_differ_as_they_do_in_memory(house: House) -> None:
     good, bad = Agent(), Agent(finds=lambda turn: {"found": "nothing" if turn == 1 else f"alpha {turn} beta"})
-    await kept(house, "good", good)
-    await kept(house, "bad", bad)
+    await import_agent(house, "good", good)
+    await import_agent(house, "bad", bad)
     told = (await house.api.get("/v1/runs/good/diff/bad", params={"settled": "true"})).json()
     assert told.pop("settled") is True
     assert told == compare_runs(("good", good.run("good")), ("bad", bad.run("bad")), READING)
@@ -42,7 +42,7 @@ async def test_two_runs_of_the_store_differ_as_they_do_in_memory(house: House) -
 
 
 async def test_a_run_is_the_same_as_itself(house: House) -> None:
-    await kept(house, "good", Agent())
+    await import_agent(house, "good", Agent())
     told = (await house.api.get("/v1/runs/good/diff/good")).json()
     assert told["same"] is True
     assert told["cause"] is None
@@ -50,15 +50,17 @@ async def test_a_run_is_the_same_as_itself(house: House) -> None:
 
 
 async def test_a_run_that_was_never_recorded_is_a_problem(house: House) -> None:
-    await kept(house, "good", Agent())
+    await import_agent(house, "good", Agent())
     is_problem(await house.api.get("/v1/runs/good/diff/none"), 404, "unknown_run")
     is_problem(await house.api.get("/v1/runs/no%20name/diff/good"), 422, "invalid_request")
 
 
 @pytest.mark.slow
 async def test_two_thousand_calls_are_compared_within_the_patience_of_a_person(house: House) -> None:
-    await kept(house, "good", Agent(turns=1000, grows=False))
-    await kept(house, "bad", Agent(turns=1000, grows=False, finds=lambda turn: {"found": f"alpha {turn % 7} beta"}))
+    await import_agent(house, "good", Agent(turns=1000, grows=False))
+    await import_agent(
+        house, "bad", Agent(turns=1000, grows=False, finds=lambda turn: {"found": f"alpha {turn % 7} beta"})
+    )
     began = time.monotonic()
     told = (await house.api.get("/v1/runs/good/diff/bad")).json()
     assert time.monotonic() - began < 25

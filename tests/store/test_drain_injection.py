@@ -105,7 +105,7 @@ def is_drained(spools: Path, one: Ingester) -> bool:
     return not (os.path.lexists(spools / "worker-a") or one.troubles)
 
 
-async def drained(spools: Path, *, seconds: float = 15) -> MemoryBatchWriter:
+async def drain_all(spools: Path, *, seconds: float = 15) -> MemoryBatchWriter:
     """Run a store server until no spool is left; return all that it stored."""
     ingest = MemoryBatchWriter()
     one = Ingester(spools, ingest, lambda exchange: derive_call(exchange, PROFILES))
@@ -131,7 +131,7 @@ async def test_what_a_worker_left_is_stored_whatever_call_fails(
     monkeypatch.setattr(ingester, "RETRY_PAUSES", (0.002, 0.005))
     monkeypatch.setattr(ingester, "COMMIT_EVERY", 0.0)
     shutil.copytree(written, tmp_path / "calm" / "spool" / "worker-a")
-    calm = await drained(tmp_path / "calm" / "spool")
+    calm = await drain_all(tmp_path / "calm" / "spool")
     assert len(calm.exchanges) >= EXCHANGES
     assert any(": damaged" in reason for reason in reasons(calm.gaps))
 
@@ -142,7 +142,7 @@ async def test_what_a_worker_left_is_stored_whatever_call_fails(
             shutil.copytree(written, spools / "worker-a")
             failing = FailingCalls(call, error, spools, first=first, times=times)
             with failing.injected_into(monkeypatch):
-                found = await drained(spools)
+                found = await drain_all(spools)
             met += failing.injected
             about = (call, errno.errorcode[error], first, failing.injected)
             assert found.exchanges.keys() == calm.exchanges.keys(), about

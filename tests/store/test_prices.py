@@ -16,7 +16,7 @@ from store import prices
 from store.active_profiles import load_profiles
 from store.prices import Cost, call_cost
 from tests.calls.strategies import json_values
-from tests.calls.test_derive import answered
+from tests.calls.test_derive import answered_exchange
 
 PROFILES = load_profiles()
 NOON = 1_795_262_400_000_000_000
@@ -24,14 +24,14 @@ NOON = 1_795_262_400_000_000_000
 OPENAI = "https://api.openai.com/v1"
 
 
-def called(url: str, answer: Any, model: str = "m") -> tuple[Exchange, Call]:
-    made = answered(url, {"model": model}, json.dumps(answer, default=float).encode())
+def make_call(url: str, answer: Any, model: str = "m") -> tuple[Exchange, Call]:
+    made = answered_exchange(url, {"model": model}, json.dumps(answer, default=float).encode())
     made = replace(made, started_at=NOON)
     return made, derive_call(made, PROFILES)
 
 
 def usd(url: str, answer: Any, model: str = "m") -> float | None:
-    found = call_cost(*called(url, answer, model))
+    found = call_cost(*make_call(url, answer, model))
     return None if found is None else float(found.usd)
 
 
@@ -76,7 +76,7 @@ def test_anthropic_counts_what_was_cached_beside_its_input() -> None:
 
 
 def test_a_figure_says_whose_prices_it_is_of() -> None:
-    found = call_cost(*called(f"{OPENAI}/chat/completions", chat("gpt-4o-mini")))
+    found = call_cost(*make_call(f"{OPENAI}/chat/completions", chat("gpt-4o-mini")))
     assert found is not None
     assert found.prices == prices.tables_version()
     assert found.prices.startswith("genai-prices/0.")
@@ -85,15 +85,15 @@ def test_a_figure_says_whose_prices_it_is_of() -> None:
 def test_what_openrouter_says_that_it_cost_counts_and_so_does_the_key_that_one_brings() -> None:
     url = "https://openrouter.ai/api/v1/chat/completions"
     usage = {**CHATTED, "cost": 0.00000537, "cost_details": {"upstream_inference_cost": 0.00417}}
-    assert call_cost(*called(url, chat("m", usage))) == Cost(usd=Decimal("0.00000537"), prices="provider")
+    assert call_cost(*make_call(url, chat("m", usage))) == Cost(usd=Decimal("0.00000537"), prices="provider")
     assert usd(url, chat("m", {**usage, "cost": 0, "is_byok": True})) == pytest.approx(0.00417)
 
 
 def test_what_vercels_gateway_says_that_it_cost_counts() -> None:
     answer = {"content": [], "providerMetadata": {"gateway": {"cost": "0.00021"}}}
     url = "https://ai-gateway.vercel.sh/v3/ai/language-model"
-    assert call_cost(*called(url, answer)) == Cost(usd=Decimal("0.00021"), prices="provider")
-    assert call_cost(*called(url, {"content": [], "providerMetadata": {"gateway": {"cost": "dear"}}})) is None
+    assert call_cost(*make_call(url, answer)) == Cost(usd=Decimal("0.00021"), prices="provider")
+    assert call_cost(*make_call(url, {"content": [], "providerMetadata": {"gateway": {"cost": "dear"}}})) is None
 
 
 UNKNOWN = {
@@ -119,7 +119,7 @@ def test_what_nobody_can_know_has_no_figure(url: str, answer: Any) -> None:
 
 def test_a_number_that_no_float_holds_has_no_figure() -> None:
     answer = b'{"model": "gpt-4o-mini", "choices": [], "usage": {"prompt_tokens": 1e400}}'
-    made = replace(answered(f"{OPENAI}/chat/completions", {"model": "m"}, answer), started_at=NOON)
+    made = replace(answered_exchange(f"{OPENAI}/chat/completions", {"model": "m"}, answer), started_at=NOON)
     assert call_cost(made, derive_call(made, PROFILES)) is None
 
 
@@ -128,7 +128,7 @@ def test_a_number_that_no_float_holds_has_no_figure() -> None:
     [('replayed; run="base"; step=1', True), ('edited; run="base"', True), ('live; run="child"', False), ("", False)],
 )
 def test_what_a_recording_answered_was_paid_for_once(mark: str, free: bool) -> None:
-    made, call = called(f"{OPENAI}/chat/completions", chat("gpt-4o-mini"))
+    made, call = make_call(f"{OPENAI}/chat/completions", chat("gpt-4o-mini"))
     assert made.response is not None
     response = replace(made.response, headers=(*made.response.headers, *((("Playhead", mark),) if mark else ())))
     found = call_cost(replace(made, response=response), call)

@@ -27,7 +27,7 @@ __all__ = ["directory"]
 RECORDS = [b"record %d " % n + b"x" * (n * 7 % 90) for n in range(40)]
 
 
-async def recovered(spool: Spool, record: bytes = b"after") -> None:
+async def wait_until_recovered(spool: Spool, record: bytes = b"after") -> None:
     """Wait until the spool accepts records again."""
     async with asyncio.timeout(10):
         while True:
@@ -51,7 +51,7 @@ async def test_a_full_disk_is_said_and_what_was_taken_is_kept_until_there_is_roo
         with pytest.raises(SpoolBroken):
             spool.append(b"refused")
         disk.room = 1 << 30
-        await recovered(spool)
+        await wait_until_recovered(spool)
         assert spool.trouble is None
         await spool.wait_until_durable(taken[-1])
     reader = Reader(directory)
@@ -69,7 +69,7 @@ async def test_a_failing_disk_is_a_reason_and_not_a_crash(directory: Path, code:
         with pytest.raises(SpoolBroken, match=os.strerror(code)):
             await spool.wait_until_durable(spool.append(b"kept in memory"))
         disk.fails_with = None
-        await recovered(spool)
+        await wait_until_recovered(spool)
     assert everything(Reader(directory)) == [b"before", b"kept in memory", b"after"]
 
 

@@ -44,7 +44,7 @@ def clock() -> Iterator[int]:
 
 
 @dataclass
-class Drained:
+class DrainedRecords:
     """The records read from a spool while it was written and afterwards."""
 
     reader: Reader
@@ -74,13 +74,13 @@ def whole(exchange: Exchange) -> bool:
     return body is not None and len(body.data) == BODY and not body.truncated
 
 
-async def record(directory: Path, disk: Disk, durability: Durability) -> tuple[set[str], Drained]:
+async def record(directory: Path, disk: Disk, durability: Durability) -> tuple[set[str], DrainedRecords]:
     """Record exchanges while the disk fails; return the runs of acknowledged ones, and what was read."""
     times = clock()
     acknowledged = set()
     # Small segments and little room, so that every call of the spool is made many times, `used_bytes` too.
     with Spool(directory, disk=disk, durability=durability, segment_bytes=2000, max_bytes=8000) as spool:
-        drained = Drained(Reader(directory))
+        drained = DrainedRecords(Reader(directory))
         recorder = Recorder(spool, Redactor(key=KEY), now=lambda: next(times))
         for number in range(EXCHANGES):
             run = f"run-{number}"

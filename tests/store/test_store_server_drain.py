@@ -25,7 +25,7 @@ def turns(number: int) -> list[Exchange]:
     ]
 
 
-async def spooled(spool: Spool, records: Iterable[Record]) -> None:
+async def write_records(spool: Spool, records: Iterable[Record]) -> None:
     last = 0
     for record in records:
         last = spool.append(encode_records(record))
@@ -40,7 +40,7 @@ def segments(directory: Path) -> int:
     return len(list(directory.glob("*.seg")))
 
 
-def committed(one: Drain, budget: int = PLENTY) -> list[Exchange]:
+def drain_once(one: Drain, budget: int = PLENTY) -> list[Exchange]:
     """Drain the spool once, store and commit."""
     found = one.gather(budget)
     one.mark_stored()
@@ -60,7 +60,7 @@ async def test_a_crash_at_any_time_loses_no_exchange(tmp_path: Path) -> None:
             one = drain(directory)
             while any(queues):
                 queue = dice.choice([queue for queue in queues if queue])
-                await spooled(spool, [queue.pop(0)])
+                await write_records(spool, [queue.pop(0)])
                 if dice.random() < 0.4:
                     found = one.gather(dice.choice([0, 3000, PLENTY]))
                     assert not found.gaps
@@ -85,14 +85,14 @@ async def test_a_long_exchange_does_not_hold_up_the_deletion_of_segments(tmp_pat
     begun, rest = list(exchange_events(long))[:4], list(exchange_events(long))[4:]
     with Spool(tmp_path, segment_bytes=8192) as spool:
         one = drain(tmp_path)
-        await spooled(spool, begun)
+        await write_records(spool, begun)
         for other in others:
-            await spooled(spool, exchange_events(other))
-            assert committed(one) == [other]
+            await write_records(spool, exchange_events(other))
+            assert drain_once(one) == [other]
         assert segments(tmp_path) <= 4
         assert [path.stem for path in (tmp_path / "open").iterdir()] == [long.id]
-        await spooled(spool, rest)
-        assert committed(one) == [long]
+        await write_records(spool, rest)
+        assert drain_once(one) == [long]
         assert list((tmp_path / "open").iterdir()) == []
 
 
@@ -101,9 +101,9 @@ async def test_a_parked_exchange_outlives_the_store_server(tmp_path: Path) -> No
     events = list(exchange_events(exchange))
     with Spool(tmp_path) as spool:
         for n, event in enumerate(events):
-            await spooled(spool, [event])
+            await write_records(spool, [event])
             one = drain(tmp_path)
-            found = committed(one, budget=0)
+            found = drain_once(one, budget=0)
             one.reader.close()
             assert found == ([exchange] if n == len(events) - 1 else [])
             assert one.open_weight == 0
@@ -116,9 +116,9 @@ async def test_a_store_server_that_dies_between_database_and_cursor_stores_a_par
     events = list(exchange_events(exchange))
     with Spool(tmp_path) as spool:
         one = drain(tmp_path)
-        await spooled(spool, events[:-1])
-        assert committed(one, budget=0) == []
-        await spooled(spool, events[-1:])
+        await write_records(spool, events[:-1])
+        assert drain_once(one, budget=0) == []
+        await write_records(spool, events[-1:])
         assert one.gather(0).exchanges == [exchange]
         one.reader.close()
         again = drain(tmp_path)
@@ -138,7 +138,7 @@ async def test_open_exchanges_take_no_more_memory_than_they_may(tmp_path: Path) 
         for n in range(20):
             head = next(iter(exchange_events(replace(turns(1)[0], id=uuid7(NOON, n)))))
             assert isinstance(head, RequestStarted)
-            await spooled(spool, [head, *(Data(head.id, at, "request", b"x" * 4000) for at in range(5))])
+            await write_records(spool, [head, *(Data(head.id, at, "request", b"x" * 4000) for at in range(5))])
             assert one.gather(budget).exchanges == []
             assert one.open_weight <= budget
         found = one.finish()
@@ -165,9 +165,9 @@ async def test_a_file_of_parked_events_that_was_torn_is_mended(tmp_path: Path) -
 
 async def test_a_file_of_parked_events_that_is_damaged_is_a_gap_and_left_beside(tmp_path: Path) -> None:
     with Spool(tmp_path) as spool:
-        await spooled(spool, list(exchange_events(turns(1)[0]))[:3])
+        await write_records(spool, list(exchange_events(turns(1)[0]))[:3])
         one = drain(tmp_path)
-        assert committed(one, budget=0) == []
+        assert drain_once(one, budget=0) == []
         path = next((tmp_path / "open").iterdir())
         path.write_bytes(path.read_bytes().replace(b"req", b"\xc1\xc1\xc1", 1))
         found = drain(tmp_path).gather(PLENTY)
@@ -178,7 +178,7 @@ async def test_a_file_of_parked_events_that_is_damaged_is_a_gap_and_left_beside(
 async def test_an_exchange_with_a_name_that_is_a_path_is_not_one(tmp_path: Path) -> None:
     head = RequestStarted("../../etc/passwd", "run", NOON, "GET", "https://a.example/", "HTTP/1.1", ())
     with Spool(tmp_path) as spool:
-        await spooled(spool, [head])
+        await write_records(spool, [head])
         found = drain(tmp_path).gather(0)
     assert found.exchanges == []
     assert "invalid exchange id" in found.gaps[0].reason
@@ -189,7 +189,7 @@ async def test_events_that_could_not_be_are_told(tmp_path: Path) -> None:
     exchange = turns(1)[0]
     *events, closed = exchange_events(exchange)
     with Spool(tmp_path) as spool:
-        await spooled(spool, [*events, Data(exchange.id, 9, "response", b"after the end"), closed])
+        await write_records(spool, [*events, Data(exchange.id, 9, "response", b"after the end"), closed])
         found = drain(tmp_path).gather(PLENTY)
     assert found.exchanges == [exchange]
     (gap,) = found.gaps
@@ -204,7 +204,7 @@ async def test_an_answer_that_the_worker_itself_broke_off_is_a_gap(tmp_path: Pat
     assert exchange.response
     end = [MessageEnded(exchange.id, 9, "response", exchange.response.body.size)] if over else []
     with Spool(tmp_path) as spool:
-        await spooled(spool, [*events, *end, closed])
+        await write_records(spool, [*events, *end, closed])
         found = drain(tmp_path).gather(PLENTY)
     assert found.exchanges == [exchange]
     told = [(gap.run, gap.exchange, gap.reason) for gap in found.gaps]

@@ -19,7 +19,7 @@ import pytest
 
 from calls.exchange_builder import exchange_events
 from store.spool import Spool
-from tests.store.ingest.test_ingester import RUN, conversation, written
+from tests.store.ingest.test_ingester import RUN, conversation, write_records
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -71,7 +71,7 @@ async def store_server(data: Path, **told: Any) -> AsyncIterator[Process]:
         await process.communicate()
 
 
-async def ended(one: Process, seconds: float = 10) -> int:
+async def exit_status(one: Process, seconds: float = 10) -> int:
     async with asyncio.timeout(seconds):
         return await one.process.wait()
 
@@ -90,20 +90,20 @@ async def test_it_stores_what_workers_spool_and_stops_when_its_stdin_ends(data: 
         assert one.said["ready"] is True
         with Spool(data / "spool" / "worker") as spool:
             for exchange in conversation(2):
-                await written(spool, exchange_events(exchange))
+                await write_records(spool, exchange_events(exchange))
             calls = await one.get(f"/v1/runs/{RUN}/calls?settled=true")
         assert (calls["settled"], len(calls["items"])) == (True, 2)
         assert one.process.stdin
         one.process.stdin.close()
-        assert await ended(one) == 0
+        assert await exit_status(one) == 0
 
 
 async def test_sigterm_stops_it_cleanly_and_what_came_last_is_in(data: Path, database_url: str) -> None:
     async with store_server(data, database_url=database_url) as one:
         with Spool(data / "spool" / "worker") as spool:
-            await written(spool, exchange_events(conversation(1)[0]))
+            await write_records(spool, exchange_events(conversation(1)[0]))
         one.process.send_signal(signal.SIGTERM)
-        assert await ended(one) == 0
+        assert await exit_status(one) == 0
     async with store_server(data, database_url=database_url) as two:
         assert (await two.get(f"/v1/runs/{RUN}"))["calls"] == 1
 
@@ -115,10 +115,10 @@ async def test_killed_again_and_again_it_stores_everything_once(data: Path, data
         for n in range(0, 12, 3):
             async with store_server(data, database_url=database_url) as one:
                 for exchange in sent[n : n + 3]:
-                    await written(spool, exchange_events(exchange))
+                    await write_records(spool, exchange_events(exchange))
                 await asyncio.sleep(0.05 * n)
                 one.process.kill()
-                await ended(one)
+                await exit_status(one)
         async with store_server(data, database_url=database_url) as last:
             calls = await last.get(f"/v1/runs/{RUN}/calls?settled=true&limit=100")
     assert [call["id"] for call in calls["items"]] == [exchange.id for exchange in sent]
@@ -128,16 +128,16 @@ async def test_killed_again_and_again_it_stores_everything_once(data: Path, data
 async def test_an_embedded_postgres_that_is_killed_comes_back(data: Path) -> None:
     async with store_server(data) as one:
         with Spool(data / "spool" / "worker") as spool:
-            await written(spool, exchange_events(conversation(1)[0]))
+            await write_records(spool, exchange_events(conversation(1)[0]))
             assert (await one.get(f"/v1/runs/{RUN}?settled=true"))["calls"] == 1
             os.kill(int((data / "pg" / "data" / "postmaster.pid").read_text().split()[0]), signal.SIGKILL)
-            await written(spool, exchange_events(conversation(2)[1]))
+            await write_records(spool, exchange_events(conversation(2)[1]))
             async with asyncio.timeout(60):
                 while not (await one.get("/v1/runs")).get("items"):  # noqa: ASYNC110 - it answers 503 meanwhile
                     await asyncio.sleep(0.1)
             assert (await one.get(f"/v1/runs/{RUN}?settled=true"))["calls"] == 2
         one.process.send_signal(signal.SIGTERM)
-        assert await ended(one) == 0
+        assert await exit_status(one) == 0
     assert not (data / "pg" / "data" / "postmaster.pid").exists()
 
 
@@ -150,7 +150,7 @@ async def test_it_asks_for_the_token_of_its_data_directory(data: Path, database_
         for token in (file.read_text().strip(), "another"):
             assert (await one.answer("/v1/runs", token)).status_code == 200
         one.process.terminate()
-        await ended(one)
+        await exit_status(one)
     async with store_server(data, database_url=database_url, open_api=True) as one:
         assert (await one.answer("/v1/runs", None)).status_code == 200
 
@@ -158,12 +158,12 @@ async def test_it_asks_for_the_token_of_its_data_directory(data: Path, database_
 async def test_a_second_store_server_on_one_data_directory_refuses(data: Path, database_url: str) -> None:
     async with store_server(data, database_url=database_url), store_server(data, database_url=database_url) as second:
         assert "another store server uses" in second.said["failed"]
-        assert await ended(second) == 125
+        assert await exit_status(second) == 125
 
 
 async def refusal(data: Path, **told: Any) -> str:
     async with store_server(data, **told) as one:
-        assert await ended(one) == 125
+        assert await exit_status(one) == 125
         words: str = one.said["failed"]
     return words
 

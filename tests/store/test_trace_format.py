@@ -63,13 +63,13 @@ def test_every_bundle_fits_the_schema(made: list[Exchange], found: list[Any]) ->
 
 def test_a_bundle_with_calls_and_references_fits_the_schema() -> None:
     profiles = load_profiles(None)
-    entries = tuple(Entry(exchange=each, call=told(derive_call(each, profiles))) for each in conversation(3))
+    entries = tuple(Entry(exchange=each, call=bundle_members(derive_call(each, profiles))) for each in conversation(3))
     lines = list(bundle_lines(Bundle(run={"id": "a"}, profiles=profiles.digest, entries=entries)))
     assert b'"prefix"' in lines[2]
     check(lines)
 
 
-def told(call: Call) -> dict[str, Any]:
+def bundle_members(call: Call) -> dict[str, Any]:
     """A call with the members that a bundle tells."""
     whole = dataclasses.asdict(call) | {"nth": 0}
     return {name: whole[name] for name in CALL_MEMBERS}

@@ -31,7 +31,7 @@ HOP_BY_HOP = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
+class RecordedExchange:
     """One exchange of the corpus. Header values are latin-1 text; hop-by-hop headers are left out."""
 
     method: str
@@ -53,7 +53,7 @@ class Cassette:
     """Exchanges that belong together: roughly one run."""
 
     name: str
-    exchanges: tuple[Recorded, ...]
+    exchanges: tuple[RecordedExchange, ...]
 
 
 def cassettes() -> list[Cassette]:
@@ -72,9 +72,9 @@ def _read(file: Path) -> Iterator[Cassette]:
             yield Cassette(name=name, exchanges=tuple(_exchange(one) for one in found["interactions"]))
 
 
-def _exchange(one: dict[str, Any]) -> Recorded:
+def _exchange(one: dict[str, Any]) -> RecordedExchange:
     asked, got = one["request"], one["response"]
-    return Recorded(
+    return RecordedExchange(
         method=asked["method"].upper(),
         url=asked["url"],
         request_headers=_headers(asked["headers"], drop="host"),

@@ -19,7 +19,7 @@ class StreamBroken(Exception):
 
 
 @dataclass
-class Heard:
+class ReceivedStream:
     """What has come on one stream."""
 
     headers: Fields = field(default_factory=list)
@@ -56,7 +56,7 @@ class Peer:
     ) -> None:
         self.reader, self.writer = reader, writer
         self.acknowledge = acknowledge
-        self.streams: dict[int, Heard] = {}
+        self.streams: dict[int, ReceivedStream] = {}
         self.requests: deque[int] = deque()
         self.poured = 0
         config = h2.config.H2Configuration(
@@ -89,7 +89,7 @@ class Peer:
         stream_id = getattr(event, "stream_id", None)
         if not stream_id:
             return
-        heard = self.streams.setdefault(stream_id, Heard())
+        heard = self.streams.setdefault(stream_id, ReceivedStream())
         match event:
             case h2.events.RequestReceived(headers=headers):
                 heard.headers = _fields(headers)
@@ -115,7 +115,7 @@ class Peer:
         stream_id = self.conn.get_next_available_stream_id()
         head = [(":method", "POST"), (":scheme", "https"), (":authority", authority), (":path", path)]
         self.conn.send_headers(stream_id, head)
-        self.streams[stream_id] = Heard()
+        self.streams[stream_id] = ReceivedStream()
         self.flush()
         return stream_id
 
@@ -139,13 +139,13 @@ class Peer:
             *(extra or []),
         ]
         self.conn.send_headers(stream_id, head, end_stream=not body)
-        self.streams[stream_id] = Heard()
+        self.streams[stream_id] = ReceivedStream()
         if body:
             self.conn.send_data(stream_id, body, end_stream=True)
         self.flush()
         return stream_id
 
-    async def answer(self, stream_id: int) -> Heard:
+    async def answer(self, stream_id: int) -> ReceivedStream:
         """Wait for the whole response."""
         heard = self.streams[stream_id]
         while not heard.ended:
@@ -154,7 +154,7 @@ class Peer:
             await self.step()
         return heard
 
-    async def request(self) -> tuple[int, Heard]:
+    async def request(self) -> tuple[int, ReceivedStream]:
         """Wait for the next whole request."""
         while not (self.requests and self.streams[self.requests[0]].ended):
             await self.step()

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.support.h2wire import Fields, Peer, StreamBroken
-from tests.support.wire import Upstream, Worker, connected, serving, upstream_tls
+from tests.support.wire import Upstream, Worker, connect_through, serving, upstream_tls
 
 OK: Fields = [(":status", "200"), ("x-a", "1")]
 
@@ -33,7 +33,7 @@ async def speaking(
 async def asking(worker: Worker, upstream: Upstream, *, acknowledge: bool = True) -> AsyncIterator[tuple[Peer, str]]:
     """An HTTP/2 client of that upstream, through the worker."""
     authority = f"localhost:{upstream.port}"
-    reader, writer = await connected(worker, authority, alpn=("h2",))
+    reader, writer = await connect_through(worker, authority, alpn=("h2",))
     try:
         yield Peer(reader, writer, client=True, acknowledge=acknowledge), authority
     finally:

@@ -127,7 +127,7 @@ def upstream_tls(*names: str, alpn: tuple[str, ...] = ("http/1.1",)) -> ssl.SSLC
 
 
 @dataclass
-class Told:
+class ToldExchange:
     """One exchange as the recorder was told of it."""
 
     id: str
@@ -231,13 +231,13 @@ class MemoryRecorder:
         self.gate.set()
         self.keeps = True
         self.is_behind = False
-        self.exchanges: list[Told] = []
+        self.exchanges: list[ToldExchange] = []
         self.gaps: list[tuple[str, str, str | None]] = []
         self.begun = asyncio.Event()
         self.changed = asyncio.Event()
 
-    def begin(self, *, buffers_request: bool = False, **head: Any) -> Told:
-        told = Told(str(len(self.exchanges)), head, self)
+    def begin(self, *, buffers_request: bool = False, **head: Any) -> ToldExchange:
+        told = ToldExchange(str(len(self.exchanges)), head, self)
         self.exchanges.append(told)
         self.begun.set()
         self.changed.set()
@@ -257,7 +257,7 @@ class MemoryRecorder:
         asyncio.get_running_loop().call_soon(work)
 
     @property
-    def only(self) -> Told:
+    def only(self) -> ToldExchange:
         assert len(self.exchanges) == 1
         return self.exchanges[0]
 
@@ -328,7 +328,7 @@ class Worker:
 
 
 @asynccontextmanager
-async def opened(
+async def open_worker(
     directory: Path, recorder: MemoryRecorder | None = None, answerer: Answerer | None = None, **settings: Any
 ) -> AsyncIterator[Worker]:
     """A worker for as long as the context lasts. It records with a recorder, and trusts `upstream_ca`."""
@@ -346,7 +346,7 @@ async def opened(
             config.stop.set()
 
 
-async def connected(
+async def connect_through(
     worker: Worker, authority: str, *, alpn: tuple[str, ...] = ()
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A raw connection through the worker: CONNECT, then TLS."""

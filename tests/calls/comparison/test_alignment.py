@@ -14,7 +14,7 @@ def items(text: str, lane: str | None = None) -> list[AlignedCall]:
     return [AlignedCall(marks=(letter, letter.isupper()), lane=lane) for letter in text]
 
 
-def shown(one: list[AlignedCall], other: list[AlignedCall]) -> str:
+def render_alignment(one: list[AlignedCall], other: list[AlignedCall]) -> str:
     """Write pairs: `a` for equal letters, `a/b` for different ones, `-a` and `+a` for unpaired ones, `*` for moved ones."""
 
     def told(pair: AlignedPair) -> str:
@@ -28,44 +28,44 @@ def shown(one: list[AlignedCall], other: list[AlignedCall]) -> str:
 
 
 def test_an_added_call_stands_alone_where_it_came() -> None:
-    assert shown(items("abc"), items("abxc")) == "a b +x c"
-    assert shown(items("abc"), items("xabc")) == "+x a b c"
+    assert render_alignment(items("abc"), items("abxc")) == "a b +x c"
+    assert render_alignment(items("abc"), items("xabc")) == "+x a b c"
 
 
 def test_a_call_that_was_left_out_stands_alone() -> None:
-    assert shown(items("abxc"), items("abc")) == "a b -x c"
+    assert render_alignment(items("abxc"), items("abc")) == "a b -x c"
 
 
 def test_a_repeated_call_does_not_shift_what_follows() -> None:
-    assert shown(items("kabkc"), items("kkabkc")) == "k +k a b k c"
-    assert shown(items("kkkk"), items("kk")) == "k k -k -k"
+    assert render_alignment(items("kabkc"), items("kkabkc")) == "k +k a b k c"
+    assert render_alignment(items("kkkk"), items("kk")) == "k k -k -k"
 
 
 def test_a_changed_call_is_paired_by_a_looser_mark() -> None:
-    assert shown(items("abc"), items("axc")) == "a b/x c"
-    assert shown(items("aBc"), items("axc")) == "a -B +x c"
+    assert render_alignment(items("abc"), items("axc")) == "a b/x c"
+    assert render_alignment(items("aBc"), items("axc")) == "a -B +x c"
 
 
 def test_calls_that_changed_places_are_still_the_same_calls() -> None:
-    assert shown(items("abc"), items("bac")) == "a *b c"
+    assert render_alignment(items("abc"), items("bac")) == "a *b c"
 
 
 def test_agents_side_by_side_are_aligned_each_by_itself() -> None:
     one = [*items("ab", "x"), *items("ab", "y")]
     other = [*items("a", "y"), *items("ab", "x"), *items("b", "y")]
-    assert shown(one, other) == "a b a b"
+    assert render_alignment(one, other) == "a b a b"
 
 
 def test_an_agent_with_another_name_is_known_by_what_it_does() -> None:
     one = [*items("abc", "run-1-x"), *items("def", "run-1-y")]
     other = [*items("def", "run-2-p"), *items("abc", "run-2-q")]
-    assert shown(one, other) == "a b c d e f"
+    assert render_alignment(one, other) == "a b c d e f"
 
 
 def test_nothing_aligns_with_nothing() -> None:
     assert align([], []) == []
-    assert shown([], items("a")) == "+a"
-    assert shown(items("a"), []) == "-a"
+    assert render_alignment([], items("a")) == "+a"
+    assert render_alignment(items("a"), []) == "-a"
 
 
 letters = st.text("abcABC", max_size=25)

@@ -15,53 +15,53 @@ from tests.store.samples import body, exchange
 PROFILES = load_profiles(None)
 
 
-def said(each: Exchange) -> str:
+def digest_of(each: Exchange) -> str:
     return answer_digest(each, derive_call(each, PROFILES))
 
 
-def told(each: Exchange) -> object:
+def meaning_of(each: Exchange) -> object:
     return answer_meaning(derive_call(each, PROFILES))
 
 
 def test_ids_times_counts_and_models_are_no_part_of_what_a_model_says() -> None:
     one, other = Agent().run("one")[0], Agent(model="gpt-6", fingerprint=lambda turn: "fp_2").run("other")[0]
     assert one.response != other.response
-    assert said(one) == said(other)
+    assert digest_of(one) == digest_of(other)
 
 
 def test_the_arguments_of_a_tool_are() -> None:
     one, other = Agent().run("one")[0], Agent(asks=lambda turn: "another").run("one")[0]
-    assert said(one) != said(other)
+    assert digest_of(one) != digest_of(other)
 
 
 def test_what_a_tool_says_counts_whole() -> None:
-    assert said(exchange(response=b'{"id": 1}')) != said(exchange(response=b'{"id": 2}'))
-    assert said(exchange(response=b'{"id": 1, "a": 2}')) == said(exchange(response=b'{"a":2,"id":1}'))
+    assert digest_of(exchange(response=b'{"id": 1}')) != digest_of(exchange(response=b'{"id": 2}'))
+    assert digest_of(exchange(response=b'{"id": 1, "a": 2}')) == digest_of(exchange(response=b'{"a":2,"id":1}'))
 
 
 def test_so_does_an_answer_that_is_no_text() -> None:
-    assert said(exchange(response=b"\x89\x00")) != said(exchange(response=b"\x89\x01"))
+    assert digest_of(exchange(response=b"\x89\x00")) != digest_of(exchange(response=b"\x89\x01"))
 
 
 def test_a_status_and_a_cut_count() -> None:
     whole = exchange()
     assert whole.response is not None
-    assert said(whole) != said(replace(whole, response=replace(whole.response, status=500)))
-    assert said(whole) != said(replace(whole, outcome="server_closed"))
+    assert digest_of(whole) != digest_of(replace(whole, response=replace(whole.response, status=500)))
+    assert digest_of(whole) != digest_of(replace(whole, outcome="server_closed"))
 
 
 @pytest.mark.parametrize("ended", [True, False])
 def test_when_a_client_left_does_not_count_where_a_stream_had_its_own_end(ended: bool) -> None:
     whole = strategies.exchange(strategies.chat("a", stream=True), strategies.said_in_a_stream("A", ended=ended))
-    assert (said(replace(whole, outcome="client_closed")) == said(whole)) is ended
+    assert (digest_of(replace(whole, outcome="client_closed")) == digest_of(whole)) is ended
     late = replace(whole, outcome="client_closed", ended_at=30 * strategies.SECOND)
-    assert said(late) != said(whole), "it waited for HTTP's end and gave up, as Anthropic's SDK does"
+    assert digest_of(late) != digest_of(whole), "it waited for HTTP's end and gave up, as Anthropic's SDK does"
 
 
 def test_nor_where_an_error_broke_the_stream_off() -> None:
     whole = strategies.exchange(strategies.chat("a", stream=True), strategies.failed_in_a_stream("A"))
-    assert said(replace(whole, outcome="client_closed")) == said(whole)
-    assert said(whole) != said(replace(whole, response=strategies.said_in_a_stream("A")))
+    assert digest_of(replace(whole, outcome="client_closed")) == digest_of(whole)
+    assert digest_of(whole) != digest_of(replace(whole, response=strategies.said_in_a_stream("A")))
 
 
 def test_a_request_of_json_rpc_has_a_number_that_its_answer_repeats() -> None:
@@ -72,7 +72,7 @@ def test_a_request_of_json_rpc_has_a_number_that_its_answer_repeats() -> None:
         )
         for number in (1, 2)
     ]
-    assert said(made[0]) == said(made[1])
+    assert digest_of(made[0]) == digest_of(made[1])
 
 
 def test_words_do_not_depend_on_who_wrote_them_down() -> None:
@@ -88,5 +88,5 @@ def test_thoughts_count() -> None:
         for thought in (b"so", b"thus")
         if (made := exchange(url=url, request=b'{"model":"m","messages":[]}')).response is not None
     )
-    assert "thoughts" in dict(told(one))  # type: ignore[call-overload]
-    assert said(one) != said(other)
+    assert "thoughts" in dict(meaning_of(one))  # type: ignore[call-overload]
+    assert digest_of(one) != digest_of(other)

@@ -114,7 +114,7 @@ def test_differences_turn_round_with_their_sides(one: Json, other: Json) -> None
     assert {(d.pointer, mirror[d.only_side]) for d in differences(one, other)} == turned
 
 
-def patched(value: Json, difference: Difference, tokens: tuple[str | int, ...]) -> Json:
+def remove_difference(value: Json, difference: Difference, tokens: tuple[str | int, ...]) -> Json:
     """Return the value with one difference removed, for objects only."""
     if not tokens:
         assert not isinstance(difference.now, AbsentValue)
@@ -123,7 +123,7 @@ def patched(value: Json, difference: Difference, tokens: tuple[str | int, ...]) 
     name, *rest = tokens
     if not rest and difference.only_side == "recorded":
         return {key: item for key, item in value.items() if key != name}
-    return {**value, name: patched(value.get(name), difference, tuple(rest))}
+    return {**value, name: remove_difference(value.get(name), difference, tuple(rest))}
 
 
 OBJECTS: st.SearchStrategy[Json] = st.recursive(
@@ -135,5 +135,5 @@ OBJECTS: st.SearchStrategy[Json] = st.recursive(
 def test_mending_every_difference_gives_the_other_value(recorded: Json, now: Json) -> None:
     value = recorded
     for difference in list(differences(recorded, now)):
-        value = patched(value, difference, difference.path)
+        value = remove_difference(value, difference, difference.path)
     assert is_same_json(value, now)

@@ -8,7 +8,7 @@ import pytest
 from calls.dialects.table import DIALECTS
 from calls.redaction.redactor import RedactionRules, Redactor
 from calls.redaction.rules.credentials import RULES
-from tests.calls.positions import REDACTOR, bodies, is_shown, plants, spelled_base64, table, written
+from tests.calls.positions import REDACTOR, bodies, is_shown, plants, render_table, spelled_base64, table
 from tests.calls.secrets import KEY
 from tests.calls.test_conformance import NEVER_STREAMED
 from tests.calls.token_samples import FAMILIES, token
@@ -20,7 +20,7 @@ NOT_IN_PIECES = {"generic", "graphql", "replicate", "sagemaker", "bedrock_agent"
 
 @pytest.mark.timeout(240)
 def test_the_page_says_what_is_found() -> None:
-    found, stated = parse_rows(written(table())), parse_rows(PAGE.read_text())
+    found, stated = parse_rows(render_table(table())), parse_rows(PAGE.read_text())
 
     assert {name: leaked for name, (_, leaked) in found.items()} == {
         name: leaked for name, (_, leaked) in stated.items()

@@ -147,7 +147,7 @@ PARTS = st.one_of(
 )
 
 
-def replaced(text: bytes) -> bytes:
+def replace_secrets(text: bytes) -> bytes:
     out = bytearray(text)
     for at, new in Scanner(TABLE, KEY).feed(text, last=True):
         out[at : at + len(new)] = new
@@ -158,8 +158,8 @@ def replaced(text: bytes) -> bytes:
 @settings(max_examples=600, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(parts=st.lists(PARTS, min_size=2, max_size=4), behind=BEHIND)
 def test_secrets_that_begin_inside_of_each_other_are_replaced_once(parts: list[str], behind: str) -> None:
-    new = replaced("".join((*parts, behind)).encode())
-    assert replaced(new) == new
+    new = replace_secrets("".join((*parts, behind)).encode())
+    assert replace_secrets(new) == new
 
 
 @settings(max_examples=300, deadline=None)
@@ -173,7 +173,7 @@ def test_a_token_behind_the_beginning_of_another_is_not_shown(prefix: str, famil
     # A dot must not precede a secret of Azure AD.
     is_azure = family == "Azure AD" and prefix.endswith(".")
     if not (is_azure or prefix[-1].isalnum() or prefix[-1] == "_" or secret.startswith(prefix)):
-        new = replaced((prefix + secret + behind).encode()).decode()
+        new = replace_secrets((prefix + secret + behind).encode()).decode()
         kept = re.match(KEPT.get(family, ""), secret)
         assert not is_shown(secret[kept.end() if kept else 0 :], iter([new])), new
 

@@ -33,7 +33,7 @@ triage = Agent(
 SCRIPT = '[[transfer_to_forecaster {}]] -> [[weather {"city": "Oslo"}]] [[weather {"city": "Lima"}]] -> Both are fine.'
 
 
-def told(result):
+def result_summary(result):
     return {
         "agent": result.last_agent.name,
         "said": result.final_output,
@@ -45,7 +45,11 @@ async def main():
     whole = await Runner.run(triage, SCRIPT, run_config=RunConfig(workflow_name="weather"))
     streamed = Runner.run_streamed(triage, SCRIPT + " Really.")
     kinds = [event.type async for event in streamed.stream_events()]
-    print(json.dumps({"whole": told(whole), "streamed": told(streamed), "events": len(kinds)}, indent=1))
+    print(
+        json.dumps(
+            {"whole": result_summary(whole), "streamed": result_summary(streamed), "events": len(kinds)}, indent=1
+        )
+    )
 
 
 asyncio.run(main())

@@ -19,7 +19,7 @@ def say(**what: Any) -> None:
     sys.stdout.write(json.dumps(what) + "\n")
 
 
-def asked(client: openai.OpenAI, messages: list[Any], *, stream: bool) -> Any:
+def send_chat(client: openai.OpenAI, messages: list[Any], *, stream: bool) -> Any:
     wanted: dict[str, Any] = {"model": "gpt-4o-mini", "messages": messages}
     if not stream:
         return client.chat.completions.create(**wanted).choices[0].message
@@ -41,7 +41,7 @@ def main() -> None:
     client = openai.OpenAI(base_url="https://api.openai.com/v1", api_key="sk-none", max_retries=3)
     messages: list[Any] = [{"role": "user", "content": QUESTION}]
     while True:
-        message = asked(client, messages, stream=given.stream)
+        message = send_chat(client, messages, stream=given.stream)
         say(text=message.content)
         messages.append(message.model_dump(include={"role", "content", "tool_calls"}, exclude_none=True))
         if not message.tool_calls:

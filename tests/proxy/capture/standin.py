@@ -58,7 +58,7 @@ class _Handler(BaseHTTPRequestHandler):
         host = self.headers.get("host", "").partition(":")[0] if "[" not in self.headers.get("host", "") else "v6"
         asked = self.server.standin.asked  # type: ignore[attr-defined]
         asked[f"{self.command} {host}{self.path}"] += 1
-        answer = _said(self.path, sum(asked.values()), body)
+        answer = _numbered_answer(self.path, sum(asked.values()), body)
         self.send_response(200)
         self.send_header("content-type", "application/json" if answer[:1] == b"{" else "text/plain")
         self.send_header("content-length", str(len(answer)))
@@ -69,7 +69,7 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
-def _said(path: str, number: int, body: bytes) -> bytes:
+def _numbered_answer(path: str, number: int, body: bytes) -> bytes:
     """Each answer is different, so an equal one comes from a recording."""
     if "/info/refs" in path:
         return f"{COMMIT}\trefs/heads/answer-{number}\n".encode()

@@ -217,8 +217,8 @@ async def test_a_proxy_above_is_asked_for_a_captured_host(capturing: Capturing) 
         there, back = await asyncio.open_connection("127.0.0.1", upstream.port)
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
         async with asyncio.TaskGroup() as group:
-            group.create_task(pumped(reader, back))
-            group.create_task(pumped(there, writer))
+            group.create_task(pump_bytes(reader, back))
+            group.create_task(pump_bytes(there, writer))
 
     async with (
         answering(OK, tls=upstream_tls("api.test")) as upstream,
@@ -234,7 +234,7 @@ async def test_a_proxy_above_is_asked_for_a_captured_host(capturing: Capturing) 
         assert recorder.only.begun["url"] == f"https://api.test:{capture.port}/x"
 
 
-async def pumped(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+async def pump_bytes(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
     """Copy the bytes of one side to the other."""
     with contextlib.suppress(OSError):
         while data := await source.read(65536):

@@ -12,7 +12,7 @@ from proxy.capture.owner import Owners, ProcessSearch, _read_proc_net, socket_in
 from proxy.capture.process import read_process
 from proxy.wire.access import Access
 from tests.support import wire
-from tests.support.wire import MemoryRecorder, answering, opened
+from tests.support.wire import MemoryRecorder, answering, open_worker
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="owners are read from /proc and by sock_diag")
 
@@ -61,7 +61,7 @@ async def test_a_client_that_names_no_run_is_recorded_under_its_process(
     recorder = MemoryRecorder()
     async with (
         answering(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok") as origin,
-        opened(
+        open_worker(
             tmp_path,
             recorder,
             upstreams={"tools.example": f"http://127.0.0.1:{origin.port}"},

@@ -16,7 +16,7 @@ PROGRAM = Path(__file__).parent / "programs" / "redirected_host.py"
 ROOT = Path(__file__).parents[3]
 
 
-def _lacking(text_format: str) -> str | None:
+def _missing_support(text_format: str) -> str | None:
     """Explain why this cannot be tested here."""
     if os.geteuid() != 0:
         return "only root may start programs as another user, whom the rules do not leave out"
@@ -37,7 +37,7 @@ def _lacking(text_format: str) -> str | None:
 )
 def test_redirected_connections_are_recorded(engine: str, text_format: str, tmp_path: Path) -> None:
     assert engine in wire.ENGINES
-    if why := _lacking(text_format):
+    if why := _missing_support(text_format):
         pytest.skip(why)
     # Another user must be able to read the CA here.
     directory = Path(f"/tmp/playhead-{os.getpid()}-{tmp_path.name}")

@@ -53,7 +53,7 @@ def worker(standin: StandinWorker, echo: Echo, tmp_path: Path) -> ProbedWorker:
     return ProbedWorker(proxy=proxy, ca=standin.ca, ca_bundle=standin.ca, echo=echo, token="secret", truststore=store)
 
 
-async def found(worker: ProbedWorker, client: str, base: dict[str, str] | None = None) -> ClientFinding:
+async def find_client(worker: ProbedWorker, client: str, base: dict[str, str] | None = None) -> ClientFinding:
     (finding,) = await examine_clients(worker, HERE if base is None else base, probes=[BY_NAME[client]])
     if finding.verdict == "missing":
         pytest.skip(f"{client} is not installed here")
@@ -65,20 +65,20 @@ async def found(worker: ProbedWorker, client: str, base: dict[str, str] | None =
     ["curl", "git", "python urllib", "python requests", "python httpx", "python httpx2", "python openai", "node fetch"],
 )
 async def test_a_client_that_obeys_goes_through_and_names_its_run(worker: ProbedWorker, client: str) -> None:
-    finding = await found(worker, client)
+    finding = await find_client(worker, client)
     assert (finding.verdict, finding.names_run, finding.fix) == ("through", True, None), finding.said
 
 
 async def test_java_goes_through_with_our_truststore_but_cannot_name_its_run(worker: ProbedWorker) -> None:
-    finding = await found(worker, "java HttpClient")
+    finding = await find_client(worker, "java HttpClient")
     assert (finding.verdict, finding.names_run) == ("through", False), finding.said
 
 
 async def test_aiohttp_escapes_until_it_is_told(worker: ProbedWorker) -> None:
-    escaping = await found(worker, "python aiohttp")
+    escaping = await find_client(worker, "python aiohttp")
     assert escaping.verdict == "escapes"
     assert "trust_env=True" in str(escaping.fix)
-    assert (await found(worker, "python aiohttp, trust_env")).verdict == "through"
+    assert (await find_client(worker, "python aiohttp, trust_env")).verdict == "through"
 
 
 @pytest.mark.parametrize("client", ["curl", "python urllib", "python requests", "python anthropic", "node https"])
@@ -86,7 +86,7 @@ async def test_a_client_without_our_ca_is_found_untrusting(worker: ProbedWorker,
     other = tmp_path / "other.pem"
     trustme.CA().cert_pem.write_to_path(other)
     stranger = ProbedWorker(proxy=worker.proxy, ca=other, ca_bundle=other, echo=worker.echo)
-    finding = await found(stranger, client)
+    finding = await find_client(stranger, client)
     assert (finding.verdict, finding.names_run) == ("untrusted", True)
     assert finding.fix
 
@@ -95,13 +95,13 @@ async def test_a_worker_that_refuses_is_not_taken_for_a_client_that_distrusts(
     worker: ProbedWorker, standin: StandinWorker
 ) -> None:
     standin.refuse = b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\n\r\n"
-    finding = await found(worker, "python urllib")
+    finding = await find_client(worker, "python urllib")
     assert (finding.verdict, finding.said) == ("unclear", "the worker answered: HTTP/1.1 502 Bad Gateway")
 
 
 async def test_a_no_proxy_of_the_users_shows_as_an_escape_only_where_it_covers_the_host(worker: ProbedWorker) -> None:
-    assert (await found(worker, "python requests", {**HERE, "NO_PROXY": ".corp"})).verdict == "through"
-    assert (await found(worker, "python requests", {**HERE, "NO_PROXY": HOST})).verdict == "escapes"
+    assert (await find_client(worker, "python requests", {**HERE, "NO_PROXY": ".corp"})).verdict == "through"
+    assert (await find_client(worker, "python requests", {**HERE, "NO_PROXY": HOST})).verdict == "escapes"
 
 
 def script(tmp_path: Path, body: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ from calls.model import Request
 from proxy.wire.config import Limits
 from replay.answer import Answer, Piece
 from tests.support.h2wire import Peer, StreamBroken
-from tests.support.wire import MemoryRecorder, ScriptedAnswerer, Worker, answering, connected, opened, whole
+from tests.support.wire import MemoryRecorder, ScriptedAnswerer, Worker, answering, connect_through, open_worker, whole
 
 LIVE = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlive"
 ASK = b"GET http://nowhere.invalid/x HTTP/1.1\r\nHost: nowhere.invalid\r\n\r\n"
@@ -35,7 +35,7 @@ def _pieces(*pieces: bytes, every: int = 0, **more: object) -> Answer:
 async def test_a_name_that_does_not_resolve_is_answered(tmp_path: Path, http2: bool) -> None:
     answerer = ScriptedAnswerer(whole(b"hello", ("X-A", "1")), alpn=("h2", "http/1.1") if http2 else ("http/1.1",))
     async with (
-        opened(tmp_path, answerer=answerer) as worker,
+        open_worker(tmp_path, answerer=answerer) as worker,
         httpx.AsyncClient(proxy=worker.proxy("run-9"), verify=worker.tls, http2=http2) as client,
     ):
         response = await client.post("https://nowhere.invalid/v1/x?y=1", content=b"asked")
@@ -48,7 +48,7 @@ async def test_a_name_that_does_not_resolve_is_answered(tmp_path: Path, http2: b
 
 async def test_an_answerer_sees_the_request_without_what_is_ours(tmp_path: Path) -> None:
     answerer = ScriptedAnswerer(whole(b"hello"))
-    async with opened(tmp_path, answerer=answerer) as worker:
+    async with open_worker(tmp_path, answerer=answerer) as worker:
         own = b"X-Playhead-Bound-Run: run-3\r\nProxy-Authorization: Basic eDp5\r\nAuthorization: Bearer secret\r\n\r\n"
         reader, writer = await _plain(worker, ASK.replace(b"\r\n\r\n", b"\r\n" + own))
         await reader.readuntil(b"hello")
@@ -61,7 +61,7 @@ async def test_an_answerer_sees_the_request_without_what_is_ours(tmp_path: Path)
 
 async def test_an_answerer_is_told_which_branch_of_the_run_asks(tmp_path: Path) -> None:
     answerer = ScriptedAnswerer(whole(b"hello"))
-    async with opened(tmp_path, answerer=answerer) as worker:
+    async with open_worker(tmp_path, answerer=answerer) as worker:
         reader, writer = await _plain(worker, ASK.replace(b"\r\n\r\n", b"\r\nX-Playhead-Actor: critic\r\n\r\n"))
         await reader.readuntil(b"hello")
         writer.close()
@@ -74,7 +74,7 @@ async def test_an_answerer_is_told_which_branch_of_the_run_asks(tmp_path: Path) 
 )
 async def test_only_what_was_meant_for_us_names_a_run(tmp_path: Path, fields: bytes, run: str | None) -> None:
     answerer = ScriptedAnswerer(whole(b"hello"))
-    async with opened(tmp_path, answerer=answerer) as worker:
+    async with open_worker(tmp_path, answerer=answerer) as worker:
         reader, writer = await _plain(worker, ASK.replace(b"\r\n\r\n", b"\r\n" + fields + b"\r\n"))
         await reader.readuntil(b"hello")
         writer.close()
@@ -82,7 +82,7 @@ async def test_only_what_was_meant_for_us_names_a_run(tmp_path: Path, fields: by
 
 
 async def test_each_piece_is_a_chunk_of_its_own(tmp_path: Path) -> None:
-    async with opened(tmp_path, answerer=ScriptedAnswerer(_pieces(b"data: a\n\n", b"data: bb\n\n"))) as worker:
+    async with open_worker(tmp_path, answerer=ScriptedAnswerer(_pieces(b"data: a\n\n", b"data: bb\n\n"))) as worker:
         reader, writer = await _plain(worker)
         got = await reader.readuntil(b"0\r\n\r\n")
         writer.close()
@@ -94,7 +94,7 @@ async def test_each_piece_is_a_chunk_of_its_own(tmp_path: Path) -> None:
 async def test_framing_is_made_for_this_connection_and_not_as_recorded(tmp_path: Path) -> None:
     recorded = (("connection", "close"), ("transfer-encoding", "chunked"), ("Keep-Alive", "5"), ("X-A", "1"))
     answer = Answer(status=200, reason="Fine", http_version="HTTP/2", headers=recorded, pieces=(Piece(0, b"ab"),))
-    async with opened(tmp_path, answerer=ScriptedAnswerer(answer)) as worker:
+    async with open_worker(tmp_path, answerer=ScriptedAnswerer(answer)) as worker:
         reader, writer = await _plain(worker)
         got = await reader.readuntil(b"0\r\n\r\n")
         writer.close()
@@ -102,7 +102,7 @@ async def test_framing_is_made_for_this_connection_and_not_as_recorded(tmp_path:
 
 
 async def test_an_http_1_0_client_is_told_the_end_by_closing(tmp_path: Path) -> None:
-    async with opened(tmp_path, answerer=ScriptedAnswerer(_pieces(b"ab", b"cd"))) as worker:
+    async with open_worker(tmp_path, answerer=ScriptedAnswerer(_pieces(b"ab", b"cd"))) as worker:
         reader, writer = await _plain(worker, b"GET http://nowhere.invalid/x HTTP/1.0\r\n\r\n")
         assert await reader.read() == b"HTTP/1.1 200 OK\r\nX-A: 1\r\n\r\nabcd"
         writer.close()
@@ -111,7 +111,7 @@ async def test_an_http_1_0_client_is_told_the_end_by_closing(tmp_path: Path) -> 
 @pytest.mark.parametrize(("method", "status"), [("HEAD", 200), ("GET", 204), ("GET", 304)])
 async def test_an_answer_may_have_no_body(tmp_path: Path, method: str, status: int) -> None:
     answers = [Answer(status=status, reason="OK", headers=(("ETag", "x"),)) for _ in range(2)]
-    async with opened(tmp_path, answerer=ScriptedAnswerer(*answers)) as worker:
+    async with open_worker(tmp_path, answerer=ScriptedAnswerer(*answers)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         for _ in range(2):
             writer.write(ASK.replace(b"GET", method.encode()))
@@ -122,7 +122,7 @@ async def test_an_answer_may_have_no_body(tmp_path: Path, method: str, status: i
 async def test_pieces_come_at_their_times(tmp_path: Path) -> None:
     step = 150_000_000
     answer = _pieces(b"a", b"b", b"c", every=step, end_at=3 * step)
-    async with opened(tmp_path, answerer=ScriptedAnswerer(answer)) as worker:
+    async with open_worker(tmp_path, answerer=ScriptedAnswerer(answer)) as worker:
         reader, writer = await _plain(worker)
         await reader.readuntil(b"\r\n\r\n")
         began, times = time.monotonic(), []
@@ -139,11 +139,11 @@ async def test_pieces_come_at_their_times(tmp_path: Path) -> None:
 
 async def test_trailers_are_answered(tmp_path: Path) -> None:
     answers = [_pieces(b"ab", trailers=(("X-T", "v"),)) for _ in range(2)]
-    async with opened(tmp_path, answerer=ScriptedAnswerer(*answers, alpn=("h2",))) as worker:
+    async with open_worker(tmp_path, answerer=ScriptedAnswerer(*answers, alpn=("h2",))) as worker:
         reader, writer = await _plain(worker)
         assert (await reader.readuntil(b"v\r\n\r\n")).endswith(b"2\r\nab\r\n0\r\nX-T: v\r\n\r\n")
         writer.close()
-        reader, writer = await connected(worker, "nowhere.invalid:443", alpn=("h2",))
+        reader, writer = await connect_through(worker, "nowhere.invalid:443", alpn=("h2",))
         peer = Peer(reader, writer, client=True)
         heard = await peer.answer(peer.ask("nowhere.invalid", "/x"))
         writer.close()
@@ -151,8 +151,10 @@ async def test_trailers_are_answered(tmp_path: Path) -> None:
 
 
 async def test_each_piece_is_a_frame_of_its_own_in_http_2(tmp_path: Path) -> None:
-    async with opened(tmp_path, answerer=ScriptedAnswerer(_pieces(b"one", b"two", b"three"), alpn=("h2",))) as worker:
-        reader, writer = await connected(worker, "nowhere.invalid:443", alpn=("h2",))
+    async with open_worker(
+        tmp_path, answerer=ScriptedAnswerer(_pieces(b"one", b"two", b"three"), alpn=("h2",))
+    ) as worker:
+        reader, writer = await connect_through(worker, "nowhere.invalid:443", alpn=("h2",))
         peer = Peer(reader, writer, client=True)
         heard = await peer.answer(peer.ask("nowhere.invalid", "/x"))
         writer.close()
@@ -162,7 +164,7 @@ async def test_each_piece_is_a_frame_of_its_own_in_http_2(tmp_path: Path) -> Non
 async def test_a_piece_waits_until_it_is_ready(tmp_path: Path) -> None:
     looks: list[bytes | None] = [b"late", None, None]
     answer = Answer(status=200, headers=(), pieces=(Piece(0, b"early"), Piece(0, b"late", looks.pop)))
-    async with opened(tmp_path, answerer=ScriptedAnswerer(answer)) as worker:
+    async with open_worker(tmp_path, answerer=ScriptedAnswerer(answer)) as worker:
         reader, writer = await _plain(worker)
         await reader.readuntil(b"late")
         writer.close()
@@ -172,11 +174,11 @@ async def test_a_piece_waits_until_it_is_ready(tmp_path: Path) -> None:
 async def test_a_cut_answer_breaks_off_at_its_byte(tmp_path: Path) -> None:
     recorded = (("Content-Length", "100"),)
     answers = [_pieces(b"part", headers=recorded, end="cut") for _ in range(2)]
-    async with opened(tmp_path, answerer=ScriptedAnswerer(*answers, alpn=("h2",))) as worker:
+    async with open_worker(tmp_path, answerer=ScriptedAnswerer(*answers, alpn=("h2",))) as worker:
         reader, writer = await _plain(worker)
         assert await reader.read() == b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\npart"
         writer.close()
-        reader, writer = await connected(worker, "nowhere.invalid:443", alpn=("h2",))
+        reader, writer = await connect_through(worker, "nowhere.invalid:443", alpn=("h2",))
         peer = Peer(reader, writer, client=True)
         stream = peer.ask("nowhere.invalid", "/x")
         with pytest.raises(StreamBroken, match="reset"):
@@ -188,7 +190,7 @@ async def test_a_cut_answer_breaks_off_at_its_byte(tmp_path: Path) -> None:
 async def test_an_answer_without_a_head_is_no_answer_at_all(tmp_path: Path) -> None:
     left = asyncio.Event()
     answer = Answer(status=0, end="cut", note_client_left=lambda _: left.set())
-    async with opened(tmp_path, answerer=ScriptedAnswerer(answer)) as worker:
+    async with open_worker(tmp_path, answerer=ScriptedAnswerer(answer)) as worker:
         reader, writer = await _plain(worker)
         assert await reader.read() == b""
         writer.close()
@@ -197,7 +199,7 @@ async def test_an_answer_without_a_head_is_no_answer_at_all(tmp_path: Path) -> N
 
 async def test_a_held_answer_waits_for_the_client_to_leave(tmp_path: Path) -> None:
     answer = _pieces(b"part", end="hold", patience=60_000_000_000)
-    async with opened(tmp_path, answerer=ScriptedAnswerer(answer)) as worker:
+    async with open_worker(tmp_path, answerer=ScriptedAnswerer(answer)) as worker:
         reader, writer = await _plain(worker)
         await reader.readuntil(b"part\r\n")
         with pytest.raises(TimeoutError):
@@ -213,7 +215,7 @@ async def test_a_client_that_stays_with_a_held_answer_is_broken_off(tmp_path: Pa
         return whole(b"never sent")
 
     answer = _pieces(b"part", end="hold", patience=50_000_000, answer_waiting_client=stayed)
-    async with opened(tmp_path, answerer=ScriptedAnswerer(answer)) as worker:
+    async with open_worker(tmp_path, answerer=ScriptedAnswerer(answer)) as worker:
         reader, writer = await _plain(worker)
         assert (await reader.read()).endswith(b"part\r\n")
         writer.close()
@@ -224,7 +226,7 @@ async def test_a_client_that_stays_before_any_head_is_told_why(tmp_path: Path) -
     answer = Answer(
         status=0, end="hold", patience=50_000_000, answer_waiting_client=lambda: whole(b"incomplete", status=424)
     )
-    async with opened(tmp_path, answerer=ScriptedAnswerer(answer)) as worker:
+    async with open_worker(tmp_path, answerer=ScriptedAnswerer(answer)) as worker:
         reader, writer = await _plain(worker)
         assert (await reader.readuntil(b"incomplete")).startswith(b"HTTP/1.1 424 ")
         writer.close()
@@ -232,7 +234,7 @@ async def test_a_client_that_stays_before_any_head_is_told_why(tmp_path: Path) -
 
 async def test_a_client_that_leaves_in_the_middle_disturbs_nobody(tmp_path: Path) -> None:
     slow = _pieces(b"a", b"b", every=100_000_000)
-    async with opened(tmp_path, answerer=ScriptedAnswerer(slow, whole(b"next"))) as worker:
+    async with open_worker(tmp_path, answerer=ScriptedAnswerer(slow, whole(b"next"))) as worker:
         reader, writer = await _plain(worker)
         await reader.readuntil(b"a\r\n")
         writer.close()
@@ -246,7 +248,7 @@ async def test_whoever_answers_hears_of_a_client_that_left_before_it_had_all(tmp
     left = asyncio.Event()
     answer = _pieces(b"first", b"second", every=int(600e9), note_client_left=lambda _: left.set())
     alpn = ("h2",) if http2 else ("http/1.1",)
-    async with opened(tmp_path, answerer=ScriptedAnswerer(answer, alpn=alpn)) as worker:
+    async with open_worker(tmp_path, answerer=ScriptedAnswerer(answer, alpn=alpn)) as worker:
         async with (
             httpx.AsyncClient(proxy=worker.proxy(), verify=worker.tls, http2=http2) as client,
             client.stream("GET", "https://nowhere.invalid/x") as response,
@@ -263,7 +265,7 @@ async def test_whoever_answers_hears_of_a_request_that_it_does_not_get(
 ) -> None:
     answerer = ScriptedAnswerer()
     upload = b"POST http://nowhere.invalid/x HTTP/1.1\r\nHost: nowhere.invalid\r\nX-Playhead-Run: r\r\nContent-Length: 9\r\n\r\n"
-    async with opened(tmp_path, answerer=answerer, limits=Limits(answered_request=6)) as worker:
+    async with open_worker(tmp_path, answerer=answerer, limits=Limits(answered_request=6)) as worker:
         reader, writer = await _plain(worker, upload + body)
         if large:
             assert b" 413 " in await reader.readline()
@@ -275,7 +277,7 @@ async def test_whoever_answers_hears_of_a_request_that_it_does_not_get(
 async def test_a_client_that_left_with_all_of_the_body_has_not_left_early(tmp_path: Path) -> None:
     left = asyncio.Event()
     answer = _pieces(b"first", b"last", note_client_left=lambda _: left.set(), end_at=int(600e9))
-    async with opened(tmp_path, answerer=ScriptedAnswerer(answer)) as worker:
+    async with open_worker(tmp_path, answerer=ScriptedAnswerer(answer)) as worker:
         reader, writer = await _plain(worker)
         await reader.readuntil(b"last")
         writer.close()
@@ -284,8 +286,8 @@ async def test_a_client_that_left_with_all_of_the_body_has_not_left_early(tmp_pa
 
 async def test_one_reset_stream_leaves_the_others(tmp_path: Path) -> None:
     slow = _pieces(b"a", b"b", b"c", every=60_000_000)
-    async with opened(tmp_path, answerer=ScriptedAnswerer(slow, slow, alpn=("h2",))) as worker:
-        reader, writer = await connected(worker, "nowhere.invalid:443", alpn=("h2",))
+    async with open_worker(tmp_path, answerer=ScriptedAnswerer(slow, slow, alpn=("h2",))) as worker:
+        reader, writer = await connect_through(worker, "nowhere.invalid:443", alpn=("h2",))
         peer = Peer(reader, writer, client=True)
         first, second = peer.ask("nowhere.invalid", "/1"), peer.ask("nowhere.invalid", "/2")
         while not peer.streams[first].pieces:
@@ -298,7 +300,7 @@ async def test_one_reset_stream_leaves_the_others(tmp_path: Path) -> None:
 
 async def test_a_body_that_is_expected_is_asked_for_by_us(tmp_path: Path) -> None:
     answerer = ScriptedAnswerer(whole(b"hello"))
-    async with opened(tmp_path, answerer=answerer) as worker:
+    async with open_worker(tmp_path, answerer=answerer) as worker:
         expects = b"\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n"
         reader, writer = await _plain(worker, ASK.replace(b"\r\n\r\n", expects))
         assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -312,7 +314,7 @@ async def test_what_is_not_recorded_goes_live_in_auto(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
     async with (
         answering(LIVE) as upstream,
-        opened(
+        open_worker(
             tmp_path,
             recorder,
             ScriptedAnswerer(whole(b"recorded"), None),
@@ -334,7 +336,7 @@ async def test_what_is_not_recorded_goes_live_in_auto(tmp_path: Path) -> None:
 async def test_nothing_goes_live_in_replay(tmp_path: Path) -> None:
     async with (
         answering(LIVE) as upstream,
-        opened(
+        open_worker(
             tmp_path, None, ScriptedAnswerer(None), upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}
         ) as worker,
         httpx.AsyncClient(proxy=worker.proxy(), verify=worker.tls) as client,
@@ -350,7 +352,7 @@ async def test_a_host_that_may_be_asked_is_asked_in_replay_and_nobody_else(tmp_p
     async with answering(LIVE) as upstream:
         origin = f"http://127.0.0.1:{upstream.port}"
         async with (
-            opened(
+            open_worker(
                 tmp_path,
                 None,
                 answerer,
@@ -372,7 +374,7 @@ async def test_a_host_that_may_be_asked_is_asked_in_replay_and_nobody_else(tmp_p
 async def test_a_run_s_mode_is_for_whoever_names_it_to_us(tmp_path: Path, fields: bytes, passes: bool) -> None:
     async with (
         answering(LIVE) as upstream,
-        opened(
+        open_worker(
             tmp_path,
             recorder := MemoryRecorder(),
             mode="record",
@@ -390,7 +392,7 @@ async def test_a_host_that_must_be_replayed_does_not_go_live_in_auto(tmp_path: P
     recorder = MemoryRecorder()
     async with (
         answering(LIVE) as upstream,
-        opened(
+        open_worker(
             tmp_path,
             recorder,
             ScriptedAnswerer(None),
@@ -405,7 +407,7 @@ async def test_a_host_that_must_be_replayed_does_not_go_live_in_auto(tmp_path: P
     assert response.json()["error"]["code"] == "not_answered"
 
 
-class _Broken:
+class _BrokenAnswerer:
     """An answerer that raises an error."""
 
     async def answer(self, request: Request, *, run: str | None, owner: str, actor: str | None = None) -> Answer | None:
@@ -425,7 +427,7 @@ class _Broken:
 
 
 async def test_an_answerer_that_fails_ends_the_connection(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async with opened(tmp_path, answerer=_Broken()) as worker:
+    async with open_worker(tmp_path, answerer=_BrokenAnswerer()) as worker:
         reader, writer = await _plain(worker)
         assert await reader.read() == b""
         writer.close()
@@ -435,8 +437,8 @@ async def test_an_answerer_that_fails_ends_the_connection(tmp_path: Path, caplog
 async def test_a_reader_that_stops_costs_no_memory(tmp_path: Path) -> None:
     many = tuple(Piece(0, bytes(1 << 16)) for _ in range(400))
     answer = Answer(status=200, reason="OK", headers=(), pieces=many)
-    async with opened(tmp_path, answerer=ScriptedAnswerer(answer, alpn=("h2",))) as worker:
-        reader, writer = await connected(worker, "nowhere.invalid:443", alpn=("h2",))
+    async with open_worker(tmp_path, answerer=ScriptedAnswerer(answer, alpn=("h2",))) as worker:
+        reader, writer = await connect_through(worker, "nowhere.invalid:443", alpn=("h2",))
         peer = Peer(reader, writer, client=True, acknowledge=False)
         stream = peer.ask("nowhere.invalid", "/x")
         with pytest.raises(TimeoutError):
@@ -456,8 +458,8 @@ async def test_a_reader_that_stops_costs_no_memory(tmp_path: Path) -> None:
 async def test_a_stream_is_cut_behind_all_that_came_before(tmp_path: Path, pieces: int) -> None:
     """Also if that is more than the client's window: a reset would discard the queued data."""
     answer = _pieces(*[bytes(1000)] * pieces, end="cut")
-    async with opened(tmp_path, answerer=ScriptedAnswerer(answer, alpn=("h2",))) as worker:
-        peer = Peer(*await connected(worker, "api.test:443", alpn=("h2",)), client=True)
+    async with open_worker(tmp_path, answerer=ScriptedAnswerer(answer, alpn=("h2",))) as worker:
+        peer = Peer(*await connect_through(worker, "api.test:443", alpn=("h2",)), client=True)
         stream = peer.ask("api.test", "/")
         with pytest.raises(StreamBroken, match=r"code 2$"):
             await peer.answer(stream)

@@ -9,7 +9,7 @@ import pytest
 
 from proxy.wire.access import Access
 from store.run_tokens import RunTokens
-from tests.support.wire import MemoryRecorder, Worker, answering, opened
+from tests.support.wire import MemoryRecorder, Worker, answering, open_worker
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 RUN = "team:night.1"
@@ -40,7 +40,7 @@ async def answer(reader: asyncio.StreamReader) -> bytes:
     return head + await reader.readexactly(int(length.partition(b":")[2]))
 
 
-async def asked(worker: Worker, *fields: str) -> bytes:
+async def send_request(worker: Worker, *fields: str) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
     writer.write(request(*fields))
     try:
@@ -54,7 +54,7 @@ async def test_a_claimed_run_takes_requests_with_its_token_alone(tmp_path: Path,
     other = tokens.token("other")
     async with (
         answering(OK) as upstream,
-        opened(
+        open_worker(
             tmp_path,
             recorder,
             access=Access(run_tokens=tokens),
@@ -71,7 +71,7 @@ async def test_a_claimed_run_takes_requests_with_its_token_alone(tmp_path: Path,
             [credentials(f"{RUN}:g2", "x")],
             [credentials(f"{RUN}:live-1a", "x")],
         ):
-            told = await asked(worker, *fields)
+            told = await send_request(worker, *fields)
             assert told.startswith(b"HTTP/1.1 403"), fields
             assert b'"code": "run_claimed"' in told, fields
             assert f"playhead token --run {RUN}".encode() in told, fields
@@ -86,7 +86,7 @@ async def test_a_claimed_run_takes_requests_with_its_token_alone(tmp_path: Path,
             [credentials("other", "x")],
             [],
         ):
-            assert (await asked(worker, *fields)).startswith(b"HTTP/1.1 200"), fields
+            assert (await send_request(worker, *fields)).startswith(b"HTTP/1.1 200"), fields
         assert worker.config.counts["errors/run_claimed"] == 8
     named = [exchange.begun["run"] for exchange in recorder.exchanges[:5]]
     assert named == [RUN, RUN, f"{RUN}:g2", f"{RUN}:g", "other"]
@@ -97,7 +97,7 @@ async def test_within_tls_it_is_the_same(tmp_path: Path, tokens: RunTokens, http
     recorder = MemoryRecorder()
     async with (
         answering(OK) as upstream,
-        opened(
+        open_worker(
             tmp_path,
             recorder,
             access=Access(run_tokens=tokens),
@@ -121,7 +121,7 @@ async def test_a_claim_holds_on_connections_that_are_older(tmp_path: Path, token
     recorder = MemoryRecorder()
     async with (
         answering(OK) as upstream,
-        opened(
+        open_worker(
             tmp_path,
             recorder,
             access=Access(run_tokens=tokens),
@@ -136,14 +136,14 @@ async def test_a_claim_holds_on_connections_that_are_older(tmp_path: Path, token
                 tokens.claim("late")
         writer.close()
         tokens.release("late")
-        assert (await asked(worker, "X-Playhead-Run: late")).startswith(b"HTTP/1.1 200")
+        assert (await send_request(worker, "X-Playhead-Run: late")).startswith(b"HTTP/1.1 200")
     assert len(recorder.exchanges) == 3
 
 
 async def test_where_a_token_is_asked_for_that_of_any_run_opens(tmp_path: Path, tokens: RunTokens) -> None:
     async with (
         answering(OK) as upstream,
-        opened(
+        open_worker(
             tmp_path,
             MemoryRecorder(),
             access=Access(run_tokens=tokens, tokens=("recording",)),
@@ -152,7 +152,7 @@ async def test_where_a_token_is_asked_for_that_of_any_run_opens(tmp_path: Path, 
     ):
         own = tokens.token("any")
         for token, status in (("recording", b"200"), (own, b"200"), (own[:-1], b"407"), ("x.y", b"407"), ("", b"407")):
-            told = await asked(worker, credentials("free", token))
+            told = await send_request(worker, credentials("free", token))
             assert told.startswith(b"HTTP/1.1 " + status), token
 
 
@@ -160,7 +160,7 @@ async def test_the_worker_of_one_command_takes_its_own_credentials_alone(tmp_pat
     recorder = MemoryRecorder()
     async with (
         answering(OK) as upstream,
-        opened(
+        open_worker(
             tmp_path,
             recorder,
             access=Access(run_tokens=tokens, only_run=RUN),
@@ -168,13 +168,13 @@ async def test_the_worker_of_one_command_takes_its_own_credentials_alone(tmp_pat
         ) as worker,
     ):
         for run, token, status in (("free", "x", b"403"), (RUN, "x", b"403"), ("free", tokens.token(RUN), b"200")):
-            assert (await asked(worker, credentials(run, token))).startswith(b"HTTP/1.1 " + status), run
+            assert (await send_request(worker, credentials(run, token))).startswith(b"HTTP/1.1 " + status), run
 
 
 async def test_in_reverse_the_token_stands_in_the_path(tmp_path: Path, tokens: RunTokens) -> None:
     async with (
         answering(OK) as upstream,
-        opened(
+        open_worker(
             tmp_path,
             MemoryRecorder(),
             access=Access(run_tokens=tokens),

@@ -24,8 +24,8 @@ from tests.support.wire import (
     Upstream,
     Worker,
     answering,
-    connected,
-    opened,
+    connect_through,
+    open_worker,
     read_request,
     serving,
     upstream_tls,
@@ -104,7 +104,7 @@ async def test_a_hostile_request_of_http_1_goes_nowhere(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
     answers: dict[bytes, int] = {}
     ok = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
-    async with answering(ok) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with answering(ok) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
         for request in REQUESTS:
             reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
             writer.write(request)
@@ -163,7 +163,7 @@ async def test_a_hostile_response_of_http_1_is_refused_and_a_sound_one_passes_as
         await writer.drain()
 
     passed: list[bytes] = []
-    async with serving(handler) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
         for answer in (*RESPONSES, *SOUND_RESPONSES):
             recorder.exchanges.clear()
             reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
@@ -271,7 +271,7 @@ class _Client:
 
     async def ask(self, message: bytes) -> tuple[int | None, bytes, bool]:
         if self._frames is None:
-            reader, self._writer = await connected(self._worker, self._authority, alpn=("h2",))
+            reader, self._writer = await connect_through(self._worker, self._authority, alpn=("h2",))
             self._frames, self._stream = FrameReader(reader), -1
             self._writer.write(PREFACE + frame(SETTINGS))
         self._stream += 2
@@ -302,7 +302,7 @@ async def test_a_hostile_request_of_http_2_goes_nowhere(tmp_path: Path) -> None:
                 writer.write(head_frame([(b":status", b"200")], stream=stream, end=True))
 
     tls = upstream_tls("localhost", alpn=("h2",))
-    async with serving(handler, tls=tls) as upstream, opened(tmp_path, recorder, **reaching(upstream)) as worker:
+    async with serving(handler, tls=tls) as upstream, open_worker(tmp_path, recorder, **reaching(upstream)) as worker:
         sound = _request(*SOUND_OF_HTTP_2, body=b"abc", trailers=TRAILERS)
         client = _Client(worker, upstream)
         for request in (*REQUESTS_OF_HTTP_2, sound):
@@ -329,7 +329,7 @@ async def test_a_hostile_response_of_http_2_is_refused(tmp_path: Path) -> None:
             writer.write(answer.replace((1).to_bytes(4), stream.to_bytes(4)))
 
     tls = upstream_tls("localhost", alpn=("h2",))
-    async with serving(handler, tls=tls) as upstream, opened(tmp_path, recorder, **reaching(upstream)) as worker:
+    async with serving(handler, tls=tls) as upstream, open_worker(tmp_path, recorder, **reaching(upstream)) as worker:
         sound = _response(*SOUND_OF_HTTP_2[:3], trailers=TRAILERS)
         client = _Client(worker, upstream)
         for answer in (*RESPONSES_OF_HTTP_2, sound):

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.h2wire import Fields, Heard, Peer, StreamBroken
+from tests.support.h2wire import Fields, Peer, ReceivedStream, StreamBroken
 from tests.support.h2workers import OK, asking, reaching, speaking
-from tests.support.wire import MemoryRecorder, opened
+from tests.support.wire import MemoryRecorder, open_worker
 
 SIZED: Fields = [*OK, ("content-length", "6")]
 
 
-async def _begun(peer: Peer) -> tuple[int, Heard]:
+async def _next_request(peer: Peer) -> tuple[int, ReceivedStream]:
     """Return the next request, as far as it has arrived."""
     while not peer.requests:
         await peer.step()
@@ -21,7 +21,7 @@ async def _begun(peer: Peer) -> tuple[int, Heard]:
     return stream, peer.streams[stream]
 
 
-async def _has(peer: Peer, heard: Heard, body: bytes) -> None:
+async def _has(peer: Peer, heard: ReceivedStream, body: bytes) -> None:
     while heard.body != body:
         await peer.step()
 
@@ -36,20 +36,20 @@ async def test_nothing_is_forwarded_before_it_is_kept(tmp_path: Path) -> None:
     asked = asyncio.Event()
 
     async def handler(peer: Peer) -> None:
-        await _begun(peer)
+        await _next_request(peer)
         asked.set()
         stream = next(iter(peer.streams))
         while not peer.streams[stream].ended:
             await peer.step()
         peer.respond(stream, OK, [b"ok"])
-        await _begun(peer)
+        await _next_request(peer)
 
     recorder = MemoryRecorder()
     recorder.gate.clear()
     async with (
         asyncio.timeout(10),
         speaking(handler) as upstream,
-        opened(tmp_path, recorder, **reaching(upstream)) as worker,
+        open_worker(tmp_path, recorder, **reaching(upstream)) as worker,
         asking(worker, upstream) as (peer, authority),
     ):
         stream = peer.ask(authority, "/x", method="POST", body=b"ab")
@@ -63,7 +63,7 @@ async def test_a_request_does_not_end_before_it_is_kept(tmp_path: Path) -> None:
     arrived, ended = asyncio.Event(), asyncio.Event()
 
     async def handler(peer: Peer) -> None:
-        stream, heard = await _begun(peer)
+        stream, heard = await _next_request(peer)
         await _has(peer, heard, b"ab")
         arrived.set()
         while not heard.ended:
@@ -71,13 +71,13 @@ async def test_a_request_does_not_end_before_it_is_kept(tmp_path: Path) -> None:
         assert heard.body == b"abcd"
         ended.set()
         peer.respond(stream, OK, [b"ok"])
-        await _begun(peer)
+        await _next_request(peer)
 
     recorder = MemoryRecorder()
     async with (
         asyncio.timeout(10),
         speaking(handler) as upstream,
-        opened(tmp_path, recorder, **reaching(upstream)) as worker,
+        open_worker(tmp_path, recorder, **reaching(upstream)) as worker,
         asking(worker, upstream) as (peer, authority),
     ):
         stream = peer.begin(authority, "/x")
@@ -110,13 +110,13 @@ async def test_only_what_completes_a_response_waits_until_it_is_kept(tmp_path: P
         if not over:
             peer.conn.send_data(stream, b"", end_stream=True)
         peer.flush()
-        await _begun(peer)
+        await _next_request(peer)
 
     recorder = MemoryRecorder()
     async with (
         asyncio.timeout(10),
         speaking(handler) as upstream,
-        opened(tmp_path, recorder, **reaching(upstream)) as worker,
+        open_worker(tmp_path, recorder, **reaching(upstream)) as worker,
         asking(worker, upstream) as (peer, authority),
     ):
         stream = peer.ask(authority, "/x")
@@ -142,12 +142,12 @@ async def test_what_cannot_be_kept_goes_nowhere_and_does_not_end(tmp_path: Path)
         asked.append(heard.header(":path"))
         recorder.keeps = False
         peer.respond(stream, SIZED, [b"abcdef"])
-        await _begun(peer)
+        await _next_request(peer)
 
     async with (
         asyncio.timeout(10),
         speaking(handler) as upstream,
-        opened(tmp_path, recorder, **reaching(upstream)) as worker,
+        open_worker(tmp_path, recorder, **reaching(upstream)) as worker,
         asking(worker, upstream) as (peer, authority),
     ):
         with pytest.raises(StreamBroken, match="reset"):

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from replay.answer import Answer, Piece
-from tests.support.wire import MemoryRecorder, ScriptedAnswerer, answering, opened, whole
+from tests.support.wire import MemoryRecorder, ScriptedAnswerer, answering, open_worker, whole
 
 RECORDED = replace(whole(b"hello", ("Playhead", 'replayed; run="base"; step=1')), recorded_outcome="completed")
 ASK = b"POST http://nowhere.invalid/x HTTP/1.1\r\nHost: nowhere.invalid\r\nContent-Length: 2\r\n\r\nhi"
@@ -20,7 +20,7 @@ async def test_the_run_holds_what_was_asked_and_what_was_answered(tmp_path: Path
     answerer = ScriptedAnswerer(RECORDED, alpn=("h2", "http/1.1") if http2 else ("http/1.1",))
     recorder = MemoryRecorder()
     async with (
-        opened(tmp_path, recorder, answerer, mode="auto") as worker,
+        open_worker(tmp_path, recorder, answerer, mode="auto") as worker,
         httpx.AsyncClient(proxy=worker.proxy("child"), verify=worker.tls, http2=http2) as client,
     ):
         assert (await client.post("https://nowhere.invalid/v1/x", content=b"asked")).text == "hello"
@@ -31,7 +31,7 @@ async def test_the_run_holds_what_was_asked_and_what_was_answered(tmp_path: Path
     assert ("Playhead", 'replayed; run="base"; step=1') in told.head[-1]
 
 
-class Broken(MemoryRecorder):
+class BrokenRecorder(MemoryRecorder):
     """A recorder that fails at its first call."""
 
     def begin(self, **_: Any) -> Any:
@@ -40,9 +40,9 @@ class Broken(MemoryRecorder):
 
 @pytest.mark.parametrize("http2", [False, True])
 async def test_a_recorder_that_fails_costs_nobody_the_answer(tmp_path: Path, http2: bool) -> None:
-    answerer, recorder = ScriptedAnswerer(RECORDED, alpn=("h2",) if http2 else ("http/1.1",)), Broken()
+    answerer, recorder = ScriptedAnswerer(RECORDED, alpn=("h2",) if http2 else ("http/1.1",)), BrokenRecorder()
     async with (
-        opened(tmp_path, recorder, answerer, mode="auto") as worker,
+        open_worker(tmp_path, recorder, answerer, mode="auto") as worker,
         httpx.AsyncClient(proxy=worker.proxy("child"), verify=worker.tls, http2=http2) as client,
     ):
         assert (await client.get("https://nowhere.invalid/x")).text == "hello"
@@ -55,7 +55,7 @@ async def test_nothing_ends_before_it_is_kept(tmp_path: Path, sized: bool) -> No
     answer = replace(RECORDED, pieces=pieces, headers=RECORDED.headers if sized else ())
     recorder = MemoryRecorder()
     recorder.gate.clear()
-    async with opened(tmp_path, recorder, ScriptedAnswerer(answer), mode="auto") as worker:
+    async with open_worker(tmp_path, recorder, ScriptedAnswerer(answer), mode="auto") as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK)
         await reader.readuntil(b"hel")
@@ -80,7 +80,7 @@ async def test_nothing_ends_before_it_is_kept(tmp_path: Path, sized: bool) -> No
 )
 async def test_an_end_is_recorded_as_what_it_is(tmp_path: Path, answer: Answer, outcome: str) -> None:
     recorder = MemoryRecorder()
-    async with opened(tmp_path, recorder, ScriptedAnswerer(answer), mode="auto") as worker:
+    async with open_worker(tmp_path, recorder, ScriptedAnswerer(answer), mode="auto") as worker:
         _, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK)
         await recorder.until(lambda: bool(recorder.exchanges) and recorder.exchanges[0].outcome is not None)
@@ -91,7 +91,7 @@ async def test_an_end_is_recorded_as_what_it_is(tmp_path: Path, answer: Answer, 
 async def test_a_client_that_leaves_in_the_middle_is_recorded_as_gone(tmp_path: Path) -> None:
     slow = replace(RECORDED, pieces=(Piece(0, b"hel"), Piece(60_000_000_000, b"lo")), end_at=60_000_000_000)
     recorder = MemoryRecorder()
-    async with opened(tmp_path, recorder, ScriptedAnswerer(slow), mode="auto") as worker:
+    async with open_worker(tmp_path, recorder, ScriptedAnswerer(slow), mode="auto") as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK)
         await reader.readuntil(b"hel")
@@ -107,7 +107,7 @@ async def test_the_next_request_goes_live_and_into_the_same_run(tmp_path: Path) 
         answerer = ScriptedAnswerer(RECORDED, None)
         settings = {"mode": "auto", "upstreams": {"api.example": origin}}
         async with (
-            opened(tmp_path, recorder, answerer, **settings) as worker,
+            open_worker(tmp_path, recorder, answerer, **settings) as worker,
             httpx.AsyncClient(proxy=worker.proxy("child"), verify=worker.tls) as client,
         ):
             answers = [(await client.get("http://api.example/x")).text for _ in range(2)]

@@ -7,7 +7,7 @@ from calls.model import Headers
 from replay.answer import Answer, Piece
 from tests.support.h2wire import Peer
 from tests.support.h2workers import asking, reaching, speaking
-from tests.support.wire import MemoryRecorder, ScriptedAnswerer, answering, connected, opened
+from tests.support.wire import MemoryRecorder, ScriptedAnswerer, answering, connect_through, open_worker
 
 SENT: Headers = (
     ("X-Before", "1"),
@@ -32,7 +32,7 @@ OF_HTTP_2 = [(name.lower(), value) for name, value in SENT if name not in REFUSE
 PASSED_OF_HTTP_2 = [("x-before", "1"), ("grpc-status", "0")]
 
 
-def _chunked(trailers: Headers, extension: bytes = b"") -> bytes:
+def _chunked_body(trailers: Headers, extension: bytes = b"") -> bytes:
     lines = "".join(f"{name}: {value}\r\n" for name, value in trailers).encode()
     chunks = b"2%b\r\nab\r\n3%b\r\ncde\r\n0%b\r\n" % (extension, extension, extension)
     return chunks + lines + b"\r\n"
@@ -42,25 +42,25 @@ async def test_extensions_and_forbidden_trailers_of_http_1_are_not_passed_on(tmp
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     recorder = MemoryRecorder()
     async with (
-        answering(head + _chunked(SENT, b';name="v;w"')) as upstream,
-        opened(tmp_path, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as worker,
+        answering(head + _chunked_body(SENT, b';name="v;w"')) as upstream,
+        open_worker(tmp_path, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as worker,
     ):
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         request = b"POST http://api.test/ HTTP/1.1\r\nHost: api.test\r\nTransfer-Encoding: chunked\r\n\r\n"
-        writer.write(request + _chunked(SENT, b";name=v"))
+        writer.write(request + _chunked_body(SENT, b";name=v"))
         heard = await reader.readuntil(b"0\r\nX-Before: 1\r\nGrpc-Status: 0\r\n\r\n")
         writer.close()
-        peer = Peer(*await connected(worker, "api.test:443", alpn=("h2",)), client=True)
+        peer = Peer(*await connect_through(worker, "api.test:443", alpn=("h2",)), client=True)
         stream = peer.begin("api.test", "/")
         peer.conn.send_data(stream, b"abcde")
         peer.conn.send_headers(stream, OF_HTTP_2, end_stream=True)
         peer.flush()
         answer = await peer.answer(stream)
         peer.writer.close()
-    assert heard == head + _chunked(PASSED)
+    assert heard == head + _chunked_body(PASSED)
     assert (answer.body, answer.trailers) == (b"abcde", PASSED_OF_HTTP_2)
     old, new = upstream.bodies
-    assert old == _chunked(PASSED)
+    assert old == _chunked_body(PASSED)
     assert new == b"5\r\nabcde\r\n0\r\nx-before: 1\r\ngrpc-status: 0\r\n\r\n"
     for told, asked in zip(recorder.exchanges, (SENT, tuple(OF_HTTP_2)), strict=True):
         assert (told.trailers("request"), told.trailers("response")) == (asked, SENT)
@@ -80,7 +80,7 @@ async def test_forbidden_trailers_of_http_2_are_not_passed_on(tmp_path: Path) ->
     recorder = MemoryRecorder()
     async with (
         speaking(handler) as upstream,
-        opened(tmp_path, recorder, **reaching(upstream)) as worker,
+        open_worker(tmp_path, recorder, **reaching(upstream)) as worker,
         asking(worker, upstream) as (peer, authority),
     ):
         answers = []
@@ -97,12 +97,12 @@ async def test_forbidden_trailers_of_http_2_are_not_passed_on(tmp_path: Path) ->
 
 async def test_forbidden_trailers_of_a_recording_are_not_answered(tmp_path: Path) -> None:
     recorded = Answer(status=200, reason="OK", headers=(), pieces=(Piece(0, b"ok"),), trailers=SENT)
-    async with opened(tmp_path, answerer=ScriptedAnswerer(recorded, recorded, alpn=("h2",))) as worker:
+    async with open_worker(tmp_path, answerer=ScriptedAnswerer(recorded, recorded, alpn=("h2",))) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(b"GET http://api.test/ HTTP/1.1\r\nHost: api.test\r\n\r\n")
         heard = await reader.readuntil(b"Grpc-Status: 0\r\n\r\n")
         writer.close()
-        peer = Peer(*await connected(worker, "api.test:443", alpn=("h2",)), client=True)
+        peer = Peer(*await connect_through(worker, "api.test:443", alpn=("h2",)), client=True)
         answer = await peer.answer(peer.ask("api.test", "/"))
         peer.writer.close()
     assert heard.endswith(b"0\r\nX-Before: 1\r\nGrpc-Status: 0\r\n\r\n")

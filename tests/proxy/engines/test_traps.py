@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from proxy.wire.config import Limits
-from tests.support.wire import MemoryRecorder, Upstream, Worker, answering, connected, opened, read_request, serving
+from tests.support.wire import (
+    MemoryRecorder,
+    Upstream,
+    Worker,
+    answering,
+    connect_through,
+    open_worker,
+    read_request,
+    serving,
+)
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 ASK = b"GET http://api.test/x HTTP/1.1\r\nHost: api.test\r\n\r\n"
@@ -56,7 +65,7 @@ SMUGGLED = b"GET http://api.test/admin HTTP/1.1\r\nHost: api.test\r\n\r\n"
 async def test_a_body_that_is_not_in_chunks_ends_the_connection(tmp_path: Path, body: bytes) -> None:
     """The data after it could be another request or not, so it is not answered."""
     recorder = MemoryRecorder()
-    async with answering(OK) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK.replace(b"\r\n\r\n", b"\r\nTransfer-Encoding: chunked\r\n\r\n") + body + SMUGGLED)
         writer.write_eof()
@@ -69,7 +78,7 @@ async def test_a_body_that_is_not_in_chunks_ends_the_connection(tmp_path: Path, 
 async def test_a_second_answer_is_for_nobody(tmp_path: Path) -> None:
     """The client would read it as the response to its next request."""
     poisoned = OK + b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"
-    async with answering(poisoned) as upstream, opened(tmp_path, upstreams=_instead(upstream)) as worker:
+    async with answering(poisoned) as upstream, open_worker(tmp_path, upstreams=_instead(upstream)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         for _ in range(2):
             writer.write(ASK)
@@ -88,7 +97,7 @@ async def test_what_comes_unasked_is_for_nobody(tmp_path: Path) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil")
         await reader.read()
 
-    async with serving(handler) as upstream, opened(tmp_path, upstreams=_instead(upstream)) as worker:
+    async with serving(handler) as upstream, open_worker(tmp_path, upstreams=_instead(upstream)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         for _ in range(2):
             writer.write(ASK)
@@ -110,7 +119,7 @@ async def test_a_post_is_never_sent_twice(tmp_path: Path) -> None:
     upstream = Upstream()
     async with (
         serving(handler, upstream=upstream),
-        opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker,
+        open_worker(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker,
     ):
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(_post())
@@ -127,9 +136,9 @@ async def test_a_client_s_connection_outlives_its_upstream_s(tmp_path: Path, tls
         await read_request(reader)
         writer.write(OK)
 
-    async with serving(handler) as upstream, opened(tmp_path, upstreams=_instead(upstream)) as worker:
+    async with serving(handler) as upstream, open_worker(tmp_path, upstreams=_instead(upstream)) as worker:
         if tls:
-            reader, writer = await connected(worker, "api.test:443")
+            reader, writer = await connect_through(worker, "api.test:443")
         else:
             reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         ask = b"GET /x HTTP/1.1\r\nHost: api.test\r\n\r\n" if tls else ASK
@@ -145,7 +154,10 @@ async def test_a_client_s_connection_outlives_its_upstream_s(tmp_path: Path, tls
 async def test_the_next_request_waits_for_no_body_of_head(tmp_path: Path, status: bytes) -> None:
     sent = b"HTTP/1.1 " + status + b"\r\nContent-Length: 5\r\n\r\n"
     method = b"HEAD" if status.startswith(b"200") else b"GET"
-    async with answering(sent) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker:
+    async with (
+        answering(sent) as upstream,
+        open_worker(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker,
+    ):
         if status.startswith(b"204"):
             sent = sent.replace(b"Content-Length: 5\r\n", b"")
             return
@@ -159,7 +171,10 @@ async def test_the_next_request_waits_for_no_body_of_head(tmp_path: Path, status
 
 async def test_what_has_no_body_ends_with_its_head_whatever_that_says(tmp_path: Path) -> None:
     sent = b"HTTP/1.1 304 Not Modified\r\nTransfer-Encoding: chunked\r\n\r\n"
-    async with answering(sent) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker:
+    async with (
+        answering(sent) as upstream,
+        open_worker(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker,
+    ):
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         for _ in range(2):
             writer.write(ASK)
@@ -170,7 +185,10 @@ async def test_what_has_no_body_ends_with_its_head_whatever_that_says(tmp_path: 
 async def test_many_interim_answers_and_then_one(tmp_path: Path) -> None:
     interim = b"HTTP/1.1 100 Continue\r\n\r\n" + b"HTTP/1.1 103 Early Hints\r\nLink: </a>; rel=preload\r\n\r\n" * 3
     recorder = MemoryRecorder()
-    async with answering(interim + OK) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with (
+        answering(interim + OK) as upstream,
+        open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker,
+    ):
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         for _ in range(2):
             writer.write(_post())
@@ -180,7 +198,10 @@ async def test_many_interim_answers_and_then_one(tmp_path: Path) -> None:
 
 
 async def test_a_client_may_send_its_body_though_nobody_said_continue(tmp_path: Path) -> None:
-    async with answering(OK) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker:
+    async with (
+        answering(OK) as upstream,
+        open_worker(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker,
+    ):
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(_post(b"body", b"Expect: 100-continue"))
         assert await reader.readexactly(len(OK)) == OK
@@ -192,7 +213,7 @@ async def test_a_client_may_send_its_body_though_nobody_said_continue(tmp_path: 
 async def test_a_body_comes_through_however_it_is_cut(tmp_path: Path, size: int) -> None:
     body = b"".join(b"%x\r\n%b\r\n" % (n, b"x" * n) for n in (1, 16, 300)) + b"0\r\nX-T: v\r\n\r\n"
     recorder = MemoryRecorder()
-    async with answering(OK) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         whole = ASK.replace(b"\r\n\r\n", b"\r\nTransfer-Encoding: chunked\r\n\r\n") + body
         for at in range(0, len(whole), size):
@@ -209,7 +230,10 @@ async def test_gzip_is_left_alone(tmp_path: Path) -> None:
     sent = (
         b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n\x1f\x8b\x08\r\n0\r\n\r\n"
     )
-    async with answering(sent) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker:
+    async with (
+        answering(sent) as upstream,
+        open_worker(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker,
+    ):
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK)
         assert await reader.readexactly(len(sent)) == sent
@@ -218,7 +242,10 @@ async def test_gzip_is_left_alone(tmp_path: Path) -> None:
 
 async def test_an_answer_in_a_coding_that_nobody_speaks_is_not_passed_on(tmp_path: Path) -> None:
     sent = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: snappy\r\n\r\nabc"
-    async with answering(sent) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker:
+    async with (
+        answering(sent) as upstream,
+        open_worker(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker,
+    ):
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK)
         writer.write_eof()
@@ -247,7 +274,7 @@ async def test_an_answer_that_could_mean_two_things_is_never_passed_on(tmp_path:
     async with (
         asyncio.timeout(10),
         answering(sent) as upstream,
-        opened(tmp_path, recorder := MemoryRecorder(), upstreams=_instead(upstream)) as worker,
+        open_worker(tmp_path, recorder := MemoryRecorder(), upstreams=_instead(upstream)) as worker,
     ):
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
@@ -262,7 +289,7 @@ async def test_an_answer_that_could_mean_two_things_is_never_passed_on(tmp_path:
 async def test_what_is_sound_of_a_body_goes_on_before_the_rest_is_refused(tmp_path: Path) -> None:
     sent = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n2\r\ncd\r\nzz\r\n"
     recorder = MemoryRecorder()
-    async with answering(sent) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with answering(sent) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK)
         assert await reader.read() == sent.removesuffix(b"zz\r\n")
@@ -273,13 +300,19 @@ async def test_what_is_sound_of_a_body_goes_on_before_the_rest_is_refused(tmp_pa
 
 async def test_an_answer_with_bare_line_feeds_is_not_waited_for(tmp_path: Path) -> None:
     sent = b"HTTP/1.1 200 OK\nContent-Length: 2\n\nok"
-    async with answering(sent) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker:
+    async with (
+        answering(sent) as upstream,
+        open_worker(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker,
+    ):
         # mitmproxy accepts it with its intended meaning.
         assert await _first_line(worker, ASK) in (b"HTTP/1.1 502 Bad Gateway", b"HTTP/1.1 200 OK")
 
 
 async def test_who_names_no_host_but_in_its_target_asks_for_that(tmp_path: Path) -> None:
-    async with answering(OK) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker:
+    async with (
+        answering(OK) as upstream,
+        open_worker(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker,
+    ):
         await _first_line(worker, b"GET http://api.test/x HTTP/1.1\r\nX: y\r\n\r\n")
     assert b"\r\nHost: api.test\r\n" in upstream.heads[0]
 
@@ -291,7 +324,7 @@ async def test_a_head_that_does_not_end_is_not_waited_for(tmp_path: Path, before
     limits = Limits(head=0.2, grace=0.5)
     async with (
         answering(OK) as upstream,
-        opened(tmp_path, upstreams=_instead(upstream), limits=limits) as worker,
+        open_worker(tmp_path, upstreams=_instead(upstream), limits=limits) as worker,
         asyncio.timeout(20),
     ):
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
@@ -334,7 +367,7 @@ async def test_a_reader_that_stops_holds_its_upstream_back(tmp_path: Path) -> No
                 stuck.set()
                 await writer.drain()
 
-    async with serving(handler) as upstream, opened(tmp_path, upstreams=_instead(upstream)) as worker:
+    async with serving(handler) as upstream, open_worker(tmp_path, upstreams=_instead(upstream)) as worker:
         _, writer = await asyncio.open_connection("127.0.0.1", worker.port, limit=1 << 16)
         writer.write(ASK)
         async with asyncio.timeout(20):
@@ -352,7 +385,7 @@ async def test_an_upstream_that_stops_holds_its_client_back(tmp_path: Path) -> N
         await reader.readuntil(b"\r\n\r\n")
         await over.wait()
 
-    async with serving(handler) as upstream, opened(tmp_path, upstreams=_instead(upstream)) as worker:
+    async with serving(handler) as upstream, open_worker(tmp_path, upstreams=_instead(upstream)) as worker:
         _, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK.replace(b"GET", b"PUT").replace(b"\r\n\r\n", b"\r\nContent-Length: %d\r\n\r\n" % size))
         try:
@@ -379,8 +412,8 @@ async def test_a_large_body_passes_both_ways(tmp_path: Path) -> None:
         await reader.read()
 
     recorder = MemoryRecorder()
-    async with serving(handler) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
-        reader, writer = await connected(worker, "api.test:443")
+    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+        reader, writer = await connect_through(worker, "api.test:443")
         body = bytes(range(256)) * (size // 256)
         writer.write(b"PUT /x HTTP/1.1\r\nHost: api.test\r\nContent-Length: %d\r\n\r\n" % size + body)
         head = await reader.readuntil(b"\r\n\r\n")
@@ -399,8 +432,8 @@ async def test_a_websocket_behind_requests_on_the_same_connection(tmp_path: Path
             writer.write(data.upper())
 
     recorder = MemoryRecorder()
-    async with serving(handler) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
-        reader, writer = await connected(worker, "api.test:443")
+    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+        reader, writer = await connect_through(worker, "api.test:443")
         writer.write(b"GET /x HTTP/1.1\r\nHost: api.test\r\n\r\n")
         assert await reader.readexactly(len(OK)) == OK
         writer.write(b"GET /ws HTTP/1.1\r\nHost: api.test\r\nUpgrade: echo\r\nConnection: Upgrade\r\n\r\n")
@@ -412,7 +445,10 @@ async def test_a_websocket_behind_requests_on_the_same_connection(tmp_path: Path
 
 
 async def test_credentials_for_us_go_no_further(tmp_path: Path) -> None:
-    async with answering(OK) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker:
+    async with (
+        answering(OK) as upstream,
+        open_worker(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker,
+    ):
         assert await _first_line(worker, _post(b"ab", b"Proxy-Authorization: Basic eDp5", b"Proxy-Connection: x")) == (
             b"HTTP/1.1 200 OK"
         )
@@ -420,7 +456,7 @@ async def test_credentials_for_us_go_no_further(tmp_path: Path) -> None:
 
 
 async def test_refusals_say_what_they_are(tmp_path: Path) -> None:
-    async with opened(tmp_path) as worker:
+    async with open_worker(tmp_path) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(b"GET http://api.test/ HTTP/1.1\r\nHost: api.test\r\nX: y\0\r\n\r\n")
         got = await reader.read()

@@ -25,8 +25,8 @@ from tests.support.wire import (
     Upstream,
     Worker,
     answering,
-    connected,
-    opened,
+    connect_through,
+    open_worker,
     serving,
     upstream_ca,
     upstream_tls,
@@ -49,7 +49,7 @@ async def test_another_origin_is_contacted_and_the_record_keeps_the_host(tmp_pat
     recorder = MemoryRecorder()
     async with (
         answering(OK) as upstream,
-        opened(
+        open_worker(
             tmp_path,
             recorder,
             upstreams={"API.test": f"http://127.0.0.1:{upstream.port}"},
@@ -64,7 +64,9 @@ async def test_another_origin_is_contacted_and_the_record_keeps_the_host(tmp_pat
 async def test_an_override_may_be_for_one_port(tmp_path: Path) -> None:
     async with (
         answering(OK) as upstream,
-        opened(tmp_path, MemoryRecorder(), upstreams={"api.test:443": f"http://127.0.0.1:{upstream.port}"}) as worker,
+        open_worker(
+            tmp_path, MemoryRecorder(), upstreams={"api.test:443": f"http://127.0.0.1:{upstream.port}"}
+        ) as worker,
     ):
         assert (await _get(worker, "https://api.test/x")).text == "hello"
         response = await _get(worker, "http://api.test/x")
@@ -75,7 +77,9 @@ async def test_an_override_may_be_for_one_port(tmp_path: Path) -> None:
 async def test_an_override_may_lead_to_tls(tmp_path: Path, names: tuple[str, ...]) -> None:
     async with (
         answering(OK, tls=upstream_tls(*names)) as upstream,
-        opened(tmp_path, MemoryRecorder(), upstreams={"api.test": f"https://{names[0]}:{upstream.port}"}) as worker,
+        open_worker(
+            tmp_path, MemoryRecorder(), upstreams={"api.test": f"https://{names[0]}:{upstream.port}"}
+        ) as worker,
     ):
         assert (await _get(worker, "https://api.test/x")).text == "hello"
         assert (await _get(worker, "http://api.test/x")).text == "hello"
@@ -92,7 +96,7 @@ async def _with_certificate(configure: Any) -> AsyncIterator[Upstream]:
         yield upstream
 
 
-def _expired(context: ssl.SSLContext) -> None:
+def _use_expired_certificate(context: ssl.SSLContext) -> None:
     upstream_ca().issue_cert(
         "localhost", not_after=datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
     ).configure_cert(context)
@@ -109,7 +113,7 @@ def _by_a_stranger(context: ssl.SSLContext) -> None:
 @pytest.mark.parametrize("alpn", ["h2", "http/1.1"])
 @pytest.mark.parametrize(
     ("configure", "why"),
-    [(_expired, "expired"), (_for_another, "mismatch"), (_by_a_stranger, "unable to get local issuer")],
+    [(_use_expired_certificate, "expired"), (_for_another, "mismatch"), (_by_a_stranger, "unable to get local issuer")],
 )
 async def test_a_certificate_that_is_not_valid_is_never_accepted(
     tmp_path: Path, configure: Any, why: str, alpn: str
@@ -117,7 +121,7 @@ async def test_a_certificate_that_is_not_valid_is_never_accepted(
     recorder = MemoryRecorder()
     async with (
         _with_certificate(configure) as upstream,
-        opened(tmp_path, recorder, allow_private=True, connect_ports=(upstream.port,)) as worker,
+        open_worker(tmp_path, recorder, allow_private=True, connect_ports=(upstream.port,)) as worker,
         httpx.AsyncClient(proxy=worker.proxy(), verify=worker.tls, http2=alpn == "h2") as client,
     ):
         response = await client.post(f"https://localhost:{upstream.port}/x", content=b"secret")
@@ -143,9 +147,9 @@ async def test_a_failed_handshake_is_tried_again_for_the_next_request(tmp_path: 
 
     async with (
         serving(handler, upstream=upstream),
-        opened(tmp_path, MemoryRecorder(), allow_private=True, connect_ports=(upstream.port,)) as worker,
+        open_worker(tmp_path, MemoryRecorder(), allow_private=True, connect_ports=(upstream.port,)) as worker,
     ):
-        reader, writer = await connected(worker, f"localhost:{upstream.port}", alpn=("http/1.1", "h2"))
+        reader, writer = await connect_through(worker, f"localhost:{upstream.port}", alpn=("http/1.1", "h2"))
         assert upstream.connections == 1
         writer.write(f"GET / HTTP/1.1\r\nHost: localhost:{upstream.port}\r\n\r\n".encode())
         assert await reader.readexactly(len(OK)) == OK
@@ -160,7 +164,7 @@ async def test_an_upstream_that_does_not_speak_tls_is_a_502(tmp_path: Path) -> N
 
     async with (
         serving(handler) as upstream,
-        opened(tmp_path, MemoryRecorder(), upstreams={"api.test": f"https://127.0.0.1:{upstream.port}"}) as worker,
+        open_worker(tmp_path, MemoryRecorder(), upstreams={"api.test": f"https://127.0.0.1:{upstream.port}"}) as worker,
     ):
         response = await _get(worker, "https://api.test/x")
     assert (response.status_code, response.json()["error"]["code"]) == (502, "tls_failed")
@@ -168,7 +172,7 @@ async def test_an_upstream_that_does_not_speak_tls_is_a_502(tmp_path: Path) -> N
 
 async def test_a_private_ca_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(ExceptionGroup) as raised:
-        async with opened(tmp_path, upstream_ca=str(tmp_path / "none.pem")):
+        async with open_worker(tmp_path, upstream_ca=str(tmp_path / "none.pem")):
             pass
     assert raised.group_contains(Failure, match=r"none\.pem cannot be read")
     assert isinstance(first_exception(raised.value), Failure), "what a worker says of itself, out of its task groups"
@@ -177,7 +181,7 @@ async def test_a_private_ca_that_cannot_be_read_is_named(tmp_path: Path) -> None
 async def test_a_private_ca_without_a_certificate_is_named(tmp_path: Path) -> None:
     (tmp_path / "none.pem").write_text("-----BEGIN NOTHING-----\n")
     with pytest.raises(ExceptionGroup) as raised:
-        async with opened(tmp_path, upstream_ca=str(tmp_path / "none.pem")):
+        async with open_worker(tmp_path, upstream_ca=str(tmp_path / "none.pem")):
             pass
     assert raised.group_contains(Failure, match=r"none\.pem holds no certificate")
 
@@ -189,7 +193,7 @@ async def test_a_worker_in_front_of_one_origin(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
     async with (
         answering(OK) as upstream,
-        opened(tmp_path, recorder, reverse=f"http://127.0.0.1:{upstream.port}") as worker,
+        open_worker(tmp_path, recorder, reverse=f"http://127.0.0.1:{upstream.port}") as worker,
         httpx.AsyncClient() as client,
     ):
         assert (await client.get(f"{worker.url}/~run-8/v1/x?y=/~z/")).text == "hello"
@@ -205,7 +209,7 @@ async def test_a_worker_in_front_of_one_origin(tmp_path: Path) -> None:
 async def test_a_worker_in_front_of_an_origin_with_tls(tmp_path: Path) -> None:
     async with (
         answering(OK, tls=upstream_tls("localhost")) as upstream,
-        opened(tmp_path, MemoryRecorder(), reverse=f"https://localhost:{upstream.port}") as worker,
+        open_worker(tmp_path, MemoryRecorder(), reverse=f"https://localhost:{upstream.port}") as worker,
         httpx.AsyncClient() as client,
     ):
         assert (await client.post(f"{worker.url}/~run-8/v1/x", content=b"a" * 2_000_000)).text == "hello"
@@ -216,7 +220,7 @@ async def test_in_reverse_a_token_may_stand_in_the_path(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
     async with (
         answering(OK) as upstream,
-        opened(
+        open_worker(
             tmp_path, recorder, access=Access(tokens=("s3cret",)), reverse=f"http://127.0.0.1:{upstream.port}"
         ) as worker,
         httpx.AsyncClient() as client,
@@ -231,7 +235,7 @@ async def test_in_reverse_a_token_may_stand_in_the_path(tmp_path: Path) -> None:
 async def test_in_reverse_a_recording_answers(tmp_path: Path) -> None:
     answerer = ScriptedAnswerer(whole(b"recorded"))
     async with (
-        opened(tmp_path, answerer=answerer, reverse="https://api.nowhere.invalid") as worker,
+        open_worker(tmp_path, answerer=answerer, reverse="https://api.nowhere.invalid") as worker,
         httpx.AsyncClient() as client,
     ):
         assert (await client.get(f"{worker.url}/~run-8/v1/x")).text == "recorded"
@@ -249,7 +253,7 @@ async def test_a_host_on_the_tunnel_list_passes_undecrypted_and_is_noted(tmp_pat
     upstream_ca().configure_trust(trust)
     async with (
         answering(OK, tls=upstream_tls("localhost")) as upstream,
-        opened(tmp_path, recorder, connect_ports=(upstream.port,), **settings) as worker,
+        open_worker(tmp_path, recorder, connect_ports=(upstream.port,), **settings) as worker,
         httpx.AsyncClient(proxy=worker.proxy("run-5"), verify=trust) as client,
     ):
         assert (await client.get(f"https://localhost:{upstream.port}/x")).text == "hello"
@@ -260,17 +264,17 @@ async def test_a_host_on_the_tunnel_list_passes_undecrypted_and_is_noted(tmp_pat
 async def test_a_tunnel_is_not_let_inside_either(tmp_path: Path) -> None:
     async with (
         answering(OK) as upstream,
-        opened(tmp_path, MemoryRecorder(), tunnel=("localhost",), connect_ports=(upstream.port,)) as worker,
+        open_worker(tmp_path, MemoryRecorder(), tunnel=("localhost",), connect_ports=(upstream.port,)) as worker,
     ):
         with pytest.raises((ConnectionError, ssl.SSLError)):
-            await connected(worker, f"localhost:{upstream.port}")
+            await connect_through(worker, f"localhost:{upstream.port}")
         assert upstream.connections == 0
 
 
 async def test_a_tunnel_cannot_be_answered_from_a_recording(tmp_path: Path) -> None:
-    async with opened(tmp_path, answerer=ScriptedAnswerer(), tunnel=("*.pinned.test",)) as worker:
+    async with open_worker(tmp_path, answerer=ScriptedAnswerer(), tunnel=("*.pinned.test",)) as worker:
         with pytest.raises(ConnectionRefusedError, match="tunnel_in_replay"):
-            await connected(worker, "api.pinned.test:443")
+            await connect_through(worker, "api.pinned.test:443")
 
 
 async def test_what_is_neither_tls_nor_http_is_noted(tmp_path: Path) -> None:
@@ -281,7 +285,7 @@ async def test_what_is_neither_tls_nor_http_is_noted(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
     async with (
         serving(handler) as upstream,
-        opened(tmp_path, recorder, allow_private=True, connect_ports=(upstream.port,)) as worker,
+        open_worker(tmp_path, recorder, allow_private=True, connect_ports=(upstream.port,)) as worker,
     ):
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(f"CONNECT localhost:{upstream.port} HTTP/1.1\r\n\r\n".encode())
@@ -294,7 +298,7 @@ async def test_what_is_neither_tls_nor_http_is_noted(tmp_path: Path) -> None:
 
 
 async def test_in_replay_it_is_not_let_through(tmp_path: Path) -> None:
-    async with opened(tmp_path, answerer=ScriptedAnswerer()) as worker:
+    async with open_worker(tmp_path, answerer=ScriptedAnswerer()) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(b"CONNECT localhost:443 HTTP/1.1\r\n\r\n")
         await reader.readuntil(b"\r\n\r\n")
@@ -344,7 +348,7 @@ async def test_a_proxy_above_is_asked_for_everything(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
     async with answering(OK, tls=upstream_tls("api.test")) as upstream, _proxy_above(heads, upstream.port) as above:
         settings: dict[str, Any] = {"upstream_proxy": f"http://user:p%40ss@127.0.0.1:{above.port}"}
-        async with opened(tmp_path, recorder, **settings) as worker:
+        async with open_worker(tmp_path, recorder, **settings) as worker:
             assert (await _get(worker, "https://api.test/x")).text == "hello"
             assert (await _get(worker, "http://plain.test/y?z")).text == "hello"
             denied = await _get(worker, "https://denied.test/x")
@@ -369,9 +373,9 @@ async def test_a_proxy_above_speaks_http_2_through(tmp_path: Path) -> None:
     async with (
         serving(handler, tls=upstream_tls("api.test", alpn=("h2",))) as upstream,
         _proxy_above(heads, upstream.port) as above,
-        opened(tmp_path, MemoryRecorder(), upstream_proxy=f"http://127.0.0.1:{above.port}") as worker,
+        open_worker(tmp_path, MemoryRecorder(), upstream_proxy=f"http://127.0.0.1:{above.port}") as worker,
     ):
-        reader, writer = await connected(worker, "api.test:443", alpn=("h2", "http/1.1"))
+        reader, writer = await connect_through(worker, "api.test:443", alpn=("h2", "http/1.1"))
         peer = Peer(reader, writer, client=True)
         assert (await peer.answer(peer.ask("api.test", "/x"))).body == b"two"
         writer.close()
@@ -384,7 +388,7 @@ async def test_an_override_does_not_go_by_the_proxy_above(tmp_path: Path) -> Non
             "upstream_proxy": f"http://127.0.0.1:{above.port}",
             "upstreams": {"api.test": f"http://127.0.0.1:{upstream.port}"},
         }
-        async with opened(tmp_path, MemoryRecorder(), **settings) as worker:
+        async with open_worker(tmp_path, MemoryRecorder(), **settings) as worker:
             assert (await _get(worker, "https://api.test/x")).text == "hello"
             assert (await _get(worker, "http://api.test/x")).text == "hello"
     assert not heads
@@ -397,8 +401,8 @@ async def test_an_override_does_not_go_by_the_proxy_above(tmp_path: Path) -> Non
 async def test_several_workers_share_a_port(tmp_path: Path) -> None:
     one, two = ScriptedAnswerer(*[whole(b"1")] * 40), ScriptedAnswerer(*[whole(b"2")] * 40)
     async with (
-        opened(tmp_path, answerer=one, reuse_port=True) as first,
-        opened(tmp_path, answerer=two, reuse_port=True, port=first.port) as second,
+        open_worker(tmp_path, answerer=one, reuse_port=True) as first,
+        open_worker(tmp_path, answerer=two, reuse_port=True, port=first.port) as second,
     ):
         assert second.port == first.port
         texts = {(await _get(first, "http://nowhere.invalid/")).text for _ in range(40)}
@@ -407,9 +411,9 @@ async def test_several_workers_share_a_port(tmp_path: Path) -> None:
 
 
 async def test_a_port_in_use_is_named(tmp_path: Path) -> None:
-    async with opened(tmp_path) as worker:
+    async with open_worker(tmp_path) as worker:
         with pytest.raises(ExceptionGroup) as raised:
-            async with opened(tmp_path, port=worker.port):
+            async with open_worker(tmp_path, port=worker.port):
                 pass
     assert raised.group_contains(Failure, match=f"cannot listen on 127.0.0.1:{worker.port}: .*choose another port")
 
@@ -420,7 +424,7 @@ async def test_curl_goes_through(tmp_path: Path, flag: str) -> None:
     recorder = MemoryRecorder()
     async with (
         answering(OK) as upstream,
-        opened(tmp_path, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as worker,
+        open_worker(tmp_path, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as worker,
     ):
         command = [
             "curl",
@@ -457,7 +461,7 @@ s.once('data', () => {
 async def test_node_trusts_our_leaves(tmp_path: Path) -> None:
     async with (
         answering(OK) as upstream,
-        opened(tmp_path, MemoryRecorder(), upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as worker,
+        open_worker(tmp_path, MemoryRecorder(), upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as worker,
     ):
         node = await asyncio.create_subprocess_exec(
             "node", "-e", NODE, str(worker.port), str(worker.config.authority.certificate), stdout=subprocess.PIPE

@@ -15,7 +15,7 @@ from websockets.extensions.permessage_deflate import ClientPerMessageDeflateFact
 
 from calls.model import ChunkKind, Headers
 from replay.answer import Answer, Frame
-from tests.support.wire import MemoryRecorder, ScriptedAnswerer, Worker, opened
+from tests.support.wire import MemoryRecorder, ScriptedAnswerer, Worker, open_worker
 
 HANDSHAKE: Headers = (
     ("Sec-WebSocket-Accept", "that of another time"),
@@ -64,7 +64,7 @@ async def talking(
 ) -> AsyncIterator[ClientConnection]:
     answerer = ScriptedAnswerer(Answer(status=101, headers=(*HANDSHAKE, *headers), dialogue=fake))
     async with (
-        opened(tmp_path, answerer=answerer) as worker,
+        open_worker(tmp_path, answerer=answerer) as worker,
         connect("wss://nowhere.invalid/ws", proxy=worker.proxy(), ssl=worker.tls, **options) as connection,
     ):
         yield connection
@@ -169,7 +169,7 @@ async def test_a_client_that_reads_slowly_gets_everything(tmp_path: Path) -> Non
             assert await connection.recv() == f"{number}{big}"
 
 
-async def _asked(worker: Worker, *fields: bytes) -> bytes:
+async def _read_status(worker: Worker, *fields: bytes) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
     head = (b"GET http://nowhere.invalid/ws HTTP/1.1", b"Host: nowhere.invalid", b"Connection: Upgrade", *fields)
     writer.write(b"\r\n".join((*head, b"", b"")))
@@ -182,14 +182,14 @@ async def _asked(worker: Worker, *fields: bytes) -> bytes:
 async def test_a_request_that_cannot_be_a_websocket_is_refused(tmp_path: Path, key: bytes) -> None:
     fake = Fake()
     answerer = ScriptedAnswerer(Answer(status=101, headers=HANDSHAKE, dialogue=fake))
-    async with opened(tmp_path, answerer=answerer) as worker:
-        assert b" 400 " in await _asked(worker, b"Upgrade: websocket", key)
+    async with open_worker(tmp_path, answerer=answerer) as worker:
+        assert b" 400 " in await _read_status(worker, b"Upgrade: websocket", key)
     assert fake.gone.is_set()
 
 
 async def test_what_a_client_sends_with_its_opening_is_heard(tmp_path: Path) -> None:
     answerer = ScriptedAnswerer(Answer(status=101, headers=HANDSHAKE, dialogue=Fake(first=[text("1")])))
-    async with opened(tmp_path, answerer=answerer) as worker:
+    async with open_worker(tmp_path, answerer=answerer) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(
             b"GET http://nowhere.invalid/ws HTTP/1.1\r\nHost: nowhere.invalid\r\nUpgrade: websocket\r\n"
@@ -205,7 +205,7 @@ async def test_what_a_client_sends_with_its_opening_is_heard(tmp_path: Path) -> 
 async def test_a_refusal_is_read_by_the_client_as_what_it_is(tmp_path: Path) -> None:
     refused = Answer(status=424, reason="Failed Dependency", headers=(("x-should-retry", "false"),))
     answerer = ScriptedAnswerer(refused)
-    async with opened(tmp_path, answerer=answerer) as worker:
+    async with open_worker(tmp_path, answerer=answerer) as worker:
         with pytest.raises(websockets.InvalidStatus) as caught:
             await connect("wss://nowhere.invalid/ws", proxy=worker.proxy(), ssl=worker.tls)
     assert caught.value.response.status_code == 424
@@ -214,7 +214,7 @@ async def test_a_refusal_is_read_by_the_client_as_what_it_is(tmp_path: Path) -> 
 async def test_what_becomes_part_of_a_run_is_told_message_by_message(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
     answer = Answer(status=101, headers=HANDSHAKE, dialogue=Fake(first=[text("1")]), recorded_outcome="completed")
-    async with opened(tmp_path, recorder, ScriptedAnswerer(answer)) as worker:
+    async with open_worker(tmp_path, recorder, ScriptedAnswerer(answer)) as worker:
         async with connect("wss://nowhere.invalid/ws", proxy=worker.proxy(), ssl=worker.tls) as connection:
             assert await connection.recv() == "1"
             await connection.send(b"\x00\xff")
@@ -242,7 +242,7 @@ async def test_an_opening_that_was_not_recorded_goes_live_where_it_may(tmp_path:
         port = next(iter(server.sockets)).getsockname()[1]
         upstreams = {"api.test": f"http://127.0.0.1:{port}"}
         async with (
-            opened(tmp_path, recorder, ScriptedAnswerer(None), mode="auto", upstreams=upstreams) as worker,
+            open_worker(tmp_path, recorder, ScriptedAnswerer(None), mode="auto", upstreams=upstreams) as worker,
             connect("wss://api.test/ws", proxy=worker.proxy(), ssl=worker.tls) as connection,
         ):
             assert connection.response is not None

@@ -21,10 +21,10 @@ from tests.support.wire import (
     MemoryRecorder,
     ScriptedAnswerer,
     Side,
-    Told,
+    ToldExchange,
     answering,
-    connected,
-    opened,
+    connect_through,
+    open_worker,
     serving,
     whole,
 )
@@ -42,8 +42,8 @@ class Holding(MemoryRecorder):
         self.held = held
         self.gate.clear()
 
-    def begin(self, *, buffers_request: bool = False, **head: Any) -> Told:
-        self.exchanges.append(Held(str(len(self.exchanges)), head, self))
+    def begin(self, *, buffers_request: bool = False, **head: Any) -> ToldExchange:
+        self.exchanges.append(HeldRecorder(str(len(self.exchanges)), head, self))
         self.begun.set()
         return self.exchanges[-1]
 
@@ -51,7 +51,7 @@ class Holding(MemoryRecorder):
         return any(word[:2] == ("ended", side) for told in self.exchanges for word in told.words)
 
 
-class Held(Told):
+class HeldRecorder(ToldExchange):
     def is_recorded_now(self) -> bool:
         last = [word[1] for word in self.words if word[0] == "ended"][-1:]
         return last != [self.recorder.held]  # type: ignore[attr-defined]
@@ -91,9 +91,11 @@ async def _uploading(
 ) -> AsyncIterator[Speaker]:
     async with (
         serving(handler) as upstream,
-        opened(directory, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as worker,
+        open_worker(directory, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as worker,
     ):
-        speaker = Speaker(*await connected(worker, "api.test:443", alpn=("h2" if http2 else "http/1.1",)), http2=http2)
+        speaker = Speaker(
+            *await connect_through(worker, "api.test:443", alpn=("h2" if http2 else "http/1.1",)), http2=http2
+        )
         try:
             yield speaker
         finally:
@@ -167,7 +169,7 @@ def test_a_connection_that_has_not_taken_all_of_its_last_request_is_for_nobody(t
 async def test_what_stands_behind_a_last_request_is_not_looked_at(tmp_path: Path, first: bytes, answer: Answer) -> None:
     """It would use up the recorded answer for a client that comes back for it."""
     answerer = ScriptedAnswerer(answer, whole(b"two"))
-    async with opened(tmp_path, answerer=answerer) as worker:
+    async with open_worker(tmp_path, answerer=answerer) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(first + ASK)
         assert (await reader.read()).endswith(b"one")
@@ -185,7 +187,7 @@ async def test_a_fault_of_ours_in_an_answer_is_not_the_upstream_s(
     recorder = MemoryRecorder()
     async with (
         answering(OK) as upstream,
-        opened(tmp_path, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as worker,
+        open_worker(tmp_path, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as worker,
     ):
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK)
@@ -215,7 +217,7 @@ async def test_a_get_that_was_reset_is_not_asked_again(tmp_path: Path) -> None:
 
     async with (
         speaking(handler) as upstream,
-        opened(tmp_path, **reaching(upstream)) as worker,
+        open_worker(tmp_path, **reaching(upstream)) as worker,
         asking(worker, upstream) as (peer, authority),
     ):
         await peer.answer(peer.ask(authority, "/"))
@@ -245,7 +247,7 @@ async def test_all_that_came_before_an_upstream_broke_off_reaches_a_slow_client(
 
     async with (
         speaking(handler) as upstream,
-        opened(tmp_path, recorder, **reaching(upstream)) as worker,
+        open_worker(tmp_path, recorder, **reaching(upstream)) as worker,
         asking(worker, upstream, acknowledge=False) as (peer, authority),
     ):
         stream = peer.ask(authority, "/")

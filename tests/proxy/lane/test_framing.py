@@ -14,7 +14,7 @@ CHUNK = st.binary(min_size=1, max_size=40)
 TRAILERS = st.lists(st.tuples(st.text("abXZ-9", min_size=1, max_size=6), st.text("xyz ,;=", max_size=8)), max_size=3)
 
 
-def _written(chunks: Iterable[bytes], trailers: Iterable[tuple[str, str]] = (), extension: bytes = b"") -> bytes:
+def _write_chunked(chunks: Iterable[bytes], trailers: Iterable[tuple[str, str]] = (), extension: bytes = b"") -> bytes:
     body = b"".join(b"%x%b\r\n%b\r\n" % (len(chunk), extension, chunk) for chunk in chunks)
     return body + b"0\r\n" + "".join(f"{name}: {value}\r\n" for name, value in trailers).encode() + b"\r\n"
 
@@ -24,7 +24,7 @@ def _cut(data: bytes, places: Iterable[int]) -> list[bytes]:
     return [data[start:end] for start, end in pairwise(marks) if start < end]
 
 
-def _fed(body: Body, pieces: Iterable[bytes]) -> tuple[bytes, bytes, bytes | None, bytes]:
+def _feed_pieces(body: Body, pieces: Iterable[bytes]) -> tuple[bytes, bytes, bytes | None, bytes]:
     """The forwarded bytes, the payload, the bytes that completed the message, and those after it."""
     gone, payload = b"", b""
     pieces = iter(pieces)
@@ -48,15 +48,15 @@ def test_however_chunks_are_cut_the_same_bytes_go_on_but_for_extensions(
     chunks: list[bytes], trailers: list[tuple[str, str]], extension: bytes, rest: bytes, places: list[int]
 ) -> None:
     body = ChunkedBody()
-    gone, payload, end, behind = _fed(body, _cut(_written(chunks, trailers, extension) + rest, places))
+    gone, payload, end, behind = _feed_pieces(body, _cut(_write_chunked(chunks, trailers, extension) + rest, places))
     assert end is not None
-    assert (gone + end, behind, payload) == (_written(chunks, trailers), rest, b"".join(chunks))
+    assert (gone + end, behind, payload) == (_write_chunked(chunks, trailers), rest, b"".join(chunks))
     assert body.trailers == tuple((name, value.strip(" \t")) for name, value in trailers)
 
 
 @given(st.lists(CHUNK, min_size=1, max_size=6))
 def test_each_chunk_that_comes_whole_is_a_piece_of_its_own(chunks: list[bytes]) -> None:
-    cut = ChunkedBody().feed(_written(chunks))
+    cut = ChunkedBody().feed(_write_chunked(chunks))
     assert list(cut.pieces) == chunks
     assert cut.end == b"0\r\n\r\n"
 
@@ -75,7 +75,7 @@ class _Outside:
         self.over = True
 
 
-def _judged(data: bytes) -> _Outside | None:
+def _outside_judgement(data: bytes) -> _Outside | None:
     outside = _Outside()
     parser = httptools.HttpRequestParser(outside)
     parser.feed_data(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n")
@@ -93,9 +93,9 @@ ODD = st.lists(
 
 @given(ODD.map(b"".join))
 def test_nothing_is_taken_for_a_body_that_llhttp_refuses(data: bytes) -> None:
-    body, outside = ChunkedBody(), _judged(data)
+    body, outside = ChunkedBody(), _outside_judgement(data)
     try:
-        _, payload, end, _ = _fed(body, [data])
+        _, payload, end, _ = _feed_pieces(body, [data])
     except MalformedBody:
         return
     if end is not None:
@@ -136,12 +136,12 @@ def test_old_servers_may_pad_their_sizes() -> None:
 @pytest.mark.parametrize("endless", [b"1" * 5000, b"0\r\n" + b"x" * (1 << 17), b"3;" + b"x" * 5000])
 def test_what_never_ends_is_refused_before_it_fills_the_memory(endless: bytes) -> None:
     with pytest.raises(MalformedBody):
-        _fed(ChunkedBody(), (endless[at : at + 1000] for at in range(0, len(endless), 1000)))
+        _feed_pieces(ChunkedBody(), (endless[at : at + 1000] for at in range(0, len(endless), 1000)))
 
 
 @given(st.binary(min_size=1, max_size=60), st.binary(max_size=20), st.lists(st.integers(0, 1000), max_size=6))
 def test_a_sized_body_ends_at_its_size(data: bytes, rest: bytes, places: list[int]) -> None:
-    gone, payload, end, behind = _fed(SizedBody(len(data)), _cut(data + rest, places))
+    gone, payload, end, behind = _feed_pieces(SizedBody(len(data)), _cut(data + rest, places))
     assert end is not None
     assert (gone + end, payload, behind) == (data, data, rest)
     assert end, "something is left to be held back until all is kept"
@@ -149,5 +149,5 @@ def test_a_sized_body_ends_at_its_size(data: bytes, rest: bytes, places: list[in
 
 @given(st.lists(st.binary(min_size=1), max_size=5))
 def test_a_body_without_an_end_goes_on_as_it_comes(pieces: list[bytes]) -> None:
-    gone, payload, end, _ = _fed(BodyUntilClose(), pieces)
+    gone, payload, end, _ = _feed_pieces(BodyUntilClose(), pieces)
     assert (gone, payload, end) == (b"".join(pieces), b"".join(pieces), None)

@@ -19,7 +19,7 @@ from proxy.wire.config import Limits
 from tests.support.h2quick import Quick
 from tests.support.h2wire import Peer, StreamBroken
 from tests.support.h2workers import OK, answer_all, asking, reaching, speaking
-from tests.support.wire import MemoryRecorder, Side, Told, answering, connected, opened
+from tests.support.wire import MemoryRecorder, Side, ToldExchange, answering, connect_through, open_worker
 
 CANCEL, CALM = 8, 11
 
@@ -37,7 +37,7 @@ async def test_a_hundred_streams_at_once(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
     async with (
         speaking(handler) as upstream,
-        opened(tmp_path, recorder, **reaching(upstream)) as worker,
+        open_worker(tmp_path, recorder, **reaching(upstream)) as worker,
         asking(worker, upstream) as (peer, authority),
     ):
         streams = {peer.ask(authority, f"/{number}"): f"/{number}".encode() for number in range(100)}
@@ -51,12 +51,12 @@ async def test_a_hundred_streams_at_once(tmp_path: Path) -> None:
 class Forgetful(MemoryRecorder):
     """Drops the bodies, because they are large."""
 
-    def begin(self, **head: Any) -> Told:
+    def begin(self, **head: Any) -> ToldExchange:
         self.exchanges.append(Bodiless(str(len(self.exchanges)), head, self))
         return self.exchanges[-1]
 
 
-class Bodiless(Told):
+class Bodiless(ToldExchange):
     def record_data(self, side: Side, data: bytes, at: int, kind: ChunkKind = "data") -> None:
         pass
 
@@ -83,7 +83,7 @@ async def test_events_pass_beside_a_large_upload(tmp_path: Path) -> None:
 
     async with (
         speaking(handler) as upstream,
-        opened(tmp_path, Forgetful(), **reaching(upstream)) as worker,
+        open_worker(tmp_path, Forgetful(), **reaching(upstream)) as worker,
         asking(worker, upstream) as (peer, authority),
     ):
         upload = peer.begin(authority, "/upload")
@@ -107,7 +107,7 @@ async def test_an_upload_waits_for_an_upstream_that_takes_nothing(tmp_path: Path
 
     async with (
         speaking(handler, acknowledge=False) as upstream,
-        opened(tmp_path, recorder, **reaching(upstream)) as worker,
+        open_worker(tmp_path, recorder, **reaching(upstream)) as worker,
         asking(worker, upstream) as (peer, authority),
         asyncio.TaskGroup() as group,
     ):
@@ -135,7 +135,7 @@ async def test_why_a_client_gives_up_is_handed_on(tmp_path: Path, code: int) -> 
     recorder = MemoryRecorder()
     async with (
         speaking(handler) as upstream,
-        opened(tmp_path, recorder, **reaching(upstream)) as worker,
+        open_worker(tmp_path, recorder, **reaching(upstream)) as worker,
         asking(worker, upstream) as (peer, authority),
     ):
         stream = peer.ask(authority, "/")
@@ -161,9 +161,9 @@ async def test_what_may_not_go_on_is_told_why(
     recorder = MemoryRecorder()
     async with (
         answering(b"") as upstream,
-        opened(tmp_path, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as worker,
+        open_worker(tmp_path, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as worker,
     ):
-        reader, writer = await connected(worker, "api.test:443", alpn=("h2",))
+        reader, writer = await connect_through(worker, "api.test:443", alpn=("h2",))
         peer = Peer(reader, writer, client=True)
         for body in (b"", b"asked"):
             heard = await peer.answer(peer.ask("api.test", "/", method="POST", body=body, extra=head))
@@ -174,8 +174,8 @@ async def test_what_may_not_go_on_is_told_why(
 
 
 async def test_what_is_refused_says_so_and_is_counted(tmp_path: Path) -> None:
-    async with opened(tmp_path, MemoryRecorder(), upstreams={"api.test": "http://127.0.0.1:9"}) as worker:
-        quick = Quick(*await connected(worker, "api.test:443", alpn=("h2",)))
+    async with open_worker(tmp_path, MemoryRecorder(), upstreams={"api.test": "http://127.0.0.1:9"}) as worker:
+        quick = Quick(*await connect_through(worker, "api.test:443", alpn=("h2",)))
         assert b"connect_in_tunnel" in await quick.body(quick.ask("api.test:443", method="CONNECT"))
         assert b"connect_failed" in await quick.body(quick.ask("api.test"))
         quick.writer.close()
@@ -195,10 +195,10 @@ async def test_a_worker_that_stops_says_so_and_lets_end_what_is_under_way(tmp_pa
     recorder = MemoryRecorder()
     async with (
         speaking(handler) as upstream,
-        opened(tmp_path, recorder, limits=Limits(grace=10), **reaching(upstream)) as worker,
+        open_worker(tmp_path, recorder, limits=Limits(grace=10), **reaching(upstream)) as worker,
     ):
         authority = f"localhost:{upstream.port}"
-        quick = Quick(*await connected(worker, authority, alpn=("h2",)))
+        quick = Quick(*await connect_through(worker, authority, alpn=("h2",)))
         stream = quick.ask(authority)
         await recorder.begun.wait()
         worker.config.stop.set()
@@ -224,7 +224,7 @@ async def test_a_fault_of_ours_ends_one_client_and_no_other(
     recorder = MemoryRecorder()
     async with (
         speaking(answer_all) as upstream,
-        opened(tmp_path, recorder, **reaching(upstream)) as worker,
+        open_worker(tmp_path, recorder, **reaching(upstream)) as worker,
         asking(worker, upstream) as (one, authority),
         asking(worker, upstream) as (other, _),
     ):
@@ -249,7 +249,7 @@ async def test_a_fault_in_a_look_at_the_time_ends_one_client_and_no_looking(
         overdue(client, now)
 
     monkeypatch.setattr(Http1Connection, "check_timeouts", look)
-    async with opened(tmp_path, limits=Limits(idle=0.3, grace=0.5)) as worker:
+    async with open_worker(tmp_path, limits=Limits(idle=0.3, grace=0.5)) as worker:
         both = [await asyncio.open_connection("127.0.0.1", worker.port) for _ in range(2)]
         async with asyncio.timeout(10):
             ends = await asyncio.gather(*(reader.read() for reader, _ in both), return_exceptions=True)
@@ -262,7 +262,7 @@ async def test_a_silent_client_is_let_go(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(lanes, "CHECK_INTERVAL", 0.05)
     async with (
         speaking(answer_all) as upstream,
-        opened(tmp_path, limits=Limits(idle=0.3, grace=0.5), **reaching(upstream)) as worker,
+        open_worker(tmp_path, limits=Limits(idle=0.3, grace=0.5), **reaching(upstream)) as worker,
         asking(worker, upstream) as (peer, authority),
     ):
         assert (await peer.answer(peer.ask(authority, "/"))).body == b"ok"
@@ -277,20 +277,28 @@ async def _to_the_end(peer: Peer) -> None:
 
 
 async def test_clients_that_are_gone_leave_nothing(tmp_path: Path) -> None:
-    async with speaking(answer_all) as upstream, opened(tmp_path, MemoryRecorder(), **reaching(upstream)) as worker:
+    async with (
+        speaking(answer_all) as upstream,
+        open_worker(tmp_path, MemoryRecorder(), **reaching(upstream)) as worker,
+    ):
         for _ in range(5):
             async with asking(worker, upstream) as (peer, authority):
                 for stream in [peer.ask(authority, "/") for _ in range(4)]:
                     await peer.answer(stream)
                 peer.begin(authority, "/half")  # and is left in the middle of it
         for _ in range(500):
-            if not _left(Http2Client):
+            if not _count_instances(Http2Client):
                 break
             await asyncio.sleep(0.02)  # for the last one's end to arrive
-        assert [_left(kind) for kind in (Http2Client, H2Downstream, RelayedExchange, Http2Carrier)] == [0, 0, 0, 0]
+        assert [_count_instances(kind) for kind in (Http2Client, H2Downstream, RelayedExchange, Http2Carrier)] == [
+            0,
+            0,
+            0,
+            0,
+        ]
 
 
-def _left(kind: type) -> int:
+def _count_instances(kind: type) -> int:
     gc.collect()
     return sum(type(thing) is kind for thing in gc.get_objects())
 
@@ -305,7 +313,10 @@ async def _ran(*command: str) -> str:
 
 async def test_curl(tmp_path: Path) -> None:
     (tmp_path / "large").write_bytes(bytes(3 << 20))
-    async with speaking(_measured) as upstream, opened(tmp_path, Forgetful(), **reaching(upstream)) as worker:
+    async with (
+        speaking(_answer_measured) as upstream,
+        open_worker(tmp_path, Forgetful(), **reaching(upstream)) as worker,
+    ):
         trusts = f"{worker.config.authority.certificate}"
         url = f"https://localhost:{upstream.port}/"
         common = [
@@ -328,7 +339,7 @@ async def test_curl(tmp_path: Path) -> None:
 async def test_node(tmp_path: Path) -> None:
     script = Path(__file__).with_name("h2_asker.mjs")
     recorder = MemoryRecorder()
-    async with speaking(_measured) as upstream, opened(tmp_path, recorder, **reaching(upstream)) as worker:
+    async with speaking(_answer_measured) as upstream, open_worker(tmp_path, recorder, **reaching(upstream)) as worker:
         authority, ca = f"localhost:{upstream.port}", str(worker.config.authority.certificate)
         said = await _ran("node", str(script), str(worker.port), authority, ca)
     assert said == ",".join(str(number) for number in range(100)) + "\n"
@@ -336,7 +347,7 @@ async def test_node(tmp_path: Path) -> None:
     assert len(recorder.exchanges) == 100
 
 
-async def _measured(peer: Peer) -> None:
+async def _answer_measured(peer: Peer) -> None:
     while True:
         stream, heard = await peer.request()
         peer.respond(stream, OK, [str(len(heard.body)).encode()])

@@ -11,17 +11,22 @@ import pytest
 
 from tests.support.h2quick import Quick, frame
 from tests.support.h2workers import answer_all, reaching, speaking
-from tests.support.wire import MemoryRecorder, Upstream, Worker, connected, opened
+from tests.support.wire import MemoryRecorder, Upstream, Worker, connect_through, open_worker
 
 HEADERS, RST_STREAM, SETTINGS, PING, CONTINUATION = 1, 3, 4, 6, 9
 END_STREAM, END_HEADERS = 1, 4
 
 
 @asynccontextmanager
-async def _attacked(directory: Path) -> AsyncIterator[tuple[Worker, Upstream, Quick, Quick]]:
+async def _worker_under_attack(directory: Path) -> AsyncIterator[tuple[Worker, Upstream, Quick, Quick]]:
     """A worker with a well-behaved client and a flooding one."""
-    async with speaking(answer_all) as upstream, opened(directory, MemoryRecorder(), **reaching(upstream)) as worker:
-        good, bad = [Quick(*await connected(worker, f"localhost:{upstream.port}", alpn=("h2",))) for _ in range(2)]
+    async with (
+        speaking(answer_all) as upstream,
+        open_worker(directory, MemoryRecorder(), **reaching(upstream)) as worker,
+    ):
+        good, bad = [
+            Quick(*await connect_through(worker, f"localhost:{upstream.port}", alpn=("h2",))) for _ in range(2)
+        ]
         await bad.until(ngh2.SettingsAcknowledged)
         yield worker, upstream, good, bad
         assert await good.body(good.ask(f"localhost:{upstream.port}")) == b"ok"
@@ -49,14 +54,14 @@ async def _thrown_out(client: Quick, flood: bytes, times: int = 200) -> None:
     ],
 )
 async def test_what_asks_for_answers_and_takes_none_is_cut_off(tmp_path: Path, flood: bytes) -> None:
-    async with _attacked(tmp_path) as (_, _, _, bad):
+    async with _worker_under_attack(tmp_path) as (_, _, _, bad):
         # Nothing is read: the worker's responses fill the socket buffers, then wait in the worker.
         await _thrown_out(bad, flood)
 
 
 async def test_a_head_that_does_not_end_is_cut_off(tmp_path: Path) -> None:
     """CVE-2024-27316 and similar attacks."""
-    async with _attacked(tmp_path) as (_, _, _, bad):
+    async with _worker_under_attack(tmp_path) as (_, _, _, bad):
         bad.writer.write(frame(HEADERS, b"", stream=1))
         await _thrown_out(bad, frame(CONTINUATION, b"", stream=1))
 
@@ -64,7 +69,7 @@ async def test_a_head_that_does_not_end_is_cut_off(tmp_path: Path) -> None:
 async def test_a_head_that_grows_when_it_is_unpacked_is_cut_off(tmp_path: Path) -> None:
     """CVE-2016-6581: one large field is put into the header table, then referenced by one byte, again and again."""
     large = b"\x40\x01a\x7f\xc1\x1e" + b"a" * 4000
-    async with _attacked(tmp_path) as (_, _, _, bad):
+    async with _worker_under_attack(tmp_path) as (_, _, _, bad):
         block = b"\x83\x87\x84" + large + b"\xbe" * 16_000
         bad.writer.write(frame(HEADERS, block[:16_000], stream=1))
         await _thrown_out(bad, frame(CONTINUATION, block[16_000:], flags=END_HEADERS, stream=1), 1)
@@ -72,7 +77,7 @@ async def test_a_head_that_grows_when_it_is_unpacked_is_cut_off(tmp_path: Path) 
 
 async def test_streams_that_are_opened_only_to_be_reset_are_cut_off(tmp_path: Path) -> None:
     """CVE-2023-44487."""
-    async with _attacked(tmp_path) as (_, upstream, _, bad):
+    async with _worker_under_attack(tmp_path) as (_, upstream, _, bad):
         head, reset = _head(upstream), (8).to_bytes(4)
         streams = range(1, 10_001, 2)
         flood = [
@@ -83,7 +88,7 @@ async def test_streams_that_are_opened_only_to_be_reset_are_cut_off(tmp_path: Pa
 
 
 async def test_more_streams_than_were_offered_are_cut_off(tmp_path: Path) -> None:
-    async with _attacked(tmp_path) as (_, upstream, _, bad):
+    async with _worker_under_attack(tmp_path) as (_, upstream, _, bad):
         most = (await bad.until(ngh2.SettingsReceived)).settings[ngh2.Setting.MAX_CONCURRENT_STREAMS]
         # Far more than that, because some may end while the others arrive.
         flood = [
@@ -99,9 +104,12 @@ def _head(upstream: Upstream) -> bytes:
 
 
 async def test_what_is_no_http_2_at_all_is_cut_off(tmp_path: Path) -> None:
-    async with speaking(answer_all) as upstream, opened(tmp_path, MemoryRecorder(), **reaching(upstream)) as worker:
+    async with (
+        speaking(answer_all) as upstream,
+        open_worker(tmp_path, MemoryRecorder(), **reaching(upstream)) as worker,
+    ):
         for noise in (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", os.urandom(64)):
-            reader, writer = await connected(worker, f"localhost:{upstream.port}", alpn=("h2",))
+            reader, writer = await connect_through(worker, f"localhost:{upstream.port}", alpn=("h2",))
             writer.write(noise)
             async with asyncio.timeout(5):
                 while await reader.read(65536):

@@ -8,7 +8,7 @@ import pytest
 from tests.support import wire
 from tests.support.h2wire import Fields, Peer, StreamBroken
 from tests.support.h2workers import asking, reaching, speaking
-from tests.support.wire import MemoryRecorder, ScriptedAnswerer, answering, connected, opened
+from tests.support.wire import MemoryRecorder, ScriptedAnswerer, answering, connect_through, open_worker
 
 ASKED: Fields = [
     ("x-b", "2"),
@@ -51,7 +51,7 @@ async def _conversation(directory: Path) -> tuple[list[Any], list[Any]]:
     heard: list[Any] = []
     async with (
         speaking(_handler) as upstream,
-        opened(directory, recorder, **reaching(upstream)) as worker,
+        open_worker(directory, recorder, **reaching(upstream)) as worker,
         asking(worker, upstream) as (peer, authority),
     ):
         for method, path, body in (
@@ -69,10 +69,10 @@ async def _conversation(directory: Path) -> tuple[list[Any], list[Any]]:
             heard.append((answer.interim, answer.headers, answer.pieces, answer.trailers, answer.reset))
         for told in recorder.exchanges:
             await told.over.wait()
-    return [_told(told, upstream.port) for told in recorder.exchanges], heard
+    return [_comparable_words(told, upstream.port) for told in recorder.exchanges], heard
 
 
-def _told(told: wire.Told, port: int) -> Any:
+def _comparable_words(told: wire.ToldExchange, port: int) -> Any:
     begun = dict(told.begun)
     begun["url"] = begun["url"].replace(str(port), "PORT")
     # Both engines name the run before the exchange has an id.
@@ -99,12 +99,12 @@ async def _of_old(directory: Path) -> Any:
     recorder = MemoryRecorder()
     async with (
         answering(sent) as upstream,
-        opened(directory, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as worker,
+        open_worker(directory, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as worker,
     ):
-        peer = Peer(*await connected(worker, "api.test:443", alpn=("h2",)), client=True)
+        peer = Peer(*await connect_through(worker, "api.test:443", alpn=("h2",)), client=True)
         heard = await peer.answer(peer.ask("api.test", "/x", method="POST", body=b"asked", extra=ASKED))
         peer.writer.close()
-    return _told(recorder.only, 0), (heard.headers, heard.body, heard.trailers), upstream.bodies
+    return _comparable_words(recorder.only, 0), (heard.headers, heard.body, heard.trailers), upstream.bodies
 
 
 async def test_a_conversation_with_an_upstream_of_http_1_is_told_alike(
@@ -123,8 +123,8 @@ async def test_an_answerer_is_asked_alike(tmp_path: Path, monkeypatch: pytest.Mo
     for engine in wire.ENGINES:
         monkeypatch.setattr(wire, "engine", engine)
         answerer = ScriptedAnswerer(wire.whole(b"hello"), alpn=("h2",))
-        async with opened(tmp_path, answerer=answerer) as worker:
-            peer = Peer(*await connected(worker, "api.test:443", alpn=("h2",)), client=True)
+        async with open_worker(tmp_path, answerer=answerer) as worker:
+            peer = Peer(*await connect_through(worker, "api.test:443", alpn=("h2",)), client=True)
             stream = peer.begin("api.test", "/x")
             peer.conn.send_data(stream, b"as")
             peer.flush()

@@ -15,13 +15,13 @@ from proxy.wire.config import EngineConfig, Limits
 from proxy.wire.engine_state import EngineState
 from tests.support.h2wire import Fields, Peer, StreamBroken
 from tests.support.h2workers import OK, answer_all, asking, reaching, speaking
-from tests.support.wire import MemoryRecorder, Upstream, answering, connected, opened
+from tests.support.wire import MemoryRecorder, Upstream, answering, connect_through, open_worker
 
 REFUSED, INTERNAL, CANCEL = 7, 2, 8
 
 
 async def test_all_clients_share_a_connection(tmp_path: Path) -> None:
-    async with speaking(answer_all) as upstream, opened(tmp_path, **reaching(upstream)) as worker:
+    async with speaking(answer_all) as upstream, open_worker(tmp_path, **reaching(upstream)) as worker:
         async with asking(worker, upstream) as (one, authority), asking(worker, upstream) as (other, _):
             for peer in (one, other, one):
                 assert (await peer.answer(peer.ask(authority, "/"))).body == b"ok"
@@ -39,7 +39,7 @@ async def test_who_shows_a_name_for_a_connection_has_it_for_himself(tmp_path: Pa
         finally:
             left[number].set()
 
-    async with speaking(handler, upstream=upstream), opened(tmp_path, **reaching(upstream)) as worker:
+    async with speaking(handler, upstream=upstream), open_worker(tmp_path, **reaching(upstream)) as worker:
         async with asking(worker, upstream) as (one, authority), asking(worker, upstream) as (other, _):
             await one.answer(one.ask(authority, "/", extra=ntlm))
             await one.answer(one.ask(authority, "/"))
@@ -67,7 +67,7 @@ async def test_more_streams_than_an_upstream_takes_get_another_connection(tmp_pa
 
     async with (
         speaking(handler) as upstream,
-        opened(tmp_path, **reaching(upstream)) as worker,
+        open_worker(tmp_path, **reaching(upstream)) as worker,
         asking(worker, upstream) as (peer, authority),
     ):
         for stream in [peer.ask(authority, "/") for _ in range(2)]:
@@ -89,7 +89,7 @@ async def test_a_client_that_stops_reading_does_not_stop_the_other(tmp_path: Pat
                 peer.respond((await peer.request())[0], OK, [b"ok"])
             await peer.step()
 
-    async with speaking(handler) as upstream, opened(tmp_path, **reaching(upstream)) as worker:
+    async with speaking(handler) as upstream, open_worker(tmp_path, **reaching(upstream)) as worker:
         async with (
             asking(worker, upstream, acknowledge=False) as (one, authority),
             asking(worker, upstream) as (other, _),
@@ -127,7 +127,7 @@ async def test_what_was_refused_before_anything_was_done_is_asked_again(tmp_path
     recorder = MemoryRecorder()
     async with (
         speaking(handler) as upstream,
-        opened(tmp_path, recorder, **reaching(upstream)) as worker,
+        open_worker(tmp_path, recorder, **reaching(upstream)) as worker,
         asking(worker, upstream) as (peer, authority),
     ):
         head: Fields = [("content-length", "4")]
@@ -143,7 +143,7 @@ async def test_what_was_reset_otherwise_is_not_asked_again(tmp_path: Path, code:
     recorder = MemoryRecorder()
     async with (
         speaking(handler) as upstream,
-        opened(tmp_path, recorder, **reaching(upstream)) as worker,
+        open_worker(tmp_path, recorder, **reaching(upstream)) as worker,
         asking(worker, upstream) as (peer, authority),
     ):
         with pytest.raises(StreamBroken, match=f"code {code}$"):
@@ -162,7 +162,7 @@ async def test_an_upstream_that_refuses_without_end_is_believed(tmp_path: Path) 
 
     async with (
         speaking(handler) as upstream,
-        opened(tmp_path, **reaching(upstream)) as worker,
+        open_worker(tmp_path, **reaching(upstream)) as worker,
         asking(worker, upstream) as (peer, authority),
     ):
         with pytest.raises(StreamBroken, match=r"code 7$"):
@@ -188,7 +188,7 @@ async def test_a_goaway_sends_what_was_not_looked_at_elsewhere(tmp_path: Path) -
     recorder = MemoryRecorder()
     async with (
         speaking(handler, upstream=upstream),
-        opened(tmp_path, recorder, **reaching(upstream)) as worker,
+        open_worker(tmp_path, recorder, **reaching(upstream)) as worker,
         asking(worker, upstream) as (peer, authority),
     ):
         head: Fields = [("content-length", "4")]
@@ -218,7 +218,7 @@ async def test_a_connection_that_breaks_without_a_word(tmp_path: Path, method: s
     recorder = MemoryRecorder()
     async with (
         speaking(handler, upstream=upstream),
-        opened(tmp_path, recorder, **reaching(upstream)) as worker,
+        open_worker(tmp_path, recorder, **reaching(upstream)) as worker,
         asking(worker, upstream) as (peer, authority),
     ):
         await peer.answer(peer.ask(authority, "/"))
@@ -245,7 +245,7 @@ async def test_a_connection_that_nobody_needs_is_let_go(tmp_path: Path, monkeypa
 
     async with (
         speaking(handler) as upstream,
-        opened(tmp_path, **reaching(upstream)) as worker,
+        open_worker(tmp_path, **reaching(upstream)) as worker,
         asking(worker, upstream) as (peer, authority),
     ):
         await peer.answer(peer.ask(authority, "/"))
@@ -269,7 +269,7 @@ async def test_nobody_else_is_put_on_a_connection_that_may_be_dead(
 
     async with (
         speaking(handler, upstream=upstream),
-        opened(tmp_path, **reaching(upstream)) as worker,
+        open_worker(tmp_path, **reaching(upstream)) as worker,
         asking(worker, upstream) as (peer, authority),
     ):
         first = peer.ask(authority, "/")
@@ -297,7 +297,7 @@ async def test_an_upload_goes_elsewhere_where_a_connection_took_nothing_of_it(
     monkeypatch.setattr(h2upstreams.SharedConnection, "open_stream", once_closing)
     async with (
         speaking(answer_all) as upstream,
-        opened(tmp_path, limits=Limits(buffered_request=0), **reaching(upstream)) as worker,
+        open_worker(tmp_path, limits=Limits(buffered_request=0), **reaching(upstream)) as worker,
         asking(worker, upstream) as (peer, authority),
     ):
         upload = peer.ask(authority, "/", method="POST", body=bytes(10_000), extra=[("content-length", "10000")])
@@ -330,7 +330,7 @@ async def test_a_connection_that_is_closed_as_soon_as_it_is_made_is_nobodys(
 
     async with (
         speaking(answer_all) as upstream,
-        opened(tmp_path, **reaching(upstream)) as worker,
+        open_worker(tmp_path, **reaching(upstream)) as worker,
         asking(worker, upstream) as (peer, authority),
     ):
         monkeypatch.setattr(Upstreams, "connect", gone)
@@ -343,11 +343,11 @@ async def test_an_upstream_of_http_1_gets_http_1(tmp_path: Path) -> None:
     """RFC 9113 8.2.3, 8.3.1: Host for :authority, and one Cookie."""
     async with (
         answering(b"HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nX-A: 1\r\nContent-Length: 2\r\n\r\nok") as upstream,
-        opened(
+        open_worker(
             tmp_path, recorder := MemoryRecorder(), upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}
         ) as worker,
     ):
-        reader, writer = await connected(worker, "api.test:443", alpn=("h2",))
+        reader, writer = await connect_through(worker, "api.test:443", alpn=("h2",))
         peer = Peer(reader, writer, client=True)
         crumbs: Fields = [("cookie", "a=1"), ("x-playhead-step", "3"), ("x-b", "2"), ("cookie", "b=2")]
         first, heard = [await peer.answer(peer.ask("api.test", "/x", extra=crumbs)) for _ in range(2)]

@@ -23,7 +23,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> EngineState:
     return EngineState(config=config, recorder=None, answerer=None, trust=Path("unused"))
 
 
-def _found(engine: EngineState, raw: bytes) -> LaneRequest | None:
+def _parse_head(engine: EngineState, raw: bytes) -> LaneRequest | None:
     head = request_head(raw)
     return admitted_request(head, engine, "local", TUNNEL, WITHIN) if head else None
 
@@ -43,7 +43,7 @@ HEADS = st.lists(st.tuples(NAMES, VALUES), max_size=5).map(
 def test_what_is_remembered_is_what_would_be_found(engine: EngineState, heads: list[bytes]) -> None:
     repeated = HeadCache()
     for raw in heads:
-        fresh, known = _found(engine, raw), repeated.find(raw)
+        fresh, known = _parse_head(engine, raw), repeated.find(raw)
         assert known is None or known == fresh
         if known is None and fresh is not None:
             repeated.remember(raw, fresh)
@@ -52,7 +52,7 @@ def test_what_is_remembered_is_what_would_be_found(engine: EngineState, heads: l
 def test_only_the_length_may_differ(engine: EngineState) -> None:
     repeated = HeadCache()
     raw = b"POST /x HTTP/1.1\r\nHost: api.test\r\nContent-Length: 10\r\nX-Playhead-Run: r\r\nX-A: b\r\n\r\n"
-    fresh = _found(engine, raw)
+    fresh = _parse_head(engine, raw)
     assert fresh is not None
     repeated.remember(raw, fresh)
     again = repeated.find(raw.replace(b": 10", b": 4711"))
@@ -69,13 +69,13 @@ def test_it_does_not_grow_without_bound(engine: EngineState) -> None:
     repeated = HeadCache()
     for number in range(MAX_HEADS + 10):
         raw = b"GET /%d HTTP/1.1\r\nHost: api.test\r\n\r\n" % number
-        fresh = _found(engine, raw)
+        fresh = _parse_head(engine, raw)
         assert fresh is not None
         repeated.remember(raw, fresh)
     assert repeated.find(b"GET /0 HTTP/1.1\r\nHost: api.test\r\n\r\n") is not None
     assert repeated.find(b"GET /%d HTTP/1.1\r\nHost: api.test\r\n\r\n" % (MAX_HEADS + 5)) is None
     long = b"GET / HTTP/1.1\r\nHost: api.test\r\nX: " + b"a" * MAX_HEAD_BYTES + b"\r\n\r\n"
-    fresh = _found(engine, long)
+    fresh = _parse_head(engine, long)
     assert fresh is not None
     other = HeadCache()
     other.remember(long, fresh)

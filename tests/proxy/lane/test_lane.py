@@ -26,8 +26,8 @@ from tests.support.wire import (
     Upstream,
     Worker,
     answering,
-    connected,
-    opened,
+    connect_through,
+    open_worker,
     read_request,
     serving,
     upstream_tls,
@@ -71,10 +71,13 @@ async def _got(worker: Worker, request: bytes, size: int = len(OK)) -> bytes:
 
 
 async def test_what_agents_send_stays_on_the_lane(tmp_path: Path, handed: list[bytes]) -> None:
-    async with answering(OK) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker:
+    async with (
+        answering(OK) as upstream,
+        open_worker(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker,
+    ):
         assert await _got(worker, ASK) == OK
         for alpn in ((), ("http/1.1",), ("h2", "http/1.1")):
-            reader, writer = await connected(worker, "api.test:443", alpn=alpn)
+            reader, writer = await connect_through(worker, "api.test:443", alpn=alpn)
             writer.write(WITHIN)
             assert await reader.readexactly(len(OK)) == OK
             chosen = writer.get_extra_info("ssl_object").selected_alpn_protocol()
@@ -94,15 +97,18 @@ async def test_what_agents_send_stays_on_the_lane(tmp_path: Path, handed: list[b
 )
 async def test_what_it_does_not_speak_goes_on_as_it_came(tmp_path: Path, handed: list[bytes], request_: bytes) -> None:
     recorder = MemoryRecorder()
-    async with answering(OK) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
         assert await _got(worker, request_) == OK
     assert handed == [request_]
     assert recorder.only.outcome == "completed"
 
 
 async def test_a_client_that_speaks_only_http_2_gets_it(tmp_path: Path, handed: list[bytes]) -> None:
-    async with answering(OK) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker:
-        reader, writer = await connected(worker, "api.test:443", alpn=("h2",))
+    async with (
+        answering(OK) as upstream,
+        open_worker(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker,
+    ):
+        reader, writer = await connect_through(worker, "api.test:443", alpn=("h2",))
         peer = Peer(reader, writer, client=True)
         assert (await peer.answer(peer.ask("api.test", "/x"))).body == b"hello"
         writer.close()
@@ -112,8 +118,8 @@ async def test_a_client_that_speaks_only_http_2_gets_it(tmp_path: Path, handed: 
 async def test_what_was_recorded_over_http_2_is_replayed_over_it(tmp_path: Path, handed: list[bytes]) -> None:
     for recorded, chosen in (("h2", "h2"), ("http/1.1", "http/1.1")):
         answerer = ScriptedAnswerer(alpn=(recorded,))
-        async with opened(tmp_path, answerer=answerer) as worker:
-            _, writer = await connected(worker, "api.test:443", alpn=("h2", "http/1.1"))
+        async with open_worker(tmp_path, answerer=answerer) as worker:
+            _, writer = await connect_through(worker, "api.test:443", alpn=("h2", "http/1.1"))
             assert writer.get_extra_info("ssl_object").selected_alpn_protocol() == chosen
             writer.close()
     assert handed == []
@@ -122,8 +128,8 @@ async def test_what_was_recorded_over_http_2_is_replayed_over_it(tmp_path: Path,
 async def test_a_connection_changes_engines_between_two_requests(tmp_path: Path, handed: list[bytes]) -> None:
     recorder = MemoryRecorder()
     odd = b"FOO /x HTTP/1.1\r\nHost: api.test\r\n\r\n"
-    async with answering(OK) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
-        reader, writer = await connected(worker, "api.test:443")
+    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+        reader, writer = await connect_through(worker, "api.test:443")
         for request in (WITHIN, odd, WITHIN):
             writer.write(request)
             assert await reader.readexactly(len(OK)) == OK
@@ -135,7 +141,10 @@ async def test_a_connection_changes_engines_between_two_requests(tmp_path: Path,
 
 async def test_two_requests_at_once_of_which_one_is_not_for_the_lane(tmp_path: Path, handed: list[bytes]) -> None:
     odd = ASK.replace(b"GET", b"FOO")
-    async with answering(OK) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker:
+    async with (
+        answering(OK) as upstream,
+        open_worker(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker,
+    ):
         assert await _got(worker, ASK + odd + ASK, 3 * len(OK)) == OK * 3
     assert handed == [odd + ASK]
 
@@ -158,7 +167,7 @@ async def test_nothing_of_mitmproxy_is_loaded_before_it_is_needed(tmp_path: Path
 
 
 @asynccontextmanager
-async def _counted(**more: Any) -> AsyncIterator[tuple[Upstream, list[int]]]:
+async def _upstream_with_counts(**more: Any) -> AsyncIterator[tuple[Upstream, list[int]]]:
     """An upstream, and the number of the connection on which each request arrived."""
     upstream, asked = Upstream(), []
 
@@ -177,7 +186,10 @@ async def _counted(**more: Any) -> AsyncIterator[tuple[Upstream, list[int]]]:
 
 
 async def test_the_next_client_finds_a_connection(tmp_path: Path) -> None:
-    async with _counted() as (upstream, asked), opened(tmp_path, upstreams=_instead(upstream)) as worker:
+    async with (
+        _upstream_with_counts() as (upstream, asked),
+        open_worker(tmp_path, upstreams=_instead(upstream)) as worker,
+    ):
         for _ in range(3):
             assert await _got(worker, ASK) == OK
             await asyncio.sleep(0.02)  # for the worker to see that the client has left
@@ -185,8 +197,11 @@ async def test_the_next_client_finds_a_connection(tmp_path: Path) -> None:
 
 
 async def test_two_clients_at_once_have_one_each(tmp_path: Path) -> None:
-    async with _counted() as (upstream, asked), opened(tmp_path, upstreams=_instead(upstream)) as worker:
-        clients = [await connected(worker, "api.test:443") for _ in range(2)]
+    async with (
+        _upstream_with_counts() as (upstream, asked),
+        open_worker(tmp_path, upstreams=_instead(upstream)) as worker,
+    ):
+        clients = [await connect_through(worker, "api.test:443") for _ in range(2)]
         for _ in range(2):
             for reader, writer in clients:
                 writer.write(WITHIN)
@@ -201,7 +216,10 @@ async def test_two_clients_at_once_have_one_each(tmp_path: Path) -> None:
     [ASK.replace(b"/x", b"/negotiate"), ASK.replace(b"\r\n\r\n", b"\r\nAuthorization: NTLM TlRMTVNT\r\n\r\n")],
 )
 async def test_a_connection_on_which_somebody_has_a_name_is_for_nobody_else(tmp_path: Path, first: bytes) -> None:
-    async with _counted() as (upstream, asked), opened(tmp_path, upstreams=_instead(upstream)) as worker:
+    async with (
+        _upstream_with_counts() as (upstream, asked),
+        open_worker(tmp_path, upstreams=_instead(upstream)) as worker,
+    ):
         await _got(worker, first)
         await asyncio.sleep(0.02)  # as above
         await _got(worker, ASK)
@@ -213,7 +231,10 @@ async def test_what_must_not_be_asked_twice_wants_a_fresh_connection(
 ) -> None:
     monkeypatch.setattr(upstreams, "FRESH_SECONDS", 0.0)
     post = ASK.replace(b"GET", b"POST").replace(b"\r\n\r\n", b"\r\nContent-Length: 0\r\n\r\n")
-    async with _counted() as (upstream, asked), opened(tmp_path, upstreams=_instead(upstream)) as worker:
+    async with (
+        _upstream_with_counts() as (upstream, asked),
+        open_worker(tmp_path, upstreams=_instead(upstream)) as worker,
+    ):
         for request in (ASK, post, ASK):
             assert await _got(worker, request) == OK
             await asyncio.sleep(0.02)  # as above
@@ -232,7 +253,7 @@ async def test_a_get_on_a_connection_that_was_just_closed_is_asked_again(tmp_pat
     recorder = MemoryRecorder()
     async with (
         serving(handler, upstream=upstream),
-        opened(tmp_path, recorder, upstreams=_instead(upstream)) as worker,
+        open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker,
     ):
         assert await _got(worker, ASK + ASK, 2 * len(OK)) == OK * 2
     assert len(upstream.heads) == 3
@@ -253,9 +274,9 @@ async def test_a_body_that_ends_without_a_goodbye_may_lack_something(tmp_path: P
     recorder = MemoryRecorder()
     async with (
         serving(handler, tls=upstream_tls("localhost")) as upstream,
-        opened(tmp_path, recorder, upstreams={"api.test": f"https://localhost:{upstream.port}"}) as worker,
+        open_worker(tmp_path, recorder, upstreams={"api.test": f"https://localhost:{upstream.port}"}) as worker,
     ):
-        reader, writer = await connected(worker, "api.test:443")
+        reader, writer = await connect_through(worker, "api.test:443")
         writer.write(WITHIN)
         assert (await reader.read()).endswith(b"not al")
         writer.close()
@@ -270,7 +291,7 @@ async def test_an_upstream_that_hangs_up_at_once_is_not_our_fault(
         writer.transport.abort()
 
     recorder = MemoryRecorder()
-    async with serving(handler) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK.replace(b"GET", b"POST").replace(b"\r\n\r\n", b"\r\nContent-Length: 0\r\n\r\n"))
         assert await reader.read() == b""
@@ -294,7 +315,7 @@ async def test_a_client_that_sends_far_ahead_and_half_a_request_is_read_on(tmp_p
             await read_request(reader)
             writer.write(OK)
 
-    async with serving(handler) as upstream, opened(tmp_path, upstreams=_instead(upstream)) as worker:
+    async with serving(handler) as upstream, open_worker(tmp_path, upstreams=_instead(upstream)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK * count + ASK[:-7])
         await upstream.connected.wait()
@@ -327,7 +348,7 @@ async def test_who_sends_much_waits_for_a_recorder_that_is_behind(tmp_path: Path
                 stuck.set()
                 await writer.drain()
 
-    async with serving(handler) as upstream, opened(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK)
         await reader.readuntil(b"\r\n\r\n")
@@ -342,7 +363,7 @@ async def test_who_sends_much_waits_for_a_recorder_that_is_behind(tmp_path: Path
 
 
 async def test_a_handshake_that_does_not_end_is_not_waited_for(tmp_path: Path) -> None:
-    async with opened(tmp_path, limits=Limits(head=0.2, grace=0.5)) as worker:
+    async with open_worker(tmp_path, limits=Limits(head=0.2, grace=0.5)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(b"CONNECT api.test:443 HTTP/1.1\r\nHost: api.test:443\r\n\r\n")
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
@@ -352,7 +373,10 @@ async def test_a_handshake_that_does_not_end_is_not_waited_for(tmp_path: Path) -
 
 
 async def test_clients_that_are_gone_leave_nothing(tmp_path: Path) -> None:
-    async with answering(OK) as upstream, opened(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker:
+    async with (
+        answering(OK) as upstream,
+        open_worker(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker,
+    ):
         for _ in range(20):
             await _got(worker, ASK)
         await asyncio.sleep(0.05)  # for the last one's end to arrive
@@ -369,11 +393,11 @@ async def _conversation(directory: Path) -> None:
     recorder = MemoryRecorder()
     async with (
         answering(OK, tls=upstream_tls("localhost")) as upstream,
-        opened(directory, recorder, upstreams={"api.test": f"https://localhost:{upstream.port}"}) as worker,
+        open_worker(directory, recorder, upstreams={"api.test": f"https://localhost:{upstream.port}"}) as worker,
     ):
         assert await _got(worker, ASK) == OK
         for alpn in ("http/1.1", "h2"):
-            reader, writer = await connected(worker, "api.test:443", alpn=(alpn,))
+            reader, writer = await connect_through(worker, "api.test:443", alpn=(alpn,))
             if alpn == "h2":
                 peer = Peer(reader, writer, client=True)
                 assert (await peer.answer(peer.ask("api.test", "/x"))).body == b"hello"
@@ -386,17 +410,17 @@ async def _conversation(directory: Path) -> None:
     assert [told.outcome for told in recorder.exchanges] == ["completed"] * 4
 
 
-async def _answered(directory: Path) -> None:
+async def _answer_in_pieces(directory: Path) -> None:
     answerer = ScriptedAnswerer(whole(b"one"), whole(b"two"))
-    async with opened(directory, answerer=answerer) as worker:
-        reader, writer = await connected(worker, "api.test:443")
+    async with open_worker(directory, answerer=answerer) as worker:
+        reader, writer = await connect_through(worker, "api.test:443")
         writer.write(WITHIN * 2)
         await reader.readuntil(b"one")
         await reader.readuntil(b"two")
         writer.close()
 
 
-@pytest.mark.parametrize("scenario", [_conversation, _answered])
+@pytest.mark.parametrize("scenario", [_conversation, _answer_in_pieces])
 def test_it_runs_on_uvloop(tmp_path: Path, scenario: Any) -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(scenario(tmp_path))

@@ -104,7 +104,7 @@ def _request(method: str = "GET") -> LaneRequest:
     return found._replace(http1_head=f"{method} / HTTP/1.1\r\nHost: api.test\r\nx-a: 1\r\n\r\n".encode())
 
 
-def _received(
+def _receive_pieces(
     pieces: list[bytes], *, kind: type[Http1Carrier] = Http1Carrier, method: str = "GET", closed: bool = False
 ) -> tuple[FakeSink, FakeUpstream]:
     upstream, sink = FakeUpstream(), FakeSink()
@@ -143,7 +143,7 @@ def test_chunking_does_not_matter(kind: type[Http1Carrier], framed: str, cuts: l
     raw = RESPONSES[framed]
     edges = [0, *sorted(cut for cut in cuts if cut < len(EARLY + raw)), len(EARLY + raw)]
     pieces = [(EARLY + raw)[start:end] for start, end in pairwise(edges) if start < end]
-    sink, upstream = _received(pieces, kind=kind, closed=framed == "closed")
+    sink, upstream = _receive_pieces(pieces, kind=kind, closed=framed == "closed")
     told, sent = sink.head, b"".join(sink.sent)
     assert told is not None
     assert (told.status, told.reason, told.fields[:2], sink.body_) == (200, "Fine", FIELDS, b"abcde")
@@ -161,7 +161,7 @@ def test_chunking_does_not_matter(kind: type[Http1Carrier], framed: str, cuts: l
 # Hypothesis draws from the literals in the sources, which include complete responses.
 @given(noise=st.binary(min_size=1, max_size=200).filter(lambda noise: not noise.startswith(b"HTTP/")))
 def test_noise_is_malformed_or_waited_for(noise: bytes) -> None:
-    sink, _ = _received([noise], closed=True)
+    sink, _ = _receive_pieces([noise], closed=True)
     assert sink.end in ("malformed", ("broken", False))
 
 
@@ -176,7 +176,7 @@ def test_noise_is_malformed_or_waited_for(noise: bytes) -> None:
     ],
 )
 def test_the_answer_to_a_head_has_no_body(raw: bytes, keeps: bool) -> None:
-    sink, upstream = _received([raw], method="HEAD")
+    sink, upstream = _receive_pieces([raw], method="HEAD")
     assert (sink.body_, sink.trailers) == (b"", ())
     assert upstream.returned_ is keeps
 
@@ -193,7 +193,7 @@ def test_the_answer_to_a_head_has_no_body(raw: bytes, keeps: bool) -> None:
     ],
 )
 def test_what_could_mean_two_things_is_malformed(kind: type[Http1Carrier], raw: bytes) -> None:
-    sink, upstream = _received([raw], kind=kind)
+    sink, upstream = _receive_pieces([raw], kind=kind)
     assert (sink.head, sink.end, upstream.dropped) == (None, "malformed", True)
 
 

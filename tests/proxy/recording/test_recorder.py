@@ -136,7 +136,7 @@ SECRET = "sk-ant-api03-" + "pLaNtEd7sEcReT9" * 4
 SHORT = "hunter2"
 
 
-async def planted(at: Desk, secret: str) -> Recording:
+async def record_with_secret(at: Desk, secret: str) -> Recording:
     """Record an exchange with a secret in every place that an engine reports."""
     byte = secret.encode()
     one = at.begin(
@@ -316,7 +316,7 @@ async def test_what_a_profile_declares_secret_is_so_in_the_messages_of_a_socket(
 @pytest.mark.parametrize("secret", [SECRET, TOKENS[0], TOKENS[14], TOKENS[18], TOKENS[-4]])
 async def test_no_byte_of_a_secret_reaches_the_disk(directory: Path, secret: str) -> None:
     with desk(directory) as at:
-        await planted(at, secret)
+        await record_with_secret(at, secret)
         await at.recorder.drain()
     raw = at.raw()
     opened = b"".join(
@@ -336,7 +336,7 @@ async def test_no_byte_of_a_secret_reaches_the_disk(directory: Path, secret: str
 
 async def test_what_was_recorded_is_the_same_when_it_is_sent_again(directory: Path, tmp_path: Path) -> None:
     with desk(directory) as at:
-        one = await planted(at, SECRET)
+        one = await record_with_secret(at, SECRET)
     first = at.exchanges()[one.id]
     with desk(tmp_path / "again") as second:
         again = second.begin(run=first.run, url=first.request.url, headers=first.request.headers)

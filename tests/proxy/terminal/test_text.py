@@ -13,7 +13,7 @@ ROW = (
 )
 
 
-def printed(capsys: pytest.CaptureFixture[str], *, advice: bool = False) -> list[str]:
+def printed_lines(capsys: pytest.CaptureFixture[str], *, advice: bool = False) -> list[str]:
     print_table(HEAD, [ROW], advice=advice)
     return capsys.readouterr().out.splitlines()
 
@@ -22,7 +22,7 @@ def test_a_table_is_as_wide_as_it_needs_to_be_where_no_terminal_shows_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
-    assert [cell for cell in ROW if cell not in printed(capsys)[1]] == []
+    assert [cell for cell in ROW if cell not in printed_lines(capsys)[1]] == []
 
 
 @pytest.mark.parametrize("columns", [100, 80, 64])
@@ -30,7 +30,7 @@ def test_a_table_is_cut_to_its_terminal_but_for_what_one_would_copy(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
-    lines = printed(capsys)
+    lines = printed_lines(capsys)
     assert max(map(len, lines)) <= columns
     assert lines[1].startswith(ROW[0])
     assert "…" in lines[1]
@@ -39,11 +39,11 @@ def test_a_table_is_cut_to_its_terminal_but_for_what_one_would_copy(
 
 def test_advice_stays_whole_below_its_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    _, row, *advice = printed(capsys, advice=True)
+    _, row, *advice = printed_lines(capsys, advice=True)
     assert row.split("  ") == list(ROW[:3])
     assert " ".join(line.strip() for line in advice) == ROW[3]
     monkeypatch.setenv("COLUMNS", "200")
-    assert printed(capsys, advice=True)[1].endswith(ROW[3])
+    assert printed_lines(capsys, advice=True)[1].endswith(ROW[3])
 
 
 def test_a_cell_is_shown_and_not_obeyed(capsys: pytest.CaptureFixture[str]) -> None:

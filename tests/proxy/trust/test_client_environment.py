@@ -49,7 +49,7 @@ values = st.dictionaries(
 )
 
 
-def made(base: dict[str, str] | None = None, **more: str | bool) -> dict[str, str]:
+def make_variables(base: dict[str, str] | None = None, **more: str | bool) -> dict[str, str]:
     return proxy_variables(proxy=PROXY, ca="/d/ca.pem", ca_bundle="/d/bundle.pem", base=base or {}, **more)  # type: ignore[arg-type]
 
 
@@ -87,12 +87,16 @@ def test_only_a_loopback_address_is_another_for_a_container(url: str, host: str,
 
 
 def test_every_runtime_gets_the_variable_that_it_reads() -> None:
-    got = made(run="run-7", api="http://127.0.0.1:8081")
+    got = make_variables(run="run-7", api="http://127.0.0.1:8081")
     for name in ("HTTP_PROXY", "https_proxy", "WSS_PROXY", "ws_proxy"):
         assert got[name] == PROXY
     assert "ALL_PROXY" not in got
     for name in ("ALL_PROXY", "all_proxy"):
-        assert made({name: "socks5://company"})["all_proxy"] == made({name: "socks5://company"})["ALL_PROXY"] == PROXY
+        assert (
+            make_variables({name: "socks5://company"})["all_proxy"]
+            == make_variables({name: "socks5://company"})["ALL_PROXY"]
+            == PROXY
+        )
     for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "AWS_CA_BUNDLE", "GIT_SSL_CAINFO"):
         assert got[name] == "/d/bundle.pem", "a variable that replaces the roots must hold them all"
     assert got["NODE_EXTRA_CA_CERTS"] == "/d/ca.pem"
@@ -131,14 +135,16 @@ def test_openssl_looks_its_roots_up_in_a_directory(tmp_path: Path, monkeypatch: 
 
 
 def test_java_is_left_alone_without_a_truststore() -> None:
-    assert "JAVA_TOOL_OPTIONS" not in made({"JAVA_TOOL_OPTIONS": "-Xmx1g"})
-    assert made({"JAVA_TOOL_OPTIONS": "-Xmx1g"}, truststore="/d/t.p12")["JAVA_TOOL_OPTIONS"].startswith("-Xmx1g -D")
+    assert "JAVA_TOOL_OPTIONS" not in make_variables({"JAVA_TOOL_OPTIONS": "-Xmx1g"})
+    assert make_variables({"JAVA_TOOL_OPTIONS": "-Xmx1g"}, truststore="/d/t.p12")["JAVA_TOOL_OPTIONS"].startswith(
+        "-Xmx1g -D"
+    )
 
 
 def test_wrapping_twice_adds_nothing_twice() -> None:
     base = {"NODE_OPTIONS": "--max-old-space-size=99", "JAVA_TOOL_OPTIONS": "-Xmx1g", "NO_PROXY": "intra.corp"}
-    once = made(base, truststore="/d/t.p12")
-    assert made({**base, **once}, truststore="/d/t.p12") == once
+    once = make_variables(base, truststore="/d/t.p12")
+    assert make_variables({**base, **once}, truststore="/d/t.p12") == once
 
 
 def test_a_run_id_with_colons_survives_as_credentials() -> None:
@@ -180,12 +186,12 @@ def test_a_no_proxy_that_hides_models_is_reported_and_the_rest_is_kept() -> None
 
 
 def test_in_replay_nothing_but_loopback_goes_past_the_worker() -> None:
-    assert made({"no_proxy": "intra.corp"}, bypass=False)["NO_PROXY"] == "localhost,127.0.0.1,::1"
+    assert make_variables({"no_proxy": "intra.corp"}, bypass=False)["NO_PROXY"] == "localhost,127.0.0.1,::1"
 
 
 def test_the_companys_proxy_is_found_and_our_own_is_not_taken_for_it() -> None:
     assert user_proxy({"https_proxy": "http://proxy.corp:3128"}) == "http://proxy.corp:3128"
-    assert user_proxy(made(run="outer")) is None
+    assert user_proxy(make_variables(run="outer")) is None
     assert user_proxy({}) is None
 
 
@@ -235,7 +241,7 @@ def test_json_reads_back_what_was_written(given_values: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("form", ["sh", "fish", "dotenv"])
 def test_a_usual_environment_is_one_line_for_each_variable(form: Form) -> None:
-    got = made(run="run-7")
+    got = make_variables(run="run-7")
     assert len(render_variables(got, form).splitlines()) == len(got)
 
 
@@ -256,7 +262,7 @@ def test_node_finds_the_preload_wherever_we_are_installed(
 @pytest.mark.parametrize("place", ["/plain/t.p12", "/with space/t.p12"])
 def test_java_reads_its_options_whole(place: str) -> None:
     java = needs("java")
-    env = {**os.environ, **made(truststore=place)}
+    env = {**os.environ, **make_variables(truststore=place)}
     out = subprocess.run(
         [java, "-XshowSettings:properties", "-version"], capture_output=True, text=True, check=True, env=env
     )

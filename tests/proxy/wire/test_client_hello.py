@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from proxy.wire.client_hello import MAX_HELLO_BYTES, Hello, NotTls, parse_client_hello
 
 
-def _said(name: str | None, *protocols: str) -> bytes:
+def _make_hello(name: str | None, *protocols: str) -> bytes:
     """The ClientHello that OpenSSL sends."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -25,7 +25,7 @@ def _said(name: str | None, *protocols: str) -> bytes:
 @pytest.mark.parametrize("name", ["api.test", "a.b.c.example.com", None])
 @pytest.mark.parametrize("protocols", [(), ("h2",), ("h2", "http/1.1")])
 def test_a_hello_is_read_once_it_is_whole(name: str | None, protocols: tuple[str, ...]) -> None:
-    said = _said(name, *protocols)
+    said = _make_hello(name, *protocols)
     wanted = Hello(name, tuple(protocol.encode() for protocol in protocols))
     assert parse_client_hello(said) == wanted
     assert parse_client_hello(said + b"more") == wanted
@@ -34,7 +34,7 @@ def test_a_hello_is_read_once_it_is_whole(name: str | None, protocols: tuple[str
 
 @given(st.integers(1, 400))
 def test_a_hello_may_come_in_several_records(size: int) -> None:
-    message = _said("api.test", "h2")[5:]
+    message = _make_hello("api.test", "h2")[5:]
     pieces = [message[at : at + size] for at in range(0, len(message), size)]
     records = b"".join(b"\x16\x03\x01" + len(piece).to_bytes(2) + piece for piece in pieces)
     assert parse_client_hello(records) == Hello("api.test", (b"h2",))
@@ -48,7 +48,7 @@ def test_anything_else_is_said_to_be_none(data: bytes) -> None:
 
 @given(st.data())
 def test_a_damaged_hello_is_read_or_refused(data: st.DataObject) -> None:
-    said = bytearray(_said("api.test", "h2", "http/1.1"))
+    said = bytearray(_make_hello("api.test", "h2", "http/1.1"))
     at = data.draw(st.integers(0, len(said) - 1))
     said[at] = data.draw(st.integers(0, 255))
     with contextlib.suppress(NotTls):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from proxy.wire.access import Access
 from proxy.wire.destinations import Destinations
-from tests.support.wire import MemoryRecorder, Worker, answering, opened
+from tests.support.wire import MemoryRecorder, Worker, answering, open_worker
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 
@@ -105,14 +105,14 @@ def test_our_own_address_is_never_reached_whatever_is_allowed(address: str) -> N
 
 
 async def _connect(worker: Worker, target: str, *fields: str) -> tuple[int, dict[str, Any]]:
-    return await _asked(worker, f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n", *fields)
+    return await _send_head(worker, f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n", *fields)
 
 
 async def _get(worker: Worker, url: str, *fields: str) -> tuple[int, dict[str, Any]]:
-    return await _asked(worker, f"GET {url} HTTP/1.1\r\nHost: x.test\r\n", *fields)
+    return await _send_head(worker, f"GET {url} HTTP/1.1\r\nHost: x.test\r\n", *fields)
 
 
-async def _asked(worker: Worker, head: str, *fields: str) -> tuple[int, dict[str, Any]]:
+async def _send_head(worker: Worker, head: str, *fields: str) -> tuple[int, dict[str, Any]]:
     reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
     writer.write((head + "".join(f"{field}\r\n" for field in fields) + "\r\n").encode())
     try:
@@ -141,14 +141,14 @@ async def _asked(worker: Worker, head: str, *fields: str) -> tuple[int, dict[str
 )
 async def test_an_agent_does_not_get_inside(tmp_path: Path, url: str) -> None:
     recorder = MemoryRecorder()
-    async with opened(tmp_path, recorder) as worker:
+    async with open_worker(tmp_path, recorder) as worker:
         status, problem = await _get(worker, url)
     assert (status, problem["error"]["code"]) == (403, "destination_prohibited")
     assert [told.outcome for told in recorder.exchanges] == ["refused"]
 
 
 async def test_who_sends_a_body_inside_is_told_why_not(tmp_path: Path) -> None:
-    async with opened(tmp_path, MemoryRecorder()) as worker:
+    async with open_worker(tmp_path, MemoryRecorder()) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(b"POST http://127.1/ HTTP/1.1\r\nHost: 127.1\r\nContent-Length: 5\r\n\r\nhello")
         assert (await reader.readline()).startswith(b"HTTP/1.1 403 ")
@@ -157,7 +157,7 @@ async def test_who_sends_a_body_inside_is_told_why_not(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("target", ["api.test:22", "api.test:25", "127.0.0.1:443", "[::1]:443"])
 async def test_a_tunnel_inside_is_refused_at_once(tmp_path: Path, target: str) -> None:
-    async with opened(tmp_path, MemoryRecorder()) as worker:
+    async with open_worker(tmp_path, MemoryRecorder()) as worker:
         status, problem = await _connect(worker, target)
     assert (status, problem["error"]["code"]) == (403, "destination_prohibited")
 
@@ -173,7 +173,10 @@ async def test_a_name_that_points_inside_is_refused_at_the_address(
         address = "93.184.216.34" if len(lookups) > 1 else "127.0.0.1"
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
 
-    async with answering(OK) as upstream, opened(tmp_path, MemoryRecorder(), connect_ports=(upstream.port,)) as worker:
+    async with (
+        answering(OK) as upstream,
+        open_worker(tmp_path, MemoryRecorder(), connect_ports=(upstream.port,)) as worker,
+    ):
         monkeypatch.setattr(socket, "getaddrinfo", resolve)
         status, _ = await _get(worker, f"http://rebinding.test:{upstream.port}/")
         monkeypatch.undo()
@@ -203,7 +206,7 @@ async def test_of_several_addresses_only_an_allowed_one_is_used(
 async def test_private_addresses_can_be_allowed(tmp_path: Path) -> None:
     async with (
         answering(OK) as upstream,
-        opened(tmp_path, MemoryRecorder(), allow_private=True, connect_ports=(upstream.port,)) as worker,
+        open_worker(tmp_path, MemoryRecorder(), allow_private=True, connect_ports=(upstream.port,)) as worker,
     ):
         assert (await _get(worker, f"http://127.0.0.1:{upstream.port}/"))[0] == 200
 
@@ -217,7 +220,7 @@ async def test_our_own_api_is_out_of_reach(tmp_path: Path, host: str) -> None:
             "own_addresses": (("127.0.0.1", api.port),),
             "upstreams": {"api.test": f"http://127.0.0.1:{api.port}"},
         }
-        async with opened(tmp_path, MemoryRecorder(), **settings) as worker:
+        async with open_worker(tmp_path, MemoryRecorder(), **settings) as worker:
             status, problem = await _get(worker, f"http://{host}:{api.port}/v1/runs")
             assert (status, problem["error"]["code"]) == (403, "destination_prohibited")
             assert (await _get(worker, "http://api.test/v1/runs"))[0] == 403
@@ -227,7 +230,7 @@ async def test_our_own_api_is_out_of_reach(tmp_path: Path, host: str) -> None:
 async def test_one_origin_may_stand_in_for_all_hosts_below_a_name(tmp_path: Path) -> None:
     async with answering(OK) as near, answering(OK) as far:
         origins = {name: f"http://127.0.0.1:{one.port}" for name, one in (("*.Tools.test", near), ("*.test", far))}
-        async with opened(tmp_path, MemoryRecorder(), upstreams=origins) as worker:
+        async with open_worker(tmp_path, MemoryRecorder(), upstreams=origins) as worker:
             for host, connections in (("a.b.tools.test", (1, 0)), ("tools.test", (1, 1))):
                 assert (await _get(worker, f"http://{host}/"))[0] == 200
                 assert (near.connections, far.connections) == connections
@@ -237,7 +240,7 @@ async def test_we_do_not_call_ourselves(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    async with opened(tmp_path, MemoryRecorder(), port=port, allow_private=True, connect_ports=(port,)) as worker:
+    async with open_worker(tmp_path, MemoryRecorder(), port=port, allow_private=True, connect_ports=(port,)) as worker:
         assert (await _get(worker, f"http://127.0.0.1:{port}/"))[0] == 403
 
 
@@ -263,7 +266,7 @@ async def test_without_the_token_nobody_gets_anything(
 ) -> None:
     monkeypatch.setattr(Destinations, "connect", None)  # not even a name may be resolved
     recorder = MemoryRecorder()
-    async with opened(tmp_path, recorder, access=Access(tokens=("secret",))) as worker:
+    async with open_worker(tmp_path, recorder, access=Access(tokens=("secret",))) as worker:
         for status, problem in (
             await _connect(worker, "api.test:443", *fields),
             await _get(worker, "http://api.test/", *fields),
@@ -276,7 +279,7 @@ async def test_the_token_opens(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
     async with (
         answering(OK) as upstream,
-        opened(
+        open_worker(
             tmp_path,
             recorder,
             access=Access(tokens=("sécret",)),
@@ -289,13 +292,13 @@ async def test_the_token_opens(tmp_path: Path) -> None:
 
 
 async def test_on_loopback_any_token_will_do_where_none_is_set(tmp_path: Path) -> None:
-    async with opened(tmp_path, MemoryRecorder()) as worker:
+    async with open_worker(tmp_path, MemoryRecorder()) as worker:
         assert (await _connect(worker, "api.test:443", _basic("run-1", "anything")))[0] == 200
         assert (await _connect(worker, "api.test:443"))[0] == 200
 
 
 @pytest.mark.parametrize("run", ["a b", "x/../y", "é", "a" * 129])
 async def test_what_cannot_name_a_run_is_told_so(tmp_path: Path, run: str) -> None:
-    async with opened(tmp_path, MemoryRecorder()) as worker:
+    async with open_worker(tmp_path, MemoryRecorder()) as worker:
         status, problem = await _connect(worker, "api.test:443", _basic(run, "x"))
     assert (status, problem["error"]["code"]) == (400, "bad_run")

@@ -39,7 +39,7 @@ class Echo(asyncio.Protocol):
         self.served.discard(self)
 
 
-async def asked(port: int, word: bytes) -> bytes:
+async def send_word(port: int, word: bytes) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(word)
     answer = await reader.readexactly(len(word))
@@ -57,7 +57,7 @@ async def test_clients_beyond_the_limit_wait_until_others_have_left(monkeypatch:
     words = [b"%03d" % number for number in range(30)]
 
     async with asyncio.timeout(20):
-        answers = await asyncio.gather(*(asked(port, word) for word in words))
+        answers = await asyncio.gather(*(send_word(port, word) for word in words))
 
     accepting.close()
     assert answers == words
@@ -76,7 +76,7 @@ async def test_both_families_of_a_name_listen_on_one_port() -> None:
     one = Listener(lambda: 0, Echo)
     Echo.served = set()
     host, port = await one.listen("localhost", 0, reuse_port=False)
-    assert await asked(port, b"hello") == b"hello"
+    assert await send_word(port, b"hello") == b"hello"
     assert host in ("127.0.0.1", "::1")
     one.close()
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from proxy.wire.recording_guard import MAX_PENDING_BYTES, RecordingGuard
-from tests.support.wire import MemoryRecorder, Told
+from tests.support.wire import MemoryRecorder, ToldExchange
 
 
 class _Later(MemoryRecorder):
@@ -29,17 +29,17 @@ def guard(recorder: _Later) -> RecordingGuard:
     return RecordingGuard(recorder, "run-1", lambda _: recorder.begin())
 
 
-def said(recorder: _Later) -> list[tuple[object, ...]]:
+def recorded_words(recorder: _Later) -> list[tuple[object, ...]]:
     return [word[:3] if word[0] == "data" else word[:1] for word in recorder.only.words]
 
 
 async def test_pieces_are_told_together_with_those_of_others(recorder: _Later, guard: RecordingGuard) -> None:
     guard.record_data("response", b"one")
     guard.record_data("response", b"two")
-    assert said(recorder) == []
+    assert recorded_words(recorder) == []
     assert len(recorder.works) == 1
     recorder.works[0]()
-    assert said(recorder) == [("data", "response", b"one"), ("data", "response", b"two")]
+    assert recorded_words(recorder) == [("data", "response", b"one"), ("data", "response", b"two")]
 
 
 @pytest.mark.parametrize(
@@ -56,25 +56,25 @@ async def test_what_comes_behind_them_is_told_behind_them(
     guard.record_data("request", b"one")
     then(guard)
     recorder.works[0]()
-    assert said(recorder) == [("data", "request", b"one"), (name,)]
+    assert recorded_words(recorder) == [("data", "request", b"one"), (name,)]
 
 
 async def test_whoever_asks_whether_all_is_kept_has_all_told(recorder: _Later, guard: RecordingGuard) -> None:
     guard.record_data("response", b"one")
     assert await guard.wait_until_recorded()
-    assert said(recorder) == [("data", "response", b"one")]
+    assert recorded_words(recorder) == [("data", "response", b"one")]
 
 
 async def test_much_does_not_wait(recorder: _Later, guard: RecordingGuard) -> None:
     guard.record_data("response", b"x" * MAX_PENDING_BYTES)
-    assert said(recorder) == []
+    assert recorded_words(recorder) == []
     guard.record_data("response", b"x")
-    assert said(recorder) == [("data", "response", b"x" * MAX_PENDING_BYTES), ("data", "response", b"x")]
+    assert recorded_words(recorder) == [("data", "response", b"x" * MAX_PENDING_BYTES), ("data", "response", b"x")]
 
 
 async def test_each_has_the_time_at_which_it_came(recorder: _Later, monkeypatch: pytest.MonkeyPatch) -> None:
     times: list[int] = []
-    monkeypatch.setattr(Told, "record_data", lambda _, _side, _data, at, _kind: times.append(at))
+    monkeypatch.setattr(ToldExchange, "record_data", lambda _, _side, _data, at, _kind: times.append(at))
     clock = iter([100, 110, 130, 900])
     monkeypatch.setattr("proxy.wire.recording_guard.time.monotonic_ns", lambda: next(clock))
     guard = RecordingGuard(recorder, "run-1", lambda _: recorder.begin())

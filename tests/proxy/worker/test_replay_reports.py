@@ -13,7 +13,7 @@ from replay.replays import Replays, ReplaySource
 from replay.session import ReplayOptions
 from store.database.connection import Database
 from store.spool import Spool, SpoolFull
-from tests.replay.strategies import PROFILES, chat, exchange, run_of, said
+from tests.replay.strategies import PROFILES, chat, exchange, model_answer, run_of
 from tests.store.house import House, opened
 
 
@@ -27,7 +27,7 @@ async def replaying(notes: ReplayReports) -> AsyncIterator[Replays]:
         on_change=notes.mark_changed,
         may_begin=notes.begin,
     )
-    run = run_of(exchange(chat("a"), said("A")), exchange(chat("b"), said("B")))
+    run = run_of(exchange(chat("a"), model_answer("A")), exchange(chat("b"), model_answer("B")))
     await replays.start([ReplaySource(replay="night", bundle=run)])
     assert await replays.answer(chat("a"), run=None, owner="")
     yield replays
@@ -38,7 +38,7 @@ def noting(tmp_path: Path, spool: Spool) -> ReplayReports:
     return ReplayReports(file=None, spool=spool, directory=tmp_path / "replays", up=1)
 
 
-async def served(house: House) -> int:
+async def served_count(house: House) -> int:
     told = (await house.api.get("/v1/replays/night?settled=true")).json()
     assert told["settled"]
     return int(told["served"])
@@ -54,7 +54,7 @@ async def test_a_report_is_waited_for_until_the_worker_has_noted_it(tmp_path: Pa
                     "a client has seen its answer"
                 )
                 assert await house.store_server.wait_until_settled(10), "nothing else is lacking"
-                asking = group.create_task(served(house))
+                asking = group.create_task(served_count(house))
                 await notes.write_changes(replays)
             assert asking.result() == 1
 
@@ -67,7 +67,7 @@ async def test_what_a_killed_worker_did_not_note_is_not_waited_for(tmp_path: Pat
             async with replaying(notes) as replays:
                 await notes.write_changes(replays)
                 await replays.answer(chat("b"), run=None, owner="")
-        assert await served(house) == 1
+        assert await served_count(house) == 1
 
 
 async def test_a_full_spool_ends_no_worker_and_is_tried_again(
@@ -83,7 +83,7 @@ async def test_a_full_spool_ends_no_worker_and_is_tried_again(
                     await notes.write_changes(replays)
                 assert not await house.store_server.wait_until_settled(0.1, reports=True)
                 await notes.write_changes(replays)
-                assert await served(house) == 1
+                assert await served_count(house) == 1
 
 
 def _full(*_: object) -> int:

@@ -14,7 +14,7 @@ from replay.replays import ReplaySource, UnusableRecording
 from replay.session import ReplayOptions, Session
 from store.bundle.bundle import Bundle
 from tests.calls.sockets import socket
-from tests.replay.strategies import PROFILES, SECOND, chat, exchange, ok, post, run_of, said
+from tests.replay.strategies import PROFILES, SECOND, chat, exchange, model_answer, ok, post, run_of
 
 TOOL = "https://tickets.example.com/v2/notes"
 
@@ -22,9 +22,9 @@ TOOL = "https://tickets.example.com/v2/notes"
 def base() -> Bundle:
     """A run that calls a model, a tool, and the model again."""
     return run_of(
-        exchange(chat("a"), said("A")),
+        exchange(chat("a"), model_answer("A")),
         exchange(post(TOOL, b'{"n":1}'), ok(b'{"id":1}'), number=2),
-        exchange(chat("b"), said("B"), number=3),
+        exchange(chat("b"), model_answer("B"), number=3),
     )
 
 
@@ -38,7 +38,7 @@ def fork(bundle: Bundle, at: int | None, *overrides: dict[str, Any], **more: Any
     return Session("child", ready, source.options, lambda _: None)
 
 
-async def given(session: Session, request: Request) -> Answer:
+async def answer_request(session: Session, request: Request) -> Answer:
     answer = await session.answer(request)
     assert answer is not None
     return answer
@@ -46,7 +46,7 @@ async def given(session: Session, request: Request) -> Answer:
 
 async def test_the_prefix_comes_from_the_record_and_becomes_part_of_the_child() -> None:
     child = fork(base(), 1)
-    answer = await given(child, chat("a"))
+    answer = await answer_request(child, chat("a"))
     assert (dict(answer.headers)["Playhead"].partition(";")[0], answer.recorded_outcome) == ("replayed", "completed")
     assert await child.answer(chat("b")) is None
     report: Any = child.report()
@@ -68,7 +68,7 @@ async def test_a_resumed_command_with_a_checkpoint_need_not_ask_for_the_prefix_a
     call = b'{"id":"call_0123456789","type":"function","function":{"name":"note","arguments":"{}"}}'
     message = b'{"index":0,"finish_reason":"tool_calls","message":{"role":"assistant","tool_calls":[%s]}}' % call
     asks = ok(b'{"id":"1","object":"chat.completion","model":"m","choices":[%s]}' % message)
-    child = fork(run_of(exchange(chat("a"), asks), exchange(chat("b"), said("B"), number=2)), at, allow=["*"])
+    child = fork(run_of(exchange(chat("a"), asks), exchange(chat("b"), model_answer("B"), number=2)), at, allow=["*"])
     assert await child.answer(post(TOOL, b'{"n":1}')) is None
     result = b'{"role":"tool","tool_call_id":"%s","content":"x"}' % hands_back
     body = b'{"model":"m","messages":[{"role":"user","content":"a"},%s]}' % result
@@ -80,16 +80,16 @@ async def test_a_resumed_command_with_a_checkpoint_need_not_ask_for_the_prefix_a
 
 async def test_a_resumed_command_that_skips_a_step_in_the_middle_has_diverged() -> None:
     child = fork(base(), None, allow=["*"])
-    await given(child, chat("a"))
-    await given(child, chat("b"))
+    await answer_request(child, chat("a"))
+    await answer_request(child, chat("b"))
     report: Any = child.report()
     assert (report["unused"], report["verdict"], report["fork"]["from_checkpoint"]) == (1, "diverged", False)
 
 
 async def test_what_may_change_something_is_refused_and_not_counted_as_a_miss() -> None:
     child = fork(base(), 1)
-    await given(child, chat("a"))
-    refused = await given(child, post(TOOL, b'{"n":1}'))
+    await answer_request(child, chat("a"))
+    refused = await answer_request(child, post(TOOL, b'{"n":1}'))
     assert (refused.status, refused.recorded_outcome, dict(refused.headers)["x-should-retry"]) == (
         403,
         "refused",
@@ -109,48 +109,48 @@ async def test_what_is_allowed_goes_live() -> None:
 
 async def test_a_tool_is_answered_by_what_came_later_once() -> None:
     child = fork(base(), 1, effects=["serve-recorded"])
-    assert (await given(child, post(TOOL, b'{"n":1}'))).body == b'{"id":1}'
-    assert (await given(child, post(TOOL, b'{"n":1}'))).status == 403
-    assert (await given(child, post(TOOL, b'{"n":2}'))).status == 403
+    assert (await answer_request(child, post(TOOL, b'{"n":1}'))).body == b'{"id":1}'
+    assert (await answer_request(child, post(TOOL, b'{"n":1}'))).status == 403
+    assert (await answer_request(child, post(TOOL, b'{"n":2}'))).status == 403
     report: Any = child.report()
     assert (report["fork"]["later"], report["fork"]["blocked"]) == (1, 2)
 
 
 async def test_a_prefix_that_nobody_followed_is_told() -> None:
     child = fork(base(), 3)
-    await given(child, chat("a"))
+    await answer_request(child, chat("a"))
     report: Any = child.report()
     assert (report["unused"], report["verdict"]) == (2, "diverged")
 
 
 async def test_after_an_edit_the_rest_of_the_prefix_may_be_left() -> None:
     child = fork(base(), 3, {"step": 1, "text": "C"})
-    await given(child, chat("a"))
+    await answer_request(child, chat("a"))
     assert await child.answer(chat("something else")) is None
     assert child.report()["verdict"] == "right"
 
 
 async def test_an_override_that_was_not_met_makes_a_fork_not_right() -> None:
     child = fork(base(), 3, {"step": 3, "text": "C"})
-    await given(child, chat("a"))
+    await answer_request(child, chat("a"))
     assert child.report()["verdict"] == "diverged"
 
 
 async def test_what_the_prefix_lacks_never_slips_out() -> None:
     child = fork(run_of(exchange(chat("a"), None, outcome="server_closed", ended_at=None)), 1)
-    assert (await given(child, chat("a"))).status == 424
+    assert (await answer_request(child, chat("a"))).status == 424
 
 
 async def test_an_invented_answer_serves_the_live_part() -> None:
     child = fork(base(), 1, {"match": {"host": "tickets.example.com"}, "answer": {"body": {"id": 7}}})
-    answer = await given(child, post(TOOL, b'{"n":1}'))
+    answer = await answer_request(child, post(TOOL, b'{"n":1}'))
     assert (answer.body, answer.recorded_outcome) == (b'{"id":7}', "completed")
 
 
 async def test_a_resume_asks_again_for_what_was_under_way() -> None:
     cut = exchange(chat("b"), ok(b'{"id":'), number=2, outcome="client_closed")
-    child = fork(run_of(exchange(chat("a"), said("A")), cut), None)
-    assert (await given(child, chat("a"))).status == 200
+    child = fork(run_of(exchange(chat("a"), model_answer("A")), cut), None)
+    assert (await answer_request(child, chat("a"))).status == 200
     assert await child.answer(chat("b")) is None
     report: Any = child.report()
     assert report["fork"]["forked_at"] == 1
@@ -174,24 +174,26 @@ def test_an_override_beyond_the_prefix_is_refused() -> None:
 
 async def test_a_fork_that_rested_goes_on_where_it_was_with_its_edits_and_its_policy() -> None:
     notes = (exchange(post(TOOL, b'{"n":1}'), ok(b'{"id":%d}' % n), number=n) for n in (2, 3))
-    noted = run_of(exchange(chat("a"), said("A")), *notes)
+    noted = run_of(exchange(chat("a"), model_answer("A")), *notes)
 
     def made() -> Session:
         return fork(noted, 1, {"step": 1, "fault": {"status": 500}}, effects=["serve-recorded"])
 
     child, later = made(), made()
-    assert (await given(child, chat("a"))).status == 500
-    assert (await given(child, post(TOOL, b'{"n":1}'))).body == b'{"id":2}'
+    assert (await answer_request(child, chat("a"))).status == 500
+    assert (await answer_request(child, post(TOOL, b'{"n":1}'))).body == b'{"id":2}'
     later.resume(child.suspend())
     assert later.report() == child.report()
-    assert (await given(later, chat("a"))).body == said("A").body.data
-    assert (await given(later, post(TOOL, b'{"n":1}'))).body == b'{"id":3}'
+    assert (await answer_request(later, chat("a"))).body == model_answer("A").body.data
+    assert (await answer_request(later, post(TOOL, b'{"n":1}'))).body == b'{"id":3}'
     report: Any = later.report()
     assert (report["served"], report["edited"], report["fork"]["later"]) == (3, 1, 2)
 
 
 def test_a_fork_behind_a_websocket_is_refused_when_it_is_made() -> None:
-    spoken = run_of(exchange(chat("a"), said("A")), socket(("response", {"hello": "you"}), started_at=9 * SECOND))
+    spoken = run_of(
+        exchange(chat("a"), model_answer("A")), socket(("response", {"hello": "you"}), started_at=9 * SECOND)
+    )
     fork(spoken, 1)
     with pytest.raises(UnusableRecording, match=r"step 2 of run run-1 is a WebSocket.*fork it at step 1 or earlier"):
         fork(spoken, 2)

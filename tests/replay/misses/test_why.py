@@ -16,12 +16,21 @@ from replay.report import interrupted_report
 from replay.session import ReplayOptions, Session
 from store.bundle.bundle import bundle_lines, read_bundle
 from store.ingest.derive_call import deriver
-from tests.replay.strategies import PROFILES, chat, exchange, failed_in_a_stream, ok, run_of, said, said_in_a_stream
+from tests.replay.strategies import (
+    PROFILES,
+    chat,
+    exchange,
+    failed_in_a_stream,
+    model_answer,
+    ok,
+    run_of,
+    said_in_a_stream,
+)
 
 
 async def report_of(*prompts: str, **options: Any) -> dict[str, Any]:
     """The report of a replay of "a" and "b" with these requests."""
-    run = run_of(exchange(chat("a"), said("A")), exchange(chat("b", user="ann"), said("B"), number=2))
+    run = run_of(exchange(chat("a"), model_answer("A")), exchange(chat("b", user="ann"), model_answer("B"), number=2))
     session = Session(
         "replay-1",
         build_recording(run, PROFILES),
@@ -63,37 +72,37 @@ async def test_what_nobody_can_know_is_not_explained_away() -> None:
     assert "its proxy ended before the command did" in next(explanation_lines(report))
 
 
-def asked(*arguments: str) -> Result:
+def run_why(*arguments: str) -> Result:
     return CliRunner().invoke(playhead, ["why", *arguments])
 
 
 async def test_the_command_reads_the_newest_report(tmp_path: Path) -> None:
     replays = tmp_path / "data/replays"
-    asked("--data", str(tmp_path / "data"))
+    run_why("--data", str(tmp_path / "data"))
     (replays / "replay-1.json").write_text(json.dumps(await report_of("a", "b")))
     (replays / "replay-2.json").write_text(json.dumps(await report_of("x")))
-    found = asked("--data", str(tmp_path / "data"))
+    found = run_why("--data", str(tmp_path / "data"))
     assert "request 1, no_match" in found.output
-    older = asked("--data", str(tmp_path / "data"), "replay-1", "--json")
+    older = run_why("--data", str(tmp_path / "data"), "replay-1", "--json")
     assert json.loads(older.output)["verdict"] == "right"
-    one = asked("--data", str(tmp_path / "data"), "urn:playhead:replay:replay-2:1", "--json")
+    one = run_why("--data", str(tmp_path / "data"), "urn:playhead:replay:replay-2:1", "--json")
     assert [miss["number"] for miss in json.loads(one.output)] == [1]
 
 
 async def test_the_command_reads_a_report_that_was_written_for_it(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     report.write_text(json.dumps(await report_of("x")))
-    assert "request 1, no_match" in asked("--data", str(tmp_path / "data"), str(report)).output
+    assert "request 1, no_match" in run_why("--data", str(tmp_path / "data"), str(report)).output
 
 
 def test_without_a_replay_there_is_nothing_to_explain(tmp_path: Path) -> None:
-    assert "nothing was replayed here yet" in str(asked("--data", str(tmp_path)).exception)
+    assert "nothing was replayed here yet" in str(run_why("--data", str(tmp_path)).exception)
 
 
 def test_what_is_no_report_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("[]")
     assert "is not the report of a replay" in str(
-        asked("--data", str(tmp_path / "d"), str(tmp_path / "x.json")).exception
+        run_why("--data", str(tmp_path / "d"), str(tmp_path / "x.json")).exception
     )
 
 
@@ -105,15 +114,15 @@ def live(*exchanges: Exchange) -> str | None:
 
 
 def test_a_whole_recording_has_no_flaw() -> None:
-    assert live(exchange(chat("a"), said("A")), exchange(chat("b"), ok(b"{}", status=404), number=2)) is None
+    assert live(exchange(chat("a"), model_answer("A")), exchange(chat("b"), ok(b"{}", status=404), number=2)) is None
 
 
 @pytest.mark.parametrize("status", sorted({401, 429, 500, 503} & FAILED))
 def test_an_error_of_the_moment_is_a_flaw_unless_the_next_try_went_well(status: int) -> None:
     failed = exchange(chat("a"), ok(b"{}", status=status))
     assert f"status {status}" in str(live(failed))
-    assert live(failed, exchange(chat("a"), said("A"), number=2)) is None
-    assert f"status {status}" in str(live(exchange(chat("a"), said("A"), number=0), failed))
+    assert live(failed, exchange(chat("a"), model_answer("A"), number=2)) is None
+    assert f"status {status}" in str(live(exchange(chat("a"), model_answer("A"), number=0), failed))
 
 
 @pytest.mark.parametrize("outcome", ["client_closed", "server_closed", "timed_out", "refused"])
@@ -136,8 +145,8 @@ def test_a_stream_that_failed_in_its_midst_is_a_flaw_whoever_ended_it_and_may_be
 
 
 def test_a_generation_holds_what_answered_and_what_is_new_and_reads_like_any_bundle() -> None:
-    old = run_of(*(exchange(chat(name), said(name), number=number) for number, name in enumerate("abc", 1)))
-    new = exchange(chat("d"), said("d"), number=9)
+    old = run_of(*(exchange(chat(name), model_answer(name), number=number) for number, name in enumerate("abc", 1)))
+    new = exchange(chat("d"), model_answer("d"), number=9)
     answered = {old.exchanges[0].id, old.exchanges[2].id}
     made = generation_bundle(
         old.run, PROFILES.digest, [new, *kept_exchanges(old, answered, unused=False)], deriver(PROFILES, str)
@@ -156,6 +165,6 @@ def chat_of(each: Exchange) -> bytes:
 
 
 def test_what_nobody_asked_for_stays_only_where_it_may_be_unused() -> None:
-    old = run_of(exchange(chat("a"), said("A")), exchange(chat("b"), said("B"), number=2))
+    old = run_of(exchange(chat("a"), model_answer("A")), exchange(chat("b"), model_answer("B"), number=2))
     assert len(kept_exchanges(old, {old.exchanges[0].id}, unused=False)) == 1
     assert len(kept_exchanges(old, set(), unused=True)) == 2

@@ -14,7 +14,7 @@ from replay.overrides import apply as edits
 from replay.overrides import faults
 from replay.overrides.apply import CannotEdit, Edit
 from replay.reframing import reframe
-from tests.replay.strategies import JSON, PROFILES, chat, exchange, ok, post, said
+from tests.replay.strategies import JSON, PROFILES, chat, exchange, model_answer, ok, post
 
 FUNCTION: dict[str, Json] = {"name": "refund", "arguments": '{"order":7,"amount":250.10}'}
 CALLS: Json = [{"id": "call_1", "type": "function", "function": FUNCTION}]
@@ -139,7 +139,7 @@ ANSWERS: dict[str, tuple[str, dict[str, Json], dict[str, Json]]] = {
 FORMS = {"gemini": "sse", "ollama": "ndjson", "bedrock_converse": "eventstream"}
 
 
-def recorded(dialect: str, *, streamed: bool) -> Exchange:
+def make_exchange(dialect: str, *, streamed: bool) -> Exchange:
     url, asked, answer = ANSWERS[dialect]
     request = post(url, dumps(asked))
     assert make_key(request, PROFILES).dialect == dialect
@@ -156,7 +156,7 @@ def change(entry: dict[str, Any]) -> Any:
     return override.change
 
 
-def edited(recorded: Exchange, entry: dict[str, Any]) -> Exchange:
+def edit_exchange(recorded: Exchange, entry: dict[str, Any]) -> Exchange:
     edit: Edit = change(entry)
     return edits.apply_edit(recorded, make_key(recorded.request, PROFILES), edit)
 
@@ -164,7 +164,7 @@ def edited(recorded: Exchange, entry: dict[str, Any]) -> Exchange:
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("dialect", ANSWERS)
 def test_another_text_is_what_the_dialect_reads(dialect: str, streamed: bool) -> None:
-    call = derive_call(edited(recorded(dialect, streamed=streamed), {"text": "No “refund” ✂"}), PROFILES)
+    call = derive_call(edit_exchange(make_exchange(dialect, streamed=streamed), {"text": "No “refund” ✂"}), PROFILES)
     assert (call.text, call.complete, call.streamed) == ("No “refund” ✂", True, streamed)
     assert [tool.name for tool in call.tool_calls] == ["refund"]
 
@@ -173,40 +173,42 @@ def test_another_text_is_what_the_dialect_reads(dialect: str, streamed: bool) ->
 @pytest.mark.parametrize("dialect", ANSWERS)
 def test_one_argument_of_a_tool_call_is_patched(dialect: str, streamed: bool) -> None:
     patch = [{"op": "replace", "path": "/amount", "value": 5}]
-    made = edited(recorded(dialect, streamed=streamed), {"arguments": {"tool": "refund", "patch": patch}})
+    made = edit_exchange(make_exchange(dialect, streamed=streamed), {"arguments": {"tool": "refund", "patch": patch}})
     call = derive_call(made, PROFILES)
     assert [tool.arguments for tool in call.tool_calls] == [{"order": 7, "amount": 5}]
     assert call.text == "I will refund it."
 
 
 def test_a_client_that_left_at_the_end_mark_has_had_all_of_the_answer() -> None:
-    left = replace(recorded("openai_chat", streamed=True), outcome="client_closed")
-    made = edited(left, {"text": "edited"})
+    left = replace(make_exchange("openai_chat", streamed=True), outcome="client_closed")
+    made = edit_exchange(left, {"text": "edited"})
     assert (derive_call(made, PROFILES).text, made.outcome) == ("edited", "completed")
 
 
 def test_a_piece_of_the_text_is_replaced_wherever_it_stands() -> None:
-    made = edited(exchange(chat("?"), said("a b a")), {"text": {"find": "a", "replace": "c"}})
+    made = edit_exchange(exchange(chat("?"), model_answer("a b a")), {"text": {"find": "a", "replace": "c"}})
     assert derive_call(made, PROFILES).text == "c b c"
 
 
 def test_a_text_is_said_where_there_was_none() -> None:
     url, asked, answer = ANSWERS["openai_chat"]
     silent: Any = {**answer, "choices": [{"index": 0, "message": {"role": "assistant", "content": None}}]}
-    made = edited(exchange(post(url, dumps({**asked, "stream": False})), ok(dumps(silent))), {"text": "now I speak"})
+    made = edit_exchange(
+        exchange(post(url, dumps({**asked, "stream": False})), ok(dumps(silent))), {"text": "now I speak"}
+    )
     assert derive_call(made, PROFILES).text == "now I speak"
 
 
 def test_a_patch_reaches_everything_and_keeps_every_digit() -> None:
     body = b'{"big":123456789012345678901234567890,"price":0.10,"tags":["a"]}'
     tool = exchange(post("https://tools.example.com/x", b"{}"), ok(body))
-    made = edited(tool, {"patch": [{"op": "add", "path": "/tags/-", "value": {"b": 1}}]})
+    made = edit_exchange(tool, {"patch": [{"op": "add", "path": "/tags/-", "value": {"b": 1}}]})
     assert made.response is not None
     assert made.response.body.data == (b'{"big":123456789012345678901234567890,"price":0.10,"tags":["a",{"b":1}]}')
 
 
 def test_a_whole_answer_takes_the_place_of_the_recorded_one() -> None:
-    made = edited(
+    made = edit_exchange(
         exchange(chat("?"), None, outcome="server_closed"),
         {"answer": {"status": 503, "headers": {"X-Why": "away"}, "body": {"error": {"message": "away"}}}},
     )
@@ -220,7 +222,7 @@ def test_a_whole_answer_takes_the_place_of_the_recorded_one() -> None:
 
 
 def test_a_status_alone_keeps_the_body() -> None:
-    made = edited(exchange(chat("?"), said("a")), {"answer": {"status": 500}})
+    made = edit_exchange(exchange(chat("?"), model_answer("a")), {"answer": {"status": 500}})
     assert made.response is not None
     assert made.response.status == 500
     assert b'"a"' in made.response.body.data
@@ -228,7 +230,9 @@ def test_a_status_alone_keeps_the_body() -> None:
 
 def test_a_value_becomes_a_stream_where_a_stream_was_asked_for() -> None:
     answer = ANSWERS["anthropic"][2]
-    made = edited(recorded("anthropic", streamed=True), {"answer": {"body": {**answer, "stop_reason": "end_turn"}}})
+    made = edit_exchange(
+        make_exchange("anthropic", streamed=True), {"answer": {"body": {**answer, "stop_reason": "end_turn"}}}
+    )
     call = derive_call(made, PROFILES)
     assert (call.streamed, call.finish_reason) == (True, "end_turn")
 
@@ -253,16 +257,18 @@ def test_an_mcp_tool_answers_something_else(streamed: bool, value: Any, text: st
         if streamed
         else mcp(RESULT, "application/json")
     )
-    call = derive_call(edited(was, {"tool_result": value}), PROFILES)
+    call = derive_call(edit_exchange(was, {"tool_result": value}), PROFILES)
     assert (call.text, call.streamed, call.complete) == (text, streamed, True)
 
 
 def test_an_http_tool_answers_something_else() -> None:
-    made = edited(exchange(post("https://tools.example.com/x", b"{}"), ok(b'{"a":1}')), {"tool_result": {"a": 2}})
+    made = edit_exchange(
+        exchange(post("https://tools.example.com/x", b"{}"), ok(b'{"a":1}')), {"tool_result": {"a": 2}}
+    )
     assert made.response is not None
     assert made.response.body.data == b'{"a":2}'
     text = exchange(post("https://tools.example.com/x", b"{}"), ok(b"hi", headers=(("Content-Type", "text/plain"),)))
-    made = edited(text, {"tool_result": "bye"})
+    made = edit_exchange(text, {"tool_result": "bye"})
     assert made.response is not None
     assert (made.response.body.data, dict(made.response.headers)["Content-Type"]) == (b"bye", "text/plain")
 
@@ -275,10 +281,10 @@ STREAM = (("Content-Type", "text/event-stream"),)
     [
         (exchange(chat("?"), None, outcome="server_closed"), {"text": "x"}, "its answer is incomplete"),
         (exchange(chat("?"), ok(b'{"id":'), outcome="server_closed"), {"text": "x"}, "its answer is incomplete"),
-        (exchange(chat("?"), said("a")), {"text": {"find": "zz", "replace": "x"}}, "'zz' does not occur in its text, which is 'a'"),
-        (exchange(chat("?"), said("a")), {"arguments": {"patch": [{"op": "remove", "path": "/a"}]}}, "does not request a tool call"),
-        (exchange(chat("?"), said("a")), {"patch": [{"op": "remove", "path": "/nothing"}]}, "the patch does not apply"),
-        (exchange(chat("?"), said("a")), {"patch": [{"op": "test", "path": "/id", "value": "z"}]}, "test failed"),
+        (exchange(chat("?"), model_answer("a")), {"text": {"find": "zz", "replace": "x"}}, "'zz' does not occur in its text, which is 'a'"),
+        (exchange(chat("?"), model_answer("a")), {"arguments": {"patch": [{"op": "remove", "path": "/a"}]}}, "does not request a tool call"),
+        (exchange(chat("?"), model_answer("a")), {"patch": [{"op": "remove", "path": "/nothing"}]}, "the patch does not apply"),
+        (exchange(chat("?"), model_answer("a")), {"patch": [{"op": "test", "path": "/id", "value": "z"}]}, "test failed"),
         (
             exchange(post("https://tools.example.com/events", b"{}"), ok(b"data: {}\n\n", headers=STREAM)),
             {"patch": [{"op": "add", "path": "/-", "value": 1}]},
@@ -294,11 +300,11 @@ STREAM = (("Content-Type", "text/event-stream"),)
 )  # fmt: skip
 def test_what_cannot_be_done_is_said(was: Exchange, entry: dict[str, Any], words: str) -> None:
     with pytest.raises(CannotEdit) as caught:
-        edited(was, entry)
+        edit_exchange(was, entry)
     assert words in str(caught.value)
 
 
-def failed(was: Exchange, fault: dict[str, Any]) -> Exchange:
+def inject_fault(was: Exchange, fault: dict[str, Any]) -> Exchange:
     return faults.inject_fault(was, make_key(was.request, PROFILES), change({"fault": fault}))
 
 
@@ -313,7 +319,7 @@ def failed(was: Exchange, fault: dict[str, Any]) -> Exchange:
     ],
 )
 def test_a_refusal_has_the_providers_own_shape(dialect: str, words: bytes) -> None:
-    response = failed(recorded(dialect, streamed=True), {"status": 429, "retry_after": 0.25}).response
+    response = inject_fault(make_exchange(dialect, streamed=True), {"status": 429, "retry_after": 0.25}).response
     assert response is not None
     assert response.status == 429
     assert words in response.body.data
@@ -321,18 +327,18 @@ def test_a_refusal_has_the_providers_own_shape(dialect: str, words: bytes) -> No
 
 
 def test_a_cut_ends_at_the_byte() -> None:
-    made = failed(recorded("openai_chat", streamed=True), {"cut": 100})
+    made = inject_fault(make_exchange("openai_chat", streamed=True), {"cut": 100})
     assert made.response is not None
     assert (len(made.response.body.data), made.outcome) == (100, "server_closed")
     with pytest.raises(CannotEdit, match="cannot be cut after 100000"):
-        failed(recorded("openai_chat", streamed=True), {"cut": 100_000})
+        inject_fault(make_exchange("openai_chat", streamed=True), {"cut": 100_000})
 
 
 @pytest.mark.parametrize("dialect", [name for name in ANSWERS if name != "bedrock_converse"])
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 def test_malformed_json_is_no_json_in_a_message_that_is_whole(dialect: str, streamed: bool) -> None:
-    was = recorded(dialect, streamed=streamed)
-    made = failed(was, {"malformed": True})
+    was = make_exchange(dialect, streamed=streamed)
+    made = inject_fault(was, {"malformed": True})
     assert made.outcome == "completed"
     assert made.response is not None
     assert was.response is not None
@@ -342,11 +348,11 @@ def test_malformed_json_is_no_json_in_a_message_that_is_whole(dialect: str, stre
 
 def test_frames_with_checksums_are_not_broken_by_halves() -> None:
     with pytest.raises(CannotEdit, match="checksums"):
-        failed(recorded("bedrock_converse", streamed=True), {"malformed": True})
+        inject_fault(make_exchange("bedrock_converse", streamed=True), {"malformed": True})
 
 
 def test_json_tools_are_cut_in_the_middle_of_their_json() -> None:
-    made = failed(
+    made = inject_fault(
         exchange(post("https://tools.example.com/x", b"{}"), ok(b'{"a":1}', headers=JSON)), {"malformed": True}
     )
     assert made.response is not None

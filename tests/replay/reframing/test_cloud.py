@@ -15,7 +15,7 @@ from calls.dialects.table import BY_NAME
 from calls.keys.key import make_key
 from calls.model import Exchange, Json, Request, Response
 from replay.reframing.adapt_answer import adapt_answer
-from tests.calls.judging import differences, said
+from tests.calls.judging import differences, without_defaults
 from tests.calls.test_cloud_sdks import (
     by_cohere_v1,
     by_cohere_v2,
@@ -104,7 +104,14 @@ def test_whole_answers_of_the_clouds_mean_the_same_as_a_stream() -> None:
         assert fit.exchange.response
         call = derive_call(fit.exchange, PROFILES)
         assert (call.streamed, call.complete) == (True, True), recorded.request.url
-        assert list(differences(said(json.loads(dumps(call.answer))), said(json.loads(dumps(answer))))) == []
+        assert (
+            list(
+                differences(
+                    without_defaults(json.loads(dumps(call.answer))), without_defaults(json.loads(dumps(answer)))
+                )
+            )
+            == []
+        )
         made[dialect] += 1
     assert set(made) == {*FORMS, "bedrock_invoke in no other form"}
     assert made.total() > 100
@@ -119,7 +126,10 @@ def test_the_official_sdk_reads_the_stream_that_we_make(dialect: str) -> None:
         theirs = sdk(dialect, fit.exchange.response.body.data, recorded.request.url.partition("?")[0])
         ours = READ_WHOLE.get(dialect, lambda same: same)(json.loads(dumps(answer)))
         plain = json.loads(json.dumps(theirs, default=str))
-        assert set(differences(said(ours), said(plain))) <= {"/metrics/latencyMs", "/created_at"}
+        assert set(differences(without_defaults(ours), without_defaults(plain))) <= {
+            "/metrics/latencyMs",
+            "/created_at",
+        }
     assert found
 
 

@@ -16,7 +16,7 @@ from calls.dialects.parts.stream_writing import sse_message
 from calls.dialects.table import BY_NAME
 from calls.model import Json, Request
 from replay.reframing.adapt_answer import adapt_answer
-from tests.calls.judging import client, derived
+from tests.calls.judging import client, derive_corpus
 from tests.calls.strategies import json_values
 from tests.replay.strategies import PROFILES, exchange, ok, post
 
@@ -44,7 +44,7 @@ def read(dialect: str, data: bytes) -> Any:
 
 def test_whole_answers_of_the_corpus_mean_the_same_as_a_stream() -> None:
     seen: Counter[str] = Counter()
-    for name, recorded, call in derived():
+    for name, recorded, call in derive_corpus():
         if call.dialect not in STREAMED or recorded.status != 200 or call.streamed or call.kind != "model":
             continue
         if call.operation == "moderation" or not isinstance(call.answer, dict):
@@ -61,7 +61,7 @@ def test_whole_answers_of_the_corpus_mean_the_same_as_a_stream() -> None:
 
 def test_the_sdk_reads_a_response_that_was_recorded_whole() -> None:
     read_so = 0
-    for name, recorded, call in derived():
+    for name, recorded, call in derive_corpus():
         answer: Any = call.answer
         if (
             call.dialect != "openai_responses"

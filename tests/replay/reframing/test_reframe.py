@@ -15,7 +15,7 @@ from calls.dialects.aws.converse_writer import event_frame
 from calls.model import Exchange, Headers, Json, Request, Response
 from replay.reframing import reframe
 from replay.reframing.adapt_answer import adapt_answer
-from tests.replay.strategies import CHAT, JSON, PROFILES, body, chat, exchange, ok, post, said, said_in_a_stream
+from tests.replay.strategies import CHAT, JSON, PROFILES, body, chat, exchange, model_answer, ok, post, said_in_a_stream
 from tests.support.corpus import cassettes
 
 MESSAGES = "https://api.anthropic.com/v1/messages"
@@ -96,13 +96,13 @@ def test_usage_is_sent_only_to_who_asked_for_it() -> None:
 
 
 def test_each_message_is_a_piece() -> None:
-    response = adapt_answer(exchange(chat("a"), said("A")), chat("a", stream=True), PROFILES).exchange.response
+    response = adapt_answer(exchange(chat("a"), model_answer("A")), chat("a", stream=True), PROFILES).exchange.response
     assert response
     assert len(response.body.chunks) == response.body.data.count(b"\n\n")
 
 
 def test_a_compressed_answer_is_opened_first() -> None:
-    data = gzip.compress(said("A").body.data)
+    data = gzip.compress(model_answer("A").body.data)
     recorded = exchange(chat("a"), Response(status=200, headers=(*JSON, ("content-encoding", "gzip")), body=body(data)))
     response = adapt_answer(recorded, chat("a", stream=True), PROFILES).exchange.response
     assert response
@@ -117,7 +117,7 @@ def test_an_error_is_given_as_it_is() -> None:
 
 
 def test_a_server_that_answered_otherwise_than_asked_does_so_again() -> None:
-    recorded = exchange(chat("a", stream=True), said("A"))
+    recorded = exchange(chat("a", stream=True), model_answer("A"))
     fit = adapt_answer(recorded, chat("a", stream=True, user="ann"), PROFILES)
     assert (fit.is_reframed, fit.misfit) == (False, None)
 

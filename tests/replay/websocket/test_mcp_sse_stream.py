@@ -43,13 +43,13 @@ def replay() -> Session:
     return Session("replay-1", build_recording(run_of(stream, *posts), PROFILES), ReplayOptions(), lambda _: None)
 
 
-def told(given: Answer) -> list[bytes]:
+def sendable_data(given: Answer) -> list[bytes]:
     """The data of all remaining pieces that may be sent now."""
     found = [piece.ready_data() for piece in given.pieces if piece.ready_data is not None]
     return [data for data in found if data is not None]
 
 
-async def asked(session: Session, request: Request) -> Answer:
+async def answer_request(session: Session, request: Request) -> Answer:
     given = await session.answer(request)
     assert given is not None
     return given
@@ -57,29 +57,32 @@ async def asked(session: Session, request: Request) -> Answer:
 
 async def test_an_answer_goes_out_when_it_was_asked_for() -> None:
     session = replay()
-    stream = await asked(session, STREAM)
-    assert told(stream) == [event("endpoint", "/messages?session=s1")]
-    assert told(stream) == []
-    assert (await asked(session, asks(1, "t1"))).status == 202
-    assert told(stream) == [answer(1, "one"), event("message", '{"jsonrpc":"2.0","method":"notifications/message"}')]
-    await asked(session, asks(2, "t2"))
-    assert told(stream) == [answer(2, "two")]
+    stream = await answer_request(session, STREAM)
+    assert sendable_data(stream) == [event("endpoint", "/messages?session=s1")]
+    assert sendable_data(stream) == []
+    assert (await answer_request(session, asks(1, "t1"))).status == 202
+    assert sendable_data(stream) == [
+        answer(1, "one"),
+        event("message", '{"jsonrpc":"2.0","method":"notifications/message"}'),
+    ]
+    await answer_request(session, asks(2, "t2"))
+    assert sendable_data(stream) == [answer(2, "two")]
     assert session.report()["verdict"] == "right"
 
 
 async def test_it_bears_the_id_under_which_it_is_asked_now_in_any_order() -> None:
     session = replay()
-    stream = await asked(session, STREAM)
-    told(stream)
-    await asked(session, asks(7, "t2"))
-    assert answer(7, "two") in told(stream), "nobody waits for what is not asked"
-    await asked(session, asks(8, "t1"))
-    assert answer(8, "one") in told(stream)
+    stream = await answer_request(session, STREAM)
+    sendable_data(stream)
+    await answer_request(session, asks(7, "t2"))
+    assert answer(7, "two") in sendable_data(stream), "nobody waits for what is not asked"
+    await answer_request(session, asks(8, "t1"))
+    assert answer(8, "one") in sendable_data(stream)
 
 
 async def test_a_stream_that_nobody_holds_any_more_is_forgotten() -> None:
     session = replay()
-    stream = await asked(session, STREAM)
+    stream = await answer_request(session, STREAM)
     assert session.has_open_stream
     del stream
     gc.collect()

@@ -42,16 +42,16 @@ class Client:
     def __init__(self, answer: Answer) -> None:
         assert answer.dialogue is not None
         self.dialogue = answer.dialogue
-        self.first = _told(self.dialogue.begin())
+        self.first = _decode_frames(self.dialogue.begin())
 
     def say(self, word: str) -> list[Any]:
         return self.send({"say": word})
 
     def send(self, message: Json) -> list[Any]:
-        return _told(self.dialogue.receive("text", dumps(message)))
+        return _decode_frames(self.dialogue.receive("text", dumps(message)))
 
 
-def _told(frames: list[Frame]) -> list[Any]:
+def _decode_frames(frames: list[Frame]) -> list[Any]:
     return [json.loads(frame.data) if frame.kind == "text" else frame for frame in frames if frame.kind != "wait"]
 
 
@@ -60,7 +60,7 @@ def session_of(*exchanges: Exchange, **options: Any) -> Session:
     return Session(id="replay-1", recording=ready, options=ReplayOptions(**options), on_change=lambda _: None)
 
 
-async def opened(session: Session, url: str = ECHO) -> Client:
+async def open_socket(session: Session, url: str = ECHO) -> Client:
     answer = await session.answer(Request(method="GET", url=url, headers=ASKED))
     assert answer is not None
     assert answer.status == 101, answer.body
@@ -101,17 +101,17 @@ async def test_a_page_at_the_same_place_is_no_socket() -> None:
 
 async def test_of_two_alike_the_one_that_fits_goes_on() -> None:
     session = session_of(talk(1, "a", "b"), talk(2, "a", "c"))
-    client = await opened(session)
+    client = await open_socket(session)
     assert client.say("a") == [{"said": "a", "by_id": 1}]
     assert client.say("c") == [{"said": "c", "by_id": 2}]
-    other = await opened(session)
+    other = await open_socket(session)
     assert [*other.first, *other.say("a"), *other.say("b")] == [{"hello": "you", "id": 1}, *answers(1, "a", "b")]
     assert counts(session) == (2, 0, 0, 0, "right")
 
 
 async def test_two_that_are_open_at_once_may_change_places() -> None:
     session = session_of(talk(1, "a"), talk(2, "b"))
-    first, second = await opened(session), await opened(session)
+    first, second = await open_socket(session), await open_socket(session)
     assert first.say("b") == answers(2, "b")
     assert second.say("a") == answers(1, "a")
     assert counts(session) == (2, 0, 0, 0, "right")
@@ -120,7 +120,7 @@ async def test_two_that_are_open_at_once_may_change_places() -> None:
 async def test_what_was_told_already_must_go_with_what_goes_on() -> None:
     other = one(2, ("response", {"hello": "Sir", "id": 1}), ("request", {"say": "b"}), ("response", {"said": "b"}))
     session = session_of(talk(1, "a"), other)
-    client = await opened(session)
+    client = await open_socket(session)
     assert client.first == [{"hello": "you", "id": 1}]
     (close,) = client.say("b")
     assert int.from_bytes(close.data[:2]) == MISS_CLOSE_CODE
@@ -132,7 +132,7 @@ def answers(number: int, *words: str) -> list[Any]:
 
 async def test_a_miss_is_reported_with_its_message_and_its_places() -> None:
     session = session_of(talk(1, "a"))
-    (close,) = (await opened(session)).say("b")
+    (close,) = (await open_socket(session)).say("b")
     assert close.data[2:] == b"playhead: replay_miss: message 1 is not the recorded one differs at /say"
     assert counts(session) == (0, 1, 0, 0, "diverged")
     first: Any = session.report()["first_divergence"]
@@ -143,7 +143,7 @@ async def test_a_miss_is_reported_with_its_message_and_its_places() -> None:
 
 async def test_a_client_that_left_early_is_not_told_to_take_more_time() -> None:
     session = session_of(talk(1, "a", "b"))
-    client = await opened(session)
+    client = await open_socket(session)
     client.say("a")
     client.dialogue.note_client_left()
     miss: Any = session.report()["first_divergence"]
@@ -155,7 +155,7 @@ async def test_a_client_that_left_early_is_not_told_to_take_more_time() -> None:
 async def test_bytes_that_differ_are_not_shown_as_text() -> None:
     said = one(1, ("request", b"\x00\x01sound"), ("response", {"said": 1}))
     session = session_of(said)
-    client = await opened(session)
+    client = await open_socket(session)
     client.dialogue.receive("binary", b"\x00\x02noise")
     miss: Any = session.report()["first_divergence"]
     [difference] = miss["nearest"]["differences"]
@@ -166,7 +166,7 @@ async def test_bytes_that_differ_are_not_shown_as_text() -> None:
 async def test_a_reason_fits_into_a_goodbye() -> None:
     wide = {f"ä{number}" * 20: number for number in range(9)}
     session = session_of(one(1, ("request", wide)))
-    (close,) = (await opened(session)).send({**wide, **dict.fromkeys(wide, 0)})
+    (close,) = (await open_socket(session)).send({**wide, **dict.fromkeys(wide, 0)})
     assert len(close.data) <= 125
     assert close.data[2:].decode()
 
@@ -180,7 +180,7 @@ async def test_a_reason_fits_into_a_goodbye() -> None:
 )
 async def test_an_error_has_the_shape_that_the_sdk_knows(url: str, message: dict[str, Json], judge: Any) -> None:
     session = session_of(one(1, ("request", {"type": "response.create", "input": "x"}), url=url))
-    error, close = (await opened(session, url)).send(message)
+    error, close = (await open_socket(session, url)).send(message)
     event = judge.model_validate(error)
     assert (event.error.type, event.error.code) == ("replay_miss", "no_match")
     assert "record the run again" in event.error.message
@@ -191,7 +191,7 @@ async def test_an_error_has_the_shape_that_the_sdk_knows(url: str, message: dict
 
 async def test_gemini_is_told_by_the_code_that_its_sdk_looks_for() -> None:
     session = session_of(one(1, ("request", {"setup": {"model": "models/a"}}), url=LIVE))
-    error, _ = (await opened(session, LIVE)).send({"setup": {"model": "models/b"}})
+    error, _ = (await open_socket(session, LIVE)).send({"setup": {"model": "models/b"}})
     assert error["code"] == 424
 
 
@@ -243,7 +243,7 @@ async def test_a_secret_in_pieces_from_the_client_is_a_miss_that_does_not_show_i
 
 async def test_a_client_that_leaves_before_it_has_said_all_makes_no_right_replay() -> None:
     session = session_of(talk(1, "a", "b"))
-    client = await opened(session)
+    client = await open_socket(session)
     client.say("a")
     client.dialogue.note_client_left()
     assert counts(session) == (0, 1, 0, 0, "diverged")

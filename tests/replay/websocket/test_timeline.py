@@ -59,7 +59,7 @@ class Client:
         return [json.loads(frame.data) if frame.kind == "text" else (frame.kind, frame.data) for frame in frames]
 
 
-def appended(data: bytes) -> Json:
+def append_audio(data: bytes) -> Json:
     return {"type": "input_audio_buffer.append", "audio": base64.b64encode(data).decode()}
 
 
@@ -171,9 +171,9 @@ def test_sound_may_be_cut_otherwise_and_what_it_brought_comes_in_time(
 ) -> None:
     started: Json = {"type": "input_audio_buffer.speech_started"}
     heard = socket(
-        *(("request", appended(piece)) for piece in data.draw(pieces(before))),
+        *(("request", append_audio(piece)) for piece in data.draw(pieces(before))),
         ("response", started),
-        *(("request", appended(piece)) for piece in data.draw(pieces(after))),
+        *(("request", append_audio(piece)) for piece in data.draw(pieces(after))),
         ("request", CREATE),
         ("response", DONE),
         url=REALTIME,
@@ -181,7 +181,7 @@ def test_sound_may_be_cut_otherwise_and_what_it_brought_comes_in_time(
     client = Client(heard)
     said = 0
     for piece in data.draw(pieces(before + after)):
-        told = client.say(appended(piece))
+        told = client.say(append_audio(piece))
         was, said = said, said + len(piece)
         assert told == ([started] if was < len(before) <= said else [])
     assert client.say(CREATE) == [DONE, WAIT]
@@ -190,9 +190,9 @@ def test_sound_may_be_cut_otherwise_and_what_it_brought_comes_in_time(
 
 @pytest.mark.parametrize("now", [[b"abX"], [b"abc", b"d"], [b"ab"]])
 def test_other_sound_or_more_or_less_of_it_is_a_miss(now: list[bytes]) -> None:
-    client = Client(socket(("request", appended(b"abc")), ("request", CREATE), ("response", DONE), url=REALTIME))
+    client = Client(socket(("request", append_audio(b"abc")), ("request", CREATE), ("response", DONE), url=REALTIME))
     for piece in now:
-        client.say(appended(piece))
+        client.say(append_audio(piece))
     client.say(CREATE)
     assert [where.reason for where in client.broken] == ["no_match"]
 
@@ -247,7 +247,9 @@ def test_a_recorded_pace_counts_from_what_was_said_last() -> None:
 
 
 def _any_messages() -> st.SearchStrategy[list[bytes]]:
-    known = st.sampled_from([json.dumps(one).encode() for one in (UPDATE, CREATE, appended(b"ab"), appended(b"c"))])
+    known = st.sampled_from(
+        [json.dumps(one).encode() for one in (UPDATE, CREATE, append_audio(b"ab"), append_audio(b"c"))]
+    )
     return st.lists(known | st.binary(max_size=8), max_size=6)
 
 
@@ -269,35 +271,35 @@ def turn(lane: str, text: str) -> dict[str, Json]:
     return {"type": "response.create", "stream_id": lane, "model": "gpt-5", "input": text}
 
 
-def answered(lane: str, number: int) -> dict[str, Json]:
+def completed_event(lane: str, number: int) -> dict[str, Json]:
     return {"type": "response.completed", "stream_id": lane, "response": {"id": f"resp_{number}"}}
 
 
 TWO_LANES = socket(
     ("request", turn("a", "one")),
     ("request", turn("b", "two")),
-    ("response", answered("b", 2)),
-    ("response", answered("a", 1)),
+    ("response", completed_event("b", 2)),
+    ("response", completed_event("a", 1)),
     ("request", turn("a", "three")),
-    ("response", answered("a", 3)),
+    ("response", completed_event("a", 3)),
     url=RESPONSES,
 )
 
 
 def test_conversations_on_one_socket_keep_each_its_own_order() -> None:
     client = Client(TWO_LANES)
-    assert client.say(turn("b", "two")) == [answered("b", 2)]
-    assert client.say(turn("a", "one")) == [answered("a", 1)]
-    assert client.say(turn("a", "three")) == [answered("a", 3), WAIT]
+    assert client.say(turn("b", "two")) == [completed_event("b", 2)]
+    assert client.say(turn("a", "one")) == [completed_event("a", 1)]
+    assert client.say(turn("a", "three")) == [completed_event("a", 3), WAIT]
     assert client.part() == [("close", BYE)]
     assert client.broken == []
 
 
 def test_a_conversation_may_be_called_otherwise() -> None:
     client = Client(TWO_LANES)
-    assert client.say(turn("x", "two")) == [answered("x", 2)]
-    assert client.say(turn("b", "one")) == [answered("b", 1)]
-    assert client.say(turn("b", "three")) == [answered("b", 3), WAIT]
+    assert client.say(turn("x", "two")) == [completed_event("x", 2)]
+    assert client.say(turn("b", "one")) == [completed_event("b", 1)]
+    assert client.say(turn("b", "three")) == [completed_event("b", 3), WAIT]
     assert client.broken == []
 
 

@@ -30,7 +30,7 @@ class Clock:
         self.at = itertools.count()
 
 
-def made(clock: Clock, url: str, request: Any, answer: Any, *evidence: tuple[str, str]) -> Exchange:
+def make_exchange(clock: Clock, url: str, request: Any, answer: Any, *evidence: tuple[str, str]) -> Exchange:
     number = next(clock.at)
     body: dict[str, Any] = {} if request is None else {"request": json.dumps(request).encode()}
     run = next((value for source, value in evidence if source != "link"), PROCESS)
@@ -57,7 +57,7 @@ def model(clock: Clock, messages: list[Any], says: str, *calls: tuple[str, Any])
         "model": "gpt-5",
         "choices": [{"index": 0, "message": dict(message), "finish_reason": "stop"}],
     }
-    one = made(clock, CHAT, {"model": "gpt-5", "messages": list(messages)}, answer)
+    one = make_exchange(clock, CHAT, {"model": "gpt-5", "messages": list(messages)}, answer)
     messages.append(message)
     messages += [{"role": "tool", "tool_call_id": name, "content": "done"} for name, _ in calls]
     return one
@@ -66,16 +66,18 @@ def model(clock: Clock, messages: list[Any], says: str, *calls: tuple[str, Any])
 def ticket(clock: Clock, name: str, customer: str = "c-77") -> Iterator[Exchange]:
     """Nine calls: three of a model and six of tools, some of which have no argument of the model."""
     order = f"A-{name}1"
-    yield made(clock, f"{SHOP}/tickets/{name}", None, {"order": order})
+    yield make_exchange(clock, f"{SHOP}/tickets/{name}", None, {"order": order})
     messages: list[Any] = [{"role": "user", "content": f"Work on ticket {name}, for order {order}"}]
     yield model(clock, messages, "", (f"order:call_{name}_1", {"order": order}))
-    yield made(clock, f"{SHOP}/orders/{order}", None, {"customer": customer})
-    yield made(clock, f"{SHOP}/customers/{customer}", None, {"customer": customer})
+    yield make_exchange(clock, f"{SHOP}/orders/{order}", None, {"customer": customer})
+    yield make_exchange(clock, f"{SHOP}/customers/{customer}", None, {"customer": customer})
     yield model(clock, messages, "", (f"refund:call_{name}_2", {"order": order, "amount": 12}))
-    yield made(clock, f"{SHOP}/refunds", {"order": order, "amount": 12, "currency": "eur"}, {"refund": f"r-9{name}"})
-    yield made(clock, f"{SHOP}/mails", {"about": f"r-9{name}"}, {"sent": True})
+    yield make_exchange(
+        clock, f"{SHOP}/refunds", {"order": order, "amount": 12, "currency": "eur"}, {"refund": f"r-9{name}"}
+    )
+    yield make_exchange(clock, f"{SHOP}/mails", {"about": f"r-9{name}"}, {"sent": True})
     yield model(clock, messages, "It is done.")
-    yield made(clock, f"{SHOP}/tickets/{name}/close", {}, {"closed": True})
+    yield make_exchange(clock, f"{SHOP}/tickets/{name}/close", {}, {"closed": True})
 
 
 def side_by_side(*works: Iterator[Exchange]) -> list[Exchange]:
@@ -83,7 +85,7 @@ def side_by_side(*works: Iterator[Exchange]) -> list[Exchange]:
     return [one for row in itertools.zip_longest(*works) for one in row if one is not None]
 
 
-async def stored(
+async def load_runs(
     database: Database, *batches: Sequence[Exchange], store_server: RunGrouping | None = None
 ) -> dict[str, tuple[str, int]]:
     """The resulting runs, each with its certainty and number of exchanges."""
@@ -111,7 +113,7 @@ async def test_conversations_at_once_are_runs_of_their_own_and_none_is_in_a_wron
     iterators = [ticket(clock, name, customer) for name, customer in zip(names, customers, strict=True)]
     order = side_by_side(*iterators)
     truth = {one.id: names[n % 3] for n, one in enumerate(order)}
-    runs = await stored(database, *itertools.batched(order, size))
+    runs = await load_runs(database, *itertools.batched(order, size))
     where = await whereabouts(database, order)
     found: dict[str, set[str]] = {}
     for name, run in where.items():
@@ -127,20 +129,20 @@ async def test_conversations_at_once_are_runs_of_their_own_and_none_is_in_a_wron
 async def test_one_agent_is_one_run_whatever_conversations_it_has_one_after_another(database: Database) -> None:
     clock = Clock()
     order = [*ticket(clock, "904"), *ticket(clock, "905")]
-    assert await stored(database, *itertools.batched(order, 2)) == {PROCESS: ("derived", 18)}
+    assert await load_runs(database, *itertools.batched(order, 2)) == {PROCESS: ("derived", 18)}
 
 
 async def test_calls_of_a_model_at_once_that_no_id_tells_apart_stay_together_by_a_guess(database: Database) -> None:
     clock = Clock()
     first = [model(clock, [{"role": "user", "content": f"Sum up ticket {name}"}], "Fine.") for name in ("904", "905")]
     together = [replace(first[0], ended_at=9 * SECOND), first[1]]
-    assert await stored(database, together) == {PROCESS: ("guessed", 2)}
+    assert await load_runs(database, together) == {PROCESS: ("guessed", 2)}
 
 
 async def test_one_call_after_another_without_ids_is_one_agent(database: Database) -> None:
     clock = Clock()
     made = [model(clock, [{"role": "user", "content": f"Sum up ticket {name}"}], "Fine.") for name in ("904", "905")]
-    assert await stored(database, made) == {PROCESS: ("derived", 2)}
+    assert await load_runs(database, made) == {PROCESS: ("derived", 2)}
 
 
 async def test_agents_that_an_agent_starts_belong_to_it(database: Database) -> None:
@@ -149,13 +151,13 @@ async def test_agents_that_an_agent_starts_belong_to_it(database: Database) -> N
     begin = model(clock, parent, "", *tasks)
     started = [agent_for(clock, f"Please {task['task']}, now", f"call_s{n}") for n, (_, task) in enumerate(tasks)]
     order = [begin, *side_by_side(*started), model(clock, parent, "They are alike.")]
-    assert await stored(database, *itertools.batched(order, 2)) == {PROCESS: ("derived", len(order))}
+    assert await load_runs(database, *itertools.batched(order, 2)) == {PROCESS: ("derived", len(order))}
 
 
 async def test_agents_that_nobody_is_seen_to_start_are_told_apart(database: Database) -> None:
     clock = Clock()
     order = side_by_side(*(agent_for(clock, f"Look into ticket {name}", f"call_{name}") for name in ("904", "905")))
-    runs = await stored(database, *itertools.batched(order, 2))
+    runs = await load_runs(database, *itertools.batched(order, 2))
     assert sorted(runs.values()) == [("derived", 3), ("derived", 3)]
     assert all(run.startswith("chain:") for run in runs)
 
@@ -170,7 +172,7 @@ def agent_for(clock: Clock, task: str, name: str) -> Iterator[Exchange]:
 async def test_a_chat_without_tools_goes_on_from_what_was_said(database: Database) -> None:
     clock = Clock()
     order = side_by_side(*(chat(clock, f"Tell me all about ticket {name}") for name in ("904", "905")))
-    runs = await stored(database, order)
+    runs = await load_runs(database, order)
     assert sorted(runs.values()) == [("derived", 3), ("derived", 3)]
 
 
@@ -183,16 +185,20 @@ def chat(clock: Clock, question: str) -> Iterator[Exchange]:
 
 async def test_what_nothing_names_goes_with_the_only_run_of_its_process(database: Database) -> None:
     clock = Clock()
-    named = [made(clock, CHAT, {"model": "gpt-5", "messages": []}, {}, ("session-id", "s-1")) for _ in range(2)]
-    loose = [made(clock, f"{SHOP}/orders/{n}", None, {}) for n in range(3)]
-    assert await stored(database, loose[:1], named[:1], loose[1:2], [named[1], loose[2]]) == {"s-1": ("derived", 5)}
+    named = [
+        make_exchange(clock, CHAT, {"model": "gpt-5", "messages": []}, {}, ("session-id", "s-1")) for _ in range(2)
+    ]
+    loose = [make_exchange(clock, f"{SHOP}/orders/{n}", None, {}) for n in range(3)]
+    assert await load_runs(database, loose[:1], named[:1], loose[1:2], [named[1], loose[2]]) == {"s-1": ("derived", 5)}
 
 
 async def test_with_a_second_run_of_the_process_what_nothing_names_is_a_guess(database: Database) -> None:
     clock = Clock()
-    named = [made(clock, CHAT, {"model": "gpt-5", "messages": []}, {}, ("session-id", f"s-{n}")) for n in range(2)]
-    loose = [made(clock, f"{SHOP}/orders", {}, {}) for n in range(2)]
-    runs = await stored(database, [named[0], loose[0]], [loose[1], named[1]])
+    named = [
+        make_exchange(clock, CHAT, {"model": "gpt-5", "messages": []}, {}, ("session-id", f"s-{n}")) for n in range(2)
+    ]
+    loose = [make_exchange(clock, f"{SHOP}/orders", {}, {}) for n in range(2)]
+    runs = await load_runs(database, [named[0], loose[0]], [loose[1], named[1]])
     assert runs == {"s-0": ("derived", 1), "s-1": ("derived", 1), PROCESS: ("guessed", 2)}
 
 
@@ -201,19 +207,19 @@ async def test_a_store_server_that_begins_anew_mixes_nothing(database: Database)
     order = side_by_side(*(ticket(clock, name) for name in names))
     truth = {one.id: names[n % 3] for n, one in enumerate(order)}
     for batch in itertools.batched(order, 5):
-        await stored(database, batch)
+        await load_runs(database, batch)
     where = await whereabouts(database, order)
     for run in set(where.values()) - {PROCESS}:
         assert len({truth[name] for name, at in where.items() if at == run}) == 1
-    assert (await stored(database))[PROCESS][0] == "guessed"
+    assert (await load_runs(database))[PROCESS][0] == "guessed"
 
 
 async def test_what_another_conversation_knows_too_goes_to_none(database: Database) -> None:
     """An agent whose ticket refers to another one reads that before its own model call."""
     clock = Clock()
     works = [list(ticket(clock, "904"))[:6], list(ticket(clock, "905", "c-88"))[:6]]
-    before = made(clock, f"{SHOP}/tickets/906", None, {"duplicate_of": "904", "order": "A-9061"})
-    refers = made(clock, f"{SHOP}/tickets/904", None, {"order": "A-9041"})
+    before = make_exchange(clock, f"{SHOP}/tickets/906", None, {"duplicate_of": "904", "order": "A-9061"})
+    refers = make_exchange(clock, f"{SHOP}/tickets/904", None, {"order": "A-9041"})
     order = [*side_by_side(*map(iter, works)), before, refers]
-    await stored(database, order)
+    await load_runs(database, order)
     assert (await whereabouts(database, [before, refers])) == {before.id: PROCESS, refers.id: PROCESS}

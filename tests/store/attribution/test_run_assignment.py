@@ -34,7 +34,7 @@ SESSION = "agents-sdk:run:0b5c8e0fe4b04c7fa2a6dcb4e8b1f9d3"
 understood = partial(derive_call, profiles=PROFILES)
 
 
-def asked(number: int, *told: tuple[str, str], url: str = CHAT, **body: Any) -> Exchange:
+def make_exchange(number: int, *told: tuple[str, str], url: str = CHAT, **body: Any) -> Exchange:
     """A request with the evidence `told` and the owner of its connection."""
     request = {"model": "gpt-5", "messages": [{"role": "user", "content": prose(str(number), 200)}], **body}
     evidence = (*told, ("owner", OWNER))
@@ -42,8 +42,8 @@ def asked(number: int, *told: tuple[str, str], url: str = CHAT, **body: Any) -> 
     return exchange(number, url=url, request=json.dumps(request).encode(), run=run, run_evidence=evidence)
 
 
-def traced(number: int, trace: str = TRACE, **body: Any) -> Exchange:
-    return asked(number, ("traceparent", trace), **body)
+def traced_exchange(number: int, trace: str = TRACE, **body: Any) -> Exchange:
+    return make_exchange(number, ("traceparent", trace), **body)
 
 
 def filed_as(of: Exchange) -> Exchange:
@@ -51,17 +51,17 @@ def filed_as(of: Exchange) -> Exchange:
 
 
 def test_a_body_names_the_run_where_only_the_owner_did_and_what_was_told_stays() -> None:
-    found = filed_as(asked(1, ("traceparent", TRACE), prompt_cache_key=SESSION))
+    found = filed_as(make_exchange(1, ("traceparent", TRACE), prompt_cache_key=SESSION))
     assert found.run == SESSION
     assert found.run_evidence == (("body/prompt_cache_key", SESSION), ("traceparent", TRACE), ("owner", OWNER))
 
 
 def test_a_body_does_not_lead_into_a_claimed_run() -> None:
-    one = asked(1, prompt_cache_key=SESSION)
+    one = make_exchange(1, prompt_cache_key=SESSION)
     found = assign_run(one, understood(one), lambda run: run == SESSION)
     assert found.run == OWNER
     assert ("body/prompt_cache_key", SESSION) in found.run_evidence
-    sent = asked(2, ("credentials", SESSION), prompt_cache_key=SESSION)
+    sent = make_exchange(2, ("credentials", SESSION), prompt_cache_key=SESSION)
     assert assign_run(sent, understood(sent), lambda run: run == SESSION).run == SESSION
 
 
@@ -70,38 +70,42 @@ def test_a_body_does_not_lead_into_a_claimed_run() -> None:
     ["credentials", "x-playhead-bound-run", "x-playhead-run", "baggage/session.id", "thread-id", "x-bt-parent"],
 )
 def test_whoever_said_it_in_the_head_is_believed_before_a_body_which_is_kept_as_evidence(source: str) -> None:
-    found = filed_as(asked(1, (source, "told"), prompt_cache_key=SESSION))
+    found = filed_as(make_exchange(1, (source, "told"), prompt_cache_key=SESSION))
     assert found.run == "told"
     assert found.run_evidence == ((source, "told"), ("body/prompt_cache_key", SESSION), ("owner", OWNER))
 
 
 def test_filing_again_changes_nothing() -> None:
-    for one in (asked(1, prompt_cache_key=SESSION), asked(2, ("thread-id", "t"), session_id="s"), traced(3)):
+    for one in (
+        make_exchange(1, prompt_cache_key=SESSION),
+        make_exchange(2, ("thread-id", "t"), session_id="s"),
+        traced_exchange(3),
+    ):
         assert filed_as(filed_as(one)) == filed_as(one)
 
 
 def test_a_session_of_a_tool_is_the_tools() -> None:
-    one = asked(1, url="https://browser.example.com/v1/click", session_id="tab-7")
+    one = make_exchange(1, url="https://browser.example.com/v1/click", session_id="tab-7")
     assert filed_as(one) == one
 
 
 def test_an_exchange_that_says_nothing_of_its_run_stays_where_it_was_imported_to() -> None:
-    one = replace(asked(1, session_id="s"), run_evidence=())
+    one = replace(make_exchange(1, session_id="s"), run_evidence=())
     assert filed_as(one).run == one.run
 
 
 @pytest.mark.parametrize("forged", ["../../etc", "a b", "x" * 300, "é", "a\u202eb"])
 def test_a_name_that_no_run_can_have_becomes_one_by_digest(forged: str) -> None:
-    found = filed_as(asked(1, session_id=forged))
+    found = filed_as(make_exchange(1, session_id=forged))
     assert found.run == OWNER or (found.run.startswith("id:") and len(found.run) == 35)
 
 
 def test_a_trace_counts_only_where_nothing_stronger_was_said() -> None:
-    assert assignable_trace(traced(1)) == TRACE
-    assert assignable_trace(assign_to_trace(traced(1))) == TRACE
-    assert assignable_trace(asked(1, ("thread-id", "t"), ("traceparent", TRACE))) is None
-    assert assignable_trace(filed_as(traced(1, prompt_cache_key=SESSION))) is None
-    assert assignable_trace(replace(traced(1), run="imported-under-another-name")) is None
+    assert assignable_trace(traced_exchange(1)) == TRACE
+    assert assignable_trace(assign_to_trace(traced_exchange(1))) == TRACE
+    assert assignable_trace(make_exchange(1, ("thread-id", "t"), ("traceparent", TRACE))) is None
+    assert assignable_trace(filed_as(traced_exchange(1, prompt_cache_key=SESSION))) is None
+    assert assignable_trace(replace(traced_exchange(1), run="imported-under-another-name")) is None
 
 
 # -- in the database
@@ -115,7 +119,7 @@ async def put(database: Database, *batch: Exchange, gaps: Sequence[Gap] = ()) ->
     )
 
 
-async def held(database: Database) -> dict[str, list[str]]:
+async def exchanges_by_run(database: Database) -> dict[str, list[str]]:
     """The exchanges of each run."""
     runs = await Runs(database).page(Filters(), NOON)
     recorded = ExchangeQueries(database, understood)
@@ -126,29 +130,29 @@ async def held(database: Database) -> dict[str, list[str]]:
 
 
 async def test_a_trace_that_one_exchange_has_names_no_run(database: Database) -> None:
-    one, other = traced(1), traced(2, OTHER)
+    one, other = traced_exchange(1), traced_exchange(2, OTHER)
     await put(database, one, other)
-    assert await held(database) == {OWNER: [one.id, other.id]}
+    assert await exchanges_by_run(database) == {OWNER: [one.id, other.id]}
 
 
 async def test_exchanges_of_one_trace_are_of_one_run_in_whatever_batches_they_come(database: Database) -> None:
-    made = [traced(1), traced(2, OTHER), traced(3), traced(4)]
+    made = [traced_exchange(1), traced_exchange(2, OTHER), traced_exchange(3), traced_exchange(4)]
     for order in itertools.permutations(made):
         for one in order:
             await put(database, one)
-        assert await held(database) == {TRACE: [made[0].id, made[2].id, made[3].id], OWNER: [made[1].id]}
+        assert await exchanges_by_run(database) == {TRACE: [made[0].id, made[2].id, made[3].id], OWNER: [made[1].id]}
         for run in (TRACE, OWNER):
             assert await Runs(database).delete(run)
     await put(database, *made)
-    assert await held(database) == {TRACE: [made[0].id, made[2].id, made[3].id], OWNER: [made[1].id]}
+    assert await exchanges_by_run(database) == {TRACE: [made[0].id, made[2].id, made[3].id], OWNER: [made[1].id]}
 
 
 async def test_what_is_told_again_after_a_crash_is_stored_once_and_stays_where_it_belongs(database: Database) -> None:
-    made = [traced(1), traced(2), traced(3)]
+    made = [traced_exchange(1), traced_exchange(2), traced_exchange(3)]
     for n in (1, 2, 3, 1, 2):
         await put(database, *made[:n])
         await put(database, made[0])
-    assert await held(database) == {TRACE: [one.id for one in made]}
+    assert await exchanges_by_run(database) == {TRACE: [one.id for one in made]}
     assert [one async for one in ExchangeQueries(database, understood).exchanges(TRACE)] == [
         assign_to_trace(one) for one in made
     ]
@@ -157,21 +161,21 @@ async def test_what_is_told_again_after_a_crash_is_stored_once_and_stays_where_i
 
 
 async def test_a_run_from_which_all_went_to_another_is_none(database: Database) -> None:
-    await put(database, traced(1))
-    assert list(await held(database)) == [OWNER]
-    await put(database, traced(2))
-    assert list(await held(database)) == [TRACE]
+    await put(database, traced_exchange(1))
+    assert list(await exchanges_by_run(database)) == [OWNER]
+    await put(database, traced_exchange(2))
+    assert list(await exchanges_by_run(database)) == [TRACE]
 
 
 async def test_a_run_that_somebody_named_stays_though_all_of_it_left(database: Database) -> None:
     await Runs(database).put(OWNER, NOON, name="mine")
-    await put(database, traced(1))
-    await put(database, traced(2))
-    assert sorted(await held(database)) == sorted([OWNER, TRACE])
+    await put(database, traced_exchange(1))
+    await put(database, traced_exchange(2))
+    assert sorted(await exchanges_by_run(database)) == sorted([OWNER, TRACE])
 
 
 async def test_a_gap_goes_where_its_exchange_goes_whichever_comes_first(database: Database) -> None:
-    one, other = traced(1), traced(2)
+    one, other = traced_exchange(1), traced_exchange(2)
     early = Gap(OWNER, NOON, "a piece was lost", one.id)
     late = Gap(OWNER, NOON + SECOND, "another was lost", other.id)
     await put(database, gaps=[early])
@@ -179,13 +183,19 @@ async def test_a_gap_goes_where_its_exchange_goes_whichever_comes_first(database
     await put(database, other)
     await put(database, gaps=[late, early])
     assert [gap.exchange for gap in await Runs(database).gaps(TRACE)] == [one.id, other.id]
-    assert list(await held(database)) == [TRACE]
+    assert list(await exchanges_by_run(database)) == [TRACE]
 
 
 async def test_from_the_spool_to_a_bundle_the_run_is_the_one_that_the_body_names(
     tmp_path: Path, database: Database
 ) -> None:
-    sent = [asked(1, prompt_cache_key=SESSION), asked(2), asked(3, prompt_cache_key=SESSION), traced(4), traced(5)]
+    sent = [
+        make_exchange(1, prompt_cache_key=SESSION),
+        make_exchange(2),
+        make_exchange(3, prompt_cache_key=SESSION),
+        traced_exchange(4),
+        traced_exchange(5),
+    ]
     async with opened(tmp_path, database) as house:
         with Spool(tmp_path / "worker") as spool:
             written = [spool.append(encode_records(record)) for one in sent for record in exchange_events(one)]

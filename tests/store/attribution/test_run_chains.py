@@ -16,7 +16,16 @@ from store.attribution.run_chains import ChainLink, Chains
 from store.database.connection import Database
 from store.query.runs import Runs
 from tests.calls.strategies import json_values
-from tests.store.attribution.test_run_assignment import CHAT, OWNER, SESSION, TRACE, filed_as, held, put, understood
+from tests.store.attribution.test_run_assignment import (
+    CHAT,
+    OWNER,
+    SESSION,
+    TRACE,
+    exchanges_by_run,
+    filed_as,
+    put,
+    understood,
+)
 from tests.store.samples import exchange
 
 RESPONSES = "https://api.openai.com/v1/responses"
@@ -25,7 +34,7 @@ AGENT = "https://agents.example.com/rpc"
 CONTEXT = "0b7c1f6e-3f0d-4c1b-9d2e-7a4d5f6e8c90"
 
 
-def told(
+def make_exchange(
     number: int, url: str, body: dict[str, Any], answer: Any, *evidence: tuple[str, str], owner: str = OWNER
 ) -> Exchange:
     """An exchange with `evidence` and the owner of its connection."""
@@ -46,7 +55,7 @@ def response(
     """A Responses call that continues another."""
     body = {"model": "gpt-5", "input": "go on", **({"previous_response_id": before} if before else {})}
     answer = {"id": name, "object": "response", "status": "completed", "model": "gpt-5", "output": []}
-    return told(number, RESPONSES, body, answer, *evidence, owner=owner)
+    return make_exchange(number, RESPONSES, body, answer, *evidence, owner=owner)
 
 
 def chat(number: int, *calls: str, results: tuple[str, ...] = (), **more: Any) -> Exchange:
@@ -55,7 +64,9 @@ def chat(number: int, *calls: str, results: tuple[str, ...] = (), **more: Any) -
     asks = [{"id": name, "type": "function", "function": {"name": "look", "arguments": "{}"}} for name in calls]
     message = {"role": "assistant", "content": None, "tool_calls": asks}
     body = {"model": "gpt-5", "messages": [{"role": "user", "content": "hi"}, *says]}
-    return told(number, CHAT, body, {"id": f"chatcmpl-{number}", "choices": [{"index": 0, "message": message}]}, **more)
+    return make_exchange(
+        number, CHAT, body, {"id": f"chatcmpl-{number}", "choices": [{"index": 0, "message": message}]}, **more
+    )
 
 
 def agent(
@@ -65,7 +76,7 @@ def agent(
     message = {"role": "user", "messageId": f"m-{number}", "parts": [], **({"contextId": asked} if asked else {})}
     body = {"jsonrpc": "2.0", "id": "1", "method": "message/send", "params": {"message": message}}
     task = {"kind": "task", "id": f"t-{number}", "contextId": answered, "status": {"state": "completed"}}
-    return told(number, AGENT, body, {"jsonrpc": "2.0", "id": "1", "result": task}, *evidence)
+    return make_exchange(number, AGENT, body, {"jsonrpc": "2.0", "id": "1", "result": task}, *evidence)
 
 
 def run_of(*links: Exchange) -> str:
@@ -84,8 +95,8 @@ def test_ids_are_kept_as_evidence_in_their_place() -> None:
 
 def test_a_session_of_openai_s_agents_is_gone_on_from_by_its_path() -> None:
     sessions = "https://api.openai.com/v1/agents/sessions"
-    begun = told(1, sessions, {"input": "hi"}, {"id": "sess_000001", "object": "agent.session"})
-    told_more = told(2, f"{sessions}/sess_000001/events", {"events": []}, {})
+    begun = make_exchange(1, sessions, {"input": "hi"}, {"id": "sess_000001", "object": "agent.session"})
+    told_more = make_exchange(2, f"{sessions}/sess_000001/events", {"events": []}, {})
     assert produced_ids(begun, understood(begun)) == referenced_ids(told_more, understood(told_more)) == ["sess_000001"]
 
 
@@ -108,15 +119,15 @@ async def test_a_chain_of_responses_is_one_run_in_whatever_order_it_comes(databa
     for order in itertools.permutations(links):
         for one in (alone, *order):
             await put(database, one)
-        assert await held(database) == expected
+        assert await exchanges_by_run(database) == expected
         for run in expected:
             assert await Runs(database).delete(run)
     await put(database, alone, *links)
-    assert await held(database) == expected
+    assert await exchanges_by_run(database) == expected
     # Read again after a crash, completely and in parts.
     await put(database, *links)
     await put(database, links[1])
-    assert await held(database) == expected
+    assert await exchanges_by_run(database) == expected
 
 
 async def test_branches_are_of_the_run_that_they_leave_from_also_where_that_is_not_recorded(database: Database) -> None:
@@ -127,7 +138,10 @@ async def test_branches_are_of_the_run_that_they_leave_from_also_where_that_is_n
     lost = [chat(4, results=("call_lost",)), chat(5, results=("call_lost",))]
     for one in lost:
         await put(database, one)
-    assert await held(database) == {run_of(*links): [one.id for one in links], run_of(*lost): [one.id for one in lost]}
+    assert await exchanges_by_run(database) == {
+        run_of(*links): [one.id for one in links],
+        run_of(*lost): [one.id for one in lost],
+    }
 
 
 async def test_two_programs_beside_each_other_are_two_runs(database: Database) -> None:
@@ -135,36 +149,36 @@ async def test_two_programs_beside_each_other_are_two_runs(database: Database) -
     other = [chat(n * 2 + 1, f"call_b{n}", results=(f"call_b{n - 1}",) if n else ()) for n in range(4)]
     for pair in zip(one, other, strict=True):
         await put(database, *pair)
-    assert await held(database) == {run_of(*each): [link.id for link in each] for each in (one, other)}
+    assert await exchanges_by_run(database) == {run_of(*each): [link.id for link in each] for each in (one, other)}
 
 
 async def test_a_conversation_that_is_sent_again_goes_on_from_the_newest_id_in_it(database: Database) -> None:
     blocks = [{"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}]
-    asked = told(1, MESSAGES, {"model": "claude", "messages": []}, {"type": "message", "content": blocks})
+    asked = make_exchange(1, MESSAGES, {"model": "claude", "messages": []}, {"type": "message", "content": blocks})
     told_so = [
         {"role": "assistant", "content": blocks},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "12"}]},
         {"role": "assistant", "content": "It is 12."},
         {"role": "user", "content": "And now?"},
     ]
-    again = told(2, MESSAGES, {"model": "claude", "messages": told_so}, {"type": "message", "content": []})
+    again = make_exchange(2, MESSAGES, {"model": "claude", "messages": told_so}, {"type": "message", "content": []})
     await put(database, asked, again)
-    assert await held(database) == {run_of(asked): [asked.id, again.id]}
+    assert await exchanges_by_run(database) == {run_of(asked): [asked.id, again.id]}
 
 
 async def test_who_asks_whether_work_is_done_is_of_the_run_that_began_it(database: Database) -> None:
     queued = {"id": "resp_q", "object": "response", "status": "queued", "output": []}
-    begun = told(
+    begun = make_exchange(
         1, RESPONSES, {"model": "gpt-5", "input": "x", "background": True, "prompt_cache_key": SESSION}, queued
     )
-    looked = told(2, f"{RESPONSES}/resp_q", {}, {**queued, "status": "completed"})
+    looked = make_exchange(2, f"{RESPONSES}/resp_q", {}, {**queued, "status": "completed"})
     looked = replace(
         looked, request=replace(looked.request, method="GET", body=replace(looked.request.body, data=b"", size=0))
     )
     for order in ([begun, looked], [looked, begun]):
         for one in order:
             await put(database, filed_as(one))
-        assert await held(database) == {SESSION: [begun.id, looked.id]}
+        assert await exchanges_by_run(database) == {SESSION: [begun.id, looked.id]}
         assert await Runs(database).delete(SESSION)
 
 
@@ -183,20 +197,23 @@ async def test_what_our_own_words_named_is_neither_moved_nor_joined(
     before = response(0, "resp_0")
     after = response(4, "resp_d", "resp_0", *producer)
     await put(database, *theirs, forged, before, after)
-    assert await held(database) == {OWNER: [before.id, forged.id], run: [theirs[0].id, theirs[1].id, after.id]}
+    assert await exchanges_by_run(database) == {
+        OWNER: [before.id, forged.id],
+        run: [theirs[0].id, theirs[1].id, after.id],
+    }
 
 
 async def test_an_id_of_another_machine_s_call_is_none(database: Database) -> None:
     mine, theirs = response(1, "resp_a"), response(2, "resp_b", "resp_a", owner="18f3a2-10.0.0.8")
     await put(database, mine)
     await put(database, theirs)
-    assert await held(database) == {OWNER: [mine.id], "18f3a2-10.0.0.8": [theirs.id]}
+    assert await exchanges_by_run(database) == {OWNER: [mine.id], "18f3a2-10.0.0.8": [theirs.id]}
 
 
 async def test_an_id_that_answers_of_two_runs_made_names_nobody(database: Database) -> None:
     makers = [chat(1, "call_1"), chat(2, "call_1"), chat(3, results=("call_1",)), chat(4, results=("call_1",))]
     await put(database, *makers)
-    assert await held(database) == {OWNER: [one.id for one in makers]}
+    assert await exchanges_by_run(database) == {OWNER: [one.id for one in makers]}
 
 
 async def test_ids_come_before_a_trace_of_one_s_own_and_behind_a_name(database: Database) -> None:
@@ -208,14 +225,14 @@ async def test_ids_come_before_a_trace_of_one_s_own_and_behind_a_name(database: 
     ]
     for one in links:
         await put(database, one)
-    assert await held(database) == {"named": [one.id for one in links[:3]], "other": [links[3].id]}
+    assert await exchanges_by_run(database) == {"named": [one.id for one in links[:3]], "other": [links[3].id]}
 
 
 async def test_what_shares_a_trace_stays_there(database: Database) -> None:
     links = [response(n, f"resp_{n}", f"resp_{n - 1}" if n else None, ("traceparent", TRACE)) for n in range(3)]
     for one in links:
         await put(database, one)
-    assert await held(database) == {TRACE: [one.id for one in links]}
+    assert await exchanges_by_run(database) == {TRACE: [one.id for one in links]}
 
 
 @given(
@@ -239,7 +256,7 @@ def test_any_links_have_runs_and_what_is_named_keeps_its_own(links: list[ChainLi
 
 @given(st.sampled_from([CHAT, RESPONSES, MESSAGES, AGENT]), json_values, json_values)
 def test_no_body_is_too_odd_to_be_searched_for_ids(url: str, body: Any, answer: Any) -> None:
-    one = told(1, url, body, answer)
+    one = make_exchange(1, url, body, answer)
     call = understood(one)
     assert all((*produced_ids(one, call), *referenced_ids(one, call)))
     assert assign_run(assign_run(one, call), call) == assign_run(one, call)

@@ -22,8 +22,8 @@ from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.query.exchanges import ExchangeQueries
 from store.query.runs import Runs
-from tests.store.attribution.test_run_assignment import CHAT, OWNER, filed_as, held, put, understood
-from tests.store.attribution.test_run_chains import run_of, told
+from tests.store.attribution.test_run_assignment import CHAT, OWNER, exchanges_by_run, filed_as, put, understood
+from tests.store.attribution.test_run_chains import make_exchange, run_of
 
 MCP = "https://mcp.example.com/mcp"
 type Asked = tuple[str, dict[str, str]]
@@ -44,17 +44,19 @@ def turn(number: int, *asks: Asked, brings: Sequence[str] = (), evidence: Sequen
         "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
     }
     body = {"model": "gpt-5", "messages": [{"role": "user", "content": "hi"}, *says]}
-    return told(number, CHAT, body, answer, *evidence)
+    return make_exchange(number, CHAT, body, answer, *evidence)
 
 
 def weather(number: int, city: str = "Oslo", *evidence: tuple[str, str], owner: str = OWNER) -> Exchange:
     """A tool call over HTTP."""
-    return told(number, "https://weather.example.com/v1/now", {"city": city}, {"rain": 1.4}, *evidence, owner=owner)
+    return make_exchange(
+        number, "https://weather.example.com/v1/now", {"city": city}, {"rain": 1.4}, *evidence, owner=owner
+    )
 
 
 def rpc(number: int, method: str, params: Any = None, session: str = "s-1") -> Exchange:
     """A message of an MCP session."""
-    one = told(
+    one = make_exchange(
         number, MCP, {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}, {"jsonrpc": "2.0", "id": 1}
     )
     heads = (("content-type", "application/json"), ("accept", "application/json, text/event-stream"))
@@ -83,14 +85,14 @@ async def ends_as(database: Database, expected: dict[str, list[str]], made: Sequ
     for order in orders[:: max(len(orders) // 7, 1)]:
         for one in order:
             await put(database, one)
-        assert await held(database) == expected
+        assert await exchanges_by_run(database) == expected
         for run in expected:
             assert await Runs(database).delete(run)
     await put(database, *made)
     await put(database, *made)
     await put(database, made[-1])
     await put(database, made[0])
-    assert await held(database) == expected
+    assert await exchanges_by_run(database) == expected
 
 
 async def test_what_was_called_between_the_asking_and_the_telling_is_of_their_run(database: Database) -> None:
@@ -131,7 +133,7 @@ async def test_nobody_is_drawn_in_who_was_named_or_is_another_or_came_at_another
     early = replace(weather(1), started_at=made[0].started_at + 1)
     early = replace(early, id=early.id[:-1] + "9")
     await put(database, *made, early, *others.values())
-    found = await held(database)
+    found = await exchanges_by_run(database)
     assert {run: found.pop(run) for run in ("mine", "header", "told", "18f3a2-10.0.0.8")} == {
         run: [one.id] for run, one in others.items() if run != OWNER
     }
@@ -142,7 +144,7 @@ async def test_an_asking_that_our_own_words_named_draws_nobody(database: Databas
     mine = [("credentials", "mine")]
     made = [turn(1, OSLO, evidence=mine), weather(2), turn(3, brings=["call_o"], evidence=mine)]
     await put(database, *made)
-    assert await held(database) == {"mine": ids(made[0], made[2]), OWNER: ids(made[1])}
+    assert await exchanges_by_run(database) == {"mine": ids(made[0], made[2]), OWNER: ids(made[1])}
 
 
 async def test_a_tool_follows_a_run_that_an_agent_s_own_header_named(database: Database) -> None:
@@ -157,13 +159,13 @@ async def test_a_tool_that_was_tried_again_follows_with_both_tries(database: Dat
     failed = replace(failed, response=replace(failed.response, status=503))
     made = [turn(1, OSLO), failed, weather(3), turn(4, brings=["call_o"])]
     await put(database, *made)
-    assert await held(database) == {run_of(*made): ids(*made)}
+    assert await exchanges_by_run(database) == {run_of(*made): ids(*made)}
 
 
 async def test_what_nobody_was_told_of_stays(database: Database) -> None:
     made = [turn(1, OSLO), weather(2), turn(3)]
     await put(database, *made)
-    assert await held(database) == {OWNER: ids(*made)}
+    assert await exchanges_by_run(database) == {OWNER: ids(*made)}
 
 
 async def test_a_session_of_mcp_goes_where_its_tools_are_called(database: Database) -> None:
@@ -190,7 +192,7 @@ async def test_a_session_that_two_agents_share_is_of_nobody_though_its_tools_are
         await put(database, *shaken)
         for made in (*first, *second):
             await put(database, made)
-        assert await held(database) == expected
+        assert await exchanges_by_run(database) == expected
         for run in expected:
             assert await Runs(database).delete(run)
 
@@ -205,10 +207,10 @@ async def test_a_store_server_that_remembers_files_as_one_that_reads(database: D
     )
     for made in (one[0], tool, one[1]):
         await ingest.write_batch(await kin.group_batch([DerivedExchange(made, understood(made))]))
-    assert await held(database) == {run_of(*one): ids(one[0], tool, one[1])}
+    assert await exchanges_by_run(database) == {run_of(*one): ids(one[0], tool, one[1])}
     for made in (other[1], other[0]):
         await ingest.write_batch(await kin.group_batch([DerivedExchange(made, understood(made))]))
-    assert await held(database) == {run_of(*one): ids(*one), run_of(*other): ids(*other), OWNER: ids(tool)}
+    assert await exchanges_by_run(database) == {run_of(*one): ids(*one), run_of(*other): ids(*other), OWNER: ids(tool)}
     stored = await ExchangeQueries(database, understood).exchange(tool.id)
     assert stored == tool
 

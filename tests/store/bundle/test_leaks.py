@@ -26,12 +26,12 @@ OWN = Redactor(
 TOKEN = "ghp_abcdefghijklmnopqrstuvwxyz0123456789"
 
 
-def found(made: Exchange, redactor: Redactor = PLAIN) -> list[Leak]:
+def list_leaks(made: Exchange, redactor: Redactor = PLAIN) -> list[Leak]:
     return list(find_leaks(3, made, redactor))
 
 
 def places(made: Exchange, redactor: Redactor = PLAIN) -> list[str]:
-    return [leak.place for leak in found(made, redactor)]
+    return [leak.place for leak in list_leaks(made, redactor)]
 
 
 def answering(data: bytes, *headers: tuple[str, str]) -> Exchange:
@@ -42,7 +42,7 @@ def answering(data: bytes, *headers: tuple[str, str]) -> Exchange:
 
 def test_nothing_is_found_in_what_was_redacted_under_the_same_rules() -> None:
     made = answering(f'{{"key": "{TOKEN}"}}'.encode())
-    assert found(redact_exchange(made, PLAIN)[0]) == []
+    assert list_leaks(redact_exchange(made, PLAIN)[0]) == []
     assert places(made) == ["3/response/body/key"]
 
 
@@ -51,14 +51,14 @@ def test_nothing_is_found_in_what_was_redacted_under_the_same_rules() -> None:
 def test_redaction_leaves_nothing_to_find(made: Exchange) -> None:
     made = replace(made, error=None, actor=None, run_evidence=())
     clean, withheld = redact_exchange(made, PLAIN)
-    assert withheld or found(clean) == []
+    assert withheld or list_leaks(clean) == []
 
 
 def test_a_secret_of_a_profile_that_was_written_since_is_found_by_its_pointer() -> None:
     made = exchange(b'{"model": "m", "who": {"badge": "0815-4711-abc-def"}}', b"{}")
     made = replace(made, request=replace(made.request, url=made.request.url + "?ticket=geheim0123456789"))
     clean = redact_exchange(made, PLAIN)[0]
-    assert found(clean) == []
+    assert list_leaks(clean) == []
     assert places(clean, OWN) == ["3/request/url", "3/request/body/who/badge"]
 
 
@@ -100,7 +100,7 @@ def test_what_a_stream_spells_out_is_found_in_its_pieces() -> None:
     assert all(place.startswith("3/response/body/line/") for place in places(made))
     clean = redact_exchange(made, PLAIN)[0]
     assert clean.redactions == 1
-    assert found(clean) == []
+    assert list_leaks(clean) == []
 
 
 def test_so_is_what_the_messages_of_a_websocket_spell_out() -> None:
@@ -112,7 +112,7 @@ def test_so_is_what_the_messages_of_a_websocket_spell_out() -> None:
     made = replace(made, response=replace(made.response, body=Body(data=data, size=len(data), chunks=chunks)))
     assert places(made) == [f"3/response/body/message/{n}/delta" for n in range(5)]
     clean = redact_exchange(made, PLAIN)[0]
-    assert found(clean) == []
+    assert list_leaks(clean) == []
     assert clean.response is not None
     assert [chunk.size for chunk in clean.response.body.chunks] == [chunk.size for chunk in chunks]
 
@@ -129,7 +129,7 @@ def test_what_only_the_assembled_answer_says_is_found_in_it() -> None:
 
 
 def test_values_are_never_told() -> None:
-    assert TOKEN not in repr(found(answering(f'{{"a": "{TOKEN}", "{TOKEN}": 1}}'.encode())))
+    assert TOKEN not in repr(list_leaks(answering(f'{{"a": "{TOKEN}", "{TOKEN}": 1}}'.encode())))
 
 
 def test_labels_are_searched() -> None:

@@ -27,7 +27,7 @@ ANSWER = b"""{"object": "chat.completion", "model": "gpt-4o-mini-2024-07-18", "c
 BUSY = b'{"error": {"message": "Slow down", "type": "rate_limit_error"}}'
 
 
-def asked(number: int, status: int = 200, **more: Any) -> Exchange:
+def make_exchange(number: int, status: int = 200, **more: Any) -> Exchange:
     answer = {"request": ASK, "response": ANSWER if status == 200 else BUSY, "url": CHAT}
     return exchange(number, status=status, **{**answer, **more})
 
@@ -61,12 +61,12 @@ async def put(database: Database, *exchanges: Exchange) -> None:
     )
 
 
-def told(items: Sequence[dict[str, Any]], *names: str) -> list[Any]:
+def select_members(items: Sequence[dict[str, Any]], *names: str) -> list[Any]:
     return [tuple(item[name] for name in names) for item in items]
 
 
 async def test_a_call_that_was_tried_again_is_listed_once(database: Database, recorded: ExchangeQueries) -> None:
-    tries = [asked(0, 429), asked(1, 503), asked(2), asked(9, 429, request=ASK + b" ")]
+    tries = [make_exchange(0, 429), make_exchange(1, 503), make_exchange(2), make_exchange(9, 429, request=ASK + b" ")]
     await put(database, *tries)
     [call, again] = (await recorded.run_calls("night-run")).items
     assert call["exchanges"] == [one.id for one in tries[:3]]
@@ -80,18 +80,18 @@ async def test_a_call_that_was_tried_again_is_listed_once(database: Database, re
 
 
 async def test_every_exchange_of_a_call_leads_to_it(database: Database, recorded: ExchangeQueries) -> None:
-    tries = [asked(0, 429), asked(1)]
+    tries = [make_exchange(0, 429), make_exchange(1)]
     await put(database, *tries)
     assert await recorded.call(tries[1].id) == await recorded.call(tries[0].id)
     assert (await recorded.call(tries[1].id) or {})["attempts"] == 2
 
 
 async def test_a_try_that_comes_in_late_is_still_one(database: Database, recorded: ExchangeQueries) -> None:
-    tries = [asked(0, 429), asked(1)]
+    tries = [make_exchange(0, 429), make_exchange(1)]
     await put(database, tries[1])
-    assert told((await recorded.run_calls("night-run")).items, "id", "attempts") == [(tries[1].id, 1)]
+    assert select_members((await recorded.run_calls("night-run")).items, "id", "attempts") == [(tries[1].id, 1)]
     await put(database, tries[0])
-    assert told((await recorded.run_calls("night-run")).items, "id", "attempts") == [(tries[0].id, 2)]
+    assert select_members((await recorded.run_calls("night-run")).items, "id", "attempts") == [(tries[0].id, 2)]
 
 
 async def test_work_in_the_background_is_one_call(database: Database, recorded: ExchangeQueries, runs: Runs) -> None:
@@ -123,7 +123,7 @@ async def test_pages_join_without_a_seam_however_many_tries_there_are(
     database: Database, recorded: ExchangeQueries
 ) -> None:
     tries = [
-        asked(20 * n + k, 200 if k == n % 4 else 500, run=f"run-{n % 2}", request=ASK + b" " * n)
+        make_exchange(20 * n + k, 200 if k == n % 4 else 500, run=f"run-{n % 2}", request=ASK + b" " * n)
         for n in range(9)
         for k in range(n % 4 + 1)
     ]
@@ -138,7 +138,7 @@ async def test_pages_join_without_a_seam_however_many_tries_there_are(
 
 
 async def test_a_call_is_found_once_by_any_of_its_tries(database: Database, recorded: ExchangeQueries) -> None:
-    tries = [asked(0, 429), asked(1, 429), asked(2)]
+    tries = [make_exchange(0, 429), make_exchange(1, 429), make_exchange(2)]
     await put(database, *tries)
     for status in (range(429, 430), range(200, 201), range(200, 600)):
         [found] = (await recorded.calls(Filters(statuses=(status,)))).items
@@ -151,13 +151,15 @@ async def test_a_call_is_found_once_by_any_of_its_tries(database: Database, reco
 async def test_a_call_is_as_complete_as_its_last_exchange(database: Database, recorded: ExchangeQueries) -> None:
     await put(database, background(0, "queued"), background(1, "completed", USAGE))
     await put(database, background(0, "queued", run="left", at=NOON - SECOND))
-    assert told((await recorded.calls(Filters(incomplete=True))).items, "run") == [("left",)]
-    assert told((await recorded.calls(Filters(incomplete=False))).items, "run", "complete") == [("night-run", True)]
+    assert select_members((await recorded.calls(Filters(incomplete=True))).items, "run") == [("left",)]
+    assert select_members((await recorded.calls(Filters(incomplete=False))).items, "run", "complete") == [
+        ("night-run", True)
+    ]
 
 
 async def test_other_runs_tries_are_their_own(database: Database, recorded: ExchangeQueries) -> None:
-    await put(database, asked(0, 429, run="one"), asked(1, run="other"))
-    assert told((await recorded.calls(Filters())).items, "run", "attempts") == [("other", 1), ("one", 1)]
+    await put(database, make_exchange(0, 429, run="one"), make_exchange(1, run="other"))
+    assert select_members((await recorded.calls(Filters())).items, "run", "attempts") == [("other", 1), ("one", 1)]
 
 
 async def test_a_run_of_many_looks_is_no_longer_statement(
@@ -172,7 +174,7 @@ async def test_a_run_of_many_looks_is_no_longer_statement(
 
 async def test_what_is_known_of_a_run_s_cost_is_told_beside_what_is_not(database: Database, runs: Runs) -> None:
     unknown = ANSWER.replace(b"gpt-4o-mini-2024-07-18", b"own-model").replace(b"1000", b"7")
-    other = asked(1, request=ASK.replace(b"gpt-4o-mini", b"own-model"), response=unknown)
-    await put(database, asked(0), other, asked(2, 401))
+    other = make_exchange(1, request=ASK.replace(b"gpt-4o-mini", b"own-model"), response=unknown)
+    await put(database, make_exchange(0), other, make_exchange(2, 401))
     run = await runs.get("night-run", LATER) or {}
     assert (run["cost_usd"], run["known_cost_usd"], run["unpriced"]) == (None, pytest.approx(0.00021), 1)

@@ -180,13 +180,13 @@ def test_a_secret_that_only_an_assembled_answer_has_is_not_shown() -> None:
 
 def test_how_much_two_clients_had_of_the_same_answer_when_they_left_is_chance() -> None:
     whole = exchange(response=b"twelve bytes and more", at=1)
-    early, late, other = (_left(whole, said) for said in (b"twelve", b"twelve bytes", b"eleven"))
+    early, late, other = (_client_left(whole, said) for said in (b"twelve", b"twelve bytes", b"eleven"))
     assert diff([early], [late])["same"] is True
     assert causes(diff([early], [other])) == ["tool_answer"]
     assert causes(diff([early], [whole])) == ["failure"]
 
 
-def _left(whole: Exchange, said: bytes) -> Exchange:
+def _client_left(whole: Exchange, said: bytes) -> Exchange:
     assert whole.response is not None
     body = replace(whole.response.body, data=said, size=len(said))
     return replace(whole, outcome="client_closed", response=replace(whole.response, body=body))

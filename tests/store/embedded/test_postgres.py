@@ -75,7 +75,7 @@ def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def gone(pid: int) -> bool:
+def is_gone(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
@@ -118,7 +118,7 @@ def test_a_server_is_made_used_and_gone(base: Path) -> None:
     with ensure_server(base, CARELESS) as server:
         ask(server, "CREATE TABLE kept AS SELECT 42 AS answer")
         pid = postmaster(base)
-    assert gone(pid)
+    assert is_gone(pid)
     assert not (base / "data" / "postmaster.pid").exists()
     with ensure_server(base, CARELESS) as server:
         assert ask(server, "SELECT answer FROM kept") == 42
@@ -144,9 +144,9 @@ def test_processes_that_race_for_an_empty_directory_share_one_server(base: Path)
         pid = postmaster(base)
         for process in clients[:2]:
             process.communicate("")
-        assert not gone(pid)
+        assert not is_gone(pid)
         clients[2].communicate("")
-        assert gone(pid)
+        assert is_gone(pid)
 
 
 def test_the_server_stops_when_its_only_user_is_killed(base: Path) -> None:
@@ -154,7 +154,7 @@ def test_the_server_stops_when_its_only_user_is_killed(base: Path) -> None:
         line(process)
         pid = postmaster(base)
         process.kill()
-        until(lambda: gone(pid))
+        until(lambda: is_gone(pid))
     assert not (base / "data" / "postmaster.pid").exists()
 
 
@@ -163,7 +163,7 @@ def test_a_killed_postmaster_comes_back_by_itself_with_all_that_was_committed(ba
         ask(server, "CREATE TABLE kept AS SELECT 42 AS answer")
         killed = postmaster(base)
         os.kill(killed, signal.SIGKILL)
-        until(lambda: gone(killed))
+        until(lambda: is_gone(killed))
         server.revive()
         assert ask(server, "SELECT answer FROM kept") == 42
         assert postmaster(base) != killed
@@ -173,11 +173,11 @@ def test_a_killed_supervisor_takes_the_postmaster_along_and_can_be_revived(base:
     with ensure_server(base, CARELESS) as server:
         pid = postmaster(base)
         os.kill(parent(pid), signal.SIGKILL)
-        until(lambda: gone(pid))
+        until(lambda: is_gone(pid))
         server.revive()
         assert ask(server, "SELECT 1") == 1
         pid = postmaster(base)
-    assert gone(pid)
+    assert is_gone(pid)
 
 
 def test_killing_both_leaves_nothing_that_stops_the_next_one(base: Path) -> None:
@@ -186,7 +186,7 @@ def test_killing_both_leaves_nothing_that_stops_the_next_one(base: Path) -> None
         pid = postmaster(base)
         for victim in (parent(pid), pid, process.pid):
             os.kill(victim, signal.SIGKILL)
-        until(lambda: gone(pid))
+        until(lambda: is_gone(pid))
     with ensure_server(base, CARELESS) as server:
         assert ask(server, "SELECT 1") == 1
 

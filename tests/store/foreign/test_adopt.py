@@ -33,7 +33,7 @@ def interaction(asked: bytes = b"{}", answered: bytes = b"{}", started_at: int |
     )
 
 
-def adopted(*found: Interaction | SkippedEntry, run: str = "a") -> tuple[Adoption, list[Exchange]]:
+def adopt_run(*found: Interaction | SkippedEntry, run: str = "a") -> tuple[Adoption, list[Exchange]]:
     adoption = Adoption(run=run, redactor=REDACTOR, default_started_at=NOON)
     return adoption, list(adoption.adopt(found))
 
@@ -42,7 +42,7 @@ def test_secrets_are_gone_and_counted() -> None:
     packed = gzip.compress(f'{{"api_key": "{SECRET}"}}'.encode())
     found = interaction(asked=f'{{"text": "{SECRET}"}}'.encode(), answered=packed)
     found = replace(found, response=replace(found.response, headers=(("content-encoding", "gzip"),)))
-    adoption, [made] = adopted(found)
+    adoption, [made] = adopt_run(found)
     assert made.response is not None
     assert SECRET not in repr(made)
     assert SECRET.encode() not in gzip.decompress(made.response.body.data)
@@ -52,29 +52,29 @@ def test_secrets_are_gone_and_counted() -> None:
 
 
 def test_the_same_file_makes_the_same_exchanges_and_another_name_others() -> None:
-    _, first = adopted(interaction(), interaction())
-    _, again = adopted(interaction(), interaction())
-    _, other = adopted(interaction(), interaction(), run="b")
+    _, first = adopt_run(interaction(), interaction())
+    _, again = adopt_run(interaction(), interaction())
+    _, other = adopt_run(interaction(), interaction(), run="b")
     assert first == again
     assert len({one.id for one in (*first, *other)}) == 4
 
 
 def test_the_order_is_that_of_the_file_also_where_its_times_say_nothing() -> None:
     times = [None, NOON + 5 * 10**9, NOON, None]
-    _, made = adopted(*(interaction(started_at=at) for at in times))
+    _, made = adopt_run(*(interaction(started_at=at) for at in times))
     assert [one.started_at for one in made] == [NOON, NOON + 5 * 10**9, NOON + 5 * 10**9 + 1, NOON + 5 * 10**9 + 2]
     assert sorted(made, key=lambda one: (one.started_at, one.id)) == made
     assert {one.first_byte_at for one in made} == {None}
 
 
 def test_what_was_skipped_and_what_is_unknown_is_kept_to_be_told() -> None:
-    adoption, made = adopted(interaction(), SkippedEntry(place="interaction 2", reason="broken"), interaction())
+    adoption, made = adopt_run(interaction(), SkippedEntry(place="interaction 2", reason="broken"), interaction())
     assert (len(made), adoption.exchanges, adoption.notes) == (2, 2, {UNTIMED: 2})
     assert [one.place for one in adoption.skipped] == ["interaction 2"]
 
 
 def test_a_reason_that_quotes_the_file_tells_no_secret() -> None:
-    adoption, _ = adopted(SkippedEntry(place="interaction 1", reason=f"'nowhere?key={SECRET}' is not the address"))
+    adoption, _ = adopt_run(SkippedEntry(place="interaction 1", reason=f"'nowhere?key={SECRET}' is not the address"))
     assert SECRET not in adoption.skipped[0].reason
 
 

@@ -77,12 +77,12 @@ def archive(*entries: Any) -> bytes:
     return json.dumps({"log": {"version": "1.2", "creator": {}, "entries": entries}}).encode()
 
 
-def found(*entries: Any) -> list[Found]:
+def read_entries(*entries: Any) -> list[Found]:
     return list(read_har(archive(*entries)))
 
 
 def only(**differences: Any) -> Interaction:
-    [one] = found(entry(**differences))
+    [one] = read_entries(entry(**differences))
     assert isinstance(one, Interaction), one
     return one
 
@@ -111,7 +111,7 @@ def test_what_was_not_measured_stays_unknown() -> None:
 
 def test_entries_come_in_the_order_in_which_they_began() -> None:
     late, early = entry(startedDateTime="2026-07-24T12:00:02+00:00"), entry(startedDateTime="2026-07-24T13:00:01+01:00")
-    assert [one.place for one in found(late, early)] == ["entry 2", "entry 1"]
+    assert [one.place for one in read_entries(late, early)] == ["entry 2", "entry 1"]
 
 
 def test_a_form_is_made_of_its_parameters() -> None:
@@ -138,7 +138,7 @@ def test_a_form_is_made_of_its_parameters() -> None:
     ],
 )
 def test_an_entry_that_cannot_be_imported_says_why_and_costs_only_itself(differences: Any, words: str) -> None:
-    bad, good = found(entry(**differences), entry())
+    bad, good = read_entries(entry(**differences), entry())
     assert isinstance(bad, SkippedEntry)
     assert words in bad.reason
     assert isinstance(good, Interaction)
@@ -254,4 +254,4 @@ PLACES = st.sampled_from(
 
 @given(PLACES, anything)
 def test_whatever_stands_in_an_entry_it_is_read_or_skipped(place: str, value: Any) -> None:
-    assert len(found(entry(**{place: value}))) == 1
+    assert len(read_entries(entry(**{place: value}))) == 1

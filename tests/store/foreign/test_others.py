@@ -52,7 +52,7 @@ def only(found: list[Found]) -> Interaction:
     return one
 
 
-def written(value: Any) -> Interaction:
+def read_value(value: Any) -> Interaction:
     return only(list(from_json(json.dumps(value).encode())))
 
 
@@ -96,9 +96,9 @@ def exvcr(**answered: Any) -> list[dict[str, Any]]:
 
 
 def test_exvcr_is_read_also_where_erlang_packed_the_body() -> None:
-    plain = written(exvcr(type="ok", binary=False))
+    plain = read_value(exvcr(type="ok", binary=False))
     term = b"\x83m" + len(ANSWERED).to_bytes(4) + ANSWERED.encode()
-    assert written(exvcr(type="ok", binary=True, body=b64encode(term).decode())) == plain
+    assert read_value(exvcr(type="ok", binary=True, body=b64encode(term).decode())) == plain
     assert (plain.request.body.data, plain.response.body.data) == (ASKED.encode(), ANSWERED.encode())
     for told in (exvcr(type="error", body="timeout"), exvcr(type="ok", binary=True)):
         [one] = from_json(json.dumps(told).encode())
@@ -108,7 +108,7 @@ def test_exvcr_is_read_also_where_erlang_packed_the_body() -> None:
 def test_req_cassette_is_read_with_its_query() -> None:
     asked = {"method": "POST", "uri": CHAT, "query_string": "a=1", "body_type": "json", "body_json": json.loads(ASKED)}
     answered = {"status": 200, "headers": {}, "body_type": "blob", "body_blob": b64encode(b"\xff").decode()}
-    one = written({"version": "1.0", "interactions": [{"request": asked, "response": answered}]})
+    one = read_value({"version": "1.0", "interactions": [{"request": asked, "response": answered}]})
     assert (one.request.url, one.request.body.data) == (CHAT + "?a=1", ASKED.encode())
     assert one.response.body.data == b"\xff"
 
@@ -126,7 +126,7 @@ def test_req_cassette_is_read_with_its_query() -> None:
 def test_nock_is_read_however_it_wrote_the_body(response: Any, binary: bool) -> None:
     told: dict[str, Any] = {"scope": "https://api.openai.com:443", "method": "POST", "path": "/v1/chat/completions"}
     told |= {"body": json.loads(ASKED), "status": 200, "response": response, "responseIsBinary": binary}
-    one = written([{**told, "rawHeaders": ["Content-Type", "application/json", "X-A", "1"]}])
+    one = read_value([{**told, "rawHeaders": ["Content-Type", "application/json", "X-A", "1"]}])
     assert one.request.url == "https://api.openai.com:443/v1/chat/completions"
     assert one.response.headers == (("Content-Type", "application/json"), ("X-A", "1"))
     assert (one.request.body.data, one.response.body.data) == (ASKED.encode(), ANSWERED.encode())
@@ -144,18 +144,18 @@ def of_class(name: str, value: Any) -> dict[str, Any]:
 
 
 def test_llama_stack_is_read_as_the_servers_behind_its_sdks_had_sent_it() -> None:
-    one = written(
+    one = read_value(
         llama_stack(of_class("openai.types.chat.chat_completion.ChatCompletion", json.loads(ANSWERED)), streams=False)
     )
     assert (one.request.url, one.request.body.data) == (CHAT, ASKED.encode())
     assert one.response.body.data == ANSWERED.encode()
-    streamed = written(
+    streamed = read_value(
         llama_stack([of_class("openai.types.X", {"id": 1}), of_class("openai.types.X", {"id": 2})], streams=True)
     )
     assert streamed.response.body.data == b'data: {"id":1}\n\ndata: {"id":2}\n\ndata: [DONE]\n\n'
-    lines = written(llama_stack([of_class("ollama._types.ChatResponse", {"done": True})], streams=True))
+    lines = read_value(llama_stack([of_class("ollama._types.ChatResponse", {"done": True})], streams=True))
     assert lines.response.body.data == b'{"done":true}\n'
-    page = written(llama_stack([of_class("openai.types.model.Model", {"id": "m"})], streams=False))
+    page = read_value(llama_stack([of_class("openai.types.model.Model", {"id": "m"})], streams=False))
     assert page.response.body.data == b'{"object":"list","data":[{"id":"m"}]}'
     assert (page.request.method, page.request.body.data) == ("GET", b"")
 
@@ -234,5 +234,5 @@ def test_whatever_follows_the_mark_is_an_exchange_or_is_skipped(data: bytes, spl
 def test_an_imported_stream_is_asked_for_without_the_mark_that_mistral_s_sdk_hangs_on_it() -> None:
     told = exvcr(type="ok", binary=False)
     told[0]["request"]["url"] = "https://api.mistral.ai/v1/conversations#stream"
-    one = written(told)
+    one = read_value(told)
     assert one.request.url == "https://api.mistral.ai/v1/conversations"

@@ -29,7 +29,7 @@ from store.foreign.parts import one_chunk_body
 from store.foreign.write import Export
 from tests.store.exchanges import conversation, exchange
 from tests.store.foreign.har12 import SCHEMA
-from tests.support.corpus import Recorded
+from tests.support.corpus import RecordedExchange
 from tests.support.corpus import cassettes as corpus
 
 PROFILES = load_profiles(None)
@@ -38,7 +38,7 @@ SAMPLE = 25
 """The test reads one of so many cassettes of the corpus."""
 
 
-def adopted(found: Iterable[Found]) -> list[Exchange]:
+def adopt_all(found: Iterable[Found]) -> list[Exchange]:
     adoption = Adoption(run="a", redactor=REDACTOR, default_started_at=1)
     made = list(adoption.adopt(found))
     assert adoption.skipped == []
@@ -50,13 +50,13 @@ def entries(made: Iterable[Exchange]) -> list[Entry]:
 
 
 def through_vcr(made: Sequence[Exchange]) -> list[Exchange]:
-    return adopted(cassettes.from_yaml(b"".join(Export().vcr(entries(made)))))
+    return adopt_all(cassettes.from_yaml(b"".join(Export().vcr(entries(made)))))
 
 
 def through_har(made: Sequence[Exchange]) -> list[Exchange]:
     data = b"".join(Export().har(entries(made), "0"))
     jsonschema.Draft202012Validator(SCHEMA).validate(json.loads(data))
-    return adopted(har.read_har(data))
+    return adopt_all(har.read_har(data))
 
 
 def same(made: Sequence[Exchange], again: Sequence[Exchange]) -> None:
@@ -68,11 +68,11 @@ def same(made: Sequence[Exchange], again: Sequence[Exchange]) -> None:
         assert (other.request.method, other.request.url) == (one.request.method, one.request.url)
         assert other.request.body.data == one.request.body.data
         assert (other.response.status, other.response.body.data) == (one.response.status, one.response.body.data)
-        assert named(other.response.headers) == named(one.response.headers)
+        assert group_headers(other.response.headers) == group_headers(one.response.headers)
         assert meaning(derive_call(other, PROFILES)) == meaning(derive_call(one, PROFILES))
 
 
-def named(headers: Headers) -> Headers:
+def group_headers(headers: Headers) -> Headers:
     """Group headers by name, with the values of each in order, which is all that a cassette keeps."""
     return tuple(sorted(((name.lower(), value) for name, value in headers), key=lambda pair: pair[0]))
 
@@ -148,14 +148,14 @@ whole = st.builds(
 @settings(max_examples=150)
 @given(st.lists(whole, max_size=3))
 def test_any_whole_exchange_goes_through_both(made: list[Exchange]) -> None:
-    clean = [replace(one, started_at=n * 1000) for n, one in enumerate(_redacted(made), 1)]
+    clean = [replace(one, started_at=n * 1000) for n, one in enumerate(_redact_exchanges(made), 1)]
     same(clean, through_vcr(clean) if clean else [])
     same(clean, through_har(clean) if clean else [])
 
 
-def _redacted(made: Iterable[Exchange]) -> list[Exchange]:
+def _redact_exchanges(made: Iterable[Exchange]) -> list[Exchange]:
     """Redact exchanges as a worker does before it records them."""
-    return adopted(
+    return adopt_all(
         Interaction(place="x", request=one.request, response=one.response, first_byte_at=1, ended_at=2)
         for one in made
         if one.response is not None
@@ -193,7 +193,7 @@ def test_a_stream_that_its_client_left_at_the_end_marker_is_whole(talk: list[Exc
 def test_an_edited_archive_counts_as_it_reads(talk: list[Exchange]) -> None:
     archive = json.loads(b"".join(Export().har(entries([talk[3]]), "0")))
     archive["log"]["entries"][0]["response"]["content"]["text"] = '{"edited": true}'
-    [again] = adopted(har.read_har(json.dumps(archive).encode()))
+    [again] = adopt_all(har.read_har(json.dumps(archive).encode()))
     assert again.response is not None
     assert again.response.body.data == b'{"edited": true}'
     assert "content-encoding" not in dict(again.response.headers)
@@ -203,7 +203,7 @@ def test_vcr_py_loads_and_plays_what_we_write(talk: list[Exchange], tmp_path: Pa
     file = tmp_path / "talk.yaml"
     plain = [replace(one, request=replace(one.request, url=f"http://stand.example/{n}")) for n, one in enumerate(talk)]
     file.write_bytes(b"".join(Export().vcr(entries(plain))))
-    with played(file) as cassette:
+    with play_cassette(file) as cassette:
         for n, one in enumerate(plain):
             # By its module: VCR.py puts its own there.
             line = http.client.HTTPConnection("stand.example")
@@ -215,7 +215,7 @@ def test_vcr_py_loads_and_plays_what_we_write(talk: list[Exchange], tmp_path: Pa
 
 
 @contextmanager
-def played(file: Path) -> Iterator[Cassette]:
+def play_cassette(file: Path) -> Iterator[Cassette]:
     """Let VCR.py answer from a file, and from nothing else."""
     recorder = vcr.VCR(record_mode=vcr.mode.NONE, match_on=["method", "uri", "body"])
     with warnings.catch_warnings():
@@ -241,17 +241,17 @@ def test_mitmproxy_reads_the_archive_as_we_mean_it(talk: list[Exchange]) -> None
 
 def test_the_corpus_goes_through_a_cassette() -> None:
     for tape in corpus()[::SAMPLE]:
-        made = adopted(_interaction(n, one) for n, one in enumerate(tape.exchanges, 1))
+        made = adopt_all(_interaction(n, one) for n, one in enumerate(tape.exchanges, 1))
         same(made, through_vcr(made))
 
 
 def test_the_corpus_goes_through_an_archive() -> None:
     for tape in corpus()[::SAMPLE]:
-        made = adopted(_interaction(n, one) for n, one in enumerate(tape.exchanges, 1))
+        made = adopt_all(_interaction(n, one) for n, one in enumerate(tape.exchanges, 1))
         same(made, through_har(made))
 
 
-def _interaction(n: int, one: Recorded) -> Interaction:
+def _interaction(n: int, one: RecordedExchange) -> Interaction:
     coding = {name.lower(): value for name, value in one.response_headers}.get("content-encoding")
     honest = coding is None or one.response_body[:2] == b"\x1f\x8b"
     headers = (

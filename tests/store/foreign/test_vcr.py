@@ -37,18 +37,18 @@ def interaction(request: Any = None, response: Any = None) -> dict[str, Any]:
     return {"request": asked, "response": answered}
 
 
-def found(cassette: Any) -> list[Found]:
+def read_cassette(cassette: Any) -> list[Found]:
     return list(from_yaml(yaml.dump(cassette, Dumper=yaml.SafeDumper, sort_keys=False).encode()))
 
 
 def only(cassette: Any) -> Interaction:
-    [one] = found(cassette)
+    [one] = read_cassette(cassette)
     assert isinstance(one, Interaction), one
     return one
 
 
 def reason(request: Any = None, response: Any = None) -> str:
-    [one] = found({"interactions": [interaction(request, response)]})
+    [one] = read_cassette({"interactions": [interaction(request, response)]})
     assert isinstance(one, SkippedEntry), one
     return one.reason
 
@@ -113,7 +113,7 @@ def test_ruby_s_members_are_known(name: str) -> None:
 
 def test_split_lists_are_paired_and_a_half_is_named() -> None:
     told = interaction()
-    first, second = found({"requests": [told["request"], told["request"]], "responses": [told["response"]]})
+    first, second = read_cassette({"requests": [told["request"], told["request"]], "responses": [told["response"]]})
     assert isinstance(first, Interaction)
     assert second == SkippedEntry(place="interaction 2", reason="it is an unpaired request")
 
@@ -176,7 +176,7 @@ def test_a_broken_interaction_is_named_with_its_reason(request_: Any, response: 
 
 
 def test_one_broken_interaction_costs_only_itself() -> None:
-    first, second, third = found({"interactions": [interaction(), "nonsense", interaction()]})
+    first, second, third = read_cassette({"interactions": [interaction(), "nonsense", interaction()]})
     assert isinstance(first, Interaction)
     assert isinstance(third, Interaction)
     assert isinstance(second, SkippedEntry)
@@ -206,7 +206,7 @@ def test_what_comes_before_a_mistake_in_the_yaml_is_kept_and_what_follows_is_nam
 
 def test_messages_of_a_connection_without_address_are_skipped() -> None:
     told = {"kind": "message", "direction": "sent", "data": {"type": "response.create"}}
-    [one] = found({"version": 1, "interactions": [told]})
+    [one] = read_cassette({"version": 1, "interactions": [told]})
     assert isinstance(one, SkippedEntry)
     assert "a connection whose URL the cassette does not have" in one.reason
 
@@ -240,4 +240,4 @@ anything = st.recursive(
 
 @given(st.lists(st.fixed_dictionaries({"request": anything, "response": anything}) | anything, min_size=1, max_size=3))
 def test_whatever_stands_there_is_an_interaction_or_is_skipped(told: list[Any]) -> None:
-    assert len(found({"interactions": told})) == len(told)
+    assert len(read_cassette({"interactions": told})) == len(told)

@@ -40,7 +40,7 @@ DAY = 24 * 3600 * SECOND
 TODAY = dt.date(2026, 11, 21)
 
 
-async def stored(database: Database, run: str = "night-run") -> list[Exchange]:
+async def load_exchanges(database: Database, run: str = "night-run") -> list[Exchange]:
     """Read back the exchanges of a run."""
     return [one async for one in ExchangeQueries(database, call).exchanges(run)]
 
@@ -81,7 +81,7 @@ async def test_exchanges_of_every_kind_come_back_from_postgres(database: Databas
         ),
     ]
     await BatchWriter(database).write_batch([DerivedExchange(one, None) for one in odd])
-    assert await stored(database) == odd
+    assert await load_exchanges(database) == odd
 
 
 async def test_storing_a_batch_twice_stores_it_once(database: Database) -> None:
@@ -101,7 +101,7 @@ async def test_storing_a_batch_twice_stores_it_once(database: Database) -> None:
         == {**once, "parts": 0}
         == {"runs": 1, "exchanges": 5, "calls": 5, "gaps": 2, "replays": 0, "parts": 0}
     )
-    assert await stored(database) == [one.exchange for one in batch]
+    assert await load_exchanges(database) == [one.exchange for one in batch]
 
 
 async def test_two_store_servers_may_store_the_same_at_once(database: Database) -> None:
@@ -124,7 +124,7 @@ async def test_a_conversation_takes_at_most_fifteen_percent_of_its_bytes(databas
         if one.exchange.response
     )
     assert await size(database) - empty < 0.15 * raw
-    assert await stored(database, "talk-7") == talks[7]
+    assert await load_exchanges(database, "talk-7") == talks[7]
 
 
 async def size(database: Database) -> int:
@@ -145,7 +145,7 @@ async def test_a_conversation_goes_on_over_midnight_and_over_a_restart(database:
         await first.write_batch([DerivedExchange(one, None)])
     for one in talk[7:]:
         await second.write_batch([DerivedExchange(one, None)])
-    assert await stored(database, "talk") == talk
+    assert await load_exchanges(database, "talk") == talk
 
 
 BAD = {
@@ -174,7 +174,7 @@ async def test_what_postgres_cannot_hold_becomes_a_gap_with_its_evidence_and_the
     assert len(done.quarantined) == 1
     assert "could not be stored" in done.quarantined[0].reason
     assert "worker-1 before 77" in done.quarantined[0].reason
-    assert await stored(database) == [one.exchange for one in good]
+    assert await load_exchanges(database) == [one.exchange for one in good]
     async with database.connection() as connection:
         evidence = unpack(await connection.fetchval("SELECT evidence FROM gaps"))
     if bad.error or bad.started_at >= 1 << 64:
@@ -198,7 +198,7 @@ async def test_a_conversation_whose_first_turn_is_refused_is_whole_without_it(da
     await BatchWriter(database).write_batch(
         [DerivedExchange(replace(talk[0], redactions=1 << 40), None), *(DerivedExchange(one, None) for one in talk[1:])]
     )
-    assert await stored(database, "talk") == talk[1:]
+    assert await load_exchanges(database, "talk") == talk[1:]
 
 
 async def test_odd_values_of_a_call_are_made_to_fit(database: Database) -> None:
@@ -276,7 +276,7 @@ async def test_a_cut_connection_is_unavailable_and_the_next_try_succeeds(databas
             async with database.connection() as third:
                 await third.execute("SELECT pg_terminate_backend(pg_backend_pid())")
     await ingest.write_batch(talk)
-    assert await stored(database, "talk") == [one.exchange for one in talk]
+    assert await load_exchanges(database, "talk") == [one.exchange for one in talk]
 
 
 async def test_an_aborted_transaction_teaches_nothing(database: Database) -> None:
@@ -290,7 +290,7 @@ async def test_an_aborted_transaction_teaches_nothing(database: Database) -> Non
     with pytest.raises(DatabaseUnavailable):
         await ingest.write_batch([DerivedExchange(first, model_call(first))])
     await ingest.write_batch(talk[1:])
-    assert await stored(database, "talk") == [one.exchange for one in talk[1:]]
+    assert await load_exchanges(database, "talk") == [one.exchange for one in talk[1:]]
 
 
 async def test_partitions_are_made_ahead_and_for_whatever_comes_late(database: Database) -> None:
@@ -373,7 +373,7 @@ async def test_nothing_is_lost_or_doubled_when_the_postmaster_is_killed_again_an
         "parts": (await counts(database))["parts"],
     }
     for n, batch in enumerate(batches):
-        assert await stored(database, f"talk-{n}") == [one.exchange for one in batch]
+        assert await load_exchanges(database, f"talk-{n}") == [one.exchange for one in batch]
     await database.close()
 
 

@@ -30,7 +30,7 @@ def conversation(turns: int, first: int = 0) -> list[Exchange]:
     return [replace(each, run=RUN, id=uuid7(NOON + n, n), started_at=NOON + n) for n, each in made_turns]
 
 
-async def written(spool: Spool, records: Iterable[Record]) -> None:
+async def write_records(spool: Spool, records: Iterable[Record]) -> None:
     """Append records and wait until they are durable."""
     last = 0
     for record in records:
@@ -39,7 +39,7 @@ async def written(spool: Spool, records: Iterable[Record]) -> None:
         await spool.wait_until_durable(last)
 
 
-async def stored(database: Database, run: str = RUN) -> list[Exchange]:
+async def load_exchanges(database: Database, run: str = RUN) -> list[Exchange]:
     recorded = ExchangeQueries(database, lambda _: pytest.fail("nothing is derived here"))
     return [exchange async for exchange in recorded.exchanges(run)]
 
@@ -78,7 +78,7 @@ async def test_what_a_worker_spools_comes_back_over_rest_byte_for_byte(tmp_path:
     async with opened(tmp_path, database) as house:
         with Spool(tmp_path / "worker") as spool:
             for exchange in sent:
-                await written(spool, exchange_events(exchange))
+                await write_records(spool, exchange_events(exchange))
             listed = (await house.api.get(f"/v1/runs/{RUN}/calls?settled=true")).json()
             assert listed["settled"]
             assert [call["id"] for call in listed["items"]] == [exchange.id for exchange in sent]
@@ -96,13 +96,13 @@ async def test_an_exchange_whose_answer_was_seen_to_end_is_waited_for(tmp_path: 
     *events, last = exchange_events(conversation(1)[0])
     async with opened(tmp_path, database) as house:
         with Spool(tmp_path / "worker") as spool:
-            await written(spool, events)
+            await write_records(spool, events)
             assert not await house.store_server.wait_until_settled(0.3), (
                 "the agent has seen its answer end, so it must be in"
             )
             async with asyncio.TaskGroup() as group:
                 asking = group.create_task(house.api.get(f"/v1/runs/{RUN}?settled=true"))
-                await written(spool, [last])
+                await write_records(spool, [last])
             assert asking.result().json()["calls"] == 1
 
 
@@ -110,7 +110,7 @@ async def test_an_exchange_in_flight_is_not_waited_for(tmp_path: Path, database:
     one, other = conversation(2)
     async with opened(tmp_path, database) as house:
         with Spool(tmp_path / "worker") as spool:
-            await written(spool, [*list(exchange_events(one))[:3], *exchange_events(other)])
+            await write_records(spool, [*list(exchange_events(one))[:3], *exchange_events(other)])
             run = (await house.api.get(f"/v1/runs/{RUN}?settled=true")).json()
             assert (run["settled"], run["calls"]) == (True, 1)
 
@@ -120,19 +120,19 @@ async def test_several_workers_are_drained_side_by_side(tmp_path: Path, database
     async with opened(tmp_path, database) as house:
         with Spool(tmp_path / "one") as one, Spool(tmp_path / "two") as two:
             for n, exchange in enumerate(sent):
-                await written(two if n % 2 else one, exchange_events(exchange))
+                await write_records(two if n % 2 else one, exchange_events(exchange))
             assert await house.store_server.wait_until_settled(10)
-    assert await stored(database) == sent
+    assert await load_exchanges(database) == sent
 
 
 async def test_what_a_dead_worker_left_open_is_stored_as_cut_with_a_gap(tmp_path: Path, database: Database) -> None:
     whole, torn = conversation(2)
     with Spool(tmp_path / "worker") as spool:
-        await written(spool, [*exchange_events(whole), *list(exchange_events(torn))[:-2]])
+        await write_records(spool, [*exchange_events(whole), *list(exchange_events(torn))[:-2]])
     async with running(kept(tmp_path, database)) as store_server:
         await until(lambda: not (tmp_path / "worker").exists())
         assert await store_server.wait_until_settled(5)
-    first, second = await stored(database)
+    first, second = await load_exchanges(database)
     assert first == whole
     assert (second.id, second.outcome, second.ended_at) == (torn.id, "server_closed", None)
     assert second.request == torn.request
@@ -148,14 +148,14 @@ async def test_a_dead_worker_s_open_exchange_waits_for_the_database(
     store_server = kept(tmp_path, database)
     async with running(store_server):
         with Spool(tmp_path / "worker") as spool:
-            await written(spool, list(exchange_events(torn))[:-2])
+            await write_records(spool, list(exchange_events(torn))[:-2])
             await store_server.wait_until_settled(0.5)
         store_server._writer = away = Flaky(database, ["before"] * 1000)
         await away.tried.wait()
-    assert await stored(database) == []
+    assert await load_exchanges(database) == []
     async with running(kept(tmp_path, database)):
         await until(lambda: not (tmp_path / "worker").exists())
-    assert [each.request for each in await stored(database)] == [torn.request]
+    assert [each.request for each in await load_exchanges(database)] == [torn.request]
     assert len(await gaps(database)) == 1
 
 
@@ -169,7 +169,7 @@ async def until(met: Callable[[], bool], seconds: float = 10) -> None:
 async def test_a_living_worker_s_spool_is_left_alone(tmp_path: Path, database: Database) -> None:
     with Spool(tmp_path / "worker") as spool:
         async with running(kept(tmp_path, database)) as store_server:
-            await written(spool, exchange_events(conversation(1)[0]))
+            await write_records(spool, exchange_events(conversation(1)[0]))
             assert await store_server.wait_until_settled(10)
         assert (tmp_path / "worker").is_dir()
     assert await gaps(database) == []
@@ -179,7 +179,9 @@ async def test_gaps_and_replay_reports_go_through(tmp_path: Path, database: Data
     gap = Gap(RUN, NOON, "the spool was full", None)
     with Spool(tmp_path / "worker") as spool:
         async with running(kept(tmp_path, database)) as store_server:
-            await written(spool, [gap, ReplayReported("r", b'{"served":1}'), ReplayReported("r", b'{"served":2}')])
+            await write_records(
+                spool, [gap, ReplayReported("r", b'{"served":1}'), ReplayReported("r", b'{"served":2}')]
+            )
             assert await store_server.wait_until_settled(10)
     assert await gaps(database) == [gap]
     assert await Runs(database).replay("r") == b'{"served":2}'
@@ -193,10 +195,10 @@ async def test_a_database_that_goes_away_loses_nothing_and_doubles_nothing(
     store_server._writer = Flaky(database, faults)
     with Spool(tmp_path / "worker") as spool:
         async with running(store_server):
-            await written(spool, [each for exchange in conversation(3) for each in exchange_events(exchange)])
+            await write_records(spool, [each for exchange in conversation(3) for each in exchange_events(exchange)])
             assert await store_server.wait_until_settled(10)
             assert "database" not in store_server.troubles
-    assert await stored(database) == conversation(3)
+    assert await load_exchanges(database) == conversation(3)
     assert store_server.counts.retries == len(faults)
 
 
@@ -204,17 +206,17 @@ async def test_a_store_server_that_is_stopped_while_the_database_is_away_forgets
     tmp_path: Path, database: Database
 ) -> None:
     with Spool(tmp_path / "worker") as spool:
-        await written(spool, [each for exchange in conversation(3) for each in exchange_events(exchange)])
+        await write_records(spool, [each for exchange in conversation(3) for each in exchange_events(exchange)])
         first = kept(tmp_path, database)
         first._writer = away = Flaky(database, ["before"] * 1000)
         async with running(first):
             await away.tried.wait()
             assert not await first.wait_until_settled(0.2)
             assert "away" in first.troubles["database"]
-        assert await stored(database) == []
+        assert await load_exchanges(database) == []
         async with running(kept(tmp_path, database)) as second:
             assert await second.wait_until_settled(10)
-    assert await stored(database) == conversation(3)
+    assert await load_exchanges(database) == conversation(3)
 
 
 @pytest.mark.parametrize("cut", range(0, 22, 3))
@@ -223,14 +225,14 @@ async def test_a_store_server_may_die_after_any_event(cut: int, tmp_path: Path, 
     one, two, three = (list(exchange_events(exchange)) for exchange in conversation(3))
     mixed = [event for group in zip(one, two, three, strict=True) for event in group]
     with Spool(tmp_path / "worker") as spool:
-        await written(spool, mixed[:cut])
+        await write_records(spool, mixed[:cut])
         async with running(kept(tmp_path, database)) as store_server:
             # Not always, because an answer may have ended whose exchange is not closed.
             await store_server.wait_until_settled(1)
-        await written(spool, mixed[cut:])
+        await write_records(spool, mixed[cut:])
         async with running(kept(tmp_path, database)) as store_server:
             assert await store_server.wait_until_settled(10)
-    assert await stored(database) == conversation(3)
+    assert await load_exchanges(database) == conversation(3)
     assert await gaps(database) == []
 
 
@@ -250,12 +252,12 @@ async def test_an_event_that_nobody_understands_is_set_aside_and_the_rest_goes_o
     one, two = conversation(2)
     with Spool(tmp_path / "worker") as spool:
         async with running(kept(tmp_path, database)) as store_server:
-            await written(spool, exchange_events(one))
+            await write_records(spool, exchange_events(one))
             spool.append(poison)
-            await written(spool, exchange_events(two))
+            await write_records(spool, exchange_events(two))
             assert await store_server.wait_until_settled(10)
         assert [path.read_bytes() for path in (tmp_path / "worker" / "damaged").iterdir()] == [poison]
-    assert await stored(database) == [one, two]
+    assert await load_exchanges(database) == [one, two]
     (gap,) = await gaps(database)
     assert "unknown to this Playhead" in gap.reason
 
@@ -265,16 +267,16 @@ async def test_damage_in_a_spool_is_a_gap_and_its_bytes_outlive_the_spool(tmp_pa
     spools = tmp_path / "spool"
     spools.mkdir()
     with Spool(spools / "worker") as spool:
-        await written(spool, exchange_events(one))
+        await write_records(spool, exchange_events(one))
         size = next((spools / "worker").glob("*.seg")).stat().st_size
-        await written(spool, exchange_events(two))
+        await write_records(spool, exchange_events(two))
     segment = next((spools / "worker").glob("*.seg"))
     data = bytearray(segment.read_bytes())
     data[size + 20] ^= 1
     segment.write_bytes(data)
     async with running(kept(spools, database)):
         await until(lambda: not (spools / "worker").exists())
-    assert (await stored(database))[0] == one
+    assert (await load_exchanges(database))[0] == one
     assert any("cannot be read" in gap.reason for gap in await gaps(database))
     assert list((tmp_path / "damaged" / "worker").iterdir())
 
@@ -288,9 +290,9 @@ async def test_a_call_that_cannot_be_derived_costs_no_evidence(
     store_server = kept(tmp_path, database, broken)
     with Spool(tmp_path / "worker") as spool:
         async with running(store_server):
-            await written(spool, exchange_events(conversation(1)[0]))
+            await write_records(spool, exchange_events(conversation(1)[0]))
             assert await store_server.wait_until_settled(10)
-    assert await stored(database) == conversation(1)
+    assert await load_exchanges(database) == conversation(1)
     assert store_server.counts.underived == 1
     assert "ZeroDivisionError" in caplog.text
 
@@ -307,9 +309,9 @@ async def test_no_mistake_in_what_is_derived_keeps_the_evidence_from_being_store
     monkeypatch.setattr(mistaken, broken)
     with Spool(tmp_path / "worker") as spool:
         async with running(kept(tmp_path, database)) as store_server:
-            await written(spool, exchange_events(conversation(1)[0]))
+            await write_records(spool, exchange_events(conversation(1)[0]))
             assert await store_server.wait_until_settled(10)
-    assert await stored(database) == conversation(1)
+    assert await load_exchanges(database) == conversation(1)
     assert "ZeroDivisionError" in caplog.text
 
 
@@ -317,10 +319,10 @@ async def test_a_spool_that_cannot_be_read_is_named_and_the_others_go_on(tmp_pat
     (tmp_path / "bad" / "cursor").mkdir(parents=True)
     with Spool(tmp_path / "worker") as spool:
         async with running(kept(tmp_path, database)) as store_server:
-            await written(spool, exchange_events(conversation(1)[0]))
+            await write_records(spool, exchange_events(conversation(1)[0]))
             assert not await store_server.wait_until_settled(10), "nobody knows what is in there"
             assert list(store_server.troubles) == ["bad"]
-    assert await stored(database) == conversation(1)
+    assert await load_exchanges(database) == conversation(1)
 
 
 async def test_what_is_no_spool_is_no_trouble(tmp_path: Path, database: Database) -> None:
@@ -328,7 +330,7 @@ async def test_what_is_no_spool_is_no_trouble(tmp_path: Path, database: Database
     (tmp_path / "lost+found").mkdir()
     with Spool(tmp_path / "worker") as spool:
         async with running(kept(tmp_path, database)) as store_server:
-            await written(spool, exchange_events(conversation(1)[0]))
+            await write_records(spool, exchange_events(conversation(1)[0]))
             assert await store_server.wait_until_settled(10)
             assert store_server.troubles == {}
     assert [path.name for path in (tmp_path / "lost+found").iterdir()] == []
@@ -338,9 +340,11 @@ async def test_an_idle_store_server_forgets_what_it_has_stored(tmp_path: Path, d
     with Spool(tmp_path / "worker", max_bytes=64 << 10) as spool:
         async with running(kept(tmp_path, database)) as store_server:
             for n in range(12):
-                await written(spool, [each for exchange in conversation(1, n) for each in exchange_events(exchange)])
+                await write_records(
+                    spool, [each for exchange in conversation(1, n) for each in exchange_events(exchange)]
+                )
                 assert await store_server.wait_until_settled(10)
             await until(lambda: (tmp_path / "worker" / "cursor").exists())
             await until(lambda: len(list((tmp_path / "worker").glob("*.seg"))) == 1)
             await until(lambda: store_server.bytes_pending() == 0)
-    assert len(await stored(database)) == 12
+    assert len(await load_exchanges(database)) == 12

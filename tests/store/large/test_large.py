@@ -59,7 +59,7 @@ LONG = chat("so it was. " * (LARGE_WEIGHT // 10))
 MANY = json.dumps(dict.fromkeys(map(str, range(60_000)), 1)).encode()
 
 
-async def spooled(directory: Path, exchanges: Sequence[Exchange], *, together: bool = False) -> None:
+async def write_spool(directory: Path, exchanges: Sequence[Exchange], *, together: bool = False) -> None:
     """Write exchanges to a spool as a proxy worker that then ends."""
     with Spool(directory) as spool:
         for one in exchanges:
@@ -105,7 +105,7 @@ async def test_the_drain_hands_on_what_is_large_as_a_file(
 ) -> None:
     sent = exchange(1, body, encoding)
     assert is_large(sent) == large
-    await spooled(tmp_path, [sent], together=together)
+    await write_spool(tmp_path, [sent], together=together)
     drain = Drain(tmp_path, now=lambda: NOON)
     found = drain.gather(1 << 30)
     assert ([one.id for one in found.large], found.exchanges) == (([sent.id], []) if large else ([], [sent]))
@@ -122,7 +122,7 @@ async def test_the_drain_hands_on_what_is_large_as_a_file(
 
 async def test_a_large_exchange_that_waits_is_found_again_after_a_crash(tmp_path: Path) -> None:
     sent = exchange(1, LONG)
-    await spooled(tmp_path, [sent])
+    await write_spool(tmp_path, [sent])
     first = Drain(tmp_path, now=lambda: NOON)
     assert first.gather(1 << 30).large
     first.mark_stored()
@@ -137,7 +137,7 @@ async def test_large_exchanges_are_stored_and_read_by_helper_processes(
     tmp_path: Path, database: Database, database_url: str
 ) -> None:
     sent = [exchange(1, LONG), exchange(2, chat("short")), exchange(3, MANY)]
-    await spooled(tmp_path / "worker", sent)
+    await write_spool(tmp_path / "worker", sent)
     async with serving(tmp_path, database, database_url) as (store_server, api, _):
         assert await store_server.wait_until_settled(60)
         listed = (await api.get(f"/v1/runs/{RUN}/calls?settled=true")).json()
@@ -164,7 +164,7 @@ async def test_what_cannot_be_derived_within_the_limits_is_stored_as_evidence_wi
 ) -> None:
     sent = exchange(1, json.dumps(dict.fromkeys(map(str, range(400_000)), 1)).encode())
     assert sent.response is not None
-    await spooled(tmp_path / "worker", [sent])
+    await write_spool(tmp_path / "worker", [sent])
     async with serving(tmp_path, database, database_url, memory=130 << 20) as (store_server, api, _):
         assert await store_server.wait_until_settled(60)
         call = (await api.get(f"/v1/runs/{RUN}/calls")).json()["items"][0]
@@ -185,7 +185,7 @@ async def test_what_cannot_be_stored_is_a_gap_and_its_events_are_kept(tmp_path: 
             pass
 
     sent = exchange(1, LONG)
-    await spooled(tmp_path / "spool" / "worker", [sent])
+    await write_spool(tmp_path / "spool" / "worker", [sent])
     store_server = Ingester(
         tmp_path / "spool", BatchWriter(database), lambda one: derive_call(one, PROFILES), large=Failing()
     )
@@ -207,10 +207,10 @@ async def test_an_exchange_that_takes_long_holds_up_no_other(tmp_path: Path, dat
         async def close(self) -> None:
             pass
 
-    await spooled(tmp_path / "a", [exchange(1, LONG)])
+    await write_spool(tmp_path / "a", [exchange(1, LONG)])
     store_server = Ingester(tmp_path, BatchWriter(database), lambda one: derive_call(one, PROFILES), large=Slow())
     async with running(store_server), serving_api(store_server, database) as api:
-        await spooled(tmp_path / "b", [exchange(2)])
+        await write_spool(tmp_path / "b", [exchange(2)])
         async with asyncio.timeout(20):
             while not (await api.get("/v1/calls")).json()["items"]:  # noqa: ASYNC110 - another task stores it
                 await asyncio.sleep(0.02)

@@ -10,7 +10,7 @@ from tests.calls.secrets import KEY, SECRETS
 REDACTOR = Redactor(key=KEY)
 
 
-def redacted(data: bytes) -> bytes:
+def redact(data: bytes) -> bytes:
     return REDACTOR.redact_body(data)[0]
 
 
@@ -36,20 +36,20 @@ def test_a_string_behind_its_name_in_a_binary_format_is_replaced(
 ) -> None:
     data = packed(name.encode(), secret.encode())
 
-    new = redacted(data)
+    new = redact(data)
 
     assert secret.encode() not in new
     assert len(new) == len(data)
-    assert redacted(new) == new
+    assert redact(new) == new
 
 
 def test_a_name_in_text_is_no_header_of_a_binary_format() -> None:
     text = "passwords, secret_keyed, api_keyx and passwordąść stay".encode()
-    assert redacted(text) == text
+    assert redact(text) == text
 
 
 def test_every_secret_of_a_list_is_replaced_and_its_other_members_stay() -> None:
-    new = redacted(b'{"api_keys": ["aB3dE6gH9jK2", "", "hunter2hunter2", 7], "n": ["aB3dE6gH9jK2"]}')
+    new = redact(b'{"api_keys": ["aB3dE6gH9jK2", "", "hunter2hunter2", 7], "n": ["aB3dE6gH9jK2"]}')
 
     assert new.endswith(b', 7], "n": ["aB3dE6gH9jK2"]}')
     assert b"hunter2" not in new
@@ -58,13 +58,13 @@ def test_every_secret_of_a_list_is_replaced_and_its_other_members_stay() -> None
 
 def test_the_schema_of_a_secret_stays() -> None:
     text = b'{"api_key": {"type": "string", "description": "starts with a1b2c3d4e5", "format": "uuid4hex"}}'
-    assert redacted(text) == text
+    assert redact(text) == text
 
 
 def test_a_long_container_is_searched_as_far_as_memory_is_given_to_it() -> None:
     listed = b", ".join(b'"aB3dE6gH9jK2%04d"' % n for n in range(300))
 
-    new = redacted(b'{"api_key": [' + listed + b"]}")
+    new = redact(b'{"api_key": [' + listed + b"]}")
 
     assert b"aB3dE6gH9jK2" not in new
 

@@ -40,7 +40,7 @@ HARMLESS = (
 )
 
 
-def redacted(text: str) -> str:
+def redact(text: str) -> str:
     return PERSONAL.redact_body(text.encode())[0].decode()
 
 
@@ -50,18 +50,18 @@ def redacted(text: str) -> str:
     [("", ""), ("it is ", ", you see"), ('{"a": "', '"}'), ("(", ")"), ("", ". Next"), ('{"a": "b\\n', '\\n"}')],
 )
 def test_what_has_the_form_is_replaced_at_its_own_length(text: str, before: str, after: str) -> None:
-    new = redacted(before + text + after)
+    new = redact(before + text + after)
 
     assert new.startswith(before)
     assert new.endswith(after)
     assert new[len(before) : len(new) - len(after)].startswith("PLAYHEAD_D")
     assert len(new) == len(before + text + after)
-    assert redacted(new) == new
+    assert redact(new) == new
 
 
 @pytest.mark.parametrize("text", HARMLESS)
 def test_what_only_resembles_it_stays(text: str) -> None:
-    assert redacted(text) == text
+    assert redact(text) == text
 
 
 @pytest.mark.parametrize("text", FOUND)
@@ -72,7 +72,7 @@ def test_it_stays_where_nobody_asked(text: str) -> None:
 def test_the_same_data_gets_the_same_placeholder_and_another_key_another_one() -> None:
     other = Redactor(key=b"another key, of thirty-two bytes", personal_data=True)
 
-    assert redacted("to ada@example.com")[3:] == redacted("of ada@example.com")[3:]
+    assert redact("to ada@example.com")[3:] == redact("of ada@example.com")[3:]
     assert other.redact_body(b"to ada@example.com")[0] != PERSONAL.redact_body(b"to ada@example.com")[0]
 
 
@@ -120,4 +120,4 @@ def test_random_digits_are_hardly_ever_a_card() -> None:
     rnd = random.Random(5)
     numbers = [str(rnd.randrange(10**15, 10**16)) for _ in range(1000)]
     # Half of them may be card numbers, and a tenth of those have a correct check digit by chance.
-    assert sum(redacted(number) != number for number in numbers) < 100
+    assert sum(redact(number) != number for number in numbers) < 100

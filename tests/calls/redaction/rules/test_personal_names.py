@@ -51,21 +51,21 @@ HARMLESS = (
 )
 
 
-def redacted(text: str) -> str:
+def redact(text: str) -> str:
     return REDACTOR.redact_body(text.encode())[0].decode()
 
 
 @pytest.mark.parametrize("name", FOUND)
 @pytest.mark.parametrize(("before", "after"), [("", ""), ("it is ", ", you see"), ("(", ")"), ("«", "»"), ("", "’s")])
 def test_a_listed_name_is_replaced_at_its_own_length(name: str, before: str, after: str) -> None:
-    new = redacted(before + name + after)
+    new = redact(before + name + after)
 
     assert new.startswith(before)
     assert new.endswith(after)
     assert len(new.encode()) == len((before + name + after).encode())
     rest = new[len(before) : len(new) - len(after)]
     assert rest.startswith("PLAYHEAD_D") or rest == "*" * len(name.encode())
-    assert redacted(new) == new
+    assert redact(new) == new
 
 
 @pytest.mark.parametrize("name", FOUND)
@@ -91,7 +91,7 @@ def test_in_json_and_in_strings_of_json_a_name_is_replaced_and_it_stays_json(
 @pytest.mark.parametrize("text", HARMLESS)
 def test_what_is_not_the_whole_name_stays(text: str) -> None:
     for one in (text, json.dumps({"a": f"b\n{text}"})):
-        assert redacted(one) == one
+        assert redact(one) == one
 
 
 @settings(max_examples=200, deadline=None)

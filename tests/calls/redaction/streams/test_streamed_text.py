@@ -19,7 +19,7 @@ from calls.placeholder import PATTERN
 from calls.redaction.redactor import Redactor
 from calls.redaction.streams.message_bounds import MAX_MESSAGE
 from calls.redaction.streams.streamed_text import MAX_WAITING
-from tests.calls.planted import Planted, Stream, body_of, places, planted, stream_of
+from tests.calls.planted import PlantedStream, Stream, body_of, places, plant_secret, stream_of
 from tests.calls.secrets import KEPT, KEY, TOKENS
 from tests.calls.strategies import pieces
 from tests.calls.test_conformance import CASES, MEDIA, STREAMED
@@ -38,11 +38,11 @@ STREAMS = [
 ]
 
 
-def redacted(body: bytes, media: str) -> bytes:
+def redact_body(body: bytes, media: str) -> bytes:
     return REDACTOR.redact_body(body, media)[0]
 
 
-def streamed(parts: list[bytes], media: str | None, encoding: str | None = None) -> list[bytes]:
+def redact_pieces(parts: list[bytes], media: str | None, encoding: str | None = None) -> list[bytes]:
     """Redact the pieces of a body."""
     body = REDACTOR.new_body_redactor(media, encoding)
     out: list[bytes] = []
@@ -55,10 +55,10 @@ def streamed(parts: list[bytes], media: str | None, encoding: str | None = None)
 
 def said_by(body: bytes) -> Body:
     """Redact the messages of a WebSocket, one per line."""
-    return _kept(body_of(body))
+    return _stored_body(body_of(body))
 
 
-def _kept(body: Body) -> Body:
+def _stored_body(body: Body) -> Body:
     work = REDACTOR.new_message_redactor()
     fed = [one for c in body.chunks for one in work.feed(body.data[c.offset :][: c.size], c.at, c.kind)]
     data, chunks = b"", []
@@ -73,7 +73,9 @@ def shows(secret: str, text: str) -> bool:
     return any(secret[at : at + WINDOW] in text for at in range(len(secret) - WINDOW + 1))
 
 
-def spelled(stream: Stream, one: Planted, number: int, path: tuple[str | int, ...], file: Path, new: bytes) -> str:
+def join_secret_pieces(
+    stream: Stream, one: PlantedStream, number: int, path: tuple[str | int, ...], file: Path, new: bytes
+) -> str:
     """Join the pieces that contained the secret."""
     again = stream_of(file, new)
     assert again is not None, "the framing is broken"
@@ -95,21 +97,23 @@ def test_a_secret_that_a_model_spells_out_is_in_no_record(data: st.DataObject) -
     assert stream is not None
     number, path = data.draw(st.sampled_from(list(places(stream.messages))))
     seed = data.draw(st.integers(0, 99))
-    one = planted(stream, number, path, data.draw(st.sampled_from(TOKENS)), random.Random(seed))
+    one = plant_secret(stream, number, path, data.draw(st.sampled_from(TOKENS)), random.Random(seed))
     media = MEDIA[file.suffix]
     if file.suffix == ".messages":
         kept = said_by(one.body)
         new = b"\n".join(kept.data[c.offset :][: c.size] for c in kept.chunks) + b"\n"
         assert said_by(new).data == kept.data
     else:
-        new = b"".join(streamed(data.draw(pieces(one.body)), media))
-        assert new == redacted(one.body, media), "how the network cut it matters"
+        new = b"".join(redact_pieces(data.draw(pieces(one.body)), media))
+        assert new == redact_body(one.body, media), "how the network cut it matters"
         assert REDACTOR.redact_body(new, media) == (new, 0, False)
-    placeholder = spelled(stream, one, number, path, file, new).removeprefix(" the key is ").removesuffix(" ok ")
+    placeholder = (
+        join_secret_pieces(stream, one, number, path, file, new).removeprefix(" the key is ").removesuffix(" ok ")
+    )
     assert re.fullmatch(KEPT + PATTERN, placeholder)
     assert len(placeholder) == len(one.secret)
     # Nothing else has changed, and the framing is that of its writer.
-    assert new == planted(stream, number, path, placeholder, random.Random(seed)).body
+    assert new == plant_secret(stream, number, path, placeholder, random.Random(seed)).body
 
 
 GHP = "ghp_aB3dE6gH9jK2mN5pQ8rS1tU4vW7xY0zAaB3d"
@@ -151,10 +155,10 @@ def test_arguments_in_pieces_stay_json_and_lose_the_value_of_a_secret(arguments:
     bounds = [0, *sorted(cuts), len(arguments)]
     body = b"".join(chat(*(arguments[low:high] for low, high in pairwise(bounds))))
 
-    new = redacted(body, SSE)
+    new = redact_body(body, SSE)
 
     assert not re.search("hunter-|nt.u00", text_of(new))
-    assert text_of(new) == text_of(redacted(chat(arguments)[0], SSE)), "how the model cuts it matters"
+    assert text_of(new) == text_of(redact_body(chat(arguments)[0], SSE)), "how the model cuts it matters"
     assert json.loads(text_of(new))
     assert len(new) == len(body)
     assert REDACTOR.redact_body(new, SSE) == (new, 0, False)
@@ -164,7 +168,7 @@ def test_two_answers_at_once_are_two_texts() -> None:
     other = GHP[:4] + GHP[:3:-1]
     body = b"".join(b"".join(both) for both in zip(chat(*cut(GHP)), chat(*cut(other), index=1), strict=True))
 
-    new = redacted(body, SSE)
+    new = redact_body(body, SSE)
 
     assert re.fullmatch(PATTERN, text_of(new))
     assert re.fullmatch(PATTERN, text_of(new, 1))
@@ -176,7 +180,7 @@ def test_a_text_that_is_said_whole_at_the_end_has_the_same_placeholder() -> None
     done = {"type": "response.output_text.done", "output_index": 0, "text": f"It is {GHP}."}
     body = b"".join(b"data: %s\n\n" % json.dumps(event).encode() for event in [*deltas, done])
 
-    *pieces_, whole = (json.loads(line[6:]) for line in redacted(body, SSE).splitlines() if line)
+    *pieces_, whole = (json.loads(line[6:]) for line in redact_body(body, SSE).splitlines() if line)
 
     assert "".join(piece["delta"] for piece in pieces_) == whole["text"]
     assert not shows(GHP, whole["text"])
@@ -198,23 +202,23 @@ def test_a_text_that_is_said_whole_at_the_end_has_the_same_placeholder() -> None
 def test_an_api_that_nobody_knows_is_read_as_well(media: str | None, frame: bytes) -> None:
     body = b"".join(frame % part.encode() for part in ["Sure: ", *cut(GHP), ", ok"])
 
-    new = redacted(body, media or "")
+    new = redact_body(body, media or "")
 
     start, end = frame.split(b"%s")
     parts = [part.removeprefix(start) for part in new.split(end)]
     assert re.fullmatch(f"Sure: {PATTERN}, ok", b"".join(parts).decode())
-    assert b"".join(streamed([new[at : at + 7] for at in range(0, len(new), 7)], media)) == new
+    assert b"".join(redact_pieces([new[at : at + 7] for at in range(0, len(new), 7)], media)) == new
 
 
 def test_a_key_of_several_lines_is_replaced_between_the_fields_of_events() -> None:
     lines = ["-----BEGIN PRIVATE KEY-----", *["aB3dE6gH9jK2mN5pQ8rS1tU4vW7xY0zA" * 2] * 4, "-----END PRIVATE KEY-----"]
     body = b"".join(b"data: %s\ndata: \n\n" % line.encode() for line in lines)
 
-    new = redacted(body, SSE)
+    new = redact_body(body, SSE)
 
     assert new.count(b"data: ") == body.count(b"data: ")
     assert not shows("aB3dE6gH9jK2mN5pQ8rS1tU4vW7xY0zA", new.decode())
-    assert redacted(new, SSE) == new
+    assert redact_body(new, SSE) == new
 
 
 @pytest.mark.parametrize("size", [5, 40, 1000])
@@ -224,7 +228,7 @@ def test_what_an_event_stream_carries_in_parts_is_read_through_them(size: int) -
     parts = [carried[at : at + size] for at in range(0, len(carried), size)]
     body = b"".join(eventstream.encode_frame(headers, part) for part in parts)
 
-    new = redacted(body, MEDIA[".eventstream"])
+    new = redact_body(body, MEDIA[".eventstream"])
 
     decoder = eventstream.Decoder()
     found = b"".join(frame.payload for frame in decoder.feed_frames(new))
@@ -245,7 +249,7 @@ def test_a_compressed_stream_is_opened_for_it() -> None:
 def test_a_stream_that_breaks_off_within_a_message_is_read_to_its_last_byte() -> None:
     body = b"".join(chat("the key: ", *cut(GHP, 12)))
     for end in range(body.index(GHP[24:36].encode()) + 10, len(body)):
-        assert not shows(GHP, text_or_bytes(redacted(body[:end], SSE)))
+        assert not shows(GHP, text_or_bytes(redact_body(body[:end], SSE)))
 
 
 def text_or_bytes(body: bytes) -> str:
@@ -287,11 +291,11 @@ def test_a_message_of_any_size_is_passed_and_what_follows_it_is_read(kind: str) 
         waiting += len(fed) - sum(piece.size for piece in work.feed(fed, at))
         assert waiting <= MAX_MESSAGE + MAX_WAITING + 2 * 8192
 
-    new = redacted(body, media)
+    new = redact_body(body, media)
 
     assert new.startswith(body[: len(long)])
     assert not shows(GHP, "".join(re.findall(r'text": "([^"]*)', new.decode())))
-    assert b"".join(streamed([body[at : at + 8192] for at in range(0, len(body), 8192)], media)) == new
+    assert b"".join(redact_pieces([body[at : at + 8192] for at in range(0, len(body), 8192)], media)) == new
 
 
 def test_a_document_is_no_stream() -> None:
@@ -299,7 +303,7 @@ def test_a_document_is_no_stream() -> None:
         json.dumps([{"title": part} for part in ["password:", "correct0horse"]]).encode(),
         json.dumps({"title": "the password: ", "more": ["hunter2", "x" * 9]}, indent=1).encode(),
     ):
-        assert redacted(body, "application/json") == body
+        assert redact_body(body, "application/json") == body
 
 
 def test_sound_and_ids_are_no_text() -> None:
@@ -307,14 +311,14 @@ def test_sound_and_ids_are_no_text() -> None:
     sound = [{"type": "response.output_audio.delta", "delta": part} for part in cut(GHP)]
     body = b"".join(b"data: %s\n\n" % json.dumps(event).encode() for event in [*ids, *sound])
 
-    assert redacted(body, SSE) == body
+    assert redact_body(body, SSE) == body
 
 
 def test_a_member_that_says_the_same_in_each_message_is_no_piece() -> None:
     events = [{"provider": "sk-aB3dE", "text": part} for part in ["some", " words", " and", " more"]]
     body = b"".join(b"data: %s\n\n" % json.dumps(event).encode() for event in events)
 
-    assert redacted(body, SSE) == body
+    assert redact_body(body, SSE) == body
 
 
 @pytest.mark.parametrize("split", [1, 3, 7])
@@ -326,7 +330,7 @@ def test_what_a_model_of_bedrock_spells_out_in_base64_is_replaced_in_it(split: i
 
     body = b"".join(map(frame, ["the key: ", *cut(GHP, split), " ok"]))
 
-    new = redacted(body, MEDIA[".eventstream"])
+    new = redact_body(body, MEDIA[".eventstream"])
 
     decoder = eventstream.Decoder()
     found = [json.loads(base64.b64decode(json.loads(one.payload)["bytes"])) for one in decoder.feed_frames(new)]
@@ -345,7 +349,7 @@ def test_arguments_in_base64_stay_json(at: int) -> None:
 
     body = frame(arguments[:at]) + frame(arguments[at:])
 
-    new = redacted(body, MEDIA[".eventstream"])
+    new = redact_body(body, MEDIA[".eventstream"])
 
     frames = eventstream.Decoder().feed_frames(new)
     found = [json.loads(base64.b64decode(json.loads(one.payload)["bytes"]))["delta"] for one in frames]

@@ -138,14 +138,14 @@ async def test_what_it_listens_on_is_reachable_from_the_host(bench: Bench, addre
     async with Captive([PYTHON, "-c", SERVE, str(bench.place / "port"), address], bench.capture) as captive:
         running = asyncio.get_running_loop().create_task(captive.run(os.environ))
         port = int(await asyncio.to_thread((bench.place / "port").read_text))
-        reader, writer = await _reached("::1" if ":" in address else "127.0.0.1", port)
+        reader, writer = await _connect_repeatedly("::1" if ":" in address else "127.0.0.1", port)
         writer.write(b"from the host")
         assert await reader.read() == b"FROM THE HOST"
         writer.close()
         assert await running == 0
 
 
-async def _reached(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _connect_repeatedly(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     async with asyncio.timeout(10):
         while True:
             try:
@@ -209,7 +209,7 @@ async def test_without_packet_rules_what_it_listens_on_is_reachable_and_our_list
         port = int(await asyncio.to_thread((bench.place / "port").read_text))
         with socket.create_server(("127.0.0.1", 0)):  # a new port of the host, which no rule has yet
             await asyncio.sleep(mirror.POLL_INTERVAL * (mirror.HOST_POLL_EVERY + 2))
-        reader, writer = await _reached("127.0.0.1", port)
+        reader, writer = await _connect_repeatedly("127.0.0.1", port)
         assert {port: _is_refused(port) for port in PORTS_WITHOUT_REDIRECT} == is_free
         writer.write(b"from the host")
         assert await reader.read() == b"FROM THE HOST"

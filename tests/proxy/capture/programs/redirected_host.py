@@ -82,7 +82,7 @@ async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.close()
 
 
-async def done(*command: str, user: int = NOBODY) -> tuple[int, str]:
+async def run_as_user(*command: str, user: int = NOBODY) -> tuple[int, str]:
     """Run a program as another user, and return its result."""
     process = await asyncio.create_subprocess_exec(
         *command,
@@ -97,7 +97,7 @@ async def done(*command: str, user: int = NOBODY) -> tuple[int, str]:
 
 
 async def rules(*words: str) -> tuple[int, str]:
-    return await done(sys.executable, "-c", "from proxy.cli import main; main()", "rules", *words, user=0)
+    return await run_as_user(sys.executable, "-c", "from proxy.cli import main; main()", "rules", *words, user=0)
 
 
 def mail(host: str) -> Sequence[str]:
@@ -118,7 +118,7 @@ async def main(engine: str, text_format: str, directory: Path) -> dict[str, Any]
         await asyncio.start_server(handler, sock=listener, ssl=context)
     found: dict[str, Any] = {}
     ports = {"connect_ports": (80, 443, 25), "transparent": TRANSPARENT}
-    async with wire.opened(directory, recorder, **ports) as worker:
+    async with wire.open_worker(directory, recorder, **ports) as worker:
         ca = directory / "ca.pem"
         ca.write_bytes(worker.config.authority.certificate.read_bytes())
         trust = ("curl", "-sS", "-m", "10", "--cacert", str(ca), "-w", "%{http_code}", "-o", "/dev/null")
@@ -127,23 +127,23 @@ async def main(engine: str, text_format: str, directory: Path) -> dict[str, Any]
         choices = ("--ports", "80,443,25", "--format", text_format)
         found["apply"] = await rules("apply", *choices)
         found["again"] = await rules("apply", *choices)
-        found["tls"] = await done(*named, "https://api.test/tls")
-        found["tls6"] = await done(*named6, "https://api.test/tls6")
-        found["plain"] = await done(*named, "http://api.test/plain")
-        found["literal"] = await done(*trust, f"https://{THERE4}/literal")
-        found["mail"] = await done(*mail(THERE4))
-        found["mail6"] = await done(*mail(THERE6))
-        found["excluded"] = await done(*named, "https://api.test/own", user=0)
-        found["direct"] = await done("curl", "-sS", "-m", "5", f"http://127.0.0.1:{TRANSPARENT}/")
+        found["tls"] = await run_as_user(*named, "https://api.test/tls")
+        found["tls6"] = await run_as_user(*named6, "https://api.test/tls6")
+        found["plain"] = await run_as_user(*named, "http://api.test/plain")
+        found["literal"] = await run_as_user(*trust, f"https://{THERE4}/literal")
+        found["mail"] = await run_as_user(*mail(THERE4))
+        found["mail6"] = await run_as_user(*mail(THERE6))
+        found["excluded"] = await run_as_user(*named, "https://api.test/own", user=0)
+        found["direct"] = await run_as_user("curl", "-sS", "-m", "5", f"http://127.0.0.1:{TRANSPARENT}/")
         # Rules that do not exclude this user send the worker's own connections back to it.
         (directory / "up.json").write_text("{}")
         os.chown(directory / "up.json", 12345, 12345)
         found["loop_apply"] = await rules("apply", *choices, "--data", str(directory))
-        found["loop"] = await done(*trust, f"http://[{THERE6}]/loop")
-        found["loop_mail"] = await done(*mail(THERE4))
+        found["loop"] = await run_as_user(*trust, f"http://[{THERE6}]/loop")
+        found["loop_mail"] = await run_as_user(*mail(THERE4))
         found["remove"] = await rules("remove")
         found["remove_again"] = await rules("remove")
-        found["after"] = await done(*trust, "-k", *named[len(trust) :], "https://api.test/after")
+        found["after"] = await run_as_user(*trust, "-k", *named[len(trust) :], "https://api.test/after")
         found["urls"] = [told.begun["url"] for told in recorder.exchanges]
         found["owners"] = [(told.begun["run"], dict(told.begun["run_evidence"])) for told in recorder.exchanges]
         found["outcomes"] = [told.outcome for told in recorder.exchanges]

@@ -25,7 +25,7 @@ async def elsewhere() -> AsyncIterator[int]:
         yield server.sockets[0].getsockname()[1]
 
 
-async def watched(script: str, *arguments: object, how: How = "seccomp", own: int = 1, **env: str) -> WatchResult:
+async def watch_script(script: str, *arguments: object, how: How = "seccomp", own: int = 1, **env: str) -> WatchResult:
     line = [sys.executable, "-c", "import socket, sys\n" + script, *map(str, arguments)]
     found = await run_watched(line, {**os.environ, **env}, [("127.0.0.1", own)], how=how)
     if how == "seccomp" and found.how != "seccomp":
@@ -41,7 +41,7 @@ CONNECT = "socket.create_connection(('127.0.0.1', int(sys.argv[1]))).close()\n"
 
 
 async def test_a_hundred_short_connections_are_all_noticed(elsewhere: int) -> None:
-    found = await watched(f"for _ in range(100): {CONNECT}", elsewhere)
+    found = await watch_script(f"for _ in range(100): {CONNECT}", elsewhere)
     assert found.code == 0
     assert found.escapes == (Escape(protocol="tcp", destination=f"127.0.0.1:{elsewhere}", count=100),)
     assert "100 times" in found.escapes[0].sentence
@@ -53,12 +53,12 @@ server = socket.create_server(("127.0.0.1", 0))
 socket.create_connection(server.getsockname()).close()
 socket.socketpair()
 """
-    assert (await watched(own + CONNECT, elsewhere, own=elsewhere)).escapes == ()
+    assert (await watch_script(own + CONNECT, elsewhere, own=elsewhere)).escapes == ()
 
 
 async def test_a_port_of_this_machine_on_which_nobody_listens_is_no_escape() -> None:
     script = "assert socket.socket().connect_ex(('127.0.0.1', 1)) == 111"
-    found = await watched(script)
+    found = await watch_script(script)
     assert (found.code, found.escapes) == (0, ())
 
 
@@ -74,7 +74,7 @@ async def test_a_port_of_this_machine_on_which_nobody_listens_is_no_escape() -> 
     ids=["sendto", "sendmsg", "connected", "a route that is looked up", "a name that is looked up"],
 )
 async def test_datagrams_are_noticed_and_lookups_are_not(script: str, seen: int) -> None:
-    found = await watched(
+    found = await watch_script(
         f"s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); a = ({NOWHERE!r}, 443)\n"
         f"try:\n    {script}\nexcept OSError: pass  # no route is none of our business\n"
     )
@@ -94,7 +94,7 @@ os.wait(); os.close(1)
 import time; time.sleep(1)
 """
     script = f"import subprocess; subprocess.run({line}, check=True)" if starter == "subprocess" else detached
-    assert escapes(await watched(script, elsewhere)) == {("tcp", f"127.0.0.1:{elsewhere}", 1)}
+    assert escapes(await watch_script(script, elsewhere)) == {("tcp", f"127.0.0.1:{elsewhere}", 1)}
 
 
 async def test_what_outlives_the_command_can_still_connect(elsewhere: int, tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ try: {CONNECT.strip()}; said = 'connected'
 except OSError as error: said = str(error)
 open({str(told)!r}, 'w').write(said)
 """
-    found = await watched(daemon, elsewhere)
+    found = await watch_script(daemon, elsewhere)
     assert found.code == 0
     async with asyncio.timeout(20):
         await asyncio.to_thread(begun.write_text, "now")
@@ -118,10 +118,10 @@ open({str(told)!r}, 'w').write(said)
 
 
 async def test_a_command_s_exit_code_signals_and_environment_are_its_own() -> None:
-    assert (await watched("sys.exit(7)")).code == 7
-    assert (await watched("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")).code == 137
+    assert (await watch_script("sys.exit(7)")).code == 7
+    assert (await watch_script("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")).code == 137
     pipes = "import signal; assert signal.signal(signal.SIGPIPE, signal.SIG_IGN) in (signal.SIG_IGN, signal.SIG_DFL)"
-    assert (await watched(pipes)).code == 0
+    assert (await watch_script(pipes)).code == 0
     code = (await run_watched(["sh", "-c", 'test -z "$LC_CTYPE"'], {"PATH": os.environ["PATH"], "LANG": "C"}, [])).code
     assert code == 0
     missing = await run_watched(["/nowhere/at/all"], dict(os.environ), [])
@@ -130,7 +130,7 @@ async def test_a_command_s_exit_code_signals_and_environment_are_its_own() -> No
 
 async def test_polling_notices_what_stays_open(elsewhere: int) -> None:
     script = "c = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); import time; time.sleep(1)"
-    found = await watched(script, elsewhere, how="poll")
+    found = await watch_script(script, elsewhere, how="poll")
     assert escapes(found) == {("tcp", f"127.0.0.1:{elsewhere}", 1)}
     assert found.how == "poll"
 
@@ -147,7 +147,7 @@ assert found.how == 'poll', found
 assert found.escapes, found
 assert 'seccomp' in found.reason
 """
-    assert (await watched(inner, elsewhere)).code == 0
+    assert (await watch_script(inner, elsewhere)).code == 0
 
 
 def test_an_address_in_both_forms_is_the_same() -> None:

@@ -14,10 +14,10 @@ from tests.support.h2workers import OK, answer_all, asking, reaching, speaking
 from tests.support.wire import (
     MemoryRecorder,
     Side,
-    Told,
+    ToldExchange,
     answering,
-    connected,
-    opened,
+    connect_through,
+    open_worker,
     serving,
     upstream_tls,
 )
@@ -33,7 +33,7 @@ async def test_a_call_over_http_2_is_relayed_and_recorded(tmp_path: Path) -> Non
     recorder = MemoryRecorder()
     async with (
         speaking(handler) as upstream,
-        opened(tmp_path, recorder, **reaching(upstream)) as worker,
+        open_worker(tmp_path, recorder, **reaching(upstream)) as worker,
         asking(worker, upstream) as (peer, authority),
     ):
         heard = await peer.answer(peer.ask(authority, "/v1?x=1", method="POST", body=b"asked", extra=[("x-b", "2")]))
@@ -52,7 +52,7 @@ async def test_a_client_gets_the_protocol_of_the_upstream(tmp_path: Path) -> Non
     async with (
         answering(ok, tls=upstream_tls("localhost")) as old,
         speaking(answer_all) as new,
-        opened(tmp_path, MemoryRecorder(), allow_private=True, connect_ports=(old.port, new.port)) as worker,
+        open_worker(tmp_path, MemoryRecorder(), allow_private=True, connect_ports=(old.port, new.port)) as worker,
     ):
         for _ in range(2):
             async with httpx.AsyncClient(proxy=worker.proxy(), verify=worker.tls, http2=True) as client:
@@ -63,7 +63,10 @@ async def test_a_client_gets_the_protocol_of_the_upstream(tmp_path: Path) -> Non
 
 
 async def test_what_an_upstream_speaks_is_asked_once(tmp_path: Path) -> None:
-    async with speaking(answer_all) as upstream, opened(tmp_path, MemoryRecorder(), **reaching(upstream)) as worker:
+    async with (
+        speaking(answer_all) as upstream,
+        open_worker(tmp_path, MemoryRecorder(), **reaching(upstream)) as worker,
+    ):
         for expected in (1, 1, 1):
             before = upstream.connections
             async with asking(worker, upstream) as (_, _authority):
@@ -78,9 +81,9 @@ async def test_an_old_upstream_answers_a_new_client(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
     async with (
         answering(sent) as upstream,
-        opened(tmp_path, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as worker,
+        open_worker(tmp_path, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as worker,
     ):
-        reader, writer = await connected(worker, "api.test:443", alpn=("h2",))
+        reader, writer = await connect_through(worker, "api.test:443", alpn=("h2",))
         peer = Peer(reader, writer, client=True)
         heard = await peer.answer(peer.ask("api.test", "/x", method="POST", body=b"asked"))
         writer.close()
@@ -93,8 +96,8 @@ async def test_a_refusal_is_recorded_in_the_version_that_the_client_got(tmp_path
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         nowhere = {"api.test": f"http://127.0.0.1:{deaf.getsockname()[1]}"}
-        async with opened(tmp_path, recorder, upstreams=nowhere) as worker:
-            peer = Peer(*await connected(worker, "api.test:443", alpn=("h2",)), client=True)
+        async with open_worker(tmp_path, recorder, upstreams=nowhere) as worker:
+            peer = Peer(*await connect_through(worker, "api.test:443", alpn=("h2",)), client=True)
             heard = await peer.answer(peer.ask("api.test", "/"))
             peer.writer.close()
     assert heard.header(":status") == "502"
@@ -113,7 +116,7 @@ async def test_interim_responses_pass(tmp_path: Path, status: str) -> None:
 
     async with (
         speaking(handler) as upstream,
-        opened(tmp_path, MemoryRecorder(), **reaching(upstream)) as worker,
+        open_worker(tmp_path, MemoryRecorder(), **reaching(upstream)) as worker,
         asking(worker, upstream) as (peer, authority),
     ):
         heard = await peer.answer(peer.ask(authority, "/"))
@@ -129,7 +132,7 @@ async def test_a_response_without_a_body_ends_at_its_head(tmp_path: Path) -> Non
 
     async with (
         speaking(handler) as upstream,
-        opened(tmp_path, MemoryRecorder(), **reaching(upstream)) as worker,
+        open_worker(tmp_path, MemoryRecorder(), **reaching(upstream)) as worker,
         asking(worker, upstream) as (peer, authority),
     ):
         assert (await peer.answer(peer.ask(authority, "/"))).headers == [(":status", "204")]
@@ -149,7 +152,7 @@ async def test_a_stream_that_the_upstream_resets_is_reset(tmp_path: Path) -> Non
     recorder = MemoryRecorder()
     async with (
         speaking(handler) as upstream,
-        opened(tmp_path, recorder, **reaching(upstream)) as worker,
+        open_worker(tmp_path, recorder, **reaching(upstream)) as worker,
         asking(worker, upstream) as (peer, authority),
     ):
         first = peer.ask(authority, "/")
@@ -175,7 +178,7 @@ async def test_a_stream_that_the_client_resets_is_reset_upstream(tmp_path: Path)
     recorder = MemoryRecorder()
     async with (
         speaking(handler) as upstream,
-        opened(tmp_path, recorder, **reaching(upstream)) as worker,
+        open_worker(tmp_path, recorder, **reaching(upstream)) as worker,
         asking(worker, upstream) as (peer, authority),
     ):
         stream = peer.ask(authority, "/")
@@ -200,7 +203,7 @@ async def test_a_goaway_in_the_middle_ends_what_was_under_way(tmp_path: Path) ->
     recorder = MemoryRecorder()
     async with (
         speaking(handler) as upstream,
-        opened(tmp_path, recorder, **reaching(upstream)) as worker,
+        open_worker(tmp_path, recorder, **reaching(upstream)) as worker,
         asking(worker, upstream) as (peer, authority),
     ):
         with pytest.raises(StreamBroken):
@@ -228,7 +231,7 @@ async def test_an_upstream_is_held_back_by_a_reader_that_stops(tmp_path: Path) -
 
     async with (
         speaking(handler) as upstream,
-        opened(tmp_path, MemoryRecorderOfSizes(), **reaching(upstream)) as worker,
+        open_worker(tmp_path, MemoryRecorderOfSizes(), **reaching(upstream)) as worker,
         asking(worker, upstream, acknowledge=False) as (peer, authority),
     ):
         stream = peer.ask(authority, "/")
@@ -245,12 +248,12 @@ async def test_an_upstream_is_held_back_by_a_reader_that_stops(tmp_path: Path) -
 class MemoryRecorderOfSizes(MemoryRecorder):
     """Drops the bodies, because they are large."""
 
-    def begin(self, **head: Any) -> Told:
+    def begin(self, **head: Any) -> ToldExchange:
         self.exchanges.append(Forgetful(str(len(self.exchanges)), head, self))
         return self.exchanges[-1]
 
 
-class Forgetful(Told):
+class Forgetful(ToldExchange):
     def record_data(self, side: Side, data: bytes, at: int, kind: ChunkKind = "data") -> None:
         pass
 
@@ -270,11 +273,11 @@ async def test_an_old_upstream_is_held_back_by_a_new_reader_that_stops(tmp_path:
 
     async with (
         serving(handler) as upstream,
-        opened(
+        open_worker(
             tmp_path, MemoryRecorderOfSizes(), upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}
         ) as worker,
     ):
-        reader, writer = await connected(worker, "api.test:443", alpn=("h2",))
+        reader, writer = await connect_through(worker, "api.test:443", alpn=("h2",))
         peer = Peer(reader, writer, client=True, acknowledge=False)
         stream = peer.ask("api.test", "/")
         with pytest.raises(TimeoutError):
@@ -301,7 +304,7 @@ async def test_a_client_is_held_back_by_an_upstream_that_stops(tmp_path: Path) -
     recorder = MemoryRecorderOfSizes()
     async with (
         speaking(handler, acknowledge=False) as upstream,
-        opened(tmp_path, recorder, **reaching(upstream)) as worker,
+        open_worker(tmp_path, recorder, **reaching(upstream)) as worker,
         asking(worker, upstream) as (peer, authority),
     ):
         stream = peer.begin(authority, "/")
@@ -329,9 +332,12 @@ async def test_one_stopped_reader_does_not_stop_the_others(tmp_path: Path) -> No
                 peer.respond(stream, OK, [b"small"])
             await peer.step()
 
-    async with speaking(handler) as upstream, opened(tmp_path, MemoryRecorderOfSizes(), **reaching(upstream)) as worker:
+    async with (
+        speaking(handler) as upstream,
+        open_worker(tmp_path, MemoryRecorderOfSizes(), **reaching(upstream)) as worker,
+    ):
         authority = f"localhost:{upstream.port}"
-        reader, writer = await connected(worker, authority, alpn=("h2",))
+        reader, writer = await connect_through(worker, authority, alpn=("h2",))
         # The connection's window is large; the stream's window limits.
         peer = Peer(reader, writer, client=True, acknowledge=False)
         peer.conn.increment_flow_control_window(1 << 30)
@@ -352,9 +358,9 @@ async def test_a_head_without_measure_goes_nowhere(tmp_path: Path, extra: Fields
     recorder = MemoryRecorder()
     async with (
         answering(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") as upstream,
-        opened(tmp_path, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as worker,
+        open_worker(tmp_path, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as worker,
     ):
-        reader, writer = await connected(worker, "api.test:443", alpn=("h2",))
+        reader, writer = await connect_through(worker, "api.test:443", alpn=("h2",))
         peer = Peer(reader, writer, client=True)
         with pytest.raises((StreamBroken, ConnectionError)):
             await peer.answer(peer.ask("api.test", "/", extra=extra))
@@ -366,9 +372,9 @@ async def test_a_head_without_measure_goes_nowhere(tmp_path: Path, extra: Fields
 async def test_an_authority_that_contradicts_the_tunnel_goes_nowhere(tmp_path: Path) -> None:
     async with (
         answering(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") as upstream,
-        opened(tmp_path, MemoryRecorder(), upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as worker,
+        open_worker(tmp_path, MemoryRecorder(), upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as worker,
     ):
-        reader, writer = await connected(worker, "api.test:443", alpn=("h2",))
+        reader, writer = await connect_through(worker, "api.test:443", alpn=("h2",))
         peer = Peer(reader, writer, client=True)
         heard = await peer.answer(peer.ask("evil.test", "/"))
         writer.close()

@@ -38,7 +38,7 @@ def frame(first: int, payload: bytes) -> bytes:
     return bytes([first]) + (length or b"\x7f" + struct.pack(">Q", size)) + payload
 
 
-def compressed(opened: int, data: bytes = b"a") -> bytes:
+def compress_frame(opened: int, data: bytes = b"a") -> bytes:
     deflater = zlib.compressobj(9, zlib.DEFLATED, -15)
     return (deflater.compress(data * opened) + deflater.flush(zlib.Z_SYNC_FLUSH))[:-4]
 
@@ -98,7 +98,7 @@ def test_what_breaks_the_protocol_is_refused_as_wsproto_refuses_it(data: bytes) 
 
 
 def test_a_message_that_opens_too_far_is_not_opened() -> None:
-    bomb = frame(0xC1, compressed(64 << 20))
+    bomb = frame(0xC1, compress_frame(64 << 20))
     assert len(bomb) < 100_000
     listener = FrameReader(to_server=False, extensions=[deflate()], budget=MemoryBudget())
     began = time.process_time()
@@ -110,13 +110,13 @@ def test_a_message_that_opens_too_far_is_not_opened() -> None:
 @pytest.mark.parametrize("opened", [ALWAYS_ALLOWED, ALWAYS_ALLOWED // 10])
 def test_a_small_message_may_repeat_itself(opened: int) -> None:
     listener = FrameReader(to_server=False, extensions=[deflate()], budget=MemoryBudget())
-    (said,) = listener.feed(frame(0xC1, compressed(opened)))
+    (said,) = listener.feed(frame(0xC1, compress_frame(opened)))
     assert said == FrameMessage("text", b"a" * opened)
 
 
 def test_a_large_message_that_does_not_is_read() -> None:
     data = os.urandom(3 << 20).hex().encode()
-    packed = compressed(1, data)
+    packed = compress_frame(1, data)
     assert len(data) < MAX_RATIO * len(packed)
     (said,) = FrameReader(to_server=False, extensions=[deflate()], budget=MemoryBudget()).feed(frame(0xC1, packed))
     assert said.data == data
