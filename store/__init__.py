@@ -20,6 +20,7 @@ call_graph         connect calls that belong together
 database           connect to Postgres, define the tables, encode rows
 embedded           run an embedded PostgreSQL
 feed               what was stored, in order, for everything that follows the record
+otlp               export runs to OpenTelemetry
 query              read runs and calls
 diff               compare two runs
 bundle             a run as a file

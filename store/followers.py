@@ -3,11 +3,14 @@
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 
 from store.database.connection import Database, DatabaseError
 from store.feed.consumer import ConsumerRunner
 from store.feed.feed import delete_old_entries
 from store.feed.signal import FeedSignal
+from store.otlp.exporter import Exporter
+from store.otlp.sender import ExportState
 
 log = logging.getLogger(__name__)
 
@@ -18,22 +21,39 @@ CLEAN_EVERY = 3600.0
 class Followers:
     """All parts that follow the record."""
 
-    def __init__(self, database: Database, signal: FeedSignal) -> None:
+    def __init__(self, database: Database, signal: FeedSignal, exporters: Sequence[Exporter] = ()) -> None:
         self._database = database
         self._signal = signal
         self._consumers: tuple[ConsumerRunner, ...] = ()
+        self._exporters = exporters
+
+    @property
+    def exports(self) -> list[ExportState]:
+        """How the exports are doing."""
+        return [exporter.state for exporter in self._exporters]
 
     async def run(self) -> None:
         """Run them until the task is cancelled."""
         async with asyncio.TaskGroup() as group:
             for consumer in self._consumers:
                 group.create_task(consumer.run())
+            for exporter in self._exporters:
+                group.create_task(exporter.run())
             group.create_task(self._clean_feed())
 
     async def wait_until_caught_up(self) -> None:
         """Wait until all consumers have processed what is committed now."""
         for consumer in self._consumers:
             await consumer.wait_until_caught_up()
+
+    async def finish_exports(self, patience: float) -> None:
+        """Wait until all ended runs are exported, for so many seconds at most. What is not sent then is sent after the next start."""
+        try:
+            async with asyncio.timeout(patience):
+                for exporter in self._exporters:
+                    await exporter.wait_until_idle()
+        except TimeoutError:
+            log.info("some runs are exported after the next start")
 
     async def _clean_feed(self) -> None:
         while True:

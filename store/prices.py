@@ -6,7 +6,7 @@ service has no price, or the answer has no usage. Prices are list prices, withou
 
 import datetime as dt
 import importlib.metadata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from functools import cache, lru_cache
@@ -29,6 +29,9 @@ LARGEST: Final = Decimal(10) ** 9
 
 FREE: Final = frozenset(("count_tokens", "moderation"))
 """Operations of a model that cost nothing."""
+
+_MINUTE: Final = 60_000_000_000
+"""Nanoseconds."""
 
 RECORDED: Final = "record"
 """Stands for a version where the answer came from a recording, and was paid for when it was recorded."""
@@ -92,14 +95,41 @@ def call_cost(exchange: Exchange, call: Call) -> Cost | None:
     if not models or (not usage_members and call.usage == Usage()):
         return None
     # Prices may depend on the hour of the day. Rounding to the minute lets the cache answer equal calls.
-    minute = exchange.started_at // 60_000_000_000
+    minute = exchange.started_at // _MINUTE
     flavors = (*_FLAVORS.get(call.dialect, ()), "default")
-    context = (
+    found = _table_prices(service, flavors, tuple(models), dumps(usage_members), call.usage, _context(answer), minute)
+    usd = None if found is None else _plausible_amount(found[2])
+    return None if usd is None else Cost(usd=usd, prices=tables_version())
+
+
+def _context(answer: Mapping[str, Json]) -> tuple[str, str]:
+    """Return what else prices depend on: the service tier and the speed."""
+    return (
         as_text_or_none(answer.get("service_tier")) or "",
         as_text_or_none(as_object(answer.get("usage")).get("speed")) or "",
     )
-    usd = _table_price(service, flavors, tuple(models), dumps(usage_members), call.usage, context, minute)
-    return None if usd is None else Cost(usd=usd, prices=tables_version())
+
+
+def split_cost(
+    *,
+    provider: str,
+    host: str,
+    dialect: str,
+    models: Sequence[str | None],
+    answer: Json,
+    prices: str | None,
+    started_at: int,
+) -> tuple[Decimal, Decimal] | None:
+    """Return what the input and the output of a call cost; None unless the cost is from these tables and splits in two."""
+    body = as_object(answer)
+    usage_members = {name: body[name] for name in _USAGE_MEMBERS if name in body}
+    named = tuple(name for name in models if name)
+    if prices != tables_version() or not named or not usage_members:
+        return None
+    service = _PROVIDERS.get(provider) or f"https://{host}/"
+    flavors = (*_FLAVORS.get(dialect, ()), "default")
+    found = _table_prices(service, flavors, named, dumps(usage_members), Usage(), _context(body), started_at // _MINUTE)
+    return None if found is None or found[0] + found[1] != found[2] else found[:2]
 
 
 def is_recorded(exchange: Exchange) -> bool:
@@ -149,7 +179,7 @@ def _service_address(url: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _table_price(
+def _table_prices(
     service: str,
     flavors: tuple[str, ...],
     models: tuple[str, ...],
@@ -157,7 +187,8 @@ def _table_price(
     usage: Usage,
     context: tuple[str, str],
     minute: int,
-) -> Decimal | None:
+) -> tuple[Decimal, Decimal, Decimal] | None:
+    """Return the prices of the input, of the output, and in total."""
     provider = _provider(service)
     counted = _counted_usage(provider, flavors, usage_json, usage) if provider else None
     if provider is None or counted is None:
@@ -165,8 +196,8 @@ def _table_price(
     at = dt.datetime.fromtimestamp(minute * 60, dt.UTC)
     gateway = {name: value for name, value in zip(("service_tier", "speed"), context, strict=True) if value}
     prices = (_result_or_none(_tables().calc, counted, model, provider.id, None, at, gateway) for model in models)
-    total = next((price.total_price for price in prices if price is not None), None)
-    return None if total is None else _plausible_amount(total)
+    price = next((price for price in prices if price is not None), None)
+    return None if price is None else (price.input_price, price.output_price, price.total_price)
 
 
 def _provider(service: str) -> "Provider | None":

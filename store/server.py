@@ -42,6 +42,9 @@ EXIT_FAILED = 125
 FIRST_TRY_TIMEOUT = 5.0
 """Seconds to wait for the database before serving without it, so that a liveness probe does not have to wait for it."""
 
+EXPORT_PATIENCE = 3.0
+"""Seconds that a stopping store server may take to export runs that have just ended."""
+
 USER_POLL_INTERVAL = 0.2
 """Seconds between two checks whether other commands still use the store server."""
 
@@ -100,6 +103,7 @@ async def _serve(
                     await reporter.wait_for_first_try()
                     reporter.report_ready({"ready": True, "port": api_socket.getsockname()[1]})
                     await stopped.wait()
+                    await parts.followers.finish_exports(EXPORT_PATIENCE)
                 for task in background:
                     task.cancel()
                 await parts.stop(draining)

@@ -2,6 +2,8 @@
 
 import msgspec
 
+from store.otlp.target import ExportTarget
+
 
 class StoreServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The configuration, as one JSON line. Sizes are bytes, times nanoseconds since the Unix epoch."""
@@ -29,6 +31,9 @@ class StoreServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     temporary: bool = False
     """Whether a single command started the server. If it ends, the server runs on while other commands use it."""
+
+    exports: tuple[ExportTarget, ...] = ()
+    """Where the runs that end are sent."""
 
     helper_memory: int = 512 << 20
     """Bytes of private memory of each of the three helper processes at most."""

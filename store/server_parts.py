@@ -24,6 +24,7 @@ from store.ingest.derive_call import deriver
 from store.ingest.ingester import Ingester
 from store.large.helper import Helper
 from store.large.jobs import HelperConfig
+from store.otlp.exporter import Exporter
 from store.run_modes import RunModes
 from store.run_tokens import is_claimed
 from store.server_config import StoreServerConfig
@@ -80,7 +81,8 @@ class PartFactory:
         writer, render_helper, judge_helper = self._make_writer(), self._make_helper(), self._make_helper()
         ingester = self._make_ingester(writer, embedded)
         auto_sessions = self._make_auto_sessions(ingester, judge_helper)
-        followers = Followers(self._database, self._signal)
+        exporters = [Exporter(self._database, self._derive, target, self._signal) for target in self._config.exports]
+        followers = Followers(self._database, self._signal, exporters)
         return ServerParts(
             writer=writer,
             ingester=ingester,

@@ -145,7 +145,7 @@ def test_prices_fetched_meanwhile_by_somebody_else_in_the_process_are_not_ours()
     try:
         with pytest.raises(LookupError):
             calc_price(Usage(input_tokens=1), "gpt-4o-mini", provider_id="openai")
-        prices._table_price.cache_clear()
+        prices._table_prices.cache_clear()
         assert usd(f"{OPENAI}/chat/completions", chat("gpt-4o-mini")) == pytest.approx(MINI)
     finally:
         set_custom_snapshot(None)

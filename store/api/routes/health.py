@@ -7,6 +7,7 @@ from fastapi import APIRouter, Response
 
 from store.api.answers import JsonResponse
 from store.api.deps import TheDeps
+from store.otlp.metrics import export_lines, export_troubles
 from store.worker_counters import prometheus_lines
 
 router = APIRouter(tags=["health"])
@@ -23,6 +24,8 @@ async def readyz(deps: TheDeps) -> Response:
     """503 while something prevents it. Recording continues into the spools meanwhile, and nothing is lost."""
     troubles = deps.store_server.troubles | await deps.db_health.troubles(deps.database)
     status = {"status": "in trouble" if troubles else "ok", "troubles": troubles, "spools": deps.store_server.spools}
+    # An export that fails delays nothing: it makes nobody unready.
+    status["exports"] = export_troubles(deps.followers.exports if deps.followers else ())
     return JsonResponse(status, 503 if troubles else 200)
 
 
@@ -39,4 +42,5 @@ async def metrics(deps: TheDeps) -> Response:
     gauges = {"spools": deps.store_server.spools, "spool_bytes": waiting, "troubles": len(deps.store_server.troubles)}
     lines += [f"# TYPE playhead_store_{name} gauge\nplayhead_store_{name} {n}" for name, n in gauges.items()]
     lines += prometheus_lines(workers)
+    lines += export_lines(deps.followers.exports if deps.followers else ())
     return Response("\n".join(lines) + "\n", media_type="text/plain; version=0.0.4")

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Depends, Query, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
@@ -17,6 +17,9 @@ from store.api.deps import Deps, TheDeps
 from store.api.parameters import RUN_ID_PATTERN, Limit, PageCursor, RunId, TheFields, TheFilters, WhenSettled, settle
 from store.api.problems import Problem, not_found
 from store.bundle.bundle import BundleWriter, Entry, call_members
+from store.otlp.run_export import RunExport
+from store.otlp.spans.names import DEFAULT_VERSION
+from store.otlp.target import Semconv, SpanOptions
 from store.query.rekey import stored_keys
 from store.query.rest_shapes import Shape, rfc3339
 from store.query.rows_export import RowsExporter
@@ -181,6 +184,23 @@ async def run_rows(deps: TheDeps, run: RunId) -> Response:
         database=deps.database, project=deps.project, batch=await deps.exchange_queries.row_batch_size(run)
     ).export(head, head["profile"] or deps.profiles.digest, await deps.runs.gaps(run))
     return StreamingResponse(rows, media_type="application/octet-stream")
+
+
+@router.get("/runs/{run}/spans", summary="The run as a trace of OpenTelemetry", dependencies=[Depends(settle)])
+async def run_spans(
+    deps: TheDeps,
+    run: RunId,
+    *,
+    content: bool = False,
+    semconv: Semconv = DEFAULT_VERSION,
+    project: Annotated[str, Query(max_length=200)] | None = None,
+) -> Response:
+    """An `ExportTraceServiceRequest` of OTLP as protobuf. With `content=true`, prompts, answers, arguments and results are in it.
+    `semconv` is the version of the GenAI semantic conventions, `project` the project of the receiver."""
+    await require_run(deps, run)
+    options = SpanOptions(content=content, semconv=semconv, project=project)
+    spans = RunExport(deps.database, deps.derive, deps.project, options, deps.now()).requests(run)
+    return StreamingResponse(spans, media_type="application/x-protobuf")
 
 
 async def _switch_mode(deps: Deps, run: str, mode: Mode | None) -> None:
