@@ -18,7 +18,8 @@ from store.api.deps import TheDeps
 from store.api.problems import Problem
 from store.api.spilled_answers import PAUSE, SETTLED
 from store.query.call_summaries import MEMBERS, SUMMARY, Fields
-from store.query.filters import BadCursor, Cursor, Filters
+from store.query.filters import Filters
+from store.query.pages import LAST_TIME, NEWEST_FIRST, STEP_ORDER, Cursor, Sort, SortName
 
 RUN_ID_PATTERN = (
     r"^(?:[A-Za-z0-9_:-][A-Za-z0-9._:-]{0,127}|\.[A-Za-z0-9_:-][A-Za-z0-9._:-]{0,126}|\.\.[A-Za-z0-9._:-]{1,126})$"
@@ -36,9 +37,6 @@ _STATUS = r"^[1-9]([0-9]{2}|xx)$"
 _KEY = r"^sha256:[0-9a-f]{64}$"
 MOST_VALUES = 50
 """The number of values of one filter."""
-
-_LAST = (1 << 63) - 1
-"""The largest time that a bigint holds, in the year 2262."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -98,14 +96,35 @@ type Parent = Annotated[str | None, Query(min_length=1, max_length=255, pattern=
 
 
 def _checked_cursor(cursor: Next = None) -> str | None:
-    """Return the cursor. Raises `BadCursor`, also for a time or text that Postgres cannot store."""
-    place = None if cursor is None else Cursor.parse(cursor)
-    if place is not None and ("\0" in place.id or not 0 <= place.started_at <= _LAST):
-        raise BadCursor("the cursor does not belong to this list; request the first page, without a cursor")
+    """Return the cursor, before anything is looked up. Raises `BadCursor` for what no list returned."""
+    if cursor is not None:
+        Cursor.parse(cursor)
     return cursor
 
 
 type PageCursor = Annotated[str | None, Depends(_checked_cursor)]
+
+type SortBy = Annotated[SortName, Query(description="items without a cost, duration or tokens come last, newest first")]
+type Order = Annotated[
+    Literal["asc", "desc"] | None, Query(description="asc or desc; by default the newest or largest first")
+]
+type StepOrder = Annotated[
+    Literal["asc", "desc"] | None,
+    Query(description="asc or desc; by default in the order of steps, or the largest first"),
+]
+
+
+def _sort(sort: SortBy = "time", order: Order = None) -> Sort:
+    return Sort(sort, order != "asc") if sort != "time" or order else NEWEST_FIRST
+
+
+def _step_sort(sort: SortBy = "time", order: StepOrder = None) -> Sort:
+    return Sort(sort, order != "asc") if sort != "time" or order else STEP_ORDER
+
+
+type TheSort = Annotated[Sort, Depends(_sort)]
+type TheStepSort = Annotated[Sort, Depends(_step_sort)]
+"""As `TheSort`, in the order of steps by default."""
 
 
 def _filters(
@@ -236,7 +255,7 @@ def parse_nanoseconds(name: str, text: str | None) -> int | None:
     except (ValueError, OverflowError):
         detail = f"invalid time {name}={text}: use a date and time with its offset, such as 2026-11-21T18:30:00Z"
         raise Problem(422, "invalid_request", detail) from None
-    return max(0, min((time - _EPOCH) // timedelta(microseconds=1) * 1000, _LAST))
+    return max(0, min((time - _EPOCH) // timedelta(microseconds=1) * 1000, LAST_TIME))
 
 
 def refuse_unknown_parameters(request: Request) -> None:

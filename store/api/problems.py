@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from store.api.answers import JsonResponse
 from store.api.deps import Deps
 from store.database.connection import DatabaseError
-from store.query.filters import BadCursor
+from store.query.pages import BadCursor
 
 
 class Problem(Exception):

@@ -77,6 +77,11 @@ class RetryGroups:
         names, _ = self.ids_and_attempts(id)
         return [uuid.UUID(name) for name in names[: names.index(str(id))]]
 
+    def exchanges_after(self, id: uuid.UUID) -> list[uuid.UUID]:  # noqa: A002
+        """Return the exchanges of the same call after this one."""
+        names, _ = self.ids_and_attempts(id)
+        return [uuid.UUID(name) for name in names[names.index(str(id)) + 1 :]]
+
     def __or__(self, other: "RetryGroups") -> "RetryGroups":
         """Join the groups of both."""
         new = (call for call in other.groups if call.ids[0] not in self._by_part)

@@ -2,7 +2,8 @@
 
 runs               list, name, label, end and delete runs
 exchanges          read exchanges and calls
-filters            filters and pages of lists
+filters            the filters of lists
+pages              the sorting and the pages of lists
 answer_search      search the text of answers
 call_graph         the call graph of a run, for REST
 call_summaries     what a list shows of a call

@@ -29,9 +29,20 @@ from store.query import mcp_late_calls as late
 from store.query.answer_search import can_contain, searchable_text
 from store.query.call_graph import PageLinks, add_links, load_page_links
 from store.query.call_summaries import Fields, cut_shape, is_summary, select_fields, summary_shape
-from store.query.filters import Cursor, Filters, call_conditions, page_query
+from store.query.filters import Filters, call_conditions
+from store.query.pages import (
+    NEWEST_FIRST,
+    STEP_ORDER,
+    Cursor,
+    Sort,
+    list_digest,
+    load_sorted_page,
+    next_cursor,
+    page_query,
+    parse_cursor,
+)
 from store.query.rest_shapes import CallExchange, CallPlace, Shape, call_shape, exchange_shape
-from store.query.runs import Page, next_cursor
+from store.query.runs import Page
 
 PAGE_LENGTHS = (20, 200)
 """Exchanges that are read at a time: in the first page, and at most, where they are small."""
@@ -188,17 +199,26 @@ class ExchangeQueries:
             links = await load_page_links(connection, self._project, found[0]["run"], groups, found)
         return next(iter(await self._add_links(await self._shapes(found, groups, None), links)), None)
 
-    async def calls(self, filters: Filters, limit: int = 50, cursor: str | None = None, fields: Fields = None) -> Page:
-        """Return a page of the calls of all runs with a matching exchange, newest first. Raises `BadCursor`."""
+    async def calls(
+        self,
+        filters: Filters,
+        limit: int = 50,
+        cursor: str | None = None,
+        fields: Fields = None,
+        sort: Sort = NEWEST_FIRST,
+    ) -> Page:
+        """Return a page of the calls of all runs with a matching exchange. Raises `BadCursor`."""
         conditions = list(call_conditions(filters))
+        digest = list_digest("calls", self._project, sort, filters)
+        begin = parse_cursor(cursor, digest)
         rows: list[RowMapping] = []
         groups = RetryGroups()
         async with self._database.transaction() as connection:
             while True:
                 lacking = limit - len(rows)
-                found = await self._page_rows(connection, conditions, lacking, cursor, newest_first=True)
+                found = await self._page_rows(connection, conditions, lacking, begin, sort)
                 groups |= await load_retry_groups(connection, self._project, [row["run"] for row in found])
-                shown = await self._representative_rows(connection, conditions, found[:lacking], groups)
+                shown = await self._representative_rows(connection, conditions, found[:lacking], groups, sort)
                 # Whether a call is complete or failed depends on its last exchange, and not on the one that matched.
                 rows += [
                     row
@@ -206,10 +226,11 @@ class ExchangeQueries:
                     if filters.incomplete in (None, not groups.is_complete(row))
                     and filters.error in (None, groups.has_failed(row))
                 ]
-                cursor = next_cursor(found, lacking)
-                if cursor is None or len(rows) == limit:
+                begin = next_cursor(found, lacking, digest)
+                if begin is None or len(rows) == limit:
                     break
-        return Page([select_fields(shape, fields) for shape in await self._shapes(rows, groups, fields)], cursor)
+        shapes = [select_fields(shape, fields) for shape in await self._shapes(rows, groups, fields)]
+        return Page(shapes, None if begin is None else str(begin))
 
     async def _representative_rows(
         self,
@@ -217,15 +238,23 @@ class ExchangeQueries:
         conditions: Iterable[ColumnElement[bool]],
         rows: Sequence[RowMapping],
         groups: RetryGroups,
+        sort: Sort,
     ) -> list[RowMapping]:
-        """Return one row for each call: a call is listed at the first of its exchanges that matches."""
-        before = {row["id"]: groups.earlier_exchanges(row["id"]) for row in rows}
-        earlier = [name for names in before.values() for name in names]
-        if not earlier:
+        """Return one row for each call: by time, a call is listed at the first of its exchanges that matches.
+
+        Otherwise it is listed at the last one, whose cost, tokens and end it has.
+        """
+        by_time = sort.by == "time"
+        others = {
+            row["id"]: groups.earlier_exchanges(row["id"]) if by_time else groups.exchanges_after(row["id"])
+            for row in rows
+        }
+        elsewhere = [name for names in others.values() for name in names]
+        if not elsewhere:
             return list(rows)
-        fitting = select(calls.c.id).where(calls.c.project == self._project, is_among(earlier), *conditions)
+        fitting = select(calls.c.id).where(calls.c.project == self._project, is_among(elsewhere), *conditions)
         fit = set((await connection.execute(fitting)).scalars())
-        return [row for row in rows if fit.isdisjoint(before[row["id"]])]
+        return [row for row in rows if fit.isdisjoint(others[row["id"]])]
 
     async def resolve_search(self, filters: Filters, cursor: str | None = None) -> Filters:
         """Search for the words of the filters: add the newest calls, from the cursor on, whose answers contain them.
@@ -250,15 +279,27 @@ class ExchangeQueries:
                 found += await asyncio.to_thread(_calls_containing, words, rows, parts)
         return replace(filters, matching_calls=tuple(found))
 
-    async def run_calls(self, run: str, limit: int = 50, cursor: str | None = None, fields: Fields = None) -> Page:
-        """Return a page of the calls of a run, in step order. Raises `BadCursor`."""
+    async def run_calls(
+        self,
+        run: str,
+        limit: int = 50,
+        cursor: str | None = None,
+        fields: Fields = None,
+        sort: Sort = STEP_ORDER,
+    ) -> Page:
+        """Return a page of the calls of a run. Raises `BadCursor`."""
+        digest = list_digest(f"calls of {run}", self._project, sort)
+        begin = parse_cursor(cursor, digest)
         async with self._database.transaction() as connection:
             groups = await load_retry_groups(connection, self._project, [run])
-            conditions = (calls.c.run == run, ~is_among(groups.later_exchanges))
-            found = await self._page_rows(connection, conditions, limit, cursor, newest_first=False)
-            links = await load_page_links(connection, self._project, run, groups, found[:limit])
+            hidden = groups.later_exchanges if sort.by == "time" else groups.superseded_exchanges
+            conditions = (calls.c.run == run, ~is_among(hidden))
+            found = await self._page_rows(connection, conditions, limit, begin, sort)
+            in_order = sorted(found[:limit], key=lambda row: (row["started_at"], row["id"]))
+            links = await load_page_links(connection, self._project, run, groups, in_order)
         shapes = await self._add_links(await self._shapes(found[:limit], groups, fields), links)
-        return Page([select_fields(shape, fields) for shape in shapes], next_cursor(found, limit))
+        following = next_cursor(found, limit, digest)
+        return Page([select_fields(shape, fields) for shape in shapes], None if following is None else str(following))
 
     async def _add_links(self, shapes: Sequence[Shape], links: PageLinks) -> list[Shape]:
         """Add the links to other calls to the calls of one run."""
@@ -276,15 +317,11 @@ class ExchangeQueries:
         connection: AsyncConnection,
         conditions: Iterable[ColumnElement[bool]],
         limit: int,
-        cursor: str | None,
-        *,
-        newest_first: bool,
+        cursor: Cursor | None,
+        sort: Sort,
     ) -> Sequence[RowMapping]:
-        begin = Cursor.parse(cursor) if cursor else None
         query = select(calls).where(calls.c.project == self._project, *conditions)
-        listed = page_query(query, calls, begin, limit, newest_first=newest_first)
-        found: Sequence[RowMapping] = (await connection.execute(listed)).mappings().all()
-        return found
+        return await load_sorted_page(connection, query, calls, sort, cursor, limit)
 
     async def _rows(self, connection: AsyncConnection, ids: Iterable[uuid.UUID]) -> Sequence[RowMapping]:
         query = select(calls).where(calls.c.project == self._project, is_among(ids))

@@ -1,14 +1,10 @@
-"""Filters and cursors of lists, as SQL conditions."""
+"""The filters of lists, as SQL conditions."""
 
-import base64
-import binascii
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, Self
 
-import msgspec
 from sqlalchemy import (
     ColumnElement,
     Select,
@@ -25,35 +21,12 @@ from sqlalchemy import (
     or_,
     select,
     true,
-    tuple_,
     union_all,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, array
 
 from store.database.tables import calls, exchanges, gaps, run_totals, runs
 from store.database.traits import trait_numbers
-
-
-class BadCursor(ValueError):
-    """The cursor does not come from this list."""
-
-
-class Cursor(msgspec.Struct, frozen=True, array_like=True):
-    """The last item of a page: the next one begins after it."""
-
-    started_at: int
-    id: str
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Parse the text that `str` returned. Raises `BadCursor`."""
-        try:
-            return msgspec.json.decode(base64.b64decode(text, altchars=b"-_", validate=True), type=cls)
-        except (msgspec.DecodeError, binascii.Error, ValueError) as error:
-            raise BadCursor(f"invalid cursor {text[:80]!r}: request the first page, without a cursor") from error
-
-    def __str__(self) -> str:
-        return base64.urlsafe_b64encode(msgspec.json.encode(self)).decode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,27 +172,8 @@ def is_cut_answer() -> ColumnElement[bool]:
 
 def _is_broken_off() -> ColumnElement[bool]:
     """Condition: the server began an answer and did not end it. Without parameters, as the partial index `calls_cut_idx` has it."""
-    outcomes = [literal_column("'server_closed'"), literal_column("'timed_out'")]
+    outcomes: list[ColumnElement[str]] = [literal_column("'server_closed'"), literal_column("'timed_out'")]
     return and_(calls.c.outcome.in_(outcomes), calls.c.status.is_not(None), ~calls.c.complete)
-
-
-def page_query[T: tuple[Any, ...]](
-    query: Select[T], table: Table, cursor: Cursor | None, limit: int, *, newest_first: bool
-) -> Select[T]:
-    """Return the query of a page in the order (started_at, id), plus one row, which shows whether another page follows."""
-    place = tuple_(table.c.started_at, table.c.id)
-    if cursor:
-        here = tuple_(cursor.started_at, _id(table, cursor))
-        query = query.where(place < here if newest_first else place > here)
-    order = (table.c.started_at.desc(), table.c.id.desc()) if newest_first else (table.c.started_at, table.c.id)
-    return query.order_by(*order).limit(limit + 1)
-
-
-def _id(table: Table, cursor: Cursor) -> Any:
-    try:
-        return table.c.id.type.python_type(cursor.id)
-    except ValueError as error:
-        raise BadCursor(f"invalid cursor for {cursor.id[:80]!r}: request the first page, without a cursor") from error
 
 
 def _same_run(table: Table) -> tuple[ColumnElement[bool], ...]:

@@ -11,7 +11,6 @@ from sqlalchemy import (
     ARRAY,
     ColumnElement,
     CursorResult,
-    RowMapping,
     Select,
     Text,
     and_,
@@ -48,7 +47,8 @@ from store.database.tables import (
 )
 from store.feed.entries import FeedEntry, RunBegan, RunChanged, RunDeleted, RunEnded
 from store.feed.feed import append_entries
-from store.query.filters import Cursor, Filters, is_cut_answer, is_unkept_exchange, page_query, run_conditions
+from store.query.filters import Filters, is_cut_answer, is_unkept_exchange, run_conditions
+from store.query.pages import NEWEST_FIRST, Sort, list_digest, load_sorted_page, next_cursor, parse_cursor
 from store.query.rest_shapes import NO_STATS, Shape, ns_of, run_shape
 
 ISOLATIONS = ("none", "watched", "captive")
@@ -80,17 +80,19 @@ class Runs:
                 return None
             return run_shape(found, (await load_run_stats(connection, self._project, [run]))[run], now)
 
-    async def page(self, filters: Filters, now: int, limit: int = 50, cursor: str | None = None) -> Page:
-        """Runs, newest first. Raises `BadCursor`."""
-        begin = Cursor.parse(cursor) if cursor else None
+    async def page(
+        self, filters: Filters, now: int, limit: int = 50, cursor: str | None = None, sort: Sort = NEWEST_FIRST
+    ) -> Page:
+        """Return a page of runs. Raises `BadCursor`."""
+        digest = list_digest("runs", self._project, sort, filters)
+        begin = parse_cursor(cursor, digest)
         query = select(runs).where(runs.c.project == self._project, *run_conditions(filters, self._project))
         async with self._database.transaction() as connection:
-            found = (
-                (await connection.execute(page_query(query, runs, begin, limit, newest_first=True))).mappings().all()
-            )
+            found = await load_sorted_page(connection, query, runs, sort, begin, limit)
             stats = await load_run_stats(connection, self._project, [row["id"] for row in found[:limit]])
         items = [run_shape(row, stats[row["id"]], now) for row in found[:limit]]
-        return Page(items, next_cursor(found, limit))
+        following = next_cursor(found, limit, digest)
+        return Page(items, None if following is None else str(following))
 
     async def put(
         self,
@@ -222,14 +224,6 @@ async def load_run_stats(
         for row in (await connection.execute(query, {"project": project, "names": list(names)})).mappings():
             stats[row["run"]].update(row)
     return stats
-
-
-def next_cursor(found: Sequence[RowMapping], limit: int) -> str | None:
-    """Return the cursor after a page, for which one row more than `limit` was requested; None for the last page."""
-    if len(found) <= limit:
-        return None
-    last = found[limit - 1]
-    return str(Cursor(last["started_at"], str(last["id"])))
 
 
 def _exchange_stats() -> Select[Any]:

@@ -61,7 +61,7 @@ async def test_a_parameter_that_we_do_not_know_is_refused_by_name(
         assert told["known"] == sorted(told["known"])
         if "runs?" in path:
             assert {"model", "since", "q", "cursor"} <= set(told["known"])
-            assert "model, provider" in told["detail"]
+            assert "model, operation" in told["detail"]
 
 
 @pytest.mark.parametrize("text", ["garbage", "2026-02-30T00:00:00Z", "2026-01-01T00:00:00", "\ud7ff", " "])

@@ -19,7 +19,8 @@ from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.prices import Cost
 from store.query.exchanges import ExchangeQueries
-from store.query.filters import BadCursor, Filters
+from store.query.filters import Filters
+from store.query.pages import BadCursor
 from store.query.rest_shapes import IDLE, rfc3339
 from store.query.runs import Runs
 from tests.store import samples

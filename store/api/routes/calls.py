@@ -10,21 +10,21 @@ from calls.keys.key import KeyResult, make_key
 from calls.model import Json as Value
 from store.api.answers import JsonResponse, page_response
 from store.api.deps import TheDeps
-from store.api.parameters import Limit, PageCursor, TheFields, TheFilters
+from store.api.parameters import Limit, PageCursor, TheFields, TheFilters, TheSort
 from store.api.problems import not_found
+from store.query.pages import NEWEST_FIRST
 
 router = APIRouter(tags=["calls"])
 
 
 @router.get("/calls", summary="Calls of all runs, newest first")
 async def list_calls(
-    deps: TheDeps, filters: TheFilters, fields: TheFields, cursor: PageCursor, limit: Limit = 50
+    deps: TheDeps, filters: TheFilters, fields: TheFields, sort: TheSort, cursor: PageCursor, limit: Limit = 50
 ) -> Response:
     """One page of summaries: without request, answer and tool results, and with shortened text. `fields` selects other members."""
     await deps.exchange_queries.check_search(filters)
-    found = await deps.exchange_queries.calls(
-        await deps.exchange_queries.resolve_search(filters, cursor), limit, cursor, fields
-    )
+    resolved = await deps.exchange_queries.resolve_search(filters, cursor if sort == NEWEST_FIRST else None)
+    found = await deps.exchange_queries.calls(resolved, limit, cursor, fields, sort)
     return page_response(found.items, found.next)
 
 

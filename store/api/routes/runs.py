@@ -14,7 +14,18 @@ from calls.events import Gap
 from calls.model import Exchange
 from store.api.answers import JsonResponse, page_response
 from store.api.deps import Deps, TheDeps
-from store.api.parameters import RUN_ID_PATTERN, Limit, PageCursor, RunId, TheFields, TheFilters, WhenSettled, settle
+from store.api.parameters import (
+    RUN_ID_PATTERN,
+    Limit,
+    PageCursor,
+    RunId,
+    TheFields,
+    TheFilters,
+    TheSort,
+    TheStepSort,
+    WhenSettled,
+    settle,
+)
 from store.api.problems import Problem, not_found
 from store.bundle.bundle import BundleWriter, Entry, call_members
 from store.otlp.run_export import RunExport
@@ -83,10 +94,13 @@ class NewGaps(BaseModel):
 
 
 @router.get("/runs", summary="Runs with at least one call that matches the filters, newest first")
-async def list_runs(deps: TheDeps, filters: TheFilters, cursor: PageCursor, limit: Limit = 50) -> Response:
-    """One page."""
+async def list_runs(
+    deps: TheDeps, filters: TheFilters, sort: TheSort, cursor: PageCursor, limit: Limit = 50
+) -> Response:
+    """One page. Costs, durations and tokens, by which it may be sorted and filtered, are summed up a moment after the calls."""
     await deps.exchange_queries.check_search(filters)
-    found = await deps.runs.page(await deps.exchange_queries.resolve_search(filters), deps.now(), limit, cursor)
+    resolved = await deps.exchange_queries.resolve_search(filters)
+    found = await deps.runs.page(resolved, deps.now(), limit, cursor, sort)
     return page_response(found.items, found.next)
 
 
@@ -140,12 +154,18 @@ async def delete_run(deps: TheDeps, run: RunId) -> Response:
 
 @router.get("/runs/{run}/calls", summary="A run's calls in the order of their steps")
 async def run_calls(
-    deps: TheDeps, run: RunId, settled: WhenSettled, fields: TheFields, cursor: PageCursor, limit: Limit = 50
+    deps: TheDeps,
+    run: RunId,
+    settled: WhenSettled,
+    fields: TheFields,
+    sort: TheStepSort,
+    cursor: PageCursor,
+    limit: Limit = 50,
 ) -> Response:
     """Summaries, as in `/v1/calls`. With `settled=true` the response waits up to 10 s until everything acknowledged is
     stored; its member `settled` says whether it is."""
     await require_run(deps, run)
-    found = await deps.exchange_queries.run_calls(run, limit, cursor, fields)
+    found = await deps.exchange_queries.run_calls(run, limit, cursor, fields, sort)
     return page_response(found.items, found.next, **settled.members)
 
 

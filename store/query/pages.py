@@ -1,0 +1,224 @@
+"""Sort lists, and cut them into pages that stay stable while rows are written.
+
+A cursor has the place of the last item of a page: its value, time and id. Items without a value come last, newest first.
+"""
+
+import base64
+import binascii
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Any, Final, Literal, Self
+
+import msgspec
+from sqlalchemy import (
+    ColumnElement,
+    RowMapping,
+    Select,
+    Table,
+    and_,
+    bindparam,
+    exists,
+    func,
+    literal_column,
+    or_,
+    tuple_,
+)
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from store.database.tables import calls, run_totals, runs
+from store.query.filters import Filters
+
+LAST_TIME: Final = (1 << 63) - 1
+"""The largest time that a bigint holds, in the year 2262."""
+
+_COST: Final = re.compile(r"\d{1,30}(\.\d{1,60})?", re.ASCII)
+
+
+class BadCursor(ValueError):
+    """The cursor does not come from this list."""
+
+
+type SortName = Literal["time", "cost", "duration", "tokens"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sort:
+    """What a list is sorted by."""
+
+    by: SortName = "time"
+    is_descending: bool = True
+
+
+NEWEST_FIRST: Final = Sort()
+STEP_ORDER: Final = Sort(is_descending=False)
+
+
+class Cursor(msgspec.Struct, frozen=True, array_like=True):
+    """The last item of a page: the next one begins after it."""
+
+    list: str
+    """The digest of the list that it belongs to (`list_digest`)."""
+
+    value: int | str | None
+    """What the list is sorted by: a cost as decimal digits. None if it is sorted by time, or the item has no such value."""
+
+    started_at: int
+    id: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse the text that `str` returned. Raises `BadCursor`."""
+        try:
+            cursor = msgspec.json.decode(base64.b64decode(text, altchars=b"-_", validate=True), type=cls)
+        except (msgspec.DecodeError, binascii.Error, ValueError) as error:
+            raise BadCursor(f"invalid cursor {text[:80]!r}: request the first page, without a cursor") from error
+        if not cursor._is_storable:
+            raise BadCursor(f"invalid cursor {text[:80]!r}: request the first page, without a cursor")
+        return cursor
+
+    @property
+    def _is_storable(self) -> bool:
+        """Whether Postgres can store its time, text and value."""
+        is_value = _COST.fullmatch(self.value) if isinstance(self.value, str) else abs(self.value or 0) <= LAST_TIME
+        return "\0" not in self.id and 0 <= self.started_at <= LAST_TIME and bool(is_value)
+
+    def __str__(self) -> str:
+        return base64.urlsafe_b64encode(msgspec.json.encode(self)).decode()
+
+
+def list_digest(name: str, project: str, sort: Sort, filters: Filters | None = None) -> str:
+    """Return the digest of everything that decides which items a list has and in which order."""
+    given = filters and replace(filters, labels=dict(sorted(filters.labels.items())), matching_calls=())
+    return hashlib.sha256(repr((name, project, sort, given)).encode("utf-8", "replace")).hexdigest()[:12]
+
+
+def parse_cursor(text: str | None, digest: str) -> Cursor | None:
+    """Parse the cursor of the list with this digest. Raises `BadCursor`, also for a cursor of another list."""
+    cursor = None if text is None else Cursor.parse(text)
+    if cursor is not None and cursor.list != digest:
+        raise BadCursor(
+            "the cursor belongs to another list, or to the same one with other filters or another sort: give the filters and the"
+            " sort of the first page with every page, or request the first page, without a cursor"
+        )
+    return cursor
+
+
+def next_cursor(found: Sequence[RowMapping], limit: int, digest: str) -> Cursor | None:
+    """Return the cursor after a page, for which one row more than `limit` was requested; None for the last page."""
+    if len(found) <= limit:
+        return None
+    last = found[limit - 1]
+    value = last.get(_VALUE)
+    return Cursor(digest, f"{value:f}" if isinstance(value, Decimal) else value, last["started_at"], str(last["id"]))
+
+
+async def load_sorted_page(
+    connection: AsyncConnection, query: Select[Any], table: Table, sort: Sort, cursor: Cursor | None, limit: int
+) -> Sequence[RowMapping]:
+    """Load a page of calls or runs, plus one row, which shows whether another page follows. `query` selects from `table`."""
+    found: Sequence[RowMapping] = ()
+    if sort.by == "time":
+        listed = page_query(query, table, cursor, limit, newest_first=sort.is_descending)
+        found = (await connection.execute(listed)).mappings().all()
+        return found
+    column = _SORT_COLUMNS[table.name][sort.by]
+    if cursor is None or cursor.value is not None:
+        listed = _valued_query(query, table, column, sort, cursor).limit(limit + 1)
+        found = (await connection.execute(listed)).mappings().all()
+        cursor = None
+    if len(found) <= limit:
+        unvalued = query.where(column.is_unknown)
+        listed = page_query(unvalued, table, cursor, limit - len(found), newest_first=True)
+        found = (*found, *(await connection.execute(listed)).mappings())
+    return found
+
+
+def page_query[T: tuple[Any, ...]](
+    query: Select[T], table: Table, cursor: Cursor | None, limit: int, *, newest_first: bool
+) -> Select[T]:
+    """Return the query of a page in the order (started_at, id), plus one row, which shows whether another page follows."""
+    place = tuple_(table.c.started_at, table.c.id)
+    if cursor:
+        here = tuple_(cursor.started_at, _id(table, cursor))
+        query = query.where(place < here if newest_first else place > here)
+    order = (table.c.started_at.desc(), table.c.id.desc()) if newest_first else (table.c.started_at, table.c.id)
+    return query.order_by(*order).limit(limit + 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SortColumn:
+    """A value that rows are sorted by, with the conditions of the partial index that has it."""
+
+    value: ColumnElement[Any]
+    id: ColumnElement[Any]
+    is_known: ColumnElement[bool]
+    is_unknown: ColumnElement[bool]
+
+
+def _valued_query(
+    query: Select[Any], table: Table, column: _SortColumn, sort: Sort, cursor: Cursor | None
+) -> Select[Any]:
+    """Return the query of the rows that have the value, from the cursor on."""
+    if table is runs:
+        query = query.join(run_totals, and_(run_totals.c.project == runs.c.project, run_totals.c.run == runs.c.id))
+    query = query.add_columns(column.value.label(_VALUE)).where(column.is_known)
+    place = tuple_(column.value, column.id)
+    if cursor:
+        here = tuple_(_value(column, cursor), bindparam(None, _id(table, cursor), type_=column.id.type))
+        query = query.where(place < here if sort.is_descending else place > here)
+    order = (column.value.desc(), column.id.desc()) if sort.is_descending else (column.value, column.id)
+    return query.order_by(*order)
+
+
+def _value(column: _SortColumn, cursor: Cursor) -> ColumnElement[Any]:
+    value = Decimal(cursor.value) if isinstance(cursor.value, str) else cursor.value
+    return bindparam(None, value, type_=column.value.type)
+
+
+def _id(table: Table, cursor: Cursor) -> Any:
+    try:
+        return table.c.id.type.python_type(cursor.id)
+    except ValueError as error:
+        raise BadCursor(f"invalid cursor for {cursor.id[:80]!r}: request the first page, without a cursor") from error
+
+
+_VALUE: Final = "sort_value"
+
+_ZERO: ColumnElement[int] = literal_column("0")
+_call_tokens = func.coalesce(calls.c.input_tokens, _ZERO) + func.coalesce(calls.c.output_tokens, _ZERO)
+
+
+def _of_call(value: ColumnElement[Any], *sources: ColumnElement[Any]) -> _SortColumn:
+    return _SortColumn(
+        value=value,
+        id=calls.c.id,
+        is_known=or_(*(source.is_not(None) for source in sources)),
+        is_unknown=and_(*(source.is_(None) for source in sources)),
+    )
+
+
+def _of_run(value: ColumnElement[Any]) -> _SortColumn:
+    same = (run_totals.c.project == runs.c.project, run_totals.c.run == runs.c.id)
+    return _SortColumn(
+        value=value,
+        id=run_totals.c.run,
+        is_known=value.is_not(None),
+        is_unknown=~exists().where(*same, value.is_not(None)).correlate(runs),
+    )
+
+
+_SORT_COLUMNS: Final[Mapping[str, Mapping[str, _SortColumn]]] = {
+    "calls": {
+        "cost": _of_call(calls.c.cost_usd, calls.c.cost_usd),
+        "duration": _of_call(calls.c.duration, calls.c.duration),
+        "tokens": _of_call(_call_tokens, calls.c.input_tokens, calls.c.output_tokens),
+    },
+    "runs": {
+        "cost": _of_run(run_totals.c.cost_usd),
+        "duration": _of_run(run_totals.c.duration),
+        "tokens": _of_run(run_totals.c.tokens),
+    },
+}
