@@ -119,21 +119,22 @@ async def load_sorted_page(
     connection: AsyncConnection, query: Select[Any], table: Table, sort: Sort, cursor: Cursor | None, limit: int
 ) -> Sequence[RowMapping]:
     """Load a page of calls or runs, plus one row, which shows whether another page follows. `query` selects from `table`."""
-    found: Sequence[RowMapping] = ()
     if sort.by == "time":
-        listed = page_query(query, table, cursor, limit, newest_first=sort.is_descending)
-        found = (await connection.execute(listed)).mappings().all()
-        return found
+        return await _rows(connection, page_query(query, table, cursor, limit, newest_first=sort.is_descending))
     column = _SORT_COLUMNS[table.name][sort.by]
+    found: Sequence[RowMapping] = ()
     if cursor is None or cursor.value is not None:
-        listed = _valued_query(query, table, column, sort, cursor).limit(limit + 1)
-        found = (await connection.execute(listed)).mappings().all()
+        found = await _rows(connection, _valued_query(query, table, column, sort, cursor).limit(limit + 1))
         cursor = None
     if len(found) <= limit:
-        unvalued = query.where(column.is_unknown)
-        listed = page_query(unvalued, table, cursor, limit - len(found), newest_first=True)
-        found = (*found, *(await connection.execute(listed)).mappings())
+        unvalued = page_query(query.where(column.is_unknown), table, cursor, limit - len(found), newest_first=True)
+        found = (*found, *await _rows(connection, unvalued))
     return found
+
+
+async def _rows(connection: AsyncConnection, query: Select[Any]) -> Sequence[RowMapping]:
+    rows: Sequence[RowMapping] = (await connection.execute(query)).mappings().all()
+    return rows
 
 
 def page_query[T: tuple[Any, ...]](
