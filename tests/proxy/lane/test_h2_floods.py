@@ -10,18 +10,27 @@ import ngh2
 import pytest
 
 from tests.support.h2quick import Quick, frame
-from tests.support.h2workers import answer_all, reaching, speaking
+from tests.support.h2wire import Peer
+from tests.support.h2workers import OK, answer_all, reaching, speaking
 from tests.support.wire import MemoryRecorder, Upstream, Worker, connect_through, open_worker
 
 HEADERS, RST_STREAM, SETTINGS, PING, CONTINUATION = 1, 3, 4, 6, 9
 END_STREAM, END_HEADERS = 1, 4
 
 
+async def _answer_all_but_held(peer: Peer) -> None:
+    """An upstream that never answers requests for `/held`."""
+    while True:
+        stream, head = await peer.request()
+        if head.header(":path") != "/held":
+            peer.respond(stream, OK, [b"ok"])
+
+
 @asynccontextmanager
 async def _worker_under_attack(directory: Path) -> AsyncIterator[tuple[Worker, Upstream, Quick, Quick]]:
     """A worker with a well-behaved client and a flooding one."""
     async with (
-        speaking(answer_all) as upstream,
+        speaking(_answer_all_but_held) as upstream,
         open_worker(directory, MemoryRecorder(), **reaching(upstream)) as worker,
     ):
         good, bad = [
@@ -90,17 +99,16 @@ async def test_streams_that_are_opened_only_to_be_reset_are_cut_off(tmp_path: Pa
 async def test_more_streams_than_were_offered_are_cut_off(tmp_path: Path) -> None:
     async with _worker_under_attack(tmp_path) as (_, upstream, _, bad):
         most = (await bad.until(ngh2.SettingsReceived)).settings[ngh2.Setting.MAX_CONCURRENT_STREAMS]
-        # Far more than that, because some may end while the others arrive.
         flood = [
-            frame(HEADERS, _head(upstream), flags=END_HEADERS | END_STREAM, stream=n) for n in range(1, 20 * most, 2)
+            frame(HEADERS, _head(upstream), flags=END_HEADERS | END_STREAM, stream=n) for n in range(1, 4 * most, 2)
         ]
         await _thrown_out(bad, b"".join(flood), 1)
 
 
 def _head(upstream: Upstream) -> bytes:
-    """GET https://localhost:PORT/, encoded with RFC 7541's static table, without an entry in the dynamic one."""
+    """GET https://localhost:PORT/held, encoded with RFC 7541's static table, without an entry in the dynamic one."""
     authority = f"localhost:{upstream.port}".encode()
-    return b"\x82\x87\x84\x01" + bytes([len(authority)]) + authority
+    return b"\x82\x87\x04\x05/held\x01" + bytes([len(authority)]) + authority
 
 
 async def test_what_is_no_http_2_at_all_is_cut_off(tmp_path: Path) -> None:
