@@ -9,6 +9,11 @@ from fastapi import Response
 _encoder = msgspec.json.Encoder(decimal_format="number")
 
 
+def encode_json(value: Any) -> bytes:
+    """Encode a value. Large integers and decimals keep all their digits."""
+    return _encoder.encode(value)
+
+
 class JsonResponse(Response):
     """A JSON response. Large integers and decimals keep all their digits."""
 
@@ -16,7 +21,7 @@ class JsonResponse(Response):
 
     def render(self, content: Any) -> bytes:
         """Encode the content."""
-        return _encoder.encode(content)
+        return encode_json(content)
 
 
 def page_response(items: Iterable[Mapping[str, Any]], following: str | None, **more: Any) -> JsonResponse:

@@ -20,6 +20,7 @@ from store.api.spilled_answers import PAUSE, SETTLED
 from store.query.call_summaries import MEMBERS, SUMMARY, Fields
 from store.query.filters import Filters
 from store.query.pages import LAST_TIME, NEWEST_FIRST, STEP_ORDER, Cursor, Sort, SortName
+from store.query.runs import RUN_MEMBERS
 
 RUN_ID_PATTERN = (
     r"^(?:[A-Za-z0-9_:-][A-Za-z0-9._:-]{0,127}|\.[A-Za-z0-9_:-][A-Za-z0-9._:-]{0,126}|\.\.[A-Za-z0-9._:-]{1,126})$"
@@ -181,16 +182,32 @@ def _requested_fields(
     ] = None,
 ) -> Fields:
     """Parse `fields`. Raises a 422 for an unknown name."""
-    if fields is None:
-        return SUMMARY
-    names = frozenset(name.strip() for name in fields.split(",")) - {""}
+    return SUMMARY if fields is None else _parsed_fields(fields, MEMBERS, "call")
+
+
+def _requested_run_fields(
+    fields: Annotated[
+        str | None,
+        Query(max_length=1000, description="members of a run, comma-separated; without it or with *, all of them"),
+    ] = None,
+) -> Fields:
+    """Parse `fields` of runs. Raises a 422 for an unknown name."""
+    return None if fields is None else _parsed_fields(fields, RUN_MEMBERS, "run")
+
+
+def _parsed_fields(text: str, members: frozenset[str], noun: str) -> Fields:
+    names = frozenset(name.strip() for name in text.split(","))
     if "*" in names:
         return None
-    if strange := sorted(names - MEMBERS):
-        known = ", ".join(sorted(MEMBERS))
-        raise Problem(422, "unknown_field", f"fields={strange[0][:80]}: a call has no such member; use some of {known}")
+    if strange := sorted(names - members):
+        known = ", ".join(sorted(members))
+        raise Problem(
+            422, "unknown_field", f"fields={strange[0][:80]}: a {noun} has no such member; use some of {known}"
+        )
     return names
 
+
+type TheRunFields = Annotated[Fields, Depends(_requested_run_fields)]
 
 type TheFields = Annotated[Fields, Depends(_requested_fields)]
 

@@ -29,14 +29,17 @@ class Problem(Exception):
 
     def response(self, instance: str) -> Response:
         """Return the problem as the response to a request for `instance`."""
-        members = {
+        return JsonResponse(self.members(instance), self.status, self.headers, media_type="application/problem+json")
+
+    def members(self, instance: str) -> dict[str, Any]:
+        """Return the problem as JSON."""
+        return {
             "type": f"urn:playhead:problem:{self.name}",
             "title": HTTPStatus(self.status).phrase,
             "status": self.status,
             "detail": self.detail,
             "instance": instance,
-        }
-        return JsonResponse(members | self.more, self.status, self.headers, media_type="application/problem+json")
+        } | self.more
 
 
 def not_found(noun: str, name: str) -> Problem:

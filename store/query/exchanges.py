@@ -146,7 +146,12 @@ class ExchangeQueries:
 
     async def check_search(self, filters: Filters) -> None:
         """Raise `TooLarge` if the filters search for words and there is a large exchange that may contain them."""
-        if filters.q and not self._reads_large:
+        if filters.q:
+            await self.check_large()
+
+    async def check_large(self) -> None:
+        """Raise `TooLarge` if there is a large exchange, which a list of whole calls may contain."""
+        if not self._reads_large:
             async with self._database.connection() as connection:
                 if await connection.fetchval(ANY_LARGE, self._project):
                     raise TooLarge

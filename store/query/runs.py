@@ -5,7 +5,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import (
     ARRAY,
@@ -47,6 +47,7 @@ from store.database.tables import (
 )
 from store.feed.entries import FeedEntry, RunBegan, RunChanged, RunDeleted, RunEnded
 from store.feed.feed import append_entries
+from store.query.call_summaries import Fields, select_fields
 from store.query.filters import Filters, is_cut_answer, is_unkept_exchange, run_conditions
 from store.query.pages import NEWEST_FIRST, Sort, list_digest, load_sorted_page, next_cursor, parse_cursor
 from store.query.rest_shapes import NO_STATS, Shape, ns_of, run_shape
@@ -55,6 +56,20 @@ ISOLATIONS = ("none", "watched", "captive")
 """The levels of isolation, from the weakest to the strongest."""
 
 LONGEST_LABEL = 1000
+
+RUN_COLUMNS: Final = frozenset(
+    (
+        *("id", "name", "labels", "started_at", "active_at", "ended_at", "pinned", "parent", "forked_at", "profile"),
+        "isolation",
+    )
+)
+"""The members of a run that are columns; the others are counted over its exchanges."""
+
+RUN_MEMBERS: Final = RUN_COLUMNS | {
+    *("calls", "exchanges", "gaps", "complete", "models", "tokens", "cost_usd", "known_cost_usd", "unpriced"),
+    *("attribution", "head"),
+}
+"""The members of a run that can be requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +96,13 @@ class Runs:
             return run_shape(found, (await load_run_stats(connection, self._project, [run]))[run], now)
 
     async def page(
-        self, filters: Filters, now: int, limit: int = 50, cursor: str | None = None, sort: Sort = NEWEST_FIRST
+        self,
+        filters: Filters,
+        now: int,
+        limit: int = 50,
+        cursor: str | None = None,
+        sort: Sort = NEWEST_FIRST,
+        fields: Fields = None,
     ) -> Page:
         """Return a page of runs. Raises `BadCursor`."""
         digest = list_digest("runs", self._project, sort, filters)
@@ -89,8 +110,12 @@ class Runs:
         query = select(runs).where(runs.c.project == self._project, *run_conditions(filters, self._project))
         async with self._database.transaction() as connection:
             found = await load_sorted_page(connection, query, runs, sort, begin, limit)
-            stats = await load_run_stats(connection, self._project, [row["id"] for row in found[:limit]])
-        items = [run_shape(row, stats[row["id"]], now) for row in found[:limit]]
+            names = [row["id"] for row in found[:limit]]
+            has_stats = fields is None or not fields <= RUN_COLUMNS
+            stats = (
+                await load_run_stats(connection, self._project, names) if has_stats else dict.fromkeys(names, NO_STATS)
+            )
+        items = [select_fields(run_shape(row, stats[row["id"]], now), fields) for row in found[:limit]]
         following = next_cursor(found, limit, digest)
         return Page(items, None if following is None else str(following))
 

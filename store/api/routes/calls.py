@@ -3,29 +3,46 @@
 import asyncio
 from dataclasses import asdict
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 
 from calls.keys.explain import explain_key
 from calls.keys.key import KeyResult, make_key
 from calls.model import Json as Value
-from store.api.answers import JsonResponse, page_response
+from store.api.answers import JsonResponse
 from store.api.deps import TheDeps
+from store.api.line_lists import accepts_lines, list_response
 from store.api.parameters import Limit, PageCursor, TheFields, TheFilters, TheSort
 from store.api.problems import not_found
+from store.query.call_summaries import is_summary
 from store.query.pages import NEWEST_FIRST
+from store.query.runs import Page
 
 router = APIRouter(tags=["calls"])
 
 
 @router.get("/calls", summary="Calls of all runs, newest first")
 async def list_calls(
-    deps: TheDeps, filters: TheFilters, fields: TheFields, sort: TheSort, cursor: PageCursor, limit: Limit = 50
+    request: Request,
+    deps: TheDeps,
+    filters: TheFilters,
+    fields: TheFields,
+    sort: TheSort,
+    cursor: PageCursor,
+    limit: Limit = 50,
 ) -> Response:
-    """One page of summaries: without request, answer and tool results, and with shortened text. `fields` selects other members."""
+    """One page of summaries: without request, answer and tool results, and with shortened text. `fields` selects other members.
+
+    With `Accept: application/x-ndjson`, all pages, one call a line.
+    """
     await deps.exchange_queries.check_search(filters)
-    resolved = await deps.exchange_queries.resolve_search(filters, cursor if sort == NEWEST_FIRST else None)
-    found = await deps.exchange_queries.calls(resolved, limit, cursor, fields, sort)
-    return page_response(found.items, found.next)
+    if accepts_lines(request) and not is_summary(fields):
+        await deps.exchange_queries.check_large()
+
+    async def fetch(limit: int, cursor: str | None) -> Page:
+        resolved = await deps.exchange_queries.resolve_search(filters, cursor if sort == NEWEST_FIRST else None)
+        return await deps.exchange_queries.calls(resolved, limit, cursor, fields, sort)
+
+    return await list_response(request, fetch, limit, cursor, has_bodies=not is_summary(fields))
 
 
 @router.get("/calls/{call}", summary="One call")

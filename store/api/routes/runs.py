@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
@@ -14,6 +14,7 @@ from calls.events import Gap
 from calls.model import Exchange
 from store.api.answers import JsonResponse, page_response
 from store.api.deps import Deps, TheDeps
+from store.api.line_lists import accepts_lines, list_response
 from store.api.parameters import (
     RUN_ID_PATTERN,
     Limit,
@@ -21,6 +22,7 @@ from store.api.parameters import (
     RunId,
     TheFields,
     TheFilters,
+    TheRunFields,
     TheSort,
     TheStepSort,
     WhenSettled,
@@ -31,9 +33,11 @@ from store.bundle.bundle import BundleWriter, Entry, call_members
 from store.otlp.run_export import RunExport
 from store.otlp.spans.names import DEFAULT_VERSION
 from store.otlp.target import Semconv, SpanOptions
+from store.query.call_summaries import is_summary
 from store.query.rekey import stored_keys
 from store.query.rest_shapes import Shape, rfc3339
 from store.query.rows_export import RowsExporter
+from store.query.runs import Page
 from store.run_modes import Mode
 
 router = APIRouter(tags=["runs"])
@@ -95,13 +99,25 @@ class NewGaps(BaseModel):
 
 @router.get("/runs", summary="Runs with at least one call that matches the filters, newest first")
 async def list_runs(
-    deps: TheDeps, filters: TheFilters, sort: TheSort, cursor: PageCursor, limit: Limit = 50
+    request: Request,
+    deps: TheDeps,
+    filters: TheFilters,
+    fields: TheRunFields,
+    sort: TheSort,
+    cursor: PageCursor,
+    limit: Limit = 50,
 ) -> Response:
-    """One page. Costs, durations and tokens, by which it may be sorted and filtered, are summed up a moment after the calls."""
+    """One page; with `Accept: application/x-ndjson`, all of them, one run a line.
+
+    Costs, durations and tokens, by which runs may be sorted and filtered, are summed up a moment after the calls.
+    """
     await deps.exchange_queries.check_search(filters)
     resolved = await deps.exchange_queries.resolve_search(filters)
-    found = await deps.runs.page(resolved, deps.now(), limit, cursor, sort)
-    return page_response(found.items, found.next)
+
+    async def fetch(limit: int, cursor: str | None) -> Page:
+        return await deps.runs.page(resolved, deps.now(), limit, cursor, sort, fields)
+
+    return await list_response(request, fetch, limit, cursor)
 
 
 @router.get("/runs/{run}", summary="One run")
@@ -154,6 +170,7 @@ async def delete_run(deps: TheDeps, run: RunId) -> Response:
 
 @router.get("/runs/{run}/calls", summary="A run's calls in the order of their steps")
 async def run_calls(
+    request: Request,
     deps: TheDeps,
     run: RunId,
     settled: WhenSettled,
@@ -162,11 +179,17 @@ async def run_calls(
     cursor: PageCursor,
     limit: Limit = 50,
 ) -> Response:
-    """Summaries, as in `/v1/calls`. With `settled=true` the response waits up to 10 s until everything acknowledged is
+    """Summaries, as in `/v1/calls`; with `Accept: application/x-ndjson`, all of them, one call a line. With `settled=true` the response waits up to 10 s until everything acknowledged is
     stored; its member `settled` says whether it is."""
-    await require_run(deps, run)
-    found = await deps.exchange_queries.run_calls(run, limit, cursor, fields, sort)
-    return page_response(found.items, found.next, **settled.members)
+    if accepts_lines(request) and not is_summary(fields):
+        await deps.exchange_queries.check_run(run)
+
+    async def fetch(limit: int, cursor: str | None) -> Page:
+        # Each page: the run may have been deleted meanwhile.
+        await require_run(deps, run)
+        return await deps.exchange_queries.run_calls(run, limit, cursor, fields, sort)
+
+    return await list_response(request, fetch, limit, cursor, more=settled.members, has_bodies=not is_summary(fields))
 
 
 @router.get("/runs/{run}/gaps", summary="What passed and could not be recorded")
