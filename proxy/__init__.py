@@ -1,6 +1,7 @@
 """The proxy, the recorder and the command line.
 
 settings           the settings: files, environment variables and flags
+export_settings    the setting `[[export]]`
 errors             the exception that ends a command
 clock              wall time without short jumps
 uuid7              identifiers that sort by time

@@ -18,6 +18,7 @@ from pydantic_settings import PydanticBaseSettingsSource as Source
 
 from calls.redaction.rules.personal_names import MAX_LETTERS, MAX_NAMES, MIN_LETTERS, find_unfit_name, read_names
 from proxy.errors import Failure
+from proxy.export_settings import ExportSettings
 
 type Mode = Literal["record", "replay", "auto", "passthrough"]
 type EngineName = Literal["mitmproxy", "lane"]
@@ -136,6 +137,9 @@ class Settings(BaseSettings):
         TunnelSettings(), description="hosts whose connections pass undecrypted, and are noted"
     )
     profile: tuple[dict[str, Any], ...] = Field((), description="how requests to an API become keys (docs/keys.md)")
+    export: tuple[ExportSettings, ...] = Field(
+        (), description="servers that receive the runs that end, as traces of OpenTelemetry (docs/operations.md)"
+    )
     config: Path | None = Field(None, description="the file that was read")
 
     @field_validator("replay", "connect_ports", "allowed_hosts", mode="before")
@@ -323,16 +327,21 @@ def _settings_failure(error: ValidationError, given: Mapping[str, Any], path: Pa
 
 def _error_reason(wrong: ErrorDetails, where: Sequence[str]) -> str:
     if wrong["type"] == "extra_forbidden":
-        known = TunnelSettings.model_fields if where[0] == "tunnel" else Settings.model_fields
+        known = _KNOWN_MEMBERS.get(where[0], Settings).model_fields
         near = _nearest_name(where[-1], 0.6, known)
         return f"there is no such setting; did you mean {'.'.join((*where[:-1], near))}?" if near else UNKNOWN_SETTING
     if where == ["profile"]:
         return "each profile is a table of its own, under [[profile]] in double brackets"
+    if where == ["export"]:
+        return "each target is a table of its own, under [[export]] in double brackets"
     reason = wrong["msg"].removeprefix("Value error, ")
     if wrong["type"] in _EXPECTED_TYPES:
         reason = f"Input should be {_EXPECTED_TYPES[wrong['type']]}"
-    shown = "" if where and where[0] in _SECRET_SETTINGS else f"{wrong['input']!r} "
+    shown = "" if where and (where[0] in _SECRET_SETTINGS or "headers" in where) else f"{wrong['input']!r} "
     return reason.replace("Input should be", f"{shown}should be", 1)
 
+
+_KNOWN_MEMBERS: dict[str, type[BaseModel]] = {"tunnel": TunnelSettings, "export": ExportSettings}
+"""Settings that are tables, and their members."""
 
 _SECRET_SETTINGS = ("token", "api_token", "database_url")

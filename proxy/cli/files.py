@@ -14,8 +14,10 @@ from calls.model import Headers
 from calls.redaction.redactor import Redactor
 from proxy.cli.common import RUN_ID, as_json, print_json, query_store, settings_from_flags, user_profiles, with_settings
 from proxy.cli.run_completion import complete_run
-from proxy.commands.export import SecretSearch, export_run, show_skipped
+from proxy.commands.export import ExportResult, SecretSearch, export_run, show_skipped
+from proxy.commands.export_spans import ExportedSpans, SpanExport, export_spans
 from proxy.errors import Failure
+from proxy.export_settings import check_endpoint
 from proxy.processes.store_client import Api, resolve_run_name
 from proxy.run_names import invalid_name_reason
 from proxy.terminal.text import count_text, printable
@@ -23,17 +25,19 @@ from store.datadir import DataDirError, open_data_dir
 from store.foreign import read
 from store.foreign.adopt import Adoption, adopt_bundle
 from store.foreign.contents import FORMATS, Format, Found, NotReadable, SkippedEntry
+from store.otlp.spans.names import DEFAULT_VERSION, VERSIONS
+from store.otlp.target import Semconv, SpanOptions
 
 LONG = 600.0
 """Seconds that the store server may take to store one file."""
 
 
-@click.command("export", short_help="Write a run as one file: a bundle, a VCR cassette or HAR.")
+@click.command("export", short_help="Write a run as one file: a bundle, a VCR cassette, HAR or OpenTelemetry spans.")
 @with_settings
 @as_json
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Default: standard output.")
 @click.option(
-    "--format", "form", type=click.Choice(["bundle", "vcr", "har"]), default="bundle", help="Default: bundle."
+    "--format", "form", type=click.Choice(["bundle", "vcr", "har", "otlp"]), default="bundle", help="Default: bundle."
 )
 @click.option(
     "--allow-secret",
@@ -42,24 +46,63 @@ LONG = 600.0
     metavar="PLACE",
     help="Write the file although this place seems to hold a secret; * matches anything. May be repeated.",
 )
+@click.option("--endpoint", metavar="URL", help="otlp: send the spans to this server, instead of writing a file.")
+@click.option(
+    "--header",
+    "headers",
+    multiple=True,
+    metavar="'NAME: VALUE'",
+    help="otlp: send this header with them. May be repeated.",
+)
+@click.option("--content", is_flag=True, help="otlp: also export prompts, answers, arguments and results.")
+@click.option("--project", metavar="NAME", help="otlp: the project of the receiver.")
+@click.option(
+    "--semconv", type=click.Choice(list(VERSIONS)), help="otlp: the version of the GenAI semantic conventions."
+)
 @click.argument("run", metavar="RUN|last", shell_complete=complete_run)
 def export_command(
-    run: str, output: Path | None, form: str, allowed: tuple[str, ...], as_json: bool, **flags: Any
+    run: str,
+    output: Path | None,
+    form: str,
+    allowed: tuple[str, ...],
+    as_json: bool,
+    endpoint: str | None,
+    headers: tuple[str, ...],
+    content: bool,
+    project: str | None,
+    semconv: Semconv | None,
+    **flags: Any,
 ) -> None:
     """Write a run as one file.
 
     A bundle holds the complete run; it can be replayed and verified without the database. A VCR cassette (YAML, for VCR.py) and HAR
-    hold whole answers; what they cannot represent is listed and left out.
+    hold whole answers; what they cannot represent is listed and left out. With otlp, the run is a trace of OpenTelemetry: a file with
+    an ExportTraceServiceRequest in protobuf, or with --endpoint it is sent to a server such as Phoenix or a Collector.
 
     First the run is searched for secrets under today's rules. If it seems to hold any, their places are listed
     (STEP/request/headers/NAME, STEP/response/body/JSON/POINTER) and no file is written.
     """
-    if as_json and output is None:
+    if as_json and output is None and endpoint is None:
         raise click.UsageError("--json describes the written file: name one with -o FILE.")
+    if form != "otlp" and (endpoint or headers or content or project or semconv):
+        raise click.UsageError("--endpoint, --header, --content, --project and --semconv need --format otlp.")
+    if endpoint and output:
+        raise click.UsageError("--endpoint sends the spans and -o writes them: choose one.")
     try:
         redactor = _load_redactor(flags)[0]
         search = SecretSearch(redactor=redactor, allowed=allowed)
-        made = query_store(flags, lambda api: export_run(api, resolve_run_name(api, run), form, search, output))
+        made: ExportResult | ExportedSpans
+        if form == "otlp":
+            export = SpanExport(
+                options=SpanOptions(content=content, project=project, semconv=semconv or DEFAULT_VERSION),
+                search=search,
+                output=output,
+                endpoint=endpoint and _parse_endpoint(endpoint),
+                headers=dict(map(_parse_header, headers)),
+            )
+            made = query_store(flags, lambda api: export_spans(api, resolve_run_name(api, run), export))
+        else:
+            made = query_store(flags, lambda api: export_run(api, resolve_run_name(api, run), form, search, output))
     except OSError as error:
         if output is None:
             raise
@@ -173,6 +216,13 @@ def _load_redactor(flags: Mapping[str, Any]) -> tuple[Redactor, Profiles]:
         raise Failure(str(error)) from error
     redactor = Redactor(key=key, profiles=profiles, personal_data=found.redact_personal_data, names=found.redact_names)
     return redactor, profiles
+
+
+def _parse_endpoint(url: str) -> str:
+    try:
+        return check_endpoint(url)
+    except ValueError as error:
+        raise click.UsageError(f"--endpoint: {error}") from error
 
 
 def _parse_header(line: str) -> tuple[str, str]:

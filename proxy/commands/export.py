@@ -83,12 +83,12 @@ def show_skipped(skipped: Sequence[SkippedEntry]) -> None:
 def export_run(api: Api, run: str, form: str, search: SecretSearch, output: Path | None) -> ExportResult:
     """Write the run. Raise Failure and leave no file if it seems to contain a secret."""
     export = Export()
-    with _open_output(output) as file:
+    with open_output(output) as file:
         if lacking := incomplete_reason(api, run):
             raise Failure(
                 f"run {run} is not completely stored yet: {lacking}; wait, or see /readyz of the store server"
             )
-        lines = _split_lines(api.stream_bytes(f"/runs/{path_segment(run)}/bundle"))
+        lines = split_lines(api.stream_bytes(f"/runs/{path_segment(run)}/bundle"))
         match form:
             case "vcr":
                 file.writelines(export.vcr(search.search_lines(lines)))
@@ -96,19 +96,24 @@ def export_run(api: Api, run: str, form: str, search: SecretSearch, output: Path
                 file.writelines(map(_printable_line, export.har(search.search_lines(lines), version("playhead"))))
             case _:
                 export.exported = sum(1 for _ in search.search_lines(_write_through(lines, file)))
-        if search.found:
-            raise Failure(_secrets_message(run, search.found))
+        require_no_secrets(run, search)
     return ExportResult(run=run, form=form, file=output, exchanges=export.exported, skipped=export.skipped)
 
 
+def require_no_secrets(run: str, search: SecretSearch) -> None:
+    """Raise Failure if the search has found what seems to be a secret."""
+    if search.found:
+        raise Failure(_secrets_message(run, search.found))
+
+
 @contextmanager
-def _open_output(output: Path | None) -> Iterator[IO[bytes]]:
+def open_output(output: Path | None, *, is_binary: bool = False) -> Iterator[IO[bytes]]:
     """Open the output. A file appears under its name only if the block succeeds."""
     if output is None:
         with tempfile.TemporaryFile() as file:
             yield file
             file.seek(0)
-            if sys.stdout.isatty():
+            if sys.stdout.isatty() and not is_binary:
                 # Escaping breaks the bundle's digests, which only matter in a file.
                 sys.stdout.buffer.writelines(map(_printable_line, file))
             else:
@@ -127,7 +132,7 @@ def _printable_line(json: bytes) -> bytes:
     return printable_json(json.decode("utf-8", "backslashreplace")).encode()
 
 
-def _split_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
+def split_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the lines, with their ends, of bytes that arrive in pieces."""
     rest = b""
     for piece in pieces:

@@ -16,6 +16,7 @@ import msgspec
 
 from proxy.capture.control_path import control_path
 from proxy.errors import Failure
+from proxy.export_settings import export_targets
 from proxy.processes import settings_match
 from proxy.processes.child_process import ChildProcess
 from proxy.processes.ports import require_loopback
@@ -220,6 +221,7 @@ class CommandProcesses:
             tokens=(own.get_secret_value(),) if (own := self.settings.api_token) else (),
             open_api=self.settings.open_api,
             shared_runs=self.settings.shared_runs,
+            exports=export_targets(self.settings.export),
             started=self.started,
             # A user waits for a command, which should fail soon; an `up` goes on recording.
             waits=is_lasting,

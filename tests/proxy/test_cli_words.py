@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from proxy.cli import COMMANDS, HIDDEN, files, load_command, playhead
 from proxy.cli.common import parse_time
 from proxy.cli.look.show import _run_row
-from proxy.commands.export import _open_output
+from proxy.commands.export import open_output
 from proxy.commands.record import STORE_CHECKS, check_run_id, summary_text
 from proxy.doctor.client_probes import client_kind
 from proxy.doctor.doctor import ClientFinding, findings_for_command
@@ -256,7 +256,7 @@ def test_a_name_that_would_be_another_path_is_that_of_nothing(name: str) -> None
 
 
 def test_a_directory_is_no_file_to_export_to(tmp_path: Path) -> None:
-    with pytest.raises(Failure, match="it is a directory; name a file in it"), _open_output(tmp_path):
+    with pytest.raises(Failure, match="it is a directory; name a file in it"), open_output(tmp_path):
         pass
 
 

@@ -97,7 +97,7 @@ def test_a_secret_in_pieces_that_the_rules_of_its_day_did_not_know_is_not_export
 
 def test_two_exports_do_not_mix_in_one_file(tmp_path: Path) -> None:
     file = tmp_path / "run.jsonl"
-    with export._open_output(file) as part:
+    with export.open_output(file) as part:
         part.write(b"half")
         with pytest.raises(Failure, match="another command is writing the recording"):
             exports("bundle", file)
