@@ -1,6 +1,7 @@
 """Runs that are exported in tests: agents in several dialects, and what the corpus has."""
 
 import json
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -30,9 +31,10 @@ def derive(of: Exchange) -> Call:
 
 
 def made(number: int, run: str, url: str, asked: Any, told: Any, **more: Any) -> Exchange:
-    """An exchange of JSON, two seconds after the one before."""
+    """An exchange of JSON, two seconds after the one before. Each run has ids of its own."""
     request, response = json.dumps(asked).encode(), json.dumps(told).encode()
-    return exchange(number, run=run, at=NOON + 2 * number * SECOND, url=url, request=request, response=response, **more)
+    unique = number + 1000 * zlib.crc32(run.encode())
+    return exchange(unique, run=run, at=NOON + 2 * number * SECOND, url=url, request=request, response=response, **more)
 
 
 def agent(run: str = "night") -> list[Exchange]:
@@ -141,7 +143,7 @@ def from_corpus(tape: Cassette, run: str) -> list[Exchange]:
     found = []
     for number, one in enumerate(tape.exchanges):
         plain = exchange(
-            number,
+            number + 1000 * zlib.crc32(run.encode()),
             run=run,
             at=NOON + number * SECOND,
             url=one.url,
