@@ -12,5 +12,6 @@ spilled_answers      large responses in files
 helper_answers       responses that a helper process makes
 render               make a response in a helper process
 problems             errors as RFC 9457 problems
+openapi              the OpenAPI document
 routes               one module for each resource
 """

@@ -44,7 +44,18 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 type RunId = Annotated[str, Path(pattern=RUN_ID_PATTERN, description="1 to 128 of the characters A-Z a-z 0-9 . _ : -")]
 type Limit = Annotated[int, Query(ge=1, le=500, description="how many items at most")]
 type Next = Annotated[str | None, Query(max_length=500, pattern=_TEXT, description="`next` of the page before")]
-type Text = Annotated[str | None, Query(min_length=1, max_length=500, pattern=_TEXT)]
+type Text = Annotated[
+    str | None, Query(min_length=1, max_length=500, pattern=_TEXT, description="as it was requested or returned")
+]
+type Words = Annotated[
+    str | None,
+    Query(min_length=1, max_length=500, pattern=_TEXT, description="words to search for"),
+]
+type Settled = Annotated[
+    bool, Query(description="wait, up to 10 s, until everything acknowledged before the request is stored")
+]
+type CallId = Annotated[str, Path(description="the id of a call, a uuidv7")]
+type ExchangeId = Annotated[str, Path(description="the id of an exchange, a uuidv7")]
 type Value = Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=_TEXT)]
 type Values = Annotated[
     list[Value], Query(max_length=MOST_VALUES, description="may be repeated: one of the values fits")
@@ -147,7 +158,7 @@ def _filters(
     error: Failed = None,
     parent: Parent = None,
     incomplete: Incomplete = None,
-    q: Text = None,
+    q: Words = None,
 ) -> Filters:
     return Filters(
         since=parse_nanoseconds("since", since),
@@ -222,7 +233,7 @@ class SettledParameter:
     """The members to add to the response; none where the request did not ask."""
 
 
-async def settle(deps: TheDeps, request: Request, settled: bool = False) -> SettledParameter:
+async def settle(deps: TheDeps, request: Request, settled: Settled = False) -> SettledParameter:
     return await _wait_until_settled(deps, request, reports=False) if settled else SettledParameter({})
 
 
@@ -234,7 +245,7 @@ async def _wait_until_settled(deps: TheDeps, request: Request, *, reports: bool)
     return SettledParameter({"settled": is_settled})
 
 
-async def _settle_and_catch_up(deps: TheDeps, request: Request, settled: bool = False) -> SettledParameter:
+async def _settle_and_catch_up(deps: TheDeps, request: Request, settled: Settled = False) -> SettledParameter:
     if not settled:
         return SettledParameter({})
     result = await _wait_until_settled(deps, request, reports=False)
@@ -253,7 +264,7 @@ type WhenCaughtUp = Annotated[SettledParameter, Depends(_settle_and_catch_up)]
 type WhenSettled = Annotated[SettledParameter, Depends(settle)]
 
 
-async def _settle_with_reports(deps: TheDeps, request: Request, settled: bool = False) -> SettledParameter:
+async def _settle_with_reports(deps: TheDeps, request: Request, settled: Settled = False) -> SettledParameter:
     return await _wait_until_settled(deps, request, reports=True) if settled else SettledParameter({})
 
 

@@ -66,6 +66,7 @@ def _framework_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     status = HTTPStatus(error.status_code)
     details = {
+        400: "the body cannot be read: send a JSON object in UTF-8, with the header content-type: application/json",
         404: f"no such path: {request.url.path}; /docs lists all paths",
         405: f"{request.url.path} does not support {request.method}; /docs lists the methods of all paths",
     }

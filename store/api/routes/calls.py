@@ -11,7 +11,7 @@ from calls.model import Json as Value
 from store.api.answers import JsonResponse
 from store.api.deps import TheDeps
 from store.api.line_lists import accepts_lines, list_response
-from store.api.parameters import Limit, PageCursor, TheFields, TheFilters, TheSort
+from store.api.parameters import CallId, Limit, PageCursor, TheFields, TheFilters, TheSort
 from store.api.problems import not_found
 from store.query.call_summaries import is_summary
 from store.query.pages import NEWEST_FIRST
@@ -46,7 +46,7 @@ async def list_calls(
 
 
 @router.get("/calls/{call}", summary="One call")
-async def get_call(deps: TheDeps, call: str) -> Response:
+async def get_call(deps: TheDeps, call: CallId) -> Response:
     """Its request and answer are derived from the stored exchanges under the current profiles."""
     found = await deps.exchange_queries.call(call)
     if found is None:
@@ -55,7 +55,7 @@ async def get_call(deps: TheDeps, call: str) -> Response:
 
 
 @router.get("/calls/{call}/explain", summary="What went into a call's key, and what was left out, and why")
-async def explain_call(deps: TheDeps, call: str) -> Response:
+async def explain_call(deps: TheDeps, call: CallId) -> Response:
     """Under the profiles in force. `stored_key` differs where they have changed since the call was recorded."""
     if (found := await deps.exchange_queries.call(call)) is None:
         raise not_found("call", call)

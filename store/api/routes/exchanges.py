@@ -10,6 +10,7 @@ from fastapi import APIRouter, Response
 from calls.model import Body, Exchange, Headers, header
 from store.api.answers import JsonResponse, page_response
 from store.api.deps import Deps, TheDeps
+from store.api.parameters import ExchangeId
 from store.api.problems import Problem, not_found
 from store.bundle.trace import digest
 from store.query.rest_shapes import chunk_shapes
@@ -18,7 +19,7 @@ router = APIRouter(tags=["exchanges"])
 
 
 @router.get("/exchanges/{exchange}", summary="One exchange, without its bodies")
-async def get_exchange(deps: TheDeps, exchange: str) -> Response:
+async def get_exchange(deps: TheDeps, exchange: ExchangeId) -> Response:
     """Heads, sizes, digests and times."""
     found = await deps.exchange_queries.exchange_shape(exchange)
     if found is None:
@@ -27,20 +28,20 @@ async def get_exchange(deps: TheDeps, exchange: str) -> Response:
 
 
 @router.get("/exchanges/{exchange}/chunks", summary="The pieces of both bodies, as they arrived")
-async def get_chunks(deps: TheDeps, exchange: str) -> Response:
+async def get_chunks(deps: TheDeps, exchange: ExchangeId) -> Response:
     """Those of the request come first."""
     return page_response(chunk_shapes(await _load_exchange(deps, exchange)), None)
 
 
 @router.get("/exchanges/{exchange}/request", summary="The request's body: the stored bytes exactly")
-async def get_request(deps: TheDeps, exchange: str) -> Response:
+async def get_request(deps: TheDeps, exchange: ExchangeId) -> Response:
     """With the content encoding in which they arrived."""
     request = (await _load_exchange(deps, exchange)).request
     return _raw_response(request.body, request.headers, f"{exchange}.request")
 
 
 @router.get("/exchanges/{exchange}/response", summary="The response's body: the stored bytes exactly")
-async def get_response(deps: TheDeps, exchange: str) -> Response:
+async def get_response(deps: TheDeps, exchange: ExchangeId) -> Response:
     """With the content encoding in which they arrived."""
     response = (await _load_exchange(deps, exchange)).response
     if response is None:

@@ -1,11 +1,12 @@
 """The description of the API: OpenAPI for programs, and one page for people that loads nothing from other hosts."""
 
+import asyncio
 import base64
 import hashlib
 from html import escape
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse
 
 from store.api.answers import JsonResponse
@@ -56,13 +57,24 @@ _SECTION = """<h2>{name}</h2>
 @router.get("/openapi.json", include_in_schema=False)
 async def openapi(request: Request) -> Response:
     """OpenAPI 3.1."""
-    return JsonResponse(request.app.openapi())
+    return JsonResponse(await _document(request.app))
+
+
+async def _document(app: FastAPI) -> dict[str, Any]:
+    """Return the document. The first time takes a moment, hence in a thread."""
+    # The schemas are imported here: most servers are never asked for the document.
+    from store.api.openapi.document import openapi_document
+
+    if not hasattr(app.state, "document"):
+        app.state.document = await asyncio.to_thread(openapi_document, app)
+    document: dict[str, Any] = app.state.document
+    return document
 
 
 @router.get("/docs", include_in_schema=False)
 async def docs(request: Request) -> Response:
     """All routes, in one table for each resource."""
-    paths: dict[str, dict[str, Any]] = request.app.openapi()["paths"]
+    paths: dict[str, dict[str, Any]] = (await _document(request.app))["paths"]
     sections: dict[str, list[str]] = {}
     for path, methods in paths.items():
         for method, operation in methods.items():

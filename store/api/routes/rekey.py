@@ -25,14 +25,14 @@ router = APIRouter(tags=["runs"])
 
 PAGE = 100
 
-type Run = Annotated[str, StringConstraints(pattern=RUN_ID_PATTERN)]
+type RunToRekey = Annotated[str, StringConstraints(pattern=RUN_ID_PATTERN)]
 
 
 class RekeyRequest(BaseModel):
     """The runs to rekey, and whether only to report what would change."""
 
     model_config = ConfigDict(extra="forbid")
-    runs: list[Run] | None = None
+    runs: list[RunToRekey] | None = None
     """All runs where it is null."""
     dry_run: bool = False
     profiles: str | None = None

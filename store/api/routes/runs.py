@@ -234,9 +234,9 @@ async def run_spans(
     deps: TheDeps,
     run: RunId,
     *,
-    content: bool = False,
-    semconv: Semconv = DEFAULT_VERSION,
-    project: Annotated[str, Query(max_length=200)] | None = None,
+    content: Annotated[bool, Query(description="with prompts, answers, arguments and results")] = False,
+    semconv: Annotated[Semconv, Query(description="version of the GenAI conventions")] = DEFAULT_VERSION,
+    project: Annotated[str | None, Query(max_length=200, description="project of the receiver")] = None,
 ) -> Response:
     """An `ExportTraceServiceRequest` of OTLP as protobuf. With `content=true`, prompts, answers, arguments and results are in it.
     `semconv` is the version of the GenAI semantic conventions, `project` the project of the receiver."""

@@ -1,0 +1,129 @@
+"""List the problems, and which routes answer with them."""
+
+from collections.abc import Iterable, Mapping
+from http import HTTPStatus
+from typing import Annotated, Any, Final, NotRequired, TypedDict
+
+from pydantic import ConfigDict, Field
+
+from store.api.openapi.values import Status
+
+URN: Final = "urn:playhead:problem:"
+
+
+class FaultSchema(TypedDict):
+    """One fault of a request."""
+
+    where: Annotated[str, Field(examples=["query.limit"])]
+    what: Annotated[str, Field(examples=["Input should be less than or equal to 500"])]
+
+
+class ProblemSchema(TypedDict):
+    """An error (RFC 9457): what happened, why, and what to do. Some problems have more members."""
+
+    __pydantic_config__ = ConfigDict(use_attribute_docstrings=True, extra="allow")  # type: ignore[misc] # pydantic's place for it
+    type: Annotated[str, Field(pattern=f"^{URN}[a-z_]+$")]
+    """The kind of problem, for programs."""
+
+    title: Annotated[str, Field(examples=["Not Found"])]
+    status: Status
+    detail: Annotated[str, Field(examples=["there is no run night here: it was never recorded, or was deleted"])]
+    """For people."""
+
+    instance: Annotated[str, Field(examples=["/v1/runs/night"])]
+    """The path of the request."""
+
+    faults: NotRequired[list[FaultSchema]]
+    known: NotRequired[list[str]]
+    """The parameters that the route has."""
+
+
+PROBLEMS: Final[Mapping[str, tuple[tuple[int, ...], str]]] = {
+    "unknown_parameter": ((400,), "the route has no such query parameter"),
+    "repeated_parameter": ((400,), "a parameter that has one value was given several times"),
+    "bad_request": ((400,), "the request is not one that HTTP allows, such as a body that is no JSON"),
+    "token_required": ((401,), "the request has no token that the API accepts"),
+    "foreign_host": ((403,), "a server without tokens answers to loopback host names only"),
+    "foreign_origin": ((403,), "the request comes from the page of another web site"),
+    "not_found": ((404,), "there is no such path"),
+    "unknown_run": ((404,), "there is no such run, or no longer"),
+    "unknown_call": ((404,), "there is no such call, or no longer"),
+    "unknown_exchange": ((404,), "there is no such exchange, or no longer"),
+    "unknown_replay": ((404,), "there is no such replay"),
+    "no_response": ((404,), "the exchange ended before a response arrived"),
+    "no_certificate": ((404,), "the proxy has not created its certificate yet"),
+    "method_not_allowed": ((405,), "the path does not have this method"),
+    "not_forking": ((409,), "the workers are in a mode that cannot fork"),
+    "not_replaying": ((409,), "the workers are in a mode that does not answer from recordings"),
+    "not_live": ((409,), "the workers are in a mode that sends nothing"),
+    "not_switchable": ((409,), "the workers are in a mode in which runs have no modes of their own"),
+    "run_exists": ((409,), "another run has this id"),
+    "replay_exists": ((409,), "another replay has this id"),
+    "exchanges_exist": ((409,), "another run has exchanges with the same ids"),
+    "other_rules": ((409,), "the store server has other profiles than the client expects"),
+    "too_large": ((413, 507), "the request, or its answer, takes more memory than there is"),
+    "invalid_request": ((422,), "a parameter or a member of the body is invalid; `faults` lists them"),
+    "unknown_field": ((422,), "`fields` names a member that a call does not have"),
+    "unknown_group": ((422,), "`group_by` names something that calls cannot be grouped by"),
+    "bad_cursor": ((422,), "the cursor is invalid, or belongs to another list"),
+    "bad_override": ((422,), "an override is invalid, or fits no step"),
+    "bad_effects": ((422,), "a rule of `effects` or `allow` is invalid"),
+    "bad_bundle": ((422,), "the file is not a whole bundle"),
+    "unknown_format": ((422,), "the bundle is of a format that this version cannot read"),
+    "no_such_step": ((422,), "the run ends before this step"),
+    "store_server_failed": ((500,), "the store server failed; its log has the details"),
+    "database_unavailable": ((503,), "the database does not answer; recording continues"),
+}
+"""All problems: their status, and what they mean."""
+
+COMMON: Final = (
+    "unknown_parameter",
+    "repeated_parameter",
+    "token_required",
+    "foreign_host",
+    "foreign_origin",
+    "store_server_failed",
+)
+"""The problems of all routes."""
+
+DATABASE: Final = ("database_unavailable", "too_large", "invalid_request")
+"""The problems of routes that read or write what was recorded."""
+
+
+def problem_responses(names: Iterable[str]) -> dict[str, Any]:
+    """Describe the answers with these problems, by status."""
+    by_status: dict[int, list[str]] = {}
+    for name in dict.fromkeys(names):
+        for status in PROBLEMS[name][0]:
+            by_status.setdefault(status, []).append(name)
+    return {str(status): _problem_response(status, found) for status, found in sorted(by_status.items())}
+
+
+def _problem_response(status: int, names: list[str]) -> dict[str, Any]:
+    types = [URN + name for name in names]
+    kind = {"properties": {"type": {"enum": types}, "status": {"const": status}}}
+    meanings = {name: {"summary": PROBLEMS[name][1], "value": _example(status, name)} for name in names}
+    response: dict[str, Any] = {
+        "description": "; ".join(f"`{name}`: {PROBLEMS[name][1]}" for name in names),
+        "content": {
+            "application/problem+json": {
+                "schema": {"allOf": [{"$ref": "#/components/schemas/Problem"}, kind]},
+                "examples": meanings,
+            }
+        },
+    }
+    if status == 401:
+        response["headers"] = {"www-authenticate": {"schema": {"const": "Bearer"}, "required": True}}
+    if status == 503:
+        response["headers"] = {"retry-after": {"description": "seconds", "schema": {"type": "string"}}}
+    return response
+
+
+def _example(status: int, name: str) -> dict[str, Any]:
+    return {
+        "type": URN + name,
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "detail": PROBLEMS[name][1],
+        "instance": "/v1/runs",
+    }

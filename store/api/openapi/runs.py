@@ -1,0 +1,147 @@
+"""Describe runs, their gaps and what an import answers."""
+
+from typing import Annotated, Literal, NotRequired, TypedDict
+
+from pydantic import Field
+
+from store.api.openapi.values import (
+    DESCRIBED,
+    Count,
+    CursorText,
+    IsSettled,
+    Labels,
+    Model,
+    RunName,
+    Time,
+    TokenCountsSchema,
+    Usd,
+    Uuid,
+)
+
+
+class RunSchema(TypedDict):
+    """One execution of an agent."""
+
+    __pydantic_config__ = DESCRIBED  # type: ignore[misc] # pydantic's place for it
+    id: RunName
+    name: Annotated[str | None, Field(examples=["Night run"])]
+    labels: Labels
+    started_at: Time
+    active_at: Time
+    """When something last happened in it."""
+
+    ended_at: Time | None
+    """Null while it goes on: until somebody ends it, or nothing happens for half an hour."""
+
+    calls: Count
+    exchanges: Count
+    gaps: Count
+    """What passed and could not be recorded."""
+
+    complete: bool
+    """Whether there is no gap, no exchange that is not recorded completely, and no answer that was cut off."""
+
+    pinned: bool
+    """Whether retention keeps it."""
+
+    parent: RunName | None
+    """The run that it is a fork or a generation of."""
+
+    forked_at: Count | None
+    """The last step that it has from its parent."""
+
+    models: list[Model]
+    tokens: TokenCountsSchema
+    cost_usd: Usd | None
+    """Null where the price of some call is unknown."""
+
+    known_cost_usd: Usd | None
+    """The cost of the calls whose price is known."""
+
+    unpriced: Count
+    """Calls whose price is unknown."""
+
+    profile: Annotated[str | None, Field(examples=["sha256:9f86d081"])]
+    """The digest of the profiles under which its keys were made."""
+
+    attribution: Literal["given", "derived", "guessed"] | None
+    """How sure it is that its exchanges belong to it: the least sure of them."""
+
+    isolation: Literal["captive", "watched", "none"]
+    """How far its command was isolated from the network."""
+
+    head: str | None
+    """The head of its hash chain; null until recordings are chained."""
+
+    mode: NotRequired[Literal["record", "replay", "auto", "passthrough"] | None]
+    """The mode for its requests; null for that of the workers."""
+
+    settled: NotRequired[IsSettled]
+
+
+class RunPageSchema(TypedDict):
+    """A page of runs."""
+
+    items: list[RunSchema]
+    next: CursorText
+    settled: NotRequired[IsSettled]
+
+
+class ImportSchema(RunSchema):
+    """The run that was imported."""
+
+    imported: Count
+    """The number of exchanges that were not stored before."""
+
+
+class GapSchema(TypedDict):
+    """Something that passed and was not recorded."""
+
+    __pydantic_config__ = DESCRIBED  # type: ignore[misc] # pydantic's place for it
+    happened_at: Time
+    reason: Annotated[str, Field(examples=["disk_full"])]
+    exchange: Uuid | None
+    """The exchange that is incomplete because of it."""
+
+
+class GapPageSchema(TypedDict):
+    """All gaps of a run, oldest first."""
+
+    items: list[GapSchema]
+    next: CursorText
+    settled: NotRequired[IsSettled]
+
+
+class AddedGapsSchema(TypedDict):
+    """The gaps that were added."""
+
+    items: list[GapSchema]
+
+
+class RekeyLineSchema(TypedDict):
+    """A line about a run while it is rekeyed, its result, or the last line with the sums."""
+
+    __pydantic_config__ = DESCRIBED  # type: ignore[misc] # pydantic's place for it
+    run: NotRequired[RunName]
+    done: NotRequired[Count]
+    """The exchanges of the run that are done."""
+
+    counts: NotRequired[dict[str, Count]]
+    collide: NotRequired[list[dict[str, object]] | Count]
+    """Calls that had different keys and now share one, with different answers; in the last line their number."""
+
+    part: NotRequired[list[dict[str, object]] | Count]
+    """Calls that shared a key and no longer do; in the last line their number."""
+
+    failed: NotRequired[str | Count]
+    """Why the run could not be rekeyed; in the last line the number of such runs."""
+
+    end: NotRequired[Literal[True]]
+    """The last line: without it the answer is incomplete."""
+
+    profiles: NotRequired[str]
+    dry_run: NotRequired[bool]
+    runs: NotRequired[Count]
+    calls: NotRequired[Count]
+    changed: NotRequired[Count]
+    unchanged: NotRequired[Count]
