@@ -66,7 +66,8 @@ class Description:
     def check_lines(self, answer: httpx2.Response) -> None:
         """Each line of the answer is as the document describes it."""
         name = self.operation_of(answer.request.method, answer.request.url.path)
-        [content] = self.operations[name]["responses"][str(answer.status_code)]["content"].values()
+        contents = self.operations[name]["responses"][str(answer.status_code)]["content"]
+        content = contents[answer.headers["content-type"].partition(";")[0]]
         for line in answer.content.splitlines():
             self.validate(content["x-lines"], json.loads(line), name)
 

@@ -8,6 +8,7 @@ from store.api.openapi import calls, compare, exchanges, replays, runs, server
 from store.api.openapi.problems import COMMON, DATABASE
 
 JSON: Final = "application/json"
+NDJSON: Final = "application/x-ndjson"
 
 BYTES: Final = {"type": "string", "format": "binary"}
 
@@ -30,7 +31,7 @@ class Answers:
     """Whether no token is needed."""
 
     line_schema: Any = None
-    """For JSON Lines: what each line is."""
+    """What each line is, of JSON Lines or of the lines that a list has beside JSON."""
 
 
 LOCATION: Final = {"location": "the path of the replay's report"}
@@ -63,13 +64,17 @@ ROUTES: Final[Mapping[str, Answers]] = {
         is_public=True,
         description="PEM",
     ),
-    "GET /v1/runs": Answers(schema=runs.RunPageSchema, problems=(*DATABASE, "bad_cursor")),
+    "GET /v1/runs": Answers(
+        schema=runs.RunPageSchema, line_schema=runs.RunItemSchema, problems=(*DATABASE, "bad_cursor", "unknown_field")
+    ),
     "GET /v1/runs/{run}": Answers(schema=runs.RunSchema, problems=(*DATABASE, "unknown_run")),
     "PUT /v1/runs/{run}": Answers(schema=runs.RunSchema, problems=(*DATABASE, "not_switchable")),
     "PATCH /v1/runs/{run}": Answers(schema=runs.RunSchema, problems=(*DATABASE, "unknown_run")),
     "DELETE /v1/runs/{run}": Answers(statuses=(204,), description="it is deleted", problems=(*DATABASE, "unknown_run")),
     "GET /v1/runs/{run}/calls": Answers(
-        schema=calls.CallPageSchema, problems=(*DATABASE, "unknown_run", "unknown_field", "bad_cursor")
+        schema=calls.CallPageSchema,
+        line_schema=calls.CallSummarySchema,
+        problems=(*DATABASE, "unknown_run", "unknown_field", "bad_cursor"),
     ),
     "GET /v1/runs/{run}/gaps": Answers(schema=runs.GapPageSchema, problems=(*DATABASE, "unknown_run")),
     "POST /v1/runs/{run}/gaps": Answers(
@@ -91,7 +96,11 @@ ROUTES: Final[Mapping[str, Answers]] = {
     "GET /v1/runs/{a}/diff/{b}": Answers(schema=compare.DiffSchema, problems=(*DATABASE, "unknown_run")),
     "GET /v1/drift": Answers(schema=compare.DriftSchema, problems=DATABASE),
     "GET /v1/stats": Answers(schema=calls.StatsSchema, problems=(*DATABASE, "unknown_group")),
-    "GET /v1/calls": Answers(schema=calls.CallPageSchema, problems=(*DATABASE, "unknown_field", "bad_cursor")),
+    "GET /v1/calls": Answers(
+        schema=calls.CallPageSchema,
+        line_schema=calls.CallSummarySchema,
+        problems=(*DATABASE, "unknown_field", "bad_cursor"),
+    ),
     "GET /v1/calls/{call}": Answers(schema=calls.CallSchema, problems=(*DATABASE, "unknown_call")),
     "GET /v1/calls/{call}/explain": Answers(schema=calls.ExplanationSchema, problems=(*DATABASE, "unknown_call")),
     "GET /v1/exchanges/{exchange}": Answers(schema=exchanges.ExchangeSchema, problems=(*DATABASE, "unknown_exchange")),

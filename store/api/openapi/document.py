@@ -7,7 +7,7 @@ from typing import Any, Final
 from fastapi import FastAPI
 from pydantic import TypeAdapter
 
-from store.api.openapi.answers import JSON, ROUTES, Answers, route_problems
+from store.api.openapi.answers import BYTES, JSON, NDJSON, ROUTES, Answers, route_problems
 from store.api.openapi.example import make_example
 from store.api.openapi.problems import ProblemSchema, problem_responses
 
@@ -89,14 +89,17 @@ def _success(answers: Answers, schemas: Mapping[str, Any]) -> dict[str, Any]:
             name: {"description": text, "schema": {"type": "string"}} for name, text in answers.headers.items()
         }
     if answers.schema is not None:
-        content = {}
+        content: dict[str, Any] = {}
         for media_type in answers.media_types:
             schema = _schema_reference(answers.schema)
             content[media_type] = {"schema": schema}
             if media_type == JSON:
                 content[media_type]["example"] = make_example(schema, schemas)
-            elif answers.line_schema is not None:
-                content[media_type]["x-lines"] = _schema_reference(answers.line_schema)
+        if answers.line_schema is not None:
+            lines = (
+                content.setdefault(NDJSON, {"schema": BYTES}) if JSON in content else content[answers.media_types[0]]
+            )
+            lines["x-lines"] = _schema_reference(answers.line_schema)
         response["content"] = content
     return response
 

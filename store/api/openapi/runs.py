@@ -1,8 +1,8 @@
 """Describe runs, their gaps and what an import answers."""
 
-from typing import Annotated, Literal, NotRequired, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from store.api.openapi.values import (
     DESCRIBED,
@@ -79,10 +79,21 @@ class RunSchema(TypedDict):
     settled: NotRequired[IsSettled]
 
 
+def _require_id(schema: dict[str, Any]) -> None:
+    """Say that `fields` may leave out every other member."""
+    schema["required"] = ["id"]
+
+
+class RunItemSchema(RunSchema):
+    """A run in a list, with all members or those that `fields` selects."""
+
+    __pydantic_config__ = ConfigDict(use_attribute_docstrings=True, json_schema_extra=_require_id)  # type: ignore[misc] # pydantic's place for it
+
+
 class RunPageSchema(TypedDict):
     """A page of runs."""
 
-    items: list[RunSchema]
+    items: list[RunItemSchema]
     next: CursorText
     settled: NotRequired[IsSettled]
 

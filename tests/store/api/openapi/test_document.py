@@ -82,6 +82,8 @@ async def _visit(house: House, database: Database, description: Description) -> 
     await api.get("/v1/calls", params={"fields": "id,kind,cost_usd"})
     for what in ("runs", "calls"):
         await api.get(f"/v1/{what}", params={"sort": "cost", "order": "asc", "limit": 2})
+        description.check_lines(await api.get(f"/v1/{what}", headers={"accept": "application/x-ndjson"}))
+    await api.get("/v1/runs?fields=id,cost_usd")
     await api.post("/v1/replays", json={"run": RUN, "id": "again"})
     await api.get("/v1/replays/again")
     await api.post("/v1/replays/again/end")
