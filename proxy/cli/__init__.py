@@ -40,7 +40,8 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "env": ("environment", "Print the variables that point a shell at the running `up`."),
     },
     "Look": {
-        "ls": ("look.show", "List runs, newest first."),
+        "ls": ("look.lists", "List runs, newest first."),
+        "calls": ("look.lists", "List calls of all runs, newest first."),
         "show": ("look.show", "Show a run step by step, or one call in full."),
         "why": ("explain", "Explain what a replay missed, and how to fix it."),
     },

@@ -81,6 +81,15 @@ async def test_what_was_imported_is_listed_shown_explained_and_carried_on(desk: 
     assert "no run fits these filters" in (await desk("ls", "--label", "team=other")).err
     assert "no run fits these filters" in (await desk("ls", "--since", "1s")).err
 
+    table = (await desk("calls", "--kind", "model", "--sort", "time", "--order", "asc")).out.splitlines()
+    assert table[0].split()[:3] == ["RUN", "STEP", "STARTED"]
+    assert [line.split()[:2] for line in table[1:]] == [["run-1", "1"], ["run-1", "2"]]
+    assert "no call fits these filters" in (await desk("calls", "--model", "absent", "--model", "other")).err
+    listed = json.loads((await desk("calls", "--json", "--limit", "1", "--label", "team=support")).out)
+    assert [call["step"] for call in listed["items"]] == [2]
+    assert listed["next"]
+    assert "key.0: use the `key` of a call" in (await desk("calls", "--key", "x")).err
+
     whole = await desk("show", "last")
     assert "2 calls, 0 gaps, INCOMPLETE" in whole.out
     assert "200 truncated" in whole.out

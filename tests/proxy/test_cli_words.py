@@ -17,7 +17,8 @@ from click.testing import CliRunner
 
 from proxy.cli import COMMANDS, HIDDEN, files, load_command, playhead
 from proxy.cli.common import parse_time
-from proxy.cli.look.show import _run_row
+from proxy.cli.look.list_options import fetch_list, has_filters, take_list_query
+from proxy.cli.look.lists import _run_row
 from proxy.commands.export import open_output
 from proxy.commands.record import STORE_CHECKS, check_run_id, summary_text
 from proxy.doctor.client_probes import client_kind
@@ -309,11 +310,54 @@ def test_what_to_type_next_names_the_same_data_directory() -> None:
 
 
 def test_a_run_with_a_name_is_listed_with_it() -> None:
-    run = {
+    run: dict[str, Any] = {
         "id": "chain:1",
         "name": "ticket 904",
         "labels": {"team": "x"},
         "tokens": {"input_tokens": 1, "output_tokens": 2},
     }
-    row = _run_row({**run, "started_at": None, "calls": 2, "complete": True, "models": []})
-    assert row == ("chain:1", "", "2", "3", "", "ticket 904 team=x")
+    run |= {"started_at": None, "calls": 2, "complete": True, "models": []}
+    for known, unpriced, cost in ((None, 0, "-"), (0.5, 0, "$0.500000"), (12.0, 1, "$12.00+"), (None, 1, "unknown")):
+        row = _run_row({**run, "known_cost_usd": known, "unpriced": unpriced})
+        assert row == ("chain:1", "", "2", "3", cost, "", "ticket 904 team=x")
+
+
+class Pages(Api):
+    """A store server with ten items, of which it returns at most four at once."""
+
+    def __init__(self) -> None:
+        super().__init__("http://127.0.0.1:1")
+        self.limits: list[int] = []
+
+    def get(self, path: str, **query: Any) -> Any:
+        assert path == "/calls"
+        assert query["model"] == ["gpt-5"]
+        self.limits.append(query["limit"])
+        start = int(query["cursor"] or 0)
+        end = min(10, start + min(4, query["limit"]))
+        return {"items": list(range(start, end)), "next": str(end) if end < 10 else None}
+
+
+@pytest.mark.parametrize(("limit", "following"), [(3, "3"), (4, "4"), (9, "9"), (10, None), (99, None)])
+def test_a_list_is_read_page_by_page_up_to_the_limit(limit: int, following: str | None) -> None:
+    found = fetch_list(Pages(), "/calls", limit, {"model": ["gpt-5"]})
+    assert found == {"items": list(range(min(limit, 10))), "next": following}
+
+
+def test_ls_and_calls_have_the_same_options() -> None:
+    runs, calls = (load_command(name) for name in ("ls", "calls"))
+    assert runs is not None
+    assert calls is not None
+    assert [one.to_info_dict() for one in runs.params] == [one.to_info_dict() for one in calls.params]
+
+
+def test_only_given_options_become_parameters() -> None:
+    command = load_command("calls")
+    assert command is not None
+    words = ["--model", "a", "--model", "b", "--no-error", "--min-cost", "0.5", "--search", "refund"]
+    flags = command.make_context("calls", words).params
+    query = take_list_query(flags)
+    assert query == {"model": ["a", "b"], "error": "false", "min_cost": 0.5, "q": "refund"}
+    assert has_filters(query)
+    assert flags.keys() == {"data", "config", "database_url", "as_json", "limit"}
+    assert not has_filters(take_list_query(command.make_context("calls", ["--sort", "cost"]).params))

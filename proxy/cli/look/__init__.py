@@ -1,4 +1,6 @@
 """The commands that look at recordings.
 
-show       ls, show
+lists          ls, calls
+list_options   the filters and the sorting of lists
+show           show
 """

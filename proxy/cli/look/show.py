@@ -1,4 +1,4 @@
-"""The commands that look at recordings: ls, show."""
+"""The command that shows a run or a call: show."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,67 +6,12 @@ from typing import Any, Final
 
 import click
 
-from proxy.cli.common import as_json, parse_time, print_json, query_store, with_settings
+from proxy.cli.common import as_json, print_json, query_store, with_settings
 from proxy.cli.run_completion import complete_run
 from proxy.errors import Failure
 from proxy.processes.store_client import Api, NotFound, incomplete_reason, path_segment, resolve_run_name
 from proxy.terminal.render_run import RunView, show_call, show_run
-from proxy.terminal.text import print_table, printable
-
-NO_RUNS = "no runs; record one with: playhead record -- COMMAND"
-
-
-@click.command("ls")
-@with_settings
-@as_json
-@click.option("--limit", type=click.IntRange(1, 500), default=20, help="How many runs to list. Default: 20.")
-@click.option("--label", metavar="k=v", help="Only runs with this label.")
-@click.option("--model", metavar="NAME", help="Only runs that called this model.")
-@click.option("--host", metavar="HOST", help="Only runs that called this host.")
-@click.option("--since", metavar="TIME", help="Only runs since this time: RFC 3339, or an age such as 7d or 12h.")
-@click.option(
-    "--search",
-    "q",
-    metavar="TEXT",
-    help="Only runs with this text in their name, in answers or in the arguments of tool calls.",
-)
-@click.option(
-    "--incomplete",
-    is_flag=True,
-    default=None,
-    help="Only runs with gaps or truncated answers. Answers that the client itself gave up, or got completely when it tried again,"
-    " do not count.",
-)
-def ls_command(as_json: bool, limit: int, **flags: Any) -> None:
-    """List runs, newest first.
-
-    --search looks at the newest 10,000 calls that match the other options: --since, --model and --host make it reach further back.
-    """
-    filters = {name: flags.pop(name) for name in ("label", "model", "host", "q", "incomplete")}
-    filters["since"] = parse_time(flags.pop("since"))
-    found = query_store(flags, lambda api: api.get("/runs", limit=limit, **filters))
-    if as_json:
-        print_json(found)
-        return
-    if not found["items"]:
-        none = "no run fits these filters; `playhead ls` lists all" if any(filters.values()) else NO_RUNS
-        click.echo(none, err=True)
-        return
-    print_table(
-        ("RUN", "STARTED", "CALLS", "TOKENS", "MODELS", "NAME, LABELS"),
-        [_run_row(run) for run in found["items"]],
-    )
-
-
-def _run_row(run: dict[str, Any]) -> tuple[str, ...]:
-    # Cached tokens are among the input's and reasoning among the output's.
-    total = sum(run["tokens"][side] or 0 for side in ("input_tokens", "output_tokens"))
-    flag = "" if run["complete"] else " (incomplete)"
-    flag += " (guessed)" if run.get("attribution") == "guessed" else ""
-    named = [run["name"]] if run["name"] else []
-    labels = " ".join((*named, *(f"{name}={value}" for name, value in (run["labels"] or {}).items())))
-    started = (run["started_at"] or "")[:19].replace("T", " ")
-    return run["id"], started, f"{run['calls']}{flag}", f"{total:,}", ", ".join(run["models"] or []), labels
+from proxy.terminal.text import printable
 
 
 @click.command("show", short_help="Show a run step by step, or one call in full.")
@@ -185,4 +130,4 @@ def _call_at_step(api: Api, run: str, step: int) -> dict[str, Any]:
     raise Failure(f"run {run} has no step {step}: its last step is {last}; `playhead show {run}` lists them")
 
 
-COMMANDS = (ls_command, show_command)
+COMMANDS = (show_command,)
