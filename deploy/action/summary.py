@@ -50,7 +50,7 @@ def summary(report, recording, code):
         lines += explained(miss)
     if report.get("missed", 0) > SHOWN:
         lines += [f"… and {report['missed'] - SHOWN} more misses, in the report.", ""]
-    left = report.get("left_over", [])
+    left = report.get("unused_steps", [])
     if left and verdict != "right":
         lines += ["### Recorded, and not asked for", ""]
         lines += [fenced("\n".join(f"step {one['step']}: {one['asked']}" for one in left[:SHOWN])), ""]
