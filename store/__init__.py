@@ -19,6 +19,7 @@ attribution        assign exchanges without an explicit run to one
 call_graph         connect calls that belong together
 database           connect to Postgres, define the tables, encode rows
 embedded           run an embedded PostgreSQL
+sums               sums over calls, stored for each run and hour
 feed               what was stored, in order, for everything that follows the record
 otlp               export runs to OpenTelemetry
 query              read runs and calls

@@ -11,6 +11,7 @@ from store.feed.feed import delete_old_entries
 from store.feed.signal import FeedSignal
 from store.otlp.exporter import Exporter
 from store.otlp.sender import ExportState
+from store.sums.run_sums import RunSums
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +25,7 @@ class Followers:
     def __init__(self, database: Database, signal: FeedSignal, exporters: Sequence[Exporter] = ()) -> None:
         self._database = database
         self._signal = signal
-        self._consumers: tuple[ConsumerRunner, ...] = ()
+        self._consumers = tuple(ConsumerRunner(database, consumer, signal) for consumer in (RunSums(database),))
         self._exporters = exporters
 
     @property

@@ -290,17 +290,18 @@ call_sums = Table(
     metadata,
     Column("project", Text, nullable=False),
     Column("run", Text, nullable=False),
-    Column("place", Integer, nullable=False),
     Column("hour", BigInteger, nullable=False),  # when it began, in nanoseconds since the Unix epoch
+    Column("place", Integer, nullable=False),
     Column("kind", Text, nullable=False),
     Column("provider", Text, nullable=False),
     Column("dialect", Text, nullable=False),
     Column("operation", Text, nullable=False),
     Column("host", Text, nullable=False),
-    Column("model", Text),
+    Column("model", Text),  # the requested one, else the returned one
+    Column("model_returned", Text),
     Column("actor", Text),
     Column("status", Integer),
-    Column("tools", ARRAY(Text)),
+    Column("tools", ARRAY(Text)),  # requested by a model, or the tool that was called
     Column("calls", Integer, nullable=False),
     Column("exchanges", Integer, nullable=False),
     Column("errors", Integer, nullable=False),
@@ -310,9 +311,9 @@ call_sums = Table(
     Column("reasoning_tokens", BigInteger),
     Column("cost_usd", Numeric),
     Column("unpriced", Integer, nullable=False),
-    Column("first_bytes", ARRAY(SmallInteger)),  # the class of each latency: `query.latency_classes`
+    Column("first_bytes", ARRAY(SmallInteger)),  # the class of each latency: `sums.latency_classes`
     Column("durations", ARRAY(SmallInteger)),
-    _primary_key("run", "place"),
+    _primary_key("run", "hour", "place"),
     Index(None, "project", "hour"),
     comment="Sums of the calls of a run that have the same traits and began in the same hour. Made from `calls`, a moment later.",
 )

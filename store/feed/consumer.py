@@ -34,7 +34,7 @@ class Consumer(Protocol):
     def name(self) -> str:
         """The name under which the position is stored. Another name rebuilds the result."""
 
-    async def process(self, connection: asyncpg.Connection, project: str, rows: Sequence[FeedRow]) -> None:
+    async def process(self, connection: asyncpg.Connection, project: str, rows: Sequence[FeedRow], /) -> None:
         """Store what follows from the rows, in the connection's transaction. The same rows may come twice after a rebuild."""
 
     def rebuild(self, project: str) -> AsyncIterator[None]:

@@ -108,10 +108,7 @@ def call_conditions(filters: Filters) -> Iterator[ColumnElement[bool]]:
         yield calls.c.cost_usd >= filters.min_cost
     if filters.min_duration is not None:
         yield calls.c.duration >= filters.min_duration
-    of_run = list(_label_conditions(filters))
-    if filters.parent is not None:
-        of_run.append(runs.c.parent == filters.parent)
-    if of_run:
+    if of_run := list(run_conditions_of_calls(filters)):
         yield exists().where(*_same_run(calls), *of_run)
     if filters.incomplete is not None:
         if filters.incomplete:
@@ -121,6 +118,13 @@ def call_conditions(filters: Filters) -> Iterator[ColumnElement[bool]]:
         yield or_(
             *_call_text_conditions(filters), exists().where(*_same_run(calls), or_(*_run_text_conditions(filters.q)))
         )
+
+
+def run_conditions_of_calls(filters: Filters) -> Iterator[ColumnElement[bool]]:
+    """Yield the conditions on the run of a call."""
+    yield from _label_conditions(filters)
+    if filters.parent is not None:
+        yield runs.c.parent == filters.parent
 
 
 def is_failed_exchange() -> ColumnElement[bool]:

@@ -1,61 +1,68 @@
-"""Sum up calls by run, model, tool, day and so on: counts, errors, tokens, cost and latency.
+"""Sum up calls by run, model, tool, day and so on: counts, errors, tokens, cost and latency (`store.sums.call_rows`).
 
-A call of several exchanges (retries, polls) counts once; its tokens and costs are those of all its exchanges, as in the totals of a
-run. Latencies are those of exchanges, since each was waited for.
+What is stored of each run and hour serves most questions. The runs in which something was stored since are summed from their
+calls, so the answer is exact. Questions that the stored sums do not answer, such as a search, are answered from the calls alone.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from itertools import accumulate
 from typing import Any, Final, Self
 
 from sqlalchemy import (
     ColumnElement,
     FromClause,
     Select,
+    SmallInteger,
+    Subquery,
     Text,
     and_,
-    case,
-    column,
+    any_,
     func,
+    literal,
+    literal_column,
+    or_,
     select,
+    text,
     true,
+    union_all,
 )
-from sqlalchemy.dialects.postgresql import array
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.ext.asyncio import AsyncConnection
 
-from calls.dialects.generic import DIALECT as GENERIC
 from calls.model import Usage
-from store.call_graph.retry_query import RetryGroups, is_among, load_retry_groups
+from store.call_graph.retry_query import load_retry_groups
 from store.database.connection import Database
-from store.database.tables import calls, exchanges, runs
-from store.query.filters import Filters, call_conditions, is_failed_exchange
+from store.database.tables import call_sums, calls, feed, feed_positions, runs
+from store.feed.entries import ReplayStored, decode_entries
+from store.query.filters import Filters, call_conditions, run_conditions_of_calls
 from store.query.rest_shapes import Shape, dollars, milliseconds, rfc3339
-from store.query.runs import can_have_cost
+from store.sums.call_rows import COUNTS, HOUR, exchange_rows, stored_rows
+from store.sums.latency_classes import class_latency
+from store.sums.run_sums import NAME as SUMS
 
 PERCENTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
-HOUR: Final = 3600 * 1_000_000_000
 DAY: Final = 24 * HOUR
 
-_model = func.coalesce(calls.c.model_requested, calls.c.model_returned)
-# A model's call counts for the tools that it requests; a tool's own call for that tool, or its host where it has no name.
-_tool_name = case((calls.c.dialect == GENERIC.name, calls.c.host), else_=calls.c.operation)
-_tools = case((calls.c.kind == "tool", array([_tool_name])), else_=calls.c.tools)
-
-GROUPINGS: Final[Mapping[str, ColumnElement[Any]]] = {
-    "run": calls.c.run,
-    "model": _model,
-    "provider": calls.c.provider,
-    "host": calls.c.host,
-    "kind": calls.c.kind,
-    "dialect": calls.c.dialect,
-    "operation": calls.c.operation,
-    "status": calls.c.status,
-    "day": calls.c.started_at - calls.c.started_at % DAY,
-    "hour": calls.c.started_at - calls.c.started_at % HOUR,
-}
-"""What calls can be grouped by, beside `tool` and `label:NAME`."""
+GROUPINGS: Final = (
+    *("run", "model", "provider", "host", "kind", "dialect", "operation", "actor", "status", "day", "hour", "tool"),
+)
+"""What calls can be grouped by, beside `label:NAME`."""
 
 BY_TIME: Final = ("day", "hour")
 MOST_GROUPS: Final = 1000
+
+MOST_CHANGES: Final = 1000
+"""Rows of the feed since the stored sums were made, beyond which the calls alone are read."""
+
+SERVED: Final = frozenset(
+    (
+        *("since", "until", "labels", "models", "providers", "tools", "hosts", "statuses", "kinds", "dialects"),
+        *("operations", "actors", "parent"),
+    )
+)
+"""The filters that the stored sums serve: those of whole hours, and of the columns in which their calls are equal."""
 
 
 class UnknownGrouping(ValueError):
@@ -71,38 +78,33 @@ class Grouping:
     """The label whose values are the groups."""
 
     @classmethod
-    def parse(cls, text: str) -> Self:
+    def parse(cls, words: str) -> Self:
         """Parse one value of `group_by`. Raises `UnknownGrouping`."""
-        name, _, label = text.partition(":")
+        name, _, label = words.partition(":")
         if name == "label" and label:
-            return cls(text, label)
-        if text in GROUPINGS or text == "tool":
-            return cls(text)
-        known = ", ".join((*GROUPINGS, "tool", "label:NAME"))
-        raise UnknownGrouping(f"unknown group_by={text[:80]}: use one of {known}")
+            return cls(words, label)
+        if words in GROUPINGS:
+            return cls(words)
+        known = ", ".join((*GROUPINGS, "label:NAME"))
+        raise UnknownGrouping(f"unknown group_by={words[:80]}: use one of {known}")
 
-    @property
-    def _value(self) -> ColumnElement[Any]:
+    def column(self, rows: Subquery) -> ColumnElement[Any]:
+        """The group's value, under the grouping's name."""
+        return self._value(rows).label(f"group_{self.name}")
+
+    def _value(self, rows: Subquery) -> ColumnElement[Any]:
         if self.label is not None:
             label: ColumnElement[Any] = runs.c.labels[self.label].astext
             return label
-        return GROUPINGS[self.name] if self.name != "tool" else _unnested.c.tool
-
-    @property
-    def column(self) -> ColumnElement[Any]:
-        """The group's value, under the grouping's name."""
-        return self._value.label(f"group_{self.name}")
+        match self.name:
+            case "day":
+                return rows.c.hour - rows.c.hour % literal_column(str(DAY))
+            case _:
+                return rows.c[self.name]
 
     def shape(self, value: Any) -> Any:
         """The group's value in JSON."""
-        return _time(value) if self.name in BY_TIME else value
-
-
-_unnested = func.unnest(_tools).table_valued(column("tool", Text), name="unnested").render_derived()
-
-
-def _time(ns: int) -> str:
-    return rfc3339(ns)
+        return rfc3339(value) if self.name in BY_TIME else value
 
 
 class Stats:
@@ -112,61 +114,194 @@ class Stats:
         self._database = database
         self._project = project
 
-    async def load_groups(self, filters: Filters, groupings: Sequence[Grouping]) -> list[Shape]:
-        """The groups, the most expensive first; by time, the newest first. At most `MOST_GROUPS`."""
-        conditions = [calls.c.project == self._project, *call_conditions(filters)]
+    async def load_stats(self, filters: Filters, groupings: Sequence[Grouping]) -> tuple[list[Shape], Shape]:
+        """The groups, the most expensive first, or by time the newest; at most `MOST_GROUPS`. And the sum of all groups."""
         async with self._database.transaction() as connection:
-            retried = await connection.execute(select(calls.c.run).where(*conditions).distinct())
-            groups = await load_retry_groups(connection, self._project, retried.scalars())
-            query = _query(conditions, groupings, groups)
-            rows = (await connection.execute(query)).mappings().all()
-        return [_shape(row, groupings) for row in rows]
+            # One snapshot: what is read as stored sums and what is read as calls belong together.
+            await connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
+            rows = await self._source(connection, filters)
+            groups = await _load_groups(connection, rows, groupings)
+            is_divided = len(groups) < MOST_GROUPS and all(grouping.name != "tool" for grouping in groupings)
+            total = _sum_groups(groups) if is_divided else (await _load_groups(connection, rows, []))[0]
+        return [{"group": group.named_values(groupings)} | group.shape() for group in groups], total.shape()
+
+    async def _source(self, connection: AsyncConnection, filters: Filters) -> Subquery:
+        """The rows to sum: from the stored sums where these serve, and from calls."""
+        is_call = [calls.c.project == self._project, *call_conditions(filters)]
+        changed = await self._changed_runs(connection) if _is_served(filters) else None
+        if changed is None:
+            retried = select(calls.c.run).where(*is_call).distinct()
+            groups = await load_retry_groups(connection, self._project, (await connection.execute(retried)).scalars())
+            return exchange_rows(is_call, groups).subquery("rows")
+        groups = await load_retry_groups(connection, self._project, changed)
+        is_changed = any_(literal(changed, ARRAY(Text)))
+        stored = [call_sums.c.project == self._project, call_sums.c.run != func.all(literal(changed, ARRAY(Text)))]
+        stored += _sum_conditions(filters)
+        fresh = exchange_rows([*is_call, calls.c.run == is_changed], groups)
+        return union_all(stored_rows(stored), fresh).subquery("rows")
+
+    async def _changed_runs(self, connection: AsyncConnection) -> list[str] | None:
+        """The runs in which something was stored since the stored sums were made; None where these cannot be used."""
+        is_mine = (feed_positions.c.project == self._project, feed_positions.c.consumer == SUMS)
+        position = (
+            await connection.execute(select(feed_positions.c.transaction, feed_positions.c.feed_row).where(*is_mine))
+        ).first()
+        if position is None:
+            return None
+        is_newer = or_(
+            feed.c.transaction > position[0], and_(feed.c.transaction == position[0], feed.c.id > position[1])
+        )
+        query = select(feed.c.entries).where(feed.c.project == self._project, is_newer).limit(MOST_CHANGES + 1)
+        rows = (await connection.execute(query)).scalars().all()
+        if len(rows) > MOST_CHANGES:
+            return None
+        entries = (entry for row in rows for entry in decode_entries(row) if not isinstance(entry, ReplayStored))
+        return sorted({name for entry in entries for name in (entry.run, getattr(entry, "previous_run", None)) if name})
 
 
-def _query(
-    conditions: Iterable[ColumnElement[bool]], groupings: Sequence[Grouping], groups: RetryGroups
-) -> Select[Any]:
-    source: FromClause = calls.join(
-        exchanges, and_(exchanges.c.project == calls.c.project, exchanges.c.id == calls.c.id)
-    )
-    if any(grouping.label for grouping in groupings):
-        source = source.join(runs, and_(runs.c.project == calls.c.project, runs.c.id == calls.c.run))
+def _is_served(filters: Filters) -> bool:
+    empty = Filters()
+    given = {field.name for field in fields(Filters) if getattr(filters, field.name) != getattr(empty, field.name)}
+    whole = all(bound is None or bound % HOUR == 0 for bound in (filters.since, filters.until))
+    return whole and given <= SERVED
+
+
+def _sum_conditions(filters: Filters) -> Iterable[ColumnElement[bool]]:
+    """Yield the conditions of `call_conditions` on `call_sums`."""
+    sums = call_sums.c
+    if filters.since is not None:
+        yield sums.hour >= filters.since
+    if filters.until is not None:
+        yield sums.hour < filters.until
+    if filters.models:
+        yield or_(sums.model.in_(filters.models), sums.model_returned.in_(filters.models))
+    if filters.tools:
+        itself = and_(sums.kind == "tool", or_(sums.operation.in_(filters.tools), sums.host.in_(filters.tools)))
+        yield or_(and_(sums.kind != "tool", sums.tools.overlap(list(filters.tools))), itself)
+    if filters.statuses:
+        yield or_(*(sums.status.between(one.start, one.stop - 1) for one in filters.statuses))
+    for values, one in (
+        (filters.providers, sums.provider),
+        (filters.hosts, sums.host),
+        (filters.kinds, sums.kind),
+        (filters.dialects, sums.dialect),
+        (filters.operations, sums.operation),
+        (filters.actors, sums.actor),
+    ):
+        if values:
+            yield one.in_(values)
+    if of_run := list(run_conditions_of_calls(filters)):
+        yield sums.run.in_(select(runs.c.id).where(runs.c.project == sums.project, *of_run))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Group:
+    """One group: its values, its counts by name, and how many exchanges are in each class of latency."""
+
+    values: tuple[Any, ...]
+    counts: Mapping[str, Any]
+    first_bytes: Mapping[int, int]
+    durations: Mapping[int, int]
+
+    def named_values(self, groupings: Sequence[Grouping]) -> Shape:
+        """The values in JSON, by the names of the groupings."""
+        return {one.name: one.shape(value) for one, value in zip(groupings, self.values, strict=True)}
+
+    def shape(self) -> Shape:
+        """The sums in JSON."""
+        counts = self.counts
+        return {
+            **{name: counts[name] or 0 for name in ("calls", "exchanges", "errors")},
+            "usage": {name: counts[name] for name in Usage.__slots__},
+            "cost_usd": dollars(counts["cost_usd"]) if not counts["unpriced"] else None,
+            "known_cost_usd": dollars(counts["cost_usd"]),
+            "calls_without_price": counts["unpriced"] or 0,
+            "first_byte_ms": _percentiles(self.first_bytes),
+            "duration_ms": _percentiles(self.durations),
+        }
+
+
+async def _load_groups(connection: AsyncConnection, rows: Subquery, groupings: Sequence[Grouping]) -> list[_Group]:
     if any(grouping.name == "tool" for grouping in groupings):
-        source = source.join(_unnested, true())
-    names = [grouping.column for grouping in groupings]
-    query = select(*names, *_sums(groups)).select_from(source).where(*conditions).group_by(*names)
+        rows = select(*rows.c, func.unnest(rows.c.tools).label("tool")).subquery("rows_by_tool")
+    source: FromClause = rows
+    if any(grouping.label for grouping in groupings):
+        source = source.join(runs, and_(runs.c.project == rows.c.project, runs.c.id == rows.c.run))
+    names = [grouping.column(rows) for grouping in groupings]
+    sums = [func.sum(rows.c[name]).label(name) for name in COUNTS]
     newest_first = [name.desc() for name, grouping in zip(names, groupings, strict=True) if grouping.name in BY_TIME]
-    known_cost: ColumnElement[Any] = column("known_cost_usd")
-    count: ColumnElement[Any] = column("calls")
-    costliest_first = (known_cost.desc().nulls_last(), count.desc())
-    return query.order_by(*newest_first, *costliest_first, *names).limit(MOST_GROUPS)
+    costliest_first = (text("cost_usd DESC NULLS LAST"), text("calls DESC"))
+    query = select(*names, *sums).select_from(source).group_by(*names)
+    query = query.order_by(*newest_first, *costliest_first, *names).limit(MOST_GROUPS)
+    found = (await connection.execute(query)).all()
+    shown = {tuple(row[: len(names)]) for row in found}
+    classes = await _load_classes(connection, _class_query(rows, source, groupings, names, shown))
+    return [
+        _Group(
+            values=(values := tuple(row[: len(names)])),
+            counts=dict(zip(COUNTS, row[len(names) :], strict=True)),
+            first_bytes=classes[False, values],
+            durations=classes[True, values],
+        )
+        for row in found
+    ]
 
 
-def _sums(groups: RetryGroups) -> Iterable[ColumnElement[Any]]:
-    once = ~is_among(groups.repeated_polls)
-    is_last = ~is_among(groups.superseded_exchanges)
-    yield func.count().filter(is_last).label("calls")
-    yield func.count().label("exchanges")
-    yield func.count().filter(is_last, is_failed_exchange()).label("errors")
-    for name in Usage.__slots__:
-        yield func.sum(calls.c[name]).filter(once).cast(calls.c[name].type).label(name)
-    yield func.sum(calls.c.cost_usd).filter(once).label("known_cost_usd")
-    yield func.count().filter(can_have_cost(), once, calls.c.cost_usd.is_(None)).label("unpriced")
-    for name, measured in (("first_byte", exchanges.c.first_byte_at), ("duration", exchanges.c.ended_at)):
-        for percentile, fraction in PERCENTILES.items():
-            yield func.percentile_disc(fraction).within_group(measured).label(f"{name}_{percentile}")
+def _class_query(
+    rows: Subquery,
+    source: FromClause,
+    groupings: Sequence[Grouping],
+    names: Sequence[ColumnElement[Any]],
+    shown: Iterable[tuple[Any, ...]],
+) -> Select[Any]:
+    """Count the exchanges of each group in each class of latency."""
+    each = (
+        select(literal_column("false").label("is_duration"), func.unnest(rows.c.first_bytes).label("class"))
+        .union_all(select(literal_column("true"), func.unnest(rows.c.durations)))
+        .lateral("each")
+    )
+    kind, number = each.c.is_duration, each.c["class"].cast(SmallInteger)
+    query = select(*names, kind, number, func.count()).select_from(source.join(each, true()))
+    # There may be many more runs than are shown.
+    for place, grouping in enumerate(groupings):
+        if grouping.name == "run":
+            query = query.where(rows.c.run == any_(literal([values[place] for values in shown], ARRAY(Text))))
+    return query.group_by(*names, kind, number)
 
 
-def _shape(row: Mapping[Any, Any], groupings: Sequence[Grouping]) -> Shape:
-    return {
-        "group": {grouping.name: grouping.shape(row[f"group_{grouping.name}"]) for grouping in groupings},
-        **{name: row[name] for name in ("calls", "exchanges", "errors")},
-        "usage": {name: row[name] for name in Usage.__slots__},
-        "cost_usd": dollars(row["known_cost_usd"]) if not row["unpriced"] else None,
-        "known_cost_usd": dollars(row["known_cost_usd"]),
-        "calls_without_price": row["unpriced"],
-        **{
-            f"{name}_ms": {each: milliseconds(row[f"{name}_{each}"]) for each in PERCENTILES}
-            for name in ("first_byte", "duration")
-        },
+async def _load_classes(
+    connection: AsyncConnection, query: Select[Any]
+) -> Mapping[tuple[bool, tuple[Any, ...]], Counter[int]]:
+    classes: defaultdict[tuple[bool, tuple[Any, ...]], Counter[int]] = defaultdict(Counter)
+    for *values, is_duration, number, count in await connection.execute(query):
+        classes[is_duration, tuple(values)][number] += count
+    return classes
+
+
+def _sum_groups(groups: Sequence[_Group]) -> _Group:
+    """The sum of groups of which no two have a call in common."""
+    counts = {
+        name: sum(found) if (found := [one.counts[name] for one in groups if one.counts[name] is not None]) else None
+        for name in COUNTS
     }
+    first_bytes, durations = Counter[int](), Counter[int]()
+    for one in groups:
+        first_bytes.update(one.first_bytes)
+        durations.update(one.durations)
+    return _Group(values=(), counts=counts, first_bytes=first_bytes, durations=durations)
+
+
+def _percentiles(classes: Mapping[int, int]) -> Shape:
+    """The latencies in milliseconds below which so many of the exchanges are."""
+    numbers = sorted(classes)
+    counted = list(accumulate(classes[number] for number in numbers))
+
+    def latency(fraction: float) -> float | None:
+        if not counted:
+            return None
+        number = next(
+            number for number, so_far in zip(numbers, counted, strict=True) if so_far >= fraction * counted[-1]
+        )
+        return milliseconds(round(class_latency(number)))
+
+    return {name: latency(fraction) for name, fraction in PERCENTILES.items()}

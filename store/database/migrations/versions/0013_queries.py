@@ -86,14 +86,15 @@ COMMENT ON TABLE run_totals IS
 CREATE TABLE call_sums (
     project text NOT NULL,
     run text NOT NULL,
-    place integer NOT NULL,
     hour bigint NOT NULL,
+    place integer NOT NULL,
     kind text NOT NULL,
     provider text NOT NULL,
     dialect text NOT NULL,
     operation text NOT NULL,
     host text NOT NULL,
     model text,
+    model_returned text,
     actor text,
     status integer,
     tools text[],
@@ -108,7 +109,7 @@ CREATE TABLE call_sums (
     unpriced integer NOT NULL,
     first_bytes smallint[],
     durations smallint[],
-    CONSTRAINT call_sums_pkey PRIMARY KEY (project, run, place)
+    CONSTRAINT call_sums_pkey PRIMARY KEY (project, run, hour, place)
 );
 CREATE INDEX call_sums_project_hour_idx ON call_sums (project, hour);
 COMMENT ON TABLE call_sums IS

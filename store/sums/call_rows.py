@@ -1,0 +1,112 @@
+"""One row for each exchange, or for the equal ones of an hour, with what sums are made of.
+
+A call of several exchanges (retries, polls) counts once, by its last exchange; its tokens and costs are those of all its exchanges,
+except that a repeated poll repeats an answer that was counted. Latencies are those of exchanges, since each was waited for.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Integer,
+    Select,
+    SmallInteger,
+    and_,
+    case,
+    cast,
+    func,
+    literal_column,
+    null,
+    select,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by, array
+
+from calls.dialects.generic import DIALECT as GENERIC
+from calls.model import Usage
+from store.call_graph.retry_query import RetryGroups, is_among
+from store.database.tables import call_sums, calls
+from store.query.filters import is_failed_exchange
+from store.query.runs import can_have_cost
+from store.sums.latency_classes import class_column
+
+HOUR: Final = 3600 * 1_000_000_000
+
+TRAITS: Final = (
+    *(
+        "project",
+        "run",
+        "hour",
+        "kind",
+        "provider",
+        "dialect",
+        "operation",
+        "host",
+        "model",
+        "model_returned",
+        "actor",
+        "status",
+    ),
+    "tools",
+)
+"""The columns in which the exchanges of one row are equal."""
+
+COUNTS: Final = ("calls", "exchanges", "errors", *Usage.__slots__, "cost_usd", "unpriced")
+"""The columns that are summed."""
+
+LATENCIES: Final = ("first_bytes", "durations")
+"""The columns with the classes of latencies."""
+
+# A tool's own call counts for the tool, or for its host where it has no name.
+_own_tool = case((calls.c.dialect == GENERIC.name, calls.c.host), else_=calls.c.operation)
+
+
+def exchange_rows(conditions: Iterable[ColumnElement[bool]], groups: RetryGroups) -> Select[Any]:
+    """Select a row for each exchange that fits, from `calls`. `groups` are those of their runs."""
+    is_last, once = ~is_among(groups.superseded_exchanges), ~is_among(groups.repeated_polls)
+    hour = literal_column(str(HOUR), BigInteger)
+    return select(
+        calls.c.project,
+        calls.c.run,
+        (calls.c.started_at - calls.c.started_at % hour).label("hour"),
+        *(calls.c[name] for name in ("kind", "provider", "dialect", "operation", "host")),
+        func.coalesce(calls.c.model_requested, calls.c.model_returned).label("model"),
+        calls.c.model_returned,
+        calls.c.actor,
+        calls.c.status,
+        case((calls.c.kind == "tool", array([_own_tool])), else_=calls.c.tools).label("tools"),
+        cast(is_last, Integer).label("calls"),
+        literal_column("1", Integer).label("exchanges"),
+        cast(and_(is_last, is_failed_exchange()), Integer).label("errors"),
+        *(case((once, calls.c[name])).label(name) for name in Usage.__slots__),
+        case((once, calls.c.cost_usd)).label("cost_usd"),
+        cast(and_(can_have_cost(), once, calls.c.cost_usd.is_(None)), Integer).label("unpriced"),
+        _latency(calls.c.first_byte).label("first_bytes"),
+        _latency(calls.c.duration).label("durations"),
+    ).where(*conditions)
+
+
+def _latency(nanoseconds: ColumnElement[Any]) -> ColumnElement[Any]:
+    return case((nanoseconds.is_(None), cast(null(), ARRAY(SmallInteger))), else_=array([class_column(nanoseconds)]))
+
+
+def hour_rows(conditions: Iterable[ColumnElement[bool]], groups: RetryGroups) -> Select[Any]:
+    """Select a row for the equal exchanges of each run and hour, with all columns of `call_sums`."""
+    rows = exchange_rows(conditions, groups).subquery("rows")
+    traits = [rows.c[name] for name in TRAITS]
+    place = func.row_number().over(partition_by=[rows.c.run, rows.c.hour], order_by=traits).label("place")
+    sums = [func.sum(rows.c[name]).cast(call_sums.c[name].type).label(name) for name in COUNTS]
+    # Each array has one element or is null, so its first element is all of it.
+    classes = [
+        func.array_agg(aggregate_order_by(rows.c[name][1], rows.c[name][1]))
+        .filter(rows.c[name].is_not(None))
+        .label(name)
+        for name in LATENCIES
+    ]
+    return select(*traits, place, *sums, *classes).group_by(*traits)
+
+
+def stored_rows(conditions: Iterable[ColumnElement[bool]]) -> Select[Any]:
+    """Select the same columns as `exchange_rows` from `call_sums`."""
+    return select(*(call_sums.c[name] for name in (*TRAITS, *COUNTS, *LATENCIES))).where(*conditions)

@@ -1,0 +1,137 @@
+"""Keep the sums of each run: `call_sums`, by hour and traits, and `run_totals`.
+
+Of a run that changed, only the hours are summed again in which something was stored, and the hour before, whose last call may have
+been tried again. So the work does not grow with the length of a run.
+"""
+
+from collections import defaultdict
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import asyncpg
+from sqlalchemy import BigInteger, ColumnElement, delete, func, insert, literal, or_, select, tuple_
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from store.call_graph.retry_query import load_retry_groups
+from store.database.connection import Database
+from store.database.tables import call_sums, calls, run_totals, runs
+from store.feed.entries import CallStored, GapStored, ReplayStored, RunDeleted, RunEnded
+from store.feed.feed import FeedRow
+from store.sums.call_rows import HOUR, hour_rows
+
+NAME: Final = "sums/1"
+
+REBUILD_BATCH: Final = 200
+"""Runs that are summed in one transaction when everything is summed again."""
+
+type Hours = dict[str, set[int] | None]
+"""By run, the beginnings of the hours to sum again; None for all."""
+
+
+class RunSums:
+    """The consumer of the feed."""
+
+    name = NAME
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def process(self, _: asyncpg.Connection, project: str, rows: Sequence[FeedRow]) -> None:
+        """Sum the runs again of which the rows tell. In a transaction of its own: doing it twice has the same result."""
+        hours, deleted = changed_hours(rows)
+        async with self._database.transaction() as own:
+            await _delete_sums(own, project, deleted)
+            await sum_runs(own, project, {run: hours[run] for run in hours})
+
+    async def rebuild(self, project: str) -> AsyncIterator[None]:
+        """Sum all runs of the project again."""
+        async with self._database.transaction() as own:
+            for table in (call_sums, run_totals):
+                await own.execute(delete(table).where(table.c.project == project))
+        after = ""
+        while True:
+            async with self._database.transaction() as own:
+                query = select(runs.c.id).where(runs.c.project == project, runs.c.id > after).order_by(runs.c.id)
+                names = (await own.execute(query.limit(REBUILD_BATCH))).scalars().all()
+                await sum_runs(own, project, dict.fromkeys(names))
+            yield
+            if len(names) < REBUILD_BATCH:
+                return
+            after = names[-1]
+
+
+def changed_hours(rows: Iterable[FeedRow]) -> tuple[Hours, set[str]]:
+    """Return the hours to sum again of each run, and the runs that were deleted."""
+    hours: defaultdict[str, set[int] | None] = defaultdict(set)
+    deleted: set[str] = set()
+    for entry in (entry for row in rows for entry in row.entries):
+        match entry:
+            case CallStored():
+                known = hours[entry.run]
+                if known is not None:
+                    begin = entry.at - entry.at % HOUR
+                    known |= {begin, begin - HOUR}
+                if entry.previous_run is not None:
+                    hours[entry.previous_run] = None
+            case RunDeleted():
+                deleted.add(entry.run)
+            case RunEnded() | GapStored() | ReplayStored():
+                pass
+            case _:
+                hours[entry.run] = None
+    return dict(hours), deleted
+
+
+async def sum_runs(connection: AsyncConnection, project: str, hours: Mapping[str, Collection[int] | None]) -> None:
+    """Make the sums of these hours of these runs anew; of all hours for None."""
+    # Locked against being deleted, which would leave sums of a run that is gone; ingest may update it meanwhile.
+    locked = select(runs.c.id).where(runs.c.project == project, runs.c.id.in_(hours))
+    locked = locked.order_by(runs.c.id).with_for_update(read=True, key_share=True)
+    names = list((await connection.execute(locked)).scalars())
+    if not names:
+        return
+    whole = [name for name in names if hours[name] is None]
+    parts = [(name, hour) for name in names for hour in hours[name] or ()]
+    groups = await load_retry_groups(connection, project, names)
+
+    def is_meant(run: ColumnElement[str], hour: ColumnElement[Any]) -> ColumnElement[bool]:
+        return or_(run.in_(whole), tuple_(run, hour).in_(parts))
+
+    begin = calls.c.started_at - calls.c.started_at % literal(HOUR, BigInteger)
+    await connection.execute(
+        delete(call_sums).where(
+            call_sums.c.project == project, call_sums.c.run.in_(names), is_meant(call_sums.c.run, call_sums.c.hour)
+        )
+    )
+    rows = hour_rows((calls.c.project == project, calls.c.run.in_(names), is_meant(calls.c.run, begin)), groups)
+    sums = rows.subquery("sums")
+    await connection.execute(insert(call_sums).from_select([one.name for one in sums.columns], select(sums)))
+    await _sum_totals(connection, project, names)
+
+
+async def _sum_totals(connection: AsyncConnection, project: str, names: Sequence[str]) -> None:
+    await connection.execute(delete(run_totals).where(run_totals.c.project == project, run_totals.c.run.in_(names)))
+    mine = (call_sums.c.project == runs.c.project) & (call_sums.c.run == runs.c.id)
+    tokens = func.coalesce(call_sums.c.input_tokens, 0) + func.coalesce(call_sums.c.output_tokens, 0)
+    totals = (
+        select(
+            runs.c.project,
+            runs.c.id,
+            runs.c.started_at,
+            func.coalesce(func.sum(call_sums.c.calls), 0),
+            func.coalesce(func.sum(call_sums.c.errors), 0),
+            func.coalesce(func.sum(tokens), 0),
+            func.sum(call_sums.c.cost_usd),
+            func.greatest(runs.c.active_at - runs.c.started_at, 0),
+        )
+        .select_from(runs.outerjoin(call_sums, mine))
+        .where(runs.c.project == project, runs.c.id.in_(names))
+        .group_by(runs.c.project, runs.c.id)
+    )
+    columns = ("project", "run", "started_at", "calls", "errors", "tokens", "cost_usd", "duration")
+    await connection.execute(insert(run_totals).from_select(columns, totals))
+
+
+async def _delete_sums(connection: AsyncConnection, project: str, names: Collection[str]) -> None:
+    for table in (call_sums, run_totals):
+        await connection.execute(delete(table).where(table.c.project == project, table.c.run.in_(names)))

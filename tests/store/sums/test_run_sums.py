@@ -1,0 +1,127 @@
+"""The stored sums give the same statistics as the calls themselves, also while they lag behind."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import pytest
+from sqlalchemy import func, select
+
+from calls.derive import derive_call
+from calls.model import Exchange
+from store.database.connection import Database
+from store.database.tables import call_sums, run_totals
+from store.feed.consumer import ConsumerRunner
+from store.feed.signal import FeedSignal
+from store.ingest.batch_writer import BatchWriter, DerivedExchange
+from store.prices import call_cost
+from store.query.filters import Filters
+from store.query.rest_shapes import Shape
+from store.query.runs import Runs
+from store.query.stats import GROUPINGS, Grouping, Stats
+from store.sums.run_sums import RunSums
+from tests.store.agents import Agent
+from tests.store.house import PROFILES
+from tests.store.samples import NOON
+
+HOUR = 3600
+derive = partial(derive_call, profiles=PROFILES)
+
+
+async def write(database: Database, exchanges: Sequence[Exchange]) -> None:
+    calls = [(one, derive(one)) for one in exchanges]
+    await BatchWriter(database).write_batch(
+        [DerivedExchange(one, call, (), call_cost(one, call)) for one, call in calls]
+    )
+
+
+async def catch_up(database: Database) -> None:
+    runner = ConsumerRunner(database, RunSums(database), FeedSignal())
+    while await runner.process_new():
+        pass
+
+
+async def statistics(database: Database, filters: Filters, grouping: str) -> tuple[dict[str, Shape], Shape]:
+    groups, total = await Stats(database).load_stats(filters, [Grouping.parse(grouping)])
+    return {str(group["group"]): group for group in groups}, total
+
+
+async def compare(database: Database, filters: Filters | None = None) -> None:
+    """Every grouping gives the same from the stored sums as from the calls, which alone can answer for parts of an hour."""
+    served = filters or Filters()
+    for grouping in (*GROUPINGS, "label:team"):
+        values = {name: getattr(served, name) for name in ("models", "tools", "hosts", "statuses", "kinds", "actors")}
+        expected = await statistics(database, Filters(since=1, **values), grouping)
+        assert await statistics(database, served, grouping) == expected, grouping
+
+
+@pytest.fixture
+async def recorded(database: Database) -> Database:
+    await write(database, Agent(turns=3).run("a"))
+    await write(
+        database, Agent(turns=5, offset=HOUR, model="gpt-4o", status=lambda turn: 500 if turn == 2 else 200).run("b")
+    )
+    await write(database, Agent(turns=2, offset=3 * HOUR, actor="planner").run("c"))
+    await Runs(database).patch("b", labels={"team": "support"})
+    await catch_up(database)
+    return database
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        Filters(),
+        Filters(models=["gpt-4o", "gpt-5-2026-01-01"]),
+        Filters(tools=["search"]),
+        Filters(tools=["tools.example.com"]),
+        Filters(hosts=["api.openai.com"]),
+        Filters(statuses=[range(500, 600)]),
+        Filters(kinds=["tool"]),
+        Filters(actors=["planner", "nobody"]),
+        Filters(models=["none"]),
+    ],
+)
+async def test_stored_sums_are_those_of_the_calls(recorded: Database, filters: Filters) -> None:
+    await compare(recorded, filters)
+
+
+async def test_statistics_are_exact_while_the_sums_lag_behind(recorded: Database) -> None:
+    await write(recorded, Agent(turns=4, offset=5 * HOUR).run("d"))
+    await write(recorded, Agent(turns=3).run("a")[:2])  # stored already
+    await write(recorded, Agent(turns=2, offset=HOUR // 2).run("a"))
+    await compare(recorded)
+    await Runs(recorded).delete("b")
+    await compare(recorded)
+    await catch_up(recorded)
+    await compare(recorded)
+
+
+async def test_only_the_hours_that_changed_are_summed_again_and_all_hours_are_there(recorded: Database) -> None:
+    await write(recorded, Agent(turns=2, offset=9 * HOUR).run("a"))
+    await catch_up(recorded)
+    await compare(recorded)
+    async with recorded.transaction() as connection:
+        hours = select(func.count(call_sums.c.hour.distinct())).where(call_sums.c.run == "a")
+        assert await connection.scalar(hours) == 2
+
+
+async def test_run_totals_are_those_of_the_run(recorded: Database) -> None:
+    async with recorded.transaction() as connection:
+        rows = {row["run"]: row for row in (await connection.execute(select(run_totals))).mappings()}
+    assert rows.keys() == {"a", "b", "c"}
+    for name, row in rows.items():
+        run = await Runs(recorded).get(name, NOON)
+        assert run is not None
+        assert row["calls"] == run["calls"]
+        assert row["tokens"] == (run["tokens"]["input_tokens"] or 0) + (run["tokens"]["output_tokens"] or 0)
+        assert (None if row["cost_usd"] is None else float(row["cost_usd"])) == run["known_cost_usd"]
+    assert rows["b"]["errors"] == 1
+
+
+async def test_a_deleted_run_has_no_sums(recorded: Database) -> None:
+    await Runs(recorded).delete("a")
+    await write(recorded, Agent(turns=1).run("a"))
+    await Runs(recorded).delete("a")
+    await catch_up(recorded)
+    async with recorded.transaction() as connection:
+        for table in (call_sums, run_totals):
+            assert await connection.scalar(select(func.count()).where(table.c.run == "a")) == 0
