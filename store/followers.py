@@ -4,14 +4,17 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from store.database.connection import Database, DatabaseError
 from store.feed.consumer import ConsumerRunner
 from store.feed.feed import delete_old_entries
 from store.feed.signal import FeedSignal
-from store.otlp.exporter import Exporter
-from store.otlp.sender import ExportState
 from store.sums.run_sums import RunSums
+
+if TYPE_CHECKING:
+    from store.otlp.exporter import Exporter
+    from store.otlp.sender import ExportState
 
 log = logging.getLogger(__name__)
 
@@ -22,14 +25,14 @@ CLEAN_EVERY = 3600.0
 class Followers:
     """All parts that follow the record."""
 
-    def __init__(self, database: Database, signal: FeedSignal, exporters: Sequence[Exporter] = ()) -> None:
+    def __init__(self, database: Database, signal: FeedSignal, exporters: "Sequence[Exporter]" = ()) -> None:
         self._database = database
         self._signal = signal
         self._consumers = tuple(ConsumerRunner(database, consumer, signal) for consumer in (RunSums(database),))
         self._exporters = exporters
 
     @property
-    def exports(self) -> list[ExportState]:
+    def exports(self) -> "list[ExportState]":
         """How the exports are doing."""
         return [exporter.state for exporter in self._exporters]
 

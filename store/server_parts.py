@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from calls.redaction.redactor import Redactor
 from store.active_profiles import load_profiles
@@ -24,10 +24,12 @@ from store.ingest.derive_call import deriver
 from store.ingest.ingester import Ingester
 from store.large.helper import Helper
 from store.large.jobs import HelperConfig
-from store.otlp.exporter import Exporter
 from store.run_modes import RunModes
 from store.run_tokens import is_claimed
 from store.server_config import StoreServerConfig
+
+if TYPE_CHECKING:
+    from store.otlp.exporter import Exporter
 
 FINAL_CHECK_TIMEOUT: Final = 3.0
 """Seconds that a stopping store server may take for auto sessions that have just ended."""
@@ -81,7 +83,7 @@ class PartFactory:
         writer, render_helper, judge_helper = self._make_writer(), self._make_helper(), self._make_helper()
         ingester = self._make_ingester(writer, embedded)
         auto_sessions = self._make_auto_sessions(ingester, judge_helper)
-        exporters = [Exporter(self._database, self._derive, target, self._signal) for target in self._config.exports]
+        exporters = self._make_exporters()
         followers = Followers(self._database, self._signal, exporters)
         return ServerParts(
             writer=writer,
@@ -91,6 +93,14 @@ class PartFactory:
             deps=replace(self._make_deps(ingester, auto_sessions, render_helper, edit_problem), followers=followers),
             helpers=(render_helper, judge_helper),
         )
+
+    def _make_exporters(self) -> "list[Exporter]":
+        if not self._config.exports:
+            return []
+        # Importing the messages of OpenTelemetry takes long, and most store servers export nothing.
+        from store.otlp.exporter import Exporter
+
+        return [Exporter(self._database, self._derive, target, self._signal) for target in self._config.exports]
 
     def _make_writer(self) -> BatchWriter:
         return BatchWriter(self._database, profile=self._profiles.digest, signal=self._signal)

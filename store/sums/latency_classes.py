@@ -34,4 +34,6 @@ def class_column(nanoseconds: ColumnElement[Any]) -> ColumnElement[Any]:
     """Return `latency_class` of a column, in SQL; null for null."""
     ratio = cast(nanoseconds, Float(53)) / float(SHORTEST)
     number = 1 + func.floor(func.ln(func.greatest(ratio, 1.0)) / GROWTH)
-    return cast(case((nanoseconds < SHORTEST, literal(0)), else_=func.least(number, LAST_CLASS)), SmallInteger)
+    # `greatest` ignores nulls.
+    is_known = nanoseconds.is_not(None)
+    return cast(case((nanoseconds < SHORTEST, literal(0)), (is_known, func.least(number, LAST_CLASS))), SmallInteger)
