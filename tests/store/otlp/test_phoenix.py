@@ -112,6 +112,14 @@ async def send(phoenix: str, requests: list[bytes]) -> None:
     await sender.close()
 
 
+async def totals_of(client: httpx2.AsyncClient, project: str) -> Mapping[str, Any]:
+    """What Phoenix sums up of a project."""
+    members = "name traceCount recordCount tokenCountTotal costSummary{total{cost tokens}}"
+    found = await query(client, f"{{projects(first: 1000){{edges{{node{{{members}}}}}}}}}")
+    (ours,) = [edge["node"] for edge in found["projects"]["edges"] if edge["node"]["name"] == project]
+    return dict(ours)
+
+
 async def query(client: httpx2.AsyncClient, text: str) -> Any:
     answer = await client.post("/graphql", json={"query": text})
     assert "errors" not in answer.json(), answer.text
@@ -144,21 +152,22 @@ async def test_the_tree_messages_tools_tokens_and_costs_come_back(
 
         # Sent again, nothing is doubled.
         await send(phoenix, requests)
-        await send(
-            phoenix, await exported(database, await store_run(database, claude()), content=True, project=project)
-        )
-        assert len(await spans_of(client, project, 10)) == 10
-
-        projects = await query(
-            client,
-            "{projects{edges{node{name traceCount recordCount tokenCountTotal costSummary{total{cost tokens}}}}}}",
-        )
-        (ours,) = [edge["node"] for edge in projects["projects"]["edges"] if edge["node"]["name"] == project]
-        assert (ours["traceCount"], ours["recordCount"]) == (2, 10)
-        assert ours["tokenCountTotal"] == 2 * 150 + 2 * 370, "of spans of the kind LLM"
-        print(f"\nPhoenix {VERSION}: {ours}")
-        # Phoenix computes costs from its own prices: the same ones for gpt-4o.
-        assert ours["costSummary"]["total"]["cost"] > 2 * 0.000575
+        other = await exported(database, await store_run(database, claude()), content=True, project=project)
+        await send(phoenix, other)
+        spans = await spans_of(client, project, 10)
+        assert len(spans) == 10
+        totals = await totals_of(client, project)
+        assert (totals["traceCount"], totals["recordCount"]) == (2, 10)
+        assert totals["tokenCountTotal"] == 2 * 150 + 2 * 370, "of spans of the kind LLM"
+        claudes = [one["attributes"] for one in spans if one["name"].startswith("chat claude")]
+        # 10 tokens at $3, 300 read from the cache at $0.30, 40 written to it at $3.75, and 20 at $15 a million.
+        assert [one["llm.cost.total"] for one in claudes] == pytest.approx([0.00057, 0.00057])
+        # Phoenix sums up costs that it computes itself, in the background, for models that it knows: of these only gpt-4o.
+        async with asyncio.timeout(60):
+            while (cost := (await totals_of(client, project))["costSummary"]["total"]["cost"]) is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.5)
+        assert cost == pytest.approx(2 * 0.000575)
+        print(f"\nPhoenix {VERSION}: {totals}, cost {cost}")
 
 
 async def test_without_content_phoenix_has_only_counts(phoenix: str, database: Database, project: str) -> None:
