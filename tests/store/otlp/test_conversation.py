@@ -75,10 +75,13 @@ async def test_messages_are_valid_under_the_published_schemas(database: Database
     assert checked > 20
 
 
-def read(request: str) -> list[tuple[str, list[tuple[str, str]]]]:
+def read(request: str) -> list[Any]:
     found = request_conversation(parse_json_leniently(request.encode()))
     system = [("system", [(one.kind, one.text) for one in found.system])] if found.system else []
-    return system + [(one.role, [(p.kind, p.text or p.name or str(p.id)) for p in one.parts]) for one in found.messages]
+    return [
+        *system,
+        *((one.role, [(p.kind, p.text or p.name or str(p.id)) for p in one.parts]) for one in found.messages),
+    ]
 
 
 @pytest.mark.parametrize(
