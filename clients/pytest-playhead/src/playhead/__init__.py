@@ -4,6 +4,9 @@
         agent.work()
     assert run.calls.tools == ["search_tickets", "add_note"]
 
+    for run in playhead.Client().runs(label={"branch": "main"}, error=True):
+        print(run.id, run.cost_usd)
+
     assert playhead.load("recordings/ticket-904.jsonl").cost_usd <= 0.02
 
 It uses the standard library only, because it is installed next to an agent's own requirements.
@@ -12,15 +15,22 @@ It uses the standard library only, because it is installed next to an agent's ow
 from playhead.binding import bind, current_run, run
 from playhead.bundle import BadBundle, load
 from playhead.calls import Call, Calls, ToolCall, ToolCalls
+from playhead.client import Client, Percentiles, RunSummary, Stats, Sums
 from playhead.process import install, proxy, variables
-from playhead.rest import Unreachable
+from playhead.rest import Problem, Unreachable
 from playhead.runs import Run, Tokens, Unknown
 
 __all__ = [
     "BadBundle",
     "Call",
     "Calls",
+    "Client",
+    "Percentiles",
+    "Problem",
     "Run",
+    "RunSummary",
+    "Stats",
+    "Sums",
     "Tokens",
     "ToolCall",
     "ToolCalls",

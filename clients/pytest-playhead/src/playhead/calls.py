@@ -64,6 +64,9 @@ class Call:
     streamed: bool
     complete: bool
     actor: str | None = None
+    run: str | None = field(default=None, repr=False, compare=False)
+    started_at: str | None = field(default=None, repr=False, compare=False)
+    duration_ms: float | None = field(default=None, repr=False, compare=False)
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     """The whole call, as returned by `GET /v1/calls/{id}`."""
 
@@ -241,5 +244,8 @@ def _read_call(raw: Mapping[str, Any]) -> Call:
         streamed=bool(raw.get("streamed")),
         complete=bool(raw.get("complete")),
         actor=raw.get("actor"),
+        run=raw.get("run"),
+        started_at=raw.get("started_at"),
+        duration_ms=raw.get("duration_ms"),
         raw=raw,
     )

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import shlex
 import subprocess
 import urllib.error
 import urllib.request
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 DEFAULT_API = "http://127.0.0.1:8081"
 TIMEOUT = 30.0
@@ -17,6 +21,26 @@ TIMEOUT = 30.0
 
 class Unreachable(RuntimeError):
     """The API cannot be reached; the message says why and what to do."""
+
+
+class Problem(RuntimeError):
+    """The API refused a request (RFC 9457)."""
+
+    def __init__(self, url: str, status: int, members: Mapping[str, Any]) -> None:
+        self.url = url
+        self.status = status
+        self.members = members
+        """The whole problem."""
+
+        self.type = str(members.get("type") or "about:blank")
+        """The kind of problem, for programs: `urn:playhead:problem:unknown_run`."""
+
+        self.title = str(members.get("title") or "")
+        self.detail = str(members.get("detail") or "")
+        super().__init__(self.detail or f"{url} answered {status}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Problem, (self.url, self.status, self.members)
 
 
 def fetch_calls(run: str) -> list[dict[str, Any]]:
@@ -34,22 +58,35 @@ def fetch_calls(run: str) -> list[dict[str, Any]]:
 
 
 def _fetch(path: str) -> dict[str, Any]:
-    base = os.environ.get("PLAYHEAD_API", DEFAULT_API).rstrip("/")
+    try:
+        return fetch_json(path)
+    except Problem as problem:
+        raise Unreachable(f"{problem.url} answered {problem.status}: {problem.detail}") from None
+
+
+def fetch_json(path: str, url: str | None = None, token: str | None = None, timeout: float = TIMEOUT) -> dict[str, Any]:
+    """Fetch a JSON object. The address and the token are those of the environment if none are given.
+
+    Raises Problem if the API refuses the request, Unreachable if it does not answer.
+    """
+    base = (url or os.environ.get("PLAYHEAD_API") or DEFAULT_API).rstrip("/")
     request = urllib.request.Request(f"{base}{path}")  # noqa: S310 - the user's own setting
-    if token := _api_token():
+    if token := token or _api_token():
         request.add_header("Authorization", f"Bearer {token}")
     # Never use a proxy, least of all the one that records.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(request, timeout=TIMEOUT) as answer:
+        with opener.open(request, timeout=timeout) as answer:
             page: dict[str, Any] = json.load(answer)
     except urllib.error.HTTPError as error:
         with error:
-            raise Unreachable(f"{base}{path} answered {error.code}: {_detail(error.read())}") from None
-    except OSError as error:
+            raise _read_problem(f"{base}{path}", error.code, error.read()) from None
+    except (OSError, http.client.HTTPException) as error:
         raise Unreachable(
             f"cannot reach Playhead at {base} ({error}); start it with `playhead up`, or set PLAYHEAD_API"
         ) from None
+    except ValueError as error:
+        raise Unreachable(f"{base} does not answer as Playhead does ({error}); check PLAYHEAD_API") from None
     return page
 
 
@@ -75,8 +112,11 @@ def _api_token() -> str | None:
     return result.stdout.decode("utf-8", "replace").strip() if result.returncode == 0 else None
 
 
-def _detail(body: bytes) -> str:
+def _read_problem(url: str, status: int, body: bytes) -> Problem:
     try:
-        return str(json.loads(body)["detail"])
-    except (ValueError, KeyError, TypeError):
-        return body[:200].decode("utf-8", "replace")
+        members = json.loads(body)
+    except ValueError:
+        members = None
+    if not isinstance(members, dict):
+        members = {"detail": body[:200].decode("utf-8", "replace")}
+    return Problem(url, status, members)

@@ -1,0 +1,198 @@
+"""Query all runs and calls of a running Playhead over its REST API, page by page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from playhead.calls import Call, read_calls
+from playhead.filters import encode_query
+from playhead.rest import TIMEOUT, fetch_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from typing_extensions import Unpack
+
+    from playhead.filters import Filters, ListFilters
+
+PAGE = 100
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """A run as the API lists it. What `fields` left out is None."""
+
+    id: str
+    name: str | None
+    labels: Mapping[str, str]
+    started_at: str | None
+    ended_at: str | None
+    calls: int | None
+    gaps: int | None
+    complete: bool | None
+    models: tuple[str, ...]
+    input_tokens: int | None
+    output_tokens: int | None
+    cost_usd: float | None
+    """None if the price of some call is not known; `known_cost_usd` is the sum of the others."""
+
+    known_cost_usd: float | None
+    parent: str | None
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """The whole run, as returned by `GET /v1/runs/{run}`."""
+
+
+@dataclass(frozen=True)
+class Percentiles:
+    """Latencies in milliseconds; None if nothing was measured."""
+
+    p50: float | None
+    p90: float | None
+    p99: float | None
+
+
+@dataclass(frozen=True)
+class Sums:
+    """The sums of some calls."""
+
+    calls: int
+    errors: int
+    input_tokens: int | None
+    output_tokens: int | None
+    cached_tokens: int | None
+    reasoning_tokens: int | None
+    cost_usd: float | None
+    """None if the price of some call is not known."""
+
+    known_cost_usd: float | None
+    first_byte_ms: Percentiles
+    duration_ms: Percentiles
+    group: Mapping[str, Any] = field(default_factory=dict)
+    """What the calls have in common: `{"model": "gpt-4o-mini"}`. Empty for the total."""
+
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Groups of calls, the most expensive first, and their total."""
+
+    groups: tuple[Sums, ...]
+    total: Sums
+
+    def __iter__(self) -> Iterator[Sums]:
+        return iter(self.groups)
+
+
+class Client:
+    """The recordings of one Playhead.
+
+    The address is PLAYHEAD_API if none is given. The token is PLAYHEAD_API_TOKEN, the content of the file that
+    PLAYHEAD_API_TOKEN_FILE names, or what `playhead token` prints. Nothing is sent twice: a request that fails raises
+    `Problem` or `Unreachable`.
+    """
+
+    def __init__(self, url: str | None = None, token: str | None = None, *, timeout: float = TIMEOUT) -> None:
+        self._url = url
+        self._token = token
+        self._timeout = timeout
+
+    def runs(self, **filters: Unpack[ListFilters]) -> Iterator[RunSummary]:
+        """Iterate over the runs with a call that fits, newest first. Each page is fetched when it is needed."""
+        return map(_read_run, self._items("/v1/runs", filters))
+
+    def run(self, id: str) -> RunSummary:  # noqa: A002 - the name in the public API
+        """Fetch one run."""
+        return _read_run(self._fetch(f"/v1/runs/{quote(id, safe='')}"))
+
+    def calls(self, run: str | None = None, **filters: Unpack[ListFilters]) -> Iterator[Call]:
+        """Iterate over the calls that fit, newest first, or over those of one run in order, which takes no filters.
+
+        They are summaries without request and answer; `fields="*"` fetches them whole.
+        """
+        if run is None:
+            return map(_read_one_call, self._items("/v1/calls", filters))
+        if others := sorted(filters.keys() - {"fields", "sort", "order"}):
+            raise TypeError(f"calls(run=...) takes no filter, and {others[0]} is one; filter what it returns")
+        return map(_read_one_call, self._items(f"/v1/runs/{quote(run, safe='')}/calls", filters))
+
+    def call(self, id: str) -> Call:  # noqa: A002 - the name in the public API
+        """Fetch one call with its request and answer."""
+        return _read_one_call(self._fetch(f"/v1/calls/{quote(id, safe='')}"))
+
+    def search(self, words: str, **filters: Unpack[ListFilters]) -> Iterator[Call]:
+        """Iterate over the calls that mention these words."""
+        filters["q"] = words
+        return self.calls(**filters)
+
+    def stats(self, group_by: str | Sequence[str], **filters: Unpack[Filters]) -> Stats:
+        """Sum up the calls that fit, by `model`, `tool`, `day`, `label:NAME` and so on."""
+        groups = [group_by] if isinstance(group_by, str) else list(group_by)
+        found = self._fetch("/v1/stats", {**filters, "group_by": groups})
+        return Stats(tuple(map(_read_sums, found["items"])), _read_sums(found["total"]))
+
+    def _items(self, path: str, parameters: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Iterate over a list. Parameters are checked by the server when the first item is requested."""
+        cursor: str | None = None
+        while True:
+            page = self._fetch(path, {**parameters, "limit": PAGE, "cursor": cursor})
+            yield from page["items"]
+            cursor = page["next"]
+            if cursor is None:
+                return
+
+    def _fetch(self, path: str, parameters: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        query = encode_query(parameters or {})
+        return fetch_json(f"{path}?{query}" if query else path, self._url, self._token, self._timeout)
+
+    def __repr__(self) -> str:
+        return f"<playhead.Client {self._url or 'of PLAYHEAD_API'}>"
+
+
+def _read_one_call(raw: Mapping[str, Any]) -> Call:
+    return read_calls([raw])[0]
+
+
+def _read_run(raw: Mapping[str, Any]) -> RunSummary:
+    tokens = raw.get("tokens") or {}
+    return RunSummary(
+        id=raw["id"],
+        name=raw.get("name"),
+        labels=raw.get("labels") or {},
+        started_at=raw.get("started_at"),
+        ended_at=raw.get("ended_at"),
+        calls=raw.get("calls"),
+        gaps=raw.get("gaps"),
+        complete=raw.get("complete"),
+        models=tuple(raw.get("models") or ()),
+        input_tokens=tokens.get("input_tokens"),
+        output_tokens=tokens.get("output_tokens"),
+        cost_usd=raw.get("cost_usd"),
+        known_cost_usd=raw.get("known_cost_usd"),
+        parent=raw.get("parent"),
+        raw=raw,
+    )
+
+
+def _read_sums(raw: Mapping[str, Any]) -> Sums:
+    usage = raw.get("usage") or {}
+    return Sums(
+        calls=raw["calls"],
+        errors=raw["errors"],
+        input_tokens=usage.get("input_tokens"),
+        output_tokens=usage.get("output_tokens"),
+        cached_tokens=usage.get("cached_tokens"),
+        reasoning_tokens=usage.get("reasoning_tokens"),
+        cost_usd=raw.get("cost_usd"),
+        known_cost_usd=raw.get("known_cost_usd"),
+        first_byte_ms=_read_percentiles(raw.get("first_byte_ms") or {}),
+        duration_ms=_read_percentiles(raw.get("duration_ms") or {}),
+        group=raw.get("group") or {},
+        raw=raw,
+    )
+
+
+def _read_percentiles(raw: Mapping[str, Any]) -> Percentiles:
+    return Percentiles(raw.get("p50"), raw.get("p90"), raw.get("p99"))

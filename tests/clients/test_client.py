@@ -1,0 +1,148 @@
+"""The client that queries all runs and calls, against the real API."""
+
+import asyncio
+import pickle
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+
+import playhead
+import playhead.client
+import pytest
+from playhead.filters import Filters, ListFilters, encode_query
+
+from calls.derive import derive_call
+from store.api.app import create_app
+from store.api.openapi.document import openapi_document
+from store.database.connection import Database
+from store.ingest.batch_writer import BatchWriter, DerivedExchange
+from tests.store.agents import Agent
+from tests.store.house import PROFILES, RUN, imported, opened
+
+TOKEN = "correct-horse-battery-staple"
+
+
+@asynccontextmanager
+async def _api(directory: Path, database: Database) -> AsyncIterator[str]:
+    """The API with the example and some runs of an agent; its address."""
+    async with opened(directory / "spool", database, tokens=(TOKEN,)) as house:
+        house.api.headers["authorization"] = f"Bearer {TOKEN}"
+        await imported(house)
+        writer = BatchWriter(database, profile=PROFILES.digest)
+        for number in range(5):
+            made = Agent(turns=2, offset=10 * number).run(f"agent-{number}")
+            await writer.write_batch([DerivedExchange(one, derive_call(one, profiles=PROFILES)) for one in made])
+        yield str(house.api.base_url)
+
+
+async def test_runs_calls_and_stats_are_read(tmp_path: Path, database: Database) -> None:
+    def query(client: playhead.Client) -> None:
+        assert [run.id for run in client.runs(model="gpt-4o-mini")] == [RUN]
+        assert {run.id for run in client.runs()} == {RUN, *(f"agent-{number}" for number in range(5))}
+        run = client.run(RUN)
+        assert run == next(client.runs(model="gpt-4o-mini"))
+        assert (run.complete, run.models) == (True, ("gpt-4o-mini",))
+        models = list(client.calls(kind="model", provider="openai"))
+        assert {call.kind for call in models} == {"model"}
+        assert [call.step for call in client.calls(run="agent-1")] == [1, 2, 3, 4]
+        whole = client.call(models[0].id)
+        assert whole.id == models[0].id
+        assert whole.raw["request"] is not None
+        stats = client.stats("run", kind="model")
+        assert {one.group["run"]: one.calls for one in stats}["agent-3"] == 2
+        assert stats.total.calls == len(models)
+        assert [call.id for call in client.search("gpt-4o")] == [call.id for call in client.calls(q="gpt-4o")]
+
+    async with _api(tmp_path, database) as url:
+        await asyncio.to_thread(query, playhead.Client(url, TOKEN))
+
+
+async def test_pages_are_fetched_when_they_are_needed(
+    tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched: list[str] = []
+    fetch = playhead.client.fetch_json
+
+    def count(path: str, *rest: object) -> dict[str, object]:
+        fetched.append(path)
+        return fetch(path, *rest)  # type: ignore[arg-type] # as it was called
+
+    monkeypatch.setattr(playhead.client, "fetch_json", count)
+    monkeypatch.setattr(playhead.client, "PAGE", 2)
+
+    def query(client: playhead.Client) -> None:
+        runs = client.runs()
+        assert fetched == []
+        assert len(list(islice(runs, 3))) == 3
+        assert len(fetched) == 2
+        assert len(list(runs)) == 3
+        assert len(fetched) == 3
+
+    async with _api(tmp_path, database) as url:
+        await asyncio.to_thread(query, playhead.Client(url, TOKEN))
+
+
+async def test_a_refusal_is_a_problem_with_its_type(tmp_path: Path, database: Database) -> None:
+    def query(url: str) -> Iterator[playhead.Problem]:
+        client = playhead.Client(url, TOKEN)
+        asked: list[Callable[[], object]] = [
+            lambda: client.run("nothing"),
+            lambda: next(client.runs(status="9999")),
+            lambda: playhead.Client(url, "wrong").stats("model"),
+        ]
+        for ask in asked:
+            with pytest.raises(playhead.Problem) as caught:
+                ask()
+            yield caught.value
+
+    async with _api(tmp_path, database) as url:
+        problems = await asyncio.to_thread(lambda: list(query(url)))
+    assert [(one.status, one.type.rpartition(":")[2]) for one in problems] == [
+        (404, "unknown_run"),
+        (422, "invalid_request"),
+        (401, "token_required"),
+    ]
+    assert problems[0].title == "Not Found"
+    assert str(problems[0]) == problems[0].detail
+    assert problems[1].members["faults"]
+    assert pickle.loads(pickle.dumps(problems[1])).detail == problems[1].detail
+
+
+async def test_the_address_and_token_are_those_of_the_environment(
+    tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "token").write_text(f"{TOKEN}\n")
+    monkeypatch.delenv("PLAYHEAD_API_TOKEN", raising=False)
+    monkeypatch.setenv("PLAYHEAD_API_TOKEN_FILE", str(tmp_path / "token"))
+    async with _api(tmp_path, database) as url:
+        monkeypatch.setenv("PLAYHEAD_API", url)
+        assert (await asyncio.to_thread(playhead.Client().run, RUN)).id == RUN
+
+
+def test_a_server_that_is_not_there_is_unreachable() -> None:
+    with pytest.raises(playhead.Unreachable, match=r"cannot reach Playhead at http://127\.0\.0\.1:9"):
+        playhead.Client("http://127.0.0.1:9", "x").run("any")
+
+
+def test_filters_are_written_as_the_api_reads_them() -> None:
+    noon = datetime(2026, 11, 21, 12, tzinfo=UTC)
+    query = encode_query({"since": noon, "label": {"a": "b", "c": None}, "status": [429, "5xx"], "error": True})
+    assert query == "since=2026-11-21T12%3A00%3A00%2B00%3A00&label=a%3Db&label=c&status=429&status=5xx&error=true"
+    assert encode_query({"min_cost": 0.000001, "fields": ["id", "text"]}) == "min_cost=0.000001&fields=id%2Ctext"
+    with pytest.raises(ValueError, match="has no time zone"):
+        encode_query({"until": datetime(2026, 11, 21)})  # noqa: DTZ001 - on purpose
+
+
+def test_the_client_has_every_filter_of_the_api() -> None:
+    from unittest.mock import Mock
+
+    document = openapi_document(create_app(Mock(), []))
+
+    def names(path: str) -> set[str]:
+        return {one["name"] for one in document["paths"][path]["get"]["parameters"]} - {"limit", "cursor", "settled"}
+
+    listed = set(ListFilters.__annotations__) | set(Filters.__annotations__)
+    assert names("/v1/runs") == names("/v1/calls") == listed
+    assert names("/v1/stats") - {"group_by"} == set(Filters.__annotations__)
