@@ -69,7 +69,10 @@ def test_the_agent_works():
 
 
 def _run_script(script: str, shell: Shell) -> subprocess.CompletedProcess[str]:
-    environment = {**shell.environment, "PLAYHEAD_PROXY_PORT": "0", "PLAYHEAD_API_PORT": "0"}
+    # As after `pip install ./clients/pytest-playhead`.
+    client = str(ROOT / "clients" / "pytest-playhead" / "src")
+    ports = {"PLAYHEAD_PROXY_PORT": "0", "PLAYHEAD_API_PORT": "0"}
+    environment = {**shell.environment, **ports, "PYTHONPATH": client}
     return subprocess.run(
         ["bash", "-c", script], cwd=shell.directory, env=environment, capture_output=True, text=True, check=False
     )
