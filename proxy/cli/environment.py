@@ -18,10 +18,11 @@ from proxy.doctor import doctor
 from proxy.doctor.probe_servers import HOST, run_echo
 from proxy.errors import Failure
 from proxy.processes.command_processes import CommandProcesses
+from proxy.processes.store_client import Api
 from proxy.processes.user_command import require_command
 from proxy.recording.run_identity import PER_PROCESS_USER
 from proxy.settings import Settings
-from proxy.terminal.text import print_table
+from proxy.terminal.text import print_table, printable
 from proxy.trust.ca import ensure_ca
 from proxy.trust.client_environment import (
     LOOPBACK,
@@ -31,7 +32,7 @@ from proxy.trust.client_environment import (
     proxy_variables,
     render_variables,
 )
-from store.datadir import DataDir
+from store.datadir import DataDir, open_data_dir
 
 CONTAINER_HOST = "host.docker.internal"
 """Docker Desktop's name for the machine; elsewhere `--add-host host.docker.internal:host-gateway` gives it."""
@@ -243,12 +244,25 @@ def doctor_command(command: tuple[str, ...], strict: bool, as_json: bool, **flag
         print_json(doctor.findings_json(found))
     else:
         print_table(("CLIENT", "VERDICT", "RUN KNOWN", "WHAT TO DO"), doctor.finding_rows(found), advice=True)
-        for sentence in doctor.environment_problems(os.environ):
+        for sentence in (*doctor.environment_problems(os.environ), *_export_problems(settings_from_flags(**flags))):
             click.echo(f"playhead: {sentence}", err=True)
         if command and not strict and not doctor.findings_for_command(command, os.environ, found):
             click.echo("playhead: which clients COMMAND uses is unknown: look for them in the list", err=True)
     judged = found if strict else doctor.findings_for_command(command, os.environ, found)
     raise click.exceptions.Exit(0 if doctor.is_every_client_recorded(judged) else 1)
+
+
+def _export_problems(found: Settings) -> list[str]:
+    """Return what prevents the exports of the running store server, one sentence each."""
+    data = open_data_dir(found.data)
+    notice = data.read_notice("store")
+    if notice is None or not data.store_lock.is_held():
+        return []
+    with Api(notice["api"], data.api_token(), data.api_token_file) as api:
+        return [
+            f"the export to {printable(endpoint)} fails: {printable(reason)}; recording goes on, and it is tried again"
+            for endpoint, reason in api.export_troubles().items()
+        ]
 
 
 async def _examine_clients(found: Settings, command: tuple[str, ...]) -> tuple[doctor.ClientFinding, ...]:

@@ -99,6 +99,11 @@ class Api:
         with _translate_errors(self.url):
             return list(self._http.get("/readyz").json()["troubles"].values())
 
+    def export_troubles(self) -> dict[str, str]:
+        """Return what prevents exports, by endpoint."""
+        with _translate_errors(self.url):
+            return dict(self._http.get("/readyz", timeout=5.0).json().get("exports", {}))
+
     def fetch_obstacle(self) -> str | None:
         """Explain why no recording can be fetched at the moment; None if one can. Takes seconds at most."""
         try:

@@ -23,6 +23,7 @@ TIMEOUT: Final = httpx2.Timeout(30.0, connect=10.0)
 RETRIED: Final = frozenset((429, 502, 503, 504))
 FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 60.0
+LONGEST_RETRY_AFTER: Final = 3600.0
 LONGEST_ANSWER: Final = 1000
 """Characters of a refusal that are reported."""
 
@@ -96,9 +97,10 @@ class OtlpSender:
                 if failed == attempts:
                     raise
                 self.state.retries += 1
-                await self._sleep(self._pause(failed) if error.pause is None else min(error.pause, LONGEST_PAUSE))
+                await self._sleep(self._pause(failed) if error.pause is None else min(error.pause, LONGEST_RETRY_AFTER))
             except SpansRefused as error:
-                self.state.trouble = str(error)
+                # What a target answers may quote spans, and everybody can read `/readyz`.
+                self.state.trouble = f"{self._target.host} refuses spans; the log of the store server says why"
                 self.state.refused += 1
                 raise
 
