@@ -73,7 +73,7 @@ _SORTING = [
     click.option("--limit", type=click.IntRange(1, MOST), default=20, help="How many to list. Default: 20."),
 ]
 
-_NAMES: Final = (
+FILTER_NAMES: Final = (
     *(
         "since",
         "until",
@@ -90,6 +90,7 @@ _NAMES: Final = (
     ),
     *("key", "min_cost", "min_duration", "error", "incomplete", "parent", "q"),
 )
+"""The filters, by the names of the parameters."""
 
 
 def with_list_options(command: Command) -> Command:
@@ -101,7 +102,7 @@ def with_list_options(command: Command) -> Command:
 
 def take_list_query(flags: dict[str, Any]) -> dict[str, Any]:
     """Remove the options of lists from the flags, and return those that are given as parameters of the store server."""
-    query = {name: flags.pop(name) for name in (*_NAMES, "sort", "order")}
+    query = {name: flags.pop(name) for name in (*FILTER_NAMES, "sort", "order")}
     query |= {name: parse_time(query[name]) for name in ("since", "until")}
     query |= {name: str(query[name]).lower() for name in ("error", "incomplete") if query[name] is not None}
     return {
@@ -113,7 +114,7 @@ def take_list_query(flags: dict[str, Any]) -> dict[str, Any]:
 
 def has_filters(query: Mapping[str, Any]) -> bool:
     """Whether a query asks for only some of the items."""
-    return any(name in query for name in _NAMES)
+    return any(name in query for name in FILTER_NAMES)
 
 
 def fetch_list(api: Api, path: str, limit: int, query: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from store.api.parameters import (
     TheRunFields,
     TheSort,
     TheStepSort,
+    WhenCaughtUp,
     WhenSettled,
     settle,
 )
@@ -101,6 +102,7 @@ class NewGaps(BaseModel):
 async def list_runs(
     request: Request,
     deps: TheDeps,
+    settled: WhenCaughtUp,
     filters: TheFilters,
     fields: TheRunFields,
     sort: TheSort,
@@ -109,7 +111,8 @@ async def list_runs(
 ) -> Response:
     """One page; with `Accept: application/x-ndjson`, all of them, one run a line.
 
-    Costs, durations and tokens, by which runs may be sorted and filtered, are summed up a moment after the calls.
+    Costs, durations and tokens, by which runs may be sorted and filtered, are summed up a moment after the calls; with
+    `settled=true` the response waits up to 20 s for them.
     """
     await deps.exchange_queries.check_search(filters)
     resolved = await deps.exchange_queries.resolve_search(filters)
@@ -117,7 +120,7 @@ async def list_runs(
     async def fetch(limit: int, cursor: str | None) -> Page:
         return await deps.runs.page(resolved, deps.now(), limit, cursor, sort, fields)
 
-    return await list_response(request, fetch, limit, cursor)
+    return await list_response(request, fetch, limit, cursor, more=settled.members)
 
 
 @router.get("/runs/{run}", summary="One run")
