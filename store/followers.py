@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from store.database.connection import Database, DatabaseError
 from store.feed.consumer import ConsumerRunner
 from store.feed.feed import delete_old_entries
+from store.feed.idle_runs import IdleRunWatch
+from store.feed.model_watch import ModelWatch
 from store.feed.signal import FeedSignal
 from store.sums.run_sums import RunSums
 
@@ -28,7 +30,9 @@ class Followers:
     def __init__(self, database: Database, signal: FeedSignal, exporters: "Sequence[Exporter]" = ()) -> None:
         self._database = database
         self._signal = signal
-        self._consumers = tuple(ConsumerRunner(database, consumer, signal) for consumer in (RunSums(database),))
+        self._consumers = tuple(
+            ConsumerRunner(database, consumer, signal) for consumer in (RunSums(database), ModelWatch())
+        )
         self._exporters = exporters
 
     @property
@@ -43,6 +47,7 @@ class Followers:
                 group.create_task(consumer.run())
             for exporter in self._exporters:
                 group.create_task(exporter.run())
+            group.create_task(IdleRunWatch(self._database, time.time_ns).run())
             group.create_task(self._clean_feed())
 
     async def wait_until_caught_up(self) -> None:

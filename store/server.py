@@ -103,6 +103,7 @@ async def _serve(
                     await reporter.wait_for_first_try()
                     reporter.report_ready({"ready": True, "port": api_socket.getsockname()[1]})
                     await stopped.wait()
+                    parts.deps.signal.close()
                     await parts.followers.finish_exports(EXPORT_PATIENCE)
                 for task in background:
                     task.cancel()

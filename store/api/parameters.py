@@ -17,6 +17,7 @@ from pydantic import StringConstraints
 from store.api.deps import TheDeps
 from store.api.problems import Problem
 from store.api.spilled_answers import PAUSE, SETTLED
+from store.feed.events import EventFilters, EventName
 from store.query.call_summaries import MEMBERS, SUMMARY, Fields
 from store.query.filters import Filters
 from store.query.pages import LAST_TIME, NEWEST_FIRST, STEP_ORDER, Cursor, Sort, SortName
@@ -75,6 +76,10 @@ type Statuses = Annotated[
 type Kinds = Annotated[
     list[Literal["model", "tool", "retrieval", "other"]],
     Query(max_length=4, description="may be repeated: one of the values fits"),
+]
+type EventTypes = Annotated[
+    list[EventName],
+    Query(max_length=MOST_VALUES, description="names of events; without it, all"),
 ]
 type Keys = Annotated[
     list[Annotated[str, StringConstraints(pattern=_KEY)]],
@@ -183,6 +188,40 @@ def _filters(
     )
 
 
+def _event_filters(
+    type: EventTypes = [],  # noqa: A002, B006 - the parameter's name; FastAPI copies these
+    run: Values = [],  # noqa: B006
+    model: Values = [],  # noqa: B006
+    provider: Values = [],  # noqa: B006
+    tool: Values = [],  # noqa: B006
+    host: Values = [],  # noqa: B006
+    status: Statuses = [],  # noqa: B006
+    kind: Kinds = [],  # noqa: B006
+    dialect: Values = [],  # noqa: B006
+    operation: Values = [],  # noqa: B006
+    actor: Values = [],  # noqa: B006
+    min_cost: MinCost = None,
+    min_duration: MinDuration = None,
+    error: Failed = None,
+) -> EventFilters:
+    return EventFilters(
+        types=tuple(type),
+        runs=tuple(run),
+        models=tuple(model),
+        providers=tuple(provider),
+        tools=tuple(tool),
+        hosts=tuple(host),
+        statuses=tuple(map(_status_range, status)),
+        kinds=tuple(kind),
+        dialects=tuple(dialect),
+        operations=tuple(operation),
+        actors=tuple(actor),
+        min_cost=min_cost,
+        min_duration=None if min_duration is None else round(min_duration * 1_000_000),
+        error=error,
+    )
+
+
 def _requested_fields(
     fields: Annotated[
         str | None,
@@ -221,6 +260,8 @@ def _parsed_fields(text: str, members: frozenset[str], noun: str) -> Fields:
 type TheRunFields = Annotated[Fields, Depends(_requested_run_fields)]
 
 type TheFields = Annotated[Fields, Depends(_requested_fields)]
+
+type TheEventFilters = Annotated[EventFilters, Depends(_event_filters)]
 
 type TheFilters = Annotated[Filters, Depends(_filters)]
 

@@ -33,6 +33,9 @@ TURNS: Final = 4
 HEAVY: Final = ("/v1/calls", "/v1/exchanges", "/v1/runs", "/v1/import")
 """The paths of these routes."""
 
+ENDLESS: Final = "/v1/events"
+"""The path whose response has no end."""
+
 LARGEST_KEPT_BODY: Final = 1 << 20
 """Bytes of a request body that is kept, so that a helper process can answer the request again."""
 
@@ -60,6 +63,10 @@ class Spill:
         """Run the app, and send its response beside it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
+            return
+        if scope["path"] == ENDLESS:
+            # Made as fast as its client reads, and never longer in memory than that takes.
+            await self._app(scope, receive, _limited_send(send))
             return
         outlet = _Outlet(self, send)
         scope[BODY] = bytearray()
@@ -118,6 +125,19 @@ class Spill:
         async with self._room_changed:
             self._room += size
             self._room_changed.notify_all()
+
+
+def _limited_send(send: Send) -> Send:
+    """Wrap `send` so that a client that reads nothing for too long is dropped."""
+
+    async def send_or_drop(message: Message) -> None:
+        try:
+            async with asyncio.timeout(STALL_TIMEOUT):
+                await send(message)
+        except TimeoutError:
+            raise StalledReader from None
+
+    return send_or_drop
 
 
 class StalledReader(Exception):

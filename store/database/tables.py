@@ -53,6 +53,7 @@ runs = Table(
     Column(
         "isolation", Text
     ),  # captive, watched or none; null: unknown, for example if Playhead did not start the agent
+    Column("idle_at", BigInteger),  # the last activity after which it fell idle, once that was noticed
     _primary_key("id"),
     Index(None, "project", "started_at", "id"),
     # The forks of a run.

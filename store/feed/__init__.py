@@ -2,6 +2,11 @@
 
 entries    what an entry says: a call, gap or replay report was stored; a run began, ended, changed or was deleted
 feed       append entries in the transaction that stores what they say; read them after a position; delete old ones
+events     entries as events for clients, and the filters of events
+idle_runs  end runs that nobody ends
+model_watch  notice that another model answers under a name
+idle_runs  end runs that nobody ends
+model_watch  notice that another model answers under a name
 consumer   run a part that processes every entry once: its position is stored in the transaction that stores its result
 signal     tell waiting readers in this process that something was committed
 

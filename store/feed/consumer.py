@@ -37,7 +37,7 @@ class Consumer(Protocol):
     async def process(self, connection: asyncpg.Connection, project: str, rows: Sequence[FeedRow], /) -> None:
         """Store what follows from the rows, in the connection's transaction. The same rows may come twice after a rebuild."""
 
-    def rebuild(self, project: str) -> AsyncIterator[None]:
+    def rebuild(self, project: str, /) -> AsyncIterator[None]:
         """Delete the project's result and make it anew from the tables, in transactions of its own; yield between them."""
 
 

@@ -96,7 +96,23 @@ class ReplayStored(msgspec.Struct, frozen=True, array_like=True, tag="replay"):
     drifted: int
 
 
-type FeedEntry = RunBegan | RunEnded | RunChanged | RunDeleted | CallStored | GapStored | ReplayStored
+class ModelChanged(msgspec.Struct, frozen=True, array_like=True, tag="model"):
+    """A model answered under a name for the first time, where another had answered before."""
+
+    run: str
+    at: int
+    call: str
+    provider: str
+    model: str
+    """The requested name."""
+
+    returned: str | None
+    fingerprint: str | None
+    was_returned: str | None
+    was_fingerprint: str | None
+
+
+type FeedEntry = RunBegan | RunEnded | RunChanged | RunDeleted | CallStored | GapStored | ReplayStored | ModelChanged
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(tuple[FeedEntry, ...])

@@ -23,6 +23,8 @@ class FeedPosition(NamedTuple):
     row: uuid.UUID
 
 
+LAST_ROW = uuid.UUID(int=(1 << 128) - 1)
+
 BEGINNING = FeedPosition(0, uuid.UUID(int=0))
 
 
@@ -53,10 +55,23 @@ async def read_feed(
     ]
 
 
+def position_before(position: FeedPosition) -> FeedPosition:
+    """The position after which the row at a position is the first one."""
+    transaction, row = position
+    return FeedPosition(transaction, uuid.UUID(int=row.int - 1)) if row.int else FeedPosition(transaction - 1, LAST_ROW)
+
+
+async def deleted_position(connection: asyncpg.Connection, project: str) -> int:
+    """The newest transaction whose rows have been deleted; 0 if there is none."""
+    query = "SELECT transaction FROM feed_positions WHERE project = $1 AND consumer = $2"
+    found: int | None = await connection.fetchval(query, project, DELETED)
+    return found or 0
+
+
 async def last_position(connection: asyncpg.Connection) -> FeedPosition:
     """The position after every transaction that has ended before this one, and before every one that ends later."""
     newest: int = await connection.fetchval("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint - 1")
-    return FeedPosition(newest, uuid.UUID(int=(1 << 128) - 1))
+    return FeedPosition(newest, LAST_ROW)
 
 
 async def delete_old_entries(connection: asyncpg.Connection, now: int) -> None:

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from store.call_graph.retry_query import load_retry_groups
 from store.database.connection import Database
 from store.database.tables import call_sums, calls, run_totals, runs
-from store.feed.entries import CallStored, GapStored, ReplayStored, RunDeleted, RunEnded
+from store.feed.entries import CallStored, GapStored, ModelChanged, ReplayStored, RunDeleted, RunEnded
 from store.feed.feed import FeedRow
 from store.sums.call_rows import HOUR, hour_rows
 
@@ -75,7 +75,7 @@ def changed_hours(rows: Iterable[FeedRow]) -> tuple[Hours, set[str]]:
                     hours[entry.previous_run] = None
             case RunDeleted():
                 deleted.add(entry.run)
-            case RunEnded() | GapStored() | ReplayStored():
+            case RunEnded() | GapStored() | ReplayStored() | ModelChanged():
                 pass
             case _:
                 hours[entry.run] = None

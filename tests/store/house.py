@@ -38,6 +38,8 @@ class House:
     api: httpx2.AsyncClient
     store_server: Ingester
     spools: Path
+    signal: FeedSignal
+    followers: Followers
 
 
 def kept(spools: Path, database: Database, derived: Callable[[Exchange], Call] | None = None) -> Ingester:
@@ -69,10 +71,12 @@ async def serving_api(
     helper: Helper | None = None,
     keys: Path | None = None,
     clean: Clean = str,
+    signal: FeedSignal | None = None,
+    followers: Followers | None = None,
 ) -> AsyncIterator[httpx2.AsyncClient]:
     """The REST interface on a free port of loopback, and a client of it."""
-    signal = FeedSignal()
-    followers = Followers(database, signal)
+    signal = signal or FeedSignal()
+    followers = followers or Followers(database, signal)
     desk = Deps(
         store_server=store_server,
         database=database,
@@ -115,11 +119,22 @@ async def opened(
     clean: Clean = str,
 ) -> AsyncIterator[House]:
     """All of it."""
+    signal = FeedSignal()
+    followers = Followers(database, signal)
     async with (
         running(kept(spools, database)) as store_server,
-        serving_api(store_server, database, tokens=tokens, mode=mode, unfit=unfit, clean=clean) as api,
+        serving_api(
+            store_server,
+            database,
+            tokens=tokens,
+            mode=mode,
+            unfit=unfit,
+            clean=clean,
+            signal=signal,
+            followers=followers,
+        ) as api,
     ):
-        yield House(api=api, store_server=store_server, spools=spools)
+        yield House(api=api, store_server=store_server, spools=spools, signal=signal, followers=followers)
 
 
 async def imported(house: House, content: bytes | None = None) -> dict[str, Any]:

@@ -44,6 +44,11 @@ CREATE INDEX calls_tokens_idx ON calls (project, (coalesce(input_tokens, 0) + co
     WHERE input_tokens IS NOT NULL OR output_tokens IS NOT NULL
 """
 
+RUNS = """
+ALTER TABLE runs ADD COLUMN idle_at bigint;
+UPDATE runs SET idle_at = active_at WHERE ended_at IS NULL
+"""
+
 FEED = """
 CREATE TABLE feed (
     project text NOT NULL,
@@ -149,6 +154,6 @@ COMMENT ON TABLE audit_log IS 'Who read bodies, exported, changed or deleted wha
 
 
 def upgrade() -> None:
-    for statements in (CALLS, FEED, SUMS, TEXTS, AUDIT_LOG):
+    for statements in (CALLS, RUNS, FEED, SUMS, TEXTS, AUDIT_LOG):
         for statement in statements.split(";\n"):
             op.execute(statement)
