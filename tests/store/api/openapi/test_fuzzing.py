@@ -25,20 +25,28 @@ CHECKS = (
 )
 
 
+HEADERS = [
+    {"in": "header", "name": name, "schema": {"type": "string"}} for name in ("Last-Event-ID", "If-None-Match", "Range")
+]
+"""Headers that no route describes, and that clients send."""
+
+
 async def _known_ids(house: House) -> dict[str, list[str]]:
     """What there is, by the name of its parameter: without it every made-up request would end at a 404."""
     items = (await house.api.get(f"/v1/runs/{RUN}/calls")).json()["items"]
     calls, exchanges = [one["id"] for one in items], [name for one in items for name in one["exchanges"]]
+    cursors = [(await house.api.get(f"/v1/{what}?limit=1")).json()["next"] for what in ("runs", "calls")]
     runs = {name: [RUN, "second"] for name in ("run", "a", "b")}
-    return runs | {"call": calls, "exchange": exchanges, "replay": ["again"]}
+    return runs | {"call": calls, "exchange": exchanges, "replay": ["again"], "cursor": cursors}
 
 
 def _with_known_ids(document: dict[str, Any], known: Mapping[str, list[str]]) -> dict[str, Any]:
     for methods in document["paths"].values():
         for method, operation in methods.items():
+            operation.setdefault("parameters", []).extend(HEADERS)
             for parameter in operation.get("parameters", ()):
                 names = known.get(parameter["name"])
-                if parameter["in"] == "path" and names and method != "delete":
+                if names and method != "delete":
                     parameter["schema"] = {"anyOf": [{"type": "string", "enum": names}, parameter["schema"]]}
     return document
 
