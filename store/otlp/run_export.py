@@ -7,7 +7,7 @@ from uuid import UUID
 
 from calls.model import Call, Exchange
 from store.database.connection import Database
-from store.otlp.spans.call_facts import CostParts, SpannedCall, ToolPlace, call_content
+from store.otlp.spans.call_facts import CostParts, SpannedCall, ToolPlace
 from store.otlp.spans.call_span import call_span
 from store.otlp.spans.encoding import encode_spans, resource_attributes
 from store.otlp.spans.ids import TraceIds, trace_ids
@@ -23,9 +23,6 @@ from store.query.runs import Page, Runs
 
 PAGE: Final = 20
 """Calls that are read together."""
-
-BATCH_SIZE: Final = 2 << 20
-"""Bytes of one request; only a single span may exceed it."""
 
 _LEAN: Final[Fields] = (SUMMARY or frozenset()) | {"answer", "tool_results"}
 """What spans without content are made from. Of large calls these are only summaries."""
@@ -72,7 +69,8 @@ class RunExport:
             asked=trace.asked,
             answered=trace.answered,
         )
-        yield encode_spans([run_span(root, self._options.names)], resource_attributes(self._options.project))
+        for request in encode_spans([run_span(root, self._options.names)], resource_attributes(self._options.project)):
+            yield request
 
     async def _page(self, run: str, cursor: str | None) -> Page:
         """Read a page of calls; those that are too large for this process without their bodies."""
@@ -116,7 +114,7 @@ class _RunTrace:
     def encode_calls(self, shapes: Sequence[Shape], started: Mapping[str, int]) -> list[bytes]:
         """Encode the spans of a page of calls."""
         spans = [self._span(shape, started[shape["id"]]) for shape in shapes if shape["id"] in started]
-        return list(self._encode(spans))
+        return list(encode_spans(spans, resource_attributes(self._options.project)))
 
     def _span(self, shape: Shape, started_at: int) -> Span:
         for tool in shape["tool_calls"] if shape["kind"] == "model" else ():
@@ -131,7 +129,7 @@ class _RunTrace:
         self.started_at = min(started_at, self.started_at or started_at)
         self.ended_at = max(self.ended_at, call.ended_at)
         if self._options.content and shape["kind"] == "model":
-            self.asked = self.asked or last_text(call_content(call).messages)
+            self.asked = self.asked or last_text(call.content.messages)
             self.answered = shape["text"] or self.answered
         return call_span(call, self.ids, self._options.names, content=self._options.content)
 
@@ -140,16 +138,6 @@ class _RunTrace:
             return None
         asker, tool_call = executes["call"], executes["tool_call"]
         return ToolPlace(asker, tool_call, self._tool_names.get((asker, tool_call)))
-
-    def _encode(self, spans: Sequence[Span]) -> list[bytes]:
-        """Encode spans together, or each half where that is too large."""
-        if not spans:
-            return []
-        request = encode_spans(spans, resource_attributes(self._options.project))
-        if len(request) <= BATCH_SIZE or len(spans) == 1:
-            return [request]
-        middle = len(spans) // 2
-        return [*self._encode(spans[:middle]), *self._encode(spans[middle:])]
 
 
 def _cost_parts(shape: Shape, started_at: int) -> CostParts | None:

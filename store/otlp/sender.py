@@ -98,7 +98,7 @@ class OtlpSender:
                     raise
                 self.state.retries += 1
                 await self._sleep(self._pause(failed) if error.pause is None else min(error.pause, LONGEST_RETRY_AFTER))
-            except SpansRefused as error:
+            except SpansRefused:
                 # What a target answers may quote spans, and everybody can read `/readyz`.
                 self.state.trouble = f"{self._target.host} refuses spans; the log of the store server says why"
                 self.state.refused += 1

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cached_property
 from typing import Final, NamedTuple
 
 from calls.codec.lenient_json import as_array, as_count, as_object, as_text, as_text_or_none
@@ -68,6 +69,17 @@ class CostParts(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CallContent:
+    """What a call says: what is exported only if content is."""
+
+    conversation: RequestMessages
+    messages: list[Message]
+    answer: Message
+    is_cut: bool
+    """Whether something is missing because it is too long."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SpannedCall:
     """A call whose span is made."""
 
@@ -75,6 +87,19 @@ class SpannedCall:
     started_at: int
     tool: ToolPlace | None = None
     cost_parts: CostParts | None = None
+
+    @cached_property
+    def content(self) -> CallContent:
+        """What a model call says."""
+        conversation = request_conversation(self.shape.get("request"))
+        messages, is_cut = cut_messages(conversation.messages)
+        answers, is_answer_cut = cut_messages([answer_message(self.shape["text"], self.shape["tool_calls"])])
+        return CallContent(
+            conversation=conversation,
+            messages=messages,
+            answer=answers[0],
+            is_cut=is_cut or is_answer_cut or "request" not in self.shape,
+        )
 
     @property
     def ended_at(self) -> int:
@@ -172,30 +197,6 @@ class SpannedCall:
         answer = as_object(self.shape.get("answer"))
         found = as_text_or_none(answer.get("id")) or as_text_or_none(answer.get("responseId"))
         return found if found and len(found) <= 200 and found.isascii() and " " not in found else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallContent:
-    """What a call says: what is exported only if content is."""
-
-    conversation: RequestMessages
-    messages: list[Message]
-    answer: Message
-    is_cut: bool
-    """Whether something is missing because it is too long."""
-
-
-def call_content(call: SpannedCall) -> CallContent:
-    """Read what a model call says."""
-    conversation = request_conversation(call.shape.get("request"))
-    messages, is_cut = cut_messages(conversation.messages)
-    answers, is_answer_cut = cut_messages([answer_message(call.shape["text"], call.shape["tool_calls"])])
-    return CallContent(
-        conversation=conversation,
-        messages=messages,
-        answer=answers[0],
-        is_cut=is_cut or is_answer_cut or "request" not in call.shape,
-    )
 
 
 def call_embeddings(call: SpannedCall) -> list[str]:

@@ -1,6 +1,6 @@
 """Encode spans as protobuf: an `ExportTraceServiceRequest` of OTLP 1."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import Final
 
@@ -17,11 +17,24 @@ SERVICE: Final = "playhead"
 _KINDS: Final = {"client": trace_pb2.Span.SPAN_KIND_CLIENT, "internal": trace_pb2.Span.SPAN_KIND_INTERNAL}
 
 
-def encode_spans(spans: Iterable[Span], resource: Mapping[str, str]) -> bytes:
-    """Encode spans. Encodings of the same resource may be joined: repeated fields of protobuf are concatenated."""
-    scope = trace_pb2.ScopeSpans(
-        scope=InstrumentationScope(name=SERVICE, version=version("playhead")), spans=[_span(span) for span in spans]
-    )
+def encode_spans(spans: Iterable[Span], resource: Mapping[str, str], size: int = 2 << 20) -> Iterator[bytes]:
+    """Encode spans as requests of at most so many bytes, if no single span exceeds that. Requests may be joined: repeated fields
+    of protobuf are concatenated."""
+    batch: list[trace_pb2.Span] = []
+    batch_size = 0
+    for span in map(_span, spans):
+        span_size = span.ByteSize()
+        if batch and batch_size + span_size > size:
+            yield _request(batch, resource)
+            batch, batch_size = [], 0
+        batch.append(span)
+        batch_size += span_size
+    if batch:
+        yield _request(batch, resource)
+
+
+def _request(spans: Sequence[trace_pb2.Span], resource: Mapping[str, str]) -> bytes:
+    scope = trace_pb2.ScopeSpans(scope=InstrumentationScope(name=SERVICE, version=version("playhead")), spans=spans)
     attributes = Attributes(resource)
     traces = trace_pb2.ResourceSpans(resource=Resource(attributes=_key_values(attributes)), scope_spans=[scope])
     encoded: bytes = ExportTraceServiceRequest(resource_spans=[traces]).SerializeToString()

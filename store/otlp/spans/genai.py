@@ -6,7 +6,7 @@ from typing import Any, Final
 from calls.codec.json import dumps
 from calls.model import Json
 from store.otlp.spans.attributes import Attributes
-from store.otlp.spans.call_facts import SpannedCall, call_content, call_documents, call_query, is_number
+from store.otlp.spans.call_facts import SpannedCall, call_documents, call_query, is_number
 from store.otlp.spans.conversation import Message, Part
 from store.otlp.spans.limits import MAX_MESSAGES, json_text
 
@@ -71,7 +71,7 @@ def _put_model(put: Any, call: SpannedCall) -> None:
 def _put_content(put: Any, names: Mapping[str, str], call: SpannedCall) -> None:
     shape = call.shape
     if shape["kind"] == "model" and "input" in names:
-        said = call_content(call)
+        said = call.content
         system = said.conversation.system
         put("system", _json([_part(part) for part in system]) if system else None)
         put("input", _json(messages_json(said.messages)) if said.messages else None)

@@ -7,7 +7,6 @@ from calls.codec.json import dumps
 from store.otlp.spans.attributes import Attributes, Value
 from store.otlp.spans.call_facts import (
     SpannedCall,
-    call_content,
     call_documents,
     call_embeddings,
     call_query,
@@ -101,7 +100,7 @@ def _put_content(attributes: Attributes, call: SpannedCall) -> None:
 
 
 def _put_conversation(attributes: Attributes, call: SpannedCall) -> None:
-    said = call_content(call)
+    said = call.content
     system = tuple(part for part in said.conversation.system if part.text)
     messages = [Message("system", system), *said.messages] if system else said.messages
     for number, message in enumerate(messages):
