@@ -16,12 +16,13 @@ from calls.events import Gap, ReplayReported
 from calls.model import Body, Call, Exchange
 from store.database.blobs import CorruptData
 from store.database.connection import Database
-from store.feed.idle_runs import IDLE, rfc3339
+from store.feed.idle_runs import IDLE
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.prices import Cost
 from store.query.exchanges import ExchangeQueries
 from store.query.filters import Filters
 from store.query.pages import BadCursor
+from store.query.rest_shapes import rfc3339
 from store.query.runs import Runs
 from tests.store import samples
 from tests.store.samples import NOON, SECOND, call, exchange, kept, model_call, uuid7
