@@ -1,0 +1,531 @@
+"""Measure queries and ingest with full tables: `python -m bench.scale [--calls N] [--output FILE] [--checkout DIR]`.
+
+Fills fresh tables by the real writer with runs of thirty days (`bench.scale_rows`), lets the parts that follow the record catch up,
+and measures every list, filter, search and sum over REST, with one client and with four. Ingest is measured through a running store
+server while the tables are empty and when they are full; with `--checkout`, also against another checkout, in turns.
+
+The full run, whose table is in docs/scale.md: `python -m bench.scale --calls 1000000 --rounds 5 --output scale.json`.
+"""
+
+import argparse
+import asyncio
+import http.client
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+import asyncpg
+
+from bench.figures import Row, Spread, machine, print_json, quantile
+from bench.ingest import RunningStore, measure
+from bench.scale_rows import CALLS_A_RUN, DAY, RARE_MODEL, SECOND, case_of, run_name, write_runs
+from bench.stage import Process
+from bench.wire import MeasurementFailed
+from store.datadir import DataDir, open_data_dir
+from store.embedded.postgres import ensure_server
+from store.query.rest_shapes import rfc3339
+
+REQUESTS: Final = 100
+"""Of each query by one client, at most."""
+
+PATIENCE: Final = 2.0
+"""Seconds after which a query is repeated no more, once there are `FEWEST` times."""
+
+FEWEST: Final = 5
+CATCH_UP: Final = 7200.0
+"""Seconds in which the followers must have caught up."""
+
+TARGETS_MS: Final = {"list": 100.0, "filter": 100.0, "search": 300.0, "stats": 1000.0}
+ABSENT: Final = "no-such-value"
+
+SIZES: Final = """
+SELECT coalesce(root.relname, c.relname) AS table, sum(pg_relation_size(c.oid))::bigint AS rows,
+    sum(pg_total_relation_size(c.oid) - pg_relation_size(c.oid) - pg_indexes_size(c.oid))::bigint AS toast,
+    sum(pg_indexes_size(c.oid))::bigint AS indexes
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = 'public'
+LEFT JOIN pg_inherits i ON i.inhrelid = c.oid LEFT JOIN pg_class root ON root.oid = i.inhparent
+WHERE c.relkind = 'r' GROUP BY 1 HAVING sum(pg_total_relation_size(c.oid)) > 1000000 ORDER BY sum(pg_total_relation_size(c.oid)) DESC
+"""
+
+INDEX_SIZES: Final = """
+SELECT coalesce(root.relname, c.relname) AS index, sum(pg_relation_size(c.oid))::bigint AS bytes
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = 'public'
+LEFT JOIN pg_inherits i ON i.inhrelid = c.oid LEFT JOIN pg_class root ON root.oid = i.inhparent
+WHERE c.relkind = 'i' GROUP BY 1 HAVING sum(pg_relation_size(c.oid)) > 1000000 ORDER BY 2 DESC
+"""
+
+BEHIND: Final = """
+SELECT count(*) FROM (SELECT project, max(transaction) AS newest FROM feed GROUP BY project) AS written
+CROSS JOIN (SELECT DISTINCT consumer FROM feed_positions WHERE consumer <> '(deleted)') AS known
+LEFT JOIN feed_positions USING (project, consumer)
+WHERE feed_positions.transaction IS NULL OR feed_positions.transaction < newest
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One request that is measured."""
+
+    group: str
+    name: str
+    path: str
+    parameters: Sequence[tuple[str, str]] = ()
+    page: int = 1
+    """Which page; those before it are fetched first, unmeasured."""
+
+    def target(self, cursor: str | None = None) -> str:
+        """The target of the request."""
+        more = [("cursor", cursor)] if cursor else []
+        return f"{self.path}?{urlencode([*self.parameters, *more], quote_via=quote)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """The times of a query."""
+
+    group: str
+    name: str
+    target: str
+    clients: int
+    n: int
+    items: int
+    first_ms: float
+    p50_ms: float
+    p99_ms: float
+    """The slowest, where there are fewer than a hundred."""
+
+    load: float
+    problem: str | None = None
+
+    @property
+    def verdict(self) -> str:
+        if self.problem:
+            return self.problem
+        limit = TARGETS_MS.get(self.group)
+        return "" if limit is None else "ok" if self.p99_ms <= limit else f"over {limit:.0f} ms"
+
+    def line(self) -> str:
+        figures = f"{self.first_ms:9.1f} {self.p50_ms:9.1f} {self.p99_ms:9.1f}"
+        return f"{self.group:7} {self.name:44} {self.clients:2} {self.n:4} {self.items:5} {figures}  {self.verdict}"
+
+
+HEAD: Final = (
+    f"{'group':7} {'query':44} {'cl':>2} {'n':>4} {'items':>5} {'first ms':>9} {'p50 ms':>9} {'p99 ms':>9}  target"
+)
+
+
+def queries(runs: int, newest: int) -> Iterator[Query]:
+    """Everything that is measured."""
+    for path, what in (("/v1/calls", "calls"), ("/v1/runs", "runs")):
+        yield Query("list", f"{what}", path)
+        yield Query("list", f"{what}, second page", path, page=2)
+        yield Query("list", f"{what}, hundredth page", path, page=100)
+        for sort in ("cost", "duration", "tokens"):
+            yield Query("list", f"{what} by {sort}", path, [("sort", sort)])
+            yield Query("list", f"{what} by {sort}, ascending", path, [("sort", sort), ("order", "asc")])
+            yield Query("list", f"{what} by {sort}, second page", path, [("sort", sort)], page=2)
+            yield Query("list", f"{what} by {sort}, hundredth page", path, [("sort", sort)], page=100)
+        yield Query("list", f"{what}, 500 items", path, [("limit", "500")])
+        for name, parameters in filters(runs, newest):
+            yield Query("filter", f"{what} {name}", path, parameters)
+    yield Query("list", "calls, all fields", "/v1/calls", [("fields", "*")])
+    yield Query("list", "calls, fields=id,cost_usd", "/v1/calls", [("fields", "id,cost_usd")])
+    yield from searches(runs)
+    yield from sums(newest)
+
+
+def filters(runs: int, newest: int) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Each filter with a common, a rare and an absent value; and several at once."""
+    values = {
+        "model": ("deepseek-chat", RARE_MODEL[1], ABSENT),
+        "provider": ("openai", "anthropic", ABSENT),
+        "host": ("api.openai.com", "api.anthropic.com", ABSENT),
+        "tool": ("search_1", "delete_3", ABSENT),
+        "status": ("200", "500", "418"),
+        "kind": ("model", "tool", "retrieval"),
+        "dialect": ("openai_chat", "anthropic", ABSENT),
+        "operation": ("chat", "request", ABSENT),
+        "actor": ("planner", "searcher", ABSENT),
+        "key": ("sha256:" + "0" * 64,),
+        "label": ("team=support", f"release=2026.{runs // 1000}", "team=nobody"),
+        "min_cost": ("0.001", "10", "1000000"),
+        "min_duration": ("100", "7800", "1000000000"),
+        "error": ("true", "false"),
+        "incomplete": ("true", "false"),
+        "parent": (run_name(0), ABSENT),
+    }
+    for name, each in values.items():
+        for value in each:
+            yield f"{name}={value[:24]}", [(name, value)]
+    day = [("since", rfc3339(newest - 16 * DAY)), ("until", rfc3339(newest - 15 * DAY))]
+    yield "of one day", day
+    yield "of one day that has none", [("since", rfc3339(newest - 400 * DAY)), ("until", rfc3339(newest - 399 * DAY))]
+    yield "model+error", [("model", "deepseek-chat"), ("error", "true")]
+    yield "rare model+status+day", [("model", RARE_MODEL[1]), ("status", "429"), *day]
+    yield (
+        "provider+tool+actor+label",
+        [
+            ("provider", "openai"),
+            ("tool", "delete_3"),
+            ("actor", "planner"),
+            ("label", "team=support"),
+        ],
+    )
+    yield "two models+4xx", [("model", "gpt-4.1"), ("model", RARE_MODEL[1]), ("status", "4xx")]
+    yield "common+absent", [("provider", "openai"), ("model", ABSENT)]
+    yield "error by cost", [("error", "true"), ("sort", "cost")]
+    yield "rare model by cost", [("model", RARE_MODEL[1]), ("sort", "cost")]
+
+
+def searches(runs: int) -> Iterator[Query]:
+    """Searches with `q`, over calls, over runs, and at /v1/search."""
+    words = {
+        "rare": case_of(runs // 2),
+        "common": "the",
+        "frequent": "con",
+        "phrase": '"case-000000001"',
+        "prefix": "case-00000*",
+        "minus": f"{case_of(runs // 2)} -nothing",
+        "absent": "quodlibetarian",
+    }
+    for path, what in (("/v1/search", "search"), ("/v1/calls", "calls q="), ("/v1/runs", "runs q=")):
+        for name, text in words.items():
+            yield Query("search", f"{what} {name}", path, [("q", text)])
+
+
+def sums(newest: int) -> Iterator[Query]:
+    """Sums over the whole month, each grouping alone and with filters."""
+    month = [("since", rfc3339(newest - 30 * DAY))]
+    names = ("run", "model", "provider", "host", "tool", "actor", "kind", "dialect", "operation", "status")
+    groupings = (*names, "day", "hour", "label:team")
+    for name in groupings:
+        yield Query("stats", f"by {name}", "/v1/stats", [("group_by", name), *month])
+    for name, parameters in (
+        ("error", [("error", "true")]),
+        ("rare model", [("model", RARE_MODEL[1])]),
+        ("common model", [("model", "deepseek-chat")]),
+        ("provider+actor", [("provider", "openai"), ("actor", "planner")]),
+        ("label", [("label", "team=support")]),
+        ("status 4xx", [("status", "4xx")]),
+        ("min_cost", [("min_cost", "0.01")]),
+    ):
+        for grouping in ("model", "day"):
+            yield Query("stats", f"by {grouping}, {name}", "/v1/stats", [("group_by", grouping), *parameters, *month])
+    yield Query("stats", "by model and day", "/v1/stats", [("group_by", "model"), ("group_by", "day"), *month])
+    day = [("since", rfc3339(newest - 16 * DAY)), ("until", rfc3339(newest - 15 * DAY))]
+    yield Query("stats", "by model, one day", "/v1/stats", [("group_by", "model"), *day])
+
+
+class Client:
+    """One connection to the API that stays open."""
+
+    def __init__(self, port: int) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+
+    def get(self, target: str) -> tuple[float, int, dict[str, Any]]:
+        """Ask once; milliseconds, the status and the answer."""
+        began = time.perf_counter()
+        self._connection.request("GET", target)
+        response = self._connection.getresponse()
+        body = response.read()
+        took = (time.perf_counter() - began) * 1000
+        return took, response.status, json.loads(body)
+
+
+def measure_query(port: int, query: Query, clients: int) -> Measured:
+    """Ask again and again, as so many clients at once."""
+    client = Client(port)
+    cursor = None
+    for _ in range(query.page - 1):
+        _, status, page = client.get(query.target(cursor))
+        if status != 200 or page.get("next") is None:
+            return _unmeasured(query, clients, page.get("detail", "") or "has no such page")
+        cursor = page["next"]
+    target = query.target(cursor)
+    first, status, answer = client.get(target)
+    if status != 200:
+        return _unmeasured(query, clients, f"{status} {answer.get('detail', '')[:60]}")
+    with ThreadPoolExecutor(clients) as pool:
+        times = sorted(
+            each for some in pool.map(lambda _: _repeat(Client(port), target), range(clients)) for each in some
+        )
+    return Measured(
+        group=query.group,
+        name=query.name,
+        target=target,
+        clients=clients,
+        n=len(times),
+        items=len(answer.get("items", ())),
+        first_ms=first,
+        p50_ms=quantile(times, 0.5),
+        p99_ms=quantile(times, 0.99),
+        load=os.getloadavg()[0],
+    )
+
+
+def _repeat(client: Client, target: str) -> list[float]:
+    times: list[float] = []
+    deadline = time.monotonic() + PATIENCE
+    while len(times) < REQUESTS and (len(times) < FEWEST or time.monotonic() < deadline):
+        took, status, _ = client.get(target)
+        if status != 200:
+            raise MeasurementFailed(f"{target} was answered with {status}, once with 200")
+        times.append(took)
+    return times
+
+
+def _unmeasured(query: Query, clients: int, problem: str) -> Measured:
+    return Measured(
+        group=query.group,
+        name=query.name,
+        target=query.target(),
+        clients=clients,
+        n=0,
+        items=0,
+        first_ms=0.0,
+        p50_ms=0.0,
+        p99_ms=0.0,
+        load=os.getloadavg()[0],
+        problem=problem,
+    )
+
+
+@contextmanager
+def running_store(data: DataDir, dsn: str) -> Iterator[tuple[RunningStore, int]]:
+    """A store server over the tables, and the port of its API."""
+    with Process("proxy.processes.store_server", {"data": str(data.root), "open_api": True}) as store_server:
+        port = store_server.said()["port"]
+        postgres = int((data.postgres / "data" / "postmaster.pid").read_text().split()[0])
+        yield RunningStore(data=data, store_server=store_server.pid, postgres=postgres, dsn=dsn), port
+
+
+async def _fetch(dsn: str, statement: str) -> list[dict[str, Any]]:
+    connection = await asyncpg.connect(dsn)
+    try:
+        return [dict(row) for row in await connection.fetch(statement)]
+    finally:
+        await connection.close()
+
+
+def fetch(dsn: str, statement: str) -> list[dict[str, Any]]:
+    """The rows of a statement."""
+    return asyncio.run(_fetch(dsn, statement))
+
+
+def fetch_value(dsn: str, statement: str) -> Any:
+    """The only value of a statement."""
+    return next(iter(fetch(dsn, statement)[0].values()))
+
+
+def wait_until_caught_up(dsn: str) -> float:
+    """Wait until every follower has processed the whole feed; how many seconds."""
+    began = time.monotonic()
+    while fetch_value(dsn, BEHIND):
+        if time.monotonic() - began > CATCH_UP:
+            raise MeasurementFailed(f"the followers did not catch up within {CATCH_UP:.0f} s")
+        time.sleep(0.5)
+    return time.monotonic() - began
+
+
+def measure_ingest(store: RunningStore, rounds: int, calls: int, offset: int) -> list[Row]:
+    """Ingest through the running store server, round by round."""
+    asyncio.run(measure(store, "small", 10**6 + offset, 200))
+    return [
+        asyncio.run(measure(store, workload, offset + number, calls))
+        for number in range(rounds)
+        for workload in ("small", "agent")
+    ]
+
+
+def ingest_spreads(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Spread]]:
+    """Rate and CPU of each workload."""
+    return {
+        workload: {
+            field: Spread.of(row[field] for row in rows if row["workload"] == workload) for field in ("per_s", "cpu_us")
+        }
+        for workload in dict.fromkeys(row["workload"] for row in rows)
+    }
+
+
+def compare_checkouts(other: Path, rounds: int, calls: int) -> dict[str, Any]:
+    """Ingest of this checkout and of another, in turns; the ratios of the pairs."""
+    here = Path(__file__).resolve().parent.parent
+    pairs = [(_ingest_of(other, calls), _ingest_of(here, calls)) for _ in range(rounds)]
+    ratios: dict[str, Any] = {"rounds": [{"other": old, "here": new} for old, new in pairs]}
+    for workload in ("small", "talk", "agent"):
+        for field in ("per_s", "cpu_us"):
+            ratios[f"{workload} {field}"] = Spread.of(new[workload][field] / old[workload][field] for old, new in pairs)
+    return ratios
+
+
+def _ingest_of(checkout: Path, calls: int) -> dict[str, dict[str, Any]]:
+    python = checkout / ".venv" / "bin" / "python"
+    command = [str(python if python.exists() else sys.executable), "-m", "bench.ingest", "--json", "--rounds", "1"]
+    done = subprocess.run(
+        [*command, "--calls", str(calls)],
+        cwd=checkout,
+        env={**os.environ, "PYTHONPATH": str(checkout)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise MeasurementFailed(f"bench.ingest in {checkout} failed: {done.stderr[-500:]}")
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    return {row["workload"]: row for row in rows if "engine" in row and "per_s" in row}
+
+
+class Report:
+    """What was found so far; written after each step, so that an interrupted run has said something."""
+
+    def __init__(self, output: Path | None, as_json: bool) -> None:
+        self._output = output
+        self._as_json = as_json
+        self.found: dict[str, Any] = {}
+
+    def add(self, name: str, value: Any, lines: Callable[[], Iterator[str]] | None = None) -> None:
+        """Add a figure, and print it."""
+        self.found[name] = value
+        if self._output:
+            self._output.write_text(json.dumps(self.found, default=_jsonable, indent=1))
+        if self._as_json:
+            print_json({name: json.loads(json.dumps(value, default=_jsonable))})
+        else:
+            for line in lines() if lines else (f"{name}: {_text(value)}",):
+                print(line, flush=True)
+
+
+def _jsonable(value: Any) -> Any:
+    return asdict(value) if isinstance(value, Row | Spread | Measured) else str(value)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Spread):
+        return f"{value:.2f}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_text(each)}" for name, each in value.items() if name != "rounds")
+    return f"{value:.1f}" if isinstance(value, float) else str(value)
+
+
+def size_lines(sizes: Sequence[Mapping[str, Any]], indexes: Sequence[Mapping[str, Any]], calls: int) -> Iterator[str]:
+    """Bytes per call of tables and indexes."""
+    yield f"\n{'table':40} {'rows':>9} {'toast':>9} {'indexes':>9}  bytes per call"
+    for row in sizes:
+        rows, toast, index = (row[name] / calls for name in ("rows", "toast", "indexes"))
+        yield f"{row['table']:40} {rows:9.0f} {toast:9.0f} {index:9.0f}"
+    yield f"\n{'index':44} bytes per call"
+    for row in indexes:
+        yield f"{row['index']:44} {row['bytes'] / calls:9.0f}"
+
+
+def run_all(told: argparse.Namespace, report: Report) -> None:
+    """Everything, in order."""
+    report.add("machine", machine() | {"date": time.strftime("%F %H:%M UTC", time.gmtime())})
+    report.add("arguments", {name: str(value) for name, value in vars(told).items()})
+    if told.checkout:
+        report.add(
+            "ingest, this checkout / other", compare_checkouts(told.checkout.resolve(), told.rounds, told.ingest)
+        )
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=told.directory) as name:
+        data = open_data_dir(Path(name) / "data")
+        # As root, Postgres runs as another user, who must be able to pass through.
+        Path(name).chmod(0o711)
+        with ensure_server(data.postgres) as server:
+            with running_store(data, server.dsn) as (store, _):
+                before = [asdict(row) for row in measure_ingest(store, told.rounds, told.ingest, 0)]
+                report.add("ingest, empty tables", ingest_spreads(before))
+            newest = time.time_ns() - 60 * SECOND
+            calls = fill_tables(server.dsn, told, report, newest)
+            with running_store(data, server.dsn) as (store, port):
+                report.add("followers caught up after s", wait_until_caught_up(server.dsn))
+                fetch(server.dsn, "VACUUM (ANALYZE)")
+                report.add("load", os.getloadavg())
+                report_sizes(server.dsn, calls, report, "sizes after the followers")
+                report_queries(port, max(calls // CALLS_A_RUN, 10), newest, told, report)
+                after = [asdict(row) for row in measure_ingest(store, told.rounds, told.ingest, 1000)]
+                report.add("ingest, full tables", ingest_spreads(after))
+                report.add("ingest, full / empty", ingest_ratios(before, after))
+
+
+def ingest_ratios(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The ratios of the medians."""
+    empty, full = ingest_spreads(before), ingest_spreads(after)
+    return {
+        f"{workload} {field}": full[workload][field].median / empty[workload][field].median
+        for workload in empty
+        for field in ("per_s", "cpu_us")
+    }
+
+
+def fill_tables(dsn: str, told: argparse.Namespace, report: Report, newest: int) -> int:
+    """Fill the tables; return the number of calls."""
+    wal = fetch_value(dsn, "SELECT pg_current_wal_lsn() - '0/0'")
+    began = time.monotonic()
+    calls = write_runs(dsn, calls=told.calls, days=told.days, processes=told.processes, newest=newest)
+    lasted = time.monotonic() - began
+    wal = fetch_value(dsn, "SELECT pg_current_wal_lsn() - '0/0'") - wal
+    filled = {
+        "calls": calls,
+        "seconds": lasted,
+        "calls a second": calls / lasted,
+        "WAL bytes a call": float(wal) / calls,
+    }
+    report.add("fill", filled | {"load": os.getloadavg()[0]})
+    fetch(dsn, "ANALYZE")
+    report_sizes(dsn, calls, report, "sizes after the fill")
+    return calls
+
+
+def report_sizes(dsn: str, calls: int, report: Report, name: str) -> None:
+    """Add what the tables and indexes take."""
+    sizes, indexes = fetch(dsn, SIZES), fetch(dsn, INDEX_SIZES)
+    report.add(name, {"tables": sizes, "indexes": indexes}, lambda: size_lines(sizes, indexes, calls))
+
+
+def report_queries(port: int, runs: int, newest: int, told: argparse.Namespace, report: Report) -> None:
+    """Measure all queries, by so many clients at once."""
+    found: list[Measured] = []
+    for clients in told.clients:
+        for query in queries(runs, newest):
+            found.append(measure_query(port, query, clients))
+            head = [f"\n{HEAD}"] if len(found) == 1 else []
+            report.add("queries", found, lambda head=head: iter([*head, found[-1].line()]))  # type: ignore[misc]
+    over = [one.name for one in found if one.verdict not in ("", "ok")]
+    report.add("over their target or not measured", over)
+
+
+def options() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.scale", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--calls", type=int, default=20_000, help="in the tables (20000: a look)")
+    parser.add_argument("--days", type=int, default=30, help="over which they are spread")
+    parser.add_argument("--processes", type=int, default=2, help="that fill the tables")
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 4], help="that ask at once (1 4)")
+    parser.add_argument("--rounds", type=int, default=3, help="of each measurement of ingest")
+    parser.add_argument("--ingest", type=int, default=2000, help="calls of each workload in each round of ingest")
+    parser.add_argument("--checkout", type=Path, help="another checkout, to compare its ingest with this one's")
+    parser.add_argument("--directory", type=Path, help="where the tables are made, for a disk with room")
+    parser.add_argument("--output", type=Path, help="a file for everything as JSON, written after each step")
+    parser.add_argument("--json", action="store_true", help="one line of JSON for each figure")
+    return parser
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    told = options().parse_args(words)
+    run_all(told, Report(told.output, told.json))
+
+
+if __name__ == "__main__":
+    main()

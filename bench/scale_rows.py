@@ -1,0 +1,325 @@
+"""Runs as teams make them, written to the tables by the real writer: what `bench.scale` queries.
+
+A template is a conversation whose calls and costs are derived by the real code, once. Every run is a template with its own case
+number in place of the template's, its own ids, times and keys, so that its rows are what ingest would write; only its token
+counts and costs are the template's.
+"""
+
+import asyncio
+import hashlib
+import json
+import random
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cache
+from multiprocessing import get_context
+from typing import Any, Final
+
+from bench.filled import REQUEST_HEADERS, RESPONSE_HEADERS
+from bench.words import prose
+from calls.derive import derive_call
+from calls.keys.profile import Profiles
+from calls.model import Body, Call, Chunk, Exchange, Request, Response
+from store.active_profiles import load_profiles
+from store.database.connection import Database
+from store.ingest.batch_writer import BatchWriter, DerivedExchange
+from store.prices import call_cost
+from store.query.runs import Runs
+
+SECOND: Final = 1_000_000_000
+DAY: Final = 24 * 3600 * SECOND
+CALLS_A_RUN: Final = 20
+LENGTHS: Final = (8, 14, 20, 26, 32)
+"""Calls of the templates, on average `CALLS_A_RUN`."""
+
+TEMPLATES: Final = 50
+BATCH_RUNS: Final = 10
+"""Runs whose calls share a batch of the writer."""
+
+CASE: Final = "case-000000000"
+"""What differs between two runs of a template, everywhere in their bodies."""
+
+RARE_EVERY: Final = 1000
+"""One of so many runs asks the rare model."""
+
+OTHER_PROJECT: Final = "research"
+
+ACTORS: Final = ("planner", "coder", "reviewer", "searcher", None, None, None, None)
+MODELS: Final = (
+    ("https://api.openai.com/v1/chat/completions", "gpt-4.1-mini"),
+    ("https://api.openai.com/v1/chat/completions", "gpt-4.1"),
+    ("https://api.anthropic.com/v1/messages", "claude-sonnet-4-5"),
+    ("https://api.mistral.ai/v1/chat/completions", "mistral-large-latest"),
+    ("https://api.deepseek.com/chat/completions", "deepseek-chat"),
+)
+RARE_MODEL: Final = ("https://api.openai.com/v1/chat/completions", "o3-pro")
+TOOL_URL: Final = "https://tickets.example.com/v2/search"
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """One exchange of a template before it has a time."""
+
+    url: str
+    request: bytes
+    response: bytes
+    status: int = 200
+    actor: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What one process writes: every `step`th batch of runs, from `first` on."""
+
+    dsn: str
+    runs: int
+    days: int
+    newest: int
+    first: int
+    step: int
+
+
+def write_runs(dsn: str, *, calls: int, days: int, processes: int, newest: int) -> int:
+    """Write about so many calls in several processes; return how many."""
+    runs = max(calls // CALLS_A_RUN, BATCH_RUNS)
+    parts = [
+        Part(dsn=dsn, runs=runs, days=days, newest=newest, first=first, step=processes) for first in range(processes)
+    ]
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        return sum(pool.map(_write_part, parts))
+
+
+def _write_part(part: Part) -> int:
+    return asyncio.run(_write(part))
+
+
+async def _write(part: Part) -> int:
+    database = Database(part.dsn)
+    await database.connect()
+    profiles = load_profiles(None)
+    writers = {
+        name: BatchWriter(database, project=name, profile=profiles.digest) for name in ("default", OTHER_PROJECT)
+    }
+    stored = 0
+    try:
+        for batch in range(part.first, -(-part.runs // BATCH_RUNS), part.step):
+            numbers = range(batch * BATCH_RUNS, min((batch + 1) * BATCH_RUNS, part.runs))
+            # One batch of ten is another team's.
+            project = OTHER_PROJECT if batch % 10 == 9 else "default"
+            made = [one for number in numbers for one in run_exchanges(number, _start(part, number))]
+            stored += (await writers[project].write_batch(made)).exchanges
+            await _describe(Runs(database, project), numbers, part)
+    finally:
+        await database.close()
+    return stored
+
+
+def _start(part: Part, number: int) -> int:
+    """When a run began: evenly over the days, the last a while before the newest time."""
+    return part.newest - part.days * DAY + (part.days * DAY - 3600 * SECOND) * number // part.runs
+
+
+async def _describe(runs: Runs, numbers: Sequence[int], part: Part) -> None:
+    """Give one run of five labels; one of fifty is a fork."""
+    for number in numbers:
+        if number % 5:
+            continue
+        labels = {"team": ("support", "search", "billing")[number // 5 % 3], "release": f"2026.{number // 500}"}
+        parent = {"parent": run_name(number - number % BATCH_RUNS), "forked_at": 2} if number % 50 == 5 else {}
+        await runs.put(run_name(number), _start(part, number), f"case {number}", labels, **parent)  # type: ignore[arg-type]
+
+
+def run_name(number: int) -> str:
+    """The id of a run."""
+    return f"run-{number:07d}"
+
+
+def case_of(number: int) -> str:
+    """The word that only this run has."""
+    return f"case-{number:09d}"
+
+
+def run_exchanges(number: int, start: int) -> Iterator[DerivedExchange]:
+    """The exchanges of a run, with their calls."""
+    template = _rare_template() if number % RARE_EVERY == 7 else _templates()[number * 7919 % TEMPLATES]
+    case, run = case_of(number).encode(), run_name(number)
+    for place, one in enumerate(template):
+        at = start + place * (4 + number % 9) * SECOND
+        exchange = _of_run(one.exchange, run, case, at, number * 64 + place)
+        assert one.call is not None
+        key = hashlib.sha256(one.call.key.encode() + case).hexdigest()
+        yield DerivedExchange(exchange, _call_of_run(one.call, exchange, f"sha256:{key}"), cost=one.cost)
+
+
+def _of_run(made: Exchange, run: str, case: bytes, at: int, number: int) -> Exchange:
+    assert made.response is not None
+    jitter = hashlib.sha256(b"%d" % number).digest()
+    first = 50_000_000 + int.from_bytes(jitter[:2]) * 20_000
+    return replace(
+        made,
+        id=_uuid7(at, jitter),
+        run=run,
+        started_at=at,
+        first_byte_at=first,
+        ended_at=first + int.from_bytes(jitter[2:4]) * 100_000,
+        run_evidence=(("credentials", run),),
+        request=replace(made.request, body=_with_case(made.request.body, case)),
+        response=replace(made.response, body=_with_case(made.response.body, case)),
+    )
+
+
+def _with_case(body: Body, case: bytes) -> Body:
+    return replace(body, data=body.data.replace(CASE.encode(), case))
+
+
+def _call_of_run(call: Call, exchange: Exchange, key: str) -> Call:
+    return replace(call, exchanges=(exchange.id,), key=key)
+
+
+def _uuid7(ns: int, digest: bytes) -> str:
+    value = int.from_bytes(digest[:10]) & ~(0xF << 76) & ~(0x3 << 62)
+    return str(uuid.UUID(int=(ns // 1_000_000) << 80 | 0x7 << 76 | 0x2 << 62 | value))
+
+
+@cache
+def _templates() -> list[list[DerivedExchange]]:
+    """The templates, derived by the real code."""
+    profiles = load_profiles(None)
+    return [_template(profiles, number, *MODELS[number % len(MODELS)]) for number in range(TEMPLATES)]
+
+
+@cache
+def _rare_template() -> list[DerivedExchange]:
+    return _template(load_profiles(None), TEMPLATES, *RARE_MODEL)
+
+
+def _template(profiles: Profiles, number: int, url: str, model: str) -> list[DerivedExchange]:
+    draw = random.Random(number)
+    asked = _conversation(draw, url, model, LENGTHS[number % len(LENGTHS)])
+    return [_derived(profiles, one) for one in asked]
+
+
+def _derived(profiles: Profiles, one: _Asked) -> DerivedExchange:
+    host = one.url.split("/")[2]
+    headers = tuple((name, host if name == "Host" else value) for name, value in REQUEST_HEADERS)
+    exchange = Exchange(
+        id=_uuid7(time.time_ns(), hashlib.sha256(one.request).digest()),
+        run="template",
+        request=Request(method="POST", url=one.url, headers=headers, body=_body(one.request)),
+        response=Response(status=one.status, reason="OK", headers=RESPONSE_HEADERS, body=_body(one.response)),
+        outcome="completed",
+        started_at=time.time_ns(),
+        first_byte_at=400_000_000,
+        ended_at=500_000_000,
+        actor=one.actor,
+        run_evidence=(("credentials", "template"),),
+    )
+    call = derive_call(exchange, profiles)
+    return DerivedExchange(exchange, call, cost=call_cost(exchange, call))
+
+
+def _body(data: bytes) -> Body:
+    return Body(data=data, chunks=(Chunk(1_000_000, 0, len(data)),), size=len(data))
+
+
+def _conversation(draw: random.Random, url: str, model: str, count: int) -> Iterator[_Asked]:
+    """An agent at work: its model, each fourth time a tool's server, and two errors in a hundred, each asked again."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": f"{CASE}: {prose(draw, 400)}"}]
+    actor = draw.choice(ACTORS)
+    made = 0
+    while made < count:
+        if made % 5 == 4:
+            query = json.dumps({"query": f"{CASE} {prose(draw, 100)}", "limit": 20, "page": made})
+            found = {"results": [{"id": n, "text": prose(draw, 300)} for n in range(4)], "case": CASE}
+            yield _Asked(TOOL_URL, query.encode(), json.dumps(found).encode(), actor=actor)
+            made += 1
+            continue
+        request = _request(url, model, messages)
+        if draw.random() < 0.025:
+            problem = {"error": {"type": "rate_limit_error", "message": f"try again later ({CASE})"}}
+            yield _Asked(url, request, json.dumps(problem).encode(), draw.choice((429, 429, 500)), actor)
+            made += 1
+        tool = f"{draw.choice(('search', 'fetch', 'write', 'delete'))}_{draw.randrange(6)}"
+        text, argument = f"{prose(draw, draw.randint(200, 700))} {CASE}", f"{CASE} {prose(draw, 120)}"
+        answer, turn = _answer(url, model, text, (tool, argument, f"call_{draw.getrandbits(80):020x}"), len(request))
+        yield _Asked(url, request, answer, actor=actor)
+        made += 1
+        messages += [*turn, *_result(url, turn, f"{CASE} {prose(draw, draw.randint(500, 2500))}")]
+
+
+@cache
+def _tools(anthropic: bool) -> Sequence[Mapping[str, Any]]:
+    draw = random.Random(13)
+    properties = {"query": {"type": "string", "description": prose(draw, 200)}}
+    schema = {"type": "object", "properties": properties, "required": ["query"]}
+    names = [f"{verb}_{n}" for verb in ("search", "fetch", "write", "delete") for n in range(6)]
+    if anthropic:
+        return [{"name": name, "description": prose(draw, 400), "input_schema": schema} for name in names]
+    functions = [{"name": name, "description": prose(draw, 400), "parameters": schema} for name in names]
+    return [{"type": "function", "function": function} for function in functions]
+
+
+def _is_anthropic(url: str) -> bool:
+    return "anthropic" in url
+
+
+def _request(url: str, model: str, messages: Sequence[Mapping[str, Any]]) -> bytes:
+    system, tools = prose(random.Random(11), 3000), _tools(_is_anthropic(url))
+    if _is_anthropic(url):
+        asked: dict[str, Any] = {
+            "model": model,
+            "max_tokens": 4096,
+            "system": system,
+            "messages": messages,
+            "tools": tools,
+        }
+    else:
+        asked = {"model": model, "messages": [{"role": "system", "content": system}, *messages], "tools": tools}
+    return json.dumps(asked).encode()
+
+
+def _answer(
+    url: str, model: str, text: str, tool: tuple[str, str, str], size: int
+) -> tuple[bytes, list[dict[str, Any]]]:
+    """The body of an answer, and the message that later requests repeat."""
+    name, argument, identity = tool
+    tokens = size // 4
+    if _is_anthropic(url):
+        use = {"type": "tool_use", "id": identity, "name": name, "input": {"query": argument}}
+        content = [{"type": "text", "text": text}, use]
+        usage = {"input_tokens": tokens // 5, "cache_read_input_tokens": tokens * 4 // 5, "output_tokens": 180}
+        body: dict[str, Any] = {
+            "id": f"msg_{identity}",
+            "type": "message",
+            "role": "assistant",
+            "model": model,
+            "content": content,
+        }
+        body |= {"stop_reason": "tool_use", "usage": usage}
+        return json.dumps(body).encode(), [{"role": "assistant", "content": content}]
+    function = {"name": name, "arguments": json.dumps({"query": argument})}
+    message = {
+        "role": "assistant",
+        "content": text,
+        "tool_calls": [{"id": identity, "type": "function", "function": function}],
+    }
+    usage = {"prompt_tokens": tokens, "completion_tokens": 180, "total_tokens": tokens + 180}
+    choice: dict[str, Any] = {"index": 0, "message": message, "finish_reason": "tool_calls"}
+    body = {
+        "id": f"chatcmpl-{identity}",
+        "object": "chat.completion",
+        "created": 1790000000,
+        "model": model,
+    }
+    return json.dumps(body | {"choices": [choice], "usage": usage}).encode(), [message]
+
+
+def _result(url: str, turn: Sequence[Mapping[str, Any]], text: str) -> Iterator[dict[str, Any]]:
+    if _is_anthropic(url):
+        identity = turn[0]["content"][1]["id"]
+        yield {"role": "user", "content": [{"type": "tool_result", "tool_use_id": identity, "content": text}]}
+    else:
+        yield {"role": "tool", "tool_call_id": turn[0]["tool_calls"][0]["id"], "content": text}
