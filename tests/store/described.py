@@ -52,7 +52,7 @@ class Description:
         self.seen.add((name, answer.status_code))
         content = described.get("content", {})
         media_type = answer.headers.get("content-type", "").partition(";")[0]
-        if not content and not answer.content:
+        if not content and answer.num_bytes_downloaded == 0:
             return
         if media_type not in content:
             raise Undescribed(

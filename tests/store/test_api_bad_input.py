@@ -41,6 +41,8 @@ REFUSED = {
     "/v1/calls?fields=colour": (422, "unknown_field", "colour"),
     "/v1/stats?group_by=colour": (422, "unknown_group", "colour"),
     "/v1/stats": (422, "invalid_request", "group_by"),
+    "/v1/events?last_event_id=nonsense": (422, "bad_event_id", "nonsense"),
+    "/v1/events?colour=red": (400, "unknown_parameter", "colour"),
     # What is not there.
     "/v1/runs/never": (404, "unknown_run", "never"),
     "/v1/calls/never": (404, "unknown_call", "never"),

@@ -96,6 +96,12 @@ ROUTES: Final[Mapping[str, Answers]] = {
     "GET /v1/runs/{a}/diff/{b}": Answers(schema=compare.DiffSchema, problems=(*DATABASE, "unknown_run")),
     "GET /v1/drift": Answers(schema=compare.DriftSchema, problems=DATABASE),
     "GET /v1/stats": Answers(schema=calls.StatsSchema, problems=(*DATABASE, "unknown_group")),
+    "GET /v1/events": Answers(
+        schema={"type": "string"},
+        media_types=("text/event-stream",),
+        description="server-sent events; the data of each is a JSON object with its `run` and its time `at`",
+        problems=(*DATABASE, "bad_event_id", "too_many_streams"),
+    ),
     "GET /v1/calls": Answers(
         schema=calls.CallPageSchema,
         line_schema=calls.CallSummarySchema,

@@ -66,6 +66,7 @@ PROBLEMS: Final[Mapping[str, tuple[tuple[int, ...], str]]] = {
     "unknown_field": ((422,), "`fields` names a member that a call does not have"),
     "unknown_group": ((422,), "`group_by` names something that calls cannot be grouped by"),
     "bad_cursor": ((422,), "the cursor is invalid, or belongs to another list"),
+    "bad_event_id": ((422,), "the id of the last event was not sent by this API"),
     "bad_override": ((422,), "an override is invalid, or fits no step"),
     "bad_effects": ((422,), "a rule of `effects` or `allow` is invalid"),
     "bad_bundle": ((422,), "the file is not a whole bundle"),
@@ -73,6 +74,7 @@ PROBLEMS: Final[Mapping[str, tuple[tuple[int, ...], str]]] = {
     "no_such_step": ((422,), "the run ends before this step"),
     "corrupt_data": ((500,), "what is stored cannot be read; the last line of a list says so"),
     "store_server_failed": ((500,), "the store server failed; its log has the details"),
+    "too_many_streams": ((503,), "too many streams of events are open"),
     "database_unavailable": ((503,), "the database does not answer; recording continues"),
 }
 """All problems: their status, and what they mean."""

@@ -36,7 +36,8 @@ _LAST_SEEN = "the id of the last event that was received: the stream continues a
 
 type LastEventId = Annotated[str | None, Header(max_length=200, description=_LAST_SEEN)]
 type LastEventIdParameter = Annotated[
-    str | None, Query(max_length=200, description=f"{_LAST_SEEN}; for clients that cannot set the header")
+    str | None,
+    Query(alias="last_event_id", max_length=200, description=f"{_LAST_SEEN}; for clients that cannot set the header"),
 ]
 
 
@@ -50,7 +51,7 @@ async def get_events(
     deps: TheDeps,
     filters: TheEventFilters,
     last_event_id: LastEventId = None,
-    after: Annotated[LastEventIdParameter, Query(alias="last_event_id")] = None,
+    after: LastEventIdParameter = None,
 ) -> StreamingResponse:
     """Runs that begin and end, calls, gaps, replays and drift, each with its run and its time.
 
