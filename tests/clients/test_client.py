@@ -9,9 +9,9 @@ from itertools import islice
 from pathlib import Path
 
 import playhead
-import playhead.client
 import pytest
 from playhead.filters import Filters, ListFilters, encode_query
+from playhead.rest import fetch_json
 
 from calls.derive import derive_call
 from store.api.app import create_app
@@ -63,14 +63,13 @@ async def test_pages_are_fetched_when_they_are_needed(
     tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetched: list[str] = []
-    fetch = playhead.client.fetch_json
 
     def count(path: str, *rest: object) -> dict[str, object]:
         fetched.append(path)
-        return fetch(path, *rest)  # type: ignore[arg-type] # as it was called
+        return fetch_json(path, *rest)  # type: ignore[arg-type] # as it was called
 
-    monkeypatch.setattr(playhead.client, "fetch_json", count)
-    monkeypatch.setattr(playhead.client, "PAGE", 2)
+    monkeypatch.setattr("playhead.client.fetch_json", count)
+    monkeypatch.setattr("playhead.client.PAGE", 2)
 
     def query(client: playhead.Client) -> None:
         runs = client.runs()

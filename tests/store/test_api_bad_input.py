@@ -92,7 +92,7 @@ TOKENS = {
 async def test_a_bad_token_is_one_problem_whatever_is_asked(
     token: str | bytes | None, tmp_path: Path, database: Database
 ) -> None:
-    headers = {} if token is None else {"authorization": token}
+    headers = {} if token is None else {b"authorization": token if isinstance(token, bytes) else token.encode()}
     async with opened(tmp_path / "spool", database, tokens=(TOKEN,)) as house:
         for path in ("/v1/runs", "/v1/runs/never", "/v1/nothing", "/openapi.json", "/v1/calls?limit=x"):
             answer = await house.api.get(path, headers=headers)
