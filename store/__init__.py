@@ -20,6 +20,7 @@ call_graph         connect calls that belong together
 database           connect to Postgres, define the tables, encode rows
 embedded           run an embedded PostgreSQL
 sums               sums over calls, stored for each run and hour
+search             find words in what was said
 feed               what was stored, in order, for everything that follows the record
 otlp               export runs to OpenTelemetry
 query              read runs and calls

@@ -3,15 +3,17 @@
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from calls.model import Call, Exchange
 from store.database.connection import Database, DatabaseError
 from store.feed.consumer import ConsumerRunner
 from store.feed.feed import delete_old_entries
 from store.feed.idle_runs import IdleRunWatch
 from store.feed.model_watch import ModelWatch
 from store.feed.signal import FeedSignal
+from store.search.index import TextIndex
 from store.sums.run_sums import RunSums
 
 if TYPE_CHECKING:
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+type Derive = Callable[[Exchange], Call]
+
 CLEAN_EVERY = 3600.0
 """Seconds between two deletions of old entries of the feed."""
 
@@ -27,11 +31,14 @@ CLEAN_EVERY = 3600.0
 class Followers:
     """All parts that follow the record."""
 
-    def __init__(self, database: Database, signal: FeedSignal, exporters: "Sequence[Exporter]" = ()) -> None:
+    def __init__(
+        self, database: Database, signal: FeedSignal, derive: Derive, exporters: "Sequence[Exporter]" = ()
+    ) -> None:
         self._database = database
         self._signal = signal
         self._consumers = tuple(
-            ConsumerRunner(database, consumer, signal) for consumer in (RunSums(database), ModelWatch())
+            ConsumerRunner(database, consumer, signal)
+            for consumer in (RunSums(database), TextIndex(database, derive), ModelWatch())
         )
         self._exporters = exporters
 

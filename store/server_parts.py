@@ -84,7 +84,7 @@ class PartFactory:
         ingester = self._make_ingester(writer, embedded)
         auto_sessions = self._make_auto_sessions(ingester, judge_helper)
         exporters = self._make_exporters()
-        followers = Followers(self._database, self._signal, exporters)
+        followers = Followers(self._database, self._signal, self._derive, exporters)
         return ServerParts(
             writer=writer,
             ingester=ingester,

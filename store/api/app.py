@@ -25,6 +25,7 @@ from store.api.routes import (
     rekey,
     replays,
     runs,
+    search,
     stats,
 )
 from store.api.spilled_answers import Spill
@@ -38,6 +39,7 @@ ROUTERS = (
     ("/v1", diff.router),
     ("/v1", drift.router),
     ("/v1", stats.router),
+    ("/v1", search.router),
     ("/v1", events.router),
     ("/v1", calls.router),
     ("/v1", exchanges.router),

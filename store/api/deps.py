@@ -25,6 +25,7 @@ from store.query.exchanges import ExchangeQueries
 from store.query.runs import Runs
 from store.run_modes import RunModes
 from store.run_tokens import RunTokens
+from store.search.lookup import TextLookup
 from store.worker_counters import WorkerCounters
 
 type EditCheck = Callable[[Bundle, Mapping[str, Any], Profiles, Clean, str], str | None]
@@ -106,6 +107,11 @@ class Deps:
     def exchange_queries(self) -> ExchangeQueries:
         """Exchanges and calls."""
         return ExchangeQueries(self.database, self.derive, self.project, reads_large=self.helper is None)
+
+    @property
+    def text_lookup(self) -> TextLookup:
+        """What was said in runs."""
+        return TextLookup(self.database, self.project)
 
     @property
     def writer(self) -> BatchWriter:

@@ -12,6 +12,7 @@ from store.api.answers import JsonResponse
 from store.api.deps import Deps
 from store.database.connection import DatabaseError
 from store.query.pages import BadCursor
+from store.search.query import InvalidQuery
 
 
 class Problem(Exception):
@@ -53,6 +54,7 @@ def install_handlers(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _framework_error)
     app.add_exception_handler(RequestValidationError, _invalid_request)
     app.add_exception_handler(BadCursor, _bad_cursor)
+    app.add_exception_handler(InvalidQuery, _invalid_query)
     app.add_exception_handler(DatabaseError, _database_unavailable)
     app.add_exception_handler(Exception, _internal_error)
 
@@ -84,6 +86,10 @@ def _invalid_request(request: Request, error: Exception) -> Response:
 
 def _bad_cursor(request: Request, error: Exception) -> Response:
     return Problem(422, "bad_cursor", str(error)).response(request.url.path)
+
+
+def _invalid_query(request: Request, error: Exception) -> Response:
+    return Problem(422, "invalid_query", str(error)).response(request.url.path)
 
 
 def _database_unavailable(request: Request, error: Exception) -> Response:

@@ -4,7 +4,6 @@ runs               list, name, label, end and delete runs
 exchanges          read exchanges and calls
 filters            the filters of lists
 pages              the sorting and the pages of lists
-answer_search      search the text of answers
 call_graph         the call graph of a run, for REST
 call_summaries     what a list shows of a call
 mcp_late_calls     add late MCP answers to their calls

@@ -8,7 +8,6 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from itertools import batched
 from typing import Any
 
@@ -18,15 +17,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from calls.model import Call, Exchange
 from store.call_graph.retry_query import RetryGroups, is_among, load_retry_groups
-from store.database.blobs import RAW, CorruptData, referenced_parts, unpack, unpacked_size
+from store.database.blobs import RAW, referenced_parts, unpack, unpacked_size
 from store.database.connection import Database
-from store.database.rows import read_exchange, read_response
+from store.database.rows import read_exchange
 from store.database.tables import calls
 from store.ingest.partitions import day_of
 from store.large.summary import read_summary
 from store.large.weight import body_weight
 from store.query import mcp_late_calls as late
-from store.query.answer_search import can_contain, searchable_text
 from store.query.call_graph import PageLinks, add_links, load_page_links
 from store.query.call_summaries import Fields, cut_shape, is_summary, select_fields, summary_shape
 from store.query.filters import Filters, call_conditions
@@ -38,7 +36,6 @@ from store.query.pages import (
     list_digest,
     load_sorted_page,
     next_cursor,
-    page_query,
     parse_cursor,
 )
 from store.query.rest_shapes import CallExchange, CallPlace, Shape, call_shape, exchange_shape
@@ -61,12 +58,6 @@ HELD_RUN = 16 << 20
 
 HELD_ROWS = 16 << 20
 """Bytes of all rows of a run up to which they may be held together."""
-
-SEARCHED_CALLS = 10_000
-"""The number of calls that are searched for words, from the beginning of a page."""
-
-SEARCHED_AT_ONCE = 20
-"""The number of answers that a search holds at a time."""
 
 type _Part = tuple[str, Any, bytes]
 """Run, day and hash."""
@@ -144,11 +135,6 @@ class ExchangeQueries:
             raise TooLarge
         return batch
 
-    async def check_search(self, filters: Filters) -> None:
-        """Raise `TooLarge` if the filters search for words and there is a large exchange that may contain them."""
-        if filters.q:
-            await self.check_large()
-
     async def check_large(self) -> None:
         """Raise `TooLarge` if there is a large exchange, which a list of whole calls may contain."""
         if not self._reads_large:
@@ -163,6 +149,13 @@ class ExchangeQueries:
         async with self._database.connection() as connection:
             steps = await connection.fetch(STEPS, self._project, [found.run], [found.id])
         return exchange_shape(found, steps[0]["step"]) if steps else None
+
+    async def steps(self, places: Sequence[tuple[str, uuid.UUID]]) -> dict[uuid.UUID, int]:
+        """Return the steps of exchanges, each given with its run."""
+        runs, ids = ({run for run, _ in places}, [one for _, one in places])
+        async with self._database.connection() as connection:
+            rows = await connection.fetch(STEPS, self._project, list(runs), ids)
+        return {row["id"]: row["step"] for row in rows}
 
     async def exchanges(self, run: str) -> AsyncIterator[Exchange]:
         """Yield all exchanges of a run, in step order. Raises `CorruptData`."""
@@ -260,29 +253,6 @@ class ExchangeQueries:
         fitting = select(calls.c.id).where(calls.c.project == self._project, is_among(elsewhere), *conditions)
         fit = set((await connection.execute(fitting)).scalars())
         return [row for row in rows if fit.isdisjoint(others[row["id"]])]
-
-    async def resolve_search(self, filters: Filters, cursor: str | None = None) -> Filters:
-        """Search for the words of the filters: add the newest calls, from the cursor on, whose answers contain them.
-
-        Raises `BadCursor`.
-        """
-        if not filters.q:
-            return filters
-        begin = Cursor.parse(cursor) if cursor else None
-        fit = call_conditions(replace(filters, q=None, incomplete=None))
-        query = select(calls.c.id).where(calls.c.project == self._project, *fit)
-        async with self._database.transaction() as connection:
-            newest = page_query(query, calls, begin, SEARCHED_CALLS, newest_first=True)
-            names: Sequence[uuid.UUID] = (await connection.execute(newest)).scalars().all()
-        found: list[uuid.UUID] = []
-        words = filters.q.casefold()
-        async with self._database.connection() as connection:
-            for batch in batched(names, 1 if self._reads_large else SEARCHED_AT_ONCE):
-                rows = await connection.fetch(ANSWERS, self._project, batch)
-                parts = await self._parts(connection, rows, {})
-                # In a thread, so that the event loop serves other requests meanwhile.
-                found += await asyncio.to_thread(_calls_containing, words, rows, parts)
-        return replace(filters, matching_calls=tuple(found))
 
     async def run_calls(
         self,
@@ -474,19 +444,6 @@ def _row_parts(row: asyncpg.Record, parts: Mapping[_Part, bytes]) -> dict[bytes,
     return {part: parts[*scope, part] for part in _named_parts(row) if (*scope, part) in parts}
 
 
-def _calls_containing(words: str, rows: Iterable[asyncpg.Record], parts: Mapping[_Part, bytes]) -> list[uuid.UUID]:
-    """Return the calls whose answers contain these words."""
-    found = []
-    for row in rows:
-        try:
-            response = read_response(row, _row_parts(row, parts))
-        except CorruptData:
-            continue  # reported when the call itself is loaded
-        if can_contain(words, response) and words in searchable_text(row["dialect"], response):
-            found.append(row["id"])
-    return found
-
-
 def _first_page(rows: Sequence[asyncpg.Record]) -> list[asyncpg.Record]:
     """Return the first rows, as many as may be unpacked together, and at least one."""
     size = 0
@@ -536,14 +493,6 @@ def _parse_uuid(text: str) -> uuid.UUID | None:
     except ValueError:
         return None
 
-
-ANSWERS = """
-SELECT exchanges.id, exchanges.run, exchanges.status, exchanges.head, exchanges.response_body,
-    exchanges.response_digest, calls.dialect
-FROM exchanges JOIN calls USING (project, id)
-WHERE project = $1 AND id = ANY ($2::uuid[]) AND response_body IS NOT NULL
-    AND calls.dialect <> 'generic' AND calls.operation <> 'embeddings'  -- neither has text
-"""
 
 LARGE_AMONG = "SELECT id FROM exchanges WHERE project = $1 AND id = ANY ($2::uuid[]) AND large"
 

@@ -69,10 +69,13 @@ class Filters:
 
     incomplete: bool | None = None
     q: str | None = None
-    """Part of a run's id, name or labels, or of a call's model, host, operation, answer or tool arguments."""
+    """Words of prompts, answers, tool arguments and results (`store.search`); or part of a run's id, name or labels."""
 
     matching_calls: tuple[uuid.UUID, ...] = ()
-    """The calls whose answers contain `q` (`ExchangeQueries.resolve_search`)."""
+    """The calls that `q` finds (`store.search.lookup.TextLookup.resolve`)."""
+
+    matching_runs: tuple[str, ...] = ()
+    """The runs whose id, name or labels contain `q`."""
 
 
 def run_conditions(filters: Filters, project: str) -> Iterator[ColumnElement[bool]]:
@@ -91,9 +94,9 @@ def run_conditions(filters: Filters, project: str) -> Iterator[ColumnElement[boo
     if filters.incomplete is not None:
         yield is_incomplete_run(project) if filters.incomplete else ~is_incomplete_run(project)
     if filters.q:
-        yield or_(
-            *_run_text_conditions(filters.q), exists().where(*_same_run(calls), or_(*_call_text_conditions(filters)))
-        )
+        # One array each: there may be more of them than a statement has parameters.
+        is_of_call = runs.c.id.in_(select(calls.c.run).where(calls.c.project == project, _is_matching_call(filters)))
+        yield or_(is_of_call, runs.c.id == any_(literal(list(filters.matching_runs), ARRAY(Text))))
 
 
 def call_conditions(filters: Filters) -> Iterator[ColumnElement[bool]]:
@@ -115,9 +118,7 @@ def call_conditions(filters: Filters) -> Iterator[ColumnElement[bool]]:
             yield from _has_any("incomplete", ["true"])
         yield _check(~calls.c.complete) if filters.incomplete else calls.c.complete
     if filters.q:
-        yield or_(
-            *_call_text_conditions(filters), exists().where(*_same_run(calls), or_(*_run_text_conditions(filters.q)))
-        )
+        yield or_(_is_matching_call(filters), calls.c.run == any_(literal(list(filters.matching_runs), ARRAY(Text))))
 
 
 def run_conditions_of_calls(filters: Filters) -> Iterator[ColumnElement[bool]]:
@@ -258,15 +259,11 @@ def _total_conditions(filters: Filters) -> Iterator[ColumnElement[bool]]:
         yield run_totals.c.duration >= filters.min_duration
 
 
-def _run_text_conditions(text: str) -> tuple[ColumnElement[bool], ...]:
-    return tuple(
-        column.icontains(text, autoescape=True) for column in (runs.c.id, runs.c.name, runs.c.labels.cast(Text))
-    )
+def contains_run_text(text: str) -> ColumnElement[bool]:
+    """Condition: the id, name or labels of a run contain the text."""
+    columns = (runs.c.id, runs.c.name, runs.c.labels.cast(Text))
+    return or_(*(column.icontains(text, autoescape=True) for column in columns))
 
 
-def _call_text_conditions(filters: Filters) -> Iterator[ColumnElement[bool]]:
-    columns = (calls.c.model_requested, calls.c.model_returned, calls.c.host, calls.c.operation)
-    yield from (column.icontains(filters.q or "", autoescape=True) for column in columns)
-    if filters.matching_calls:
-        # One array: there may be more of them than a statement has parameters.
-        yield calls.c.id == any_(literal(list(filters.matching_calls), ARRAY(Uuid)))
+def _is_matching_call(filters: Filters) -> ColumnElement[bool]:
+    return calls.c.id == any_(literal(list(filters.matching_calls), ARRAY(Uuid)))

@@ -76,7 +76,7 @@ async def serving_api(
 ) -> AsyncIterator[httpx2.AsyncClient]:
     """The REST interface on a free port of loopback, and a client of it."""
     signal = signal or FeedSignal()
-    followers = followers or Followers(database, signal)
+    followers = followers or Followers(database, signal, partial(derive_call, profiles=PROFILES))
     desk = Deps(
         store_server=store_server,
         database=database,
@@ -120,7 +120,7 @@ async def opened(
 ) -> AsyncIterator[House]:
     """All of it."""
     signal = FeedSignal()
-    followers = Followers(database, signal)
+    followers = Followers(database, signal, partial(derive_call, profiles=PROFILES))
     async with (
         running(kept(spools, database)) as store_server,
         serving_api(

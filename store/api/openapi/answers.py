@@ -65,7 +65,7 @@ ROUTES: Final[Mapping[str, Answers]] = {
         description="PEM",
     ),
     "GET /v1/runs": Answers(
-        schema=runs.RunPageSchema, line_schema=runs.RunItemSchema, problems=(*DATABASE, "bad_cursor", "unknown_field")
+        schema=runs.RunPageSchema, line_schema=runs.RunItemSchema, problems=(*DATABASE, "invalid_query", "bad_cursor", "unknown_field")
     ),
     "GET /v1/runs/{run}": Answers(schema=runs.RunSchema, problems=(*DATABASE, "unknown_run")),
     "PUT /v1/runs/{run}": Answers(schema=runs.RunSchema, problems=(*DATABASE, "not_switchable")),
@@ -95,7 +95,8 @@ ROUTES: Final[Mapping[str, Answers]] = {
     ),
     "GET /v1/runs/{a}/diff/{b}": Answers(schema=compare.DiffSchema, problems=(*DATABASE, "unknown_run")),
     "GET /v1/drift": Answers(schema=compare.DriftSchema, problems=DATABASE),
-    "GET /v1/stats": Answers(schema=calls.StatsSchema, problems=(*DATABASE, "unknown_group")),
+    "GET /v1/stats": Answers(schema=calls.StatsSchema, problems=(*DATABASE, "unknown_group", "invalid_query")),
+    "GET /v1/search": Answers(schema=calls.SearchSchema, problems=(*DATABASE, "invalid_query")),
     "GET /v1/events": Answers(
         schema={"type": "string"},
         media_types=("text/event-stream",),
@@ -105,7 +106,7 @@ ROUTES: Final[Mapping[str, Answers]] = {
     "GET /v1/calls": Answers(
         schema=calls.CallPageSchema,
         line_schema=calls.CallSummarySchema,
-        problems=(*DATABASE, "unknown_field", "bad_cursor"),
+        problems=(*DATABASE, "unknown_field", "invalid_query", "bad_cursor"),
     ),
     "GET /v1/calls/{call}": Answers(schema=calls.CallSchema, problems=(*DATABASE, "unknown_call")),
     "GET /v1/calls/{call}/explain": Answers(schema=calls.ExplanationSchema, problems=(*DATABASE, "unknown_call")),

@@ -217,6 +217,28 @@ class GroupSchema(SumsSchema):
     group: Annotated[dict[str, str | int | None], Field(examples=[{"model": "gpt-4o-mini"}])]
 
 
+class FoundTextSchema(TypedDict):
+    """A text that was found."""
+
+    run: str
+    step: Count
+    call: str
+    role: Literal["prompt", "answer", "arguments", "result"]
+    rank: float
+    snippet: str
+    highlights: list[list[int]]
+    """The places in the snippet of what was found, as [start, end)."""
+
+    started_at: Time
+
+
+class SearchSchema(TypedDict):
+    """The texts that fit best."""
+
+    items: list[FoundTextSchema]
+    settled: NotRequired[IsSettled]
+
+
 class StatsSchema(TypedDict):
     """Groups of calls, and their total."""
 

@@ -64,6 +64,7 @@ PROBLEMS: Final[Mapping[str, tuple[tuple[int, ...], str]]] = {
     "too_large": ((413, 507), "the request, or its answer, takes more memory than there is"),
     "invalid_request": ((422,), "a parameter or a member of the body is invalid; `faults` lists them"),
     "unknown_field": ((422,), "`fields` names a member that a call does not have"),
+    "invalid_query": ((422,), "`q` has nothing to search for"),
     "unknown_group": ((422,), "`group_by` names something that calls cannot be grouped by"),
     "bad_cursor": ((422,), "the cursor is invalid, or belongs to another list"),
     "bad_event_id": ((422,), "the id of the last event was not sent by this API"),

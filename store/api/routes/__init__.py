@@ -5,6 +5,7 @@ calls          `/v1/calls`
 exchanges      `/v1/exchanges`
 diff           `/v1/runs/{a}/diff/{b}`
 stats          `/v1/stats`
+search         `/v1/search`
 events         `/v1/events`
 drift          `/v1/drift`
 replays        `/v1/replays`

@@ -14,7 +14,6 @@ from store.api.line_lists import accepts_lines, list_response
 from store.api.parameters import CallId, Limit, PageCursor, TheFields, TheFilters, TheSort
 from store.api.problems import not_found
 from store.query.call_summaries import is_summary
-from store.query.pages import NEWEST_FIRST
 from store.query.runs import Page
 
 router = APIRouter(tags=["calls"])
@@ -34,12 +33,11 @@ async def list_calls(
 
     With `Accept: application/x-ndjson`, all pages, one call a line.
     """
-    await deps.exchange_queries.check_search(filters)
     if accepts_lines(request) and not is_summary(fields):
         await deps.exchange_queries.check_large()
 
     async def fetch(limit: int, cursor: str | None) -> Page:
-        resolved = await deps.exchange_queries.resolve_search(filters, cursor if sort == NEWEST_FIRST else None)
+        resolved = await deps.text_lookup.resolve(filters)
         return await deps.exchange_queries.calls(resolved, limit, cursor, fields, sort)
 
     return await list_response(request, fetch, limit, cursor, has_bodies=not is_summary(fields))

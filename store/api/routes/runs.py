@@ -114,8 +114,7 @@ async def list_runs(
     Costs, durations and tokens, by which runs may be sorted and filtered, are summed up a moment after the calls; with
     `settled=true` the response waits up to 20 s for them.
     """
-    await deps.exchange_queries.check_search(filters)
-    resolved = await deps.exchange_queries.resolve_search(filters)
+    resolved = await deps.text_lookup.resolve(filters)
 
     async def fetch(limit: int, cursor: str | None) -> Page:
         return await deps.runs.page(resolved, deps.now(), limit, cursor, sort, fields)

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query, Response
 
 from store.api.answers import JsonResponse
 from store.api.deps import TheDeps
-from store.api.parameters import TheFilters, WhenSettled
+from store.api.parameters import TheFilters, WhenCaughtUp
 from store.api.problems import Problem
 from store.query.stats import Grouping, Stats, UnknownGrouping
 
@@ -23,7 +23,7 @@ type GroupBy = Annotated[
 
 
 @router.get("/stats", summary="Counts, errors, tokens, costs and latencies of calls, in groups")
-async def get_stats(deps: TheDeps, filters: TheFilters, settled: WhenSettled, group_by: GroupBy) -> Response:
+async def get_stats(deps: TheDeps, filters: TheFilters, settled: WhenCaughtUp, group_by: GroupBy) -> Response:
     """Groups by `group_by`, the most expensive first, or the newest first by day and hour; and their total.
 
     `cost_usd` is null where the price of some call is unknown; `known_cost_usd` is the sum of the others. A call that requests
@@ -34,8 +34,7 @@ async def get_stats(deps: TheDeps, filters: TheFilters, settled: WhenSettled, gr
         groupings = [Grouping.parse(text) for text in group_by]
     except UnknownGrouping as error:
         raise Problem(422, "unknown_group", str(error)) from error
-    await deps.exchange_queries.check_search(filters)
-    resolved = await deps.exchange_queries.resolve_search(filters)
+    resolved = await deps.text_lookup.resolve(filters)
     stats = Stats(deps.database, deps.project)
     items, total = await stats.load_stats(resolved, groupings)
     return JsonResponse({"items": items, "total": total} | settled.members)

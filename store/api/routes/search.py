@@ -1,0 +1,45 @@
+"""`/v1/search`: what was said in runs."""
+
+from fastapi import APIRouter, Response
+
+from store.api.answers import JsonResponse
+from store.api.deps import TheDeps
+from store.api.parameters import Limit, TheFilters, WhenCaughtUp
+from store.api.problems import Problem
+from store.query.rest_shapes import rfc3339
+from store.search.lookup import FoundText
+from store.search.query import SearchQuery
+from store.search.snippets import make_snippet
+
+router = APIRouter(tags=["calls"])
+
+
+@router.get("/search", summary="Find words in prompts, answers, tool arguments and results")
+async def search(deps: TheDeps, filters: TheFilters, settled: WhenCaughtUp, limit: Limit = 20) -> Response:
+    """The texts that fit `q` best, among the newest thousand that fit: each with a snippet and the call that has it first.
+
+    All words must occur in one text. `"…"` finds a phrase, `-word` excludes, `prefix*` finds words that begin so, `OR` separates
+    alternatives. `highlights` are the places of what was found in the snippet, as [start, end). The index follows the record by
+    a moment; with `settled=true` the response waits for it.
+    """
+    if not filters.q:
+        raise Problem(422, "invalid_request", "q is missing: say what to search for, such as q=refund")
+    query = SearchQuery.parse(filters.q)
+    found = await deps.text_lookup.find_texts(query, filters, limit)
+    steps = await deps.exchange_queries.steps([(one.run, one.call) for one in found])
+    items = [_shape(one, query, steps[one.call]) for one in found if one.call in steps]
+    return JsonResponse({"items": items} | settled.members)
+
+
+def _shape(found: FoundText, query: SearchQuery, step: int) -> dict[str, object]:
+    snippet = make_snippet(found.text, query.phrases)
+    return {
+        "run": found.run,
+        "step": step,
+        "call": str(found.call),
+        "role": found.role,
+        "rank": found.rank,
+        "snippet": snippet.text,
+        "highlights": [list(place) for place in snippet.highlights],
+        "started_at": rfc3339(found.started_at),
+    }

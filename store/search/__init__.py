@@ -1,0 +1,9 @@
+"""Find words in what was said in runs: prompts, answers, tool arguments and results.
+
+words        divide a text of any language into words
+query        parse what a person searches for
+call_texts   the texts of a call
+index        a consumer of the feed that keeps the index of words
+lookup       find texts by words, the newest first, and calls and runs by them
+snippets     the part of a text that shows what was found
+"""

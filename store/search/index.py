@@ -1,0 +1,107 @@
+"""Keep the index of words: the texts of each call, each once for its run and day, at the first call that has it."""
+
+import asyncio
+import datetime as dt
+import hashlib
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from itertools import batched
+from typing import Final
+
+import asyncpg
+
+from calls.model import Call, Exchange
+from store.database.blobs import pack
+from store.database.connection import Database
+from store.database.rows import storable_text
+from store.feed.entries import CallStored, RunDeleted
+from store.feed.feed import FeedRow
+from store.ingest.partitions import Partitions, day_of
+from store.query.exchanges import ExchangeQueries
+from store.search.call_texts import call_texts
+from store.search.words import word_vector
+
+BATCH: Final = 20
+"""Calls whose bodies are held at a time."""
+
+REBUILD_BATCH: Final = 100
+
+type _TextRow = tuple[str, str, dt.date, bytes, uuid.UUID, int, str, bytes, str]
+
+
+class TextIndex:
+    """The consumer of the feed. `derive` derives the call of an exchange, redacted. Large exchanges are not indexed."""
+
+    name = "texts/1"
+
+    def __init__(self, database: Database, derive: Callable[[Exchange], Call]) -> None:
+        self._database = database
+        self._derive = derive
+        self._partitions = Partitions(database)
+
+    async def process(self, connection: asyncpg.Connection, project: str, rows: Sequence[FeedRow]) -> None:
+        """Index the calls that were stored."""
+        calls: dict[str, None] = {}
+        for entry in (entry for row in rows for entry in row.entries):
+            if isinstance(entry, RunDeleted):
+                await connection.execute("DELETE FROM texts WHERE project = $1 AND run = $2", project, entry.run)
+            elif isinstance(entry, CallStored):
+                calls[entry.id] = None
+                if entry.previous_run is not None:
+                    await connection.execute(DELETE_MOVED, project, entry.previous_run, uuid.UUID(entry.id))
+        await self._index(connection, project, calls)
+
+    async def rebuild(self, project: str) -> AsyncIterator[None]:
+        """Index everything anew, the newest calls last, as they were stored."""
+        async with self._database.connection() as connection:
+            await connection.execute("DELETE FROM texts WHERE project = $1", project)
+        after = uuid.UUID(int=0)
+        while True:
+            async with self._database.connection() as connection, connection.transaction():
+                names = [row["id"] for row in await connection.fetch(CALLS, project, after, REBUILD_BATCH)]
+                await self._index(connection, project, map(str, names))
+            yield
+            if len(names) < REBUILD_BATCH:
+                return
+            after = names[-1]
+
+    async def _index(self, connection: asyncpg.Connection, project: str, calls: Iterable[str]) -> None:
+        queries = ExchangeQueries(self._database, self._derive, project, reads_large=False)
+        for names in batched(await queries.without_large(calls), BATCH):
+            exchanges = list((await queries.exchanges_by_id(names)).values())
+            # Locked, so that a run that is deleted meanwhile leaves no texts.
+            locked = await connection.fetch(LOCK_RUNS, project, sorted({one.run for one in exchanges}))
+            existing = {row["id"] for row in locked}
+            kept = [one for one in exchanges if one.run in existing]
+            await self._partitions.create_missing({day_of(one.id) for one in kept})
+            rows = await asyncio.to_thread(self._text_rows, project, kept)
+            await connection.executemany(INSERT, rows)
+
+    def _text_rows(self, project: str, exchanges: Iterable[Exchange]) -> list[_TextRow]:
+        ordered = sorted(exchanges, key=lambda one: (one.started_at, one.id))
+        return [row for one in ordered for row in self._rows_of(project, one)]
+
+    def _rows_of(self, project: str, exchange: Exchange) -> list[_TextRow]:
+        begin = (project, exchange.run, day_of(exchange.id))
+        call = (uuid.UUID(exchange.id), exchange.started_at)
+        return [
+            (*begin, _text_hash(role, text), *call, role, pack(text.encode()), word_vector(text))
+            for role, text in ((role, storable_text(text)) for role, text in call_texts(self._derive(exchange)))
+        ]
+
+
+def _text_hash(role: str, text: str) -> bytes:
+    return hashlib.sha256(f"{role}\0{text}".encode()).digest()[:16]
+
+
+CALLS = "SELECT id FROM calls WHERE project = $1 AND id > $2 ORDER BY id LIMIT $3"
+
+LOCK_RUNS = "SELECT id FROM runs WHERE project = $1 AND id = ANY ($2::text[]) ORDER BY id FOR KEY SHARE"
+
+INSERT = """
+INSERT INTO texts (project, run, day, hash, call, started_at, role, text, words)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9::text::tsvector)
+ON CONFLICT DO NOTHING
+"""
+
+DELETE_MOVED = "DELETE FROM texts WHERE project = $1 AND run = $2 AND call = $3"
