@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, NamedTuple
 from calls.codec.json import InvalidJson, parse_json
 from calls.codec.json import dumps as dump_json
 from calls.model import Call, Json
+from store.large.summary import CallSummary
 
 type Role = Literal["prompt", "answer", "arguments", "result"]
 
@@ -56,6 +57,13 @@ def call_texts(call: Call) -> list[CallText]:
             break
         texts.append(CallText(role, text[:LONGEST_TEXT]))
     return texts[::-1]
+
+
+def summary_texts(summary: CallSummary) -> list[CallText]:
+    """Return the texts in the summary of a large call."""
+    answers = [CallText("answer", summary.text)] if summary.text else []
+    arguments = [CallText("arguments", f"{tool.name} {tool.arguments or ''}") for tool in summary.tool_calls]
+    return [CallText(role, text[:LONGEST_TEXT]) for role, text in (*answers, *arguments)]
 
 
 def _all_texts(call: Call) -> Iterator[CallText]:

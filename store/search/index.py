@@ -17,8 +17,9 @@ from store.database.rows import storable_text
 from store.feed.entries import CallStored, RunDeleted
 from store.feed.feed import FeedRow
 from store.ingest.partitions import Partitions, day_of
+from store.large.summary import read_summary
 from store.query.exchanges import ExchangeQueries
-from store.search.call_texts import call_texts
+from store.search.call_texts import call_texts, summary_texts
 from store.search.words import word_vector
 
 BATCH: Final = 20
@@ -30,7 +31,7 @@ type _TextRow = tuple[str, str, dt.date, bytes, uuid.UUID, int, str, bytes, str]
 
 
 class TextIndex:
-    """The consumer of the feed. `derive` derives the call of an exchange, redacted. Large exchanges are not indexed."""
+    """The consumer of the feed. `derive` derives the call of an exchange, redacted. Of large exchanges, the summary is indexed."""
 
     name = "texts/1"
 
@@ -67,14 +68,27 @@ class TextIndex:
 
     async def _index(self, connection: asyncpg.Connection, project: str, calls: Iterable[str]) -> None:
         queries = ExchangeQueries(self._database, self._derive, project, reads_large=False)
-        for names in batched(await queries.without_large(calls), BATCH):
-            exchanges = list((await queries.exchanges_by_id(names)).values())
+        names = list(calls)
+        small = await queries.without_large(names)
+        await self._index_large(connection, project, set(names) - set(small))
+        for batch in batched(small, BATCH):
+            exchanges = list((await queries.exchanges_by_id(batch)).values())
             # Locked, so that a run that is deleted meanwhile leaves no texts.
             locked = await connection.fetch(LOCK_RUNS, project, sorted({one.run for one in exchanges}))
             existing = {row["id"] for row in locked}
             kept = [one for one in exchanges if one.run in existing]
             await self._partitions.create_missing({day_of(one.id) for one in kept})
             rows = await asyncio.to_thread(self._text_rows, project, kept)
+            await connection.executemany(INSERT, rows)
+
+    async def _index_large(self, connection: asyncpg.Connection, project: str, calls: Iterable[str]) -> None:
+        """Index large exchanges by their summaries (`store.large.summary`): the beginning of the answer, and small arguments."""
+        ids = [uuid.UUID(call) for call in calls]
+        for row in await connection.fetch(SUMMARIES, project, ids) if ids else ():
+            day = day_of(str(row["id"]))
+            await self._partitions.create_missing([day])
+            place = ((project, row["run"], day), (row["id"], row["started_at"]))
+            rows = [_row_of(*place, role, text) for role, text in summary_texts(read_summary(row["summary"]))]
             await connection.executemany(INSERT, rows)
 
     def _text_rows(self, project: str, exchanges: Iterable[Exchange]) -> list[_TextRow]:
@@ -84,10 +98,12 @@ class TextIndex:
     def _rows_of(self, project: str, exchange: Exchange) -> list[_TextRow]:
         begin = (project, exchange.run, day_of(exchange.id))
         call = (uuid.UUID(exchange.id), exchange.started_at)
-        return [
-            (*begin, _text_hash(role, text), *call, role, pack(text.encode()), word_vector(text))
-            for role, text in ((role, storable_text(text)) for role, text in call_texts(self._derive(exchange)))
-        ]
+        return [_row_of(begin, call, role, text) for role, text in call_texts(self._derive(exchange))]
+
+
+def _row_of(begin: tuple[str, str, dt.date], call: tuple[uuid.UUID, int], role: str, text: str) -> _TextRow:
+    stored = storable_text(text)
+    return (*begin, _text_hash(role, stored), *call, role, pack(stored.encode()), word_vector(stored))
 
 
 def _text_hash(role: str, text: str) -> bytes:
@@ -95,6 +111,11 @@ def _text_hash(role: str, text: str) -> bytes:
 
 
 CALLS = "SELECT id FROM calls WHERE project = $1 AND id > $2 ORDER BY id LIMIT $3"
+
+SUMMARIES = """
+SELECT calls.id, calls.run, calls.started_at, calls.summary FROM calls JOIN runs ON runs.project = $1 AND runs.id = calls.run
+WHERE calls.project = $1 AND calls.id = ANY ($2::uuid[]) AND summary IS NOT NULL FOR KEY SHARE OF runs
+"""
 
 LOCK_RUNS = "SELECT id FROM runs WHERE project = $1 AND id = ANY ($2::text[]) ORDER BY id FOR KEY SHARE"
 

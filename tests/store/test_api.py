@@ -72,7 +72,7 @@ NARROWED = {
     "until=1600-01-01T00:00:00Z": False,
     "incomplete=false": True,
     "q=4b1e": True,
-    "q=%25": False,
+    "q=nowhere": False,
 }
 
 

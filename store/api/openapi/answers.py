@@ -65,7 +65,9 @@ ROUTES: Final[Mapping[str, Answers]] = {
         description="PEM",
     ),
     "GET /v1/runs": Answers(
-        schema=runs.RunPageSchema, line_schema=runs.RunItemSchema, problems=(*DATABASE, "invalid_query", "bad_cursor", "unknown_field")
+        schema=runs.RunPageSchema,
+        line_schema=runs.RunItemSchema,
+        problems=(*DATABASE, "invalid_query", "bad_cursor", "unknown_field"),
     ),
     "GET /v1/runs/{run}": Answers(schema=runs.RunSchema, problems=(*DATABASE, "unknown_run")),
     "PUT /v1/runs/{run}": Answers(schema=runs.RunSchema, problems=(*DATABASE, "not_switchable")),

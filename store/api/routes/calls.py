@@ -11,7 +11,7 @@ from calls.model import Json as Value
 from store.api.answers import JsonResponse
 from store.api.deps import TheDeps
 from store.api.line_lists import accepts_lines, list_response
-from store.api.parameters import CallId, Limit, PageCursor, TheFields, TheFilters, TheSort
+from store.api.parameters import CallId, Limit, PageCursor, TheFields, TheFilters, TheSort, WhenCaughtUp
 from store.api.problems import not_found
 from store.query.call_summaries import is_summary
 from store.query.runs import Page
@@ -23,6 +23,7 @@ router = APIRouter(tags=["calls"])
 async def list_calls(
     request: Request,
     deps: TheDeps,
+    settled: WhenCaughtUp,
     filters: TheFilters,
     fields: TheFields,
     sort: TheSort,
@@ -40,7 +41,7 @@ async def list_calls(
         resolved = await deps.text_lookup.resolve(filters)
         return await deps.exchange_queries.calls(resolved, limit, cursor, fields, sort)
 
-    return await list_response(request, fetch, limit, cursor, has_bodies=not is_summary(fields))
+    return await list_response(request, fetch, limit, cursor, more=settled.members, has_bodies=not is_summary(fields))
 
 
 @router.get("/calls/{call}", summary="One call")

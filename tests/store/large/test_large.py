@@ -156,7 +156,9 @@ async def test_large_exchanges_are_stored_and_read_by_helper_processes(
             assert answer.content == one.response.body.data
             assert answer.headers["content-disposition"].endswith('.response"')
         assert len((await api.get(f"/v1/runs/{RUN}/bundle")).content.splitlines()) == 2 + len(sent)
-        assert [one["id"] for one in (await api.get("/v1/calls?q=so it was")).json()["items"]] == [first["id"]]
+        assert [one["id"] for one in (await api.get("/v1/calls?settled=true&q=so it was")).json()["items"]] == [
+            first["id"]
+        ]
 
 
 async def test_what_cannot_be_derived_within_the_limits_is_stored_as_evidence_with_the_reason(

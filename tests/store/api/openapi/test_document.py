@@ -77,6 +77,7 @@ async def _visit(house: House, database: Database, description: Description) -> 
     for path in ("/healthz", "/readyz", "/metrics", "/v1/runs", "/v1/drift", "/v1/runs/made/gaps", "/v1/calls"):
         await api.get(path)
     await api.get("/v1/stats", params={"group_by": ["model", "tool", "day"], "settled": "true"})
+    await api.get("/v1/search", params={"q": "the OR a", "settled": "true"})
     for run in (RUN, "one", "other"):
         await _visit_run(api, run)
     await api.get("/v1/runs/one/diff/other?settled=true")
