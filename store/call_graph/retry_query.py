@@ -107,7 +107,18 @@ async def load_retry_groups(connection: AsyncConnection, project: str, runs: Ite
     """Load the retry groups of these runs."""
     parameters = {"project": project, "runs": sorted(set(runs))}
     rows = (await connection.execute(_CANDIDATES, parameters)).mappings().all()
-    found = [call for _, run in itertools.groupby(rows, _run_of) for call in group_retries(map(_attempt, run))]
+    if not rows:
+        return RetryGroups()
+    # Not joined: few calls are candidates, and Postgres would join all exchanges of the runs.
+    ended = select(exchanges.c.id, exchanges.c.ended_at).where(
+        exchanges.c.project == project, exchanges.c.id == any_(literal([row["id"] for row in rows], ARRAY(Uuid)))
+    )
+    ends = {row[0]: row[1] for row in await connection.execute(ended)}
+    found = [
+        call
+        for _, run in itertools.groupby(rows, _run_of)
+        for call in group_retries(_attempt(row, ends[row["id"]]) for row in run if row["id"] in ends)
+    ]
     return RetryGroups(
         [call for call in found if len(call.parts) > 1],
         [uuid.UUID(call.ids[0]) for call in found if _is_repeated_poll(call)],
@@ -124,8 +135,7 @@ def _run_of(row: RowMapping) -> str:
     return run
 
 
-def _attempt(row: RowMapping) -> Attempt:
-    ended = row["ended_at"]
+def _attempt(row: RowMapping, ended: int | None) -> Attempt:
     return Attempt(
         id=str(row["id"]),
         key=digest_text(row["key"]),
@@ -145,10 +155,8 @@ def _candidates() -> Select[Any]:
     here = (calls.c.project == bindparam("project"), calls.c.run == run)
     failed = select(calls.c.run, calls.c.key).where(*here, FAILED).distinct().cte("failed")
     tried_again = tuple_(calls.c.run, calls.c.key).in_(select(failed.c.run, failed.c.key))
-    same = and_(exchanges.c.project == calls.c.project, exchanges.c.id == calls.c.id)
     return (
-        select(*_COLUMNS, exchanges.c.ended_at)
-        .join(exchanges, same)
+        select(*_COLUMNS)
         .where(*here, or_(calls.c.polls.is_not(None), calls.c.pending.is_not(None), tried_again))
         .order_by(calls.c.run, calls.c.started_at, calls.c.id)
     )

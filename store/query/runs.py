@@ -244,6 +244,8 @@ async def load_run_stats(
 ) -> Mapping[str, Mapping[str, Any]]:
     """Load the statistics of runs, by name; zeros where there is nothing."""
     stats: defaultdict[str, dict[str, Any]] = defaultdict(lambda: dict(NO_STATS))
+    if not names:
+        return stats
     groups = await load_retry_groups(connection, project, names)
     for query in (_exchange_stats(), _call_stats(groups), _gap_stats(), _process_stats()):
         for row in (await connection.execute(query, {"project": project, "names": list(names)})).mappings():
