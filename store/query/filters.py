@@ -170,9 +170,9 @@ def is_cut_answer() -> ColumnElement[bool]:
     again = calls.alias("again")
     same = (again.c.project == calls.c.project, again.c.run == calls.c.run, again.c.key == calls.c.key)
     later = and_(*same, again.c.complete, again.c.started_at > calls.c.started_at)
-    return and_(
-        _is_broken_off(), or_(calls.c.kind == "model", ~calls.c.streamed), ~exists().where(later).correlate(calls)
-    )
+    # Not NOT EXISTS, which Postgres would answer for all calls at once.
+    retry = select(again.c.id).where(later).limit(1).correlate(calls).scalar_subquery()
+    return and_(_is_broken_off(), or_(calls.c.kind == "model", ~calls.c.streamed), retry.is_(None))
 
 
 def _is_broken_off() -> ColumnElement[bool]:
