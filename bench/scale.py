@@ -450,7 +450,7 @@ def run_all(told: argparse.Namespace, report: Report) -> None:
                 report.add("followers caught up after s", wait_until_caught_up(server.dsn))
                 fetch(server.dsn, "VACUUM (ANALYZE)")
                 report.add("load", os.getloadavg())
-                report_sizes(server.dsn, calls, report, "sizes after the followers")
+                report_sizes(server.dsn, report, "sizes after the followers")
                 report_queries(port, max(calls // CALLS_A_RUN, 10), newest, told, report)
                 after = [asdict(row) for row in measure_ingest(store, told.rounds, told.ingest, 1000)]
                 report.add("ingest, full tables", ingest_spreads(after))
@@ -482,14 +482,15 @@ def fill_tables(dsn: str, told: argparse.Namespace, report: Report, newest: int)
     }
     report.add("fill", filled | {"load": os.getloadavg()[0]})
     fetch(dsn, "ANALYZE")
-    report_sizes(dsn, calls, report, "sizes after the fill")
+    report_sizes(dsn, report, "sizes after the fill")
     return calls
 
 
-def report_sizes(dsn: str, calls: int, report: Report, name: str) -> None:
-    """Add what the tables and indexes take."""
+def report_sizes(dsn: str, report: Report, name: str) -> None:
+    """Add what the tables and indexes take, for each exchange in them: those that ingest was measured with count, too."""
+    calls = fetch_value(dsn, "SELECT count(*) FROM exchanges")
     sizes, indexes = fetch(dsn, SIZES), fetch(dsn, INDEX_SIZES)
-    report.add(name, {"tables": sizes, "indexes": indexes}, lambda: size_lines(sizes, indexes, calls))
+    report.add(name, {"calls": calls, "tables": sizes, "indexes": indexes}, lambda: size_lines(sizes, indexes, calls))
 
 
 def report_queries(port: int, runs: int, newest: int, told: argparse.Namespace, report: Report) -> None:
