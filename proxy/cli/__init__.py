@@ -42,6 +42,9 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "Look": {
         "ls": ("look.lists", "List runs, newest first."),
         "calls": ("look.lists", "List calls of all runs, newest first."),
+        "search": ("look.ask", "Find words in prompts, answers, tool arguments and results."),
+        "stats": ("look.ask", "Sum up calls by model, tool, day and so on."),
+        "tail": ("look.tail", "Follow what is recorded, live."),
         "show": ("look.show", "Show a run step by step, or one call in full."),
         "why": ("explain", "Explain what a replay missed, and how to fix it."),
     },

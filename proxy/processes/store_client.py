@@ -85,6 +85,26 @@ class Api:
                 raise self._failure_from(answer)
             yield from answer.iter_raw()
 
+    def stream_events(self, query: Mapping[str, Any], last: str | None) -> Iterator[dict[str, Any]]:
+        """Yield the events of `/v1/events` after the last one that was seen, each with its name as `event` and its `id`."""
+        headers = {"last-event-id": last} if last else {}
+        with (
+            _translate_errors(self.url),
+            self._http.stream("GET", "/v1/events", params=query, headers=headers, timeout=60.0) as answer,
+        ):
+            if answer.status_code >= 400:
+                answer.read()
+                raise self._failure_from(answer)
+            fields: dict[str, str] = {}
+            for line in answer.iter_lines():
+                name, _, value = line.partition(": ")
+                if line:
+                    fields[name] = value
+                    continue
+                if "event" in fields:
+                    yield {"event": fields["event"], "id": fields.get("id")} | read_json(fields["data"].encode())
+                fields = {}
+
     def post_for_lines(self, path: str, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """Post JSON and yield the JSON Lines of the answer as they arrive. Raises Failure if they break off."""
         with _translate_errors(self.url), self._http.stream("POST", f"/v1{path}", json=body) as answer:

@@ -11,10 +11,10 @@ from itertools import accumulate
 from typing import Any, Final, Self
 
 from sqlalchemy import (
+    Boolean,
     ColumnElement,
+    CompoundSelect,
     FromClause,
-    Select,
-    SmallInteger,
     Subquery,
     Text,
     and_,
@@ -38,7 +38,7 @@ from store.database.tables import call_sums, calls, feed, feed_positions, runs
 from store.feed.entries import ReplayStored, decode_entries
 from store.query.filters import Filters, call_conditions, run_conditions_of_calls
 from store.query.rest_shapes import Shape, dollars, milliseconds, rfc3339
-from store.sums.call_rows import COUNTS, HOUR, exchange_rows, stored_rows
+from store.sums.call_rows import COUNTS, HOUR, LATENCIES, exchange_rows, stored_rows
 from store.sums.latency_classes import class_latency
 from store.sums.run_sums import NAME as SUMS
 
@@ -253,24 +253,26 @@ def _class_query(
     groupings: Sequence[Grouping],
     names: Sequence[ColumnElement[Any]],
     shown: Iterable[tuple[Any, ...]],
-) -> Select[Any]:
+) -> CompoundSelect[Any]:
     """Count the exchanges of each group in each class of latency."""
-    each = (
-        select(literal_column("false").label("is_duration"), func.unnest(rows.c.first_bytes).label("class"))
-        .union_all(select(literal_column("true"), func.unnest(rows.c.durations)))
-        .lateral("each")
-    )
-    kind, number = each.c.is_duration, each.c["class"].cast(SmallInteger)
-    query = select(*names, kind, number, func.count()).select_from(source.join(each, true()))
     # There may be many more runs than are shown.
-    for place, grouping in enumerate(groupings):
-        if grouping.name == "run":
-            query = query.where(rows.c.run == any_(literal([values[place] for values in shown], ARRAY(Text))))
-    return query.group_by(*names, kind, number)
+    is_shown = [
+        rows.c.run == any_(literal([values[place] for values in shown], ARRAY(Text)))
+        for place, grouping in enumerate(groupings)
+        if grouping.name == "run"
+    ]
+    counts = []
+    for name in LATENCIES:
+        classes = func.unnest(rows.c[name]).table_valued("number", name=f"{name}_classes").render_derived()
+        is_duration = literal_column("true" if name == "durations" else "false", Boolean).label("is_duration")
+        number = classes.c.number
+        query = select(*names, is_duration, number, func.count()).select_from(source.join(classes, true()))
+        counts.append(query.where(*is_shown).group_by(*names, number))
+    return union_all(*counts)
 
 
 async def _load_classes(
-    connection: AsyncConnection, query: Select[Any]
+    connection: AsyncConnection, query: CompoundSelect[Any]
 ) -> Mapping[tuple[bool, tuple[Any, ...]], Counter[int]]:
     classes: defaultdict[tuple[bool, tuple[Any, ...]], Counter[int]] = defaultdict(Counter)
     for *values, is_duration, number, count in await connection.execute(query):

@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from store.database.blobs import unpack
 from store.database.connection import Database
 from store.database.tables import calls, runs, texts
+from store.ingest.partitions import day_of
 from store.query.filters import Filters, call_conditions, contains_run_text
 from store.search.query import SearchQuery
 
@@ -27,8 +28,6 @@ MOST_RUNS: Final = 1000
 
 FIRST_SPAN: Final = 1
 """Days that are searched first; each span is twice as long as the one before."""
-
-DAY: Final = 24 * 3600 * 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +58,7 @@ class TextLookup:
         rank = func.ts_rank_cd(texts.c.words, tsquery, 4 | 1).label("rank")
         found: list[Any] = []
         async with self._database.transaction() as connection:
-            async for is_in_span in self._spans(connection, filters):
+            async for is_in_span in self._spans(connection):
                 conditions = [texts.c.project == self._project, texts.c.words.op("@@")(tsquery), *is_in_span]
                 newest = select(*columns, rank).where(*conditions, *([is_call] if fit else []))
                 newest = newest.order_by(texts.c.started_at.desc()).limit(MOST_CANDIDATES - len(found))
@@ -83,7 +82,7 @@ class TextLookup:
         """Look up the words of the filters: add the calls and runs that they find. Raises `InvalidQuery`."""
         if not filters.q:
             return filters
-        found = await self.find_calls(SearchQuery.parse(filters.q), filters)
+        found = await self.find_calls(SearchQuery.parse(filters.q))
         return replace(filters, matching_calls=found, matching_runs=await self._find_runs(filters.q))
 
     async def _find_runs(self, text: str) -> tuple[str, ...]:
@@ -92,11 +91,11 @@ class TextLookup:
             newest = query.order_by(runs.c.started_at.desc()).limit(MOST_RUNS)
             return tuple((await connection.execute(newest)).scalars())
 
-    async def find_calls(self, query: SearchQuery, filters: Filters) -> tuple[uuid.UUID, ...]:
+    async def find_calls(self, query: SearchQuery) -> tuple[uuid.UUID, ...]:
         """Return the newest calls that have a text that fits, `MOST_CALLS` at most."""
         found: dict[uuid.UUID, None] = {}
         async with self._database.transaction() as connection:
-            async for is_in_span in self._spans(connection, filters):
+            async for is_in_span in self._spans(connection):
                 fits = (texts.c.project == self._project, texts.c.words.op("@@")(_tsquery(query)), *is_in_span)
                 newest = select(texts.c.call).where(*fits).order_by(texts.c.started_at.desc()).limit(MOST_CALLS)
                 found.update(dict.fromkeys((await connection.execute(newest)).scalars()))
@@ -104,18 +103,15 @@ class TextLookup:
                     break
         return tuple(found)
 
-    async def _spans(
-        self, connection: AsyncConnection, filters: Filters
-    ) -> AsyncIterator[tuple[ColumnElement[bool], ...]]:
+    async def _spans(self, connection: AsyncConnection) -> AsyncIterator[tuple[ColumnElement[bool], ...]]:
         """Yield the conditions for spans of days, the newest first, that cover what is stored."""
-        # A text's day is that of its call's id, which a worker makes when the call begins.
-        times = (await connection.execute(select(*_BOUNDS), {"project": self._project})).first()
-        if times is None or times[0] is None:
+        # A text's day is that of its call's id. An import may have ids of other days than its times.
+        ids = select(calls.c.id).where(calls.c.project == self._project).limit(1)
+        oldest = await connection.scalar(ids.order_by(calls.c.id))
+        newest = await connection.scalar(ids.order_by(calls.c.id.desc()))
+        if oldest is None or newest is None:
             return
-        first, last = _day(max(times[0], filters.since or 0)), _day(min(times[1], filters.until or times[1]))
-        last += dt.timedelta(days=2)
-        first -= dt.timedelta(days=1)
-        length = FIRST_SPAN
+        first, last, length = day_of(str(oldest)), day_of(str(newest)), FIRST_SPAN
         while last >= first:
             begin = last - dt.timedelta(days=length)
             yield (texts.c.day > begin, texts.c.day <= last)
@@ -124,14 +120,3 @@ class TextLookup:
 
 def _tsquery(query: SearchQuery) -> ColumnElement[Any]:
     return bindparam("words", query.as_tsquery(), type_=Text).cast(TSQUERY)
-
-
-def _day(nanoseconds: int) -> dt.date:
-    return dt.datetime.fromtimestamp(nanoseconds // 1_000_000_000, dt.UTC).date()
-
-
-_of_project = runs.c.project == bindparam("project")
-_BOUNDS: Final = (
-    select(func.min(runs.c.started_at)).where(_of_project).scalar_subquery(),
-    select(func.max(runs.c.newest_at)).where(_of_project).scalar_subquery(),
-)

@@ -2,5 +2,7 @@
 
 lists          ls, calls
 list_options   the filters and the sorting of lists
+ask            search, stats
+tail           tail
 show           show
 """

@@ -63,7 +63,7 @@ _FILTERS = [
         "--search",
         "q",
         metavar="TEXT",
-        help="With this text in the run's name, in answers or in the arguments of tool calls.",
+        help="With these words in a prompt, an answer, or a tool's arguments or result; or this text in the run's name.",
     ),
 ]
 
@@ -100,9 +100,16 @@ def with_list_options(command: Command) -> Command:
     return command
 
 
+def with_filters(command: Command) -> Command:
+    """Add the filters alone, for commands that search for words by an argument."""
+    for option in reversed(_FILTERS[:-1]):
+        command = option(command)
+    return command
+
+
 def take_list_query(flags: dict[str, Any]) -> dict[str, Any]:
     """Remove the options of lists from the flags, and return those that are given as parameters of the store server."""
-    query = {name: flags.pop(name) for name in (*FILTER_NAMES, "sort", "order")}
+    query = {name: flags.pop(name, None) for name in (*FILTER_NAMES, "sort", "order")}
     query |= {name: parse_time(query[name]) for name in ("since", "until")}
     query |= {name: str(query[name]).lower() for name in ("error", "incomplete") if query[name] is not None}
     return {

@@ -20,8 +20,7 @@ def ls_command(as_json: bool, limit: int, **flags: Any) -> None:
     """List runs, newest first.
 
     Filters select the runs that have at least one call to which all of them apply; of a filter that is repeated, one value must
-    apply. --min-cost, --min-duration and --sort look at the whole run, and know new calls a moment later. --search looks at the
-    newest 10,000 calls that match the other options: --since, --model and --host make it reach further back.
+    apply. --min-cost, --min-duration and --sort look at the whole run. --search takes what `playhead search` takes.
 
     \b
     playhead ls --error --since 1d             runs of the last day in which a call failed
@@ -29,7 +28,7 @@ def ls_command(as_json: bool, limit: int, **flags: Any) -> None:
     playhead ls --tool delete_user --tool refund --label team=blue
     """
     query = take_list_query(flags)
-    found = query_store(flags, lambda api: fetch_list(api, "/runs", limit, query))
+    found = query_store(flags, lambda api: fetch_list(api, "/runs", limit, query | {"settled": True}))
     if as_json:
         print_json(found)
         return
@@ -59,7 +58,7 @@ def calls_command(as_json: bool, limit: int, **flags: Any) -> None:
     playhead calls --model gpt-4o-mini --json      as JSON, with the text of answers
     """
     query = take_list_query(flags)
-    found = query_store(flags, lambda api: fetch_list(api, "/calls", limit, query))
+    found = query_store(flags, lambda api: fetch_list(api, "/calls", limit, query | {"settled": True}))
     if as_json:
         print_json(found)
         return

@@ -1,6 +1,7 @@
 """The stored sums give the same statistics as the calls themselves, also while they lag behind."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -93,6 +94,18 @@ async def test_statistics_are_exact_while_the_sums_lag_behind(recorded: Database
     await compare(recorded)
     await catch_up(recorded)
     await compare(recorded)
+
+
+async def test_latencies_are_those_of_the_group_within_one_percent(database: Database) -> None:
+    fast, slow = Agent(turns=3).run("fast"), Agent(turns=3, offset=HOUR).run("slow")
+    await write(database, [*fast, *(replace(one, first_byte_at=10**9, ended_at=4 * 10**9) for one in slow)])
+    for _ in range(2):
+        groups, total = await statistics(database, Filters(), "run")
+        latencies = [group["duration_ms"]["p50"] for _, group in sorted(groups.items())]
+        assert latencies == [pytest.approx((fast[0].ended_at or 0) / 1e6, rel=0.011), pytest.approx(4000, rel=0.011)]
+        assert groups["{'run': 'slow'}"]["first_byte_ms"]["p99"] == pytest.approx(1000, rel=0.011)
+        assert total["duration_ms"]["p99"] == pytest.approx(4000, rel=0.011)
+        await catch_up(database)
 
 
 async def test_only_the_hours_that_changed_are_summed_again_and_all_hours_are_there(recorded: Database) -> None:
