@@ -5,6 +5,7 @@ They are read once, by the command line, which passes plain values on.
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -280,12 +281,18 @@ def load_settings(flags: Mapping[str, Any], config: Path | None) -> Settings:
         ) from error
 
 
+_KUBERNETES = re.compile(r"PLAYHEAD_(SERVICE_HOST|SERVICE_PORT\w*|PORT(_\d+_\w+)?)")
+"""The variables that Kubernetes sets in every container beside a service named playhead."""
+
+
 def _check_variable_names(environment: Mapping[str, str]) -> None:
     """Raise Failure for a variable whose name is close to a setting's: it would have no effect.
 
     Other `PLAYHEAD_*` variables are allowed: Kubernetes sets some for a service named playhead.
     """
     for name in environment:
+        if _KUBERNETES.fullmatch(name):
+            continue
         setting = name.removeprefix("PLAYHEAD_").partition("__")[0].lower()
         is_known = setting == name.lower() or setting in (*Settings.model_fields, *_OTHER_VARIABLES)
         if not is_known and (near := _nearest_name(setting, 0.8)):

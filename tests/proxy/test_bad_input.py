@@ -86,7 +86,8 @@ def test_an_unknown_setting(tmp_path: Path) -> None:
 
 def test_a_mistyped_variable_and_not_somebody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLAYHEAD_SERVICE_HOST", "10.0.0.1")  # as Kubernetes does
-    monkeypatch.setenv("PLAYHEAD_PORT", "tcp://10.0.0.1:8081")
+    for name in ("PORT", "PORT_8081_TCP", "PORT_8081_TCP_ADDR", "SERVICE_PORT", "SERVICE_PORT_API"):
+        monkeypatch.setenv(f"PLAYHEAD_{name}", "tcp://10.0.0.1:8081")
     assert load_settings({}, None).proxy_port == 8080
     monkeypatch.setenv("PLAYHEAD_PROXY_PROT", "8080")
     with pytest.raises(Failure, match="did you mean PLAYHEAD_PROXY_PORT"):

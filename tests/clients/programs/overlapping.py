@@ -173,7 +173,7 @@ def connect_again(url: str) -> websockets.sync.client.ClientConnection:
     """
     for _ in range(5):
         with suppress(ssl.SSLError):
-            return websockets.sync.client.connect(url)
+            return websockets.sync.client.connect(url, open_timeout=60)
     raise AssertionError(f"no connection to {url} in five attempts")
 
 

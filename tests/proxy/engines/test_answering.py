@@ -469,15 +469,15 @@ async def test_a_stream_is_cut_behind_all_that_came_before(tmp_path: Path, piece
 
 ISOLATED = """
 import asyncio, socket, ssl, sys, pathlib
-from tests.support.wire import ScriptedAnswerer, connected, opened, whole
+from tests.support.wire import ScriptedAnswerer, connect_through, open_worker, whole
 
 async def main(directory):
     try:
         socket.create_connection(("192.0.2.1", 80), 1)
     except OSError as error:
         print("network:", error.strerror)
-    async with opened(pathlib.Path(directory), answerer=ScriptedAnswerer(whole(b"hello"))) as worker:
-        reader, writer = await connected(worker, "api.openai.com:443")
+    async with open_worker(pathlib.Path(directory), answerer=ScriptedAnswerer(whole(b"hello"))) as worker:
+        reader, writer = await connect_through(worker, "api.openai.com:443")
         writer.write(b"GET /x HTTP/1.1\\r\\nHost: api.openai.com\\r\\n\\r\\n")
         print((await reader.readuntil(b"hello")).decode())
         writer.close()
