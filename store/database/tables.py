@@ -167,7 +167,7 @@ calls = Table(
     ),  # digest of the answer's meaning (`calls.comparison.answer_fingerprint`), cut to 16 bytes
     Column(
         "summary", LargeBinary
-    ),  # of a large exchange: the parts of its call that lists show (`store.large.summary`)
+    ),  # the parts of its call that lists show and that have no column (`store.large.summary`); null: they are derived
     Column("actor", Text),
     # Nanoseconds until the response's head and until the end of the exchange; null where that is unknown.
     Column("first_byte", BigInteger),

@@ -24,6 +24,7 @@ from store.database.blobs import pack
 from store.database.rows import body_digest, digest_bytes, storable_text
 from store.database.traits import Trait, trait_numbers
 from store.feed.entries import CallStored, GapStored, ReplayStored
+from store.large.summary import encode_exact_summary
 from store.prices import Cost
 
 MAX_RUN_LENGTH = 255
@@ -137,7 +138,7 @@ def call_row(derived: DerivedExchange, call: Call, project: str) -> tuple[object
         _short_names(returned_ids(call)),
         _short_name(call.system_fingerprint),
         digest_bytes(answer_digest(exchange, call))[:ANSWER_DIGEST] if exchange.response else None,
-        derived.summary,
+        derived.summary or encode_exact_summary(exchange, call),
         _short_name(exchange.actor),
         exchange.first_byte_at,
         exchange_duration(exchange),

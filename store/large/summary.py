@@ -1,4 +1,7 @@
-"""Encode the summary of a large call, so that lists can show the call without reading its bodies."""
+"""Encode the summary of a call, so that lists can show the call without reading its bodies.
+
+A large call always has one. Any other call has one if it is exact: if a list shows no more of the call than the summary has.
+"""
 
 import hashlib
 from collections.abc import Mapping
@@ -8,11 +11,14 @@ from typing import Any, Final
 import msgspec
 
 from calls.codec.canonical import digest
-from calls.codec.json import dumps
+from calls.codec.json import dumps, parse_json_leniently
 from calls.derive import derive_call
+from calls.dialects.protocols import mcp
 from calls.keys.profile import Profiles
+from calls.mcp_late_answers import unanswered_id
 from calls.model import EMPTY_BODY, Body, Call, Exchange
 from store.database.blobs import pack, unpack
+from store.database.rows import storable_text
 from store.large.weight import is_large
 
 MAX_TEXT_LENGTH: Final = 500
@@ -24,6 +30,11 @@ MAX_VALUE_SIZE: Final = 4096
 MAX_TOOLS: Final = 100
 MAX_WARNINGS: Final = 20
 MAX_WARNING_LENGTH: Final = 300
+MAX_FINGERPRINT_LENGTH: Final = 200
+
+VERSION: Final = 1
+"""The version of the rules by which calls are derived: increment it when they change what a list shows. Calls whose exact summary
+has another version are derived when they are listed."""
 
 
 class ToolSummary(msgspec.Struct, frozen=True, array_like=True):
@@ -45,13 +56,33 @@ class CallSummary(msgspec.Struct, frozen=True, array_like=True):
     is_derived: bool
     """Whether the call was derived; if not, the last warning says why."""
 
+    version: int = 0
+    """`VERSION` when it was made."""
+
+
+EMPTY_SUMMARY: Final = CallSummary(None, None, "{}", [], [], is_derived=True)
 
 _decoder = msgspec.msgpack.Decoder(CallSummary)
 
 
 def encode_summary(exchange: Exchange, call: Call, *, is_derived: bool = True) -> bytes:
     """Encode the summary of a call in a form of `blobs`."""
-    summary = CallSummary(
+    return pack(msgspec.msgpack.encode(_summary(exchange, call, is_derived=is_derived)))
+
+
+def encode_exact_summary(exchange: Exchange, call: Call) -> bytes | None:
+    """Encode the summary of a call if lists show the call as the summary has it, else return None."""
+    if _may_be_answered_late(exchange, call) or not _is_storable(exchange, call):
+        return None
+    try:
+        summary = _summary(exchange, call, is_derived=True)
+        return pack(msgspec.msgpack.encode(summary)) if _is_exact(summary, call) else None
+    except UnicodeEncodeError:
+        return None
+
+
+def _summary(exchange: Exchange, call: Call, *, is_derived: bool) -> CallSummary:
+    return CallSummary(
         exchange.actor,
         None if call.text is None else _encodable_text(call.text[:MAX_TEXT_LENGTH]),
         _short_json(call.params) or "{}",
@@ -61,8 +92,32 @@ def encode_summary(exchange: Exchange, call: Call, *, is_derived: bool = True) -
         ],
         [_encodable_text(warning[:MAX_WARNING_LENGTH]) for warning in call.warnings[-MAX_WARNINGS:]],
         is_derived,
+        VERSION,
     )
-    return pack(msgspec.msgpack.encode(summary))
+
+
+def _is_exact(summary: CallSummary, call: Call) -> bool:
+    """Whether the summary has everything that a list shows, unchanged."""
+    return (
+        summary.text == (call.text if call.text is None else call.text[:MAX_TEXT_LENGTH])
+        and (summary.params != "{}" or not call.params)
+        and [tool.name for tool in summary.tool_calls] == [tool.name for tool in call.tool_calls]
+        and summary.warnings == list(call.warnings)
+    )
+
+
+def _is_storable(exchange: Exchange, call: Call) -> bool:
+    """Whether the columns have the method, URL and fingerprint unchanged."""
+    url, fingerprint = exchange.request.url, call.system_fingerprint or ""
+    names = (exchange.request.method, url, fingerprint[:MAX_FINGERPRINT_LENGTH])
+    return len(fingerprint) <= MAX_FINGERPRINT_LENGTH and all(storable_text(name) == name for name in names)
+
+
+def _may_be_answered_late(exchange: Exchange, call: Call) -> bool:
+    """Whether the answer may arrive on another exchange, from which lists take it (`query.mcp_late_calls`)."""
+    status = exchange.response.status if exchange.response else None
+    is_post = call.dialect == mcp.DIALECT.name and exchange.request.method == "POST"
+    return is_post and unanswered_id(call.request, call.answer, status) is not None
 
 
 def encode_summary_if_large(exchange: Exchange, call: Call) -> bytes | None:
@@ -77,7 +132,7 @@ def read_summary(form: bytes) -> CallSummary:
 
 def parse_value(text: str | None) -> Any:
     """Parse a value that a summary has as JSON."""
-    return None if text is None else msgspec.json.decode(text)
+    return None if text is None else parse_json_leniently(text.encode())
 
 
 def underived_call(exchange: Exchange, profiles: Profiles, reason: str) -> Call:

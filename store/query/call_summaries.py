@@ -9,7 +9,15 @@ from typing import Any, Final
 from calls.codec.json import dumps
 from calls.model import Usage
 from store.database.rows import digest_text
-from store.large.summary import MAX_TEXT_LENGTH, MAX_VALUE_SIZE, parse_value, read_summary
+from store.large.summary import (
+    EMPTY_SUMMARY,
+    MAX_TEXT_LENGTH,
+    MAX_VALUE_SIZE,
+    VERSION,
+    CallSummary,
+    parse_value,
+    read_summary,
+)
 from store.query.rest_shapes import CallPlace, Shape, dollars, milliseconds, path_of, rfc3339
 
 type Fields = frozenset[str] | None
@@ -34,6 +42,18 @@ MEMBERS: Final = frozenset(
 
 SUMMARY: Final[Fields] = MEMBERS - BODIES | {"summary"}
 """What a list shows by default. `summary` is not a member, but says that others are shortened."""
+
+_IN_COLUMNS: Final = frozenset(
+    (
+        *("id", "run", "step", "kind", "provider", "dialect", "operation", "host", "status", "model_requested"),
+        *("model_returned", "finish_reason", "usage", "cost_usd", "prices", "outcome", "key", "nth", "profile"),
+        *("started_at", "first_byte_ms", "attempts"),
+    )
+)
+"""Members that need neither the bodies nor a summary."""
+
+LINKED: Final = frozenset(("branch", "follows", "executes", "tool_calls"))
+"""Members that tell of the links between calls."""
 
 _NEEDED: Final = frozenset(("id", "run", "tool_calls"))
 """The members from which the links between calls are made."""
@@ -61,20 +81,41 @@ def select_fields(shape: Shape, fields: Fields) -> Shape:
     return shape if fields is None else {name: shape[name] for name in shape if name in fields or name == "id"}
 
 
+def is_listed_without_bodies(place: CallPlace, rows: Mapping[str, Any], fields: Fields) -> bool:
+    """Whether the columns and summaries of a call have all requested members as they would be derived."""
+    if fields is None or fields & BODIES:
+        return False
+    if fields <= _IN_COLUMNS:
+        return True
+    forms = [rows[name]["summary"] for name in (place.exchanges[0], place.exchanges[-1])]
+    if None in forms:
+        return False
+    first, last = map(read_summary, forms)
+    return first.version == last.version == VERSION and (is_summary(fields) or _has_whole(last, fields))
+
+
+def _has_whole(last: CallSummary, fields: frozenset[str]) -> bool:
+    """Whether the text and arguments of the answer are not shortened, where these are requested."""
+    return ("text" not in fields or last.text is None or len(last.text) < MAX_TEXT_LENGTH) and (
+        "tool_calls" not in fields or all(tool.arguments is not None for tool in last.tool_calls)
+    )
+
+
 def summary_shape(place: CallPlace, rows: Mapping[str, Any], heads: Mapping[str, Any]) -> Shape:
-    """Return the shape of a call with large exchanges from its columns and stored summary, without loading its bodies."""
+    """Return the shape of a call from its columns and stored summaries, without loading its bodies."""
     first, last = place.exchanges[0], place.exchanges[-1]
     first_row, last_row = rows[first], rows[last]
     first_head, last_head = heads[first], heads[last]
-    summaries = [read_summary(form) for name in (last, first) if (form := rows[name]["summary"]) is not None]
-    summary = summaries[0]
+    forms = (last_row["summary"], first_row["summary"])
+    summary = next((read_summary(form) for form in forms if form is not None), EMPTY_SUMMARY)
+    asked = summary if first == last or forms[1] is None else read_summary(forms[1])
     begun = first_head["started_at"]
     return {
         "id": str(first_row["id"]),
         "run": first_row["run"],
         "step": place.step,
         "exchanges": list(place.exchanges),
-        "actor": summary.actor,
+        "actor": asked.actor,
         **{name: first_row[name] for name in ("kind", "provider", "dialect", "operation", "host")},
         "method": first_head["method"],
         "path": path_of(first_head["url"]),
@@ -82,7 +123,7 @@ def summary_shape(place: CallPlace, rows: Mapping[str, Any], heads: Mapping[str,
         "model_requested": first_row["model_requested"],
         "model_returned": last_row["model_returned"],
         "system_fingerprint": last_row["fingerprint"],
-        "params": parse_value(summary.params) or {},
+        "params": parse_value(asked.params) or {},
         "request": None,
         "answer": None,
         "text": summary.text,
@@ -102,7 +143,7 @@ def summary_shape(place: CallPlace, rows: Mapping[str, Any], heads: Mapping[str,
         "key": digest_text(first_row["key"]),
         "nth": place.nth,
         "profile": first_row["profile"],
-        "warnings": summary.warnings,
+        "warnings": asked.warnings,
         "started_at": rfc3339(first_row["started_at"]),
         "first_byte_ms": _milliseconds_after(begun, last_head, last_head["first_byte_at"]),
         # A response without the time of its first byte was imported, and has no time of its end either.

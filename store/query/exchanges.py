@@ -1,7 +1,7 @@
 """Read exchanges as they crossed the wire, and the calls that are derived from them.
 
-The large parts of a call (request, answer, text, tools) are not stored beside the exchanges: deriving them again takes a
-millisecond, needs no column, and follows the newest rules.
+The large parts of a call (request, answer, tool results) are not stored beside the exchanges: deriving them again takes a few
+milliseconds, needs no column, and follows the newest rules. Lists, which show neither, read stored summaries instead.
 """
 
 import asyncio
@@ -26,7 +26,15 @@ from store.large.summary import read_summary
 from store.large.weight import body_weight
 from store.query import mcp_late_calls as late
 from store.query.call_graph import PageLinks, add_links, load_page_links
-from store.query.call_summaries import Fields, cut_shape, is_summary, select_fields, summary_shape
+from store.query.call_summaries import (
+    LINKED,
+    Fields,
+    cut_shape,
+    is_listed_without_bodies,
+    is_summary,
+    select_fields,
+    summary_shape,
+)
 from store.query.filters import Filters, call_conditions
 from store.query.pages import (
     NEWEST_FIRST,
@@ -271,8 +279,10 @@ class ExchangeQueries:
             conditions = (calls.c.run == run, ~is_among(hidden))
             found = await self._page_rows(connection, conditions, limit, begin, sort)
             in_order = sorted(found[:limit], key=lambda row: (row["started_at"], row["id"]))
-            links = await load_page_links(connection, self._project, run, groups, in_order)
-        shapes = await self._add_links(await self._shapes(found[:limit], groups, fields), links)
+            has_links = fields is None or bool(fields & LINKED)
+            links = await load_page_links(connection, self._project, run, groups, in_order) if has_links else None
+        shapes = await self._shapes(found[:limit], groups, fields)
+        shapes = shapes if links is None else await self._add_links(shapes, links)
         following = next_cursor(found, limit, digest)
         return Page([select_fields(shape, fields) for shape in shapes], None if following is None else str(following))
 
@@ -352,15 +362,23 @@ class ExchangeQueries:
         fields: Fields,
     ) -> list[Shape]:
         """Return the shapes of some calls, without the members that are not requested, so that these are not held."""
-        summed = {place for place in places if _is_shown_from_summary(place, rows, heads, can_open=self._reads_large)}
+        listed = {place for place in places if is_listed_without_bodies(place, rows, fields)}
+        summed = {
+            place
+            for place in places
+            if place not in listed and _is_shown_from_summary(place, rows, heads, can_open=self._reads_large)
+        }
         if summed and not is_summary(fields) and not all(_is_underived(place, rows) for place in summed):
             raise TooLarge
+        summed |= listed
         opened = [place for place in places if place not in summed]
         evidence = await self._by_id({name for place in opened for name in (place.exchanges[0], place.exchanges[-1])})
         opened = [place for place in opened if evidence.keys() >= {place.exchanges[0], place.exchanges[-1]}]
         # In a thread: deriving a page of long conversations takes a while.
-        derived = await asyncio.to_thread(lambda: [self._shape(place, rows, evidence) for place in opened])
-        by_place = dict(zip(opened, await self._with_late_answers(derived, evidence), strict=True))
+        by_place: dict[CallPlace, Shape] = {}
+        if opened:
+            derived = await asyncio.to_thread(lambda: [self._shape(place, rows, evidence) for place in opened])
+            by_place.update(zip(opened, await self._with_late_answers(derived, evidence), strict=True))
         by_place |= {place: summary_shape(place, rows, heads) for place in summed}
         return [cut_shape(by_place[place], fields) for place in places if place in by_place]
 

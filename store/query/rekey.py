@@ -219,7 +219,11 @@ SET_PROFILE = "UPDATE runs SET profile = $3 WHERE project = $1 AND id = $2"
 UPDATE = """
 UPDATE calls SET
     key = made.key, profile = made.profile, kind = made.kind, provider = made.provider, dialect = made.dialect,
-    operation = made.operation, polls = made.polls
+    operation = made.operation, polls = made.polls,
+    -- Other profiles may derive another call. That of a large exchange cannot be derived when it is listed.
+    summary = CASE WHEN (
+        SELECT large FROM exchanges WHERE exchanges.project = $1 AND exchanges.id = calls.id
+    ) THEN summary END
 FROM unnest($3::uuid[], $4::bytea[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[])
     AS made (id, key, profile, kind, provider, dialect, operation, polls)
 WHERE calls.project = $1 AND calls.run = $2 AND calls.id = made.id
