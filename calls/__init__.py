@@ -16,6 +16,7 @@ route                 find the provider, dialect and operation of a request
 effects               classify what a request may change in the outside world
 retry_grouping        group exchanges that are retries or polls of one call
 request_identifiers   identifiers of runs and sessions in the body of a request
+project_runs          names of runs across projects
 websocket_messages    the messages of a WebSocket as values
 mcp_late_answers      match MCP answers that arrived on another exchange with their requests
 answer_form           whether an answer is whole or streamed, and how it is divided

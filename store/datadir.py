@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from store.api_tokens import ApiTokens
 from store.lock import Lock
 from store.private_file import NotPrivate, read_private, require_unwritable
 from store.run_tokens import RunTokens
@@ -109,6 +110,10 @@ class DataDir:
     def recording_token_file(self) -> Path:
         """The file with the token that permits recording only."""
         return self.keys / "recording.token"
+
+    def api_tokens(self) -> ApiTokens:
+        """Return the tokens that `playhead token create` has created."""
+        return ApiTokens(self.keys / "tokens.json")
 
     def api_token(self) -> str:
         """Return the token of the REST API, created once. It permits reading and deleting everything that was recorded."""

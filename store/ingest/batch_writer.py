@@ -19,6 +19,7 @@ import asyncpg
 
 from calls.events import Gap, ReplayReported
 from calls.model import Exchange
+from calls.project_runs import DEFAULT_PROJECT
 from store.database.blobs import Element, ElementPlace, Primer, pack, plan_form, split_elements
 from store.database.connection import BadValue, Database, DatabaseUnavailable
 from store.database.rows import encode_head, storable_text
@@ -112,17 +113,19 @@ class BatchWriter:
         self,
         database: Database,
         *,
-        project: str = "default",
+        project: str = DEFAULT_PROJECT,
         profile: str | None = None,
         signal: FeedSignal | None = None,
+        partitions: Partitions | None = None,
+        dedup_cache: DedupCache | None = None,
     ) -> None:
-        """`signal` is sent after each commit."""
+        """`signal` is sent after each commit. Writers of several projects may share the partitions and the cache."""
         self._signal = signal or FeedSignal()
         self._database = database
         self._project = project
         self._profile = profile
-        self._partitions = Partitions(database)
-        self._dedup_cache = DedupCache()
+        self._partitions = partitions or Partitions(database)
+        self._dedup_cache = dedup_cache or DedupCache()
 
     @property
     def database(self) -> Database:
@@ -133,6 +136,19 @@ class BatchWriter:
     def project(self) -> str:
         """The project that the rows belong to."""
         return self._project
+
+    def for_project(self, project: str) -> "BatchWriter":
+        """Return a writer of a project with the same caches; this one if it is its project. Use one of them at a time."""
+        if project == self._project:
+            return self
+        return BatchWriter(
+            self._database,
+            project=project,
+            profile=self._profile,
+            signal=self._signal,
+            partitions=self._partitions,
+            dedup_cache=self._dedup_cache,
+        )
 
     async def create_upcoming_partitions(self, today: dt.date) -> None:
         """Create the partitions of the days around today, so that no batch has to wait for one after midnight."""
@@ -149,7 +165,7 @@ class BatchWriter:
                 prepared.append(self._prepare_or_drop_call(derived))
             except MALFORMED_ERRORS as error:
                 refused.append((derived, str(error)))
-        await self._partitions.create_missing(one.scope[1] for one in prepared)
+        await self._partitions.create_missing(one.scope[2] for one in prepared)
         refused += await self._store(prepared)
         quarantined = tuple(quarantine_gap(derived, reason) for derived, reason in refused)
         new_gaps = [(gap, derived) for gap, (derived, _) in zip(quarantined, refused, strict=True)]
@@ -170,7 +186,7 @@ class BatchWriter:
 
     def _prepare(self, derived: DerivedExchange) -> _PreparedExchange:
         exchange = derived.exchange
-        scope = (validate_run_name(exchange.run), day_of(exchange.id))
+        scope = (self._project, validate_run_name(exchange.run), day_of(exchange.id))
         elements = () if exchange.request.body.truncated else split_elements(exchange.request.body.data)
         row = exchange_row(exchange, self._project, derived.call, is_large=derived.summary is not None)
         head = encode_head(exchange)
@@ -225,7 +241,7 @@ class BatchWriter:
             await append_entries(connection, self._project, entries)
         self._signal.send()
         for scope, content in fresh.items():
-            self._dedup_cache.remember(scope, incarnations[scope[0]], content.places, content.primer)
+            self._dedup_cache.remember(scope, incarnations[scope[1]], content.places, content.primer)
 
     def _plan_rows(
         self,
@@ -238,18 +254,18 @@ class BatchWriter:
         parts: list[tuple[object, ...]] = []
         for one in prepared:
             exchange = one.derived.exchange
-            stored = self._dedup_cache.stored_content(one.scope, incarnations[one.scope[0]])
+            stored = self._dedup_cache.stored_content(one.scope, incarnations[one.scope[1]])
             body, response = exchange.request.body.data, exchange.response
             is_first = not stored.is_stored and one.scope not in fresh
             new = fresh.setdefault(one.scope, _NewContent())
             primer = new.primer or stored.primer
             if primer is None and not is_first:
                 primer = new.primer = Primer.create(one.head, body)
-                parts.append((self._project, *one.scope, primer.part, pack(primer.data)))
+                parts.append((*one.scope, primer.part, pack(primer.data)))
             plan = plan_form(body, one.elements, _place_finder(new.places, stored.places), primer)
             packed = pack(one.head, primer), None if response is None else pack(response.body.data, primer)
             rows.append((*one.exchange, *packed, plan.form))
-            parts += [(self._project, *one.scope, part, form) for part, form in plan.parts.items()]
+            parts += [(*one.scope, part, form) for part, form in plan.parts.items()]
             new.places.update(plan.places)
         return rows, parts
 

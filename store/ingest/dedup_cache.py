@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 from store.database.blobs import ElementPlace, Primer
 
-type Scope = tuple[str, dt.date]
-"""A run and the day of its parts."""
+type Scope = tuple[str, str, dt.date]
+"""A project, a run of it and the day of its parts."""
 
 
 PRIMER_WEIGHT = 50

@@ -20,13 +20,14 @@ from pathlib import Path
 
 from calls.events import Gap
 from calls.model import Call, Exchange, UnknownFormat
+from calls.project_runs import full_run_name
 from store import report_sequence
-from store.attribution.grouping import RunGrouping
 from store.attribution.run_assignment import assign_run
 from store.database.connection import DatabaseError
 from store.embedded.postgres import EmbeddedPostgresError
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.ingest.drain import DAMAGED_DIRECTORY, Drain, DrainResult
+from store.ingest.project_writers import ProjectWriters, exchange_in_project
 from store.large.memory import trim_heap
 from store.large.queue import JobRunner, LargeQueue
 from store.large.storing import InProcessRunner
@@ -106,19 +107,16 @@ class Ingester:
         """The counters of the workers."""
 
         self._spools = spools
-        self._writer = writer
         self._derive = derive
         self._is_claimed = is_claimed
         self._large = LargeQueue(
             large or InProcessRunner(writer, derive),
-            partial(_write_gap, BatchWriter(writer.database, project=writer.project)),
+            partial(_write_gap, ProjectWriters(BatchWriter(writer.database), self._derive_in_project)),
             spools.parent / DAMAGED_DIRECTORY,
             on_stored=self._count_large,
         )
         self._trim_at = 0.0
-        self._grouping = RunGrouping(
-            writer.database, partial(self._derive_exchange, source="another run"), writer.project
-        )
+        self._projects = ProjectWriters(writer, self._derive_in_project)
         self._revive = revive
         self._now = now
         self._drains: dict[Path, Drain] = {}
@@ -247,18 +245,23 @@ class Ingester:
 
     def _derive_batch(self, gathered: DrainResult, drain: Drain) -> list[DerivedExchange]:
         source = f"{drain.directory.name} before {drain.position}"
-        return [self._derive_exchange(exchange, source) for exchange in gathered.exchanges]
+        return [self._derive_recorded(exchange, source) for exchange in gathered.exchanges]
 
-    def _derive_exchange(self, exchange: Exchange, source: str) -> DerivedExchange:
+    def _derive_recorded(self, recorded: Exchange, source: str) -> DerivedExchange:
+        """Derive the call of an exchange that a worker recorded, whose run has its full name."""
+        return self._derive_in_project(*exchange_in_project(recorded), source)
+
+    def _derive_in_project(self, exchange: Exchange, project: str, source: str = "another run") -> DerivedExchange:
         try:
             call = self._derive(exchange)
-            assigned = assign_run(exchange, call, self._is_claimed)
+            assigned = assign_run(exchange, call, lambda run: self._is_claimed(full_run_name(project, run)))
             previous = None if assigned.run == exchange.run else exchange.run
-            return DerivedExchange(assigned, call, (source,), call_cost(exchange, call), previous)
+            cost = call_cost(exchange, call)
+            return DerivedExchange(assigned, call, (source,), cost, previous, project=project)
         except Exception:  # a bug in one dialect must not keep evidence from being stored
             self.counts.underived += 1
             log.exception("no call could be derived from exchange %s; its evidence is stored", exchange.id)
-            return DerivedExchange(exchange, None, (source,))
+            return DerivedExchange(exchange, None, (source,), project=project)
 
     async def _store_or_stop(self, gathered: DrainResult, batch: Sequence[DerivedExchange]) -> bool:
         """Store a batch, retrying while Postgres is unavailable; False if the server is stopped before."""
@@ -278,7 +281,7 @@ class Ingester:
     async def _try_store(self, gathered: DrainResult, batch: Sequence[DerivedExchange]) -> bool:
         try:
             batch = await self._group_batch(batch)
-            await self._writer.write_batch(batch, gathered.gaps, gathered.replays)
+            await self._projects.write_batch(batch, gathered.gaps, gathered.replays)
         except DatabaseError as error:
             self.troubles["database"] = str(error)
             self.counts.retries += 1
@@ -290,7 +293,7 @@ class Ingester:
     async def _group_batch(self, batch: Sequence[DerivedExchange]) -> Sequence[DerivedExchange]:
         """Move each exchange of a batch to the run of related exchanges. Raises `DatabaseUnavailable`."""
         try:
-            return await self._grouping.group_batch(batch)
+            return await self._projects.group_batch(batch)
         except DatabaseError:
             raise
         except Exception:  # as above: otherwise one exchange would end every store server that reads it
@@ -433,7 +436,7 @@ def _unused_path(directory: Path, name: str) -> Path:
     return next(path for each in names if not (path := directory / each).exists())
 
 
-async def _write_gap(writer: BatchWriter, gap: Gap) -> None:
+async def _write_gap(writer: ProjectWriters, gap: Gap) -> None:
     await writer.write_batch((), (gap,))
 
 

@@ -16,6 +16,7 @@ import msgspec
 from calls.comparison.answer_fingerprint import answer_digest
 from calls.events import Gap, ReplayReported
 from calls.model import Call, Exchange
+from calls.project_runs import DEFAULT_PROJECT
 from store.attribution.certainty import certainty
 from store.attribution.correlation_ids import id_ties, tool_ties
 from store.attribution.run_assignment import assignable_trace
@@ -62,6 +63,8 @@ class DerivedExchange:
 
     summary: bytes | None = None
     """The encoded summary of a large exchange (`store.large.summary`); None if it is not large."""
+
+    project: str = DEFAULT_PROJECT
 
 
 def validate_run_name(run: str) -> str:

@@ -7,13 +7,14 @@ from calls.events import Gap
 from calls.exchange_builder import ExchangeBuilder
 from calls.keys.profile import Profiles
 from calls.model import Call, Exchange
+from calls.project_runs import full_run_name
 from store.active_profiles import load_profiles
-from store.attribution.grouping import RunGrouping
 from store.attribution.run_assignment import assign_run
 from store.database.connection import DatabaseUnavailable
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.ingest.drain import WORKER_DIED, exchange_gaps, last_data_at
 from store.ingest.open_exchange_files import read_events
+from store.ingest.project_writers import ProjectWriters, exchange_in_project
 from store.large.jobs import HelperJob, Reply, StoringJob
 from store.large.summary import encode_summary, underived_call
 from store.prices import call_cost
@@ -29,13 +30,10 @@ class LargeStore:
         profiles: Profiles,
         is_claimed: Callable[[str], bool] = lambda _run: False,
     ) -> None:
-        self._writer = writer
         self._derive = derive
         self._profiles = profiles
         self._is_claimed = is_claimed
-        self._grouping = RunGrouping(
-            writer.database, lambda exchange: self._derive_exchange(exchange, "another run"), reads_large=True
-        )
+        self._projects = ProjectWriters(writer, self._derive_exchange, reads_large=True)
 
     async def store(self, job: StoringJob) -> None:
         """Store the exchange of a job and commit. Raises `DatabaseUnavailable` and MemoryError."""
@@ -45,21 +43,23 @@ class LargeStore:
         batch: Sequence[DerivedExchange] = [self._derive_or_describe(exchange, job)]
         del exchange
         if job.underived is None:
-            batch = await self._grouping.group_batch(batch)
-        await self._writer.write_batch(batch, gaps)
+            batch = await self._projects.group_batch(batch)
+        await self._projects.write_batch(batch, gaps)
 
-    def _derive_or_describe(self, exchange: Exchange, job: StoringJob) -> DerivedExchange:
+    def _derive_or_describe(self, recorded: Exchange, job: StoringJob) -> DerivedExchange:
+        exchange, project = exchange_in_project(recorded)
         if job.underived is None:
-            return self._derive_exchange(exchange, job.source)
+            return self._derive_exchange(exchange, project, job.source)
         call = underived_call(exchange, self._profiles, job.underived)
-        return DerivedExchange(exchange, call, (job.source,), summary=encode_summary(exchange, call, is_derived=False))
+        summary = encode_summary(exchange, call, is_derived=False)
+        return DerivedExchange(exchange, call, (job.source,), summary=summary, project=project)
 
-    def _derive_exchange(self, exchange: Exchange, source: str) -> DerivedExchange:
+    def _derive_exchange(self, exchange: Exchange, project: str, source: str = "another run") -> DerivedExchange:
         call = self._derive(exchange)
-        assigned = assign_run(exchange, call, self._is_claimed)
+        assigned = assign_run(exchange, call, lambda run: self._is_claimed(full_run_name(project, run)))
         previous = None if assigned.run == exchange.run else exchange.run
-        summary = encode_summary(assigned, call)
-        return DerivedExchange(assigned, call, (source,), call_cost(exchange, call), previous, summary)
+        cost, summary = call_cost(exchange, call), encode_summary(assigned, call)
+        return DerivedExchange(assigned, call, (source,), cost, previous, summary, project)
 
 
 def _build_exchange(job: StoringJob) -> tuple[Exchange | None, list[Gap]]:
@@ -79,8 +79,7 @@ class InProcessRunner:
     """Runs storing jobs in this process, without a limit of memory; for tests and tools."""
 
     def __init__(self, writer: BatchWriter, derive: Callable[[Exchange], Call]) -> None:
-        own = BatchWriter(writer.database, project=writer.project)
-        self._store = LargeStore(own, derive, load_profiles())
+        self._store = LargeStore(BatchWriter(writer.database), derive, load_profiles())
 
     async def run(self, job: HelperJob) -> Reply:
         """Run a job."""

@@ -14,6 +14,8 @@ from store.bundle.bundle import read_bundle
 from store.database.connection import Database, DatabaseUnavailable
 from store.ingest.batch_writer import BatchResult, BatchWriter, DerivedExchange
 from store.ingest.drain import WORKER_DIED
+from store.ingest.ingester import Ingester
+from store.ingest.project_writers import ProjectWriters
 from store.query.exchanges import ExchangeQueries
 from store.query.runs import Runs
 from store.spool import Spool
@@ -150,13 +152,18 @@ async def test_a_dead_worker_s_open_exchange_waits_for_the_database(
         with Spool(tmp_path / "worker") as spool:
             await write_records(spool, list(exchange_events(torn))[:-2])
             await store_server.wait_until_settled(0.5)
-        store_server._writer = away = Flaky(database, ["before"] * 1000)
+        away = replace_writer(store_server, Flaky(database, ["before"] * 1000))
         await away.tried.wait()
     assert await load_exchanges(database) == []
     async with running(kept(tmp_path, database)):
         await until(lambda: not (tmp_path / "worker").exists())
     assert [each.request for each in await load_exchanges(database)] == [torn.request]
     assert len(await gaps(database)) == 1
+
+
+def replace_writer(store_server: Ingester, writer: Flaky) -> Flaky:
+    store_server._projects = ProjectWriters(writer, store_server._derive_in_project)
+    return writer
 
 
 async def until(met: Callable[[], bool], seconds: float = 10) -> None:
@@ -192,7 +199,7 @@ async def test_a_database_that_goes_away_loses_nothing_and_doubles_nothing(
     faults: list[str], tmp_path: Path, database: Database
 ) -> None:
     store_server = kept(tmp_path, database)
-    store_server._writer = Flaky(database, faults)
+    replace_writer(store_server, Flaky(database, faults))
     with Spool(tmp_path / "worker") as spool:
         async with running(store_server):
             await write_records(spool, [each for exchange in conversation(3) for each in exchange_events(exchange)])
@@ -208,7 +215,7 @@ async def test_a_store_server_that_is_stopped_while_the_database_is_away_forgets
     with Spool(tmp_path / "worker") as spool:
         await write_records(spool, [each for exchange in conversation(3) for each in exchange_events(exchange)])
         first = kept(tmp_path, database)
-        first._writer = away = Flaky(database, ["before"] * 1000)
+        away = replace_writer(first, Flaky(database, ["before"] * 1000))
         async with running(first):
             await away.tried.wait()
             assert not await first.wait_until_settled(0.2)

@@ -1,0 +1,196 @@
+"""API tokens: who may use the REST API and record through the proxy, in which project, for what, and until when.
+
+DIR/keys/tokens.json    what every token allows, with the SHA-256 of the token; tokens themselves are not stored
+
+A token has 256 random bits, so its digest needs no salt. The file is written by `playhead token`, and read again by the store
+server and the proxy workers whenever it has changed: a token that is revoked is refused from the next request on.
+"""
+
+import hashlib
+import os
+import secrets
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, get_args
+
+import msgspec
+
+from store.lock import Lock, LockTaken
+from store.private_file import NotPrivate, read_private
+
+type Scope = Literal["runs:read", "bodies:read", "runs:write", "replay", "record", "admin"]
+
+SCOPES: Final[tuple[Scope, ...]] = get_args(Scope.__value__)
+
+ALL_PROJECTS: Final = "*"
+
+MAX_TOKENS: Final = 10_000
+MAX_NAME: Final = 100
+
+_PREFIX: Final = "ph_"
+"""Begins every token, so that scanners for leaked secrets can find one."""
+
+
+class TokenFileError(Exception):
+    """The file of tokens cannot be used; the message says why and what to do."""
+
+
+class ApiToken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a token allows. Times are nanoseconds since the Unix epoch."""
+
+    id: str
+    name: str
+    project: str
+    """The project, or `*` for all."""
+
+    scopes: tuple[Scope, ...]
+    digest: str
+    """The SHA-256 of the token, in hexadecimal."""
+
+    created_at: int
+    expires_at: int | None = None
+    revoked_at: int | None = None
+
+    def state(self, now: int) -> Literal["active", "expired", "revoked"]:
+        """Return whether the token is accepted, or why not."""
+        if self.revoked_at is not None:
+            return "revoked"
+        return "expired" if self.expires_at is not None and now >= self.expires_at else "active"
+
+
+class _Content(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The content of the file."""
+
+    version: Literal[1] = 1
+    tokens: tuple[ApiToken, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What one request may do."""
+
+    token: str | None
+    """The name of the token; None for a request that needs none."""
+
+    project: str
+    """The only project that it may use, or `*` for all."""
+
+    scopes: frozenset[Scope]
+
+    def allows(self, scope: Scope) -> bool:
+        """Return whether the request may do what needs this scope. `admin` allows everything."""
+        return scope in self.scopes or "admin" in self.scopes
+
+    def allows_project(self, project: str) -> bool:
+        """Return whether the request may use this project."""
+        return self.project in (project, ALL_PROJECTS)
+
+
+FULL_ACCESS: Final = Access(None, ALL_PROJECTS, frozenset(SCOPES))
+"""Access of the token of the data directory, and of requests that need no token."""
+
+
+class ApiTokens:
+    """The tokens in a file, which is read again when it has changed. A file that does not exist has none."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._version: tuple[int, ...] | None = None
+        self._by_digest: Mapping[str, ApiToken] = {}
+
+    def find(self, token: str) -> ApiToken | None:
+        """Return what a token allows, whether or not it is still accepted. Raises TokenFileError."""
+        self._load_if_changed()
+        if not self._by_digest or not token.startswith(_PREFIX):
+            return None
+        # The digest of a token with 256 random bits reveals nothing by the time of this lookup.
+        return self._by_digest.get(_digest(token))
+
+    def list_tokens(self) -> list[ApiToken]:
+        """Return all tokens, oldest first. Raises TokenFileError."""
+        self._load_if_changed()
+        return sorted(self._by_digest.values(), key=lambda one: (one.created_at, one.id))
+
+    def create(
+        self, name: str, project: str, scopes: Collection[Scope], now: int, expires_at: int | None = None
+    ) -> tuple[str, ApiToken]:
+        """Add a token; return it with what it allows. It cannot be read again. Raises TokenFileError."""
+        token = _PREFIX + secrets.token_urlsafe(32)
+        new = ApiToken(
+            id=secrets.token_hex(4),
+            name=name,
+            project=project,
+            scopes=tuple(scope for scope in SCOPES if scope in scopes),
+            digest=_digest(token),
+            created_at=now,
+            expires_at=expires_at,
+        )
+        with self._lock():
+            tokens = self.list_tokens()
+            if any(one.name == name and one.revoked_at is None for one in tokens):
+                raise TokenFileError(f"there is a token named {name}: revoke it, or choose another name")
+            if len(tokens) >= MAX_TOKENS:
+                raise TokenFileError(f"{self._path} has {MAX_TOKENS} tokens: remove revoked ones from it")
+            self._write([*tokens, new])
+        return token, new
+
+    def revoke(self, name: str, now: int) -> ApiToken:
+        """Revoke the token with this name or id. Raises TokenFileError if there is none."""
+        with self._lock():
+            tokens = self.list_tokens()
+            active = [one for one in tokens if name in (one.id, one.name) and one.revoked_at is None]
+            if not active:
+                raise TokenFileError(f"there is no token {name}; `playhead token list` shows them")
+            revoked = msgspec.structs.replace(active[0], revoked_at=now)
+            self._write([revoked if one.id == revoked.id else one for one in tokens])
+        return revoked
+
+    @contextmanager
+    def _lock(self) -> Iterator[None]:
+        """Keep other commands from changing the file."""
+        try:
+            with Lock(self._path.with_suffix(".lock")).hold():
+                yield
+        except LockTaken as error:
+            raise TokenFileError("another command is changing the tokens: try again") from error
+
+    def _load_if_changed(self) -> None:
+        try:
+            found = os.stat(self._path)  # noqa: PTH116 - for each request of a worker
+        except FileNotFoundError:
+            self._version, self._by_digest = None, {}
+            return
+        version = (found.st_ino, found.st_mtime_ns, found.st_size)
+        if version == self._version:
+            return
+        try:
+            data = read_private(self._path, "the file of tokens", "delete it and create the tokens again")
+            content = msgspec.json.decode(data, type=_Content)
+        except NotPrivate as error:
+            raise TokenFileError(str(error)) from error
+        except msgspec.DecodeError as error:
+            raise TokenFileError(
+                f"{self._path} is invalid: {error}; correct it, or delete it with all tokens"
+            ) from error
+        self._by_digest = {one.digest: one for one in content.tokens}
+        self._version = version
+
+    def _write(self, tokens: Collection[ApiToken]) -> None:
+        """Write the file atomically."""
+        handle, part = tempfile.mkstemp(dir=self._path.parent, prefix="tokens-")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(msgspec.json.format(msgspec.json.encode(_Content(tokens=tuple(tokens))), indent=2))
+                file.flush()
+                os.fsync(file.fileno())
+            Path(part).replace(self._path)
+        except BaseException:
+            Path(part).unlink(missing_ok=True)
+            raise
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()
