@@ -23,6 +23,7 @@ answer_form           whether an answer is whole or streamed, and how it is divi
 telemetry             services that receive traces, metrics and errors
 own_fields            the names of Playhead's own response fields
 placeholder           the replacement for a secret
+uuid7                 identifiers that sort by their creation time
 codec                 read and write JSON, compressed bodies, forms
 framing               divide a body into messages
 dialects              one module for each API

@@ -4,7 +4,6 @@ settings           the settings: files, environment variables and flags
 export_settings    the setting `[[export]]`
 errors             the exception that ends a command
 clock              wall time without short jumps
-uuid7              identifiers that sort by time
 run_names          resolve the name of a recording to a run or a file
 worker_config      the configuration of a proxy worker
 recording_file     replace a file that holds a recording

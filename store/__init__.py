@@ -8,7 +8,7 @@ datadir            the paths of a data directory
 lock               file locks
 private_file       read and write files that hold secrets
 run_tokens         claims of runs, and the tokens that may write into them
-api_tokens         tokens for the REST API and for recording, with their projects and scopes
+access             tokens with scopes and projects, and the audit log
 run_modes          runs with a mode of their own
 active_profiles    load the profiles in force
 prices             compute the cost of a call

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from store.api_tokens import ApiTokens
+from store.access.api_tokens import ApiTokens
 from store.lock import Lock
 from store.private_file import NotPrivate, read_private, require_unwritable
 from store.run_tokens import RunTokens

@@ -96,9 +96,11 @@ async def _serve(
                     group.create_task(_stop_when_unused(data, abandoned, stopped)),
                     group.create_task(parts.auto_sessions.run()),
                     group.create_task(parts.followers.run()),
+                    group.create_task(parts.audit.run()),
                 )
                 draining = group.create_task(parts.ingester.run())
-                app = create_app(parts.deps, _accepted_tokens(config, data), data.api_token_file)
+                tokens = _full_tokens(config, data)
+                app = create_app(parts.deps, tokens, data.api_token_file, data.api_tokens())
                 async with run_server(app, api_socket):
                     await reporter.wait_for_first_try()
                     reporter.report_ready({"ready": True, "port": api_socket.getsockname()[1]})
@@ -172,8 +174,12 @@ class _PreparationReporter:
         _write_message({**ready, "prepared": self._is_prepared} | ({} if self._is_prepared else {"progress": message}))
 
 
-def _accepted_tokens(config: StoreServerConfig, data: DataDir) -> tuple[str, ...]:
-    return () if config.open_api else (data.api_token(), *config.tokens)
+def _full_tokens(config: StoreServerConfig, data: DataDir) -> dict[str, str]:
+    """Return the tokens that allow everything, by the names that the audit log has for them."""
+    if config.open_api:
+        return {}
+    configured = {f"api_token setting {number}": token for number, token in enumerate(config.tokens, 1)}
+    return {data.api_token_file.name: data.api_token()} | configured
 
 
 @contextlib.asynccontextmanager

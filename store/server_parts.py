@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from calls.redaction.redactor import Redactor
+from store.access.audit_log import AuditLog
 from store.active_profiles import load_profiles
 from store.api.deps import Deps, EditCheck
-from store.database.connection import Database
+from store.database.connection import Database, DatabaseError
 from store.datadir import DataDir
 from store.embedded.postgres import EmbeddedServer
 from store.feed.signal import FeedSignal
@@ -44,6 +45,7 @@ class ServerParts:
     auto_sessions: AutoSessionRuns
     deps: Deps
     followers: Followers
+    audit: AuditLog
     helpers: Sequence[Helper]
     """The helper processes that the ingester does not close itself."""
 
@@ -57,6 +59,8 @@ class ServerParts:
         await draining
         for helper in self.helpers:
             await helper.close()
+        with contextlib.suppress(DatabaseError):
+            await self.audit.flush()
 
 
 class PartFactory:
@@ -85,12 +89,15 @@ class PartFactory:
         auto_sessions = self._make_auto_sessions(ingester, judge_helper)
         exporters = self._make_exporters()
         followers = Followers(self._database, self._signal, self._derive, exporters)
+        audit = AuditLog(self._database, time.time_ns)
+        deps = self._make_deps(ingester, auto_sessions, render_helper, edit_problem)
         return ServerParts(
             writer=writer,
             ingester=ingester,
             auto_sessions=auto_sessions,
             followers=followers,
-            deps=replace(self._make_deps(ingester, auto_sessions, render_helper, edit_problem), followers=followers),
+            audit=audit,
+            deps=replace(deps, followers=followers, audit=audit),
             helpers=(render_helper, judge_helper),
         )
 

@@ -55,7 +55,7 @@ LONG = 600.0
     help="otlp: send this header with them. May be repeated.",
 )
 @click.option("--content", is_flag=True, help="otlp: also export prompts, answers, arguments and results.")
-@click.option("--project", metavar="NAME", help="otlp: the project of the receiver.")
+@click.option("--receiver-project", metavar="NAME", help="otlp: the project of the receiver.")
 @click.option(
     "--semconv", type=click.Choice(list(VERSIONS)), help="otlp: the version of the GenAI semantic conventions."
 )
@@ -69,7 +69,7 @@ def export_command(
     endpoint: str | None,
     headers: tuple[str, ...],
     content: bool,
-    project: str | None,
+    receiver_project: str | None,
     semconv: Semconv | None,
     **flags: Any,
 ) -> None:
@@ -84,8 +84,8 @@ def export_command(
     """
     if as_json and output is None and endpoint is None:
         raise click.UsageError("--json describes the written file: name one with -o FILE.")
-    if form != "otlp" and (endpoint or headers or content or project or semconv):
-        raise click.UsageError("--endpoint, --header, --content, --project and --semconv need --format otlp.")
+    if form != "otlp" and (endpoint or headers or content or receiver_project or semconv):
+        raise click.UsageError("--endpoint, --header, --content, --receiver-project and --semconv need --format otlp.")
     if endpoint and output:
         raise click.UsageError("--endpoint sends the spans and -o writes them: choose one.")
     try:
@@ -94,7 +94,7 @@ def export_command(
         made: ExportResult | ExportedSpans
         if form == "otlp":
             export = SpanExport(
-                options=SpanOptions(content=content, project=project, semconv=semconv or DEFAULT_VERSION),
+                options=SpanOptions(content=content, project=receiver_project, semconv=semconv or DEFAULT_VERSION),
                 search=search,
                 output=output,
                 endpoint=endpoint and _parse_endpoint(endpoint),

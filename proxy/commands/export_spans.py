@@ -79,7 +79,7 @@ def export_spans(api: Api, run: str, export: SpanExport) -> ExportedSpans:
 
 def _query(options: SpanOptions) -> str:
     members = {"content": str(options.content).lower(), "semconv": options.semconv}
-    return urlencode(members | ({"project": options.project} if options.project else {}))
+    return urlencode(members | ({"receiver_project": options.project} if options.project else {}))
 
 
 def _write_spans(pieces: Iterable[bytes], output: Path | None) -> int:

@@ -15,9 +15,9 @@ from calls.events import RequestStarted
 from calls.model import Headers
 from calls.redaction.body import BodyRedactor, Piece
 from calls.redaction.redactor import Redactor
+from calls.uuid7 import Uuid7
 from proxy.recording.exchange_recording import Policy, Recording
 from proxy.recording.spool_outbox import Journal, SpoolOutbox
-from proxy.uuid7 import Uuid7
 
 BODY_LIMIT: Final = 32 << 20
 HELD_LIMIT: Final = 256 << 20

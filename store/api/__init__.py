@@ -2,7 +2,9 @@
 
 app                  the application
 server               run it on a socket
-guard                tokens, and protection against other web pages
+guard                tokens, projects and scopes, and protection against other web pages
+gate                 what each route needs
+content              keep prompts and answers from tokens that may not read them
 deps                 what the routes work with
 parameters           read and check the parameters of a request
 replay_parameters    read and check the options of a replay or fork

@@ -1,17 +1,19 @@
 """The FastAPI application: every route behind the guard, which checks the token."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 
 from fastapi import Depends, FastAPI
 
+from store.access.api_tokens import ApiTokens
 from store.api import helper_answers as aside
 from store.api import problems
 from store.api.deps import Deps
 from store.api.guard import Guard, Tokens
 from store.api.parameters import refuse_unknown_parameters
 from store.api.routes import (
+    audit,
     calls,
     certificate,
     diff,
@@ -41,6 +43,7 @@ ROUTERS = (
     ("/v1", stats.router),
     ("/v1", search.router),
     ("/v1", events.router),
+    ("/v1", audit.router),
     ("/v1", calls.router),
     ("/v1", exchanges.router),
     ("/v1", replays.router),
@@ -50,10 +53,13 @@ ROUTERS = (
 )
 
 
-def create_app(deps: Deps, tokens: Sequence[str], token_file: Path | None = None) -> FastAPI:
+def create_app(
+    deps: Deps, tokens: Mapping[str, str], token_file: Path | None = None, api_tokens: ApiTokens | None = None
+) -> FastAPI:
     """Create the REST API of one store server. Without tokens, it answers requests to loopback host names only.
 
-    `token_file` holds one of the tokens; the message of a 401 response names it.
+    `tokens` allow everything, by their names; `token_file` holds one of them, and the message of a 401 response names it.
+    `api_tokens` have projects and scopes.
     """
     app = FastAPI(
         title="Playhead",
@@ -66,7 +72,9 @@ def create_app(deps: Deps, tokens: Sequence[str], token_file: Path | None = None
     )
     install_routes(app, deps)
     app.add_middleware(Spill, directory=deps.spill_directory)
-    app.add_middleware(Guard, tokens=Tokens(tokens, token_file))
+    app.add_middleware(
+        Guard, tokens=Tokens(tokens, token_file, api_tokens), audit=deps.audit, clean=deps.clean, now=deps.now
+    )
     return app
 
 

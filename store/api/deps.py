@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
@@ -10,7 +10,10 @@ from fastapi import Depends, Request
 
 from calls.keys.profile import Profiles
 from calls.model import Call, Exchange
+from calls.project_runs import full_run_name
 from calls.redaction.call import Clean
+from store.access.audit_log import AuditLog
+from store.access.grants import FULL_GRANT, GRANT, Grant
 from store.bundle.bundle import Bundle
 from store.database.connection import Database
 from store.embedded.db_health import DatabaseHealth
@@ -62,8 +65,11 @@ class Deps:
     clean: Clean
     """Redacts secrets in a text."""
 
-    project: str = "default"
-    """The project that the request asks about."""
+    grant: Grant = FULL_GRANT
+    """What the request may do, and the project that it asks about."""
+
+    audit: AuditLog | None = None
+    """The audit log; None in a helper process."""
 
     signal: FeedSignal = field(default_factory=FeedSignal)
     """Sent whenever something was stored."""
@@ -99,6 +105,15 @@ class Deps:
     now: Callable[[], int] = time.time_ns
 
     @property
+    def project(self) -> str:
+        """The project that the request asks about."""
+        return self.grant.project
+
+    def full_name(self, run: str) -> str:
+        """Return the name by which workers and the data directory know a run or replay of the project."""
+        return full_run_name(self.project, run)
+
+    @property
     def runs(self) -> Runs:
         """The runs."""
         return Runs(self.database, self.project)
@@ -126,7 +141,7 @@ class Deps:
 
 def _deps(request: Request) -> Deps:
     deps: Deps = request.app.state.deps
-    return deps
+    return replace(deps, grant=request.scope[GRANT])
 
 
 type TheDeps = Annotated[Deps, Depends(_deps)]

@@ -18,6 +18,7 @@ from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from store.access.grants import GRANT
 from store.api.deps import Deps
 from store.api.problems import Problem
 from store.api.spilled_answers import BODY, PAUSE, SETTLED
@@ -134,6 +135,7 @@ def _job(request: Request, sent: Path, made: Path) -> RenderJob:
         body=str(sent),
         to=str(made),
         settled=request.scope.get(SETTLED),
+        grant=request.scope[GRANT],
     )
 
 
@@ -178,7 +180,9 @@ async def post_in_helper(deps: Deps, path: str, body: bytes) -> list[bytes]:
         sent, made = Path(place, "request"), Path(place, "answer")
         sent.write_bytes(body)  # noqa: ASYNC240 - a few names
         headers = [("content-type", "application/json")]
-        job = RenderJob(method="POST", path=path, query="", headers=headers, body=str(sent), to=str(made))
+        job = RenderJob(
+            method="POST", path=path, query="", headers=headers, body=str(sent), to=str(made), grant=deps.grant
+        )
         reply = await deps.helper.run(HelperJob(render=job))
         if reply.rendering is None or reply.rendering.status != 200:
             raise _too_large(reply.failed or "the helper process refused it")

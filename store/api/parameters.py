@@ -14,6 +14,8 @@ from fastapi import Depends, Path, Query, Request
 from fastapi.dependencies.models import Dependant
 from pydantic import StringConstraints
 
+from calls.project_runs import PROJECT_NAME
+from store.api.content import require_bodies, require_readable_fields
 from store.api.deps import TheDeps
 from store.api.problems import Problem
 from store.api.spilled_answers import PAUSE, SETTLED
@@ -54,6 +56,13 @@ type Words = Annotated[
 ]
 type Settled = Annotated[
     bool, Query(description="wait, up to 10 s, until everything acknowledged before the request is stored")
+]
+type ProjectName = Annotated[
+    str | None,
+    Query(
+        pattern=f"^{PROJECT_NAME.pattern}$",
+        description="the project to ask about; by default that of the token, or `default` if the token is for all projects",
+    ),
 ]
 type CallId = Annotated[str, Path(description="the id of a call, a uuidv7")]
 type ExchangeId = Annotated[str, Path(description="the id of an exchange, a uuidv7")]
@@ -145,6 +154,7 @@ type TheStepSort = Annotated[Sort, Depends(_step_sort)]
 
 
 def _filters(
+    deps: TheDeps,
     since: Time = None,
     until: Time = None,
     label: Labels = [],  # noqa: B006 - FastAPI copies these
@@ -165,6 +175,9 @@ def _filters(
     incomplete: Incomplete = None,
     q: Words = None,
 ) -> Filters:
+    if q is not None:
+        # What is found says what was said.
+        require_bodies(deps.grant, "q")
     return Filters(
         since=parse_nanoseconds("since", since),
         until=parse_nanoseconds("until", until),
@@ -223,6 +236,7 @@ def _event_filters(
 
 
 def _requested_fields(
+    deps: TheDeps,
     fields: Annotated[
         str | None,
         Query(
@@ -232,7 +246,11 @@ def _requested_fields(
     ] = None,
 ) -> Fields:
     """Parse `fields`. Raises a 422 for an unknown name."""
-    return SUMMARY if fields is None else _parsed_fields(fields, MEMBERS, "call")
+    if fields is None:
+        return SUMMARY
+    parsed = _parsed_fields(fields, MEMBERS, "call")
+    require_readable_fields(deps.grant, MEMBERS if parsed is None else parsed)
+    return parsed
 
 
 def _requested_run_fields(
@@ -327,12 +345,11 @@ def parse_nanoseconds(name: str, text: str | None) -> int | None:
     return max(0, min((time - _EPOCH) // timedelta(microseconds=1) * 1000, LAST_TIME))
 
 
-def refuse_unknown_parameters(request: Request) -> None:
+def refuse_unknown_parameters(request: Request, project: ProjectName = None) -> None:  # noqa: ARG001 - `store.api.guard` reads it
     """Refuse query parameters that the route does not have: a misspelt filter would filter nothing."""
-    allowed = set(_query_names(request.scope["route"].dependant))
+    allowed = {*_query_names(request.scope["route"].dependant), "project"}
     if strange := sorted(set(request.query_params) - allowed):
-        what = f"it has {', '.join(sorted(allowed))}" if allowed else "it has none"
-        detail = f"{request.url.path} has no query parameter {strange[0][:80]!r}; {what}"
+        detail = f"{request.url.path} has no query parameter {strange[0][:80]!r}; it has {', '.join(sorted(allowed))}"
         raise Problem(400, "unknown_parameter", detail, known=sorted(allowed))
     lists = set(_query_names(request.scope["route"].dependant, lists_only=True))
     counts = Counter(name for name, _ in request.query_params.multi_items() if name not in lists)

@@ -11,6 +11,7 @@ from starlette.types import Message, Scope
 
 from calls.keys.profile import Profiles
 from calls.redaction.call import Clean
+from store.access.grants import GRANT
 from store.api.app import install_routes
 from store.api.deps import Deps, EditCheck
 from store.database.connection import Database
@@ -149,4 +150,5 @@ def _scope(job: RenderJob, size: int) -> Scope:
         "headers": [(b"host", b"localhost"), (b"content-length", str(size).encode()), *headers],
         "server": ("localhost", 0),
         "client": ("localhost", 0),
+        GRANT: job.grant,
     }

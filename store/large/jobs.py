@@ -2,6 +2,8 @@
 
 import msgspec
 
+from store.access.grants import Grant
+
 
 class HelperConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The configuration of a helper process, which is the first message."""
@@ -44,6 +46,9 @@ class RenderJob(msgspec.Struct, frozen=True, kw_only=True):
 
     to: str
     """The file that the answer's body is written to."""
+
+    grant: Grant
+    """What the request may do, and the project that it asks about."""
 
     settled: bool | None = None
     """Whether everything acknowledged is stored; None if the client has not asked to wait for that."""

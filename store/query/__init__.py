@@ -8,6 +8,7 @@ call_graph         the call graph of a run, for REST
 call_summaries     what a list shows of a call
 mcp_late_calls     add late MCP answers to their calls
 stats              sum up calls in groups
+audit_entries      list the audit log
 drift              find changes of the model behind a name
 rekey              compute the keys of stored calls again
 rows_export        send a run's rows to a replay

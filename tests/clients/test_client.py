@@ -137,7 +137,7 @@ def test_filters_are_written_as_the_api_reads_them() -> None:
 def test_the_client_has_every_filter_of_the_api() -> None:
     from unittest.mock import Mock
 
-    document = openapi_document(create_app(Mock(), []))
+    document = openapi_document(create_app(Mock(), {}))
 
     def names(path: str) -> set[str]:
         return {one["name"] for one in document["paths"][path]["get"]["parameters"]} - {"limit", "cursor", "settled"}

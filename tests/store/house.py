@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ import httpx2
 from calls.derive import derive_call
 from calls.model import Call, Exchange
 from calls.redaction.call import Clean
+from store.access.api_tokens import ApiTokens
+from store.access.audit_log import AuditLog
 from store.active_profiles import load_profiles
 from store.api.app import create_app
 from store.api.deps import Deps, EditCheck
@@ -71,6 +74,7 @@ async def serving_api(
     helper: Helper | None = None,
     keys: Path | None = None,
     clean: Clean = str,
+    api_tokens: ApiTokens | None = None,
     signal: FeedSignal | None = None,
     followers: Followers | None = None,
 ) -> AsyncIterator[httpx2.AsyncClient]:
@@ -88,10 +92,12 @@ async def serving_api(
         edit_problem=unfit,
         helper=helper,
         key_directory=keys,
+        audit=AuditLog(database, time.time_ns),
     )
+    full_tokens = {f"token {number}": token for number, token in enumerate(tokens, 1)}
     with socket.socket() as port:
         port.bind(("127.0.0.1", 0))
-        async with _in_background(followers.run()), run_server(create_app(desk, tokens), port):
+        async with _in_background(followers.run()), run_server(create_app(desk, full_tokens, None, api_tokens), port):
             url = f"http://127.0.0.1:{port.getsockname()[1]}"
             async with httpx2.AsyncClient(base_url=url, trust_env=False, timeout=30) as client:
                 yield client
@@ -117,6 +123,7 @@ async def opened(
     mode: str = "record",
     unfit: EditCheck | None = None,
     clean: Clean = str,
+    api_tokens: ApiTokens | None = None,
 ) -> AsyncIterator[House]:
     """All of it."""
     signal = FeedSignal()
@@ -127,6 +134,7 @@ async def opened(
             store_server,
             database,
             tokens=tokens,
+            api_tokens=api_tokens,
             mode=mode,
             unfit=unfit,
             clean=clean,

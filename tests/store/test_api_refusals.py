@@ -26,7 +26,7 @@ TOKEN = "a-token-of-the-team"
 def routes(database: Database, spools: Path) -> list[tuple[str, str]]:
     """Return every method and path of the API."""
     app = create_app(
-        Deps(store_server=kept(spools, database), database=database, profiles=PROFILES, clean=str), [TOKEN]
+        Deps(store_server=kept(spools, database), database=database, profiles=PROFILES, clean=str), {"team": TOKEN}
     )
     assert len(app.routes) == len(ROUTERS), "a route beside the routers would know no dependencies"
     found = [(prefix, route) for prefix, router in ROUTERS for route in router.routes]

@@ -64,6 +64,7 @@ ROUTES: Final[Mapping[str, Answers]] = {
         is_public=True,
         description="PEM",
     ),
+    "GET /v1/audit": Answers(schema=server.AuditPageSchema, problems=(*DATABASE, "bad_cursor")),
     "GET /v1/runs": Answers(
         schema=runs.RunPageSchema,
         line_schema=runs.RunItemSchema,

@@ -43,9 +43,13 @@ PROBLEMS: Final[Mapping[str, tuple[tuple[int, ...], str]]] = {
     "repeated_parameter": ((400,), "a parameter that has one value was given several times"),
     "bad_request": ((400,), "the request is not one that HTTP allows, such as a body that is no JSON"),
     "token_required": ((401,), "the request has no token that the API accepts"),
+    "token_expired": ((401,), "the token has expired"),
+    "token_revoked": ((401,), "the token was revoked"),
+    "scope_missing": ((403,), "the token lacks a scope that the request needs"),
     "foreign_host": ((403,), "a server without tokens answers to loopback host names only"),
     "foreign_origin": ((403,), "the request comes from the page of another web site"),
     "not_found": ((404,), "there is no such path"),
+    "unknown_project": ((404,), "there is no such project, or the token may not see it"),
     "unknown_run": ((404,), "there is no such run, or no longer"),
     "unknown_call": ((404,), "there is no such call, or no longer"),
     "unknown_exchange": ((404,), "there is no such exchange, or no longer"),
@@ -75,6 +79,7 @@ PROBLEMS: Final[Mapping[str, tuple[tuple[int, ...], str]]] = {
     "no_such_step": ((422,), "the run ends before this step"),
     "corrupt_data": ((500,), "what is stored cannot be read; the last line of a list says so"),
     "store_server_failed": ((500,), "the store server failed; its log has the details"),
+    "tokens_unreadable": ((503,), "the file of tokens cannot be read"),
     "too_many_streams": ((503,), "too many streams of events are open"),
     "database_unavailable": ((503,), "the database does not answer; recording continues"),
 }
@@ -83,9 +88,15 @@ PROBLEMS: Final[Mapping[str, tuple[tuple[int, ...], str]]] = {
 COMMON: Final = (
     "unknown_parameter",
     "repeated_parameter",
+    "invalid_request",
     "token_required",
+    "token_expired",
+    "token_revoked",
+    "scope_missing",
     "foreign_host",
     "foreign_origin",
+    "unknown_project",
+    "tokens_unreadable",
     "store_server_failed",
 )
 """The problems of all routes."""

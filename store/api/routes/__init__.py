@@ -7,6 +7,7 @@ diff           `/v1/runs/{a}/diff/{b}`
 stats          `/v1/stats`
 search         `/v1/search`
 events         `/v1/events`
+audit          `/v1/audit`
 drift          `/v1/drift`
 replays        `/v1/replays`
 forks          `/v1/runs/{run}/forks`

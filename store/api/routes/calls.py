@@ -9,6 +9,7 @@ from calls.keys.explain import explain_key
 from calls.keys.key import KeyResult, make_key
 from calls.model import Json as Value
 from store.api.answers import JsonResponse
+from store.api.content import readable_call, readable_pages
 from store.api.deps import TheDeps
 from store.api.line_lists import accepts_lines, list_response
 from store.api.parameters import CallId, Limit, PageCursor, TheFields, TheFilters, TheSort, WhenCaughtUp
@@ -41,7 +42,10 @@ async def list_calls(
         resolved = await deps.text_lookup.resolve(filters)
         return await deps.exchange_queries.calls(resolved, limit, cursor, fields, sort)
 
-    return await list_response(request, fetch, limit, cursor, more=settled.members, has_bodies=not is_summary(fields))
+    readable = readable_pages(deps.grant, fetch)
+    return await list_response(
+        request, readable, limit, cursor, more=settled.members, has_bodies=not is_summary(fields)
+    )
 
 
 @router.get("/calls/{call}", summary="One call")
@@ -50,7 +54,7 @@ async def get_call(deps: TheDeps, call: CallId) -> Response:
     found = await deps.exchange_queries.call(call)
     if found is None:
         raise not_found("call", call)
-    return JsonResponse(found)
+    return JsonResponse(readable_call(deps.grant, found))
 
 
 @router.get("/calls/{call}/explain", summary="What went into a call's key, and what was left out, and why")

@@ -64,7 +64,7 @@ async def post_fork(deps: TheDeps, run: RunId, fork_request: ForkRequest) -> Res
     await deps.runs.put(name, deps.now(), labels=labels, parent=run, forked_at=at)
     await deps.writer.write_batch((), replays=[ReplayReported(name, json.dumps(report).encode())])
     if deps.run_modes is not None:
-        deps.run_modes.mark_exclusive(name)
+        deps.run_modes.mark_exclusive(deps.full_name(name))
     return JsonResponse(report, 201, {"location": f"/v1/replays/{name}"})
 
 

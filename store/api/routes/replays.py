@@ -81,7 +81,7 @@ async def post_replay(deps: TheDeps, replay_request: ReplayRequest) -> Response:
     await check_edits(deps, newest_generation(replay_request.run, run), report["wishes"], name)
     await deps.writer.write_batch((), replays=[ReplayReported(name, json.dumps(report).encode())])
     if deps.run_modes is not None:
-        deps.run_modes.mark_exclusive(name)
+        deps.run_modes.mark_exclusive(deps.full_name(name))
     return JsonResponse(report, 201, {"location": f"/v1/replays/{name}"})
 
 
@@ -102,7 +102,7 @@ async def end_replay(deps: TheDeps, replay: RunId, ending: ReplayEnd | None = No
     if await deps.runs.replay(replay) is None:
         raise not_found("replay", replay)
     if deps.auto_sessions is not None:
-        await deps.auto_sessions.end(replay, succeeded=(ending or ReplayEnd()).succeeded)
+        await deps.auto_sessions.end(deps.full_name(replay), succeeded=(ending or ReplayEnd()).succeeded)
     return JsonResponse(json.loads(await deps.runs.replay(replay) or b"{}"))
 
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from calls.events import Gap
 from calls.model import Exchange
 from store.api.answers import JsonResponse, page_response
+from store.api.content import readable_pages, require_bodies
 from store.api.deps import Deps, TheDeps
 from store.api.line_lists import accepts_lines, list_response
 from store.api.parameters import (
@@ -143,7 +144,7 @@ async def put_run(deps: TheDeps, run: RunId, settings: RunPut | None = None) -> 
 async def patch_run(deps: TheDeps, run: RunId, changes: RunPatch) -> Response:
     """Members that are left out do not change. Ending a run ends its auto session, too."""
     if changes.ended and deps.auto_sessions is not None:
-        await deps.auto_sessions.end(run, succeeded=changes.succeeded)
+        await deps.auto_sessions.end(deps.full_name(run), succeeded=changes.succeeded)
     ended_at = deps.now() if changes.ended else None
     changed = await deps.runs.patch(
         run,
@@ -164,9 +165,9 @@ async def delete_run(deps: TheDeps, run: RunId) -> Response:
     if not await deps.runs.delete(run):
         raise not_found("run", run)
     if deps.run_modes is not None:
-        deps.run_modes.set_mode(run, None)
+        deps.run_modes.set_mode(deps.full_name(run), None)
     if deps.run_tokens is not None:
-        deps.run_tokens.release(run)
+        deps.run_tokens.release(deps.full_name(run))
     return Response(status_code=204)
 
 
@@ -191,7 +192,10 @@ async def run_calls(
         await require_run(deps, run)
         return await deps.exchange_queries.run_calls(run, limit, cursor, fields, sort)
 
-    return await list_response(request, fetch, limit, cursor, more=settled.members, has_bodies=not is_summary(fields))
+    readable = readable_pages(deps.grant, fetch)
+    return await list_response(
+        request, readable, limit, cursor, more=settled.members, has_bodies=not is_summary(fields)
+    )
 
 
 @router.get("/runs/{run}/gaps", summary="What passed and could not be recorded")
@@ -238,12 +242,14 @@ async def run_spans(
     *,
     content: Annotated[bool, Query(description="with prompts, answers, arguments and results")] = False,
     semconv: Annotated[Semconv, Query(description="version of the GenAI conventions")] = DEFAULT_VERSION,
-    project: Annotated[str | None, Query(max_length=200, description="project of the receiver")] = None,
+    receiver_project: Annotated[str | None, Query(max_length=200, description="project of the receiver")] = None,
 ) -> Response:
     """An `ExportTraceServiceRequest` of OTLP as protobuf. With `content=true`, prompts, answers, arguments and results are in it.
-    `semconv` is the version of the GenAI semantic conventions, `project` the project of the receiver."""
+    `semconv` is the version of the GenAI semantic conventions, `receiver_project` the project of the receiver."""
+    if content:
+        require_bodies(deps.grant, "content=true")
     await require_run(deps, run)
-    options = SpanOptions(content=content, semconv=semconv, project=project)
+    options = SpanOptions(content=content, semconv=semconv, project=receiver_project)
     spans = RunExport(deps.database, deps.derive, deps.project, options, deps.now()).requests(run)
     return StreamingResponse(spans, media_type="application/x-protobuf")
 
@@ -256,10 +262,10 @@ async def _switch_mode(deps: Deps, run: str, mode: Mode | None) -> None:
             " start `playhead up --mode auto`, where a run can have any mode"
         )
         raise Problem(409, "not_switchable", detail)
-    if deps.run_modes is not None and deps.run_modes.mode_of(run) != mode:
-        deps.run_modes.set_mode(run, mode)
+    if deps.run_modes is not None and deps.run_modes.mode_of(deps.full_name(run)) != mode:
+        deps.run_modes.set_mode(deps.full_name(run), mode)
         if deps.auto_sessions is not None:
-            await deps.auto_sessions.end(run, succeeded=None)
+            await deps.auto_sessions.end(deps.full_name(run), succeeded=None)
 
 
 def _redact_labels[Value: (str, str | None)](deps: Deps, labels: Mapping[str, Value]) -> dict[str, Value]:
@@ -268,7 +274,7 @@ def _redact_labels[Value: (str, str | None)](deps: Deps, labels: Mapping[str, Va
 
 
 def _with_mode(deps: Deps, run: Shape) -> Shape:
-    return run | {"mode": deps.run_modes.mode_of(run["id"]) if deps.run_modes else None}
+    return run | {"mode": deps.run_modes.mode_of(deps.full_name(run["id"])) if deps.run_modes else None}
 
 
 async def require_run(deps: Deps, run: str) -> Shape:

@@ -77,7 +77,7 @@ async def house(spools: Path, database: Database, profiles: Profiles) -> AsyncIt
     desk = Deps(store_server=store_server, database=database, profiles=profiles, clean=str)
     with socket.socket() as port:
         port.bind(("127.0.0.1", 0))
-        async with run_server(create_app(desk, ()), port):
+        async with run_server(create_app(desk, {}), port):
             url = f"http://127.0.0.1:{port.getsockname()[1]}"
             async with httpx2.AsyncClient(base_url=url, trust_env=False, timeout=30) as client:
                 yield client

@@ -35,7 +35,7 @@ UNREACHED = {
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
-    return openapi_document(create_app(Mock(), []))
+    return openapi_document(create_app(Mock(), {}))
 
 
 @asynccontextmanager
@@ -74,7 +74,16 @@ async def _visit(house: House, database: Database, description: Description) -> 
     await api.put("/v1/runs/made", json={"name": "Night", "labels": {"a": "b"}})
     await api.patch("/v1/runs/made", json={"pinned": True})
     await api.post("/v1/runs/made/gaps", json={"gaps": [{"reason": "disk_full", "count": 2}]})
-    for path in ("/healthz", "/readyz", "/metrics", "/v1/runs", "/v1/drift", "/v1/runs/made/gaps", "/v1/calls"):
+    for path in (
+        "/healthz",
+        "/readyz",
+        "/metrics",
+        "/v1/runs",
+        "/v1/drift",
+        "/v1/audit",
+        "/v1/runs/made/gaps",
+        "/v1/calls",
+    ):
         await api.get(path)
     await api.get("/v1/stats", params={"group_by": ["model", "tool", "day"], "settled": "true"})
     await api.get("/v1/search", params={"q": "the OR a", "settled": "true"})

@@ -12,7 +12,6 @@ import secrets
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, get_args
 
@@ -66,31 +65,6 @@ class _Content(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     version: Literal[1] = 1
     tokens: tuple[ApiToken, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """What one request may do."""
-
-    token: str | None
-    """The name of the token; None for a request that needs none."""
-
-    project: str
-    """The only project that it may use, or `*` for all."""
-
-    scopes: frozenset[Scope]
-
-    def allows(self, scope: Scope) -> bool:
-        """Return whether the request may do what needs this scope. `admin` allows everything."""
-        return scope in self.scopes or "admin" in self.scopes
-
-    def allows_project(self, project: str) -> bool:
-        """Return whether the request may use this project."""
-        return self.project in (project, ALL_PROJECTS)
-
-
-FULL_ACCESS: Final = Access(None, ALL_PROJECTS, frozenset(SCOPES))
-"""Access of the token of the data directory, and of requests that need no token."""
 
 
 class ApiTokens:
@@ -159,7 +133,7 @@ class ApiTokens:
 
     def _load_if_changed(self) -> None:
         try:
-            found = os.stat(self._path)  # noqa: PTH116 - for each request of a worker
+            found = os.stat(self._path)
         except FileNotFoundError:
             self._version, self._by_digest = None, {}
             return
