@@ -17,6 +17,7 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, SettingsConfigDict, SettingsError
 from pydantic_settings import PydanticBaseSettingsSource as Source
 
+from calls.project_runs import DEFAULT_PROJECT, PROJECT_NAME
 from calls.redaction.rules.personal_names import MAX_LETTERS, MAX_NAMES, MIN_LETTERS, find_unfit_name, read_names
 from proxy.errors import Failure
 from proxy.export_settings import ExportSettings
@@ -81,6 +82,10 @@ class Settings(BaseSettings):
         None,
         description="URL of the store server for `part = proxy`, e.g. http://store:8081; unset: this machine's `api_port`",
     )
+    project: str = Field(
+        DEFAULT_PROJECT,
+        description="the project to record into and to look at; a token with a project of its own has priority",
+    )
     engine: EngineName = Field(
         "lane", description="the wire engine; the lane hands what it does not support to mitmproxy"
     )
@@ -142,6 +147,13 @@ class Settings(BaseSettings):
         (), description="servers that receive the runs that end, as traces of OpenTelemetry (docs/operations.md)"
     )
     config: Path | None = Field(None, description="the file that was read")
+
+    @field_validator("project")
+    @classmethod
+    def _check_project(cls, name: str) -> str:
+        if not PROJECT_NAME.fullmatch(name):
+            raise ValueError(f"{name[:80]!r} is not a name of a project: use 1 to 63 of a-z 0-9 . _ -, no sign first")
+        return name
 
     @field_validator("replay", "connect_ports", "allowed_hosts", mode="before")
     @classmethod

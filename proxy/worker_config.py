@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from calls.project_runs import DEFAULT_PROJECT
 from proxy.settings import EngineName, Mode
 
 
@@ -28,6 +29,9 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     reverse: str | None = None
     token: str | None = None
     """A recording token that clients may send in place of the one in the data directory."""
+
+    project: str = DEFAULT_PROJECT
+    """The project of clients whose token names none, and of the recordings that are replayed."""
 
     api: str | None = None
     """The URL of the store server's REST API, from which the worker fetches recordings."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from calls.model import Call, Exchange
+from store.access.audit_log import delete_old_audit_entries
 from store.database.connection import Database, DatabaseError
 from store.feed.consumer import ConsumerRunner
 from store.feed.feed import delete_old_entries
@@ -55,7 +56,7 @@ class Followers:
             for exporter in self._exporters:
                 group.create_task(exporter.run())
             group.create_task(IdleRunWatch(self._database, time.time_ns).run())
-            group.create_task(self._clean_feed())
+            group.create_task(self._delete_old_entries())
 
     async def wait_until_caught_up(self) -> None:
         """Wait until all consumers have processed what is committed now."""
@@ -71,11 +72,12 @@ class Followers:
         except TimeoutError:
             log.info("some runs are exported after the next start")
 
-    async def _clean_feed(self) -> None:
+    async def _delete_old_entries(self) -> None:
         while True:
             try:
                 async with self._database.connection() as connection, connection.transaction():
                     await delete_old_entries(connection, time.time_ns())
+                    await delete_old_audit_entries(connection, time.time_ns())
             except DatabaseError as error:
-                log.warning("old entries of the feed are deleted later: %s", error)
+                log.warning("old entries of the feed and of the audit log are deleted later: %s", error)
             await asyncio.sleep(CLEAN_EVERY)

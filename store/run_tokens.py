@@ -1,7 +1,7 @@
 """Run tokens: the right to write into a run that a Playhead command has created.
 
 `record`, `fork` and `resume` claim the run that they write, and give their command the token of that run. From then on a
-proxy worker accepts requests for this run only with its token. A run without a claim is open to every client.
+proxy worker accepts requests for this run only with its token. A run without a claim is open to every client. Here, runs have their full names (`calls.project_runs`).
 
 A token is the run's id and its HMAC under a key of the data directory, so that nothing has to be stored to check one.
 
@@ -52,24 +52,23 @@ class RunTokens:
         """Whether this is the run's token."""
         return any(is_same(presented, self.token(name)) for name in _run_and_owner(run))
 
-    def is_token(self, presented: str) -> bool:
-        """Whether this is the token of any run."""
-        encoded, _, proof = presented.partition(".")
-        try:
-            run = urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4))
-        except ValueError:
-            return False
-        return is_same(proof, _proof(self.key, run))
+    def run_of(self, presented: str) -> str | None:
+        """Return the run whose token this is; None if it is no run's."""
+        return _run_of(self.key, presented)
 
     def _file(self, run: str) -> Path:
-        # A run's id is a safe file name, except for `.` and `..`.
-        return self.directory / f"{run}{_CLAIM}"
+        return self.directory / _claim_file(run)
 
 
 def is_claimed(directory: Path, run: str) -> bool:
     """Whether the run has a claim in this directory."""
     # Not cached: a claim holds from the moment in which it is made.
-    return any(os.access(f"{directory}/{name}{_CLAIM}", os.F_OK) for name in _run_and_owner(run))
+    return any(os.access(f"{directory}/{_claim_file(name)}", os.F_OK) for name in _run_and_owner(run))
+
+
+def _claim_file(run: str) -> str:
+    # A run's id is a safe file name, except for `.` and `..`, and contains no @.
+    return f"{run.replace('/', '@')}{_CLAIM}"
 
 
 def _run_and_owner(run: str) -> tuple[str, ...]:
@@ -87,6 +86,17 @@ def is_same(presented: str, known: str) -> bool:
 def _token(key: bytes, run: str) -> str:
     # Cached because a proxy worker needs the tokens of the same few runs for each request.
     return f"{_base64url(run.encode())}.{_proof(key, run.encode())}"
+
+
+@lru_cache(1024)
+def _run_of(key: bytes, presented: str) -> str | None:
+    # Cached for the same reason.
+    encoded, _, proof = presented.partition(".")
+    try:
+        run = urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4))
+        return run.decode() if is_same(proof, _proof(key, run)) else None
+    except ValueError:
+        return None
 
 
 def _proof(key: bytes, run: bytes) -> str:

@@ -272,7 +272,9 @@ class Capture:
         self.engine.config.counts["connections/refused"] += 1
         if self.engine.answerer is not None:
             self._report.add_connection(kind)
-            self.engine.answerer.note_refused_connection(kind.destination, why, run=self._request.run or None)
+            self.engine.answerer.note_refused_connection(
+                kind.destination, why, run=self._full_run_name() if self._request.run else None
+            )
         else:
             self._count_and_note(kind)
 
@@ -302,7 +304,12 @@ class Capture:
 
     def _note(self, reason: str) -> None:
         if self.engine.recorder is not None:
-            self.engine.recorder.record_gap(self._request.run or self.engine.config.owner, reason)
+            self.engine.recorder.record_gap(self._full_run_name(), reason)
+
+    def _full_run_name(self) -> str:
+        """Return the full name of the capture's run: the one that the launcher named, else that of the worker's own clients."""
+        request, config = self._request, self.engine.config
+        return config.access.full_run_name(request.run or config.owner, (request.run, request.token))
 
     def _host_name(self, address: Address) -> str:
         return self._names.name_of_address(address) or str(address)

@@ -89,7 +89,7 @@ def _authorize(request: CaptureRequest, access: Access) -> None:
     credentials = request.run, request.token
     if not access.is_admitted(credentials):
         raise CaptureRefused("the message has an invalid token for this proxy worker: see playhead token --recording")
-    if not access.can_write(request.run, credentials):
+    if not access.can_write(access.full_run_name(request.run, credentials), credentials):
         raise CaptureRefused(
             f"run {request.run} is claimed by the command that was started for it, and the message does not have its token:"
             f" see playhead token --run {request.run}"

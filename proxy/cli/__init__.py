@@ -6,7 +6,8 @@ explain      explain, why
 compare      diff, bisect, drift
 files        export, import
 keys         calibrate, rekey
-environment  env, ca, token, config, doctor, demo
+environment  env, ca, config, doctor, demo
+tokens       token
 completion   completion
 run_completion  the names of runs that a shell offers
 common       options that several commands have
@@ -66,7 +67,7 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "demo": ("environment", "Show Playhead at work in a minute: record, cut the network, replay, miss."),
         "doctor": ("environment", "Test which clients on this machine are recorded, and which would escape."),
         "config": ("environment", "Print the settings in force."),
-        "token": ("environment", "Print the token of the REST API, or of the proxy."),
+        "token": ("tokens", "Print, create, list or revoke tokens of the REST API and of the proxy."),
         "ca": ("environment", "Print the path of Playhead's CA certificate."),
         "rules": ("rules", "Redirect other programs' connections to `up --transparent`."),
         "completion": ("completion", "Print the script by which a shell completes commands and run names."),

@@ -34,6 +34,7 @@ _SETTINGS = [
         metavar="FILE",
         help="The configuration file. Default: ./playhead.toml.",
     ),
+    click.option("--project", metavar="NAME", help="The project to record into and to look at. Default: `default`."),
     click.option("--database-url", metavar="URL", help="A PostgreSQL server to use instead of the embedded one."),
 ]
 

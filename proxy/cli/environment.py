@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
+from calls.project_runs import DEFAULT_PROJECT
 from proxy.capture.command import java_truststore
 from proxy.cli.common import RUN_ID, as_json, print_json, settings_from_flags, with_settings
-from proxy.cli.run_completion import complete_run
 from proxy.demo.demo import run_demo
 from proxy.demo.screen import Screen
 from proxy.doctor import doctor
@@ -94,7 +94,8 @@ def env_command(
         playhead env --for-container --format dotenv > agent.env
         docker run --env-file agent.env …
     """
-    processes = CommandProcesses(settings_from_flags(**flags))
+    settings = settings_from_flags(**flags)
+    processes = CommandProcesses(settings)
     note = processes.find_up(timeout=60, must_start=wait)
     if note is None:
         raise Failure(
@@ -105,6 +106,8 @@ def env_command(
     proxy = str(note["proxy"])
     if run_id:
         proxy = proxy_url_for_run(proxy, run_id, processes.run_token(run_id))
+    elif settings.project != DEFAULT_PROJECT:
+        proxy = proxy_url_for_run(proxy, PER_PROCESS_USER, processes.project_token())
     elif note.get("asks_for_token"):
         proxy = proxy_url_for_run(proxy, PER_PROCESS_USER, processes.read_secret(DataDir.recording_token))
     if container_host is not None:
@@ -156,55 +159,6 @@ def ca_command(bundle: bool, as_json: bool, **flags: Any) -> None:
         print_json({"ca": str(authority.certificate), "ca_bundle": str(authority.bundle)})
         return
     click.echo(authority.bundle if bundle else authority.certificate)
-
-
-@click.command("token", short_help="Print the token of the REST API, or of the proxy.")
-@with_settings
-@as_json
-@click.option(
-    "--recording", is_flag=True, help="Print the recording token, which goes into a proxy's URL and can only record."
-)
-@click.option(
-    "--run",
-    "run_id",
-    type=RUN_ID,
-    metavar="ID",
-    shell_complete=complete_run,
-    help="Print the token that records into this run alone.",
-)
-def token_command(recording: bool, run_id: str | None, as_json: bool, **flags: Any) -> None:
-    """Print the token that the REST API requires. It is created on first use and kept in the data directory.
-
-    With it one can read and delete all recordings, so give it only to people and programs that look at recordings. It goes into a
-    header:
-
-    \b
-        curl -H "Authorization: Bearer $(playhead token)" http://127.0.0.1:8081/v1/runs
-
-    Agents do not need it: `playhead record` and `env` give them what they need. An agent on another machine gets the recording token
-    as the password in its proxy's URL; it can record, but neither read nor delete:
-
-    \b
-        HTTPS_PROXY=http://RUN:$(playhead token --recording)@HOST:8080
-
-    A run that `record`, `fork` or `resume` began takes further requests only with its own token (--run RUN).
-    """
-    if recording and run_id:
-        raise click.UsageError("--recording and --run select different tokens: give one of them.")
-    processes = CommandProcesses(settings_from_flags(**flags))
-    if run_id:
-        facts = {"token": processes.run_token(run_id), "run": run_id}
-    elif recording:
-        facts = {
-            "token": processes.read_secret(DataDir.recording_token),
-            "file": str(processes.data.recording_token_file),
-        }
-    else:
-        facts = {"token": processes.read_secret(DataDir.api_token), "file": str(processes.data.api_token_file)}
-    if as_json:
-        print_json(facts)
-        return
-    click.echo(facts["token"])
 
 
 @click.command("config", short_help="Print the settings in force.")
@@ -297,4 +251,4 @@ def demo_command(home: Path | None) -> None:
     raise click.exceptions.Exit(asyncio.run(run_demo(directory, Screen(sys.stdout))))
 
 
-COMMANDS = (env_command, ca_command, token_command, config_command, doctor_command, demo_command)
+COMMANDS = (env_command, ca_command, config_command, doctor_command, demo_command)

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 import click
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -69,7 +68,7 @@ def export_spans(api: Api, run: str, export: SpanExport) -> ExportedSpans:
         for _ in export.search.search_lines(split_lines(api.stream_bytes(f"/runs/{path_segment(run)}/bundle"))):
             pass
         require_no_secrets(run, export.search)
-    pieces = api.stream_bytes(f"/runs/{path_segment(run)}/spans?{_query(export.options)}")
+    pieces = api.stream_bytes(f"/runs/{path_segment(run)}/spans", **_query(export.options))
     if export.endpoint is None:
         spans = _write_spans(pieces, export.output)
     else:
@@ -77,9 +76,9 @@ def export_spans(api: Api, run: str, export: SpanExport) -> ExportedSpans:
     return ExportedSpans(run=run, spans=spans, file=export.output, endpoint=export.endpoint)
 
 
-def _query(options: SpanOptions) -> str:
-    members = {"content": str(options.content).lower(), "semconv": options.semconv}
-    return urlencode(members | ({"receiver_project": options.project} if options.project else {}))
+def _query(options: SpanOptions) -> dict[str, str]:
+    members: dict[str, str] = {"content": str(options.content).lower(), "semconv": options.semconv}
+    return members | ({"receiver_project": options.project} if options.project else {})
 
 
 def _write_spans(pieces: Iterable[bytes], output: Path | None) -> int:

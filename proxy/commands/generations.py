@@ -140,7 +140,7 @@ class Generations:
     def _promote(self, made: Bundle, name: str) -> None:
         """Store the generation, then set the label that puts it into effect."""
         run = name.rpartition(":")[0]
-        self.api.post(f"/import?as={path_segment(name)}", content=b"".join(bundle_lines(made)))
+        self.api.post("/import", params={"as": name}, content=b"".join(bundle_lines(made)))
         self.api.patch(f"/runs/{path_segment(name)}", {"labels": {GENERATION_OF: run}})
         self.api.patch(f"/runs/{path_segment(run)}", {"labels": {GENERATION_LABEL: name}})
 

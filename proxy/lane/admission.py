@@ -14,7 +14,7 @@ from proxy.capture.connections.destination import CapturedDestination
 from proxy.capture.connections.first_bytes import host_name
 from proxy.lane.heads import Fields, RequestHead, body_framing, without_fields
 from proxy.lane.upstream import UpstreamAddress
-from proxy.recording.run_identity import OWN_SOURCES, Identity, identify, is_run_named, parse_credentials
+from proxy.recording.run_identity import Identity, identify, is_run_named, parse_credentials
 from proxy.wire.access import Credentials
 from proxy.wire.config import Origin
 from proxy.wire.engine_state import EngineState, OpenedTunnel
@@ -140,7 +140,9 @@ def admitted_request(
         return None
     if origin is None:
         head = _rewritten_head(head, destination)
-    identity = identify(head.fields, destination.credentials, owner, engine.config.is_only_run)
+    credentials, config = destination.credentials, engine.config
+    project = config.access.project_of(credentials)
+    identity = identify(head.fields, credentials, owner, config.is_only_run, project)
     expects = _field_value(head, "expect").lower()
     if identity.problem or expects not in ("", "100-continue"):
         return None
@@ -150,7 +152,7 @@ def admitted_request(
         head.method,
         f"{destination.target}{destination.path}",
         identity._replace(headers=()),  # kept in `headers`
-        named_run(identity),
+        identity.named_run,
         frame.is_chunked,
         frame.closes_connection,
         frame.is_chunked or bool(frame.length),
@@ -163,11 +165,6 @@ def admitted_request(
         head.raw if identity.headers is head.fields else _head_without_own_fields(head),
         frame.length or 0,
     )
-
-
-def named_run(identity: Identity) -> str | None:
-    """Return the run if the client named it to Playhead."""
-    return next((value for source, value in identity.evidence if source in OWN_SOURCES), None)
 
 
 def is_connection_auth(scheme: str) -> bool:
@@ -272,7 +269,10 @@ def _is_authorized(credentials: Credentials, engine: EngineState) -> bool:
     return (
         not credentials
         or not credentials[0]
-        or (RUN_ID.fullmatch(credentials[0]) is not None and access.can_write(credentials[0], credentials))
+        or (
+            RUN_ID.fullmatch(credentials[0]) is not None
+            and access.can_write(access.full_run_name(credentials[0], credentials), credentials)
+        )
     )
 
 

@@ -12,7 +12,7 @@ from mitmproxy.net.http.validate import validate_headers
 
 from calls.model import Headers
 from proxy.capture.connections.first_bytes import host_name
-from proxy.recording.run_identity import OWN_SOURCES, Identity, identify, identity_problem
+from proxy.recording.run_identity import Identity, identify, identity_problem
 from proxy.wire.access import Access, Credentials
 from proxy.wire.config import DEFAULT_PORTS, Origin
 from proxy.wire.heads import HEAD_LINES, fields_fault
@@ -146,11 +146,12 @@ def admit_request(
     target: Origin,
     credentials: Credentials,
     owner: str,
-    is_only_run: Callable[[str], bool] = lambda _run: False,
+    is_only_run: Callable[[str], bool],
+    project: str,
 ) -> AdmittedRequest:
     """Find the run and actor of a request, and remove Playhead's own headers from it."""
     headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.fields)
-    identity = identify(headers, credentials, owner, is_only_run)
+    identity = identify(headers, credentials, owner, is_only_run, project)
     if identity.problem:
         raise Problem(400, "bad_run", identity.problem)
     others = identity.headers
@@ -163,7 +164,7 @@ def admit_request(
         http_version=http_version(request),
         headers=others,
         identity=identity,
-        named_run=next((value for source, value in identity.evidence if source in OWN_SOURCES), None),
+        named_run=identity.named_run,
     )
 
 

@@ -200,7 +200,8 @@ class LayerChooser:
             authorize(credentials, self.engine.config.access)
             if credentials and credentials[0]:
                 # An undecrypted connection is recorded as a gap of the run.
-                require_write_access(credentials[0], credentials, self.engine.config.access)
+                access = self.engine.config.access
+                require_write_access(access.full_run_name(credentials[0], credentials), credentials, access)
             self._require_connectable(flow.request.host, flow.request.port)
         except Problem as problem:
             self.engine.config.counts[f"errors/{problem.code}"] += 1

@@ -181,8 +181,11 @@ class Stream(http_layers.HttpStream):
             # h2c is hop-by-hop, and could not be recorded.
             for name in ("upgrade", "http2-settings", "connection"):
                 request.headers.pop(name, None)
-        admitted = admission.admit_request(request, target, credentials, connection.owner, engine.config.is_only_run)
-        require_write_access(admitted.identity.run, credentials, engine.config.access)
+        access = engine.config.access
+        admitted = admission.admit_request(
+            request, target, credentials, connection.owner, engine.config.is_only_run, access.project_of(credentials)
+        )
+        require_write_access(admitted.identity.run, credentials, access)
         return admitted
 
     def _credentials(self, request: http.Request) -> Credentials:

@@ -34,9 +34,10 @@ class OpaqueTunnel(tcp.TCPLayer):
             self._handle_event = self.done  # type: ignore[method-assign]
             return
         if engine.recorder is not None and captured is None:
-            engine.recorder.record_gap(
-                identify((), self._connection.credentials, self._connection.owner).run, self._reason
-            )
+            credentials = self._connection.credentials
+            project = engine.config.access.project_of(credentials)
+            run = identify((), credentials, self._connection.owner, project=project).run
+            engine.recorder.record_gap(run, self._reason)
         engine.config.counts["connections/tunnel"] += 1
         self._connection.begin_activity(self)
         yield from super().start(event)

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import msgspec
 
+from calls.project_runs import full_run_name
 from proxy.capture.control_path import control_path
 from proxy.errors import Failure
 from proxy.export_settings import export_targets
@@ -109,15 +110,22 @@ class CommandProcesses:
 
     def claim_run(self, run: str) -> str:
         """Claim a run for the command that is about to start, and return the run's token."""
-        return self.read_secret(lambda data: data.run_tokens().claim(run))
+        return self.read_secret(lambda data: data.run_tokens().claim(self._full_run_name(run)))
 
     def run_token(self, run: str) -> str:
         """Return the run's token, whether or not the run is claimed."""
-        return self.read_secret(lambda data: data.run_tokens().token(run))
+        return self.read_secret(lambda data: data.run_tokens().token(self._full_run_name(run)))
+
+    def project_token(self) -> str:
+        """Return the token that records into the project, into any run of it that no command has claimed."""
+        return self.run_token("")
 
     def api_client(self, url: str) -> Api:
         """Return a client of this data directory's store server."""
-        return Api(url, self.read_secret(DataDir.api_token), self.data.api_token_file)
+        return Api(url, self.read_secret(DataDir.api_token), self.data.api_token_file, self.settings.project)
+
+    def _full_run_name(self, run: str) -> str:
+        return full_run_name(self.settings.project, run)
 
     def read_secret[T](self, read: Callable[[DataDir], T]) -> T:
         """Read a secret of the data directory. Raises Failure if other users can read it."""
@@ -268,6 +276,7 @@ class CommandProcesses:
             engine=s.engine,
             reverse=s.reverse,
             token=self.token,
+            project=s.project,
             api_token=own.get_secret_value() if (own := s.api_token) else None,
             shared_runs=s.shared_runs,
             durability=s.durability,

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import httpx2
 
+from calls.project_runs import DEFAULT_PROJECT
 from proxy.errors import Failure
 from store.generations.names import is_failed_candidate
 
@@ -36,13 +37,20 @@ class StoreUnavailable(Failure):
 class Api:
     """A client of the store server's REST interface. As a context manager it closes its connections."""
 
-    def __init__(self, url: str, token: str | None = None, token_file: Path | None = None) -> None:
+    def __init__(
+        self, url: str, token: str | None = None, token_file: Path | None = None, project: str = DEFAULT_PROJECT
+    ) -> None:
         self.url = url
         self._token_file = token_file
         headers = {"authorization": f"Bearer {token}"} if token else {}
         # The store server is local, so the environment's proxies do not apply.
         self._http = httpx2.Client(
-            base_url=url, headers=headers, timeout=30.0, trust_env=False, verify=TRUST_NO_CERTIFICATES
+            base_url=url,
+            params={"project": project},
+            headers=headers,
+            timeout=30.0,
+            trust_env=False,
+            verify=TRUST_NO_CERTIFICATES,
         )
 
     def get(self, path: str, **query: Any) -> Any:
@@ -77,9 +85,9 @@ class Api:
             if cursor is None:
                 return
 
-    def stream_bytes(self, path: str) -> Iterator[bytes]:
+    def stream_bytes(self, path: str, **query: str) -> Iterator[bytes]:
         """Yield the bytes at a path as they arrive."""
-        with _translate_errors(self.url), self._http.stream("GET", f"/v1{path}") as answer:
+        with _translate_errors(self.url), self._http.stream("GET", f"/v1{path}", params=query) as answer:
             if answer.status_code >= 400:
                 answer.read()
                 raise self._failure_from(answer)

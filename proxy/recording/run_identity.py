@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 from calls.model import Headers
+from calls.project_runs import DEFAULT_PROJECT, full_run_name
 from calls.request_identifiers import MAX_LENGTH, RUN_ID, run_id_for
 from proxy.capture.owner import Owner
 from proxy.wire.access import Credentials
@@ -55,6 +56,8 @@ class Identity(NamedTuple):
     """The run, step and actor of a request, from its head."""
 
     run: str
+    """Its full name (`calls.project_runs`)."""
+
     evidence: tuple[tuple[str, str], ...]
     """Every identifier as source and value, strongest first."""
 
@@ -66,22 +69,33 @@ class Identity(NamedTuple):
     problem: str | None = None
     """What `identity_problem` returns."""
 
+    @property
+    def named_run(self) -> str | None:
+        """The full name of the run, if the client named it to Playhead."""
+        is_named = any(source in OWN_SOURCES for source, _ in self.evidence)
+        return self.run if is_named else None
+
 
 def identify(
-    headers: Headers, credentials: Credentials, owner: str, is_only_run: Callable[[str], bool] = lambda _run: False
+    headers: Headers,
+    credentials: Credentials,
+    owner: str,
+    is_only_run: Callable[[str], bool] = lambda _run: False,
+    project: str = DEFAULT_PROJECT,
 ) -> Identity:
-    """Find the run, step and actor of a request. `owner` is the owner of the connection.
+    """Find the run, step and actor of a request. `owner` is the owner of the connection, `project` that of the credentials.
 
     Never raises: what `identity_problem` would refuse is replaced or ignored. `is_only_run` returns whether a run is a fork or
     a replay: a program with the credentials of such a run cannot leave it by naming another run.
     """
     seen = _first_values(headers)
     is_ours = any(_is_own_header(name) for name in seen)
-    if BOUND_RUN_HEADER in seen and credentials and credentials[0] and is_only_run(credentials[0]):
+    own_run = full_run_name(project, credentials[0]) if credentials and credentials[0] else None
+    if BOUND_RUN_HEADER in seen and own_run is not None and is_only_run(own_run):
         del seen[BOUND_RUN_HEADER]
     found = (*_own_evidence(seen, credentials), *_foreign_evidence(seen))
     return Identity(
-        run=run_id_for(found[0][1]) if found else str(owner),
+        run=full_run_name(project, run_id_for(found[0][1]) if found else str(owner)),
         evidence=(*found, *_trace_evidence(seen), *_process_evidence(owner), ("owner", str(owner))),
         step=_step(seen),
         actor=_actor(seen),

@@ -43,11 +43,11 @@ def money(usd: float) -> str:
 
 
 def next_command(words: str, rest: str = "") -> str:
-    """Return a playhead command to type next, with the `--data` and `--config` of this one."""
+    """Return a playhead command to type next, with the `--data`, `--config` and `--project` of this one."""
     context = click.get_current_context(silent=True)
     given = context.params if context else {}
     # --database-url is left out: it may hold a password.
-    same = [f"--{name} {shlex.quote(str(given[name]))}" for name in ("data", "config") if given.get(name)]
+    same = [f"--{name} {shlex.quote(str(given[name]))}" for name in ("data", "config", "project") if given.get(name)]
     return " ".join(("playhead", words, *same, *([rest] if rest else [])))
 
 

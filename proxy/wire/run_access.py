@@ -1,5 +1,6 @@
 """Refuse requests to write into a run that another command has claimed."""
 
+from calls.project_runs import split_run_name
 from proxy.wire.access import Access, Credentials
 from proxy.wire.problem import Problem
 
@@ -7,7 +8,7 @@ from proxy.wire.problem import Problem
 def require_write_access(run: str, credentials: Credentials, access: Access) -> None:
     """Raise Problem if the run is claimed by a command and the client does not have its token."""
     if not access.can_write(run, credentials):
-        run = access.only_run or run
+        _, run = split_run_name(access.only_run or run)
         raise Problem(
             403,
             "run_claimed",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from calls.keys.profile import Profiles
+from calls.project_runs import full_run_name, split_run_name
 from proxy.recording.recorder import Recorder
 from proxy.worker.replay_reports import ReplayReports
 from replay.replays import Replays, ReplaySource
@@ -61,9 +62,12 @@ class AutoSessions:
         empty_bundle = Bundle(run={"id": found.run}, profiles=self.profiles.digest)
         recorded_bundle = found.bundle or empty_bundle
         bundle = empty_bundle if found.is_flawed else recorded_bundle
-        candidate = name if found.is_replay or not recorded_bundle.entries else self._candidate_name(found.run)
+        project, replay = split_run_name(name)
+        candidate = replay if found.is_replay or not recorded_bundle.entries else self._candidate_name(found.run)
         recording = str(bundle.run["id"]) if bundle.entries else None
-        session = AutoSession(id=name, run=found.run, recording=recording, candidate=candidate, up=self.up)
+        session = AutoSession(
+            id=replay, run=found.run, recording=recording, candidate=candidate, up=self.up, project=project
+        )
         self._open_sessions[name] = session
         self.record_as_candidate(name, candidate)
         session.write(session_file(self.directory, session, "take"))
@@ -74,8 +78,12 @@ class AutoSessions:
     def record_as_candidate(self, name: str, candidate: str | None = None) -> None:
         """Record what goes live under this name as a candidate run."""
         if len(self._candidates) >= MAX_CANDIDATES:
-            self._candidates = {session.id: session.candidate for session in self._open_sessions.values()}
-        self._candidates[name] = candidate or self._candidate_name(name)
+            self._candidates = {
+                session.full_name: full_run_name(session.project, session.candidate)
+                for session in self._open_sessions.values()
+            }
+        project, run = split_run_name(name)
+        self._candidates[name] = full_run_name(project, candidate or self._candidate_name(run))
 
     def recording_run(self, run: str, host: str | None) -> str:
         """Return the run in which an exchange of this run is recorded: its candidate, or itself in mode `record`."""
@@ -91,7 +99,7 @@ class AutoSessions:
                 if (session := AutoSession.read(path)) is not None:
                     self._end_session(session, replays)
             for session in list(self._open_sessions.values()):
-                if replays.idle_seconds(session.id) >= IDLE_TIMEOUT:
+                if replays.idle_seconds(session.full_name) >= IDLE_TIMEOUT:
                     self._end_session(session, replays)
             await asyncio.sleep(POLL_INTERVAL)
 
@@ -101,18 +109,18 @@ class AutoSessions:
             self._end_session(session, replays)
 
     def _end_session(self, session: AutoSession, replays: Replays) -> None:
-        own_session = self._open_sessions.get(session.id)
+        own_session = self._open_sessions.get(session.full_name)
         report: dict[str, Any] | None = None
         if own_session is not None and own_session.candidate == session.candidate:
-            if not replays.is_loaded(session.id):
+            if not replays.is_loaded(session.full_name):
                 return  # its recording is still being loaded for its first request
-            del self._open_sessions[session.id]
-            report = replays.end(session.id)
+            del self._open_sessions[session.full_name]
+            report = replays.end(session.full_name) | {"id": session.id}
         elif session_file(self.directory, session, "done").exists():
             # It was idle, and ended just before it was told to.
             session_file(self.directory, session, "over").unlink(missing_ok=True)
             return
-        self.reports.forget(session.id)
+        self.reports.forget(session.full_name)
         self._mark_done(replace(session, report=report))
 
     def _mark_done(self, session: AutoSession) -> None:

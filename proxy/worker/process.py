@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from calls.keys.profile import Profiles
+from calls.project_runs import full_run_name
 from calls.redaction.redactor import Redactor
 from proxy import lane, mitm
 from proxy.clock import SteadyClock
@@ -145,8 +146,14 @@ def _open_spool(config: WorkerConfig, data: DataDir) -> Iterator[Spool | None]:
 def _build_recorder(config: WorkerConfig, spool: Spool, redactor: Redactor) -> AutoRecorder:
     limit, policy = config.body_limit, config.on_record_failure
     recorder = AutoRecorder(spool, redactor, body_limit=limit, on_failure=policy, now=SteadyClock())
-    recorder.only_run = config.replay_options.get("id")
+    recorder.only_run = _only_run(config)
     return recorder
+
+
+def _only_run(config: WorkerConfig) -> str | None:
+    """Return the full name of the fork or replay that a command's own worker serves."""
+    run = config.replay_options.get("id")
+    return run and full_run_name(config.project, run)
 
 
 def _build_reports(config: WorkerConfig, data: DataDir, spool: Spool | None) -> ReplayReports:
@@ -229,7 +236,9 @@ def _client_access(config: WorkerConfig, data: DataDir) -> Access:
     return Access(
         tokens=tuple(filter(None, (config.token, recording_token))) if is_token_required else (),
         run_tokens=None if config.shared_runs else data.run_tokens(),
-        only_run=config.replay_options.get("id"),
+        api_tokens=data.api_tokens(),
+        project=config.project,
+        only_run=_only_run(config),
     )
 
 

@@ -9,6 +9,7 @@ import httpx2
 
 from calls.keys.profile import Profiles
 from calls.model import UnknownFormat
+from calls.project_runs import split_run_name
 from calls.redaction.redactor import Redactor
 from proxy.errors import Failure
 from proxy.processes.store_client import TRUST_NO_CERTIFICATES, path_segment
@@ -71,12 +72,18 @@ def load_file(path: Path, redactor: Redactor, profiles: Profiles) -> Bundle:
 
 
 def store_loader(api: str, token: str | None) -> Fetch:
-    """Return a loader of runs, and of replays and forks that were created over REST with their options, by their ids."""
+    """Return a loader of runs, and of replays and forks that were created over REST with their options, by their full names."""
     url, headers = f"{api}/v1", {"authorization": f"Bearer {token}"} if token else {}
 
-    async def load(name: str) -> FoundRecording:
+    async def load(full_name: str) -> FoundRecording:
+        project, name = split_run_name(full_name)
         async with httpx2.AsyncClient(
-            base_url=url, headers=headers, timeout=60, trust_env=False, verify=TRUST_NO_CERTIFICATES
+            base_url=url,
+            headers=headers,
+            params={"project": project},
+            timeout=60,
+            trust_env=False,
+            verify=TRUST_NO_CERTIFICATES,
         ) as http:
             try:
                 replay = await http.get(f"/replays/{path_segment(name)}")

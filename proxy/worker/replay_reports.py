@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from calls.events import ReplayReported, encode_records
+from calls.project_runs import split_run_name
 from replay.replays import Replays
 from replay.report import interrupted_report as as_interrupted
 from store.report_sequence import ReportSequence
@@ -40,7 +41,7 @@ class ReplayReports:
         for path in self._directory.glob("*.begun"):
             report = _read_report(path)
             if report is not None:
-                self._append_to_spool(str(report["id"]), json.dumps(as_interrupted(report)).encode())
+                self._append_to_spool(as_interrupted(report))
             if report is None or path.name.partition("-")[0] != self._up:
                 path.unlink()
             else:
@@ -106,12 +107,11 @@ class ReplayReports:
         if self._file is None:
             # This field is long. It is written where it is needed (store/generations/auto_sessions.py).
             report.pop("answered_by", None)
-        replay, data = str(report["id"]), json.dumps(report).encode()
         if self._file:
-            _write_file(self._file, data)
-        if (begun := self._begun_files.get(replay)) is not None:
-            _write_file(begun, data)
-        return self._append_to_spool(replay, data)
+            _write_file(self._file, _encode_report(report))
+        if (begun := self._begun_files.get(str(report["id"]))) is not None:
+            _write_file(begun, json.dumps(report).encode())
+        return self._append_to_spool(report)
 
     def forget(self, replay: str) -> None:
         """Forget a replay that is over: the next one of that name is another replay."""
@@ -125,8 +125,14 @@ class ReplayReports:
         for path in self._begun_files.values():
             path.unlink(missing_ok=True)
 
-    def _append_to_spool(self, replay: str, report: bytes) -> int:
-        return self._spool.append(encode_records(ReplayReported(replay, report))) if self._spool else 0
+    def _append_to_spool(self, report: dict[str, Any]) -> int:
+        record = ReplayReported(str(report["id"]), _encode_report(report))
+        return self._spool.append(encode_records(record)) if self._spool else 0
+
+
+def _encode_report(report: dict[str, Any]) -> bytes:
+    """Encode a report for users: they know the replay by its id within its project."""
+    return json.dumps(report | {"id": split_run_name(str(report["id"]))[1]}).encode()
 
 
 def _write_file(path: Path, report: bytes) -> None:

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from calls.keys.profile import Profiles
+from calls.project_runs import full_run_name
 from calls.redaction.redactor import Redactor
 from proxy.errors import Failure
 from proxy.run_names import recording_path
@@ -46,14 +47,14 @@ async def set_up_replays(
         now=asyncio.get_running_loop().time,
     )
     adopt = partial(load_file, redactor=redactor, profiles=profiles)
-    found = _require_distinct_runs(
-        [await _load_source(name, replay_options.get("id"), fetch, adopt) for name in config.replay]
-    )
+    found = _require_distinct_runs([await _load_source(name, config, fetch, adopt) for name in config.replay])
     _require_step(options.from_step, found)
     if auto_sessions:
         # A session of a run in the store begins with its first request, and again, with the newest generation, after its end.
         files = [recording_path(name) is not None for name in config.replay]
-        replays.startup_recordings = tuple(name for name, file in zip(config.replay, files, strict=True) if not file)
+        replays.startup_recordings = tuple(
+            full_run_name(config.project, name) for name, file in zip(config.replay, files, strict=True) if not file
+        )
         found = [source for source, file in zip(found, files, strict=True) if file]
         auto_sessions.run_of_all_requests = (
             replays.startup_recordings[0] if len(replays.startup_recordings) == 1 and not found else None
@@ -67,7 +68,7 @@ async def set_up_replays(
         raise Failure(f"{where}: {why}" if where else str(why)) from why
     if auto_sessions:
         for source in sources:
-            auto_sessions.record_as_candidate(str(source.bundle.run["id"]))
+            auto_sessions.record_as_candidate(full_run_name(config.project, str(source.bundle.run["id"])))
     await replays.start(sources)
     return replays
 
@@ -108,15 +109,16 @@ def _session_options(config: WorkerConfig, engine_config: EngineConfig) -> Repla
 
 
 async def _load_source(
-    name: str, identity: str | None, fetch: Fetch | None, adopt: Callable[[Path], Bundle]
+    name: str, config: WorkerConfig, fetch: Fetch | None, adopt: Callable[[Path], Bundle]
 ) -> ReplaySource:
     if fetch is None or recording_path(name):
         bundle = await asyncio.to_thread(adopt, Path(name))
-    elif (found := (await fetch(name)).bundle) is not None:
+    elif (found := (await fetch(full_run_name(config.project, name))).bundle) is not None:
         bundle = found
     else:
         raise Failure(f"there is no run {name} here and no file of that name; `playhead ls` lists what was recorded")
-    return ReplaySource(replay=identity or str(bundle.run["id"]), bundle=bundle)
+    replay = config.replay_options.get("id") or str(bundle.run["id"])
+    return ReplaySource(replay=full_run_name(config.project, replay), bundle=bundle)
 
 
 def _require_distinct_runs(sources: Sequence[ReplaySource]) -> Sequence[ReplaySource]:

@@ -77,9 +77,9 @@ class ApiTokens:
 
     def find(self, token: str) -> ApiToken | None:
         """Return what a token allows, whether or not it is still accepted. Raises TokenFileError."""
-        self._load_if_changed()
-        if not self._by_digest or not token.startswith(_PREFIX):
+        if not token.startswith(_PREFIX):
             return None
+        self._load_if_changed()
         # The digest of a token with 256 random bits reveals nothing by the time of this lookup.
         return self._by_digest.get(_digest(token))
 

@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+import asyncpg
+
 from calls.uuid7 import Uuid7
 from store.database.connection import Database, DatabaseError
 from store.database.rows import storable_text
@@ -91,12 +93,12 @@ class AuditLog:
             self._has_entries.set()
             raise
 
-    async def delete_old(self) -> None:
-        """Delete the entries of all projects that are older than `KEEP`."""
-        oldest = _first_id(self._now() - KEEP)
-        async with self._database.connection() as connection:
-            for row in await connection.fetch("SELECT DISTINCT project FROM audit_log"):
-                await connection.execute("DELETE FROM audit_log WHERE project = $1 AND id < $2", row["project"], oldest)
+
+async def delete_old_audit_entries(connection: asyncpg.Connection, now: int) -> None:
+    """Delete the entries of all projects that are older than `KEEP`."""
+    # Not a join: each project's entries are in one shard.
+    for row in await connection.fetch("SELECT DISTINCT project FROM audit_log"):
+        await connection.execute(DELETE_OLD, row["project"], uuid.UUID(int=max((now - KEEP) // 10**6, 0) << 80))
 
 
 def _row(name: str, entry: AuditEntry) -> tuple[object, ...]:
@@ -104,12 +106,9 @@ def _row(name: str, entry: AuditEntry) -> tuple[object, ...]:
     return (*texts, entry.status, uuid.UUID(name))
 
 
-def _first_id(time: int) -> uuid.UUID:
-    """Return the least uuidv7 of this time."""
-    return uuid.UUID(int=max(time // 10**6, 0) << 80)
-
-
 INSERT: Final = """
 INSERT INTO audit_log (project, token, action, subject, path, status, id) VALUES ($1, $2, $3, $4, $5, $6, $7)
 ON CONFLICT (project, id) DO NOTHING
 """
+
+DELETE_OLD: Final = "DELETE FROM audit_log WHERE project = $1 AND id < $2"

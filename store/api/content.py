@@ -31,10 +31,10 @@ def readable_call(grant: Grant, call: Shape) -> Shape:
     if grant.reads_bodies:
         return call
     shown = {name: WITHHELD.get(name, value) for name, value in call.items()}
-    if shown.get("path"):
-        shown["path"] = shown["path"].partition("?")[0]
-    if "tool_calls" in shown:
-        shown["tool_calls"] = [tool | {"arguments": None} for tool in shown["tool_calls"]]
+    if path := shown.get("path"):
+        shown["path"] = path.partition("?")[0]
+    if tools := shown.get("tool_calls"):
+        shown["tool_calls"] = [tool | {"arguments": None} for tool in tools]
     return shown
 
 

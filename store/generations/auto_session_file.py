@@ -14,10 +14,12 @@ from typing import Any, Literal, Self
 
 import msgspec
 
+from calls.project_runs import DEFAULT_PROJECT, full_run_name
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutoSession:
-    """An auto session, as its worker describes it."""
+    """An auto session, as its worker describes it. Its runs have their ids within its project."""
 
     id: str
     """The id in its clients' credentials: the run itself, or a replay of it with an id of its own."""
@@ -41,6 +43,13 @@ class AutoSession:
     becomes: str | None = None
     """The generation that is being written from it."""
 
+    project: str = DEFAULT_PROJECT
+
+    @property
+    def full_name(self) -> str:
+        """The full name by which workers know its id (`calls.project_runs`)."""
+        return full_run_name(self.project, self.id)
+
     def write(self, path: Path) -> None:
         """Write the file atomically."""
         # The worker and the store server may both write the file of one session.
@@ -59,7 +68,7 @@ class AutoSession:
 
 def session_file(directory: Path, session: AutoSession, state: Literal["take", "over", "done"]) -> Path:
     """Return the file of a session. The candidate is part of its name, as an earlier session of the id may not be settled yet."""
-    return directory / f"{name_digest(session.id)}-{name_digest(session.candidate)[:8]}.{state}"
+    return directory / f"{name_digest(session.full_name)}-{name_digest(session.candidate)[:8]}.{state}"
 
 
 def name_digest(name: str) -> str:

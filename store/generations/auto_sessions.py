@@ -70,7 +70,7 @@ class AutoSessionRuns:
                 return
 
     async def end(self, name: str, *, succeeded: bool | None) -> Mapping[str, Any] | None:
-        """End a session and settle it. Return its report with the generation; None where there is no session.
+        """End a session by its full name and settle it. Return its report with the generation; None where there is no session.
 
         `succeeded` is whether the agent succeeded; None where it is not known.
         """
@@ -102,18 +102,20 @@ class AutoSessionRuns:
             report = dict(take.report or await self._last_report(take))
             report.pop("answered_by", None)
             report["generation"] = {"run": judgement.run, "why": judgement.why}
-            await self.ingest.write_batch((), replays=[ReplayReported(take.id, json.dumps(report).encode())])
+            writer = self.ingest.for_project(take.project)
+            await writer.write_batch((), replays=[ReplayReported(take.id, json.dumps(report).encode())])
             path.unlink(missing_ok=True)  # noqa: ASYNC240 - one name of a small file
             return report
 
     async def _last_report(self, session: AutoSession) -> Mapping[str, Any]:
         """Return the last report of a session whose worker died."""
-        report = await Runs(self.database).replay(session.id)
+        report = await Runs(self.database, session.project).replay(session.id)
         return json.loads(report) if report else {"id": session.id, "run": session.run}
 
     async def _judge(self, session: AutoSession, path: Path) -> JudgeResult:
         """Decide what becomes of the session; in the helper process if its exchanges are too large for this one."""
-        judge = Judge(self.ingest, self.derive, self.now, reads_large=self.helper is None)
+        writer = self.ingest.for_project(session.project)
+        judge = Judge(writer, self.derive, self.now, reads_large=self.helper is None)
         try:
             return await judge.judge(session, path)
         except TooLarge:
@@ -123,7 +125,7 @@ class AutoSessionRuns:
             raise DatabaseUnavailable(reply.failed or "Postgres is not available.")
         if reply.judgement is None:
             # A second attempt would fail as well.
-            await Runs(self.database).patch(
+            await Runs(self.database, session.project).patch(
                 session.candidate, labels={GENERATION_OF: session.run, FLAWED: reply.failed}
             )
         return reply.judgement or JudgeResult(why=reply.failed)

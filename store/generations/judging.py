@@ -35,8 +35,8 @@ class Judge:
         self._ingest = ingest
         self._derive = derive
         self._now = now
-        self._runs = Runs(ingest.database)
-        self._recorded = ExchangeQueries(ingest.database, derive, reads_large=reads_large)
+        self._runs = Runs(ingest.database, ingest.project)
+        self._recorded = ExchangeQueries(ingest.database, derive, ingest.project, reads_large=reads_large)
 
     async def judge(
         self, session: AutoSession, path: Path, on_progress: Callable[[], None] = lambda: None

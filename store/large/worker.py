@@ -50,7 +50,7 @@ class JobHandler:
         writer = BatchWriter(self.database, profile=self._profiles.digest)
         derive = deriver(self._profiles, self._clean)
         judge_writer = BatchWriter(self.database, profile=self._profiles.digest)
-        self._judge = Judge(judge_writer, derive, time.time_ns, reads_large=True)
+        self._judge_writer, self._derive = judge_writer, derive
         claim_check = partial(is_claimed, Path(config.claims)) if config.claims else lambda _run: False
         self._store = LargeStore(writer, derive, self._profiles, claim_check)
         self._renderer: Renderer | None = None
@@ -84,7 +84,8 @@ class JobHandler:
     async def _judge_file(self, file: Path) -> JudgeResult:
         if (take := AutoSession.read(file)) is None:
             raise FileNotFoundError(file)
-        return await self._judge.judge(take, file, lambda: _write_reply(Reply(is_over=False)))
+        judge = Judge(self._judge_writer.for_project(take.project), self._derive, time.time_ns, reads_large=True)
+        return await judge.judge(take, file, lambda: _write_reply(Reply(is_over=False)))
 
     def _make_renderer(self) -> "Renderer":
         # Imported here, because FastAPI takes 30 MB and half a second, and a process that only stores does not need it.

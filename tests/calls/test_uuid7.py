@@ -6,7 +6,8 @@ from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
-from proxy.uuid7 import Uuid7
+
+from calls.uuid7 import Uuid7
 
 NS = 1_000_000
 

@@ -16,16 +16,16 @@ TOKENS = RunTokens(b"k" * 32, Path("/nonexistent"))
 @given(RUNS, RUNS)
 def test_a_token_opens_its_own_run_alone(one: str, other: str) -> None:
     token = TOKENS.token(one)
-    assert TOKENS.is_token(token)
+    assert TOKENS.run_of(token) == one
     assert TOKENS.is_token_of(one, token)
     assert TOKENS.is_token_of(other, token) == (re.sub(r":(g[0-9]+|live-[0-9a-f]+)$", "", other) == one or other == one)
     assert quote(token, safe="") == token
-    assert not RunTokens(b"j" * 32, Path()).is_token(token)
+    assert RunTokens(b"j" * 32, Path()).run_of(token) is None
 
 
 @given(RUNS, st.text())
 def test_no_other_text_is_a_token(run: str, presented: str) -> None:
-    assert not TOKENS.is_token(presented)
+    assert TOKENS.run_of(presented) is None
     assert not TOKENS.is_token_of(run, presented)
 
 

@@ -13,7 +13,6 @@ from proxy.lane.admission import (
     host_origin,
     is_connection_auth,
     is_same_host,
-    named_run,
     upstream_address,
 )
 from proxy.lane.exchange import DownstreamHead
@@ -44,10 +43,12 @@ def admitted_h2_request(
     if not all(is_same_host(host, origin) for host in (authority, *hosts) if host):
         detail = f"the request names another host than its connection, {origin.authority}; it was not forwarded"
         raise Problem(421, "host_mismatch", detail)
-    identity = identify(headers, tunnel.credentials, owner, engine.config.is_only_run)
+    config = engine.config
+    project = config.access.project_of(tunnel.credentials)
+    identity = identify(headers, tunnel.credentials, owner, config.is_only_run, project)
     if identity.problem:
         raise Problem(400, "bad_run", identity.problem)
-    require_write_access(identity.run, tunnel.credentials, engine.config.access)
+    require_write_access(identity.run, tunnel.credentials, config.access)
     length = header(headers, "content-length")
     if length is not None and not is_length(length):
         detail = "the request's Content-Length is not a plain number; the request was not forwarded"
@@ -58,7 +59,7 @@ def admitted_h2_request(
         method=method,
         url=f"{origin}{path}",
         identity=identity._replace(headers=()),
-        named_run=named_run(identity),
+        named_run=identity.named_run,
         is_chunked=length is None and not is_bodiless,
         closes_connection=False,
         has_body=not is_bodiless,

@@ -322,10 +322,14 @@ def test_what_is_known_is_bounded_and_forgets_the_quietest() -> None:
     known, life = DedupCache(limit=10), uuid.uuid4()
     places = {part_hash(bytes([n])): exchange_place(n) for n in range(4)}
     for run in ("a", "b"):
-        known.remember((run, TODAY), life, places)
-    known.stored_content(("a", TODAY), life)
-    known.remember(("c", TODAY), life, places)
-    assert [known.stored_content((run, TODAY), life).is_stored for run in ("a", "b", "c")] == [True, False, True]
+        known.remember(("default", run, TODAY), life, places)
+    known.stored_content(("default", "a", TODAY), life)
+    known.remember(("default", "c", TODAY), life, places)
+    assert [known.stored_content(("default", run, TODAY), life).is_stored for run in ("a", "b", "c")] == [
+        True,
+        False,
+        True,
+    ]
 
 
 def exchange_place(number: int) -> Any:
@@ -334,10 +338,10 @@ def exchange_place(number: int) -> Any:
 
 def test_what_was_known_of_an_earlier_life_is_not_true_of_the_next() -> None:
     known, first, second = DedupCache(), uuid.uuid4(), uuid.uuid4()
-    known.remember(("a", TODAY), first, {b"x": exchange_place(1)})
-    assert not known.stored_content(("a", TODAY), second).is_stored
-    known.remember(("a", TODAY), second, {b"y": exchange_place(2)})
-    assert list(known.stored_content(("a", TODAY), second).places) == [b"y"]
+    known.remember(("default", "a", TODAY), first, {b"x": exchange_place(1)})
+    assert not known.stored_content(("default", "a", TODAY), second).is_stored
+    known.remember(("default", "a", TODAY), second, {b"y": exchange_place(2)})
+    assert list(known.stored_content(("default", "a", TODAY), second).places) == [b"y"]
 
 
 @pytest.fixture

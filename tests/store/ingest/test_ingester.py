@@ -355,3 +355,22 @@ async def test_an_idle_store_server_forgets_what_it_has_stored(tmp_path: Path, d
             await until(lambda: len(list((tmp_path / "worker").glob("*.seg"))) == 1)
             await until(lambda: store_server.bytes_pending() == 0)
     assert len(await load_exchanges(database)) == 12
+
+
+async def test_what_a_worker_recorded_is_stored_in_the_projects_of_its_full_names(
+    tmp_path: Path, database: Database
+) -> None:
+    here, there = conversation(2)[:2]
+    there = replace(there, run=f"web/{RUN}")
+    with Spool(tmp_path / "worker") as spool:
+        async with running(kept(tmp_path, database)) as store_server:
+            records = [*exchange_events(here), *exchange_events(there), Gap(f"web/{RUN}", NOON, "the disk was full")]
+            await write_records(spool, [*records, ReplayReported("web/again", b"{}")])
+            assert await store_server.wait_until_settled(10)
+    assert [one.id for one in await load_exchanges(database)] == [here.id]
+    web = ExchangeQueries(database, lambda _: pytest.fail("nothing is derived here"), "web")
+    assert [(one.id, one.run) async for one in web.exchanges(RUN)] == [(there.id, RUN)]
+    assert await gaps(database) == []
+    assert [gap.reason for gap in await Runs(database, "web").gaps(RUN)] == ["the disk was full"]
+    assert await Runs(database).replay("again") is None
+    assert await Runs(database, "web").replay("again") == b"{}"
