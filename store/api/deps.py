@@ -25,7 +25,9 @@ from store.ingest.derive_call import deriver
 from store.ingest.ingester import Counts
 from store.large.helper import Helper
 from store.query.exchanges import ExchangeQueries
+from store.query.filters import Filters
 from store.query.runs import Runs
+from store.query.tool_names import resolve_tools
 from store.run_modes import RunModes
 from store.run_tokens import RunTokens
 from store.search.lookup import TextLookup
@@ -127,6 +129,10 @@ class Deps:
     def text_lookup(self) -> TextLookup:
         """What was said in runs."""
         return TextLookup(self.database, self.project)
+
+    async def resolve(self, filters: Filters) -> Filters:
+        """Look up what filters name indirectly: words, and the beginnings of names of tools. Raises `InvalidQuery`."""
+        return await resolve_tools(self.database, self.project, await self.text_lookup.resolve(filters))
 
     @property
     def writer(self) -> BatchWriter:

@@ -94,18 +94,25 @@ class EventFilters:
             (self.providers, (call.provider,)),
             (self.models, (call.model, call.model_returned)),
             (self.hosts, (call.host,)),
-            (self.tools, (*call.tools, *own_tools)),
             (self.operations, (call.operation,)),
             (self.dialects, (call.dialect,)),
             (self.actors, (call.actor,)),
         )
         return (
-            all(not wanted or not set(wanted).isdisjoint(values) for wanted, values in is_among)
+            (
+                not self.tools
+                or any(_is_tool(tool, wanted) for tool in (*call.tools, *own_tools) for wanted in self.tools)
+            )
+            and all(not wanted or not set(wanted).isdisjoint(values) for wanted, values in is_among)
             and (not self.statuses or any(call.status in one for one in self.statuses))
             and self.error in (None, call.is_error)
             and (self.min_cost is None or Decimal(call.cost_usd or 0) >= self.min_cost)
             and (self.min_duration is None or (call.duration or 0) >= self.min_duration)
         )
+
+
+def _is_tool(name: str, wanted: str) -> bool:
+    return name == wanted or (wanted.endswith("*") and name.startswith(wanted[:-1]))
 
 
 def new_events(row: FeedRow, after: EventId | None, filters: EventFilters) -> Iterator[tuple[EventId, FeedEntry]]:

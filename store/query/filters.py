@@ -46,6 +46,8 @@ class Filters:
     models: Sequence[str] = ()
     providers: Sequence[str] = ()
     tools: Sequence[str] = ()
+    """`delete_order`, or `delete_*` for all whose names begin so."""
+
     hosts: Sequence[str] = ()
     statuses: Sequence[range] = ()
     """`range(429, 430)`, or `range(400, 500)` for 4xx."""
@@ -71,11 +73,24 @@ class Filters:
     q: str | None = None
     """Words of prompts, answers, tool arguments and results (`store.search`); or part of a run's id, name or labels."""
 
+    matching_tools: tuple[str, ...] = ()
+    """The tools that the prefixes among `tools` find (`store.query.tool_names`)."""
+
     matching_calls: tuple[uuid.UUID, ...] = ()
     """The calls that `q` finds (`store.search.lookup.TextLookup.resolve`)."""
 
     matching_runs: tuple[str, ...] = ()
     """The runs whose id, name or labels contain `q`."""
+
+    @property
+    def tool_prefixes(self) -> tuple[str, ...]:
+        """The beginnings of names among `tools`."""
+        return tuple(tool[:-1] for tool in self.tools if tool.endswith("*"))
+
+    @property
+    def tool_names(self) -> tuple[str, ...]:
+        """The names of tools, one of which must fit; with prefixes those that were found, beside the prefixes themselves."""
+        return (*self.tools, *self.matching_tools)
 
 
 def run_conditions(filters: Filters, project: str) -> Iterator[ColumnElement[bool]]:
@@ -218,12 +233,12 @@ def _trait_conditions(filters: Filters) -> Iterator[ColumnElement[bool]]:
         yield from _has_any("model", filters.models)
         yield _check(or_(calls.c.model_requested.in_(filters.models), calls.c.model_returned.in_(filters.models)))
     if filters.tools:
-        yield from _has_any("tool", filters.tools)
+        yield from _has_any("tool", filters.tool_names)
         # A model requested the tool, or the call is to the tool itself.
         itself = and_(
-            calls.c.kind == "tool", or_(calls.c.operation.in_(filters.tools), calls.c.host.in_(filters.tools))
+            calls.c.kind == "tool", or_(calls.c.operation.in_(filters.tool_names), calls.c.host.in_(filters.tool_names))
         )
-        yield _check(or_(calls.c.tools.overlap(list(filters.tools)), itself))
+        yield _check(or_(calls.c.tools.overlap(list(filters.tool_names)), itself))
     if filters.statuses:
         yield from _has_any("status", map(_status_trait, filters.statuses))
         yield _check(or_(*(calls.c.status.between(one.start, one.stop - 1) for one in filters.statuses)))

@@ -176,8 +176,10 @@ def _sum_conditions(filters: Filters) -> Iterable[ColumnElement[bool]]:
     if filters.models:
         yield or_(sums.model.in_(filters.models), sums.model_returned.in_(filters.models))
     if filters.tools:
-        itself = and_(sums.kind == "tool", or_(sums.operation.in_(filters.tools), sums.host.in_(filters.tools)))
-        yield or_(and_(sums.kind != "tool", sums.tools.overlap(list(filters.tools))), itself)
+        itself = and_(
+            sums.kind == "tool", or_(sums.operation.in_(filters.tool_names), sums.host.in_(filters.tool_names))
+        )
+        yield or_(and_(sums.kind != "tool", sums.tools.overlap(list(filters.tool_names))), itself)
     if filters.statuses:
         yield or_(*(sums.status.between(one.start, one.stop - 1) for one in filters.statuses))
     for values, one in (

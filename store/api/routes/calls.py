@@ -39,7 +39,7 @@ async def list_calls(
         await deps.exchange_queries.check_large()
 
     async def fetch(limit: int, cursor: str | None) -> Page:
-        resolved = await deps.text_lookup.resolve(filters)
+        resolved = await deps.resolve(filters)
         return await deps.exchange_queries.calls(resolved, limit, cursor, fields, sort)
 
     readable = readable_pages(deps.grant, fetch)

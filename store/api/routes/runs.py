@@ -115,7 +115,7 @@ async def list_runs(
     Costs, durations and tokens, by which runs may be sorted and filtered, are summed up a moment after the calls; with
     `settled=true` the response waits up to 20 s for them.
     """
-    resolved = await deps.text_lookup.resolve(filters)
+    resolved = await deps.resolve(filters)
 
     async def fetch(limit: int, cursor: str | None) -> Page:
         return await deps.runs.page(resolved, deps.now(), limit, cursor, sort, fields)

@@ -7,6 +7,7 @@ from store.api.deps import TheDeps
 from store.api.parameters import Limit, TheFilters, WhenCaughtUp
 from store.api.problems import Problem
 from store.query.rest_shapes import rfc3339
+from store.query.tool_names import resolve_tools
 from store.search.lookup import FoundText
 from store.search.query import SearchQuery
 from store.search.snippets import make_snippet
@@ -25,7 +26,8 @@ async def search(deps: TheDeps, filters: TheFilters, settled: WhenCaughtUp, limi
     if not filters.q:
         raise Problem(422, "invalid_request", "q is missing: say what to search for, such as q=refund")
     query = SearchQuery.parse(filters.q)
-    found = await deps.text_lookup.find_texts(query, filters, limit)
+    resolved = await resolve_tools(deps.database, deps.project, filters)
+    found = await deps.text_lookup.find_texts(query, resolved, limit)
     steps = await deps.exchange_queries.steps([(one.run, one.call) for one in found])
     items = [_shape(one, query, steps[one.call]) for one in found if one.call in steps]
     return JsonResponse({"items": items} | settled.members)

@@ -34,7 +34,7 @@ async def get_stats(deps: TheDeps, filters: TheFilters, settled: WhenCaughtUp, g
         groupings = [Grouping.parse(text) for text in group_by]
     except UnknownGrouping as error:
         raise Problem(422, "unknown_group", str(error)) from error
-    resolved = await deps.text_lookup.resolve(filters)
+    resolved = await deps.resolve(filters)
     stats = Stats(deps.database, deps.project)
     items, total = await stats.load_stats(resolved, groupings)
     return JsonResponse({"items": items, "total": total} | settled.members)
