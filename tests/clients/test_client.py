@@ -38,7 +38,7 @@ async def _api(directory: Path, database: Database) -> AsyncIterator[str]:
 
 
 async def test_runs_calls_and_stats_are_read(tmp_path: Path, database: Database) -> None:
-    def query(client: playhead.Client) -> None:
+    def query(client: playhead.Client, url: str) -> None:
         assert [run.id for run in client.runs(model="gpt-4o-mini")] == [RUN]
         assert {run.id for run in client.runs()} == {RUN, *(f"agent-{number}" for number in range(5))}
         run = client.run(RUN)
@@ -53,10 +53,11 @@ async def test_runs_calls_and_stats_are_read(tmp_path: Path, database: Database)
         stats = client.stats("run", kind="model")
         assert {one.group["run"]: one.calls for one in stats}["agent-3"] == 2
         assert stats.total.calls == len(models)
+        assert list(playhead.Client(url, TOKEN, project="another").runs()) == []
         assert [call.id for call in client.search("gpt-4o")] == [call.id for call in client.calls(q="gpt-4o")]
 
     async with _api(tmp_path, database) as url:
-        await asyncio.to_thread(query, playhead.Client(url, TOKEN))
+        await asyncio.to_thread(query, playhead.Client(url, TOKEN), url)
 
 
 async def test_pages_are_fetched_when_they_are_needed(

@@ -84,14 +84,9 @@ async def test_each_filter_selects_and_excludes(tmp_path: Path, database: Databa
                     assert await runs_of(house, path, {name: absent}) == [], (path, name)
             for name in ("error", "incomplete"):
                 assert await runs_of(house, path, {name: "false"}) == ["other"], (path, name)
-            for tool, fitting in (
-                ("ref*", ["wanted"]),
-                ("*", ["wanted", "other"]),
-                ("ref", []),
-                ("xy*", []),
-                ("r_f*", []),
-            ):
-                assert await runs_of(house, path, {"tool": tool}) == fitting, (path, tool)
+            begins = {"ref*": ["wanted"], "*": ["wanted", "other"], "ref": [], "xy*": [], "r_f*": []}
+            for tool, fitting_runs in begins.items():
+                assert await runs_of(house, path, {"tool": tool}) == fitting_runs, (path, tool)
             together = {name: fitting for name, (fitting, _) in CASES.items()}
             assert await runs_of(house, path, together) == ["wanted"]
             assert await runs_of(house, path, together | {"actor": "writer"}) == []

@@ -94,9 +94,18 @@ class Client:
     `Problem` or `Unreachable`.
     """
 
-    def __init__(self, url: str | None = None, token: str | None = None, *, timeout: float = TIMEOUT) -> None:
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        project: str | None = None,
+        timeout: float = TIMEOUT,
+    ) -> None:
+        """`project` is the one to ask about; by default that of the token, or `default` if the token is for all projects."""
         self._url = url
         self._token = token
+        self._project = project
         self._timeout = timeout
 
     def runs(self, **filters: Unpack[ListFilters]) -> Iterator[RunSummary]:
@@ -144,7 +153,7 @@ class Client:
                 return
 
     def _fetch(self, path: str, parameters: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        query = encode_query(parameters or {})
+        query = encode_query({**(parameters or {}), "project": self._project})
         return fetch_json(f"{path}?{query}" if query else path, self._url, self._token, self._timeout)
 
     def __repr__(self) -> str:
