@@ -45,6 +45,7 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "calls": ("look.lists", "List calls of all runs, newest first."),
         "search": ("look.ask", "Find words in prompts, answers, tool arguments and results."),
         "stats": ("look.ask", "Sum up calls by model, tool, day and so on."),
+        "cost": ("look.cost", "Show where the money of a run went."),
         "tail": ("look.tail", "Follow what is recorded, live."),
         "show": ("look.show", "Show a run step by step, or one call in full."),
         "why": ("explain", "Explain what a replay missed, and how to fix it."),

@@ -8,6 +8,8 @@ pages              the sorting and the pages of lists
 call_graph         the call graph of a run, for REST
 call_summaries     what a list shows of a call
 mcp_late_calls     add late MCP answers to their calls
+run_cost           where the money of a run went
+prompt_parts       divide prompts into parts that later requests repeat
 stats              sum up calls in groups
 audit_entries      list the audit log
 drift              find changes of the model behind a name

@@ -54,6 +54,7 @@ async def test_runs_calls_and_stats_are_read(tmp_path: Path, database: Database)
         assert {one.group["run"]: one.calls for one in stats}["agent-3"] == 2
         assert stats.total.calls == len(models)
         assert list(playhead.Client(url, TOKEN, project="another").runs()) == []
+        assert [step["step"] for step in client.cost("agent-1", limit=2)["steps"]] == [1, 2]
         assert [call.id for call in client.search("gpt-4o")] == [call.id for call in client.calls(q="gpt-4o")]
 
     async with _api(tmp_path, database) as url:

@@ -3,6 +3,7 @@
 lists          ls, calls
 list_options   the filters and the sorting of lists
 ask            search, stats
+cost           cost
 tail           tail
 show           show
 """

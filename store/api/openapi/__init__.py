@@ -7,6 +7,7 @@ example      put an example together from those of its members
 values       the values that the schemas share
 runs         runs and gaps
 calls        calls, explanations and sums
+costs        costs of a run
 exchanges    exchanges and chunks
 compare      comparisons of runs, and changes of models
 replays      reports of replays and forks

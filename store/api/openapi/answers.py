@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from store.api.openapi import calls, compare, exchanges, replays, runs, server
+from store.api.openapi import calls, compare, costs, exchanges, replays, runs, server
 from store.api.openapi.problems import COMMON, DATABASE
 
 JSON: Final = "application/json"
@@ -79,6 +79,7 @@ ROUTES: Final[Mapping[str, Answers]] = {
         line_schema=calls.CallSummarySchema,
         problems=(*DATABASE, "unknown_run", "unknown_field", "bad_cursor"),
     ),
+    "GET /v1/runs/{run}/cost": Answers(schema=costs.RunCostSchema, problems=(*DATABASE, "unknown_run")),
     "GET /v1/runs/{run}/gaps": Answers(schema=runs.GapPageSchema, problems=(*DATABASE, "unknown_run")),
     "POST /v1/runs/{run}/gaps": Answers(
         schema=runs.AddedGapsSchema, statuses=(201,), problems=(*DATABASE, "unknown_run")

@@ -1,4 +1,4 @@
-"""`/v1/stats`: calls summed up in groups."""
+"""`/v1/stats`: calls summed up in groups. `/v1/runs/{run}/cost`: where the money of one run went."""
 
 from typing import Annotated
 
@@ -6,8 +6,9 @@ from fastapi import APIRouter, Query, Response
 
 from store.api.answers import JsonResponse
 from store.api.deps import TheDeps
-from store.api.parameters import TheFilters, WhenCaughtUp
-from store.api.problems import Problem
+from store.api.parameters import RunId, TheFilters, WhenCaughtUp, WhenSettled
+from store.api.problems import Problem, not_found
+from store.query.run_cost import MOST_STEPS, RunCost
 from store.query.stats import Grouping, Stats, UnknownGrouping
 
 router = APIRouter(tags=["runs"])
@@ -38,3 +39,21 @@ async def get_stats(deps: TheDeps, filters: TheFilters, settled: WhenCaughtUp, g
     stats = Stats(deps.database, deps.project)
     items, total = await stats.load_stats(resolved, groupings)
     return JsonResponse({"items": items, "total": total} | settled.members)
+
+
+@router.get("/runs/{run}/cost", summary="Where the money of a run went, step by step and as a tree")
+async def run_cost(
+    deps: TheDeps,
+    run: RunId,
+    settled: WhenSettled,
+    limit: Annotated[int, Query(ge=1, le=MOST_STEPS, description="how many steps at most, the first ones")] = 500,
+) -> Response:
+    """Of each step: tokens by kind, cost, the cost so far, and how many tokens of its prompt had been sent before in its branch.
+
+    That division is an estimate; `estimate` says how it is made. `tree` sums up the steps that are returned, and `total` the
+    whole run.
+    """
+    if (head := await deps.runs.get(run, deps.now())) is None:
+        raise not_found("run", run)
+    cost = await RunCost(deps.database, deps.exchange_queries, deps.project).load_cost(head, limit)
+    return JsonResponse(cost | settled.members)

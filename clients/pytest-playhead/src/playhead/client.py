@@ -142,6 +142,13 @@ class Client:
         found = self._fetch("/v1/stats", {**filters, "group_by": groups})
         return Stats(tuple(map(_read_sums, found["items"])), _read_sums(found["total"]))
 
+    def cost(self, run: str, *, limit: int | None = None) -> dict[str, Any]:
+        """Fetch where the money of a run went: its `total`, its first `limit` `steps`, and the `tree` that sums them up.
+
+        `new_tokens` and `repeated_tokens` divide the prompts: what was sent the first time, and what an earlier step had sent.
+        """
+        return self._fetch(f"/v1/runs/{quote(run, safe='')}/cost", {} if limit is None else {"limit": limit})
+
     def _items(self, path: str, parameters: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """Iterate over a list. Parameters are checked by the server when the first item is requested."""
         cursor: str | None = None

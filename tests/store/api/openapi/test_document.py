@@ -112,7 +112,7 @@ async def import_again(house: House) -> None:
 
 
 async def _visit_run(api: httpx2.AsyncClient, run: str) -> None:
-    for path in ("", "?settled=true", "/calls", "/calls?fields=*", "/gaps", "/bundle", "/spans"):
+    for path in ("", "?settled=true", "/calls", "/calls?fields=*", "/gaps", "/bundle", "/spans", "/cost"):
         await api.get(f"/v1/runs/{run}{path}")
     for call in (await api.get(f"/v1/runs/{run}/calls")).json()["items"]:
         for path in ("", "/explain"):
