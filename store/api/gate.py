@@ -54,6 +54,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "PATCH /v1/runs/{run}": _CHANGE,
     "DELETE /v1/runs/{run}": Rule(scopes=("admin",), action="delete"),
     "GET /v1/runs/{run}/calls": _METADATA_OR_BODIES,
+    "GET /v1/runs/{run}/cost": _METADATA,
     "GET /v1/runs/{run}/gaps": _METADATA,
     "POST /v1/runs/{run}/gaps": _CHANGE,
     "GET /v1/runs/{run}/bundle": _EXPORT,
