@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import accumulate
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 from sqlalchemy import (
     Boolean,
@@ -52,6 +52,9 @@ GROUPINGS: Final = (
 
 BY_TIME: Final = ("day", "hour")
 MOST_GROUPS: Final = 1000
+
+type GroupSort = Literal["cost", "calls", "errors", "tokens", "name"]
+"""What groups are sorted by: the largest first; names ascending."""
 
 MOST_CHANGES: Final = 1000
 """Rows of the feed since the stored sums were made, beyond which the calls alone are read."""
@@ -114,14 +117,20 @@ class Stats:
         self._database = database
         self._project = project
 
-    async def load_stats(self, filters: Filters, groupings: Sequence[Grouping]) -> tuple[list[Shape], Shape]:
-        """The groups, the most expensive first, or by time the newest; at most `MOST_GROUPS`. And the sum of all groups."""
+    async def load_stats(
+        self,
+        filters: Filters,
+        groupings: Sequence[Grouping],
+        sort: GroupSort | None = None,
+        limit: int = MOST_GROUPS,
+    ) -> tuple[list[Shape], Shape]:
+        """The first groups, and the sum of all. Without `sort`, the most expensive come first, or by time the newest."""
         async with self._database.transaction() as connection:
             # One snapshot: what is read as stored sums and what is read as calls belong together.
             await connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
             rows = await self._source(connection, filters)
-            groups = await _load_groups(connection, rows, groupings)
-            is_divided = len(groups) < MOST_GROUPS and all(grouping.name != "tool" for grouping in groupings)
+            groups = await _load_groups(connection, rows, groupings, sort, limit)
+            is_divided = len(groups) < limit and all(grouping.name != "tool" for grouping in groupings)
             total = _sum_groups(groups) if is_divided else (await _load_groups(connection, rows, []))[0]
         return [{"group": group.named_values(groupings)} | group.shape() for group in groups], total.shape()
 
@@ -223,7 +232,13 @@ class _Group:
         }
 
 
-async def _load_groups(connection: AsyncConnection, rows: Subquery, groupings: Sequence[Grouping]) -> list[_Group]:
+async def _load_groups(
+    connection: AsyncConnection,
+    rows: Subquery,
+    groupings: Sequence[Grouping],
+    sort: GroupSort | None = None,
+    limit: int = MOST_GROUPS,
+) -> list[_Group]:
     if any(grouping.name == "tool" for grouping in groupings):
         rows = select(*rows.c, func.unnest(rows.c.tools).label("tool")).subquery("rows_by_tool")
     source: FromClause = rows
@@ -231,10 +246,8 @@ async def _load_groups(connection: AsyncConnection, rows: Subquery, groupings: S
         source = source.join(runs, and_(runs.c.project == rows.c.project, runs.c.id == rows.c.run))
     names = [grouping.column(rows) for grouping in groupings]
     sums = [func.sum(rows.c[name]).label(name) for name in COUNTS]
-    newest_first = [name.desc() for name, grouping in zip(names, groupings, strict=True) if grouping.name in BY_TIME]
-    costliest_first = (text("cost_usd DESC NULLS LAST"), text("calls DESC"))
     query = select(*names, *sums).select_from(source).group_by(*names)
-    query = query.order_by(*newest_first, *costliest_first, *names).limit(MOST_GROUPS)
+    query = query.order_by(*_group_order(rows, names, groupings, sort), *names).limit(limit)
     found = (await connection.execute(query)).all()
     shown = {tuple(row[: len(names)]) for row in found}
     classes = await _load_classes(connection, _class_query(rows, source, groupings, names, shown))
@@ -247,6 +260,26 @@ async def _load_groups(connection: AsyncConnection, rows: Subquery, groupings: S
         )
         for row in found
     ]
+
+
+def _group_order(
+    rows: Subquery, names: Sequence[ColumnElement[Any]], groupings: Sequence[Grouping], sort: GroupSort | None
+) -> list[ColumnElement[Any]]:
+    """The order of groups, before their names: by default the newest first, then the most expensive."""
+    tokens = [func.coalesce(func.sum(rows.c[name]), 0) for name in ("input_tokens", "output_tokens")]
+    costliest = [func.sum(rows.c.cost_usd).desc().nulls_last(), func.sum(rows.c.calls).desc()]
+    match sort:
+        case None:
+            newest = [name.desc() for name, one in zip(names, groupings, strict=True) if one.name in BY_TIME]
+            return [*newest, *costliest]
+        case "name":
+            return []
+        case "cost":
+            return costliest
+        case "tokens":
+            return [(tokens[0] + tokens[1]).desc(), *costliest]
+        case _:
+            return [func.sum(rows.c[sort]).desc(), *costliest]
 
 
 def _class_query(

@@ -55,7 +55,13 @@ async def test_runs_calls_and_stats_are_read(tmp_path: Path, database: Database)
         assert stats.total.calls == len(models)
         assert list(playhead.Client(url, TOKEN, project="another").runs()) == []
         assert [step["step"] for step in client.cost("agent-1", limit=2)["steps"]] == [1, 2]
-        assert [call.id for call in client.search("gpt-4o")] == [call.id for call in client.calls(q="gpt-4o")]
+        best = client.stats("run", sort="name", limit=1)
+        assert [one.group["run"] for one in best] == [RUN]
+        assert best.total.calls == client.stats("run").total.calls
+        found = client.search('"subject-0 details"')
+        assert {one.run for one in found} == {f"agent-{number}" for number in range(5)}
+        assert {found[0].snippet[slice(*place)] for place in found[0].highlights} == {"subject-0 details"}
+        assert {one.call for one in found} >= {call.id for call in client.calls(q='"subject-0 details"', kind="model")}
 
     async with _api(tmp_path, database) as url:
         await asyncio.to_thread(query, playhead.Client(url, TOKEN), url)
@@ -146,4 +152,4 @@ def test_the_client_has_every_filter_of_the_api() -> None:
 
     listed = set(ListFilters.__annotations__) | set(Filters.__annotations__)
     assert names("/v1/runs") == names("/v1/calls") == listed
-    assert names("/v1/stats") - {"group_by"} == set(Filters.__annotations__)
+    assert names("/v1/stats") - {"group_by", "sort"} == set(Filters.__annotations__)

@@ -61,8 +61,16 @@ def _highlight(snippet: str, places: list[list[int]]) -> str:
     " Default: model.",
 )
 @with_filters
-def stats_command(as_json: bool, group_by: tuple[str, ...], **flags: Any) -> None:
+@click.option(
+    "--sort",
+    type=click.Choice(["cost", "calls", "errors", "tokens", "name"]),
+    help="The largest first, or by name. Default: cost; day and hour: the newest first.",
+)
+@click.option("--limit", type=click.IntRange(1, 1000), default=1000, help="How many groups. Default: 1000, the most.")
+def stats_command(as_json: bool, group_by: tuple[str, ...], sort: str | None, limit: int, **flags: Any) -> None:
     """Sum up calls in groups: how many, how many failed, their tokens, cost and latency; the most expensive first.
+
+    The last line is the total of all groups, also of those that are not listed.
 
     COST ends with + where the price of some call is not known. MS is the median and the 99th percentile.
 
@@ -70,8 +78,9 @@ def stats_command(as_json: bool, group_by: tuple[str, ...], **flags: Any) -> Non
     playhead stats --since 1d                     what each model cost since yesterday
     playhead stats --by tool --error              which tools failed
     playhead stats --by day --by label:team       costs of teams, day by day
+    playhead stats --by run --sort errors --limit 5
     """
-    query = take_list_query(flags) | {"group_by": list(group_by), "settled": True}
+    query = take_list_query(flags) | {"group_by": list(group_by), "sort": sort, "limit": limit, "settled": True}
     found = query_store(flags, lambda api: api.get("/stats", **query))
     if as_json:
         print_json(found)

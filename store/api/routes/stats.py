@@ -9,7 +9,7 @@ from store.api.deps import TheDeps
 from store.api.parameters import RunId, TheFilters, WhenCaughtUp, WhenSettled
 from store.api.problems import Problem, not_found
 from store.query.run_cost import MOST_STEPS, RunCost
-from store.query.stats import Grouping, Stats, UnknownGrouping
+from store.query.stats import MOST_GROUPS, Grouping, GroupSort, Stats, UnknownGrouping
 
 router = APIRouter(tags=["runs"])
 
@@ -22,10 +22,21 @@ type GroupBy = Annotated[
     ),
 ]
 
+type SortGroups = Annotated[
+    GroupSort | None, Query(description="cost, calls, errors or tokens: the largest first; or name, ascending")
+]
+
 
 @router.get("/stats", summary="Counts, errors, tokens, costs and latencies of calls, in groups")
-async def get_stats(deps: TheDeps, filters: TheFilters, settled: WhenCaughtUp, group_by: GroupBy) -> Response:
-    """Groups by `group_by`, the most expensive first, or the newest first by day and hour; and their total.
+async def get_stats(
+    deps: TheDeps,
+    filters: TheFilters,
+    settled: WhenCaughtUp,
+    group_by: GroupBy,
+    sort: SortGroups = None,
+    limit: Annotated[int, Query(ge=1, le=MOST_GROUPS, description="how many groups at most")] = MOST_GROUPS,
+) -> Response:
+    """Groups by `group_by`, the most expensive first, or the newest first by day and hour; and the total of all groups.
 
     `cost_usd` is null where the price of some call is unknown; `known_cost_usd` is the sum of the others. A call that requests
     several tools counts for each of them. A call that was tried several times counts once, by its last exchange. Percentiles
@@ -37,7 +48,7 @@ async def get_stats(deps: TheDeps, filters: TheFilters, settled: WhenCaughtUp, g
         raise Problem(422, "unknown_group", str(error)) from error
     resolved = await deps.resolve(filters)
     stats = Stats(deps.database, deps.project)
-    items, total = await stats.load_stats(resolved, groupings)
+    items, total = await stats.load_stats(resolved, groupings, sort, limit)
     return JsonResponse({"items": items, "total": total} | settled.members)
 
 

@@ -95,3 +95,20 @@ async def test_an_unknown_grouping_is_refused_with_those_that_exist(house: House
 async def test_too_many_groupings_or_none_are_refused(house: House) -> None:
     is_problem(await house.api.get("/v1/stats"), 422)
     is_problem(await house.api.get("/v1/stats", params={"group_by": ["run", "model", "day", "hour"]}), 422)
+
+
+async def test_groups_are_sorted_and_limited_and_the_total_is_of_all(house: House) -> None:
+    await record(house, "a")
+    await record(house, "b", offset=HOUR, status=lambda turn: 500)
+    await record(house, "c", offset=2 * HOUR, repeated=frozenset((0, 1)))
+    first = {"cost": "c", "tokens": "c", "calls": "c", "errors": "b", "name": "a"}
+    whole = await stats(house, group_by="run")
+    for sort, name in first.items():
+        found = await stats(house, group_by="run", sort=sort, limit=1)
+        assert [item["group"]["run"] for item in found["items"]] == [name], sort
+        assert found["total"] == whole["total"]
+    days = await stats(house, group_by="hour", sort="name")
+    assert [item["group"] for item in days["items"]] == sorted((item["group"] for item in days["items"]), key=str)
+    for wrong in ("sort=duration", "sort=", "limit=0", "limit=1001", "limit=all"):
+        problem = is_problem(await house.api.get(f"/v1/stats?group_by=run&{wrong}"), 422, "invalid_request")
+        assert problem["faults"][0]["where"] == f"query.{wrong.partition('=')[0]}"

@@ -15,7 +15,7 @@ It uses the standard library only, because it is installed next to an agent's ow
 from playhead.binding import bind, current_run, run
 from playhead.bundle import BadBundle, load
 from playhead.calls import Call, Calls, ToolCall, ToolCalls
-from playhead.client import Client, Percentiles, RunSummary, Stats, Sums
+from playhead.client import Client, FoundText, Percentiles, RunSummary, Stats, Sums
 from playhead.process import install, proxy, variables
 from playhead.rest import Problem, Unreachable
 from playhead.runs import Run, Tokens, Unknown
@@ -25,6 +25,7 @@ __all__ = [
     "Call",
     "Calls",
     "Client",
+    "FoundText",
     "Percentiles",
     "Problem",
     "Run",

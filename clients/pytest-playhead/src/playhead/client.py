@@ -86,6 +86,25 @@ class Stats:
         return iter(self.groups)
 
 
+@dataclass(frozen=True)
+class FoundText:
+    """A text that a search found, at the first call of its run and day that has it."""
+
+    run: str
+    step: int
+    call: str
+    role: str
+    """`prompt`, `answer`, `arguments` or `result`."""
+
+    snippet: str
+    highlights: tuple[tuple[int, int], ...]
+    """The places in the snippet of what was found."""
+
+    rank: float
+    started_at: str
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+
 class Client:
     """The recordings of one Playhead.
 
@@ -131,15 +150,26 @@ class Client:
         """Fetch one call with its request and answer."""
         return _read_one_call(self._fetch(f"/v1/calls/{quote(id, safe='')}"))
 
-    def search(self, words: str, **filters: Unpack[ListFilters]) -> Iterator[Call]:
-        """Iterate over the calls that mention these words."""
+    def search(self, words: str, *, limit: int = PAGE, **filters: Unpack[Filters]) -> list[FoundText]:
+        """Find texts with these words, the best first, at most `limit` (500). `calls(q=...)` iterates over all calls that have one."""
         filters["q"] = words
-        return self.calls(**filters)
+        found = self._fetch("/v1/search", {**filters, "limit": limit})
+        return [_read_found(raw) for raw in found["items"]]
 
-    def stats(self, group_by: str | Sequence[str], **filters: Unpack[Filters]) -> Stats:
-        """Sum up the calls that fit, by `model`, `tool`, `day`, `label:NAME` and so on."""
+    def stats(
+        self,
+        group_by: str | Sequence[str],
+        *,
+        sort: str | None = None,
+        limit: int | None = None,
+        **filters: Unpack[Filters],
+    ) -> Stats:
+        """Sum up the calls that fit, by `model`, `tool`, `day`, `label:NAME` and so on.
+
+        `sort` is `cost`, `calls`, `errors`, `tokens` or `name`.
+        """
         groups = [group_by] if isinstance(group_by, str) else list(group_by)
-        found = self._fetch("/v1/stats", {**filters, "group_by": groups})
+        found = self._fetch("/v1/stats", {**filters, "group_by": groups, "sort": sort, "limit": limit})
         return Stats(tuple(map(_read_sums, found["items"])), _read_sums(found["total"]))
 
     def cost(self, run: str, *, limit: int | None = None) -> dict[str, Any]:
@@ -206,6 +236,20 @@ def _read_sums(raw: Mapping[str, Any]) -> Sums:
         first_byte_ms=_read_percentiles(raw.get("first_byte_ms") or {}),
         duration_ms=_read_percentiles(raw.get("duration_ms") or {}),
         group=raw.get("group") or {},
+        raw=raw,
+    )
+
+
+def _read_found(raw: Mapping[str, Any]) -> FoundText:
+    return FoundText(
+        run=raw["run"],
+        step=raw["step"],
+        call=raw["call"],
+        role=raw["role"],
+        snippet=raw["snippet"],
+        highlights=tuple((start, end) for start, end in raw["highlights"]),
+        rank=raw["rank"],
+        started_at=raw["started_at"],
         raw=raw,
     )
 
