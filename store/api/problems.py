@@ -8,6 +8,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
+from calls.project_runs import DEFAULT_PROJECT
 from store.api.answers import JsonResponse
 from store.api.deps import Deps
 from store.database.connection import DatabaseError
@@ -43,9 +44,11 @@ class Problem(Exception):
         } | self.more
 
 
-def not_found(noun: str, name: str) -> Problem:
+def not_found(noun: str, name: str, project: str = DEFAULT_PROJECT) -> Problem:
     """Return the 404 for a resource that was requested by name."""
-    return Problem(404, f"unknown_{noun}", f"there is no {noun} {name} here: it was never recorded, or was deleted")
+    where = "here" if project == DEFAULT_PROJECT else f"in project {project}"
+    detail = f"there is no {noun} {name} {where}: it was never recorded, was deleted, or is in another project"
+    return Problem(404, f"unknown_{noun}", detail)
 
 
 def install_handlers(app: FastAPI) -> None:

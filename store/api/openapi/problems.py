@@ -27,7 +27,10 @@ class ProblemSchema(TypedDict):
 
     title: Annotated[str, Field(examples=["Not Found"])]
     status: Status
-    detail: Annotated[str, Field(examples=["there is no run night here: it was never recorded, or was deleted"])]
+    detail: Annotated[
+        str,
+        Field(examples=["there is no run night here: it was never recorded, was deleted, or is in another project"]),
+    ]
     """For people."""
 
     instance: Annotated[str, Field(examples=["/v1/runs/night"])]

@@ -53,7 +53,7 @@ async def get_call(deps: TheDeps, call: CallId) -> Response:
     """Its request and answer are derived from the stored exchanges under the current profiles."""
     found = await deps.exchange_queries.call(call)
     if found is None:
-        raise not_found("call", call)
+        raise not_found("call", call, deps.project)
     return JsonResponse(readable_call(deps.grant, found))
 
 
@@ -61,10 +61,10 @@ async def get_call(deps: TheDeps, call: CallId) -> Response:
 async def explain_call(deps: TheDeps, call: CallId) -> Response:
     """Under the profiles in force. `stored_key` differs where they have changed since the call was recorded."""
     if (found := await deps.exchange_queries.call(call)) is None:
-        raise not_found("call", call)
+        raise not_found("call", call, deps.project)
     # Of several attempts, the first: the call has its key.
     if (evidence := await deps.exchange_queries.exchange(found["id"])) is None:
-        raise not_found("call", call)
+        raise not_found("call", call, deps.project)
     key = await asyncio.to_thread(make_key, evidence.request, deps.profiles)
     return JsonResponse({"call": found["id"], "stored_key": found["key"]} | _explanation(key))
 

@@ -23,7 +23,7 @@ async def get_exchange(deps: TheDeps, exchange: ExchangeId) -> Response:
     """Heads, sizes, digests and times."""
     found = await deps.exchange_queries.exchange_shape(exchange)
     if found is None:
-        raise not_found("exchange", exchange)
+        raise not_found("exchange", exchange, deps.project)
     return JsonResponse(found)
 
 
@@ -53,7 +53,7 @@ async def get_response(deps: TheDeps, exchange: ExchangeId) -> Response:
 async def _load_exchange(deps: Deps, exchange: str) -> Exchange:
     found = await deps.exchange_queries.exchange(exchange)
     if found is None:
-        raise not_found("exchange", exchange)
+        raise not_found("exchange", exchange, deps.project)
     return found
 
 

@@ -90,7 +90,7 @@ async def get_replay(deps: TheDeps, replay: RunId, settled: WhenReportsSettled) 
     """`verdict` is right, diverged, or unknown."""
     report = await deps.runs.replay(replay)
     if report is None:
-        raise not_found("replay", replay)
+        raise not_found("replay", replay, deps.project)
     return JsonResponse(json.loads(report) | settled.members)
 
 
@@ -100,7 +100,7 @@ async def get_replay(deps: TheDeps, replay: RunId, settled: WhenReportsSettled) 
 async def end_replay(deps: TheDeps, replay: RunId, ending: ReplayEnd | None = None) -> Response:
     """`generation` has the run's next generation, or the reason why there is none."""
     if await deps.runs.replay(replay) is None:
-        raise not_found("replay", replay)
+        raise not_found("replay", replay, deps.project)
     if deps.auto_sessions is not None:
         await deps.auto_sessions.end(deps.full_name(replay), succeeded=(ending or ReplayEnd()).succeeded)
     return JsonResponse(json.loads(await deps.runs.replay(replay) or b"{}"))

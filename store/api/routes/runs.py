@@ -155,7 +155,7 @@ async def patch_run(deps: TheDeps, run: RunId, changes: RunPatch) -> Response:
         isolation=changes.isolation,
     )
     if not changed:
-        raise not_found("run", run)
+        raise not_found("run", run, deps.project)
     return JsonResponse(await require_run(deps, run))
 
 
@@ -163,7 +163,7 @@ async def patch_run(deps: TheDeps, run: RunId, changes: RunPatch) -> Response:
 async def delete_run(deps: TheDeps, run: RunId) -> Response:
     """This cannot be undone."""
     if not await deps.runs.delete(run):
-        raise not_found("run", run)
+        raise not_found("run", run, deps.project)
     if deps.run_modes is not None:
         deps.run_modes.set_mode(deps.full_name(run), None)
     if deps.run_tokens is not None:
@@ -281,7 +281,7 @@ async def require_run(deps: Deps, run: str) -> Shape:
     """Return the run as the API shows it. Raises a 404."""
     found = await deps.runs.get(run, deps.now())
     if found is None:
-        raise not_found("run", run)
+        raise not_found("run", run, deps.project)
     return found
 
 
