@@ -62,7 +62,11 @@ class _Duration(click.ParamType[int]):
         return int(found[1]) * _SECONDS[found[2]] * _NANOSECONDS
 
 
-@click.group("token", invoke_without_command=True, short_help="Print, create, list or revoke tokens.")
+@click.group(
+    "token",
+    invoke_without_command=True,
+    short_help="Print, create, list or revoke tokens of the REST API and of the proxy.",
+)
 @with_settings
 @as_json
 @click.option(
