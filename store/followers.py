@@ -63,6 +63,12 @@ class Followers:
         for consumer in self._consumers:
             await consumer.wait_until_caught_up()
 
+    async def rebuild_search(self, project: str) -> None:
+        """Make the index of words of a project anew, beside everything else. Until it is made, searches find less."""
+        for consumer in self._consumers:
+            if consumer.name == TextIndex.name:
+                await consumer.request_rebuild(project)
+
     async def finish_exports(self, patience: float) -> None:
         """Wait until all ended runs are exported, for so many seconds at most. What is not sent then is sent after the next start."""
         try:

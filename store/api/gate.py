@@ -66,6 +66,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "GET /v1/drift": _METADATA,
     "GET /v1/stats": _METADATA,
     "GET /v1/search": _BODIES,
+    "POST /v1/search/rebuild": Rule(scopes=("admin",), action="change"),
     "GET /v1/events": _METADATA,
     "GET /v1/audit": _ADMIN,
     "GET /v1/calls": _METADATA_OR_BODIES,

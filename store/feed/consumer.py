@@ -50,6 +50,11 @@ class ConsumerRunner:
         self._signal = signal
         self._waiting: list[asyncio.Event] = []
 
+    @property
+    def name(self) -> str:
+        """The consumer's name."""
+        return self._consumer.name
+
     async def wait_until_caught_up(self) -> None:
         """Wait until everything is processed that is committed now. `run` must be running."""
         caught_up = asyncio.Event()
@@ -89,6 +94,14 @@ class ConsumerRunner:
         for project in projects:
             is_busy |= await self._process_project(project)
         return is_busy
+
+    async def request_rebuild(self, project: str) -> None:
+        """Forget the position in a project, so that `run` makes the result anew from the tables."""
+        async with self._database.connection() as connection, connection.transaction():
+            await connection.execute(
+                "DELETE FROM feed_positions WHERE project = $1 AND consumer = $2", project, self._consumer.name
+            )
+        self._signal.send()
 
     async def _process_project(self, project: str) -> bool:
         """Process one batch of a project's feed; return whether there was anything to do."""

@@ -267,7 +267,7 @@ def _group_order(
 ) -> list[ColumnElement[Any]]:
     """The order of groups, before their names: by default the newest first, then the most expensive."""
     tokens = [func.coalesce(func.sum(rows.c[name]), 0) for name in ("input_tokens", "output_tokens")]
-    costliest = [func.sum(rows.c.cost_usd).desc().nulls_last(), func.sum(rows.c.calls).desc()]
+    costliest: list[ColumnElement[Any]] = [func.sum(rows.c.cost_usd).desc().nulls_last(), func.sum(rows.c.calls).desc()]
     match sort:
         case None:
             newest = [name.desc() for name, one in zip(names, groupings, strict=True) if one.name in BY_TIME]

@@ -5,12 +5,24 @@
 
 import base64
 import json
+import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
+from calls.derive import derive_call
+from store.database.connection import Database
+from store.feed.consumer import ConsumerRunner
+from store.feed.signal import FeedSignal
+from store.ingest.batch_writer import BatchWriter, DerivedExchange
+from store.query.filters import Filters
+from store.search.index import TextIndex
+from store.search.lookup import TextLookup
+from store.search.query import SearchQuery
 from tests.calls.token_samples import FAMILIES, token
 from tests.proxy.recorded_exchanges import desk
+from tests.store.house import PROFILES
 
 
 def _pack_secret(secret: str) -> bytes:
@@ -59,6 +71,51 @@ async def test_no_family_in_any_position_reaches_the_spool(tmp_path: Path) -> No
     for place, leaked in planted.items():
         print(f"{place:25} {len(leaked):3} of {len(FAMILIES)}  {', '.join(leaked)}")
     assert not any(planted.values()), planted
+
+
+ASKED = "Where is the parcel of order 4711?"
+
+
+async def test_a_redacted_secret_is_found_by_no_search(tmp_path: Path, database: Database) -> None:
+    header, prompt, argument, answer = (token("OpenAI", seed) for seed in range(4))
+    tool = {"id": "call_1", "type": "function", "function": {"name": "charge"}}
+    tool["function"] |= {"arguments": json.dumps({"api_key": argument, "amount": 4712})}  # type: ignore[operator] # a dict
+    said = {"role": "assistant", "content": f"I will use {answer} for order 4713.", "tool_calls": [tool]}
+    told = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "gpt-5"}
+    told |= {"choices": [{"index": 0, "message": said, "finish_reason": "tool_calls"}]}
+    asked = [{"role": "user", "content": f"{ASKED} My key is {prompt} of course."}]
+    request = {
+        "model": "gpt-5",
+        "messages": [*asked, said, {"role": "tool", "tool_call_id": "call_1", "content": prompt}],
+    }
+    headers = (("Content-Type", "application/json"), ("Authorization", f"Bearer {header}"), ("X-Api-Key", header))
+    with desk(tmp_path) as at:
+        one = at.begin(headers=headers, url=f"https://api.openai.com/v1/chat/completions?api_key={header}")
+        one.record_data("request", json.dumps(request).encode(), 1)
+        one.record_end("request", 2, ())
+        one.record_response_head(3, 200, "OK", "HTTP/1.1", (("Content-Type", "application/json"),))
+        one.record_data("response", json.dumps(told).encode(), 4)
+        one.record_end("response", 5, ())
+        one.record_close(6, "completed")
+        await one.wait_until_recorded()
+    derive = partial(derive_call, profiles=PROFILES)
+    stored = [DerivedExchange(exchange, derive(exchange)) for exchange in at.exchanges().values()]
+    await BatchWriter(database).write_batch(stored)
+    runner = ConsumerRunner(database, TextIndex(database, derive), FeedSignal())
+    while await runner.process_new():
+        pass
+
+    async def is_found(words: str) -> bool:
+        return bool(await TextLookup(database, "default").find_texts(SearchQuery.parse(words), Filters(), 10))
+
+    for around in (ASKED, "4712", "4713", "my key is", "for order"):
+        assert await is_found(f'"{around}"'), "what is around a secret is found"
+    for secret in (header, prompt, argument, answer):
+        words = [word for word in re.split(r"[^A-Za-z0-9]+", secret) if len(word) > 5]
+        beginnings = [word[:size] for word in words for size in (6, len(word) // 2)]
+        assert words
+        for part in (secret, *words, *(f"{beginning}*" for beginning in beginnings)):
+            assert not await is_found(part), part
 
 
 def _head(place: str, secret: str) -> dict[str, object]:

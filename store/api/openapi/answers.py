@@ -101,6 +101,9 @@ ROUTES: Final[Mapping[str, Answers]] = {
     "GET /v1/drift": Answers(schema=compare.DriftSchema, problems=DATABASE),
     "GET /v1/stats": Answers(schema=calls.StatsSchema, problems=(*DATABASE, "unknown_group", "invalid_query")),
     "GET /v1/search": Answers(schema=calls.SearchSchema, problems=(*DATABASE, "invalid_query")),
+    "POST /v1/search/rebuild": Answers(
+        schema=calls.RebuildSchema, statuses=(202,), description="it has begun", problems=DATABASE
+    ),
     "GET /v1/events": Answers(
         schema={"type": "string"},
         media_types=("text/event-stream",),

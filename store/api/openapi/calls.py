@@ -239,6 +239,13 @@ class SearchSchema(TypedDict):
     settled: NotRequired[IsSettled]
 
 
+class RebuildSchema(TypedDict):
+    """An index that is being made anew."""
+
+    status: Literal["rebuilding"]
+    project: Annotated[str, Field(examples=["default"])]
+
+
 class StatsSchema(TypedDict):
     """Groups of calls, and their total."""
 

@@ -33,6 +33,16 @@ async def search(deps: TheDeps, filters: TheFilters, settled: WhenCaughtUp, limi
     return JsonResponse({"items": items} | settled.members)
 
 
+@router.post("/search/rebuild", summary="Make the index of words anew", status_code=202)
+async def rebuild_search(deps: TheDeps) -> Response:
+    """From the calls that are stored, in the background; until it is made, searches find less. Nothing needs this unless an index
+    is damaged, or the rules by which texts are divided into words have changed. With `settled=true`, a search waits for it.
+    """
+    if deps.followers is not None:
+        await deps.followers.rebuild_search(deps.project)
+    return JsonResponse({"status": "rebuilding", "project": deps.project}, 202)
+
+
 def _shape(found: FoundText, query: SearchQuery, step: int) -> dict[str, object]:
     snippet = make_snippet(found.text, query.phrases)
     return {

@@ -68,6 +68,18 @@ async def test_what_is_sent_again_and_again_is_indexed_once(house: House, databa
     assert await count_texts(database) == before > 4
 
 
+async def test_the_index_is_made_anew_on_demand(house: House, database: Database) -> None:
+    await store(database, "a", system="Mention the zebra.")
+    assert len(await search(house, "zebra")) == 1
+    before = await count_texts(database)
+    async with database.connection() as connection:
+        await connection.execute("DELETE FROM texts WHERE hash <> (SELECT max(hash) FROM texts)")
+    assert await search(house, "zebra mention") == []
+    assert (await house.api.post("/v1/search/rebuild")).status_code == 202
+    assert len(await search(house, "zebra mention")) == 1
+    assert await count_texts(database) == before
+
+
 async def test_a_snippet_shows_what_was_found(house: House, database: Database) -> None:
     await store(database, "a", system="Refund orders within thirty days <b>only</b>.")
     [text] = await search(house, "refund thirty")
