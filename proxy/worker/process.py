@@ -3,6 +3,12 @@
 It connects the engine, the recorder with its spool, and the replays, and ends with its stdin.
 """
 
+import gc
+
+if __name__ == "__main__":
+    # The collector would take a tenth of the time of the imports, and look in vain.
+    gc.disable()
+
 import asyncio
 import importlib
 import json
@@ -280,6 +286,9 @@ def _print_message(message: Mapping[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    # What is imported lives to the end.
+    gc.freeze()
+    gc.enable()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     raise_file_limit()
     try:

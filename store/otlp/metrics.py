@@ -1,14 +1,15 @@
 """How the exports are doing, for `/metrics` and `/readyz`."""
 
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from store.otlp.sender import ExportState
+if TYPE_CHECKING:
+    from store.otlp.sender import ExportState
 
 _COUNTERS: Final = ("requests", "retries", "refused", "runs", "lost")
 
 
-def export_lines(states: Iterable[ExportState]) -> Iterator[str]:
+def export_lines(states: "Iterable[ExportState]") -> Iterator[str]:
     """Yield lines in the text format of Prometheus; none without exports."""
     known = list(states)
     for name in _COUNTERS if known else ():
@@ -25,7 +26,7 @@ def export_lines(states: Iterable[ExportState]) -> Iterator[str]:
         )
 
 
-def export_troubles(states: Iterable[ExportState]) -> dict[str, str]:
+def export_troubles(states: "Iterable[ExportState]") -> dict[str, str]:
     """Return what prevents exports, by endpoint. It delays nothing else."""
     return {one.endpoint: one.trouble for one in states if one.trouble}
 

@@ -32,7 +32,6 @@ from store.api.parameters import (
 )
 from store.api.problems import Problem, not_found
 from store.bundle.bundle import BundleWriter, Entry, call_members
-from store.otlp.run_export import RunExport
 from store.otlp.spans.names import DEFAULT_VERSION
 from store.otlp.target import Semconv, SpanOptions
 from store.query.call_summaries import is_summary
@@ -249,6 +248,9 @@ async def run_spans(
     if content:
         require_bodies(deps.grant, "content=true")
     await require_run(deps, run)
+    # Importing the messages of OpenTelemetry takes long, and most store servers export nothing.
+    from store.otlp.run_export import RunExport
+
     options = SpanOptions(content=content, semconv=semconv, project=receiver_project)
     spans = RunExport(deps.database, deps.derive, deps.project, options, deps.now()).requests(run)
     return StreamingResponse(spans, media_type="application/x-protobuf")
