@@ -253,7 +253,8 @@ feed = Table(
     Column("stored_at", BigInteger, nullable=False),
     Column("entries", LargeBinary, nullable=False),  # `store.feed.entries`
     _primary_key("transaction", "id"),
-    Index(None, "stored_at"),
+    # Old entries, which are deleted.
+    Index(None, "project", "stored_at"),
     comment="What each transaction stored, for everything that follows the record.",
 )
 

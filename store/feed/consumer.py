@@ -12,7 +12,7 @@ from typing import Protocol
 import asyncpg
 
 from store.database.connection import Database, DatabaseError
-from store.feed.feed import DELETED, FeedPosition, FeedRow, last_position, read_feed
+from store.feed.feed import DELETED, PROJECTS, FeedPosition, FeedRow, last_position, read_feed
 from store.feed.signal import FeedSignal
 
 log = logging.getLogger(__name__)
@@ -138,17 +138,6 @@ class ConsumerRunner:
 async def _store_position(connection: asyncpg.Connection, project: str, name: str, position: FeedPosition) -> None:
     await connection.execute(STORE_POSITION, project, name, position.transaction, position.row)
 
-
-# A loose scan: the index is entered once for each project.
-PROJECTS = """
-WITH RECURSIVE found AS (
-    (SELECT project FROM runs ORDER BY project LIMIT 1)
-    UNION ALL
-    SELECT (SELECT project FROM runs WHERE runs.project > found.project ORDER BY project LIMIT 1)
-    FROM found WHERE found.project IS NOT NULL
-)
-SELECT project FROM found WHERE project IS NOT NULL
-"""
 
 # Locked until the end of the transaction, so that two store servers do not process the same rows.
 POSITION = "SELECT transaction, feed_row FROM feed_positions WHERE project = $1 AND consumer = $2 FOR UPDATE"

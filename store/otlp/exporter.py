@@ -18,9 +18,9 @@ import asyncpg
 from calls.model import Call, Exchange
 from store.database.blobs import CorruptData
 from store.database.connection import Database, DatabaseError
-from store.feed.consumer import POLL_INTERVAL, PROJECTS, RETRY_PAUSE
+from store.feed.consumer import POLL_INTERVAL, RETRY_PAUSE
 from store.feed.entries import CallStored, FeedEntry, GapStored, RunEnded
-from store.feed.feed import DELETED, FeedPosition, last_position, read_feed
+from store.feed.feed import DELETED, PROJECTS, FeedPosition, last_position, read_feed
 from store.feed.signal import FeedSignal
 from store.otlp.run_export import RunExport
 from store.otlp.sender import ExportState, OtlpSender, SpansRefused

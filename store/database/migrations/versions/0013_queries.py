@@ -58,7 +58,7 @@ CREATE TABLE feed (
     entries bytea NOT NULL,
     CONSTRAINT feed_pkey PRIMARY KEY (project, transaction, id)
 );
-CREATE INDEX feed_stored_at_idx ON feed (stored_at);
+CREATE INDEX feed_project_stored_at_idx ON feed (project, stored_at);
 COMMENT ON TABLE feed IS 'What each transaction stored, for everything that follows the record.';
 CREATE TABLE feed_positions (
     project text NOT NULL,
