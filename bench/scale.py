@@ -1,8 +1,10 @@
 """Measure queries and ingest with full tables: `python -m bench.scale [--calls N] [--output FILE] [--checkout DIR]`.
 
-Fills fresh tables by the real writer with runs of thirty days (`bench.scale_rows`), lets the parts that follow the record catch up,
-and measures every list, filter, search and sum over REST, with one client and with four. Ingest is measured through a running store
-server while the tables are empty and when they are full; with `--checkout`, also against another checkout, in turns.
+Records runs of one morning by the real writer (`bench.scale_rows`), lets the parts that follow the record catch up, copies these rows
+to other days and hours (`bench.scale_copies`), and measures every list, filter, search and sum over REST, with one client and with
+four. Beside the time of each request stands the CPU time that the store server and Postgres spent on it, which other work on the
+machine changes less. Ingest is measured through a running store server while the tables are empty and when they are full; with
+`--checkout`, also against another checkout, in turns.
 
 The full run, whose table is in docs/scale.md: `python -m bench.scale --calls 1000000 --rounds 5 --output scale.json`.
 """
@@ -18,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -28,7 +30,8 @@ import asyncpg
 
 from bench.figures import Row, Spread, machine, print_json, quantile
 from bench.ingest import RunningStore, measure
-from bench.scale_rows import CALLS_A_RUN, DAY, RARE_MODEL, SECOND, case_of, run_name, write_runs
+from bench.scale_copies import MORNING, copy_runs
+from bench.scale_rows import BATCH_RUNS, CALLS_A_RUN, DAY, HOUR, RARE_MODEL, case_of, run_name, write_runs
 from bench.stage import Process
 from bench.wire import MeasurementFailed
 from store.datadir import DataDir, open_data_dir
@@ -104,6 +107,9 @@ class Measured:
     p99_ms: float
     """The slowest, where there are fewer than a hundred."""
 
+    cpu_ms: float
+    """CPU time of the store server and Postgres for one request, on average."""
+
     load: float
     problem: str | None = None
 
@@ -115,13 +121,11 @@ class Measured:
         return "" if limit is None else "ok" if self.p99_ms <= limit else f"over {limit:.0f} ms"
 
     def line(self) -> str:
-        figures = f"{self.first_ms:9.1f} {self.p50_ms:9.1f} {self.p99_ms:9.1f}"
+        figures = f"{self.first_ms:9.1f} {self.p50_ms:9.1f} {self.p99_ms:9.1f} {self.cpu_ms:8.1f}"
         return f"{self.group:7} {self.name:44} {self.clients:2} {self.n:4} {self.items:5} {figures}  {self.verdict}"
 
 
-HEAD: Final = (
-    f"{'group':7} {'query':44} {'cl':>2} {'n':>4} {'items':>5} {'first ms':>9} {'p50 ms':>9} {'p99 ms':>9}  target"
-)
+HEAD: Final = f"{'group':7} {'query':44} {'cl':>2} {'n':>4} {'items':>5} {'first ms':>9} {'p50 ms':>9} {'p99 ms':>9} {'cpu ms':>8}  target"
 
 
 def queries(runs: int, newest: int) -> Iterator[Query]:
@@ -138,6 +142,7 @@ def queries(runs: int, newest: int) -> Iterator[Query]:
         yield Query("list", f"{what}, 500 items", path, [("limit", "500")])
         for name, parameters in filters(runs, newest):
             yield Query("filter", f"{what} {name}", path, parameters)
+    yield Query("list", "calls of a run", f"/v1/runs/{run_name(0)}/calls")
     yield Query("list", "calls, all fields", "/v1/calls", [("fields", "*")])
     yield Query("list", "calls, fields=id,cost_usd", "/v1/calls", [("fields", "id,cost_usd")])
     yield from searches(runs)
@@ -242,8 +247,8 @@ class Client:
         return took, response.status, json.loads(body)
 
 
-def measure_query(port: int, query: Query, clients: int) -> Measured:
-    """Ask again and again, as so many clients at once."""
+def measure_query(port: int, query: Query, clients: int, cpu_seconds: Callable[[], float] = float) -> Measured:
+    """Ask again and again, as so many clients at once. `cpu_seconds` is the CPU time that the servers have spent so far."""
     client = Client(port)
     cursor = None
     for _ in range(query.page - 1):
@@ -255,6 +260,7 @@ def measure_query(port: int, query: Query, clients: int) -> Measured:
     first, status, answer = client.get(target)
     if status != 200:
         return _unmeasured(query, clients, f"{status} {answer.get('detail', '')[:60]}")
+    spent = cpu_seconds()
     with ThreadPoolExecutor(clients) as pool:
         times = sorted(
             each for some in pool.map(lambda _: _repeat(Client(port), target), range(clients)) for each in some
@@ -269,6 +275,7 @@ def measure_query(port: int, query: Query, clients: int) -> Measured:
         first_ms=first,
         p50_ms=quantile(times, 0.5),
         p99_ms=quantile(times, 0.99),
+        cpu_ms=(cpu_seconds() - spent) / len(times) * 1000,
         load=os.getloadavg()[0],
     )
 
@@ -295,6 +302,7 @@ def _unmeasured(query: Query, clients: int, problem: str) -> Measured:
         first_ms=0.0,
         p50_ms=0.0,
         p99_ms=0.0,
+        cpu_ms=0.0,
         load=os.getloadavg()[0],
         problem=problem,
     )
@@ -436,25 +444,46 @@ def run_all(told: argparse.Namespace, report: Report) -> None:
         report.add(
             "ingest, this checkout / other", compare_checkouts(told.checkout.resolve(), told.rounds, told.ingest)
         )
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=told.directory) as name:
-        data = open_data_dir(Path(name) / "data")
+    # The end of a day, so that days and hours of a filter are whole ones.
+    newest = time.time_ns() // DAY * DAY
+    runs = max(min(told.calls, told.recorded) // CALLS_A_RUN, BATCH_RUNS)
+    with ExitStack() as stack:
+        place = told.data or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-", dir=told.directory)))
+        place.mkdir(exist_ok=True, parents=True)
         # As root, Postgres runs as another user, who must be able to pass through.
-        Path(name).chmod(0o711)
-        with ensure_server(data.postgres) as server:
-            with running_store(data, server.dsn) as (store, _):
-                before = [asdict(row) for row in measure_ingest(store, told.rounds, told.ingest, 0)]
-                report.add("ingest, empty tables", ingest_spreads(before))
-            newest = time.time_ns() - 60 * SECOND
-            calls = fill_tables(server.dsn, told, report, newest)
-            with running_store(data, server.dsn) as (store, port):
-                report.add("followers caught up after s", wait_until_caught_up(server.dsn))
-                fetch(server.dsn, "VACUUM (ANALYZE)")
-                report.add("load", os.getloadavg())
-                report_sizes(server.dsn, report, "sizes after the followers")
-                report_queries(port, max(calls // CALLS_A_RUN, 10), newest, told, report)
-                after = [asdict(row) for row in measure_ingest(store, told.rounds, told.ingest, 1000)]
-                report.add("ingest, full tables", ingest_spreads(after))
-                report.add("ingest, full / empty", ingest_ratios(before, after))
+        place.chmod(0o711)
+        data = open_data_dir(place / "data")
+        server = stack.enter_context(ensure_server(data.postgres))
+        note = place / "filled.json"
+        if note.exists():
+            # The newest time is that of the day on which they were filled.
+            filled = json.loads(note.read_text())
+        else:
+            filled = {"newest": newest, "runs": runs} | fill_all(data, server.dsn, runs, told, report, newest)
+            note.write_text(json.dumps(filled, default=_jsonable))
+        with running_store(data, server.dsn) as (store, port):
+            report.add("load", os.getloadavg())
+            report_queries(store, port, filled["runs"], filled["newest"], told, report)
+            after = [asdict(row) for row in measure_ingest(store, told.rounds, told.ingest, int(time.time()))]
+            report.add("ingest, full tables", ingest_spreads(after))
+            report.add("ingest, full / empty", ingest_ratios(filled["before"], after))
+
+
+def fill_all(
+    data: DataDir, dsn: str, runs: int, told: argparse.Namespace, report: Report, newest: int
+) -> dict[str, Any]:
+    """Measure ingest with empty tables, and fill them; return what was measured."""
+    with running_store(data, dsn) as (store, _):
+        before = [asdict(row) for row in measure_ingest(store, told.rounds, told.ingest, 0)]
+        report.add("ingest, empty tables", ingest_spreads(before))
+    recorded = fill_tables(dsn, runs, told, report, newest)
+    with running_store(data, dsn):
+        report.add("followers caught up after s", wait_until_caught_up(dsn))
+    fetch(dsn, "VACUUM (ANALYZE)")
+    report_sizes(dsn, report, "sizes of what was recorded")
+    copy_tables(dsn, runs, told.calls // recorded - 1, told.days, report, newest)
+    report_sizes(dsn, report, "sizes with the copies")
+    return {"before": before}
 
 
 def ingest_ratios(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -467,11 +496,11 @@ def ingest_ratios(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[s
     }
 
 
-def fill_tables(dsn: str, told: argparse.Namespace, report: Report, newest: int) -> int:
-    """Fill the tables; return the number of calls."""
+def fill_tables(dsn: str, runs: int, told: argparse.Namespace, report: Report, newest: int) -> int:
+    """Record runs by the real writer; return the number of calls."""
     wal = fetch_value(dsn, "SELECT pg_current_wal_lsn() - '0/0'")
     began = time.monotonic()
-    calls = write_runs(dsn, calls=told.calls, days=told.days, processes=told.processes, newest=newest)
+    calls = write_runs(dsn, runs=runs, processes=told.processes, begin=newest - DAY, lasts=(MORNING - 1) * HOUR)
     lasted = time.monotonic() - began
     wal = fetch_value(dsn, "SELECT pg_current_wal_lsn() - '0/0'") - wal
     filled = {
@@ -481,9 +510,18 @@ def fill_tables(dsn: str, told: argparse.Namespace, report: Report, newest: int)
         "WAL bytes a call": float(wal) / calls,
     }
     report.add("fill", filled | {"load": os.getloadavg()[0]})
-    fetch(dsn, "ANALYZE")
-    report_sizes(dsn, report, "sizes after the fill")
     return calls
+
+
+def copy_tables(dsn: str, runs: int, copies: int, days: int, report: Report, newest: int) -> None:
+    """Copy what was recorded."""
+    began = time.monotonic()
+    if copies > 0:
+        copy_runs(dsn, runs=runs, copies=copies, days=days, newest=newest)
+        fetch(dsn, "VACUUM (ANALYZE)")
+    calls = fetch_value(dsn, "SELECT count(*) FROM calls")
+    kept = fetch_value(dsn, "SELECT count(*) FROM runs")
+    report.add("copied", {"copies": copies, "seconds": time.monotonic() - began, "calls": calls, "runs": kept})
 
 
 def report_sizes(dsn: str, report: Report, name: str) -> None:
@@ -493,12 +531,14 @@ def report_sizes(dsn: str, report: Report, name: str) -> None:
     report.add(name, {"calls": calls, "tables": sizes, "indexes": indexes}, lambda: size_lines(sizes, indexes, calls))
 
 
-def report_queries(port: int, runs: int, newest: int, told: argparse.Namespace, report: Report) -> None:
+def report_queries(
+    store: RunningStore, port: int, runs: int, newest: int, told: argparse.Namespace, report: Report
+) -> None:
     """Measure all queries, by so many clients at once."""
     found: list[Measured] = []
     for clients in told.clients:
         for query in queries(runs, newest):
-            found.append(measure_query(port, query, clients))
+            found.append(measure_query(port, query, clients, lambda: sum(store.used())))
             head = [f"\n{HEAD}"] if len(found) == 1 else []
             report.add("queries", found, lambda head=head: iter([*head, found[-1].line()]))  # type: ignore[misc]
     over = [one.name for one in found if one.verdict not in ("", "ok")]
@@ -511,6 +551,9 @@ def options() -> argparse.ArgumentParser:
         prog="python -m bench.scale", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--calls", type=int, default=20_000, help="in the tables (20000: a look)")
+    parser.add_argument(
+        "--recorded", type=int, default=20_000, help="of these written by ingest, the others are copies"
+    )
     parser.add_argument("--days", type=int, default=30, help="over which they are spread")
     parser.add_argument("--processes", type=int, default=2, help="that fill the tables")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 4], help="that ask at once (1 4)")
@@ -518,6 +561,7 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--ingest", type=int, default=2000, help="calls of each workload in each round of ingest")
     parser.add_argument("--checkout", type=Path, help="another checkout, to compare its ingest with this one's")
     parser.add_argument("--directory", type=Path, help="where the tables are made, for a disk with room")
+    parser.add_argument("--data", type=Path, help="a directory whose tables are kept, and not filled again")
     parser.add_argument("--output", type=Path, help="a file for everything as JSON, written after each step")
     parser.add_argument("--json", action="store_true", help="one line of JSON for each figure")
     return parser

@@ -30,7 +30,8 @@ from store.prices import call_cost
 from store.query.runs import Runs
 
 SECOND: Final = 1_000_000_000
-DAY: Final = 24 * 3600 * SECOND
+HOUR: Final = 3600 * SECOND
+DAY: Final = 24 * HOUR
 CALLS_A_RUN: Final = 20
 LENGTHS: Final = (8, 14, 20, 26, 32)
 """Calls of the templates, on average `CALLS_A_RUN`."""
@@ -76,17 +77,16 @@ class Part:
 
     dsn: str
     runs: int
-    days: int
-    newest: int
+    begin: int
+    lasts: int
     first: int
     step: int
 
 
-def write_runs(dsn: str, *, calls: int, days: int, processes: int, newest: int) -> int:
-    """Write about so many calls in several processes; return how many."""
-    runs = max(calls // CALLS_A_RUN, BATCH_RUNS)
+def write_runs(dsn: str, *, runs: int, processes: int, begin: int, lasts: int) -> int:
+    """Write so many runs, which begin within a time, in several processes; return the number of calls."""
     parts = [
-        Part(dsn=dsn, runs=runs, days=days, newest=newest, first=first, step=processes) for first in range(processes)
+        Part(dsn=dsn, runs=runs, begin=begin, lasts=lasts, first=first, step=processes) for first in range(processes)
     ]
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         return sum(pool.map(_write_part, parts))
@@ -118,8 +118,8 @@ async def _write(part: Part) -> int:
 
 
 def _start(part: Part, number: int) -> int:
-    """When a run began: evenly over the days, the last a while before the newest time."""
-    return part.newest - part.days * DAY + (part.days * DAY - 3600 * SECOND) * number // part.runs
+    """When a run began: evenly over the time."""
+    return part.begin + part.lasts * number // part.runs
 
 
 async def _describe(runs: Runs, numbers: Sequence[int], part: Part) -> None:

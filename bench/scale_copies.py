@@ -1,0 +1,103 @@
+"""Copy recorded runs to other days and hours, so that `bench.scale` fills its tables faster than by ingest.
+
+A copy has its own runs, ids and times in every table, also in those that follow the record, so lists, filters and sums work as on
+recorded runs. Its bodies, keys and texts are those of the recorded run: a word or a key is found in every copy of its run. The feed
+is not copied, since its entries are old by then. Secondary indexes are built when all rows are there, so they are more compact than
+those that ingest writes; sizes are therefore reported for the recorded runs as well.
+"""
+
+import asyncio
+import datetime as dt
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import asyncpg
+
+from bench.scale_rows import DAY, HOUR, run_name
+from store.database.connection import Database
+from store.database.tables import PARTITIONED, metadata
+from store.ingest.partitions import Partitions
+
+NOT_COPIED: Final = frozenset(("feed", "feed_positions", "audit_log", "replays", "gaps", "processes"))
+
+MORNING: Final = 12
+"""Hours of the recorded day in which the recorded runs begin, after which its copies have room."""
+
+_RUN: Final = "'run-' || lpad((substr({}, 5)::integer + {})::text, 7, '0')"
+_ID: Final = """(lpad(to_hex(('x' || left(translate({}::text, '-', ''), 12))::bit(48)::bigint - {}), 12, '0')
+    || right(translate({}::text, '-', ''), 20))::uuid"""
+_WORD_COLUMNS: Final = ("run", "parent")
+_TIMES: Final = ("started_at", "newest_at", "active_at", "idle_at", "hour")
+
+SECONDARY_INDEXES: Final = """
+SELECT indexrelid::regclass::text AS name, pg_get_indexdef(indexrelid) AS definition FROM pg_index
+WHERE indrelid = ANY ($1::regclass[]) AND NOT indisunique
+"""
+
+
+def copy_places(copies: int, days: int) -> Iterator[int]:
+    """Yield by how many nanoseconds each copy is earlier: whole days, and whole hours where there are more copies than days."""
+    for number in range(1, copies + 1):
+        day, hour = number % days, number // days
+        if hour >= MORNING:
+            raise ValueError(f"{copies} copies do not fit into {days} days: record more runs, or fewer copies")
+        yield day * DAY - hour * HOUR
+
+
+def copy_statements(runs: int, number: int, earlier: int) -> Iterator[str]:
+    """Yield the statements that make a copy of the first `runs` runs."""
+    for table in metadata.sorted_tables:
+        if table.name not in NOT_COPIED:
+            names = [column.name for column in table.columns]
+            values = [_value(table.name, name, runs * number, earlier) for name in names]
+            run = "id" if table.name == "runs" else "run"
+            order = ", ".join(column.name for column in table.primary_key)
+            yield (
+                f"INSERT INTO {table.name} ({', '.join(names)}) SELECT {', '.join(values)} FROM {table.name}"  # our own names
+                f" WHERE {run} BETWEEN '{run_name(0)}' AND '{run_name(runs - 1)}' ORDER BY {order}"
+            )
+
+
+def _value(table: str, column: str, shift: int, earlier: int) -> str:
+    """The value of a column in a copy, as SQL."""
+    if column in _WORD_COLUMNS or (table, column) == ("runs", "id"):
+        return _RUN.format(column, shift)
+    if column in ("id", "call"):
+        return _ID.format(column, earlier // 1_000_000, column)
+    if column in _TIMES or (table, column) == ("runs", "ended_at"):
+        return f"{column} - {earlier}"
+    if column == "day":
+        # No run of the recorded morning, nor of its copies, is in two days.
+        return f"(day - {-(-earlier // DAY)})::date"
+    return "gen_random_uuid()" if column == "incarnation" else column
+
+
+def copy_runs(dsn: str, *, runs: int, copies: int, days: int, newest: int) -> None:
+    """Make so many copies of the first `runs` runs."""
+    asyncio.run(_copy_runs(dsn, runs, list(copy_places(copies, days)), newest))
+
+
+async def _copy_runs(dsn: str, runs: int, places: Sequence[int], newest: int) -> None:
+    database = Database(dsn)
+    await database.connect()
+    try:
+        today = dt.datetime.fromtimestamp((newest - 1) // 10**9, dt.UTC).date()
+        await Partitions(database).create_missing(today - dt.timedelta(days=-(-one // DAY)) for one in places)
+        async with database.connection() as connection:
+            indexes = await _drop_indexes(connection)
+            for number, earlier in enumerate(places, 1):
+                async with connection.transaction():
+                    for statement in copy_statements(runs, number, earlier):
+                        await connection.execute(statement, timeout=3600)
+            await connection.execute("SET maintenance_work_mem = '1GB'")
+            for index in indexes:
+                await connection.execute(index["definition"].replace(" ON ONLY ", " ON "), timeout=3600)
+    finally:
+        await database.close()
+
+
+async def _drop_indexes(connection: asyncpg.Connection) -> Sequence[Mapping[str, Any]]:
+    indexes = await connection.fetch(SECONDARY_INDEXES, [table.name for table in PARTITIONED])
+    for index in indexes:
+        await connection.execute(f"DROP INDEX {index['name']}")
+    return indexes
