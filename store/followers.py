@@ -15,6 +15,7 @@ from store.feed.idle_runs import IdleRunWatch
 from store.feed.model_watch import ModelWatch
 from store.feed.signal import FeedSignal
 from store.search.index import TextIndex
+from store.sums.call_metrics import CallMetrics
 from store.sums.run_sums import RunSums
 
 if TYPE_CHECKING:
@@ -37,9 +38,12 @@ class Followers:
     ) -> None:
         self._database = database
         self._signal = signal
+        self.call_metrics = CallMetrics(database, time.time_ns())
+        """What was stored since the start, for Prometheus."""
+
         self._consumers = tuple(
             ConsumerRunner(database, consumer, signal)
-            for consumer in (RunSums(database), TextIndex(database, derive), ModelWatch())
+            for consumer in (RunSums(database), TextIndex(database, derive), ModelWatch(), self.call_metrics)
         )
         self._exporters = exporters
 

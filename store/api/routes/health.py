@@ -43,4 +43,5 @@ async def metrics(deps: TheDeps) -> Response:
     lines += [f"# TYPE playhead_store_{name} gauge\nplayhead_store_{name} {n}" for name, n in gauges.items()]
     lines += prometheus_lines(workers)
     lines += export_lines(deps.followers.exports if deps.followers else ())
+    lines += deps.followers.call_metrics.lines() if deps.followers else ()
     return Response("\n".join(lines) + "\n", media_type="text/plain; version=0.0.4")
