@@ -52,7 +52,7 @@ PROVOCATIONS = {
         "import store.query.runs",
         "store.bundle and store.foreign know no ingest, queries or API",
     ),
-    "store/feed/provoked.py": ("import store.query.runs", "store.feed knows only the database"),
+    "store/feed/provoked.py": ("import store.query.runs", "store.feed and store.access know only the database"),
     "store/query/provoked.py": ("import store.api.app", "store.query and store.diff know no API"),
     "replay/misses/provoked.py": ("import replay.forks.fork", "replay.reframing and replay.misses stand alone"),
     "proxy/wire/provoked.py": ("import proxy.lane.lane", "proxy.wire knows neither engine"),
