@@ -108,6 +108,9 @@ class Settings(BaseSettings):
         False, description="let clients without a run's token write into runs that record, fork and resume began"
     )
     replay: Annotated[tuple[str, ...], NoDecode] = Field((), description="runs or bundles that answer in replay mode")
+    log_format: Literal["text", "json"] = Field(
+        "text", description="how the store server and the workers log: lines for people, or a JSON object a line"
+    )
     durability: Literal["process", "fsync"] = Field(
         "process", description="what the end of an answer waits for: write(2) or the disk"
     )

@@ -7,6 +7,7 @@ import msgspec
 
 from calls.project_runs import DEFAULT_PROJECT
 from proxy.settings import EngineName, Mode
+from store.log_format import LogFormat
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -24,6 +25,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     mode: Mode
     engine: EngineName
     listen: str = "127.0.0.1"
+    log_format: LogFormat = "text"
     port: int = 0
     reuse_port: bool = False
     reverse: str | None = None

@@ -4,6 +4,7 @@ server             the process of the store server
 server_parts       make the parts of the store server, and stop them
 followers          the parts that follow the record
 server_config      the configuration of the store server
+log_format         write what a process logs, as text or JSON
 datadir            the paths of a data directory
 lock               file locks
 private_file       read and write files that hold secrets

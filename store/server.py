@@ -32,6 +32,7 @@ from store.embedded.postgres import EmbeddedPostgresError, EmbeddedServer, ensur
 from store.ingest.batch_writer import BatchWriter
 from store.large.helper import HELPER_COMMAND
 from store.large.memory import return_freed_blocks
+from store.log_format import configure_logging
 from store.server_config import StoreServerConfig
 from store.server_parts import PartFactory
 
@@ -58,10 +59,11 @@ def main(edit_problem: EditCheck | None = None, *, helper_command: Sequence[str]
 
     `edit_problem` checks the overrides and forks of a requested replay. `helper_command` starts a helper process.
     """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    configure_logging()
     return_freed_blocks()
     try:
         config = msgspec.json.decode(sys.stdin.buffer.readline(), type=StoreServerConfig)
+        configure_logging(config.log_format)
         with _bind_api_socket(config) as api_socket:
             asyncio.run(_serve(config, api_socket, edit_problem, helper_command))
     except (CannotStart, BadProfile, DataDirError, DatabaseError, EmbeddedPostgresError) as error:

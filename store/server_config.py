@@ -2,6 +2,7 @@
 
 import msgspec
 
+from store.log_format import LogFormat
 from store.otlp.target import ExportTarget
 
 
@@ -35,6 +36,7 @@ class StoreServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     exports: tuple[ExportTarget, ...] = ()
     """Where the runs that end are sent."""
 
+    log_format: LogFormat = "text"
     helper_memory: int = 512 << 20
     """Bytes of private memory of each of the three helper processes at most."""
 

@@ -229,6 +229,7 @@ class CommandProcesses:
             tokens=(own.get_secret_value(),) if (own := self.settings.api_token) else (),
             open_api=self.settings.open_api,
             shared_runs=self.settings.shared_runs,
+            log_format=self.settings.log_format,
             exports=export_targets(self.settings.export),
             started=self.started,
             # A user waits for a command, which should fail soon; an `up` goes on recording.
@@ -280,6 +281,7 @@ class CommandProcesses:
             api_token=own.get_secret_value() if (own := s.api_token) else None,
             shared_runs=s.shared_runs,
             durability=s.durability,
+            log_format=s.log_format,
             on_record_failure=s.on_record_failure,
             body_limit=s.body_limit,
             spool_limit=s.spool_limit,

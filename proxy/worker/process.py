@@ -12,7 +12,6 @@ if __name__ == "__main__":
 import asyncio
 import importlib
 import json
-import logging
 import resource
 import signal
 import sys
@@ -42,6 +41,7 @@ from proxy.worker_config import WorkerConfig
 from replay.replays import Replays
 from store.active_profiles import load_profiles
 from store.datadir import DataDir, DataDirError, open_data_dir
+from store.log_format import configure_logging
 from store.run_modes import RunModes
 from store.spool import Spool, SpoolError
 
@@ -289,10 +289,11 @@ if __name__ == "__main__":
     # What is imported lives to the end.
     gc.freeze()
     gc.enable()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    configure_logging()
     raise_file_limit()
     try:
         line = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerConfig)
+        configure_logging(line.log_format)
         asyncio.run(main(line), loop_factory=_event_loop_factory(line))
     except* (Failure, DataDirError) as failures:
         _print_message({"failed": str(first_exception(failures))})
