@@ -203,6 +203,7 @@ def _filters(
 
 def _event_filters(
     type: EventTypes = [],  # noqa: A002, B006 - the parameter's name; FastAPI copies these
+    label: Labels = [],  # noqa: B006
     run: Values = [],  # noqa: B006
     model: Values = [],  # noqa: B006
     provider: Values = [],  # noqa: B006
@@ -220,6 +221,7 @@ def _event_filters(
     return EventFilters(
         types=tuple(type),
         runs=tuple(run),
+        labels=_parsed_labels(label),
         models=tuple(model),
         providers=tuple(provider),
         tools=tuple(tool),

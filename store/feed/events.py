@@ -4,10 +4,13 @@ An event's id is the position of its entry, so a client that names the last one 
 """
 
 import uuid
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Literal, NamedTuple, Self, assert_never
+
+import asyncpg
+import msgspec
 
 from store.feed.entries import (
     CallStored,
@@ -59,6 +62,9 @@ class EventFilters:
 
     types: Sequence[EventName] = ()
     runs: Sequence[str] = ()
+    labels: Mapping[str, str | None] = field(default_factory=dict)
+    """Labels of the run, which `pass_entry` does not know and `load_labelled_runs` looks up; None for any value."""
+
     kinds: Sequence[str] = ()
     providers: Sequence[str] = ()
     models: Sequence[str] = ()
@@ -121,6 +127,20 @@ def new_events(row: FeedRow, after: EventId | None, filters: EventFilters) -> It
     for place, entry in enumerate(row.entries):
         if place > seen and filters.pass_entry(entry):
             yield EventId(row.position, place), entry
+
+
+async def load_labelled_runs(
+    connection: asyncpg.Connection, project: str, runs: Sequence[str], labels: Mapping[str, str | None]
+) -> set[str]:
+    """Return those of the runs that have all labels. A run that was deleted has none."""
+    exact = {name: value for name, value in labels.items() if value is not None}
+    rows = await connection.fetch(LABELLED, project, runs, msgspec.json.encode(exact).decode(), list(labels))
+    return {row["id"] for row in rows}
+
+
+LABELLED = """
+SELECT id FROM runs WHERE project = $1 AND id = ANY ($2::text[]) AND labels @> $3::text::jsonb AND labels ?& $4::text[]
+"""
 
 
 def event_name(entry: FeedEntry) -> EventName:

@@ -25,6 +25,7 @@ MOST_RETRIES: Final = 60
 @as_json
 @click.argument("run", required=False, shell_complete=complete_run)
 @click.option("--type", "types", multiple=True, metavar="NAME", help="Only events of this name, such as call or gap.")
+@click.option("--label", multiple=True, metavar="k=v", help="Only of runs with this label; or `k` for any value.")
 @click.option("--model", multiple=True, metavar="NAME", help="Only calls of this model.")
 @click.option("--tool", multiple=True, metavar="NAME", help="Only calls that request or are of this tool.")
 @click.option("--host", multiple=True, metavar="HOST", help="Only calls to this host.")
@@ -44,7 +45,9 @@ def tail_command(as_json: bool, run: str | None, types: tuple[str, ...], **flags
     playhead tail ticket-904          one run, until it ends
     playhead tail --error --json      calls that fail, for a program
     """
-    filters: dict[str, Any] = {name: list(flags.pop(name)) for name in ("model", "tool", "host", "kind", "status")}
+    filters: dict[str, Any] = {
+        name: list(flags.pop(name)) for name in ("label", "model", "tool", "host", "kind", "status")
+    }
     error = flags.pop("error")
     filters |= {
         "type": list(types),

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import AsyncIterator
+from itertools import groupby
 from typing import Annotated, Final
 
 import msgspec
@@ -12,7 +13,15 @@ from store.api.deps import Deps, TheDeps
 from store.api.parameters import TheEventFilters
 from store.api.problems import Problem
 from store.feed.entries import FeedEntry
-from store.feed.events import EventFilters, EventId, InvalidEventId, event_members, event_name, new_events
+from store.feed.events import (
+    EventFilters,
+    EventId,
+    InvalidEventId,
+    event_members,
+    event_name,
+    load_labelled_runs,
+    new_events,
+)
 from store.feed.feed import deleted_position, last_position, position_before, read_feed
 from store.query.rest_shapes import rfc3339
 
@@ -85,9 +94,16 @@ async def _stream_events(deps: Deps, filters: EventFilters, last: EventId, begin
         while not deps.signal.is_closed:
             async with deps.database.connection() as connection:
                 rows = await read_feed(connection, deps.project, position, BATCH)
-            for row in rows:
-                position = row.position
-                if events := "".join(_format(*event) for event in new_events(row, last, filters)):
+                found = [event for row in rows for event in new_events(row, last, filters)]
+                if filters.labels and found:
+                    named = list({entry.run for _, entry in found if entry.run is not None})
+                    fitting = await load_labelled_runs(connection, deps.project, named, filters.labels)
+                    found = [event for event in found if event[1].run in fitting]
+            if rows:
+                position = rows[-1].position
+            # One text for each row, so that a batch of many large rows is not one.
+            for _, of_row in groupby(found, key=lambda event: event[0].position):
+                if events := "".join(_format(*event) for event in of_row):
                     yield events
                     sent_at = time.monotonic()
             if len(rows) == BATCH:

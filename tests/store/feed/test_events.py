@@ -108,6 +108,12 @@ async def test_filters_select_events(house: House, database: Database) -> None:
     assert [event.data["status"] for event in await read_all(house, 1, status="5xx")] == [500]
     assert {event.data["actor"] for event in await read_all(house, 4, actor="planner")} == {"planner"}
     assert {event.name for event in await read_all(house, 2, type="run.began")} == {"run.began"}
+    await house.api.patch("/v1/runs/b", json={"labels": {"team": "blue", "stage": "test"}})
+    for label in (["team=blue"], ["stage", "team=blue"]):
+        events = await read_all(house, 5, label=label)
+        assert {event.data["run"] for event in events} == {"b"}, label
+    assert {event.data["run"] for event in await read_all(house, 1, label="team", error="true")} == {"b"}
+    is_problem(await house.api.get("/v1/events", params={"label": "=x"}), 422, "invalid_request")
     is_problem(await house.api.get("/v1/events", params={"modell": "gpt"}), 400, "unknown_parameter")
     is_problem(await house.api.get("/v1/events", params={"type": "calls"}), 422, "invalid_request")
 
