@@ -69,10 +69,11 @@ WHERE c.relkind = 'i' GROUP BY 1 HAVING sum(pg_relation_size(c.oid)) > 1000000 O
 
 BEHIND: Final = """
 SELECT count(*) FROM (SELECT project, max(transaction) AS newest FROM feed GROUP BY project) AS written
-CROSS JOIN (SELECT DISTINCT consumer FROM feed_positions WHERE consumer <> '(deleted)') AS known
+CROSS JOIN unnest(ARRAY['sums/1', 'texts/1', 'models/1']) AS known (consumer)
 LEFT JOIN feed_positions USING (project, consumer)
 WHERE feed_positions.transaction IS NULL OR feed_positions.transaction < newest
 """
+"""The consumers that have not processed the newest entry of a project; one without a position is rebuilding its result."""
 
 
 @dataclass(frozen=True, slots=True)

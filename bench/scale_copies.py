@@ -97,7 +97,9 @@ async def _copy_runs(dsn: str, runs: int, places: Sequence[int], newest: int) ->
 
 
 async def _drop_indexes(connection: asyncpg.Connection) -> Sequence[Mapping[str, Any]]:
-    indexes = await connection.fetch(SECONDARY_INDEXES, [table.name for table in PARTITIONED])
+    indexes: Sequence[Mapping[str, Any]] = await connection.fetch(
+        SECONDARY_INDEXES, [table.name for table in PARTITIONED]
+    )
     for index in indexes:
         await connection.execute(f"DROP INDEX {index['name']}")
     return indexes

@@ -55,6 +55,9 @@ PAGE_LENGTHS = (20, 200)
 PAGE_SIZE = 8 << 20
 """Bytes of a page, packed or unpacked; only its first exchange may exceed it."""
 
+MOST_LOOKED_AT = 2000
+"""Exchanges of which a page of calls is chosen at a time."""
+
 SLICE_LENGTH = 10
 """Calls of a page that are derived at a time, after which their bodies are released."""
 
@@ -220,11 +223,11 @@ class ExchangeQueries:
         rows: list[RowMapping] = []
         groups = RetryGroups()
         async with self._database.transaction() as connection:
+            size = limit
             while True:
-                lacking = limit - len(rows)
-                found = await self._page_rows(connection, conditions, lacking, begin, sort)
+                found = await self._page_rows(connection, conditions, size, begin, sort)
                 groups |= await load_retry_groups(connection, self._project, [row["run"] for row in found])
-                shown = await self._representative_rows(connection, conditions, found[:lacking], groups, sort)
+                shown = await self._representative_rows(connection, conditions, found[:size], groups, sort)
                 # Whether a call is complete or failed depends on its last exchange, and not on the one that matched.
                 rows += [
                     row
@@ -232,9 +235,15 @@ class ExchangeQueries:
                     if filters.incomplete in (None, not groups.is_complete(row))
                     and filters.error in (None, groups.has_failed(row))
                 ]
-                begin = next_cursor(found, lacking, digest)
+                if len(rows) > limit:
+                    # The next page begins after the last row of this one.
+                    begin, rows = next_cursor(rows, limit, digest), rows[:limit]
+                    break
+                begin = next_cursor(found, size, digest)
                 if begin is None or len(rows) == limit:
                     break
+                # Most of what matched is shown at another exchange, or not at all: look at more at once.
+                size = min(4 * size, MOST_LOOKED_AT)
         shapes = [select_fields(shape, fields) for shape in await self._shapes(rows, groups, fields)]
         return Page(shapes, None if begin is None else str(begin))
 

@@ -27,6 +27,15 @@ BATCH: Final = 20
 
 REBUILD_BATCH: Final = 100
 
+type _Scope = tuple[str, dt.date]
+"""Run and day."""
+
+type _TextPlace = tuple[str, dt.date, bytes]
+"""Run, day and hash."""
+
+type _FoundText = tuple[_Scope, tuple[uuid.UUID, int], str, str]
+"""Scope, call with its time, role and text."""
+
 type _TextRow = tuple[str, str, dt.date, bytes, uuid.UUID, int, str, bytes, str]
 
 
@@ -78,8 +87,12 @@ class TextIndex:
             existing = {row["id"] for row in locked}
             kept = [one for one in exchanges if one.run in existing]
             await self._partitions.create_missing({day_of(one.id) for one in kept})
-            rows = await asyncio.to_thread(self._text_rows, project, kept)
-            await connection.executemany(INSERT, rows)
+            texts = await asyncio.to_thread(self._texts_of, kept)
+            # A conversation repeats its texts with every call: words are looked for only in those that are new.
+            places = [list(column) for column in zip(*texts, strict=True)] if texts else [[], [], []]
+            stored = {tuple(row) for row in await connection.fetch(STORED, project, *places)}
+            fresh = [one for place, one in texts.items() if place not in stored]
+            await connection.executemany(INSERT, await asyncio.to_thread(_rows_of, project, fresh))
 
     async def _index_large(self, connection: asyncpg.Connection, project: str, calls: Iterable[str]) -> None:
         """Index large exchanges by their summaries (`store.large.summary`): the beginning of the answer, and small arguments."""
@@ -87,23 +100,27 @@ class TextIndex:
         for row in await connection.fetch(SUMMARIES, project, ids) if ids else ():
             day = day_of(str(row["id"]))
             await self._partitions.create_missing([day])
-            place = ((project, row["run"], day), (row["id"], row["started_at"]))
-            rows = [_row_of(*place, role, text) for role, text in summary_texts(read_summary(row["summary"]))]
+            place = ((row["run"], day), (row["id"], row["started_at"]))
+            rows = [_row_of(project, *place, role, text) for role, text in summary_texts(read_summary(row["summary"]))]
             await connection.executemany(INSERT, rows)
 
-    def _text_rows(self, project: str, exchanges: Iterable[Exchange]) -> list[_TextRow]:
-        ordered = sorted(exchanges, key=lambda one: (one.started_at, one.id))
-        return [row for one in ordered for row in self._rows_of(project, one)]
+    def _texts_of(self, exchanges: Iterable[Exchange]) -> dict[_TextPlace, _FoundText]:
+        """Return the texts of exchanges, each at the first one of its run and day that has it."""
+        found: dict[_TextPlace, _FoundText] = {}
+        for one in sorted(exchanges, key=lambda one: (one.started_at, one.id)):
+            scope, call = (one.run, day_of(one.id)), (uuid.UUID(one.id), one.started_at)
+            for role, text in call_texts(self._derive(one)):
+                found.setdefault((*scope, _text_hash(role, storable_text(text))), (scope, call, role, text))
+        return found
 
-    def _rows_of(self, project: str, exchange: Exchange) -> list[_TextRow]:
-        begin = (project, exchange.run, day_of(exchange.id))
-        call = (uuid.UUID(exchange.id), exchange.started_at)
-        return [_row_of(begin, call, role, text) for role, text in call_texts(self._derive(exchange))]
+
+def _rows_of(project: str, texts: Iterable[_FoundText]) -> list[_TextRow]:
+    return [_row_of(project, *one) for one in texts]
 
 
-def _row_of(begin: tuple[str, str, dt.date], call: tuple[uuid.UUID, int], role: str, text: str) -> _TextRow:
+def _row_of(project: str, scope: _Scope, call: tuple[uuid.UUID, int], role: str, text: str) -> _TextRow:
     stored = storable_text(text)
-    return (*begin, _text_hash(role, stored), *call, role, pack(stored.encode()), word_vector(stored))
+    return (project, *scope, _text_hash(role, stored), *call, role, pack(stored.encode()), word_vector(stored))
 
 
 def _text_hash(role: str, text: str) -> bytes:
@@ -115,6 +132,11 @@ CALLS = "SELECT id FROM calls WHERE project = $1 AND id > $2 ORDER BY id LIMIT $
 SUMMARIES = """
 SELECT calls.id, calls.run, calls.started_at, calls.summary FROM calls JOIN runs ON runs.project = $1 AND runs.id = calls.run
 WHERE calls.project = $1 AND calls.id = ANY ($2::uuid[]) AND summary IS NOT NULL FOR KEY SHARE OF runs
+"""
+
+STORED = """
+SELECT texts.run, texts.day, texts.hash FROM unnest($2::text[], $3::date[], $4::bytea[]) AS wanted (run, day, hash)
+JOIN texts ON texts.project = $1 AND texts.run = wanted.run AND texts.day = wanted.day AND texts.hash = wanted.hash
 """
 
 LOCK_RUNS = "SELECT id FROM runs WHERE project = $1 AND id = ANY ($2::text[]) ORDER BY id FOR KEY SHARE"
