@@ -12,6 +12,7 @@ from typing import Any, Final
 from sqlalchemy import (
     ARRAY,
     ColumnElement,
+    LargeBinary,
     RowMapping,
     Select,
     Text,
@@ -23,7 +24,6 @@ from sqlalchemy import (
     literal,
     or_,
     select,
-    tuple_,
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -105,8 +105,7 @@ def is_among(ids: Iterable[uuid.UUID]) -> ColumnElement[bool]:
 
 async def load_retry_groups(connection: AsyncConnection, project: str, runs: Iterable[str]) -> RetryGroups:
     """Load the retry groups of these runs."""
-    parameters = {"project": project, "runs": sorted(set(runs))}
-    rows = (await connection.execute(_CANDIDATES, parameters)).mappings().all()
+    rows = await _load_candidates(connection, project, sorted(set(runs)))
     if not rows:
         return RetryGroups()
     # Not joined: few calls are candidates, and Postgres would join all exchanges of the runs.
@@ -149,21 +148,33 @@ def _attempt(row: RowMapping, ended: int | None) -> Attempt:
     )
 
 
-def _candidates() -> Select[Any]:
-    """Select the exchanges that could be part of a call with several, ordered by run and step."""
+async def _load_candidates(connection: AsyncConnection, project: str, runs: Sequence[str]) -> list[RowMapping]:
+    """Load the exchanges that could be part of a call with several, ordered by run and step."""
+    first = (await connection.execute(_BEGINNINGS, {"project": project, "runs": runs})).mappings().all()
+    failed = [row for row in first if row["failed"]]
+    # In two statements: most pages have no failed call, and for a join Postgres would read all calls of all runs.
+    parameters = {
+        "project": project,
+        "runs": sorted({row["run"] for row in failed}),
+        "keys": sorted({row["key"] for row in failed}),
+    }
+    again = (await connection.execute(_SAME_REQUESTS, parameters)).mappings().all() if failed else ()
+    found = {row["id"]: row for row in (*first, *again)}
+    return sorted(found.values(), key=lambda row: (row["run"], row["started_at"], row["id"]))
+
+
+def _of_runs() -> Select[Any]:
     run = func.any(bindparam("runs", type_=ARRAY(Text)))
-    here = (calls.c.project == bindparam("project"), calls.c.run == run)
-    failed = select(calls.c.run, calls.c.key).where(*here, FAILED).distinct().cte("failed")
-    tried_again = tuple_(calls.c.run, calls.c.key).in_(select(failed.c.run, failed.c.key))
-    return (
-        select(*_COLUMNS)
-        .where(*here, or_(calls.c.polls.is_not(None), calls.c.pending.is_not(None), tried_again))
-        .order_by(calls.c.run, calls.c.started_at, calls.c.id)
-    )
+    return select(*_COLUMNS).where(calls.c.project == bindparam("project"), calls.c.run == run)
 
 
 _COLUMNS: Final = (
     *(calls.c.run, calls.c.id, calls.c.key, calls.c.started_at, calls.c.status, calls.c.outcome, calls.c.complete),
     *(calls.c.polls, calls.c.pending),
 )
-_CANDIDATES: Final = _candidates()
+_BEGINNINGS: Final = (
+    _of_runs()
+    .add_columns(FAILED.label("failed"))
+    .where(or_(calls.c.polls.is_not(None), calls.c.pending.is_not(None), FAILED))
+)
+_SAME_REQUESTS: Final = _of_runs().where(calls.c.key == func.any(bindparam("keys", type_=ARRAY(LargeBinary))))
