@@ -5,8 +5,6 @@ feed       append entries in the transaction that stores what they say; read the
 events     entries as events for clients, and the filters of events
 idle_runs  end runs that nobody ends
 model_watch  notice that another model answers under a name
-idle_runs  end runs that nobody ends
-model_watch  notice that another model answers under a name
 consumer   run a part that processes every entry once: its position is stored in the transaction that stores its result
 signal     tell waiting readers in this process that something was committed
 

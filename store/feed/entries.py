@@ -1,10 +1,14 @@
 """What an entry of the feed says. Times are nanoseconds since the Unix epoch, durations are nanoseconds."""
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
 from store.database.blobs import pack, unpack
+
+IDLE: Final = 30 * 60 * 1_000_000_000
+"""Nanoseconds without activity after which a run counts as ended; a later request opens it again."""
 
 
 class RunBegan(msgspec.Struct, frozen=True, array_like=True, tag="began"):

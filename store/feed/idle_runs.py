@@ -10,13 +10,10 @@ from collections.abc import Callable
 from typing import Final
 
 from store.database.connection import Database, DatabaseError
-from store.feed.entries import RunEnded
+from store.feed.entries import IDLE, RunEnded
 from store.feed.feed import append_entries
 
 log = logging.getLogger(__name__)
-
-IDLE: Final = 30 * 60 * 1_000_000_000
-"""Nanoseconds without activity after which a run counts as ended; a later request opens it again."""
 
 CHECK_EVERY: Final = 60.0
 """Seconds between two checks."""

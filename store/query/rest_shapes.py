@@ -12,7 +12,7 @@ from calls.model import Body, Call, Exchange, ToolCall, Usage
 from calls.retry_grouping import merge_calls
 from store.attribution.certainty import level_name
 from store.database.rows import body_digest, digest_text
-from store.feed.idle_runs import IDLE
+from store.feed.entries import IDLE
 
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", re.ASCII)
 

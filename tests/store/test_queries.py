@@ -16,7 +16,7 @@ from calls.events import Gap, ReplayReported
 from calls.model import Body, Call, Exchange
 from store.database.blobs import CorruptData
 from store.database.connection import Database
-from store.feed.idle_runs import IDLE
+from store.feed.entries import IDLE
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.prices import Cost
 from store.query.exchanges import ExchangeQueries

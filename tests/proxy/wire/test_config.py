@@ -66,9 +66,13 @@ def test_the_settings_of_a_worker_are_plain(authority: CertificateAuthority, tmp
     assert config.mode == "record"
 
 
-def test_a_worker_brings_no_database_along() -> None:
+@pytest.mark.parametrize(
+    "module",
+    ["proxy.worker.process", "proxy.cli.fixtures", "proxy.cli.record", "proxy.cli.replay", "proxy.cli.compare"],
+)
+def test_a_worker_or_command_brings_no_database_along(module: str) -> None:
     """Importing it would add a second to every start."""
-    code = "import sys, proxy.worker.process; print([name for name in ('sqlalchemy', 'asyncpg', 'alembic', 'fastapi', 'mitmproxy') if name in sys.modules])"
+    code = f"import sys, {module}; print([name for name in ('sqlalchemy', 'asyncpg', 'alembic', 'fastapi', 'mitmproxy') if name in sys.modules])"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"
 

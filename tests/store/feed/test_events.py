@@ -12,10 +12,10 @@ import pytest
 
 from calls.derive import derive_call
 from store.database.connection import Database
-from store.feed.entries import ModelChanged, RunEnded
+from store.feed.entries import IDLE, ModelChanged, RunEnded
 from store.feed.events import EventId, InvalidEventId
 from store.feed.feed import BEGINNING, delete_old_entries, read_feed
-from store.feed.idle_runs import IDLE, IdleRunWatch
+from store.feed.idle_runs import IdleRunWatch
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from tests.store.agents import Agent
 from tests.store.house import PROFILES, House, is_problem, opened
