@@ -118,6 +118,7 @@ class ConsumerRunner:
 
     async def _load_position(self, connection: asyncpg.Connection, project: str) -> FeedPosition | None:
         """Load and lock the position; None if there is none, or if entries after it have been deleted."""
+        await connection.execute(LOCK_POSITION, f"{project}/{self._consumer.name}")
         row = await connection.fetchrow(POSITION, project, self._consumer.name)
         deleted = await connection.fetchval(
             "SELECT transaction FROM feed_positions WHERE project = $1 AND consumer = $2", project, DELETED
@@ -139,8 +140,11 @@ async def _store_position(connection: asyncpg.Connection, project: str, name: st
     await connection.execute(STORE_POSITION, project, name, position.transaction, position.row)
 
 
-# Locked until the end of the transaction, so that two store servers do not process the same rows.
-POSITION = "SELECT transaction, feed_row FROM feed_positions WHERE project = $1 AND consumer = $2 FOR UPDATE"
+# Until the end of the transaction, so that two store servers do not process the same rows. Not by a lock of the row, which would
+# give the transaction an id before it writes: nobody reads rows of the feed that began after a transaction with an id.
+LOCK_POSITION = "SELECT pg_advisory_xact_lock(hashtextextended($1, 20261123))"
+
+POSITION = "SELECT transaction, feed_row FROM feed_positions WHERE project = $1 AND consumer = $2"
 
 STORE_POSITION = """
 INSERT INTO feed_positions (project, consumer, transaction, feed_row) VALUES ($1, $2, $3, $4)

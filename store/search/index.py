@@ -49,60 +49,70 @@ class TextIndex:
         self._derive = derive
         self._partitions = Partitions(database)
 
-    async def process(self, connection: asyncpg.Connection, project: str, rows: Sequence[FeedRow]) -> None:
-        """Index the calls that were stored."""
+    async def process(self, _: asyncpg.Connection, project: str, rows: Sequence[FeedRow]) -> None:
+        """Index the calls that were stored. In short transactions of its own: doing it twice has the same result."""
         calls: dict[str, None] = {}
         for entry in (entry for row in rows for entry in row.entries):
             if isinstance(entry, RunDeleted):
-                await connection.execute("DELETE FROM texts WHERE project = $1 AND run = $2", project, entry.run)
+                await self._execute("DELETE FROM texts WHERE project = $1 AND run = $2", project, entry.run)
             elif isinstance(entry, CallStored):
                 calls[entry.id] = None
                 if entry.previous_run is not None:
-                    await connection.execute(DELETE_MOVED, project, entry.previous_run, uuid.UUID(entry.id))
-        await self._index(connection, project, calls)
+                    await self._execute(DELETE_MOVED, project, entry.previous_run, uuid.UUID(entry.id))
+        await self._index(project, calls)
 
     async def rebuild(self, project: str) -> AsyncIterator[None]:
         """Index everything anew, the newest calls last, as they were stored."""
-        async with self._database.connection() as connection:
-            await connection.execute("DELETE FROM texts WHERE project = $1", project)
+        await self._execute("DELETE FROM texts WHERE project = $1", project)
         after = uuid.UUID(int=0)
         while True:
-            async with self._database.connection() as connection, connection.transaction():
+            async with self._database.connection() as connection:
                 names = [row["id"] for row in await connection.fetch(CALLS, project, after, REBUILD_BATCH)]
-                await self._index(connection, project, map(str, names))
+            await self._index(project, map(str, names))
             yield
             if len(names) < REBUILD_BATCH:
                 return
             after = names[-1]
 
-    async def _index(self, connection: asyncpg.Connection, project: str, calls: Iterable[str]) -> None:
+    async def _execute(self, statement: str, *values: object) -> None:
+        async with self._database.connection() as connection:
+            await connection.execute(statement, *values)
+
+    async def _index(self, project: str, calls: Iterable[str]) -> None:
         queries = ExchangeQueries(self._database, self._derive, project, reads_large=False)
         names = list(calls)
         small = await queries.without_large(names)
-        await self._index_large(connection, project, set(names) - set(small))
+        await self._index_large(project, set(names) - set(small))
         for batch in batched(small, BATCH):
             exchanges = list((await queries.exchanges_by_id(batch)).values())
-            # Locked, so that a run that is deleted meanwhile leaves no texts.
-            locked = await connection.fetch(LOCK_RUNS, project, sorted({one.run for one in exchanges}))
-            existing = {row["id"] for row in locked}
-            kept = [one for one in exchanges if one.run in existing]
-            await self._partitions.create_missing({day_of(one.id) for one in kept})
-            texts = await asyncio.to_thread(self._texts_of, kept)
+            texts = await asyncio.to_thread(self._texts_of, exchanges)
             # A conversation repeats its texts with every call: words are looked for only in those that are new.
             places = [list(column) for column in zip(*texts, strict=True)] if texts else [[], [], []]
-            stored = {tuple(row) for row in await connection.fetch(STORED, project, *places)}
+            async with self._database.connection() as connection:
+                stored = {tuple(row) for row in await connection.fetch(STORED, project, *places)}
             fresh = [one for place, one in texts.items() if place not in stored]
-            await connection.executemany(INSERT, await asyncio.to_thread(_rows_of, project, fresh))
+            await self._insert(project, await asyncio.to_thread(_rows_of, project, fresh))
 
-    async def _index_large(self, connection: asyncpg.Connection, project: str, calls: Iterable[str]) -> None:
+    async def _index_large(self, project: str, calls: Iterable[str]) -> None:
         """Index large exchanges by their summaries (`store.large.summary`): the beginning of the answer, and small arguments."""
         ids = [uuid.UUID(call) for call in calls]
-        for row in await connection.fetch(SUMMARIES, project, ids) if ids else ():
-            day = day_of(str(row["id"]))
-            await self._partitions.create_missing([day])
-            place = ((row["run"], day), (row["id"], row["started_at"]))
-            rows = [_row_of(project, *place, role, text) for role, text in summary_texts(read_summary(row["summary"]))]
-            await connection.executemany(INSERT, rows)
+        async with self._database.connection() as connection:
+            found = await connection.fetch(SUMMARIES, project, ids) if ids else ()
+        for row in found:
+            place = ((row["run"], day_of(str(row["id"]))), (row["id"], row["started_at"]))
+            texts = summary_texts(read_summary(row["summary"]))
+            await self._insert(project, [_row_of(project, *place, role, text) for role, text in texts])
+
+    async def _insert(self, project: str, rows: Sequence[_TextRow]) -> None:
+        """Store texts in a transaction that is as short as it can be, because the feed waits for it."""
+        if not rows:
+            return
+        await self._partitions.create_missing({day for _, _, day, *_ in rows})
+        async with self._database.connection() as connection, connection.transaction():
+            # Locked, so that a run that is deleted meanwhile leaves no texts.
+            locked = await connection.fetch(LOCK_RUNS, project, sorted({run for _, run, *_ in rows}))
+            existing = {row["id"] for row in locked}
+            await connection.executemany(INSERT, [row for row in rows if row[1] in existing])
 
     def _texts_of(self, exchanges: Iterable[Exchange]) -> dict[_TextPlace, _FoundText]:
         """Return the texts of exchanges, each at the first one of its run and day that has it."""
@@ -131,7 +141,7 @@ CALLS = "SELECT id FROM calls WHERE project = $1 AND id > $2 ORDER BY id LIMIT $
 
 SUMMARIES = """
 SELECT calls.id, calls.run, calls.started_at, calls.summary FROM calls JOIN runs ON runs.project = $1 AND runs.id = calls.run
-WHERE calls.project = $1 AND calls.id = ANY ($2::uuid[]) AND summary IS NOT NULL FOR KEY SHARE OF runs
+WHERE calls.project = $1 AND calls.id = ANY ($2::uuid[]) AND summary IS NOT NULL
 """
 
 STORED = """
