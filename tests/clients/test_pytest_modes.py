@@ -8,20 +8,19 @@ import pytest
 from tests.clients.stage import Stage
 
 AGENT = """
-import openai, pytest, requests
+import pytest, requests
 
 def agent(prompt="any refunds?"):
-    client = openai.OpenAI()
-    asked = [{"role": "user", "content": prompt}]
-    said = client.chat.completions.create(model="example-large", messages=asked)
+    asked = {"model": "example-large", "messages": [{"role": "user", "content": prompt}]}
+    said = requests.post("https://api.openai.com/v1/chat/completions", json=asked, timeout=10).json()["choices"][0]
     found = requests.get("https://tickets.example.com/v2/tickets", params={"query": "refund"}, timeout=10).json()
-    return said.choices[0].message, found["asked"]
+    return said["message"], found["asked"]
 
 @pytest.mark.playhead
 def test_the_agent_looks_first():
     message, asked = agent()
     print("ASKED", asked)
-    assert message.tool_calls[0].function.name == "search_tickets"
+    assert message["tool_calls"][0]["function"]["name"] == "search_tickets"
 """
 
 FILE = "recordings/test_agent/test_the_agent_looks_first.jsonl"
@@ -132,7 +131,7 @@ def test_a_miss_that_the_test_swallows_fails_it_all_the_same(recorded: Stage) ->
 
 
 def test_an_unused_recording_fails_the_test_unless_it_may_be(recorded: Stage) -> None:
-    shorter = AGENT.replace("    found = requests", "    return said.choices[0].message, 0\n    found = requests")
+    shorter = AGENT.replace("    found = requests", "    return said['message'], 0\n    found = requests")
     recorded.write("test_agent.py", shorter)
     ran = recorded.pytest()
     assert ran.counts == {"failed": 1}, ran.out
