@@ -8,6 +8,9 @@ class FeedSignal:
 
     def __init__(self) -> None:
         self._committed = asyncio.Event()
+        self.sends = 0
+        """How often it was sent."""
+
         self.streams = 0
         """How many clients are sent the feed at present."""
 
@@ -21,6 +24,7 @@ class FeedSignal:
 
     def send(self) -> None:
         """Wake everyone who waits."""
+        self.sends += 1
         self._committed.set()
         self._committed = asyncio.Event()
 

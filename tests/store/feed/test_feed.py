@@ -6,12 +6,14 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 import asyncpg
+import pytest
 
 from calls.events import Gap
 from calls.model import ToolCall
 from store.database.connection import Database
 from store.database.traits import TRAITS_OF_COLUMNS
-from store.feed.consumer import ConsumerRunner
+from store.feed import consumer
+from store.feed.consumer import ConsumerRunner, pause_after
 from store.feed.entries import (
     CallStored,
     FeedEntry,
@@ -114,6 +116,43 @@ async def test_a_consumer_processes_each_entry_once_and_rebuilds_when_entries_ar
     await again.process_new()
     assert names.rebuilds == 2
     assert not await again.process_new()
+
+
+class StoredMeanwhile(Names):
+    """A consumer during whose batches more is stored."""
+
+    def __init__(self, signal: FeedSignal) -> None:
+        super().__init__()
+        self.signal = signal
+        self.has_seen = asyncio.Event()
+
+    async def process(self, connection: asyncpg.Connection, project: str, rows: Sequence[FeedRow]) -> None:
+        await super().process(connection, project, rows)
+        self.signal.send()
+        self.has_seen.set()
+
+
+async def test_a_consumer_pauses_while_more_is_stored_unless_somebody_waits(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert [pause_after(1.0, is_storing=False), pause_after(0.1, is_storing=True)] == [0.0, 0.4]
+    monkeypatch.setattr(consumer, "pause_after", lambda _, *, is_storing: 600.0 if is_storing else 0.0)
+    await Runs(database).put("night", 1)
+    signal = FeedSignal()
+    names = StoredMeanwhile(signal)
+    runner = ConsumerRunner(database, names, signal)
+    async with asyncio.TaskGroup() as group, asyncio.timeout(30):
+        running = group.create_task(runner.run())
+        await runner.wait_until_caught_up()
+        for name in ("first", "second"):
+            async with database.connection() as connection:
+                await append_entries(connection, PROJECT, [RunChanged(name, 1)])
+            signal.send()
+            await names.has_seen.wait()
+        assert names.seen == ["first"]
+        await runner.wait_until_caught_up()
+        assert names.seen == ["first", "second"]
+        running.cancel()
 
 
 async def test_a_signal_wakes_every_reader() -> None:
