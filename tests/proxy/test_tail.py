@@ -8,7 +8,7 @@ import pytest
 
 from proxy.cli.look import tail
 from proxy.errors import Failure
-from proxy.processes.store_client import Api, StoreUnavailable
+from proxy.processes.store_client import Api, NotFound, StoreUnavailable
 
 CALL: dict[str, Any] = {
     "event": "call",
@@ -33,6 +33,12 @@ class Streams:
     def __init__(self, *streams: Sequence[Mapping[str, Any] | Exception]) -> None:
         self._streams = list(streams)
         self.asked: list[str | None] = []
+        self.ended_at: str | None = None
+
+    def get(self, path: str) -> dict[str, Any]:
+        if path != "/runs/r":
+            raise NotFound("there is no such run")
+        return {"ended_at": self.ended_at}
 
     def stream_events(self, _: Mapping[str, Any], last: str | None) -> Iterator[Mapping[str, Any]]:
         self.asked.append(last)
@@ -62,6 +68,15 @@ def test_a_lost_connection_is_opened_again_after_the_last_event(capsys: pytest.C
     assert streams.asked == [None, "2", "2", "2"]
     ids = [line.split('"id": "')[1][0] for line in capsys.readouterr().out.splitlines()]
     assert ids == ["1", "2", "3", "4"], "it ends with the run"
+
+
+def test_a_run_that_has_ended_is_not_waited_for_and_one_that_has_not_begun_is() -> None:
+    streams = Streams([event(1, "run.ended")], [event(1, "run.ended")])
+    tail._print_events(cast(Api, streams), {}, "later", as_json=True)
+    streams.ended_at = "2026-11-21T12:00:01.000000Z"
+    with pytest.raises(Failure, match="run r ended at 2026-11-21T12:00:01Z"):
+        tail._print_events(cast(Api, streams), {}, "r", as_json=True)
+    assert len(streams.asked) == 1
 
 
 def test_what_was_never_reached_and_what_stays_away_is_an_error() -> None:

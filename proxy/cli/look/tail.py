@@ -10,8 +10,8 @@ import click
 from proxy.cli.common import as_json, query_store, with_settings
 from proxy.cli.run_completion import complete_run
 from proxy.errors import Failure
-from proxy.processes.store_client import Api, StoreUnavailable
-from proxy.terminal.text import money, printable
+from proxy.processes.store_client import Api, NotFound, StoreUnavailable, path_segment
+from proxy.terminal.text import money, next_command, printable
 
 RETRY_PAUSE: Final = 1.0
 """Seconds until a lost connection is tried again."""
@@ -59,10 +59,23 @@ def tail_command(as_json: bool, run: str | None, types: tuple[str, ...], **flags
 
 
 def _print_events(api: Api, query: Mapping[str, Any], run: str | None, *, as_json: bool) -> None:
+    if run is not None and (ended_at := _end_time(api, run)):
+        raise Failure(
+            f"run {run} ended at {ended_at[:19]}Z, and nothing follows: see it with {next_command(f'show {run}')}"
+        )
     for event in _follow(api, query):
         click.echo(json.dumps(event) if as_json else _line(event))
         if run is not None and event["event"] == "run.ended":
             return
+
+
+def _end_time(api: Api, run: str) -> str | None:
+    """Return when the run ended; None if it goes on, or has not begun."""
+    try:
+        ended_at: str | None = api.get(f"/runs/{path_segment(run)}")["ended_at"]
+    except NotFound:
+        return None
+    return ended_at
 
 
 def _follow(api: Api, query: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
