@@ -162,7 +162,8 @@ async def test_a_run_that_is_deleted_while_it_is_told_of_is_not_there(
         monkeypatch.undo()
         await imported(house)
         monkeypatch.setattr(ExchangeQueries, "_by_id", too_late)
-        assert (await house.api.get(f"/v1/runs/{RUN}/calls")).json()["items"] == []
+        # Summaries need no exchanges.
+        assert (await house.api.get(f"/v1/runs/{RUN}/calls?fields=*")).json()["items"] == []
         monkeypatch.undo()
         await imported(house)
         monkeypatch.setattr(ExchangeQueries, "_parts", between)

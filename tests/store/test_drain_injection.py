@@ -45,6 +45,9 @@ class MemoryBatchWriter(BatchWriter):
     database: Any = None
     project = "default"
 
+    def for_project(self, project: str) -> BatchWriter:
+        return self
+
     async def write_batch(
         self, batch: Sequence[DerivedExchange], gaps: Sequence[Gap] = (), replays: Sequence[ReplayReported] = ()
     ) -> BatchResult:

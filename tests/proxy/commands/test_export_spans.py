@@ -37,7 +37,7 @@ async def test_spans_are_written_to_a_file(tmp_path: Path, database: Database) -
         made = await export(house, run, options=SpanOptions(project="p"), output=file)
         assert made.as_json() == {"run": run, "format": "otlp", "spans": 7, "file": str(file), "endpoint": None}
         assert len(decoded([file.read_bytes()])) == 7
-        answer = await house.api.get(f"/v1/runs/{run}/spans", params={"project": "p"})
+        answer = await house.api.get(f"/v1/runs/{run}/spans", params={"receiver_project": "p"})
         assert answer.headers["content-type"] == "application/x-protobuf"
         assert answer.content == file.read_bytes()
         is_problem(await house.api.get("/v1/runs/nowhere/spans"), 404)

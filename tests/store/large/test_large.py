@@ -20,6 +20,7 @@ from calls.derive import derive_call
 from calls.events import ExchangeClosed, encode_records
 from calls.exchange_builder import exchange_events
 from calls.model import Body, Call, Chunk, Exchange
+from store.access.grants import FULL_GRANT, GRANT
 from store.active_profiles import load_profiles
 from store.api import helper_answers as aside
 from store.api.deps import Deps
@@ -287,7 +288,8 @@ async def test_an_answer_that_takes_long_is_sent_as_it_grows(
     helper, sent = Growing(failed), list[Message]()
     desk = Deps(store_server=Any, database=Any, profiles=PROFILES, clean=str, helper=helper)  # type: ignore[arg-type]
     app = SimpleNamespace(state=SimpleNamespace(deps=desk))
-    scope = {"type": "http", "method": "GET", "path": "/a", "query_string": b"", "headers": [], "app": app, BODY: b""}
+    request = {"type": "http", "method": "GET", "path": "/a", "query_string": b"", "headers": [], "app": app}
+    scope: dict[str, Any] = request | {BODY: b"", GRANT: FULL_GRANT}
 
     async def send(message: Message) -> None:
         sent.append(message)
