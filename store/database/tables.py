@@ -54,6 +54,7 @@ runs = Table(
         "isolation", Text
     ),  # captive, watched or none; null: unknown, for example if Playhead did not start the agent
     Column("idle_at", BigInteger),  # the last activity after which it fell idle, once that was noticed
+    Column("salt", LargeBinary),  # of the newest commitment to what was said about it: `proof.commitments`
     _primary_key("id"),
     Index(None, "project", "started_at", "id"),
     # The forks of a run.
@@ -91,6 +92,9 @@ exchanges = Table(
     Column(
         "large", Boolean
     ),  # true: too large for the store server itself, handled by a helper process (`store.large`)
+    Column(
+        "salt", LargeBinary
+    ),  # of the commitments to head and bodies (`proof.commitments`); null: stored without a proof
     _primary_key("id"),
     # A run's exchanges in step order.
     Index(None, "project", "run", "started_at", "id"),
@@ -217,6 +221,7 @@ gaps = Table(
     Column("exchange", Text),
     Column("evidence", LargeBinary),  # an exchange that the tables could not store: all of it, MessagePack in zstd
     Column("count", Integer, nullable=False, server_default=text("1")),  # how often, if several are reported as one
+    Column("salt", LargeBinary),  # as of exchanges, of the gap and its evidence
     _primary_key("id"),
     Index(None, "project", "run"),
     comment="Something passed, or may have passed, that is not among the exchanges.",
@@ -350,6 +355,70 @@ audit_log = Table(
     Column("status", Integer, nullable=False),
     _primary_key("id"),
     comment="Who read bodies, exported, changed or deleted what, by the REST API.",
+)
+
+chains = Table(
+    "chains",
+    metadata,
+    Column("project", Text, nullable=False),
+    Column("incarnation", Uuid, nullable=False),  # of its run
+    Column("server", Uuid, nullable=False),  # the store server that appends to it
+    Column("size", BigInteger, nullable=False),
+    Column("head", LargeBinary, nullable=False),  # the link of its last record: `proof.records`
+    Column("is_unsealed", Boolean, nullable=False),  # whether it has records that are in no leaf of the tree
+    _primary_key("incarnation", "server"),
+    Index("chains_unsealed_idx", "project", "server", postgresql_where=text("is_unsealed")),
+    comment="The hash chain of each run and store server: how many records it has, and its head.",
+)
+
+chain_records = Table(
+    "chain_records",
+    metadata,
+    Column("project", Text, nullable=False),
+    Column("incarnation", Uuid, nullable=False),
+    Column("server", Uuid, nullable=False),
+    Column("first", BigInteger, nullable=False),  # the place of the first of these records in its chain
+    Column("records", LargeBinary, nullable=False),  # MessagePack of `proof.records`
+    _primary_key("incarnation", "server", "first"),
+    comment="The records of hash chains: salted commitments to what was stored, without its content.",
+)
+
+tree_leaves = Table(
+    "tree_leaves",
+    metadata,
+    Column("project", Text, nullable=False),
+    Column("server", Uuid, nullable=False),
+    Column("place", BigInteger, nullable=False),
+    Column("incarnation", Uuid, nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("head", LargeBinary, nullable=False),
+    _primary_key("server", "place"),
+    Index(None, "project", "incarnation", "server", "place"),
+    comment="The heads of chains in the order in which they entered the tree of their store server.",
+)
+
+tree_tiles = Table(
+    "tree_tiles",
+    metadata,
+    Column("project", Text, nullable=False),
+    Column("server", Uuid, nullable=False),
+    Column("level", Integer, nullable=False),
+    Column("place", BigInteger, nullable=False),
+    Column("hashes", LargeBinary, nullable=False),  # SHA-256, 32 bytes each
+    _primary_key("server", "level", "place"),
+    comment="The hashes of the tree, up to 256 a row (C2SP tlog-tiles).",
+)
+
+checkpoints = Table(
+    "checkpoints",
+    metadata,
+    Column("project", Text, nullable=False),
+    Column("server", Uuid, nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("signed_at", BigInteger, nullable=False),
+    Column("note", Text, nullable=False),
+    _primary_key("server", "size"),
+    comment="Signed roots of the tree (C2SP tlog-checkpoint).",
 )
 
 PARTITIONED = (exchanges, calls, parts, texts)
