@@ -1,0 +1,91 @@
+"""The records of a chain, and the links between them.
+
+A chain has a record for everything that one store server stored in a run, in the order in which it was stored. A record has no content:
+it commits to each part by an HMAC under the part's salt. The link of a record is the SHA-256 of the link before it and of the record's
+canonical JSON (RFC 8785), so the last link, the head of the chain, stands for all records and their order.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Iterable
+from typing import Final, Literal
+
+import msgspec
+
+type RecordKind = Literal["run", "exchange", "gap", "end", "moved", "erased"]
+"""What was said about the run itself, an exchange, a gap, the reported end of the run, an exchange or gap that went to another run, one
+that was erased in whole or in part."""
+
+type ErasedPart = Literal["whole", "request", "response", "bodies", "run"]
+
+FIRST_LINK: Final = bytes(32)
+"""The link before the first record of a chain."""
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """A record. Times are nanoseconds since the Unix epoch, commitments 32 bytes."""
+
+    kind: RecordKind
+    id: str = ""
+    """The exchange or gap; empty in a record about the run."""
+
+    head: bytes | None = None
+    """The commitment to everything but the bodies; for a run, to its name, labels and origin."""
+
+    request: bytes | None = None
+    """The commitment to the digest of the request's body; for a gap, of its evidence. None if there is none."""
+
+    response: bytes | None = None
+    at: int | None = None
+    """When the run ended, or when this was erased."""
+
+    began: int | None = None
+    """When the run began by what was said about it, or when the exchange that was moved or erased began."""
+
+    part: ErasedPart | None = None
+
+
+def commit(salt: bytes, part: bytes) -> bytes:
+    """Return the commitment to a part: HMAC-SHA256 (RFC 2104) with the salt as its key."""
+    return hmac.digest(salt, part, "sha256")
+
+
+def record_members(chain: str, place: int, record: Record) -> dict[str, str | int]:
+    """Return the members of a record as JSON, without those that are None. Times are text: JSON numbers are too imprecise."""
+    members: dict[str, str | int] = {"chain": chain}
+    if record.head is not None:
+        members["head"] = record.head.hex()
+    if record.id:
+        members["id"] = record.id
+    members |= {"kind": record.kind, "place": place}
+    for name in ("request", "response"):
+        if (commitment := getattr(record, name)) is not None:
+            members[name] = commitment.hex()
+    for name in ("at", "began"):
+        if (time := getattr(record, name)) is not None:
+            members[name] = str(time)
+    if record.part is not None:
+        members["part"] = record.part
+    return members
+
+
+_encode: Final = msgspec.json.Encoder(order="sorted").encode
+
+
+def next_link(link: bytes, chain: str, place: int, record: Record) -> bytes:
+    """Return the link of a record; `link` is that of the record before it, `chain` is `INCARNATION/SERVER`."""
+    # Member names and values are ASCII without characters that JSON escapes, so this is the canonical form.
+    return hashlib.sha256(link + _encode(record_members(chain, place, record))).digest()
+
+
+def fold_links(chain: str, records: Iterable[Record], link: bytes = FIRST_LINK, place: int = 0) -> tuple[int, bytes]:
+    """Return the size and the head of a chain after these records, the first of which has the place `place`."""
+    for record in records:
+        link = next_link(link, chain, place, record)
+        place += 1
+    return place, link
+
+
+def leaf_bytes(chain: str, size: int, head: bytes) -> bytes:
+    """Return the content of a leaf of the tree: that a chain had this head when it had so many records."""
+    return _encode({"chain": chain, "head": head.hex(), "size": size})
