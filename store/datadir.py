@@ -10,12 +10,15 @@ import re
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from store.access.api_tokens import ApiTokens
 from store.lock import Lock
-from store.private_file import NotPrivate, read_private, require_unwritable
+from store.private_file import NotPrivate, create_once, read_private, require_unwritable
 from store.run_tokens import RunTokens
+
+if TYPE_CHECKING:
+    from store.proof.signing_keys import SigningKeys
 
 LAYOUT = 1
 
@@ -128,6 +131,18 @@ class DataDir:
         path = self.keys / "run-tokens.key"
         return RunTokens(self._secret(path, "the key of the run tokens", secrets.token_bytes(32)), self.claims)
 
+    def signing_keys(self) -> "SigningKeys":
+        """Return the keys that sign the checkpoints of this data directory's store server; the first one is created once."""
+        # Most commands that open a data directory sign nothing, and `cryptography` takes long to import.
+        from store.proof.signing_keys import load_signing_keys
+
+        directory = self.keys / "proof"
+        try:
+            directory.mkdir(mode=0o700, exist_ok=True)
+            return load_signing_keys(directory)
+        except NotPrivate as error:
+            raise DataDirError(str(error)) from error
+
     def _token(self, path: Path, what: str) -> str:
         content = self._secret(path, what, f"{secrets.token_urlsafe(32)}\n".encode())
         token = content.decode("ascii", "replace").strip()
@@ -140,7 +155,7 @@ class DataDir:
     def _secret(self, path: Path, what: str, new: bytes) -> bytes:
         """Read a secret file, after creating it where there is none. Raises DataDirError where others may know it."""
         if not path.exists(follow_symlinks=False):
-            _make_once(path, new)
+            create_once(path, new)
         try:
             require_unwritable(self.keys, f"the directory of {what}")
             return read_private(path, what, "delete it to get a new one")
@@ -172,25 +187,10 @@ def _check_version(path: Path) -> None:
     try:
         found = path.read_text().strip()
     except FileNotFoundError:
-        _make_once(path, f"{LAYOUT}\n".encode())
+        create_once(path, f"{LAYOUT}\n".encode())
         return
     if found != str(LAYOUT):
         raise DataDirError(
             f"{path.parent} has layout version {found or '(empty)'}, and this Playhead reads version {LAYOUT}; "
             "export its runs with the Playhead that created it, or choose another directory with --data DIR"
         )
-
-
-def _make_once(path: Path, content: bytes) -> None:
-    """Create a file atomically, unless another process was first."""
-    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
-    try:
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(part, path)
-    except FileExistsError:
-        pass
-    finally:
-        part.unlink(missing_ok=True)

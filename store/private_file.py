@@ -7,6 +7,7 @@ only member: Kubernetes gives a volume's files to the group that `fsGroup` names
 import grp
 import os
 import pwd
+import secrets
 import stat
 from pathlib import Path
 
@@ -99,3 +100,18 @@ def _group_name(gid: int) -> str:
         return grp.getgrgid(gid).gr_name
     except KeyError:
         return str(gid)
+
+
+def create_once(path: Path, content: bytes) -> None:
+    """Create a file atomically, unless another process was first."""
+    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    try:
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(part, path)
+    except FileExistsError:
+        pass
+    finally:
+        part.unlink(missing_ok=True)

@@ -190,7 +190,8 @@ async def _open_database(
 ) -> AsyncIterator[tuple[Database, EmbeddedServer | None]]:
     """Open the configured database, or an embedded one."""
     embedded = None if config.database_url else await asyncio.to_thread(ensure_server, data.postgres)
-    database = Database(config.database_url or (embedded.dsn if embedded else ""))
+    url = config.database_url or (embedded.dsn if embedded else "")
+    database = Database(url, data.signing_keys().server)
     try:
         yield database, embedded
     finally:

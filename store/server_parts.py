@@ -115,6 +115,7 @@ class PartFactory:
     def _make_helper(self) -> Helper:
         config = HelperConfig(
             database_url=self._database.url,
+            store_server=self._database.store_server,
             redaction_key=self._data.redaction_key(),
             memory_limit=self._config.helper_memory,
             mode=self._config.mode,

@@ -2,6 +2,7 @@
 
 bundle              read and write bundles (docs/trace-format.md)
 trace               convert exchanges to JSON and back
+statement           what a proof commits to
 exchange_summary    an exchange without its bodies
 rows_bundle         read a run as database rows, for a replay on this machine
 leaks               search a recording for secrets

@@ -11,6 +11,7 @@ import hashlib
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -191,7 +192,7 @@ def body_to_json(
         base64=None if text is not None else base64.b64encode(own).decode(),
         opened=_decompressed_text(body, headers) if text is None else None,
         suffix=suffix,
-        chunks=tuple(map(_piece, body.chunks)),
+        chunks=tuple(map(chunk_to_json, body.chunks)),
         truncated=body.truncated,
         reencoded=body.reencoded,
     )
@@ -217,7 +218,12 @@ def stated_size(raw: BodyJson) -> int:
 def rfc3339_ns(ns: int) -> str:
     """Format wall time in nanoseconds as RFC 3339 UTC with nine digits."""
     seconds, rest = divmod(ns, 1_000_000_000)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"
+    return f"{_rfc3339_seconds(seconds)}.{rest:09d}Z"
+
+
+@lru_cache(maxsize=64)
+def _rfc3339_seconds(seconds: int) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
 
 
 def from_rfc3339_ns(text: str) -> int:
@@ -297,7 +303,8 @@ def _checked_headers(headers: Headers) -> Headers:
     return headers
 
 
-def _piece(chunk: Chunk) -> Piece:
+def chunk_to_json(chunk: Chunk) -> Piece:
+    """Convert a chunk."""
     if chunk.kind == "data":
         return (chunk.at, chunk.offset, chunk.size)
     return (chunk.at, chunk.offset, chunk.size, chunk.kind)

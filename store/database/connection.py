@@ -5,6 +5,7 @@ exception is a bug.
 """
 
 import contextlib
+import uuid
 from collections.abc import AsyncIterator, Iterator
 from urllib.parse import urlsplit
 
@@ -121,8 +122,10 @@ def _asyncpg_url(url: str) -> str:
 class Database:
     """A Postgres database. Call `prepare` or `connect` before use, and `close` afterwards."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, store_server: uuid.UUID | None = None) -> None:
+        """`store_server` appends to the hash chains of what is written (`store.proof`); without it, nothing is proven."""
         self.url = _asyncpg_url(url)
+        self.store_server = store_server
         self.engine: AsyncEngine = create_async_engine(
             "postgresql+asyncpg://", async_creator=self._connect, pool_pre_ping=True, pool_size=4
         )

@@ -379,6 +379,7 @@ chain_records = Table(
     Column("server", Uuid, nullable=False),
     Column("first", BigInteger, nullable=False),  # the place of the first of these records in its chain
     Column("records", LargeBinary, nullable=False),  # MessagePack of `proof.records`
+    Column("link", LargeBinary, nullable=False),  # of the last of them
     _primary_key("incarnation", "server", "first"),
     comment="The records of hash chains: salted commitments to what was stored, without its content.",
 )

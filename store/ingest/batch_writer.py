@@ -11,15 +11,16 @@ import datetime as dt
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import asyncpg
 
 from calls.events import Gap, ReplayReported
 from calls.model import Exchange
 from calls.project_runs import DEFAULT_PROJECT
+from calls.proof.records import Record
 from store.database.blobs import Element, ElementPlace, Primer, pack, plan_form, split_elements
 from store.database.connection import BadValue, Database, DatabaseUnavailable
 from store.database.rows import encode_head, storable_text
@@ -35,8 +36,11 @@ from store.ingest.insert_rows import (
     INSERT_EXCHANGE,
     INSERT_GAP,
     INSERT_PART,
+    LOCK_RUNS,
     MALFORMED_ERRORS,
-    MOVE_STATEMENTS,
+    MOVE_GAPS,
+    REMOVE_CALLS,
+    REMOVE_EXCHANGES,
     UPSERT_REPLAY,
     DerivedExchange,
     call_entry,
@@ -49,6 +53,9 @@ from store.ingest.insert_rows import (
     validate_run_name,
 )
 from store.ingest.partitions import Partitions, day_of
+from store.proof.chain import ChainRecords, append_records, drop_chains
+from store.proof.commitments import make_salts
+from store.proof.evidence import exchange_record, gap_record
 
 __all__ = ["BatchResult", "BatchWriter", "DerivedExchange"]
 
@@ -88,6 +95,9 @@ class _PreparedExchange(NamedTuple):
     head: bytes
     exchange: tuple[object, ...]
     call: tuple[object, ...] | None
+    salt: bytes | None
+    record: Record | None
+    """Its record in the chain of its run; None where nothing is proven."""
 
 
 @dataclass(slots=True)
@@ -191,7 +201,9 @@ class BatchWriter:
         row = exchange_row(exchange, self._project, derived.call, is_large=derived.summary is not None)
         head = encode_head(exchange)
         call = call_row(derived, derived.call, self._project) if derived.call else None
-        return _PreparedExchange(derived, scope, elements, head, row, call)
+        salt = self._salt()
+        record = None if salt is None else exchange_record(exchange, salt)
+        return _PreparedExchange(derived, scope, elements, head, row, call, salt, record)
 
     async def _store(self, prepared: Sequence[_PreparedExchange]) -> list[tuple[DerivedExchange, str]]:
         """Commit the exchanges; return those that Postgres rejects, each with the reason."""
@@ -224,18 +236,19 @@ class BatchWriter:
             )
             rows, parts = self._plan_rows(prepared, incarnations, fresh)
             moves = [(one.exchange.id, one.previous_run, one.exchange.run) for one, *_ in prepared if one.previous_run]
-            for statement in MOVE_STATEMENTS if moves else ():
-                await connection.execute(statement, self._project, *map(list, zip(*moves, strict=True)))
+            records = ChainRecords()
+            if moves:
+                await self._move(connection, moves, incarnations, records)
             if parts:
                 await connection.executemany(INSERT_PART, parts)
             inserted = {str(row["id"]) for row in await connection.fetchmany(INSERT_EXCHANGE, rows)}
+            for one in prepared:
+                if one.record is not None and one.derived.exchange.id in inserted:
+                    records.add(incarnations[one.scope[1]], one.record)
+            await append_records(connection, self._project, self._database.store_server, records)
             if calls := [one.call for one in prepared if one.call]:
                 await connection.executemany(INSERT_CALL, calls)
-            deleted = (
-                await connection.fetch(DELETE_EMPTY_RUNS, self._project, [name for _, name, _ in moves])
-                if moves
-                else ()
-            )
+            deleted = await self._delete_empty_runs(connection, [name for _, name, _ in moves]) if moves else ()
             entries = [*began, *_stored_entries(one.derived for one in prepared if one.derived.exchange.id in inserted)]
             entries += [RunDeleted(row["id"], time.time_ns()) for row in deleted]
             await append_entries(connection, self._project, entries)
@@ -264,10 +277,38 @@ class BatchWriter:
                 parts.append((*one.scope, primer.part, pack(primer.data)))
             plan = plan_form(body, one.elements, _place_finder(new.places, stored.places), primer)
             packed = pack(one.head, primer), None if response is None else pack(response.body.data, primer)
-            rows.append((*one.exchange, *packed, plan.form))
+            rows.append((*one.exchange, *packed, plan.form, one.salt))
             parts += [(*one.scope, part, form) for part, form in plan.parts.items()]
             new.places.update(plan.places)
         return rows, parts
+
+    async def _move(
+        self,
+        connection: asyncpg.Connection,
+        moves: Sequence[tuple[str, str, str]],
+        incarnations: Mapping[str, uuid.UUID],
+        records: "ChainRecords",
+    ) -> None:
+        """Take exchanges and their gaps out of the runs they were stored in before: (exchange, previous run, run)."""
+        columns = list(map(list, zip(*moves, strict=True)))
+        previous = await connection.fetch(LOCK_RUNS, self._project, sorted(set(columns[1])))
+        all_incarnations = {row["id"]: row["incarnation"] for row in previous} | dict(incarnations)
+        for row in await connection.fetch(REMOVE_EXCHANGES, self._project, *columns):
+            moved = Record(kind="moved", id=str(row["id"]), began=row["started_at"])
+            records.add(all_incarnations.get(row["run"]), moved)
+        await connection.execute(REMOVE_CALLS, self._project, *columns)
+        for row in await connection.fetch(MOVE_GAPS, self._project, *columns):
+            records.add(
+                all_incarnations.get(row["was"]), Record(kind="moved", id=str(row["id"]), began=row["happened_at"])
+            )
+            if row["salt"] is not None:
+                gap = Gap(row["run"], row["happened_at"], row["reason"], row["exchange"], row["count"])
+                records.add(all_incarnations.get(row["run"]), gap_record(row["id"], gap, row["evidence"], row["salt"]))
+
+    async def _delete_empty_runs(self, connection: asyncpg.Connection, names: Sequence[str]) -> list[asyncpg.Record]:
+        deleted: list[asyncpg.Record] = await connection.fetch(DELETE_EMPTY_RUNS, self._project, names)
+        await drop_chains(connection, self._project, [row["incarnation"] for row in deleted])
+        return deleted
 
     async def _open_runs(
         self, connection: asyncpg.Connection, times: dict[str, _RunTimes]
@@ -290,14 +331,34 @@ class BatchWriter:
             if gaps:
                 runs = await self._runs_by_exchange(connection, [gap.exchange for gap, _ in gaps])
                 gap_rows = [gap_row(gap, derived, self._project, runs.get(gap.exchange)) for gap, derived in gaps]
-                _, began = await self._open_runs(connection, _gap_run_times(gap_rows))
-                inserted = {row["id"] for row in await connection.fetchmany(INSERT_GAP, gap_rows)}
+                incarnations, began = await self._open_runs(connection, _gap_run_times(gap_rows))
+                salted = [(*row, self._salt()) for row in gap_rows]
+                inserted = {row["id"] for row in await connection.fetchmany(INSERT_GAP, salted)}
+                await self._append_gaps(connection, salted, inserted, incarnations)
                 entries += [*began, *(gap_entry(row) for row in gap_rows if row[1] in inserted)]
             if replay_rows:
                 await connection.executemany(UPSERT_REPLAY, replay_rows)
                 entries += [replay_entry(replay, time.time_ns()) for replay in replays]
             await append_entries(connection, self._project, entries)
         self._signal.send()
+
+    def _salt(self) -> bytes | None:
+        return None if self._database.store_server is None else make_salts()
+
+    async def _append_gaps(
+        self,
+        connection: asyncpg.Connection,
+        rows: Sequence[tuple[Any, ...]],
+        inserted: Collection[uuid.UUID],
+        incarnations: Mapping[str, uuid.UUID],
+    ) -> None:
+        """Append the records of new gaps to the chains of their runs."""
+        records = ChainRecords()
+        for _, gap_id, run, happened_at, reason, exchange, evidence, count, salt in rows:
+            if salt is not None and gap_id in inserted:
+                gap = Gap(run, happened_at, reason, exchange, count)
+                records.add(incarnations[run], gap_record(gap_id, gap, evidence, salt))
+        await append_records(connection, self._project, self._database.store_server, records)
 
     async def _runs_by_exchange(
         self, connection: asyncpg.Connection, ids: Iterable[str | None]

@@ -322,8 +322,8 @@ INSERT INTO parts (project, run, day, hash, body) VALUES ($1, $2, $3, $4, $5) ON
 INSERT_EXCHANGE = """
 INSERT INTO exchanges (
     project, id, run, started_at, first_byte_at, ended_at, method, url, status, outcome, truncated, redactions,
-    request_digest, response_digest, trace, ties, attribution, large, head, response_body, request_body
-) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)
+    request_digest, response_digest, trace, ties, attribution, large, head, response_body, request_body, salt
+) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)
 ON CONFLICT DO NOTHING RETURNING id
 """
 
@@ -340,35 +340,38 @@ INSERT INTO calls (
 """
 
 INSERT_GAP = """
-INSERT INTO gaps (project, id, run, happened_at, reason, exchange, evidence, count)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+INSERT INTO gaps (project, id, run, happened_at, reason, exchange, evidence, count, salt)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
 ON CONFLICT DO NOTHING RETURNING id
 """
 
 FETCH_RUNS = "SELECT id, run FROM exchanges WHERE project = $1 AND id = ANY ($2::uuid[])"
 
-MOVE_STATEMENTS = (
-    """
-    DELETE FROM exchanges USING unnest($2::uuid[], $3::text[], $4::text[]) AS one (exchange, was, filed)
-    WHERE project = $1 AND id = one.exchange AND run = was AND was <> filed
-    """,
-    """
-    DELETE FROM calls USING unnest($2::uuid[], $3::text[], $4::text[]) AS one (exchange, was, filed)
-    WHERE project = $1 AND id = one.exchange AND run = was AND was <> filed
-    """,
-    """
-    UPDATE gaps SET run = filed FROM unnest($2::uuid[], $3::text[], $4::text[]) AS one (exchange, was, filed)
-    WHERE project = $1 AND gaps.exchange = one.exchange::text AND run = was
-    """,
-)
-"""Delete exchanges and calls from the runs they were stored in before, and move their gaps."""
+# Exchanges that were stored in other runs before: ids, previous runs, runs. Calls without a change of their run are left alone.
+_MOVES = "unnest($2::uuid[], $3::text[], $4::text[]) AS one (exchange, was, filed)"
+
+LOCK_RUNS = "SELECT id, incarnation FROM runs WHERE project = $1 AND id = ANY ($2::text[]) ORDER BY id FOR UPDATE"
+
+REMOVE_EXCHANGES = f"""
+DELETE FROM exchanges USING {_MOVES}
+WHERE project = $1 AND id = one.exchange AND run = was AND was <> filed RETURNING id, run, started_at
+"""  # noqa: S608 - a constant
+
+REMOVE_CALLS = f"""
+DELETE FROM calls USING {_MOVES} WHERE project = $1 AND id = one.exchange AND run = was AND was <> filed
+"""  # noqa: S608 - a constant
+
+MOVE_GAPS = f"""
+UPDATE gaps SET run = filed FROM {_MOVES}
+WHERE project = $1 AND gaps.exchange = one.exchange::text AND run = was RETURNING gaps.*, was
+"""  # noqa: S608 - a constant
 
 DELETE_EMPTY_RUNS = """
 DELETE FROM runs WHERE project = $1 AND id = ANY ($2::text[])
     AND name IS NULL AND labels = '{}' AND NOT pinned AND parent IS NULL
     AND NOT EXISTS (SELECT FROM exchanges WHERE exchanges.project = $1 AND exchanges.run = runs.id)
     AND NOT EXISTS (SELECT FROM gaps WHERE gaps.project = $1 AND gaps.run = runs.id)
-RETURNING id
+RETURNING id, incarnation
 """
 """Delete runs that are empty because all their exchanges were moved."""
 

@@ -1,5 +1,7 @@
 """The messages between the store server and its helper processes, one JSON line each."""
 
+import uuid
+
 import msgspec
 
 from store.access.grants import Grant
@@ -9,6 +11,9 @@ class HelperConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The configuration of a helper process, which is the first message."""
 
     database_url: str
+    store_server: uuid.UUID | None = None
+    """To whose chains it appends."""
+
     redaction_key: bytes
     memory_limit: int
     """Bytes of private memory."""

@@ -46,7 +46,7 @@ class JobHandler:
             personal_data=config.redact_personal_data,
             names=config.redact_names,
         ).redact_text
-        self.database = Database(config.database_url)
+        self.database = Database(config.database_url, config.store_server)
         writer = BatchWriter(self.database, profile=self._profiles.digest)
         derive = deriver(self._profiles, self._clean)
         judge_writer = BatchWriter(self.database, profile=self._profiles.digest)

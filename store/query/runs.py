@@ -11,6 +11,7 @@ from sqlalchemy import (
     ARRAY,
     ColumnElement,
     CursorResult,
+    RowMapping,
     Select,
     Text,
     and_,
@@ -28,7 +29,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from calls.events import Gap
 from calls.model import Usage
+from calls.proof.records import Record
 from store.attribution.certainty import GUESSED
+from store.bundle.statement import RUN_FACTS
 from store.call_graph.retry_query import RetryGroups, is_among, load_retry_groups
 from store.database.blobs import unpack
 from store.database.connection import Database
@@ -47,6 +50,9 @@ from store.database.tables import (
 )
 from store.feed.entries import FeedEntry, RunBegan, RunChanged, RunDeleted, RunEnded
 from store.feed.feed import append_entries
+from store.proof.chain import append_records
+from store.proof.commitments import make_salts
+from store.proof.evidence import run_record
 from store.query.call_summaries import Fields, select_fields
 from store.query.filters import Filters, is_cut_answer, is_unkept_exchange, run_conditions
 from store.query.pages import NEWEST_FIRST, Sort, list_digest, load_sorted_page, next_cursor, parse_cursor
@@ -70,6 +76,10 @@ RUN_MEMBERS: Final = RUN_COLUMNS | {
     *("attribution", "head"),
 }
 """The members of a run that can be requested."""
+
+
+FACTS: Final = (runs.c.incarnation, runs.c.started_at, runs.c.ended_at, *(runs.c[name] for name in RUN_FACTS))
+"""The columns of which a proof commits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +153,11 @@ class Runs:
             "active_at": func.greatest(runs.c.active_at, now),
             "ended_at": None,
         }
-        made_or_kept = made.on_conflict_do_update(index_elements=["project", "id"], set_=kept).returning(
-            runs.c.incarnation
-        )
+        made_or_kept = made.on_conflict_do_update(index_elements=["project", "id"], set_=kept).returning(*FACTS)
         async with self._database.transaction() as connection:
-            is_new = await connection.scalar(made_or_kept) == fresh["incarnation"]
+            facts = (await connection.execute(made_or_kept)).mappings().one()
+            is_new = facts["incarnation"] == fresh["incarnation"]
+            await self._prove(connection, facts, now if is_new else facts["started_at"])
             await self._append(connection, RunBegan(run, now) if is_new else RunChanged(run, now))
 
     async def patch(
@@ -174,9 +184,10 @@ class Runs:
         if isolation is not None:
             changes["isolation"] = _weaker_isolation(isolation)
         async with self._database.transaction() as connection:
-            changed = await connection.execute(update(runs).where(*self._run_condition(run)).values(changes))
-            if not _count(changed):
+            changed = update(runs).where(*self._run_condition(run)).values(changes).returning(*FACTS)
+            if (facts := (await connection.execute(changed)).mappings().first()) is None:
                 return False
+            await self._prove(connection, facts, facts["started_at"], ended_at)
             entry = RunChanged(run, time.time_ns()) if ended_at is None else RunEnded(run, ended_at, is_reported=True)
             await self._append(connection, entry)
             return True
@@ -198,8 +209,10 @@ class Runs:
             "forked_at": step if type(step) is int and 0 <= step < 1 << 31 else None,
             "isolation": head.get("isolation") if head.get("isolation") in ISOLATIONS else None,
         }
+        changed = update(runs).where(*self._run_condition(run)).values(changes).returning(*FACTS)
         async with self._database.transaction() as connection:
-            await connection.execute(update(runs).where(*self._run_condition(run)).values(changes))
+            if (facts := (await connection.execute(changed)).mappings().first()) is not None:
+                await self._prove(connection, facts, facts["started_at"], facts["ended_at"])
 
     async def delete(self, run: str) -> bool:
         """Delete a run with everything that was recorded in it. Return whether there was one."""
@@ -227,10 +240,21 @@ class Runs:
             report = await connection.scalar(query)
         return None if report is None else unpack(report)
 
+    async def _prove(
+        self, connection: AsyncConnection, facts: RowMapping, began: int, ended_at: int | None = None
+    ) -> None:
+        """Append to the run's chain what was said about it, in the transaction that stores it."""
+        if (server := self._database.store_server) is None:
+            return
+        salt = make_salts()
+        records = [run_record(dict(facts), began, salt)]
+        if ended_at is not None:
+            records.append(Record(kind="end", at=ended_at))
+        await connection.execute(update(runs).where(*self._run_condition(facts["id"])).values(salt=salt))
+        await append_records(await _driver(connection), self._project, server, {facts["incarnation"]: records})
+
     async def _append(self, connection: AsyncConnection, entry: FeedEntry) -> None:
-        driver = (await connection.get_raw_connection()).driver_connection
-        assert driver is not None
-        await append_entries(driver, self._project, [entry])
+        await append_entries(await _driver(connection), self._project, [entry])
 
     def _run_query(self, run: str) -> Select[Any]:
         return select(runs).where(*self._run_condition(run))
@@ -293,6 +317,13 @@ def _stats_by_run(table: Any, columns: Iterable[Any]) -> Select[Any]:
     names = bindparam("names", type_=ARRAY(Text))
     conditions = (table.c.project == bindparam("project"), table.c.run == func.any(names))
     return select(table.c.run, *columns).where(*conditions).group_by(table.c.run)
+
+
+async def _driver(connection: AsyncConnection) -> Any:
+    """The connection of asyncpg below one of SQLAlchemy."""
+    driver = (await connection.get_raw_connection()).driver_connection
+    assert driver is not None
+    return driver
 
 
 def _without_labels(labels: Sequence[str]) -> Any:

@@ -5,9 +5,11 @@ import itertools
 import shutil
 import subprocess
 import tempfile
+import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -54,6 +56,10 @@ def module_database_url(postgres_server: EmbeddedServer) -> Iterator[str]:
         yield address
 
 
+STORE_SERVER: Final = uuid.UUID("0199e2a5-0000-7000-8000-00000000feed")
+"""The store server that appends to the chains of what tests write."""
+
+
 @contextmanager
 def fresh(server: EmbeddedServer) -> Iterator[str]:
     """The URL of a new database, which goes with the block."""
@@ -66,7 +72,7 @@ def fresh(server: EmbeddedServer) -> Iterator[str]:
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
     """A prepared `Database` of its own."""
-    opened = Database(database_url)
+    opened = Database(database_url, STORE_SERVER)
     await opened.prepare()
     yield opened
     await opened.close()

@@ -53,7 +53,7 @@ async def counts(database: Database) -> dict[str, int]:
         }
 
 
-PACKED = ("head", "request_body", "response_body")
+PACKED = ("head", "request_body", "response_body", "salt")
 COLUMNS = [column.name for column in tables.exchanges.columns if column.name not in PACKED]
 
 

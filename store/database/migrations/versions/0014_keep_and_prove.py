@@ -29,6 +29,7 @@ CREATE TABLE chain_records (
     server uuid NOT NULL,
     first bigint NOT NULL,
     records bytea NOT NULL,
+    link bytea NOT NULL,
     CONSTRAINT chain_records_pkey PRIMARY KEY (project, incarnation, server, first)
 );
 COMMENT ON TABLE chain_records IS 'The records of hash chains: salted commitments to what was stored, without its content.';

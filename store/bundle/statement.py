@@ -1,0 +1,110 @@
+"""The statements that a proof commits to: what a bundle says of an exchange, gap or run, without bodies, as canonical JSON.
+
+The statement of an exchange or gap is the `exchange` or `gap` of a line of a bundle (docs/trace-format.md), without those members of its
+bodies that show or digest their bytes. So anybody who has the bundle can make it.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from calls.codec.canonical import canonical_json
+from calls.events import Gap
+from calls.model import EMPTY_BODY, FORMAT, Body, Exchange, Request, Response
+from store.bundle.trace import chunk_to_json, gap_to_json, rfc3339_ns
+
+BODY_BYTES: Final = ("base64", "digest", "erased", "opened", "prefix", "suffix", "text")
+"""The members of a body that a statement leaves out: its bytes have a commitment of their own, and may be erased alone."""
+
+RUN_FACTS: Final = ("forked_at", "id", "isolation", "labels", "name", "parent")
+"""The members of a run that are said about it; the others are counted over its exchanges, or change without anybody's doing."""
+
+# Member names are ASCII and there are no floats, so this is the form of RFC 8785.
+_encode: Final = msgspec.json.Encoder(order="sorted").encode
+
+
+def exchange_statement(exchange: Exchange) -> bytes:
+    """Return the statement of an exchange. Raises ValueError for text that no JSON can hold."""
+    members: dict[str, Any] = {
+        "format": FORMAT,
+        "id": exchange.id,
+        "outcome": exchange.outcome,
+        "request": _request_members(exchange.request),
+        "response": None if exchange.response is None else _response_members(exchange.response),
+        "run": exchange.run,
+        "started_at": rfc3339_ns(exchange.started_at),
+    }
+    optional = {
+        "actor": exchange.actor,
+        "ended_ns": exchange.ended_at,
+        "error": exchange.error,
+        "first_byte_ns": exchange.first_byte_at,
+        "step": exchange.step,
+    }
+    members |= {name: value for name, value in optional.items() if value is not None}
+    if exchange.redactions:
+        members["redactions"] = exchange.redactions
+    if exchange.run_evidence:
+        members["run_evidence"] = exchange.run_evidence
+    return _encode(members)
+
+
+def exchange_statement_of_json(exchange: Mapping[str, Any]) -> bytes:
+    """Return the statement of an exchange as a line of a bundle shows it."""
+    members = dict(exchange)
+    for side in ("request", "response"):
+        message = members.get(side)
+        if isinstance(message, Mapping) and isinstance(body := message.get("body"), Mapping):
+            without_bytes = {name: value for name, value in body.items() if name not in BODY_BYTES}
+            members[side] = {**message, "body": without_bytes}
+    return canonical_json(members)
+
+
+def gap_statement(gap: Gap) -> bytes:
+    """Return the statement of a gap."""
+    return _encode(gap_to_json(gap))
+
+
+def run_statement(run: Mapping[str, Any]) -> bytes:
+    """Return the statement of a run; `run` has at least `RUN_FACTS`."""
+    return canonical_json({name: run.get(name) for name in RUN_FACTS})
+
+
+def _request_members(request: Request) -> dict[str, Any]:
+    members: dict[str, Any] = {
+        "headers": request.headers,
+        "http_version": request.http_version,
+        "method": request.method,
+        "url": request.url,
+    }
+    return _with_body(members, request)
+
+
+def _response_members(response: Response) -> dict[str, Any]:
+    members: dict[str, Any] = {
+        "headers": response.headers,
+        "http_version": response.http_version,
+        "reason": response.reason,
+        "status": response.status,
+    }
+    return _with_body(members, response)
+
+
+def _with_body(members: dict[str, Any], message: Request | Response) -> dict[str, Any]:
+    if message.body is not EMPTY_BODY and message.body != EMPTY_BODY:
+        members["body"] = _body_members(message.body)
+    if message.trailers:
+        members["trailers"] = message.trailers
+    return members
+
+
+def _body_members(body: Body) -> dict[str, Any]:
+    members: dict[str, Any] = {"size": body.size}
+    if body.chunks:
+        members["chunks"] = [chunk_to_json(chunk) for chunk in body.chunks]
+    if body.truncated:
+        members["truncated"] = True
+    if body.reencoded:
+        members["reencoded"] = True
+    return members

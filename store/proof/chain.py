@@ -1,0 +1,109 @@
+"""Append records to the chains of runs, in the transaction that stores what they commit to.
+
+A chain belongs to one incarnation of a run and to one store server, which alone appends to it. Whoever appends holds the lock of the
+run's row, so that a chain has one end.
+"""
+
+import uuid
+from collections.abc import Mapping, Sequence
+
+import asyncpg
+import msgspec
+
+from calls.proof.records import FIRST_LINK, Record, fold_links
+
+
+class ChainRecords(dict[uuid.UUID, list[Record]]):
+    """New records by the incarnation of their run, in the order in which they are appended."""
+
+    def add(self, incarnation: uuid.UUID | None, record: Record) -> None:
+        """Add a record; without an incarnation there is no such run any more, and nothing to prove."""
+        if incarnation is not None:
+            self.setdefault(incarnation, []).append(record)
+
+
+def chain_name(incarnation: uuid.UUID, server: uuid.UUID) -> str:
+    """Return the name of a chain in its records."""
+    return f"{incarnation}/{server}"
+
+
+def decode_records(data: bytes) -> list[Record]:
+    """Read the records of a row. Raises `msgspec.DecodeError`."""
+    return _decode(data)
+
+
+async def append_records(
+    connection: asyncpg.Connection,
+    project: str,
+    server: uuid.UUID | None,
+    records: Mapping[uuid.UUID, Sequence[Record]],
+) -> None:
+    """Append records to the chains of a store server. Without a server, nothing is proven.
+
+    Raises `asyncpg.SerializationError` if another process has appended to the same chain.
+    """
+    if server is None or not records:
+        return
+    ends = {
+        row["incarnation"]: (row["size"], row["head"])
+        for row in await connection.fetch(ENDS, project, server, list(records))
+    }
+    rows = []
+    for incarnation, new in records.items():
+        first, link = ends.get(incarnation, (0, FIRST_LINK))
+        size, head = fold_links(chain_name(incarnation, server), new, link, first)
+        rows.append((incarnation, first, _encode(new), size, head))
+    columns = list(zip(*rows, strict=True))
+    try:
+        await connection.execute(APPEND, project, server, *map(list, columns))
+    except asyncpg.UniqueViolationError as error:
+        raise asyncpg.SerializationError("another process has appended to the same chain") from error
+
+
+async def forget_run(
+    connection: asyncpg.Connection, project: str, server: uuid.UUID | None, incarnation: uuid.UUID, now: int
+) -> None:
+    """Append that a run was erased, and delete all earlier records of it. What remains names neither the run nor its exchanges."""
+    await append_records(
+        connection, project, server, {incarnation: [Record(kind="erased", part="run", at=now)]} if server else {}
+    )
+    await connection.execute(FORGET, project, incarnation)
+
+
+async def drop_chains(connection: asyncpg.Connection, project: str, incarnations: Sequence[uuid.UUID]) -> None:
+    """Delete the chains of runs that were dissolved: what they had is in the chains of other runs now."""
+    for table in ("chain_records", "chains"):
+        await connection.execute(
+            f"DELETE FROM {table} WHERE project = $1 AND incarnation = ANY ($2::uuid[])",  # noqa: S608 - one of two constants
+            project,
+            incarnations,
+        )
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[Record]).decode
+
+FORGET = """
+DELETE FROM chain_records WHERE project = $1 AND incarnation = $2 AND first < (
+    SELECT max(size) FROM chains WHERE chains.project = $1 AND chains.incarnation = $2 AND chains.server = chain_records.server
+) - 1
+"""
+
+ENDS = """
+SELECT incarnation, size, head FROM chains WHERE project = $1 AND server = $2 AND incarnation = ANY ($3::uuid[])
+ORDER BY incarnation FOR UPDATE
+"""
+
+APPEND = """
+WITH new AS (
+    SELECT * FROM unnest($3::uuid[], $4::bigint[], $5::bytea[], $6::bigint[], $7::bytea[])
+        AS new (incarnation, first, records, size, head)
+), appended AS (
+    INSERT INTO chain_records (project, incarnation, server, first, records, link)
+    SELECT $1::text, incarnation, $2::uuid, first, records, head FROM new
+)
+INSERT INTO chains (project, incarnation, server, size, head, is_unsealed)
+SELECT $1::text, incarnation, $2::uuid, size, head, true FROM new
+ON CONFLICT (project, incarnation, server) DO UPDATE SET
+    size = excluded.size, head = excluded.head, is_unsealed = true
+"""

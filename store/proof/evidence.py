@@ -1,0 +1,45 @@
+"""Make the records of what is stored, and check what is stored against its record."""
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from calls.events import Gap
+from calls.model import EMPTY_BODY, Exchange
+from calls.proof.records import Record, commit
+from store.bundle.statement import exchange_statement, gap_statement, run_statement
+from store.database.rows import body_digest
+from store.proof.commitments import salt_of
+
+
+def exchange_record(exchange: Exchange, salts: bytes) -> Record:
+    """Return the record of an exchange. Raises ValueError for text that no JSON can hold."""
+    request, response = exchange.request.body, exchange.response.body if exchange.response else EMPTY_BODY
+    return Record(
+        kind="exchange",
+        id=exchange.id,
+        head=_commit(salts, 0, exchange_statement(exchange)),
+        request=None if request == EMPTY_BODY else _commit(salts, 1, body_digest(request.data)),
+        response=None if response == EMPTY_BODY else _commit(salts, 2, body_digest(response.data)),
+    )
+
+
+def gap_record(gap_id: uuid.UUID, gap: Gap, evidence: bytes | None, salts: bytes) -> Record:
+    """Return the record of a gap; `evidence` is the stored form of an exchange that no row could be made of."""
+    return Record(
+        kind="gap",
+        id=str(gap_id),
+        head=_commit(salts, 0, gap_statement(gap)),
+        request=None if evidence is None else _commit(salts, 1, body_digest(evidence)),
+    )
+
+
+def run_record(facts: Mapping[str, Any], began: int, salts: bytes) -> Record:
+    """Return the record of what is said about a run; `facts` has at least `statement.RUN_FACTS`."""
+    return Record(kind="run", head=_commit(salts, 0, run_statement(facts)), began=began)
+
+
+def _commit(salts: bytes, part: int, content: bytes) -> bytes | None:
+    """Return the commitment to a part; None if its salt was forgotten."""
+    salt = salt_of(salts, part)
+    return None if salt is None else commit(salt, content)
