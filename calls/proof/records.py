@@ -22,7 +22,7 @@ FIRST_LINK: Final = bytes(32)
 """The link before the first record of a chain."""
 
 
-class Record(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+class ChainRecord(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """A record. Times are nanoseconds since the Unix epoch, commitments 32 bytes."""
 
     kind: RecordKind
@@ -50,7 +50,7 @@ def commit(salt: bytes, part: bytes) -> bytes:
     return hmac.digest(salt, part, "sha256")
 
 
-def record_members(chain: str, place: int, record: Record) -> dict[str, str | int]:
+def record_members(chain: str, place: int, record: ChainRecord) -> dict[str, str | int]:
     """Return the members of a record as JSON, without those that are None. Times are text: JSON numbers are too imprecise."""
     members: dict[str, str | int] = {"chain": chain}
     if record.head is not None:
@@ -72,13 +72,15 @@ def record_members(chain: str, place: int, record: Record) -> dict[str, str | in
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
 
 
-def next_link(link: bytes, chain: str, place: int, record: Record) -> bytes:
+def next_link(link: bytes, chain: str, place: int, record: ChainRecord) -> bytes:
     """Return the link of a record; `link` is that of the record before it, `chain` is `INCARNATION/SERVER`."""
     # Member names and values are ASCII without characters that JSON escapes, so this is the canonical form.
     return hashlib.sha256(link + _encode(record_members(chain, place, record))).digest()
 
 
-def fold_links(chain: str, records: Iterable[Record], link: bytes = FIRST_LINK, place: int = 0) -> tuple[int, bytes]:
+def fold_links(
+    chain: str, records: Iterable[ChainRecord], link: bytes = FIRST_LINK, place: int = 0
+) -> tuple[int, bytes]:
     """Return the size and the head of a chain after these records, the first of which has the place `place`."""
     for record in records:
         link = next_link(link, chain, place, record)

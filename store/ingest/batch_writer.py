@@ -20,7 +20,7 @@ import asyncpg
 from calls.events import Gap, ReplayReported
 from calls.model import Exchange
 from calls.project_runs import DEFAULT_PROJECT
-from calls.proof.records import Record
+from calls.proof.records import ChainRecord
 from store.database.blobs import Element, ElementPlace, Primer, pack, plan_form, split_elements
 from store.database.connection import BadValue, Database, DatabaseUnavailable
 from store.database.rows import encode_head, storable_text
@@ -53,7 +53,7 @@ from store.ingest.insert_rows import (
     validate_run_name,
 )
 from store.ingest.partitions import Partitions, day_of
-from store.proof.chain import ChainRecords, append_records, drop_chains
+from store.proof.chain import NewRecords, append_records, drop_chains
 from store.proof.commitments import make_salts
 from store.proof.evidence import exchange_record, gap_record
 
@@ -96,7 +96,7 @@ class _PreparedExchange(NamedTuple):
     exchange: tuple[object, ...]
     call: tuple[object, ...] | None
     salt: bytes | None
-    record: Record | None
+    record: ChainRecord | None
     """Its record in the chain of its run; None where nothing is proven."""
 
 
@@ -236,7 +236,7 @@ class BatchWriter:
             )
             rows, parts = self._plan_rows(prepared, incarnations, fresh)
             moves = [(one.exchange.id, one.previous_run, one.exchange.run) for one, *_ in prepared if one.previous_run]
-            records = ChainRecords()
+            records = NewRecords()
             if moves:
                 await self._move(connection, moves, incarnations, records)
             if parts:
@@ -287,19 +287,19 @@ class BatchWriter:
         connection: asyncpg.Connection,
         moves: Sequence[tuple[str, str, str]],
         incarnations: Mapping[str, uuid.UUID],
-        records: "ChainRecords",
+        records: "NewRecords",
     ) -> None:
         """Take exchanges and their gaps out of the runs they were stored in before: (exchange, previous run, run)."""
         columns = list(map(list, zip(*moves, strict=True)))
         previous = await connection.fetch(LOCK_RUNS, self._project, sorted(set(columns[1])))
         all_incarnations = {row["id"]: row["incarnation"] for row in previous} | dict(incarnations)
         for row in await connection.fetch(REMOVE_EXCHANGES, self._project, *columns):
-            moved = Record(kind="moved", id=str(row["id"]), began=row["started_at"])
+            moved = ChainRecord(kind="moved", id=str(row["id"]), began=row["started_at"])
             records.add(all_incarnations.get(row["run"]), moved)
         await connection.execute(REMOVE_CALLS, self._project, *columns)
         for row in await connection.fetch(MOVE_GAPS, self._project, *columns):
             records.add(
-                all_incarnations.get(row["was"]), Record(kind="moved", id=str(row["id"]), began=row["happened_at"])
+                all_incarnations.get(row["was"]), ChainRecord(kind="moved", id=str(row["id"]), began=row["happened_at"])
             )
             if row["salt"] is not None:
                 gap = Gap(row["run"], row["happened_at"], row["reason"], row["exchange"], row["count"])
@@ -353,7 +353,7 @@ class BatchWriter:
         incarnations: Mapping[str, uuid.UUID],
     ) -> None:
         """Append the records of new gaps to the chains of their runs."""
-        records = ChainRecords()
+        records = NewRecords()
         for _, gap_id, run, happened_at, reason, exchange, evidence, count, salt in rows:
             if salt is not None and gap_id in inserted:
                 gap = Gap(run, happened_at, reason, exchange, count)

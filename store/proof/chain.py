@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 import asyncpg
 import msgspec
 
-from calls.proof.records import FIRST_LINK, Record, fold_links
+from calls.proof.records import FIRST_LINK, ChainRecord, fold_links
 
 
-class ChainRecords(dict[uuid.UUID, list[Record]]):
+class NewRecords(dict[uuid.UUID, list[ChainRecord]]):
     """New records by the incarnation of their run, in the order in which they are appended."""
 
-    def add(self, incarnation: uuid.UUID | None, record: Record) -> None:
+    def add(self, incarnation: uuid.UUID | None, record: ChainRecord) -> None:
         """Add a record; without an incarnation there is no such run any more, and nothing to prove."""
         if incarnation is not None:
             self.setdefault(incarnation, []).append(record)
@@ -27,7 +27,7 @@ def chain_name(incarnation: uuid.UUID, server: uuid.UUID) -> str:
     return f"{incarnation}/{server}"
 
 
-def decode_records(data: bytes) -> list[Record]:
+def decode_records(data: bytes) -> list[ChainRecord]:
     """Read the records of a row. Raises `msgspec.DecodeError`."""
     return _decode(data)
 
@@ -36,7 +36,7 @@ async def append_records(
     connection: asyncpg.Connection,
     project: str,
     server: uuid.UUID | None,
-    records: Mapping[uuid.UUID, Sequence[Record]],
+    records: Mapping[uuid.UUID, Sequence[ChainRecord]],
 ) -> None:
     """Append records to the chains of a store server. Without a server, nothing is proven.
 
@@ -65,7 +65,7 @@ async def forget_run(
 ) -> None:
     """Append that a run was erased, and delete all earlier records of it. What remains names neither the run nor its exchanges."""
     await append_records(
-        connection, project, server, {incarnation: [Record(kind="erased", part="run", at=now)]} if server else {}
+        connection, project, server, {incarnation: [ChainRecord(kind="erased", part="run", at=now)]} if server else {}
     )
     await connection.execute(FORGET, project, incarnation)
 
@@ -81,7 +81,7 @@ async def drop_chains(connection: asyncpg.Connection, project: str, incarnations
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[Record]).decode
+_decode = msgspec.msgpack.Decoder(list[ChainRecord]).decode
 
 FORGET = """
 DELETE FROM chain_records WHERE project = $1 AND incarnation = $2 AND first < (

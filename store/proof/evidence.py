@@ -6,16 +6,16 @@ from typing import Any
 
 from calls.events import Gap
 from calls.model import EMPTY_BODY, Exchange
-from calls.proof.records import Record, commit
+from calls.proof.records import ChainRecord, commit
 from store.bundle.statement import exchange_statement, gap_statement, run_statement
 from store.database.rows import body_digest
 from store.proof.commitments import salt_of
 
 
-def exchange_record(exchange: Exchange, salts: bytes) -> Record:
+def exchange_record(exchange: Exchange, salts: bytes) -> ChainRecord:
     """Return the record of an exchange. Raises ValueError for text that no JSON can hold."""
     request, response = exchange.request.body, exchange.response.body if exchange.response else EMPTY_BODY
-    return Record(
+    return ChainRecord(
         kind="exchange",
         id=exchange.id,
         head=_commit(salts, 0, exchange_statement(exchange)),
@@ -24,9 +24,9 @@ def exchange_record(exchange: Exchange, salts: bytes) -> Record:
     )
 
 
-def gap_record(gap_id: uuid.UUID, gap: Gap, evidence: bytes | None, salts: bytes) -> Record:
+def gap_record(gap_id: uuid.UUID, gap: Gap, evidence: bytes | None, salts: bytes) -> ChainRecord:
     """Return the record of a gap; `evidence` is the stored form of an exchange that no row could be made of."""
-    return Record(
+    return ChainRecord(
         kind="gap",
         id=str(gap_id),
         head=_commit(salts, 0, gap_statement(gap)),
@@ -34,9 +34,9 @@ def gap_record(gap_id: uuid.UUID, gap: Gap, evidence: bytes | None, salts: bytes
     )
 
 
-def run_record(facts: Mapping[str, Any], began: int, salts: bytes) -> Record:
+def run_record(facts: Mapping[str, Any], began: int, salts: bytes) -> ChainRecord:
     """Return the record of what is said about a run; `facts` has at least `statement.RUN_FACTS`."""
-    return Record(kind="run", head=_commit(salts, 0, run_statement(facts)), began=began)
+    return ChainRecord(kind="run", head=_commit(salts, 0, run_statement(facts)), began=began)
 
 
 def _commit(salts: bytes, part: int, content: bytes) -> bytes | None:

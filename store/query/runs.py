@@ -29,7 +29,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from calls.events import Gap
 from calls.model import Usage
-from calls.proof.records import Record
+from calls.proof.records import ChainRecord
 from store.attribution.certainty import GUESSED
 from store.bundle.statement import RUN_FACTS
 from store.call_graph.retry_query import RetryGroups, is_among, load_retry_groups
@@ -249,7 +249,7 @@ class Runs:
         salt = make_salts()
         records = [run_record(dict(facts), began, salt)]
         if ended_at is not None:
-            records.append(Record(kind="end", at=ended_at))
+            records.append(ChainRecord(kind="end", at=ended_at))
         await connection.execute(update(runs).where(*self._run_condition(facts["id"])).values(salt=salt))
         await append_records(await _driver(connection), self._project, server, {facts["incarnation"]: records})
 
