@@ -9,7 +9,7 @@ import logging
 import secrets
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import asyncpg
@@ -57,6 +57,7 @@ class AuditLog:
         self._new_id = Uuid7(now, secrets.randbits)
         self._waiting: deque[tuple[str, AuditEntry]] = deque()
         self._has_entries = asyncio.Event()
+        self._flushing = asyncio.Lock()
 
     @property
     def is_full(self) -> bool:
@@ -80,18 +81,23 @@ class AuditLog:
 
     async def flush(self) -> None:
         """Write the entries that wait. Raises DatabaseError, and keeps them then."""
-        self._has_entries.clear()
-        try:
-            while self._waiting:
-                batch = [self._waiting[place] for place in range(min(BATCH, len(self._waiting)))]
-                async with self._database.connection() as connection:
-                    # Writing one twice, after a lost answer, has one result.
-                    await connection.executemany(INSERT, [_row(name, entry) for name, entry in batch])
-                for _ in batch:
-                    self._waiting.popleft()
-        except DatabaseError:
-            self._has_entries.set()
-            raise
+        # Lists flush, too: two at once would write the same batch, and each would remove as many entries from the queue.
+        async with self._flushing:
+            self._has_entries.clear()
+            try:
+                while self._waiting:
+                    await self._write([self._waiting[place] for place in range(min(BATCH, len(self._waiting)))])
+            except DatabaseError:
+                self._has_entries.set()
+                raise
+
+    async def _write(self, batch: Sequence[tuple[str, AuditEntry]]) -> None:
+        """Write the oldest entries that wait, and remove them."""
+        async with self._database.connection() as connection:
+            # Writing one twice, after a lost answer, has one result.
+            await connection.executemany(INSERT, [_row(name, entry) for name, entry in batch])
+        for _ in batch:
+            self._waiting.popleft()
 
 
 async def delete_old_audit_entries(connection: asyncpg.Connection, now: int) -> None:
