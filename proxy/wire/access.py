@@ -1,13 +1,16 @@
 """Decide whether a client may use this proxy worker, and whether it may write into the run that it names."""
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from calls.project_runs import DEFAULT_PROJECT, full_run_name, split_run_name
-from store.access.api_tokens import ALL_PROJECTS, ApiToken, ApiTokens
+from store.access.api_tokens import ALL_PROJECTS, ApiTokens, TokenFileError, has_token_form
 from store.run_tokens import RunTokens, is_same
+
+log = logging.getLogger(__name__)
 
 type Credentials = tuple[str, str] | None
 """The run and token that a client presented; either may be empty."""
@@ -37,20 +40,29 @@ class Access:
     def is_admitted(self, credentials: Credentials) -> bool:
         """Return whether the client may use the worker: it presents a recording token or the token of any run."""
         presented = credentials[1] if credentials else ""
-        if (found := self._api_token(presented)) is not None:
-            return "record" in found.scopes and found.state(self.now()) == "active"
+        if self._names_project(presented):
+            return self._token_project(presented) is not None
         if not self.tokens:
             return True
-        # Compare with every token, so that the time taken reveals nothing about a partial match.
-        is_known = sum(is_same(presented, token) for token in self.tokens) > 0
-        return is_known or (self.run_tokens is not None and self.run_tokens.run_of(presented) is not None)
+        return self._is_recording_token(presented) or (
+            self.run_tokens is not None and self.run_tokens.run_of(presented) is not None
+        )
+
+    def has_ended_token(self, credentials: Credentials) -> bool:
+        """Return whether the client presents a token with a project that is not accepted, or is no longer."""
+        presented = credentials[1] if credentials else ""
+        return self._names_project(presented) and self._token_project(presented) is None
 
     def project_of(self, credentials: Credentials) -> str:
-        """Return the project into which requests of this client are recorded: that of its token, if it has one."""
+        """Return the project into which requests of this client are recorded: that of its token, if it has one.
+
+        `can_write` refuses those of a token that has ended, of which no project is known.
+        """
         if credentials is None or not (presented := credentials[1]):
             return self.project
-        if (found := self._api_token(presented)) is not None:
-            return self.project if found.project == ALL_PROJECTS else found.project
+        if self._names_project(presented):
+            found = self._token_project(presented)
+            return self.project if found in (None, ALL_PROJECTS) else found
         run = self.run_tokens.run_of(presented) if self.run_tokens is not None else None
         return self.project if run is None else split_run_name(run)[0]
 
@@ -58,11 +70,33 @@ class Access:
         """Return the full name of a run that a client names, or of the owner of its connection."""
         return full_run_name(self.project_of(credentials), run)
 
-    def _api_token(self, presented: str) -> ApiToken | None:
-        return self.api_tokens.find(presented) if self.api_tokens is not None and presented else None
+    def _is_recording_token(self, presented: str) -> bool:
+        # Compare with every token, so that the time taken reveals nothing about a partial match.
+        return sum(is_same(presented, token) for token in self.tokens) > 0
+
+    def _names_project(self, presented: str) -> bool:
+        """Return whether this is a token with a project, or was one.
+
+        One that is unknown, because it was removed or its file is damaged, must not be recorded into the project of all others.
+        """
+        return self.api_tokens is not None and has_token_form(presented) and not self._is_recording_token(presented)
+
+    def _token_project(self, presented: str) -> str | None:
+        """Return the project of a token that may record now, or `*`; None if it may not."""
+        assert self.api_tokens is not None
+        try:
+            found = self.api_tokens.find(presented)
+        except TokenFileError as error:
+            log.warning("clients with tokens of projects are refused: %s", error)
+            return None
+        is_accepted = found is not None and "record" in found.scopes and found.state(self.now()) == "active"
+        return found.project if found is not None and is_accepted else None
 
     def can_write(self, run: str, credentials: Credentials) -> bool:
         """Return whether requests of this client may be recorded into a run, by its full name (`calls.project_runs`)."""
+        if self.has_ended_token(credentials):
+            # Its connection may have been admitted before.
+            return False
         known = self.run_tokens
         if known is None:
             return True

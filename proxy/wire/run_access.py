@@ -1,4 +1,4 @@
-"""Refuse requests to write into a run that another command has claimed."""
+"""Refuse requests to write into a run that another command has claimed, or with a token that has ended."""
 
 from calls.project_runs import split_run_name
 from proxy.wire.access import Access, Credentials
@@ -6,7 +6,15 @@ from proxy.wire.problem import Problem
 
 
 def require_write_access(run: str, credentials: Credentials, access: Access) -> None:
-    """Raise Problem if the run is claimed by a command and the client does not have its token."""
+    """Raise Problem if the client's token has ended, or the run is claimed by a command and it does not have the run's token."""
+    if access.has_ended_token(credentials):
+        raise Problem(
+            403,
+            "token_refused",
+            "the token in the proxy's URL may not record: it was revoked, has expired, lacks the scope `record`, or is not in this"
+            " data directory. The request was neither forwarded nor recorded; `playhead token list` shows the tokens, and"
+            " `playhead token create NAME --project P --scope record` creates one",
+        )
     if not access.can_write(run, credentials):
         _, run = split_run_name(access.only_run or run)
         raise Problem(

@@ -33,6 +33,11 @@ _PREFIX: Final = "ph_"
 """Begins every token, so that scanners for leaked secrets can find one."""
 
 
+def has_token_form(text: str) -> bool:
+    """Whether a text has the form of the tokens that are kept here, whether or not there is such a token."""
+    return text.startswith(_PREFIX)
+
+
 class TokenFileError(Exception):
     """The file of tokens cannot be used; the message says why and what to do."""
 
@@ -77,7 +82,7 @@ class ApiTokens:
 
     def find(self, token: str) -> ApiToken | None:
         """Return what a token allows, whether or not it is still accepted. Raises TokenFileError."""
-        if not token.startswith(_PREFIX):
+        if not has_token_form(token):
             return None
         self._load_if_changed()
         # The digest of a token with 256 random bits reveals nothing by the time of this lookup.
@@ -137,7 +142,10 @@ class ApiTokens:
         except FileNotFoundError:
             self._version, self._by_digest = None, {}
             return
-        version = (found.st_ino, found.st_mtime_ns, found.st_size)
+        except OSError as error:
+            raise TokenFileError(f"{self._path} cannot be read ({error.strerror}); correct its permissions") from error
+        # The time of the last change of its owner and mode, too: a file that others may read is refused from then on.
+        version = (found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size)
         if version == self._version:
             return
         try:

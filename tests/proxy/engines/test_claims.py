@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from proxy.wire.access import Access
+from store.access.api_tokens import ApiTokens
 from store.run_tokens import RunTokens
 from tests.support.wire import MemoryRecorder, Worker, answering, open_worker
 
@@ -138,6 +139,31 @@ async def test_a_claim_holds_on_connections_that_are_older(tmp_path: Path, token
         tokens.release("late")
         assert (await send_request(worker, "X-Playhead-Run: late")).startswith(b"HTTP/1.1 200")
     assert len(recorder.exchanges) == 3
+
+
+async def test_a_token_that_is_revoked_records_nothing_more_on_open_connections(tmp_path: Path) -> None:
+    recorder, api_tokens = MemoryRecorder(), ApiTokens(tmp_path / "tokens.json")
+    token, _ = api_tokens.create("web", "web", ["record"], 1)
+    async with (
+        answering(OK) as upstream,
+        open_worker(
+            tmp_path,
+            recorder,
+            access=Access(api_tokens=api_tokens),
+            upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"},
+        ) as worker,
+    ):
+        proxy = worker.proxy("night", token)
+        async with (
+            httpx.AsyncClient(proxy=proxy, verify=worker.tls) as one,
+            httpx.AsyncClient(proxy=proxy, verify=worker.tls, http2=True) as two,
+        ):
+            assert [(await each.get("https://api.test/x")).status_code for each in (one, two)] == [200, 200]
+            api_tokens.revoke("web", 2)
+            for each in (one, two):
+                got = await each.get("https://api.test/x")
+                assert (got.status_code, got.json()["error"]["code"]) == (403, "token_refused")
+    assert [exchange.begun["run"] for exchange in recorder.exchanges] == ["web/night"] * 2
 
 
 async def test_where_a_token_is_asked_for_that_of_any_run_opens(tmp_path: Path, tokens: RunTokens) -> None:

@@ -1,5 +1,6 @@
 """Into which project and run a client records, by its credentials."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,31 @@ def test_a_claim_holds_in_its_project_alone(tokens: ApiTokens, tmp_path: Path) -
     assert not guarded.can_write("web/night", ("night", run_tokens.token("night")))
     run_tokens.release("web/night")
     assert guarded.can_write("web/night", ("night", web))
+
+
+def test_a_token_that_is_known_no_more_records_nothing(tokens: ApiTokens, tmp_path: Path) -> None:
+    web, _ = tokens.create("web", "web", ["record"], NOW)
+    short, _ = tokens.create("short", "web", ["record"], NOW, NOW + 1)
+    file = tmp_path / "tokens.json"
+    content = file.read_bytes()
+    for recording in ((), ("the-recording-token",)):
+        guarded = access(tokens, tmp_path, *recording)
+        captive = replace(guarded, run_tokens=None)
+        late = replace(guarded, now=lambda: NOW + 1)
+        for damaged in (b"", content[:100], None):
+            assert guarded.is_admitted(("night", web))
+            assert guarded.can_write("web/night", ("night", web))
+            file.unlink()
+            if damaged is not None:
+                file.write_bytes(damaged)
+                file.chmod(0o600)
+            assert not guarded.is_admitted(("night", web))
+            for one in (guarded, captive):
+                # Not into the project of clients without a token either, on a connection that was admitted before.
+                assert not one.can_write(recorded_run(one, ("night", web)), ("night", web))
+            assert guarded.can_write("night", ("night", "anything"))
+            file.write_bytes(content)
+            file.chmod(0o600)
+        assert guarded.can_write("web/night", ("night", short))
+        assert not late.can_write("web/night", ("night", short))
+    assert access(tokens, tmp_path, "ph_chosen-by-the-user").is_admitted(("night", "ph_chosen-by-the-user"))

@@ -43,11 +43,16 @@ def test_names_are_unique_and_what_does_not_exist_is_not_revoked(tmp_path: Path)
 
 def test_a_file_that_others_can_read_or_that_is_damaged_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "tokens.json"
-    token, _ = ApiTokens(path).create("reader", "web", ["runs:read"], NOW)
+    tokens = ApiTokens(path)
+    token, made = tokens.create("reader", "web", ["runs:read"], NOW)
+    assert tokens.find(token) == made
     path.chmod(0o644)
     with pytest.raises(TokenFileError, match="can be read by others"):
-        ApiTokens(path).find(token)
+        tokens.find(token)
     path.chmod(0o600)
+    assert tokens.find(token) == made
     path.write_text('{"version": 2}')
     with pytest.raises(TokenFileError, match="is invalid"):
-        ApiTokens(path).find(token)
+        tokens.find(token)
+    with pytest.raises(TokenFileError, match="cannot be read"):
+        ApiTokens(path / "below").find(token)
