@@ -11,6 +11,9 @@ from store.access.api_tokens import ALL_PROJECTS, SCOPES, ApiToken, Scope
 GRANT: Final = "playhead.grant"
 """The key of a request's grant in its ASGI scope."""
 
+STILL_GRANTED: Final = "playhead.still_granted"
+"""The key of a function in the ASGI scope that returns whether the request would be granted the same now."""
+
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
     """What a request may do, and the project that it asks about."""

@@ -13,7 +13,7 @@ from calls.model import Call, Exchange
 from calls.project_runs import full_run_name
 from calls.redaction.call import Clean
 from store.access.audit_log import AuditLog
-from store.access.grants import FULL_GRANT, GRANT, Grant
+from store.access.grants import FULL_GRANT, GRANT, STILL_GRANTED, Grant
 from store.bundle.bundle import Bundle
 from store.database.connection import Database
 from store.embedded.db_health import DatabaseHealth
@@ -69,6 +69,9 @@ class Deps:
 
     grant: Grant = FULL_GRANT
     """What the request may do, and the project that it asks about."""
+
+    is_still_granted: Callable[[], bool] = lambda: True
+    """Returns whether the request's token still allows the same: for a response without an end."""
 
     audit: AuditLog | None = None
     """The audit log; None in a helper process."""
@@ -147,7 +150,8 @@ class Deps:
 
 def _deps(request: Request) -> Deps:
     deps: Deps = request.app.state.deps
-    return replace(deps, grant=request.scope[GRANT])
+    scope = request.scope
+    return replace(deps, grant=scope[GRANT], is_still_granted=scope.get(STILL_GRANTED, deps.is_still_granted))
 
 
 type TheDeps = Annotated[Deps, Depends(_deps)]

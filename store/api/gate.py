@@ -90,7 +90,7 @@ class MatchedRoute(NamedTuple):
     """The rule of a request's route, and what its path names."""
 
     rule: Rule
-    subject: str | None
+    subjects: tuple[str, ...]
 
 
 _PATHS: Final[tuple[tuple[str, re.Pattern[str], Rule], ...]] = tuple(
@@ -103,5 +103,5 @@ def match_route(method: str, path: str) -> MatchedRoute | None:
     """Return the rule of a request; None if it has none."""
     for allowed, pattern, rule in _PATHS:
         if method == allowed and (found := pattern.match(path)):
-            return MatchedRoute(rule, next(iter(found.groupdict().values()), None))
+            return MatchedRoute(rule, tuple(dict.fromkeys(found.groupdict().values())))
     return None

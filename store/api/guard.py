@@ -8,7 +8,7 @@ and before any part of the body is read.
 import hashlib
 import hmac
 import ipaddress
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -19,7 +19,7 @@ from calls.project_runs import PROJECT_NAME
 from calls.redaction.call import Clean
 from store.access.api_tokens import ApiToken, ApiTokens, TokenFileError
 from store.access.audit_log import AuditEntry, AuditLog
-from store.access.grants import FULL_GRANT, GRANT, Grant, full_grant, token_grant
+from store.access.grants import FULL_GRANT, GRANT, STILL_GRANTED, Grant, full_grant, token_grant
 from store.api.gate import MatchedRoute, match_route
 from store.api.problems import Problem
 
@@ -92,6 +92,11 @@ class Tokens:
         return found[0] if found else None
 
 
+def _unnoted_problem() -> Problem:
+    detail = "the request cannot be noted in the audit log, because the database does not answer; try again later"
+    return Problem(503, "database_unavailable", detail, headers={"retry-after": "5"})
+
+
 def _unauthorized_problem(name: str, detail: str) -> Problem:
     return Problem(401, name, detail, headers={"www-authenticate": "Bearer"})
 
@@ -124,23 +129,41 @@ class Guard:
         headers, path = Headers(scope=scope), scope["path"]
         matched = match_route(scope["method"], path)
         granted = self._refusal(headers, path) or self._admit(scope, headers, matched)
-        entry = self._audit_entry(scope, granted, matched) if isinstance(granted, Grant) and matched else None
-        refusal = granted if isinstance(granted, Problem) else self._refusal_by_scope(granted, path, matched, entry)
+        entries = self._audit_entries(scope, granted, matched) if isinstance(granted, Grant) and matched else ()
+        refusal = granted if isinstance(granted, Problem) else self._refusal_by_scope(granted, path, matched)
+        if entries and self._audit is not None and self._audit.is_full:
+            # What cannot be noted is refused, whatever the answer would be: the entries that wait must not grow without end.
+            refusal, entries = _unnoted_problem(), ()
+
+        is_noted = False
+
+        def note(status: int) -> None:
+            nonlocal is_noted
+            is_noted = True
+            for entry in entries:
+                if self._audit is not None:
+                    self._audit.add(entry._replace(status=status))
 
         async def send_with_safe_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 safe = MutableHeaders(scope=message)
                 for name, value in SAFE_HEADERS.items():
                     safe.setdefault(name, value)
-                if entry is not None and self._audit is not None:
-                    self._audit.add(entry._replace(status=message["status"]))
+                note(message["status"])
             await send(message)
 
         if refusal is not None:
             await refusal.response(path)(scope, receive, send_with_safe_headers)
             return
         scope[GRANT] = granted
-        await self._app(scope, receive, send_with_safe_headers)
+        scope[STILL_GRANTED] = lambda: self._admit(scope, headers, matched) == granted
+        try:
+            await self._app(scope, receive, send_with_safe_headers)
+        except BaseException:
+            # The answer to this error is made outside of this middleware, or is not made at all.
+            if not is_noted:
+                note(500)
+            raise
 
     def _admit(self, scope: Scope, headers: Headers, matched: MatchedRoute | None) -> Grant | Problem:
         """Return what the request may do in the project that it names, or the problem to answer with."""
@@ -164,29 +187,24 @@ class Guard:
             return Problem(403, "scope_missing", detail)
         return found
 
-    def _refusal_by_scope(
-        self, grant: Grant, path: str, matched: MatchedRoute | None, entry: AuditEntry | None
-    ) -> Problem | None:
+    def _refusal_by_scope(self, grant: Grant, path: str, matched: MatchedRoute | None) -> Problem | None:
         if matched is None:
             return None if grant.allows("admin") else Problem(404, "not_found", f"there is nothing at {path}")
         if (scopes := matched.rule.scopes) and not grant.allows_any(scopes):
             own = ", ".join(grant.scopes) or "none"
             detail = f"the token {grant.token} lacks the scope {' or '.join(scopes)}; it has {own}"
             return Problem(403, "scope_missing", detail)
-        if entry is not None and self._audit is not None and self._audit.is_full:
-            detail = (
-                "the request cannot be noted in the audit log, because the database does not answer; try again later"
-            )
-            return Problem(503, "database_unavailable", detail, headers={"retry-after": "5"})
         return None
 
-    def _audit_entry(self, scope: Scope, grant: Grant, matched: MatchedRoute) -> AuditEntry | None:
+    def _audit_entries(self, scope: Scope, grant: Grant, matched: MatchedRoute) -> Sequence[AuditEntry]:
+        """Return what to note: an entry for each run, call, exchange or replay that the path names."""
         rule = matched.rule
         if scope["path"] in TOKENLESS or not rule.is_noted(grant):
-            return None
+            return ()
         query = scope["query_string"].decode("latin-1")
         path = self._clean(f"{scope['path']}{'?' if query else ''}{query}")
-        return AuditEntry(grant.project, grant.token, rule.action or "", matched.subject, path, 0)
+        subjects: list[str | None] = [self._clean(subject) for subject in matched.subjects] or [None]
+        return [AuditEntry(grant.project, grant.token, rule.action or "", subject, path, 0) for subject in subjects]
 
     def _refusal(self, headers: Headers, path: str) -> Problem | None:
         # Where a token is required, a foreign page has none to send, and the store server may have any host name.

@@ -91,7 +91,7 @@ async def _stream_events(deps: Deps, filters: EventFilters, last: EventId, begin
         yield f": connected\nretry: {RETRY}\n\n{begin}"
         sent_at = time.monotonic()
         position = position_before(last.position) if last.place >= 0 else last.position
-        while not deps.signal.is_closed:
+        while not deps.signal.is_closed and deps.is_still_granted():
             async with deps.database.connection() as connection:
                 rows = await read_feed(connection, deps.project, position, BATCH)
                 found = [event for row in rows for event in new_events(row, last, filters)]

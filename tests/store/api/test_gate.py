@@ -1,5 +1,6 @@
 """What a token allows: its project, its scopes, its end; and what the audit log notes."""
 
+import asyncio
 import json
 import re
 import time
@@ -9,10 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from fastapi.routing import APIRoute
 
 from calls.derive import derive_call
 from calls.events import ReplayReported
+from calls.redaction.call import Clean
+from store.access import audit_log
 from store.access.api_tokens import SCOPES, ApiTokens, Scope
 from store.api.app import ROUTERS
 from store.api.gate import RULES
@@ -84,10 +88,12 @@ def night_call() -> DerivedExchange:
 
 
 @asynccontextmanager
-async def night_recorded(tmp_path: Path, database: Database) -> AsyncIterator[tuple[House, Keys, str]]:
+async def night_recorded(
+    tmp_path: Path, database: Database, clean: Clean = str
+) -> AsyncIterator[tuple[House, Keys, str]]:
     """Serve the API with one call in project `north`; yield the id of the call, too."""
     keys, derived = Keys(tmp_path), night_call()
-    async with opened(tmp_path / "spool", database, tokens=[TEAM], api_tokens=keys.tokens) as house:
+    async with opened(tmp_path / "spool", database, tokens=[TEAM], api_tokens=keys.tokens, clean=clean) as house:
         await BatchWriter(database, project="north", profile=PROFILES.digest, signal=house.signal).write_batch(
             [derived], replays=[ReplayReported("again", b'{"id": "again", "run": "night", "note": "answerword"}')]
         )
@@ -210,13 +216,17 @@ async def test_expired_and_revoked_tokens_are_refused_at_once(tmp_path: Path, da
 
 
 async def test_the_audit_log_says_who_read_what(tmp_path: Path, database: Database) -> None:
-    async with night_recorded(tmp_path, database) as (house, keys, call):
+    def clean(text: str) -> str:
+        return text.replace("secret", "PLAYHEAD")
+
+    async with night_recorded(tmp_path, database, clean) as (house, keys, call):
         metadata, bodies = keys.create("runs:read", project="north"), keys.create("bodies:read", project="north")
         admin = keys.create("admin", project="north")
         for headers in (metadata, bodies):
             await house.api.get(f"/v1/exchanges/{call}/response", headers=headers)
             await house.api.get(f"/v1/calls/{call}", headers=headers)
         await house.api.get("/v1/runs/night/bundle", headers=bodies)
+        await house.api.get("/v1/runs/night/diff/secret", headers=bodies)
         await house.api.delete("/v1/runs/night", headers=admin)
         await house.api.get("/v1/runs", headers={"authorization": f"Bearer {TEAM}"})
         entries = (await house.api.get("/v1/audit", headers=admin)).json()["items"]
@@ -226,9 +236,12 @@ async def test_the_audit_log_says_who_read_what(tmp_path: Path, database: Databa
             ("north-bodies-read-None", "read", call, 200),
             ("north-bodies-read-None", "read", call, 403),
             ("north-bodies-read-None", "export", "night", 200),
+            ("north-bodies-read-None", "read", "night", 404),
+            ("north-bodies-read-None", "read", "PLAYHEAD", 404),
             ("north-admin-None", "delete", "night", 204),
         ]
         assert entries[0]["path"] == "/v1/runs/night"
+        assert entries[1]["path"] == "/v1/runs/night/diff/PLAYHEAD"
         found: dict[str, Any] = {}
         for query, count in (("action=export", 1), (f"subject={call}", 3), ("token=nobody", 0), ("limit=2", 2)):
             found = (await house.api.get(f"/v1/audit?{query}", headers=admin)).json()
@@ -243,3 +256,31 @@ async def test_the_audit_log_says_who_read_what(tmp_path: Path, database: Databa
         )
         south = (await house.api.get("/v1/audit", headers=keys.create("admin", project="south"))).json()
         assert south["items"] == []
+
+
+async def test_what_cannot_be_noted_is_refused_and_does_not_wait(
+    tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with night_recorded(tmp_path, database) as (house, keys, call):
+        metadata, admin = keys.create("runs:read", project="north"), keys.create("admin", project="north")
+        with monkeypatch.context() as patched:
+            patched.setattr(audit_log, "MAX_WAITING", 0)
+            for headers in (metadata, admin):
+                is_problem(await house.api.get(f"/v1/exchanges/{call}", headers=headers), 503, "database_unavailable")
+            assert (await house.api.get("/v1/runs", headers=metadata)).status_code == 200
+        assert (await house.api.get("/v1/audit", headers=admin)).json()["items"] == []
+
+
+async def test_a_stream_of_events_ends_with_its_token(tmp_path: Path, database: Database) -> None:
+    async with night_recorded(tmp_path, database) as (house, keys, _):
+        headers = keys.create("runs:read", project="north")
+        async with (
+            asyncio.timeout(10),
+            house.api.stream("GET", "/v1/events", headers=headers) as response,
+        ):
+            lines = response.aiter_lines()
+            assert await anext(lines) == ": connected"
+            keys.tokens.revoke(keys.tokens.list_tokens()[0].id, time.time_ns())
+            house.signal.send()
+            assert [line async for line in lines if line and not line.startswith("retry")] == []
+        is_problem(await house.api.get("/v1/events", headers=headers), 401, "token_revoked")
