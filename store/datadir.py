@@ -66,6 +66,11 @@ class DataDir:
         return self.root / "replays"
 
     @property
+    def checkpoints(self) -> Path:
+        """The directory with the newest checkpoint of each project, a file each."""
+        return self.root / "checkpoints"
+
+    @property
     def up_lock(self) -> Lock:
         """The lock of the running `up`, or of the one that runs the workers."""
         return Lock(self.root / "up.lock")

@@ -25,6 +25,7 @@ from store.ingest.derive_call import deriver
 from store.ingest.ingester import Ingester
 from store.large.helper import Helper
 from store.large.jobs import HelperConfig
+from store.proof.sealing import Sealer
 from store.run_modes import RunModes
 from store.run_tokens import is_claimed
 from store.server_config import StoreServerConfig
@@ -45,6 +46,7 @@ class ServerParts:
     auto_sessions: AutoSessionRuns
     deps: Deps
     followers: Followers
+    sealer: Sealer
     audit: AuditLog
     helpers: Sequence[Helper]
     """The helper processes that the ingester does not close itself."""
@@ -96,6 +98,7 @@ class PartFactory:
             ingester=ingester,
             auto_sessions=auto_sessions,
             followers=followers,
+            sealer=self._make_sealer(),
             audit=audit,
             deps=replace(deps, followers=followers, audit=audit),
             helpers=(render_helper, judge_helper),
@@ -108,6 +111,9 @@ class PartFactory:
         from store.otlp.exporter import Exporter
 
         return [Exporter(self._database, self._derive, target, self._signal) for target in self._config.exports]
+
+    def _make_sealer(self) -> Sealer:
+        return Sealer(self._database, self._data.signing_keys(), self._data.checkpoints)
 
     def _make_writer(self) -> BatchWriter:
         return BatchWriter(self._database, profile=self._profiles.digest, signal=self._signal)

@@ -366,6 +366,7 @@ chains = Table(
     Column("size", BigInteger, nullable=False),
     Column("head", LargeBinary, nullable=False),  # the link of its last record: `proof.records`
     Column("is_unsealed", Boolean, nullable=False),  # whether it has records that are in no leaf of the tree
+    Column("is_urgent", Boolean, nullable=False),  # whether one of these is of the end of its run, or of an erasure
     _primary_key("incarnation", "server"),
     Index("chains_unsealed_idx", "project", "server", postgresql_where=text("is_unsealed")),
     comment="The hash chain of each run and store server: how many records it has, and its head.",

@@ -76,7 +76,7 @@ async def last_position(connection: asyncpg.Connection) -> FeedPosition:
 
 async def delete_old_entries(connection: asyncpg.Connection, now: int) -> None:
     """Delete the entries of all projects that are older than `KEEP`, and note up to where, in the connection's transaction."""
-    for row in await connection.fetch(_projects_in("feed")):
+    for row in await connection.fetch(projects_in("feed")):
         await connection.execute(DELETE_OLD, row["project"], now - KEEP, DELETED)
 
 
@@ -99,7 +99,7 @@ ON CONFLICT (project, consumer) DO UPDATE SET transaction = greatest(feed_positi
 """
 
 
-def _projects_in(table: str) -> str:
+def projects_in(table: str) -> str:
     """The statement that lists the projects that have rows in a table.
 
     A loose scan: the index is entered once for each project. It is the only kind of statement that names no project. Citus, which
@@ -117,4 +117,4 @@ SELECT project FROM found WHERE project IS NOT NULL
 """  # noqa: S608 - the name of a table of ours
 
 
-PROJECTS = _projects_in("runs")
+PROJECTS = projects_in("runs")

@@ -1,7 +1,10 @@
 """Prove that the record was not altered after it was stored (docs/proof.md).
 
-commitments   the salts of commitments, and how one is forgotten
-evidence      make the records of what is stored
-signing_keys  the keys that sign checkpoints
-chain         append records to the chains of runs
+commitments    the salts of commitments, and how one is forgotten
+evidence       make the records of what is stored
+chain          append records to the chains of runs
+signing_keys   the keys that sign checkpoints
+tiles          the tree over the heads of chains
+sealing        append chains to the tree and sign checkpoints
+verification   check a run against its chains, the tree and a checkpoint
 """

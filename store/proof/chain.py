@@ -6,11 +6,15 @@ run's row, so that a chain has one end.
 
 import uuid
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import asyncpg
 import msgspec
 
 from calls.proof.records import FIRST_LINK, ChainRecord, fold_links
+
+URGENT: Final = ("end", "erased")
+"""Kinds of records after which a checkpoint is signed at once."""
 
 
 class NewRecords(dict[uuid.UUID, list[ChainRecord]]):
@@ -52,7 +56,8 @@ async def append_records(
     for incarnation, new in records.items():
         first, link = ends.get(incarnation, (0, FIRST_LINK))
         size, head = fold_links(chain_name(incarnation, server), new, link, first)
-        rows.append((incarnation, first, _encode(new), size, head))
+        is_urgent = any(record.kind in URGENT for record in new)
+        rows.append((incarnation, first, _encode(new), size, head, is_urgent))
     columns = list(zip(*rows, strict=True))
     try:
         await connection.execute(APPEND, project, server, *map(list, columns))
@@ -96,14 +101,14 @@ ORDER BY incarnation FOR UPDATE
 
 APPEND = """
 WITH new AS (
-    SELECT * FROM unnest($3::uuid[], $4::bigint[], $5::bytea[], $6::bigint[], $7::bytea[])
-        AS new (incarnation, first, records, size, head)
+    SELECT * FROM unnest($3::uuid[], $4::bigint[], $5::bytea[], $6::bigint[], $7::bytea[], $8::boolean[])
+        AS new (incarnation, first, records, size, head, is_urgent)
 ), appended AS (
     INSERT INTO chain_records (project, incarnation, server, first, records, link)
     SELECT $1::text, incarnation, $2::uuid, first, records, head FROM new
 )
-INSERT INTO chains (project, incarnation, server, size, head, is_unsealed)
-SELECT $1::text, incarnation, $2::uuid, size, head, true FROM new
+INSERT INTO chains (project, incarnation, server, size, head, is_unsealed, is_urgent)
+SELECT $1::text, incarnation, $2::uuid, size, head, true, is_urgent FROM new
 ON CONFLICT (project, incarnation, server) DO UPDATE SET
-    size = excluded.size, head = excluded.head, is_unsealed = true
+    size = excluded.size, head = excluded.head, is_unsealed = true, is_urgent = chains.is_urgent OR excluded.is_urgent
 """

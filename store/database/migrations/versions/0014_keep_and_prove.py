@@ -19,6 +19,7 @@ CREATE TABLE chains (
     size bigint NOT NULL,
     head bytea NOT NULL,
     is_unsealed boolean NOT NULL,
+    is_urgent boolean NOT NULL,
     CONSTRAINT chains_pkey PRIMARY KEY (project, incarnation, server)
 );
 CREATE INDEX chains_unsealed_idx ON chains (project, server) WHERE is_unsealed;
