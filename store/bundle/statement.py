@@ -68,7 +68,8 @@ def gap_statement(gap: Gap) -> bytes:
 
 def run_statement(run: Mapping[str, Any]) -> bytes:
     """Return the statement of a run; `run` has at least `RUN_FACTS`."""
-    return canonical_json({name: run.get(name) for name in RUN_FACTS})
+    # A run that nothing isolated has no value in the database, and "none" everywhere else.
+    return canonical_json({name: run.get(name) for name in RUN_FACTS} | {"isolation": run.get("isolation") or "none"})
 
 
 def _request_members(request: Request) -> dict[str, Any]:

@@ -151,7 +151,14 @@ def pack(data: bytes, primer: Primer | None = None) -> bytes:
 
 
 def unpack(form: bytes, parts: Mapping[bytes, bytes] = _NONE) -> bytes:
-    """Decode a form that is not composed. `parts` has the bytes of its `referenced_parts`."""
+    """Decode a form that is not composed. `parts` has the bytes of its `referenced_parts`. Raises `CorruptData`."""
+    try:
+        return _unpack(form, parts)
+    except zstandard.ZstdError as error:
+        raise CorruptData(f"stored bytes cannot be decompressed: {error}") from error
+
+
+def _unpack(form: bytes, parts: Mapping[bytes, bytes]) -> bytes:
     match form[:1]:
         case b"\x00":
             return form[1:]
@@ -304,10 +311,18 @@ def referenced_parts(form: bytes) -> frozenset[bytes]:
 
 
 def _read_layout(form: bytes) -> tuple[list[tuple[int, Slice]], bytes]:
-    """The slices of a composed form, and the form of the bytes between them."""
+    """The slices of a composed form, and the form of the bytes between them. Raises `CorruptData`."""
     size = int.from_bytes(form[1:5])
-    flat = iter(_layout.decode(form[5 : 5 + size]))
-    return [(gap, Slice(*rest)) for gap, *rest in zip(flat, flat, flat, flat, strict=True)], form[5 + size :]  # type: ignore[misc, arg-type]
+    try:
+        flat = iter(_layout.decode(form[5 : 5 + size]))
+        slices = [(gap, Slice(*rest)) for gap, *rest in zip(flat, flat, flat, flat, strict=True)]  # type: ignore[arg-type]
+    except ValueError as error:
+        raise CorruptData(f"the layout of a stored body is damaged: {error}") from error
+    if any(
+        type(gap) is not int or type(piece.part) is not bytes or type(piece.offset) is not int for gap, piece in slices
+    ):
+        raise CorruptData("the layout of a stored body is damaged")
+    return slices, form[5 + size :]  # type: ignore[return-value]
 
 
 def unpacked_size(form: bytes) -> int:

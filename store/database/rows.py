@@ -91,7 +91,7 @@ def encode_head(exchange: Exchange) -> bytes:
 
 def read_exchange(row: Mapping[str, Any], parts: Mapping[bytes, bytes]) -> Exchange:
     """Read the exchange of a row. `parts` are those that its forms refer to. Raises `CorruptData`."""
-    head = _head.decode(unpack(row["head"], parts))
+    head = _read_head(row, parts)
     method, url = head.exact or (row["method"], row["url"])
     body = _read_body(head.request, restore_body(row["request_body"], parts), row["request_digest"])
     return Exchange(
@@ -184,12 +184,21 @@ def _running_sums(numbers: Sequence[int]) -> list[int]:
 
 def read_response(row: Mapping[str, Any], parts: Mapping[bytes, bytes]) -> Response | None:
     """Read only the response of a row. Raises `CorruptData`."""
-    return _read_response(_head.decode(unpack(row["head"], parts)), row, parts)
+    return _read_response(_read_head(row, parts), row, parts)
+
+
+def _read_head(row: Mapping[str, Any], parts: Mapping[bytes, bytes]) -> ExchangeHead:
+    try:
+        return _head.decode(unpack(row["head"], parts))
+    except msgspec.DecodeError as error:
+        raise CorruptData(f"the head of a stored exchange is damaged: {error}") from error
 
 
 def _read_response(head: ExchangeHead, row: Mapping[str, Any], parts: Mapping[bytes, bytes]) -> Response | None:
     if (message := head.response) is None:
         return None
+    if row["response_body"] is None:
+        raise CorruptData("the body of a stored response is missing")
     return Response(
         status=row["status"],
         reason=head.reason,

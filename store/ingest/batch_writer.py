@@ -55,7 +55,7 @@ from store.ingest.insert_rows import (
 from store.ingest.partitions import Partitions, day_of
 from store.proof.chain import NewRecords, append_records, drop_chains
 from store.proof.commitments import make_salts
-from store.proof.evidence import exchange_record, gap_record
+from store.proof.evidence import exchange_record, exchange_salts, gap_record
 
 __all__ = ["BatchResult", "BatchWriter", "DerivedExchange"]
 
@@ -201,7 +201,7 @@ class BatchWriter:
         row = exchange_row(exchange, self._project, derived.call, is_large=derived.summary is not None)
         head = encode_head(exchange)
         call = call_row(derived, derived.call, self._project) if derived.call else None
-        salt = self._salt()
+        salt = None if self._database.store_server is None else exchange_salts(exchange)
         record = None if salt is None else exchange_record(exchange, salt)
         return _PreparedExchange(derived, scope, elements, head, row, call, salt, record)
 
@@ -332,7 +332,7 @@ class BatchWriter:
                 runs = await self._runs_by_exchange(connection, [gap.exchange for gap, _ in gaps])
                 gap_rows = [gap_row(gap, derived, self._project, runs.get(gap.exchange)) for gap, derived in gaps]
                 incarnations, began = await self._open_runs(connection, _gap_run_times(gap_rows))
-                salted = [(*row, self._salt()) for row in gap_rows]
+                salted = [(*row, self._gap_salts(row)) for row in gap_rows]
                 inserted = {row["id"] for row in await connection.fetchmany(INSERT_GAP, salted)}
                 await self._append_gaps(connection, salted, inserted, incarnations)
                 entries += [*began, *(gap_entry(row) for row in gap_rows if row[1] in inserted)]
@@ -342,8 +342,9 @@ class BatchWriter:
             await append_entries(connection, self._project, entries)
         self._signal.send()
 
-    def _salt(self) -> bytes | None:
-        return None if self._database.store_server is None else make_salts()
+    def _gap_salts(self, row: tuple[object, ...]) -> bytes | None:
+        evidence = row[6]
+        return None if self._database.store_server is None else make_salts(True, evidence is not None)
 
     async def _append_gaps(
         self,

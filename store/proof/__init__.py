@@ -6,5 +6,6 @@ chain          append records to the chains of runs
 signing_keys   the keys that sign checkpoints
 tiles          the tree over the heads of chains
 sealing        append chains to the tree and sign checkpoints
+run_check      compare what a run has with its records
 verification   check a run against its chains, the tree and a checkpoint
 """

@@ -9,7 +9,18 @@ from calls.model import EMPTY_BODY, Exchange
 from calls.proof.records import ChainRecord, commit
 from store.bundle.statement import exchange_statement, gap_statement, run_statement
 from store.database.rows import body_digest
-from store.proof.commitments import salt_of
+from store.proof.commitments import make_salts, salt_of
+
+
+def exchange_salts(exchange: Exchange) -> bytes:
+    """Return new salts for an exchange."""
+    return make_salts(True, *has_bodies(exchange))
+
+
+def has_bodies(exchange: Exchange) -> tuple[bool, bool]:
+    """Return whether its request and its response have a body."""
+    response = exchange.response.body if exchange.response else EMPTY_BODY
+    return exchange.request.body != EMPTY_BODY, response != EMPTY_BODY
 
 
 def exchange_record(exchange: Exchange, salts: bytes) -> ChainRecord:

@@ -61,9 +61,12 @@ async def load_last_tiles(connection: asyncpg.Connection, project: str, server: 
 
 
 async def load_nodes[T](
-    connection: asyncpg.Connection, project: str, server: uuid.UUID, compute: Callable[[ReadNode], T]
+    connection: asyncpg.Connection, project: str, server: uuid.UUID, total: int, compute: Callable[[ReadNode], T]
 ) -> T:
-    """Run a computation over nodes of the tree, such as `inclusion_path`. Raises KeyError where a tile is missing."""
+    """Run a computation over nodes of the tree, which has `total` leaves in all, such as `inclusion_path`.
+
+    Raises KeyError where a tile is missing, or has more or fewer hashes than it should have.
+    """
     needed: set[Place] = set()
 
     def note_place(level: int, index: int) -> bytes:
@@ -71,12 +74,17 @@ async def load_nodes[T](
         return b""
 
     compute(note_place)
-    return compute((await _load(connection, project, server, needed)).read_node)
+    tiles = await _load(connection, project, server, needed)
+    for place in needed:
+        level, number = place
+        if len(tiles[place]) != min(WIDTH, (total >> HEIGHT * level) - (number << HEIGHT)) * _HASH:
+            raise KeyError(place)
+    return compute(tiles.read_node)
 
 
-async def load_root(connection: asyncpg.Connection, project: str, server: uuid.UUID, size: int) -> bytes:
-    """Compute the root of the first `size` leaves. Raises KeyError where a tile is missing."""
-    return await load_nodes(connection, project, server, lambda read_node: tree_root(size, read_node))
+async def load_root(connection: asyncpg.Connection, project: str, server: uuid.UUID, total: int, size: int) -> bytes:
+    """Compute the root of the first `size` leaves. Raises KeyError as `load_nodes` does."""
+    return await load_nodes(connection, project, server, total, lambda read_node: tree_root(size, read_node))
 
 
 async def store_tiles(connection: asyncpg.Connection, project: str, server: uuid.UUID, tiles: Tiles) -> None:

@@ -1,0 +1,217 @@
+"""Check what a run has against the records of its chains, and name the first element that does not fit."""
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from calls.events import Gap
+from calls.model import EMPTY_BODY, Body, Exchange
+from calls.proof.records import ChainRecord, commit
+from store.bundle.statement import exchange_statement, gap_statement, run_statement
+from store.database.rows import body_digest
+from store.proof.commitments import are_salts_of, salt_of
+from store.proof.evidence import has_bodies
+
+type Change = Literal["altered", "removed", "inserted", "reordered", "truncated", "unsigned"]
+"""What was done to an element. A chain is truncated if its last records are missing; a checkpoint is unsigned if none of the known keys
+has signed it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """An element that does not fit its proof."""
+
+    change: Change
+    element: str
+    """Which one, for example `exchange 0199…`."""
+
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Erasure:
+    """Something that was erased, and when, in nanoseconds since the Unix epoch."""
+
+    id: str
+    part: str
+    at: int | None
+
+
+@dataclass(slots=True)
+class RunCheck:
+    """Compares one run with its records. Add all chains first, then what the run has, then `finish`."""
+
+    findings: list[Finding] = field(default_factory=list)
+    erasures: list[Erasure] = field(default_factory=list)
+    proven: int = 0
+    """Exchanges and gaps that fit their records."""
+
+    unproven: int = 0
+    """Those that have neither a record nor a salt: an earlier version stored them, or somebody inserted them."""
+
+    _live: dict[str, ChainRecord] = field(default_factory=dict)
+    _erased_parts: dict[str, set[str]] = field(default_factory=dict)
+    _moved: list[str] = field(default_factory=list)
+    _run_records: list[ChainRecord] = field(default_factory=list)
+    """The last record about the run in each chain."""
+
+    _ends: list[tuple[int, bool]] = field(default_factory=list)
+    """The last end in each chain, and whether something was recorded after it."""
+
+    _began: list[int] = field(default_factory=list)
+    _live_began: list[int] = field(default_factory=list)
+
+    def add_finding(self, change: Change, element: str, detail: str) -> None:
+        """Add something that does not fit."""
+        self.findings.append(Finding(change, element, detail))
+
+    def add_records(self, records: Iterable[ChainRecord]) -> None:
+        """Add the records of a chain, in order."""
+        run_record: ChainRecord | None = None
+        end: int | None = None
+        is_reopened = False
+        for record in records:
+            if record.began is not None:
+                self._began.append(record.began)
+            match record.kind:
+                case "exchange" | "gap":
+                    self._live[record.id] = record
+                    is_reopened = True
+                case "moved":
+                    if self._live.pop(record.id, None) is None:
+                        self._moved.append(record.id)
+                case "erased":
+                    self._add_erasure(record)
+                case "run":
+                    run_record, is_reopened = record, True
+                case "end":
+                    end, is_reopened = record.at, False
+        if run_record is not None:
+            self._run_records.append(run_record)
+        if end is not None:
+            self._ends.append((end, is_reopened))
+
+    def _add_erasure(self, record: ChainRecord) -> None:
+        part = record.part or "whole"
+        self.erasures.append(Erasure(record.id, part, record.at))
+        if part == "whole":
+            if self._live.pop(record.id, None) is None:
+                self._moved.append(record.id)
+        else:
+            parts = {"request", "response"} if part == "bodies" else {part}
+            self._erased_parts.setdefault(record.id, set()).update(parts)
+
+    def add_exchange(self, exchange: Exchange, salts: bytes | None, place: str) -> None:
+        """Check an exchange; `place` says where it is, such as `step 3`."""
+        element = f"exchange {exchange.id} ({place})"
+        if (record := self._take(exchange.id, salts, element)) is None or salts is None:
+            return
+        self._live_began.append(exchange.started_at)
+        wrong = [] if _is_committed(salts, 0, exchange_statement(exchange), record.head) else ["its head"]
+        if not are_salts_of(salts, True, *has_bodies(exchange)):
+            wrong.append("its salts")
+        for number, name, body, commitment in (
+            (1, "request", exchange.request.body, record.request),
+            (2, "response", exchange.response.body if exchange.response else EMPTY_BODY, record.response),
+        ):
+            if is_erased(body):
+                if name not in self._erased_parts.get(exchange.id, ()):
+                    self.add_finding("removed", element, f"the body of its {name} is gone, and no erasure is on record")
+                    return
+            elif not _fits(salts, number, body, commitment):
+                wrong.append(f"the body of its {name}")
+        if wrong:
+            self.add_finding("altered", element, f"{' and '.join(wrong)} differ from what was recorded")
+        else:
+            self.proven += 1
+
+    def add_gap(
+        self, gap_id: uuid.UUID, gap: Gap, evidence: bytes | None, salts: bytes | None, *, has_evidence: bool
+    ) -> None:
+        """Check a gap. Without `has_evidence`, its evidence is not part of what is checked, as in a bundle."""
+        element = f"gap {gap_id}"
+        if (record := self._take(str(gap_id), salts, element)) is None or salts is None:
+            return
+        self._live_began.append(gap.happened_at)
+        fits = _is_committed(salts, 0, gap_statement(gap), record.head)
+        fits = fits and are_salts_of(salts, True, record.request is not None)
+        if has_evidence and fits:
+            fits = (evidence is None) == (record.request is None) and (
+                evidence is None or _is_committed(salts, 1, body_digest(evidence), record.request)
+            )
+        if fits:
+            self.proven += 1
+        else:
+            self.add_finding("altered", element, "it differs from what was recorded")
+
+    def skip(self, name: str) -> None:
+        """Leave out an exchange that cannot be read: it is there, and reported already."""
+        self._live.pop(name, None)
+
+    def _take(self, name: str, salts: bytes | None, element: str) -> ChainRecord | None:
+        record = self._live.pop(name, None)
+        if record is None and salts is None:
+            self.unproven += 1
+        elif record is None:
+            self.add_finding("inserted", element, "no record of its run's chains is about it")
+        elif salts is None:
+            self.add_finding("altered", element, "its salt is missing, without which nothing can be compared")
+        return record
+
+    def add_run(self, facts: Mapping[str, Any], salts: bytes | None, started_at: int, ended_at: int | None) -> None:
+        """Check what is said about the run itself, after everything else was added."""
+        if self._run_records:
+            statement = run_statement(facts)
+            fits = any(salts and _is_committed(salts, 0, statement, record.head) for record in self._run_records)
+            if not fits or not are_salts_of(salts or b""):
+                self.add_finding(
+                    "altered", "run", "its id, name, labels, parent or isolation differ from what was recorded"
+                )
+        elif salts is not None or any(facts.get(name) for name in ("name", "labels", "parent", "forked_at")):
+            self.add_finding("altered", "run", "it has a name, labels or a parent that no record is about")
+        end = max(self._ends, default=None)
+        if ended_at is not None and (end is None or end[0] != ended_at):
+            self.add_finding("altered", "run", "its end differs from what was recorded")
+        if ended_at is None and end is not None and not any(is_reopened for _, is_reopened in self._ends):
+            self.add_finding("altered", "run", "its end was removed")
+        begins = {min(times) for times in (self._began + self._live_began, self._live_began) if times}
+        if not self.unproven and begins and started_at not in begins:
+            self.add_finding("altered", "run", "its beginning differs from that of what it has")
+
+    def finish(self) -> None:
+        """Report what has a record and is missing."""
+        for name in self._moved:
+            self._live.pop(name, None)
+        for name, record in self._live.items():
+            self.add_finding(
+                "removed", f"{record.kind} {name}", "it was recorded, is missing, and no erasure is on record"
+            )
+
+
+def is_erased(body: Body) -> bool:
+    """Whether the bytes of a body were erased."""
+    return bool(getattr(body, "erased", False))
+
+
+def _fits(salts: bytes, part: int, body: Body, commitment: bytes | None) -> bool:
+    if body == EMPTY_BODY:
+        return commitment is None
+    return _is_committed(salts, part, body_digest(body.data), commitment)
+
+
+def _is_committed(salts: bytes, part: int, content: bytes, commitment: bytes | None) -> bool:
+    salt = salt_of(salts, part)
+    return salt is not None and commitment is not None and commit(salt, content) == commitment
+
+
+def sealed_problem(
+    sizes: Sequence[tuple[int, bytes]], links: Mapping[int, bytes], size: int
+) -> tuple[Change, str] | None:
+    """Compare a chain with its leaves in the tree, (size, head) each; `links` has the links of the chain by its size then."""
+    for sealed_size, head in sizes:
+        if sealed_size > size:
+            return "truncated", f"it has {size} records, and {sealed_size} were sealed"
+        if links.get(sealed_size) != head:
+            return "altered", f"its first {sealed_size} records are not those that were sealed"
+    return None

@@ -1,0 +1,325 @@
+"""Check a run in the database against its chains, the tree, a checkpoint, and the keys that signed it."""
+
+import uuid
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol
+
+import asyncpg
+import msgspec
+
+from calls.events import Gap
+from calls.model import Exchange
+from calls.proof.checkpoint import Checkpoint, InvalidNote, VerifierKey, parse_note
+from calls.proof.records import FIRST_LINK, ChainRecord, fold_links, leaf_bytes
+from calls.proof.tree import inclusion_path, is_included, leaf_hash
+from store.bundle.statement import RUN_FACTS
+from store.database.blobs import CorruptData
+from store.database.connection import Database
+from store.proof.chain import chain_name, decode_records
+from store.proof.run_check import Erasure, Finding, RunCheck, sealed_problem
+from store.proof.sealing import newest_checkpoint
+from store.proof.signing_keys import log_origin
+from store.proof.tiles import load_nodes, load_root
+
+BATCH: Final = 50
+"""Exchanges that are loaded at a time."""
+
+type Verdict = Literal["verified", "failed", "unproven"]
+"""Everything fits; something does not; or something has no record or seal that it could be compared with."""
+
+
+class ExchangeLoader(Protocol):
+    """Loads exchanges by their ids."""
+
+    async def exchanges_by_id(self, ids: Collection[str], /) -> dict[str, Exchange]:
+        """Raises `CorruptData`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealState:
+    """A checkpoint that covers a chain of the run."""
+
+    chain: str
+    origin: str
+    size: int
+    signed_at: int
+    note: str
+    unsealed: int
+    """Records of the chain that were appended after its last leaf of the tree."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """What checking a run has shown."""
+
+    verdict: Verdict
+    findings: Sequence[Finding]
+    """What does not fit; the first in the order of the run comes first."""
+
+    erasures: Sequence[Erasure]
+    proven: int
+    unproven: int
+    seals: Sequence[SealState]
+
+
+class RunVerifier:
+    """Checks runs of a project. `keys` are the public keys that are trusted, `copies` the directory of this server's checkpoints."""
+
+    def __init__(
+        self,
+        database: Database,
+        project: str,
+        loader: ExchangeLoader,
+        keys: Collection[VerifierKey],
+        copies: Path | None,
+    ) -> None:
+        self._database = database
+        self._project = project
+        self._loader = loader
+        self._keys = keys
+        self._copies = copies
+
+    async def verify(self, run: str) -> Verification | None:
+        """Check a run; None if there is none of this id."""
+        check = RunCheck()
+        async with (
+            self._database.connection() as connection,
+            connection.transaction(isolation="repeatable_read", readonly=True),
+        ):
+            row = await connection.fetchrow(RUN, self._project, run)
+            if row is None:
+                return None
+            seals = await self._check_chains(connection, row["incarnation"], check)
+            stored = await connection.fetch(SALTS, self._project, run)
+            gaps = await connection.fetch(GAPS, self._project, run)
+        for begin in range(0, len(stored), BATCH):
+            await self._check_exchanges(stored[begin : begin + BATCH], begin + 1, check)
+        for gap in gaps:
+            stated = Gap(run, gap["happened_at"], gap["reason"], gap["exchange"], gap["count"])
+            check.add_gap(gap["id"], stated, gap["evidence"], gap["salt"], has_evidence=True)
+        facts = {name: row[name] for name in RUN_FACTS} | {"labels": msgspec.json.decode(row["labels"])}
+        check.add_run(facts, row["salt"], row["started_at"], row["ended_at"])
+        check.finish()
+        return conclude(check, seals)
+
+    async def _check_exchanges(self, rows: Sequence[Mapping[str, Any]], step: int, check: RunCheck) -> None:
+        loaded = await self._load([str(row["id"]) for row in rows])
+        for number, row in enumerate(rows, step):
+            name = str(row["id"])
+            found = loaded.get(name)
+            if isinstance(found, Exchange):
+                check.add_exchange(found, row["salt"], f"step {number}")
+            else:
+                check.skip(name)
+                check.add_finding("altered", f"exchange {name} (step {number})", f"it cannot be read: {found}")
+
+    async def _load(self, names: Sequence[str]) -> dict[str, Exchange | str]:
+        """Load exchanges; of one that cannot be read, why."""
+        try:
+            return {**await self._loader.exchanges_by_id(names)}
+        except (CorruptData, ValueError) as error:
+            if len(names) == 1:
+                return {names[0]: str(error) or type(error).__name__}
+        loaded: dict[str, Exchange | str] = {}
+        for name in names:
+            loaded |= await self._load([name])
+        return loaded
+
+    async def _check_chains(
+        self, connection: asyncpg.Connection, incarnation: uuid.UUID, check: RunCheck
+    ) -> list[SealState]:
+        rows: defaultdict[uuid.UUID, list[Any]] = defaultdict(list)
+        leaves: defaultdict[uuid.UUID, list[Any]] = defaultdict(list)
+        for row in await connection.fetch(CHAIN_RECORDS, self._project, incarnation):
+            rows[row["server"]].append(row)
+        for row in await connection.fetch(LEAVES, self._project, incarnation):
+            leaves[row["server"]].append(row)
+        ends = {row["server"]: row for row in await connection.fetch(CHAINS, self._project, incarnation)}
+        seals = []
+        for server in sorted(rows.keys() | ends.keys() | leaves.keys()):
+            name = chain_name(incarnation, server)
+            records, links = _read_chain(name, rows[server], check)
+            check.add_records(records)
+            _check_end(name, len(records), links, ends.get(server), check)
+            if seal := await self._check_seal(connection, server, name, leaves[server], (len(records), links), check):
+                seals.append(seal)
+        return seals
+
+    async def _check_seal(
+        self,
+        connection: asyncpg.Connection,
+        server: uuid.UUID,
+        name: str,
+        leaves: Sequence[Mapping[str, Any]],
+        chain: tuple[int, Mapping[int, bytes]],
+        check: RunCheck,
+    ) -> SealState | None:
+        """Check that the chain leads to its leaves, and these to a signed checkpoint."""
+        size, links = chain
+        if problem := sealed_problem([(leaf["size"], leaf["head"]) for leaf in leaves], links, size):
+            check.add_finding(problem[0], f"chain {name}", problem[1])
+        found = await newest_checkpoint(connection, self._project, server)
+        if found is None:
+            if leaves:
+                check.add_finding("removed", "checkpoint", f"the chain {name} was sealed, and there is no checkpoint")
+            return None
+        checkpoint = await self._check_checkpoint(connection, server, found, check)
+        if checkpoint is None or not leaves:
+            return None
+        for leaf in leaves:
+            content = leaf_hash(leaf_bytes(name, leaf["size"], leaf["head"]))
+            compute = partial(inclusion_path, leaf["place"], checkpoint.size)
+            try:
+                path = await load_nodes(connection, self._project, server, checkpoint.size, compute)
+            except (KeyError, ValueError):
+                path = []
+            if not is_included(content, leaf["place"], checkpoint.size, path, checkpoint.root):
+                detail = "it, or the tree beside it, is not what the checkpoint has signed"
+                check.add_finding("altered", f"leaf {leaf['place']} of {checkpoint.origin}", detail)
+                return None
+        return SealState(
+            chain=name,
+            origin=checkpoint.origin,
+            size=checkpoint.size,
+            signed_at=found["signed_at"],
+            note=found["note"],
+            unsealed=size - leaves[-1]["size"],
+        )
+
+    async def _check_checkpoint(
+        self, connection: asyncpg.Connection, server: uuid.UUID, found: Mapping[str, Any], check: RunCheck
+    ) -> Checkpoint | None:
+        origin = log_origin(server, self._project)
+        try:
+            checkpoint = self._signed_checkpoint(found["note"], origin)
+            copy = self._read_copy(server)
+            if copy is not None and (earlier := self._signed_checkpoint(copy, origin)) is not None:
+                if checkpoint is None or earlier.size > checkpoint.size:
+                    check.add_finding("truncated", "checkpoint", "the data directory has a newer one than the database")
+                    return None
+                if await load_root(connection, self._project, server, found["size"], earlier.size) != earlier.root:
+                    check.add_finding(
+                        "altered", "tree", "it is not the one that the data directory's checkpoint has signed"
+                    )
+                    return None
+            if (
+                checkpoint is not None
+                and await load_root(connection, self._project, server, checkpoint.size, checkpoint.size)
+                != checkpoint.root
+            ):
+                check.add_finding("altered", "tree", "it does not have the root that the checkpoint has signed")
+                return None
+        except (InvalidNote, KeyError) as error:
+            check.add_finding("altered", "checkpoint", f"it, or the tree, is damaged: {error}")
+            return None
+        if checkpoint is None or checkpoint.size != found["size"]:
+            check.add_finding("unsigned", "checkpoint", f"no key that is trusted for {origin} has signed it")
+            return None
+        return checkpoint
+
+    def _signed_checkpoint(self, note: str, origin: str) -> Checkpoint | None:
+        """Return the checkpoint if a trusted key has signed it. Raises `InvalidNote`."""
+        parsed = parse_note(note)
+        trusted = any(parsed.is_signed_by(key) for key in self._keys if key.name == origin)
+        return parsed.checkpoint if trusted and parsed.checkpoint.origin == origin else None
+
+    def _read_copy(self, server: uuid.UUID) -> str | None:
+        if self._copies is None or server != self._database.store_server:
+            return None
+        try:
+            return (self._copies / self._project).read_text()
+        except FileNotFoundError:
+            return None
+
+
+def conclude(check: RunCheck, seals: Sequence[SealState]) -> Verification:
+    """Return the result of a check."""
+    is_sealed = bool(seals) and not any(seal.unsealed for seal in seals)
+    complete = is_sealed and not check.unproven
+    verdict: Verdict = "failed" if check.findings else "verified" if complete else "unproven"
+    return Verification(
+        verdict=verdict,
+        findings=check.findings,
+        erasures=check.erasures,
+        proven=check.proven,
+        unproven=check.unproven,
+        seals=seals,
+    )
+
+
+def _read_chain(
+    name: str, rows: Sequence[Mapping[str, Any]], check: RunCheck
+) -> tuple[list[ChainRecord], dict[int, bytes]]:
+    """Read the records of a chain, and its link after each row by the size that it had then."""
+    records: list[ChainRecord] = []
+    links: dict[int, bytes] = {}
+    link = FIRST_LINK
+    for number, row in enumerate(rows):
+        if row["first"] != len(records):
+            place = min(len(records), row["first"])
+            check.add_finding(
+                "removed", f"record {place} of chain {name}", f"the next one there is record {row['first']}"
+            )
+            break
+        try:
+            new = decode_records(row["records"])
+        except msgspec.DecodeError as error:
+            check.add_finding("altered", f"record {len(records)} of chain {name}", f"it cannot be read: {error}")
+            break
+        size, following = fold_links(name, new, link, len(records))
+        if following != row["link"]:
+            is_later = any(_continues(name, other, link, len(records)) for other in rows[number + 1 :])
+            detail = "a later record was there" if is_later else "it differs from what was appended"
+            check.add_finding("reordered" if is_later else "altered", f"record {len(records)} of chain {name}", detail)
+            break
+        records += new
+        link = links[size] = following
+    return records, links
+
+
+def _continues(name: str, row: Mapping[str, Any], link: bytes, place: int) -> bool:
+    """Whether the records of a row are those that follow a link."""
+    try:
+        return bool(fold_links(name, decode_records(row["records"]), link, place)[1] == row["link"])
+    except msgspec.DecodeError:
+        return False
+
+
+def _check_end(
+    name: str, size: int, links: Mapping[int, bytes], end: Mapping[str, Any] | None, check: RunCheck
+) -> None:
+    if any(f"chain {name}" in finding.element for finding in check.findings):
+        return
+    if end is None:
+        check.add_finding("removed", f"chain {name}", "its end is missing in the table of chains")
+    elif end["size"] > size:
+        check.add_finding("truncated", f"chain {name}", f"it has {size} records, and {end['size']} were appended")
+    elif end["size"] != size or links.get(size, FIRST_LINK) != end["head"]:
+        check.add_finding("altered", f"chain {name}", "its end is not the one in the table of chains")
+
+
+RUN = """
+SELECT incarnation, salt, started_at, ended_at, id, name, labels::text, parent, forked_at, isolation
+FROM runs WHERE project = $1 AND id = $2
+"""
+
+CHAIN_RECORDS = """
+SELECT server, first, records, link FROM chain_records WHERE project = $1 AND incarnation = $2 ORDER BY server, first
+"""
+
+CHAINS = "SELECT server, size, head FROM chains WHERE project = $1 AND incarnation = $2"
+
+LEAVES = """
+SELECT server, place, size, head FROM tree_leaves WHERE project = $1 AND incarnation = $2 ORDER BY server, place
+"""
+
+SALTS = "SELECT id, salt FROM exchanges WHERE project = $1 AND run = $2 ORDER BY started_at, id"
+
+GAPS = """
+SELECT id, happened_at, reason, exchange, evidence, count, salt FROM gaps
+WHERE project = $1 AND run = $2 ORDER BY happened_at, id
+"""
