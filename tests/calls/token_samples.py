@@ -127,6 +127,7 @@ _SHAPES: Mapping[str, tuple[_Part, ...]] = {
     "Pinecone": ("pcsk_", (_ALNUM, 60)),
     "Plaid": ("access-sandbox-", (_HEX, 8), "-", (_HEX, 4), "-", (_HEX, 4), "-", (_HEX, 4), "-", (_HEX, 12)),
     "PlanetScale": ("pscale_tkn_", (_WORD, 43)),
+    "Playhead": ("ph_", (_WORD, 43)),
     "PostHog": ("phx_", (_ALNUM, 43)),
     "Postman": ("PMAK-", (_HEX, 24), "-", (_HEX, 34)),
     "Prefect": ("pnu_", (_ALNUM, 36)),

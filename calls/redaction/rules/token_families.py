@@ -32,6 +32,7 @@ PREFIXES: Final[tuple[tuple[str, str, int], ...]] = (
     ("re_", "A-Za-z0-9_", 24),  # Resend
     ("tvly-", "A-Za-z0-9\\-", 24),
     ("fc-", _HEX, 32),
+    ("ph_", _WORD, 40),  # Playhead's own (`store.access.api_tokens`)
     # Clouds
     ("ABSK bedrock-api-key-", _BASE64, 60),
     ("IQoJb3JpZ2luX2Vj FwoGZXIvYXdz FQoGZXIvYXdz", _BASE64, 60),  # AWS sessions, also under the name `Token`
