@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Final, Literal, Protocol
 
 from calls.model import ChunkKind, Headers
+from calls.project_runs import split_run_name
 
 type End = Literal["complete", "cut", "hold"]
 """How the engine ends an answer.
@@ -130,4 +131,5 @@ def source_header(
 
 @lru_cache(256)
 def _escape_run(run: str) -> str:
-    return run.encode("ascii", "replace").decode().replace("\\", "\\\\").replace('"', '\\"')
+    # The id within the project: clients and the API know no other name.
+    return split_run_name(run)[1].encode("ascii", "replace").decode().replace("\\", "\\\\").replace('"', '\\"')

@@ -13,7 +13,7 @@ from calls.events import Gap
 from calls.keys.profile import Profiles
 from calls.keys.profile_toml import parse_profiles
 from calls.model import Exchange, Json, Request, Response
-from replay.answer import Answer
+from replay.answer import Answer, source_header
 from replay.forks.hooks import HookAnswer
 from replay.misses.explain import IncomingRequest
 from replay.pacing import RECORDED, Pace
@@ -645,3 +645,11 @@ async def test_what_is_put_back_answers_once_more_and_is_not_unused() -> None:
     assert [b"first" in answers[1].body, b"second" in answers[2].body] == [True, True]
     report = session.report()
     assert (report["served"], report["edited"], report["unused"]) == (2, 1, 0)
+
+
+def test_the_header_names_a_run_as_it_is_named_within_its_project() -> None:
+    assert (
+        source_header("live", run="web/night")
+        == source_header("live", run="night")
+        == ("Playhead", 'live; run="night"')
+    )
