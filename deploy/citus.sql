@@ -25,3 +25,4 @@ SELECT create_distributed_table('chain_records', 'project', colocate_with => 'ru
 SELECT create_distributed_table('tree_leaves', 'project', colocate_with => 'runs');
 SELECT create_distributed_table('tree_tiles', 'project', colocate_with => 'runs');
 SELECT create_distributed_table('checkpoints', 'project', colocate_with => 'runs');
+SELECT create_distributed_table('expirations', 'project', colocate_with => 'runs');

@@ -55,6 +55,7 @@ runs = Table(
     ),  # captive, watched or none; null: unknown, for example if Playhead did not start the agent
     Column("idle_at", BigInteger),  # the last activity after which it fell idle, once that was noticed
     Column("salt", LargeBinary),  # of the newest commitment to what was said about it: `proof.commitments`
+    Column("bodies_erased_at", BigInteger),  # its newest exchange when retention last erased its bodies
     _primary_key("id"),
     Index(None, "project", "started_at", "id"),
     # The forks of a run.
@@ -79,10 +80,11 @@ exchanges = Table(
     Column("outcome", Text, nullable=False),
     Column("truncated", Boolean, nullable=False),
     Column("redactions", Integer, nullable=False),
-    Column("request_digest", LargeBinary, nullable=False),  # SHA-256 of the stored body, 32 bytes
+    # SHA-256 of the stored body, 32 bytes; null where the body was erased, with the body and the salt of its commitment.
+    Column("request_digest", LargeBinary),
     Column("response_digest", LargeBinary),
     Column("head", LargeBinary, nullable=False),  # headers, chunks and other fields without a column: `rows`
-    Column("request_body", LargeBinary, nullable=False),  # in a form of `blobs`
+    Column("request_body", LargeBinary),  # in a form of `blobs`
     Column("response_body", LargeBinary),
     Column("trace", Text),  # if only its connection's owner names the run: exchanges with the same trace are grouped
     Column(
@@ -421,6 +423,18 @@ checkpoints = Table(
     Column("note", Text, nullable=False),
     _primary_key("server", "size"),
     comment="Signed roots of the tree (C2SP tlog-checkpoint).",
+)
+
+expirations = Table(
+    "expirations",
+    metadata,
+    Column("project", Text, nullable=False),
+    Column("day", Date, nullable=False),
+    Column("run", Text, nullable=False),
+    Column("part", Text, nullable=False),  # run: all of it; bodies
+    _primary_key("day", "run", "part"),
+    Index(None, "project", "run"),
+    comment="What retention has decided and not yet removed from the partitions.",
 )
 
 PARTITIONED = (exchanges, calls, parts, texts)

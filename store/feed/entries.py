@@ -38,6 +38,8 @@ class RunDeleted(msgspec.Struct, frozen=True, array_like=True, tag="deleted"):
 
     run: str
     at: int
+    is_expired: bool = False
+    """By retention, which removes its texts itself, together with others."""
 
 
 class CallStored(msgspec.Struct, frozen=True, array_like=True, tag="call"):

@@ -56,6 +56,7 @@ from store.ingest.partitions import Partitions, day_of
 from store.proof.chain import NewRecords, append_records, drop_chains
 from store.proof.commitments import make_salts
 from store.proof.evidence import exchange_record, exchange_salts, gap_record
+from store.retention.remains import remove_remains
 
 __all__ = ["BatchResult", "BatchWriter", "DerivedExchange"]
 
@@ -318,6 +319,7 @@ class BatchWriter:
         columns = [list(column) for column in zip(*(times[name] for name in names), strict=True)]
         rows = await connection.fetch(OPEN_RUNS, self._project, fresh, self._profile, names, *columns)
         began = [RunBegan(row["id"], times[row["id"]].started_at) for row in rows if row["incarnation"] == fresh]
+        await remove_remains(connection, self._project, [entry.run for entry in began])
         return {row["id"]: row["incarnation"] for row in rows}, [*began]
 
     async def _write_gaps_and_replays(

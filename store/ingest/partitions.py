@@ -44,14 +44,28 @@ class Partitions:
 
     async def create_missing(self, days: Iterable[dt.date]) -> None:
         """Create the missing partitions of these days."""
-        for day in sorted(set(days) - self._existing_days):
+        wanted = set(days)
+        for day in sorted((wanted - self._existing_days) | await self._dropped_days(wanted & self._existing_days)):
             async with self._database.connection() as connection, connection.transaction():
                 await _create_partition(connection, day)
             self._existing_days.add(day)
 
+    async def _dropped_days(self, days: set[dt.date]) -> set[dt.date]:
+        """Of days that had partitions, return those that retention has dropped (`store.retention`). It never drops a recent one."""
+        if not days or min(days) >= max(self._existing_days) - dt.timedelta(days=DAYS_AHEAD + 1):
+            return set()
+        async with self._database.connection() as connection:
+            rows = await connection.fetch(DROPPED, sorted(days))
+        return {row["day"] for row in rows}
+
     async def create_upcoming(self, today: dt.date) -> None:
         """Create the partitions of yesterday, today and the next week."""
         await self.create_missing(today + dt.timedelta(days=n) for n in range(-1, DAYS_AHEAD + 1))
+
+
+DROPPED = (
+    "SELECT day FROM unnest($1::date[]) AS day WHERE to_regclass('exchanges_' || to_char(day, 'YYYYMMDD')) IS NULL"
+)
 
 
 async def _create_partition(connection: asyncpg.Connection, day: dt.date) -> None:
@@ -62,11 +76,23 @@ async def _create_partition(connection: asyncpg.Connection, day: dt.date) -> Non
             # Attached, because creating it as a partition would lock the whole table against readers.
             await connection.execute(f"CREATE TABLE {name} (LIKE {table.name} INCLUDING ALL)")
             await connection.execute(
-                f"ALTER TABLE {table.name} ATTACH PARTITION {name} FOR VALUES {_partition_bounds(table, day)}"
+                f"ALTER TABLE {table.name} ATTACH PARTITION {name} FOR VALUES {partition_bounds(table, day)}"
             )
 
 
-def _partition_bounds(table: object, day: dt.date) -> str:
-    following = day + dt.timedelta(days=1)
-    first, last = (day, following) if table in (parts, texts) else (first_id_of(day), first_id_of(following))
+def partition_bounds(table: object, day: dt.date) -> str:
+    """The bounds of the partition of a day, as `ATTACH PARTITION` has them."""
+    first, last = _range_of(table, day)
     return f"FROM ('{first}') TO ('{last}')"
+
+
+def partition_check(table: object, day: dt.date) -> str:
+    """The same bounds as a condition on the rows of the table."""
+    first, last = _range_of(table, day)
+    column = "day" if table in (parts, texts) else "id"
+    return f"{column} IS NOT NULL AND {column} >= '{first}' AND {column} < '{last}'"
+
+
+def _range_of(table: object, day: dt.date) -> tuple[object, object]:
+    following = day + dt.timedelta(days=1)
+    return (day, following) if table in (parts, texts) else (first_id_of(day), first_id_of(following))

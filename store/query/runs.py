@@ -57,6 +57,7 @@ from store.query.call_summaries import Fields, select_fields
 from store.query.filters import Filters, is_cut_answer, is_unkept_exchange, run_conditions
 from store.query.pages import NEWEST_FIRST, Sort, list_digest, load_sorted_page, next_cursor, parse_cursor
 from store.query.rest_shapes import NO_STATS, Shape, ns_of, run_shape
+from store.retention.remains import remove_remains
 
 ISOLATIONS = ("none", "watched", "captive")
 """The levels of isolation, from the weakest to the strongest."""
@@ -158,6 +159,8 @@ class Runs:
             facts = (await connection.execute(made_or_kept)).mappings().one()
             is_new = facts["incarnation"] == fresh["incarnation"]
             await self._prove(connection, facts, now if is_new else facts["started_at"])
+            if is_new:
+                await remove_remains(await _driver(connection), self._project, [run])
             await self._append(connection, RunBegan(run, now) if is_new else RunChanged(run, now))
 
     async def patch(

@@ -54,7 +54,8 @@ class TextIndex:
         calls: dict[str, None] = {}
         for entry in (entry for row in rows for entry in row.entries):
             if isinstance(entry, RunDeleted):
-                await self._execute("DELETE FROM texts WHERE project = $1 AND run = $2", project, entry.run)
+                if not entry.is_expired:
+                    await self._execute("DELETE FROM texts WHERE project = $1 AND run = $2", project, entry.run)
             elif isinstance(entry, CallStored):
                 calls[entry.id] = None
                 if entry.previous_run is not None:

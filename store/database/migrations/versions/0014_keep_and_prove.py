@@ -65,8 +65,23 @@ CREATE TABLE checkpoints (
 COMMENT ON TABLE checkpoints IS 'Signed roots of the tree (C2SP tlog-checkpoint).'
 """
 
+RETENTION = """
+ALTER TABLE runs ADD COLUMN bodies_erased_at bigint;
+ALTER TABLE exchanges ALTER COLUMN request_digest DROP NOT NULL;
+ALTER TABLE exchanges ALTER COLUMN request_body DROP NOT NULL;
+CREATE TABLE expirations (
+    project text NOT NULL,
+    day date NOT NULL,
+    run text NOT NULL,
+    part text NOT NULL,
+    CONSTRAINT expirations_pkey PRIMARY KEY (project, day, run, part)
+);
+CREATE INDEX expirations_project_run_idx ON expirations (project, run);
+COMMENT ON TABLE expirations IS 'What retention has decided and not yet removed from the partitions.'
+"""
+
 
 def upgrade() -> None:
-    for part in (SALTS, PROOF):
+    for part in (SALTS, PROOF, RETENTION):
         for statement in part.split(";"):
             op.execute(statement)

@@ -1,0 +1,88 @@
+"""Remove the runs of a plan from everything but the partitions, and note what is to be removed from those.
+
+From then on a run is gone for everybody. Its rows in the partitions follow day by day (`partition_swap`); if the process dies before,
+the next one continues with what is noted in `expirations`. A new run of the same name begins without them: `remains`.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import batched
+
+import asyncpg
+
+from store.database.connection import Database
+from store.feed.entries import RunDeleted
+from store.feed.feed import append_entries
+from store.proof.chain import forget_run
+from store.retention.plan import Expiry
+
+BATCH = 100
+"""Runs that are removed in one transaction."""
+
+
+async def expire_runs(database: Database, expiries: Sequence[Expiry], now: int) -> list[Expiry]:
+    """Remove whole runs; return those that went. A run that has changed since it was judged stays."""
+    gone: list[Expiry] = []
+    for project in sorted({one.judged.facts.project for one in expiries}):
+        mine = [one for one in expiries if one.judged.facts.project == project and one.part == "run"]
+        for batch in batched(mine, BATCH):
+            gone += await _expire_batch(database, project, batch, now)
+    return gone
+
+
+async def _expire_batch(database: Database, project: str, batch: Sequence[Expiry], now: int) -> list[Expiry]:
+    by_run = {one.judged.facts.run: one for one in batch}
+    async with database.connection() as connection, connection.transaction():
+        locked = await connection.fetch(LOCK_RUNS, project, sorted(by_run))
+        gone = [by_run[row["id"]] for row in locked if _is_unchanged(row, by_run[row["id"]])]
+        names = [one.judged.facts.run for one in gone]
+        if not names:
+            return []
+        await connection.execute(NOTE_DAYS, project, names, "run")
+        for one in gone:
+            # Site of the proof for whole runs: what remains in their chains names neither the run nor its exchanges.
+            await forget_run(connection, project, database.store_server, one.judged.incarnation, now)
+        await connection.execute("DELETE FROM runs WHERE project = $1 AND id = ANY ($2::text[])", project, names)
+        for table in ("gaps", "call_sums", "run_totals", "processes"):
+            await connection.execute(
+                f"DELETE FROM {table} WHERE project = $1 AND run = ANY ($2::text[])",  # noqa: S608 - one of the constants
+                project,
+                names,
+            )
+        await append_entries(connection, project, [RunDeleted(name, now, is_expired=True) for name in names])
+    return gone
+
+
+def _is_unchanged(row: asyncpg.Record, expiry: Expiry) -> bool:
+    facts = expiry.judged.facts
+    is_same = (row["incarnation"], row["newest_at"]) == (expiry.judged.incarnation, facts.newest_at)
+    return is_same and row["pinned"] == facts.is_pinned and not row["is_forked_from"]
+
+
+async def delete_replays(
+    database: Database, expiries: Sequence[Expiry], replays: Mapping[tuple[str, str], Sequence[str]]
+) -> None:
+    """Delete the reports of the replays of runs that went."""
+    async with database.connection() as connection:
+        for one in expiries:
+            facts = one.judged.facts
+            if ids := replays.get((facts.project, facts.run)):
+                await connection.execute(
+                    "DELETE FROM replays WHERE project = $1 AND id = ANY ($2::text[])", facts.project, list(ids)
+                )
+
+
+LOCK_RUNS = """
+SELECT id, incarnation, newest_at, pinned,
+    EXISTS (SELECT FROM runs AS child WHERE child.project = $1 AND child.parent = runs.id) AS is_forked_from
+FROM runs WHERE project = $1 AND id = ANY ($2::text[]) ORDER BY id FOR UPDATE
+"""
+
+# The days are those in the names of the partitions. Parts and texts have the days of their exchanges.
+NOTE_DAYS = """
+INSERT INTO expirations (project, day, run, part)
+SELECT $1, to_date(right(partition, 8), 'YYYYMMDD'), run, $3 FROM (
+    SELECT DISTINCT run, tableoid::regclass::text AS partition FROM exchanges WHERE project = $1 AND run = ANY ($2::text[])
+    UNION SELECT DISTINCT run, tableoid::regclass::text FROM parts WHERE project = $1 AND run = ANY ($2::text[])
+) AS found
+ON CONFLICT DO NOTHING
+"""

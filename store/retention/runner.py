@@ -1,0 +1,151 @@
+"""Run retention regularly in the store server, one server at a time.
+
+A pass can end at any point: what it has decided is stored, and the next pass continues with it before it decides anything new.
+"""
+
+import asyncio
+import datetime as dt
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Final, NamedTuple
+
+from store.database.connection import Database, DatabaseError
+from store.feed.feed import PROJECTS
+from store.feed.signal import FeedSignal
+from store.retention.expiry import delete_replays, expire_runs
+from store.retention.facts import load_replay_reports
+from store.retention.partition_swap import ClearedDay, clear_day, pending_days
+from store.retention.plan import Expiry, RetentionPlan, make_plan
+from store.retention.rules import RetentionPolicy
+
+log = logging.getLogger(__name__)
+
+EVERY: Final = 3600.0
+"""Seconds between two passes."""
+
+FIRST_AFTER: Final = 60.0
+"""Seconds from the start of the store server to its first pass."""
+
+_LOCK: Final = 0x6B656570  # "keep"
+
+
+class RetentionBusy(Exception):
+    """Another process runs retention on this database."""
+
+
+class RetentionResult(NamedTuple):
+    """What a pass did."""
+
+    plan: RetentionPlan
+    runs: Sequence[Expiry]
+    """The runs that went, or their bodies."""
+
+    days: Sequence[ClearedDay]
+    freed: int
+    """Bytes that the database has become smaller by; negative if more was stored meanwhile."""
+
+
+class RetentionRunner:
+    """Removes what the policy says. `forget` is called with the project and name of each run that went."""
+
+    def __init__(
+        self,
+        database: Database,
+        policy: RetentionPolicy,
+        *,
+        signal: FeedSignal | None = None,
+        forget: Callable[[str, str], None] = lambda _project, _run: None,
+        now: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self.policy = policy
+        self._database = database
+        self._signal = signal or FeedSignal()
+        self._forget = forget
+        self._now = now
+
+    async def run(self) -> None:
+        """Run a pass every hour until the task is cancelled, if there is a policy."""
+        await asyncio.sleep(FIRST_AFTER)
+        while True:
+            try:
+                if self.policy.is_active or await self._has_remains():
+                    result = await self.run_once()
+                    _log_result(result)
+            except RetentionBusy:
+                log.info("another store server runs retention on this database")
+            except DatabaseError as error:
+                log.warning("retention waits for the database: %s", error)
+            except Exception:  # a bug here must not end the process that stores what is recorded
+                log.exception("retention failed; it tries again in %.0f s", EVERY)
+            await asyncio.sleep(EVERY)
+
+    async def plan(self) -> RetentionPlan:
+        """Return what a pass would do now."""
+        return await make_plan(self._database, self.policy, self._now())
+
+    async def run_once(self) -> RetentionResult:
+        """Run one pass. Raises `RetentionBusy`."""
+        async with self._lock():
+            days = await self._clear_days(None)
+            plan = await self.plan()
+            gone = await expire_runs(self._database, plan.expiries, plan.at)
+            self._signal.send()
+            await self._delete_replays(gone)
+            for one in gone:
+                self._forget(one.judged.facts.project, one.judged.facts.run)
+            days += await self._clear_days(plan)
+            async with self._database.connection() as connection:
+                size: int = await connection.fetchval("SELECT pg_database_size(current_database())")
+        return RetentionResult(plan, gone, days, plan.size - size)
+
+    async def _has_remains(self) -> bool:
+        return bool(await pending_days(self._database, await self._projects()))
+
+    async def _projects(self) -> list[str]:
+        async with self._database.connection() as connection:
+            known = {row["project"] for row in await connection.fetch(PROJECTS)}
+            # A project of which all runs went has none in `runs`.
+            left = {row["project"] for row in await connection.fetch("SELECT DISTINCT project FROM expirations")}
+        return sorted(known | left)
+
+    async def _clear_days(self, plan: RetentionPlan | None) -> list[ClearedDay]:
+        """Remove from the partitions what has been decided, day by day. Without a plan, what an earlier process has left."""
+        today = dt.datetime.fromtimestamp(self._now() / 1e9, dt.UTC).date()
+        sizes = {} if plan is None else {day.day: day for day in plan.days}
+        gone = [] if plan is None else [(one.judged.facts.project, one.judged.facts.run) for one in plan.expiries]
+        cleared = []
+        for day in await pending_days(self._database, await self._projects()):
+            share = sizes[day].share_of(gone) if day in sizes else 1.0
+            cleared.append(await clear_day(self._database, day, today, share))
+            await asyncio.sleep(0)
+        return cleared
+
+    async def _delete_replays(self, gone: Sequence[Expiry]) -> None:
+        replays: dict[tuple[str, str], Sequence[str]] = {}
+        for project in {one.judged.facts.project for one in gone}:
+            async with self._database.connection() as connection:
+                reports = await load_replay_reports(connection, project)
+            replays |= {(project, run): ids for run, ids in reports.replays.items()}
+        await delete_replays(self._database, gone, replays)
+
+    @asynccontextmanager
+    async def _lock(self) -> AsyncIterator[None]:
+        """Hold the lock of retention, on a connection of its own. It ends with the process."""
+        async with self._database.connection() as connection:
+            if not await connection.fetchval("SELECT pg_try_advisory_lock($1)", _LOCK):
+                raise RetentionBusy(
+                    "retention is running on this database already, in this or another store server: wait until it ends"
+                )
+            try:
+                yield
+            finally:
+                await connection.execute("SELECT pg_advisory_unlock($1)", _LOCK)
+
+
+def _log_result(result: RetentionResult) -> None:
+    if result.runs:
+        log.info("retention removed %d runs and freed %d bytes", len(result.runs), result.freed)
+    for warning in result.plan.warnings:
+        log.warning("retention: %s", warning)

@@ -1,0 +1,229 @@
+"""What rules let go disappears with its space, what they keep stays whole, and a pass that was killed is continued."""
+
+import asyncio
+import datetime as dt
+from collections.abc import Sequence
+from typing import Any
+
+import asyncpg
+import pytest
+
+from calls.events import Gap, ReplayReported
+from calls.model import Call, Exchange
+from store.database.connection import Database
+from store.database.tables import PARTITIONED, metadata
+from store.feed.consumer import ConsumerRunner
+from store.feed.signal import FeedSignal
+from store.ingest.batch_writer import BatchWriter, DerivedExchange
+from store.query.exchanges import ExchangeQueries
+from store.query.runs import Runs
+from store.retention import partition_swap
+from store.retention.rules import RetentionPolicy, parse_rule, shipped_rules
+from store.retention.runner import RetentionBusy, RetentionRunner
+from store.sums.run_sums import RunSums
+from tests.store.samples import NOON, SECOND, call, exchange, prose
+
+DAY = 86_400 * SECOND
+NOW = NOON
+
+
+def policy(*tables: dict[str, Any], budget: int | None = None) -> RetentionPolicy:
+    return RetentionPolicy(
+        rules=(*shipped_rules(), *(parse_rule(table, n) for n, table in enumerate(tables, 1))), budget=budget
+    )
+
+
+WEEK = policy({"keep": "7d"})
+
+
+def made(run: str, days_ago: int, number: int, **more: Any) -> Exchange:
+    body = f'{{"query": "{prose(f"{run}{number}", 40)}"}}'.encode()
+    return exchange(number, run=run, at=NOW - days_ago * DAY + number * SECOND, request=body, **more)
+
+
+async def store(database: Database, exchanges: Sequence[Exchange], gaps: Sequence[Gap] = ()) -> None:
+    await BatchWriter(database).write_batch([DerivedExchange(one, call(one)) for one in exchanges], gaps)
+    runner = ConsumerRunner(database, RunSums(database), FeedSignal())
+    while await runner.process_new():
+        pass
+
+
+def retention(database: Database, rules: RetentionPolicy = WEEK) -> RetentionRunner:
+    return RetentionRunner(database, rules, now=lambda: NOW)
+
+
+async def fetch(database: Database, statement: str, *values: object) -> list[asyncpg.Record]:
+    async with database.connection() as connection:
+        found: list[asyncpg.Record] = await connection.fetch(statement, *values)
+        return found
+
+
+async def run_names(database: Database) -> set[str]:
+    return {row["id"] for row in await fetch(database, "SELECT id FROM runs")}
+
+
+async def traces(database: Database, run: str) -> dict[str, int]:
+    """How many rows of each table name a run."""
+    tables = [table for table in metadata.tables.values() if "run" in table.columns]
+    counts = {
+        table.name: (await fetch(database, f"SELECT count(*) FROM {table.name} WHERE run = $1", run))[0][0]
+        for table in tables
+    }
+    return {name: count for name, count in counts.items() if count}
+
+
+def derive(one: Exchange) -> Call:
+    return call(one)
+
+
+async def test_old_runs_go_with_their_space_and_all_others_stay_whole(database: Database) -> None:
+    old = [made(f"old-{n}", 20 + n % 3, n) for n in range(60)]
+    stays = {
+        "young": [made("young", 1, 1)],
+        "pinned": [made("pinned", 20, 100), made("pinned", 21, 101)],
+        "flagged": [made("flagged", 21, 102)],
+        "forked": [made("forked", 22, 103)],
+        "failed": [made("failed", 20, 104), made("failed", 20, 105, status=500)],
+        "retried": [made("retried", 21, 106, status=429), made("retried", 21, 107)],
+        "gap": [made("gap", 22, 108)],
+        # Judged by its newest exchange.
+        "long": [made("long", 20, 109), made("long", 2, 110)],
+    }
+    gaps = [Gap("gap", NOW - 22 * DAY, "lost", None, 1), Gap("old-1", NOW - 22 * DAY, "lost", None, 1)]
+    await store(database, [*old, *(one for run in stays.values() for one in run)], gaps)
+    runs = Runs(database)
+    await runs.patch("pinned", pinned=True)
+    await runs.put("flagged", NOW, labels={"flagged": "yes"})
+    await runs.put("child", NOW, parent="forked")
+    replayed = ReplayReported("rp", b'{"run": "old-2", "verdict": "right"}')
+    await BatchWriter(database).write_batch((), (), [replayed])
+    await fetch(database, "UPDATE runs SET active_at = newest_at")
+    whole = {name: await exchanges_of(database, name) for name in stays}
+    before = (await fetch(database, "SELECT sum(pg_total_relation_size(relid)) FROM pg_partition_tree('exchanges')"))[
+        0
+    ][0]
+
+    plan = await retention(database).plan()
+    assert {one.judged.facts.run for one in plan.expiries} == {f"old-{n}" for n in range(60) if n != 1} | {"retried"}
+    assert {one.reason for one in plan.expiries} == {"rule 1: older than 1w"}
+    assert await run_names(database) >= {"old-0", "retried"}
+
+    result = await retention(database).run_once()
+    assert {day.way for day in result.days} == {"rewritten"}
+    assert len(result.days) == 3
+    assert await run_names(database) == {*stays, "old-1", "child"} - {"retried"}
+    for name in ("old-0", "old-2", "retried"):
+        assert await traces(database, name) == {}
+    assert not await fetch(database, "SELECT FROM replays")
+    for name in set(stays) - {"retried"}:
+        assert await exchanges_of(database, name) == whole[name]
+    after = (await fetch(database, "SELECT sum(pg_total_relation_size(relid)) FROM pg_partition_tree('exchanges')"))[0][
+        0
+    ]
+    assert after < before
+    # What is late is stored, also where a day was rewritten.
+    await store(database, [made("late", 20, 300)])
+    assert [one.judged.facts.run for one in (await retention(database).plan()).expiries] == ["late"]
+
+
+async def exchanges_of(database: Database, run: str) -> list[Exchange]:
+    return [one async for one in ExchangeQueries(database, derive).exchanges(run)]
+
+
+async def test_a_day_of_which_nothing_stays_is_dropped_and_comes_back_on_demand(database: Database) -> None:
+    writer = BatchWriter(database)
+    await writer.create_upcoming_partitions(dt.date(2026, 11, 21))
+    await store(database, [made("old", 20, 1)])
+    await fetch(database, "UPDATE runs SET active_at = newest_at")
+    result = await retention(database).run_once()
+    assert [day.way for day in result.days] == ["dropped"]
+    assert result.days[0].after == 0
+    for table in PARTITIONED:
+        assert (await fetch(database, "SELECT to_regclass($1)", f"{table.name}_20261101"))[0][0] is None
+    await store(database, [made("old", 20, 2)])
+    assert len(await exchanges_of(database, "old")) == 1
+
+
+async def test_a_pass_that_was_killed_is_continued_and_a_new_run_of_the_name_begins_empty(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store(database, [*(made(f"old-{n}", 20, n) for n in range(5)), made("other", 19, 9)])
+    await fetch(database, "UPDATE runs SET active_at = newest_at")
+
+    async def die(*_: object) -> None:
+        raise asyncio.CancelledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("store.retention.runner.clear_day", die)
+        with pytest.raises(asyncio.CancelledError):
+            await retention(database).run_once()
+    assert await run_names(database) == set()
+    assert len(await fetch(database, "SELECT FROM expirations")) == 6
+    # The name of a run that has expired is used again before its rows are gone.
+    await store(database, [made("old-1", 20, 50)])
+    assert len(await exchanges_of(database, "old-1")) == 1
+    # Nothing new is decided, and what was is done.
+    result = await retention(database, policy()).run_once()
+    assert len(result.days) == 2
+    assert await run_names(database) == {"old-1"}
+    assert len(await exchanges_of(database, "old-1")) == 1
+    assert not await fetch(database, "SELECT FROM expirations")
+    assert [row["run"] for row in await fetch(database, "SELECT run FROM exchanges")] == ["old-1"]
+
+
+async def test_two_servers_do_not_run_it_at_once(database: Database) -> None:
+    runner = retention(database)
+    async with runner._lock():
+        with pytest.raises(RetentionBusy, match="running on this database already"):
+            await retention(database).run_once()
+    await runner.run_once()
+
+
+async def test_a_budget_takes_the_oldest_runs_and_says_when_it_cannot_be_kept(database: Database) -> None:
+    await store(database, [made(f"run-{n}", 20 - n, n) for n in range(6)])
+    await fetch(database, "UPDATE runs SET active_at = newest_at")
+    await Runs(database).patch("run-0", pinned=True)
+    size = (await retention(database).plan()).size
+    year = {"keep": "1y"}
+    little = await retention(database, policy(year, budget=size - 1)).plan()
+    assert [one.judged.facts.run for one in little.expiries] == ["run-1"]
+    assert little.warnings == []
+    nothing = await retention(database, policy(year, budget=1000)).plan()
+    assert [one.judged.facts.run for one in nothing.expiries] == [f"run-{n}" for n in range(1, 6)]
+    assert "the budget of 1,000 bytes cannot be kept" in nothing.warnings[0]
+    assert "1 runs of" in nothing.warnings[0]
+
+
+async def test_a_rule_that_matches_nothing_is_named(database: Database) -> None:
+    await store(database, [made("a", 1, 1)])
+    rules = policy({"name": "ci", "match": {"label": {"env": "ci"}}, "keep": "1d"}, {"keep": "7d"})
+    assert [warning[:23] for warning in (await retention(database, rules).plan()).warnings] == [
+        "ci matches no run that "
+    ]
+
+
+async def test_the_swap_gives_way_to_a_query_and_tries_again(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition_swap, "LOCK_TIMEOUT", "50ms")
+    monkeypatch.setattr(partition_swap, "LOCK_PAUSE", 0.0)
+    await store(database, [made("old", 20, 1), made("kept", 20, 2, status=500)])
+    await fetch(database, "UPDATE runs SET active_at = newest_at")
+    tries = 0
+    replace = partition_swap._replace_day
+
+    async def replace_and_count(given: Database, day: dt.date) -> partition_swap.Way:
+        nonlocal tries
+        tries += 1
+        if tries == 2:
+            await reading.rollback()
+        return await replace(given, day)
+
+    monkeypatch.setattr(partition_swap, "_replace_day", replace_and_count)
+    async with database.connection() as reader:
+        reading = reader.transaction()
+        await reading.start()
+        await reader.fetch("SELECT count(*) FROM exchanges")
+        await retention(database).run_once()
+    assert tries == 2
+    assert [row["run"] for row in await fetch(database, "SELECT run FROM exchanges")] == ["kept"]
