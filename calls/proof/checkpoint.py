@@ -134,9 +134,12 @@ def parse_note(note: str) -> SignedNote:
 
 def sign_checkpoint(checkpoint: Checkpoint, keys: Iterable[Ed25519PrivateKey]) -> str:
     """Return the signed note of a checkpoint; each key signs under the origin's name."""
-    text = str(checkpoint)
-    lines = (_signature_line(checkpoint.origin, text, key) for key in keys)
-    return f"{text}\n{''.join(lines)}"
+    return sign_text(str(checkpoint), checkpoint.origin, keys)
+
+
+def sign_text(text: str, name: str, keys: Iterable[Ed25519PrivateKey]) -> str:
+    """Return the signed note of a text, which ends with a newline; each key signs under the same name."""
+    return f"{text}\n{''.join(_signature_line(name, text, key) for key in keys)}"
 
 
 def verifier_key(origin: str, key: Ed25519PrivateKey) -> VerifierKey:

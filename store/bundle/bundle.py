@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -181,22 +181,28 @@ class BundleWriter:
         kept = {name: value for name, value in run.items() if name not in NOT_EXPORTED}
         return self._seal_and_count({"playhead": "bundle", "format": FORMAT, "profiles": profiles, "run": kept})
 
-    def exchange(self, entry: Entry) -> bytes:
+    def exchange(self, entry: Entry, proof: Mapping[str, Any] | None = None) -> bytes:
         """Return the line of the next exchange, in the order of steps."""
         self._exchanges += 1
         raw = exchange_to_json(entry.exchange, self._request_body(entry.exchange))
         call = None if entry.call is None else {name: entry.call[name] for name in CALL_MEMBERS if name in entry.call}
-        return self._seal_and_count({"n": self._line + 1, "exchange": raw, "call": call})
+        return self._seal_and_count({"n": self._line + 1, "exchange": raw, "call": call} | _proof_member(proof))
 
-    def gap(self, gap: Gap) -> bytes:
+    def gap(self, gap: Gap, proof: Mapping[str, Any] | None = None) -> bytes:
         """Return the line of a gap. Gaps come after the exchanges."""
         self._gaps += 1
-        return self._seal_and_count({"n": self._line + 1, "gap": gap_to_json(gap)})
+        return self._seal_and_count({"n": self._line + 1, "gap": gap_to_json(gap)} | _proof_member(proof))
 
-    def end(self) -> bytes:
-        """Return the last line."""
+    def end(
+        self, proof: Mapping[str, Any] | None = None, sign: Callable[[Mapping[str, Any]], str | None] | None = None
+    ) -> bytes:
+        """Return the last line. `sign` returns a signed note about its members."""
         whole = f"sha256:{self._sha.hexdigest()}"
-        return self._seal_and_count({"end": True, "exchanges": self._exchanges, "gaps": self._gaps, "digest": whole})
+        members: dict[str, Any] = {"end": True, "exchanges": self._exchanges, "gaps": self._gaps, "digest": whole}
+        members |= _proof_member(proof)
+        if sign is not None and (note := sign(members)) is not None:
+            members["signed"] = note
+        return self._seal_and_count(members)
 
     def _seal_and_count(self, members: Mapping[str, Any]) -> bytes:
         line = seal_line(_visible(_encoder.encode(members)))
@@ -212,6 +218,10 @@ class BundleWriter:
         if raw is not None and raw.text is not None and len(body.data) >= _WORTH_A_REFERENCE:
             recent.append((self._line + 1, body.data))
         return raw
+
+
+def _proof_member(proof: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {} if proof is None else {"proof": proof}
 
 
 _encoder = msgspec.json.Encoder(decimal_format="number")

@@ -7,5 +7,6 @@ signing_keys   the keys that sign checkpoints
 tiles          the tree over the heads of chains
 sealing        append chains to the tree and sign checkpoints
 run_check      compare what a run has with its records
-verification   check a run against its chains, the tree and a checkpoint
+verification   check a run in the database
+bundle_proof   the proof in a bundle: make it, and check it offline
 """

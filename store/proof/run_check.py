@@ -1,6 +1,5 @@
 """Check what a run has against the records of its chains, and name the first element that does not fit."""
 
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -127,11 +126,11 @@ class RunCheck:
             self.proven += 1
 
     def add_gap(
-        self, gap_id: uuid.UUID, gap: Gap, evidence: bytes | None, salts: bytes | None, *, has_evidence: bool
+        self, gap_id: str, gap: Gap, evidence: bytes | None, salts: bytes | None, *, has_evidence: bool
     ) -> None:
         """Check a gap. Without `has_evidence`, its evidence is not part of what is checked, as in a bundle."""
         element = f"gap {gap_id}"
-        if (record := self._take(str(gap_id), salts, element)) is None or salts is None:
+        if (record := self._take(gap_id, salts, element)) is None or salts is None:
             return
         self._live_began.append(gap.happened_at)
         fits = _is_committed(salts, 0, gap_statement(gap), record.head)
@@ -161,6 +160,18 @@ class RunCheck:
 
     def add_run(self, facts: Mapping[str, Any], salts: bytes | None, started_at: int, ended_at: int | None) -> None:
         """Check what is said about the run itself, after everything else was added."""
+        self.add_facts(facts, salts)
+        end = max(self._ends, default=None)
+        if ended_at is not None and (end is None or end[0] != ended_at):
+            self.add_finding("altered", "run", "its end differs from what was recorded")
+        if ended_at is None and end is not None and not any(is_reopened for _, is_reopened in self._ends):
+            self.add_finding("altered", "run", "its end was removed")
+        begins = {min(times) for times in (self._began + self._live_began, self._live_began) if times}
+        if not self.unproven and begins and started_at not in begins:
+            self.add_finding("altered", "run", "its beginning differs from that of what it has")
+
+    def add_facts(self, facts: Mapping[str, Any], salts: bytes | None) -> None:
+        """Check the name, labels, origin and isolation of the run."""
         if self._run_records:
             statement = run_statement(facts)
             fits = any(salts and _is_committed(salts, 0, statement, record.head) for record in self._run_records)
@@ -170,14 +181,6 @@ class RunCheck:
                 )
         elif salts is not None or any(facts.get(name) for name in ("name", "labels", "parent", "forked_at")):
             self.add_finding("altered", "run", "it has a name, labels or a parent that no record is about")
-        end = max(self._ends, default=None)
-        if ended_at is not None and (end is None or end[0] != ended_at):
-            self.add_finding("altered", "run", "its end differs from what was recorded")
-        if ended_at is None and end is not None and not any(is_reopened for _, is_reopened in self._ends):
-            self.add_finding("altered", "run", "its end was removed")
-        begins = {min(times) for times in (self._began + self._live_began, self._live_began) if times}
-        if not self.unproven and begins and started_at not in begins:
-            self.add_finding("altered", "run", "its beginning differs from that of what it has")
 
     def finish(self) -> None:
         """Report what has a record and is missing."""

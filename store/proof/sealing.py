@@ -136,12 +136,8 @@ class Sealer:
         return parsed.checkpoint
 
 
-async def newest_checkpoint(
-    connection: asyncpg.Connection, project: str, server: uuid.UUID, covering: int = 0
-) -> asyncpg.Record | None:
-    """Return the newest checkpoint (size, signed_at, note); with `covering`, the first that has more leaves than that."""
-    if covering:
-        return await connection.fetchrow(FIRST_CHECKPOINT, project, server, covering)
+async def newest_checkpoint(connection: asyncpg.Connection, project: str, server: uuid.UUID) -> asyncpg.Record | None:
+    """Return the newest checkpoint of a store server: size, signed_at, note."""
     return await connection.fetchrow(NEWEST_CHECKPOINT, project, server)
 
 
@@ -168,8 +164,4 @@ INSERT INTO checkpoints (project, server, size, signed_at, note) VALUES ($1, $2,
 
 NEWEST_CHECKPOINT = """
 SELECT size, signed_at, note FROM checkpoints WHERE project = $1 AND server = $2 ORDER BY size DESC LIMIT 1
-"""
-
-FIRST_CHECKPOINT = """
-SELECT size, signed_at, note FROM checkpoints WHERE project = $1 AND server = $2 AND size > $3 ORDER BY size LIMIT 1
 """

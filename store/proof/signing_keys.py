@@ -8,11 +8,11 @@ import secrets
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from calls.proof.checkpoint import VerifierKey, verifier_key
+from calls.proof.checkpoint import VerifierKey, sign_text
 from store.private_file import NotPrivate, create_once, read_private, require_unwritable
 
 SIGNING: Final = 2
@@ -42,7 +42,28 @@ class SigningKeys:
 
     def verifier_keys(self, project: str) -> list[VerifierKey]:
         """Return the public keys for the checkpoints of a project, the newest first."""
-        return [verifier_key(self.origin(project), key) for key in self.keys]
+        return self.public.verifier_keys(project)
+
+    @property
+    def public(self) -> "LogKeys":
+        """The public halves."""
+        return LogKeys(self.server, tuple(key.public_key().public_bytes_raw() for key in self.keys))
+
+    def sign(self, text: str, project: str) -> str:
+        """Return a signed note of a text, by the newest key."""
+        return sign_text(text, self.origin(project), self.keys[:1])
+
+
+class LogKeys(NamedTuple):
+    """The public keys of a store server."""
+
+    server: uuid.UUID
+    public_keys: tuple[bytes, ...]
+    """32 bytes each, the newest first."""
+
+    def verifier_keys(self, project: str) -> list[VerifierKey]:
+        """Return the keys for the checkpoints of a project, the newest first."""
+        return [VerifierKey(log_origin(self.server, project), key) for key in self.public_keys]
 
 
 def log_origin(server: uuid.UUID, project: str) -> str:

@@ -46,7 +46,9 @@ class SealState:
     chain: str
     origin: str
     size: int
-    signed_at: int
+    signed_at: int | None
+    """Nanoseconds since the Unix epoch, as the store server noted it; None in a bundle."""
+
     note: str
     unsealed: int
     """Records of the chain that were appended after its last leaf of the tree."""
@@ -100,7 +102,7 @@ class RunVerifier:
             await self._check_exchanges(stored[begin : begin + BATCH], begin + 1, check)
         for gap in gaps:
             stated = Gap(run, gap["happened_at"], gap["reason"], gap["exchange"], gap["count"])
-            check.add_gap(gap["id"], stated, gap["evidence"], gap["salt"], has_evidence=True)
+            check.add_gap(str(gap["id"]), stated, gap["evidence"], gap["salt"], has_evidence=True)
         facts = {name: row[name] for name in RUN_FACTS} | {"labels": msgspec.json.decode(row["labels"])}
         check.add_run(facts, row["salt"], row["started_at"], row["ended_at"])
         check.finish()

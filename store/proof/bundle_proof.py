@@ -1,0 +1,406 @@
+"""The proof that travels in a bundle (docs/proof.md): make it, and check a bundle with nothing but a public key.
+
+The line of an exchange or gap has its place in a chain, its commitments and their salts. The last line has the other records of the
+chains, the leaf of each, its path to a signed checkpoint, and the path from the checkpoint before it.
+"""
+
+import hashlib
+import json
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, cast
+
+import asyncpg
+
+from calls.codec.canonical import canonical_json
+from calls.events import Gap
+from calls.model import UnknownFormat
+from calls.proof.checkpoint import Checkpoint, InvalidNote, VerifierKey, parse_note
+from calls.proof.records import FIRST_LINK, ChainRecord, leaf_bytes, next_link, record_members
+from calls.proof.tree import consistency_path, inclusion_path, is_consistent, is_included, leaf_hash
+from store.bundle.bundle import BadBundle, BundleHead, Entry, read_parts
+from store.database.connection import Database
+from store.ingest.insert_rows import gap_id
+from store.proof.chain import chain_name, decode_records
+from store.proof.commitments import PARTS, SALT, salt_of
+from store.proof.run_check import RunCheck, sealed_problem
+from store.proof.sealing import newest_checkpoint
+from store.proof.tiles import load_nodes
+from store.proof.verification import SealState, Verification, conclude
+
+type Members = dict[str, Any]
+
+NOT_SIGNED: Final = ("check", "signed")
+"""The members of a bundle's last line that its signature is not about."""
+
+
+@dataclass(slots=True)
+class BundleProof:
+    """What is written into the bundle of a run."""
+
+    end: Members
+    """The proof in the last line."""
+
+    lines: dict[str, Members] = field(default_factory=dict)
+    """The proofs of exchanges and gaps, by their ids."""
+
+    gaps: list[str] = field(default_factory=list)
+    """The ids of the gaps, in the order of their lines."""
+
+
+async def load_bundle_proof(database: Database, project: str, run: str) -> BundleProof | None:
+    """Load the proof of a run; None for one that was stored without."""
+    async with database.connection() as connection, connection.transaction(isolation="repeatable_read", readonly=True):
+        found = await connection.fetchrow(RUN, project, run)
+        rows = await connection.fetch(CHAINS, project, found["incarnation"]) if found else []
+        if found is None or not rows:
+            return None
+        salts = {row["id"]: row["salt"] for row in await connection.fetch(SALTS, project, run)}
+        gaps = [str(row["id"]) for row in await connection.fetch(GAPS, project, run)]
+        proof = BundleProof({"project": project, "chains": []}, gaps=gaps)
+        if found["salt"] is not None:
+            proof.end["run_salts"] = _salts_to_json(found["salt"])
+        for row in rows:
+            await _add_chain(connection, project, found["incarnation"], row["server"], salts, proof)
+        return proof
+
+
+async def _add_chain(
+    connection: asyncpg.Connection,
+    project: str,
+    incarnation: uuid.UUID,
+    server: uuid.UUID,
+    salts: Mapping[uuid.UUID, bytes | None],
+    proof: BundleProof,
+) -> None:
+    chain = chain_name(incarnation, server)
+    number = len(proof.end["chains"])
+    records: list[Members] = []
+    place = 0
+    shown: dict[str, tuple[int, Members]] = {}
+    for row in await connection.fetch(RECORDS, project, incarnation, server):
+        for record in decode_records(row["records"]):
+            members = _without_chain(record_members(chain, place, record))
+            if record.kind in ("exchange", "gap") and (kept := salts.get(uuid.UUID(record.id))) is not None:
+                # An exchange that left the run and came back has two records; the line has the later one.
+                if (earlier := shown.pop(record.id, None)) is not None:
+                    records.append(earlier[1])
+                # No bundle has the id of a gap.
+                own = ("place", "head", "request", "response", *(("id",) if record.kind == "gap" else ()))
+                line: Members = {name: members[name] for name in own if name in members}
+                proof.lines[record.id] = {"chain": number, **line, "salts": _salts_to_json(kept)}
+                shown[record.id] = (place, members)
+            else:
+                records.append(members)
+            place += 1
+    records.sort(key=lambda members: members["place"])
+    entry: Members = {"chain": chain, "records": records}
+    leaf = await connection.fetchrow(LAST_LEAF, project, incarnation, server)
+    if leaf is not None:
+        entry |= await _seal_members(connection, project, server, leaf)
+    proof.end["chains"].append(entry)
+
+
+async def _seal_members(connection: asyncpg.Connection, project: str, server: uuid.UUID, leaf: Any) -> Members:
+    newest = await newest_checkpoint(connection, project, server)
+    covering = await connection.fetchrow(COVERING, project, server, leaf["place"])
+    if newest is None or covering is None:
+        return {}
+    load = partial(load_nodes, connection, project, server, newest["size"])
+    path = await load(partial(inclusion_path, leaf["place"], covering["size"]))
+    members: Members = {
+        "leaf": {"place": leaf["place"], "size": leaf["size"], "head": leaf["head"].hex()},
+        "path": [each.hex() for each in path],
+        "checkpoint": covering["note"],
+    }
+    before = await connection.fetchrow(BEFORE, project, server, covering["size"])
+    if before is not None:
+        path = await load(partial(consistency_path, before["size"], covering["size"]))
+        members["before"] = {"checkpoint": before["note"], "path": [each.hex() for each in path]}
+    return members
+
+
+def signed_text(origin: str, last_line: Mapping[str, Any]) -> str:
+    """Return the text that the exporting store server signs: that the bundle, to its last line, is what it has written."""
+    stated = {name: value for name, value in last_line.items() if name not in NOT_SIGNED}
+    return f"{origin}\nbundle {hashlib.sha256(canonical_json(stated)).hexdigest()}\n"
+
+
+class _Refused(Exception):
+    """The proof in a bundle is malformed."""
+
+
+def verify_bundle(lines: Iterable[bytes], keys: Collection[VerifierKey]) -> Verification:
+    """Check a bundle against its own proof and the keys that are trusted. Raises `NoProof` where it has none.
+
+    Damage is a finding; it never raises `BadBundle`.
+    """
+    check, reader = RunCheck(), _BundleReader()
+    try:
+        reader.read(lines)
+    except BadBundle as error:
+        check.add_finding("altered", f"line {error.line}", error.problem)
+        return conclude(check, [])
+    if reader.last is None or "proof" not in reader.last:
+        raise NoProof
+    try:
+        seals = _check_parts(reader, keys, check)
+    except (_Refused, KeyError, TypeError, ValueError, AttributeError) as error:
+        check.add_finding("altered", "proof", f"it is malformed: {error}")
+        return conclude(check, [])
+    return conclude(check, seals)
+
+
+class NoProof(Exception):
+    """The bundle has no proof: it was exported without one, or its run was stored without one."""
+
+
+@dataclass(slots=True)
+class _BundleReader:
+    """The parts of a bundle with the proofs on their lines."""
+
+    head: BundleHead | None = None
+    entries: list[tuple[int, Entry, Members | None]] = field(default_factory=list)
+    gaps: list[tuple[int, Gap, Members | None]] = field(default_factory=list)
+    last: Members | None = None
+
+    def read(self, lines: Iterable[bytes]) -> None:
+        """Read all lines. Raises `BadBundle`."""
+        number = 0
+        for number, (part, line) in enumerate(_read_with_lines(lines), 1):
+            members: Members = json.loads(line)
+            match part:
+                case BundleHead():
+                    self.head = part
+                case Entry():
+                    self.entries.append((number, part, members.get("proof")))
+                case Gap():
+                    self.gaps.append((number, part, members.get("proof")))
+                case None:
+                    self.last = members
+
+
+def _read_with_lines(lines: Iterable[bytes]) -> Iterator[tuple[BundleHead | Entry | Gap | None, bytes]]:
+    """Yield each part of a bundle with its line; None with the last line."""
+    passed: list[bytes] = []
+
+    def note() -> Iterator[bytes]:
+        for line in lines:
+            passed.append(line)
+            yield line
+
+    try:
+        for part in read_parts(note()):
+            yield part, passed.pop()
+    except UnknownFormat as error:
+        raise BadBundle(1, str(error)) from None
+    yield None, passed.pop()
+
+
+def _check_parts(reader: _BundleReader, keys: Collection[VerifierKey], check: RunCheck) -> list[SealState]:
+    assert reader.head is not None
+    assert reader.last is not None
+    proof = reader.last["proof"]
+    chains = [_Chain(entry["chain"], entry) for entry in proof["chains"]]
+    for _, entry, line in reader.entries:
+        _place_record(chains, "exchange", entry.exchange.id, line)
+    for _, gap, line in reader.gaps:
+        _place_record(chains, "gap", _gap_id(gap, line), line)
+    seals = [seal for chain in chains if (seal := _check_chain(chain, proof["project"], keys, check))]
+    previous = (-1, "")
+    for number, entry, line in reader.entries:
+        exchange = entry.exchange
+        if (exchange.started_at, exchange.id) < previous:
+            check.add_finding("reordered", f"line {number}", "its exchange began before that of the line above it")
+        previous = (exchange.started_at, exchange.id)
+        check.add_exchange(exchange, _salts_from_json(line), f"line {number}")
+    for _, gap, line in reader.gaps:
+        check.add_gap(_gap_id(gap, line), gap, None, _salts_from_json(line), has_evidence=False)
+    _check_run(reader.head, proof, check)
+    check.finish()
+    if not check.findings:
+        _check_signature(reader.last, [chain.origin for chain in chains], keys, check)
+    return seals
+
+
+def _check_run(head: BundleHead, proof: Members, check: RunCheck) -> None:
+    run = dict(head.run)
+    salts = bytes.fromhex("".join(proof["run_salts"])) if "run_salts" in proof else None
+    check.add_facts(run, salts)
+
+
+@dataclass(slots=True)
+class _Chain:
+    """A chain of the bundle, whose records are collected from its lines."""
+
+    name: str
+    entry: Members
+    records: dict[int, ChainRecord] = field(default_factory=dict)
+    origin: str = ""
+
+    def __post_init__(self) -> None:
+        for members in self.entry["records"]:
+            self.add(members["place"], _record_from_json(members))
+
+    def add(self, place: int, record: ChainRecord) -> None:
+        if place in self.records:
+            raise _Refused(f"two records have the place {place} in the chain {self.name}")
+        self.records[place] = record
+
+
+def _place_record(chains: Sequence[_Chain], kind: str, name: str, line: Members | None) -> None:
+    if line is None:
+        return
+    record = _record_from_json({**line, "kind": kind, "id": name})
+    chains[line["chain"]].add(line["place"], record)
+
+
+def _check_chain(chain: _Chain, project: str, keys: Collection[VerifierKey], check: RunCheck) -> SealState | None:
+    name = chain.name
+    link, links, size = FIRST_LINK, dict[int, bytes](), 0
+    while (record := chain.records.get(size)) is not None:
+        link = next_link(link, name, size, record)
+        size += 1
+        links[size] = link
+    if missing := [place for place in chain.records if place > size]:
+        check.add_finding("removed", f"record {size} of chain {name}", f"record {min(missing)} follows")
+        return None
+    check.add_records(chain.records[place] for place in range(size))
+    chain.origin = f"playhead/{name.partition('/')[2]}/{project}"
+    leaf = chain.entry.get("leaf")
+    if leaf is None:
+        return None
+    head = bytes.fromhex(leaf["head"])
+    if problem := sealed_problem([(leaf["size"], head)], links, size):
+        check.add_finding(problem[0], f"chain {name}", problem[1])
+        return None
+    return _check_leaf(chain, leaf["place"], leaf_bytes(name, leaf["size"], head), size - leaf["size"], keys, check)
+
+
+def _check_leaf(
+    chain: _Chain, place: int, content: bytes, unsealed: int, keys: Collection[VerifierKey], check: RunCheck
+) -> SealState | None:
+    """Check that the leaf is in a tree whose root a trusted key has signed, and that this tree continues an earlier one."""
+    entry = chain.entry
+    checkpoint = _signed_checkpoint(entry["checkpoint"], chain.origin, keys, check)
+    if checkpoint is None:
+        return None
+    path = [bytes.fromhex(each) for each in entry["path"]]
+    if not is_included(leaf_hash(content), place, checkpoint.size, path, checkpoint.root):
+        check.add_finding(
+            "altered", f"chain {chain.name}", "its head is not in the tree that the checkpoint has signed"
+        )
+        return None
+    if before := entry.get("before"):
+        earlier = _signed_checkpoint(before["checkpoint"], chain.origin, keys, check)
+        path = [bytes.fromhex(each) for each in before["path"]]
+        if earlier is not None and not is_consistent(
+            earlier.size, earlier.root, checkpoint.size, checkpoint.root, path
+        ):
+            check.add_finding("altered", "checkpoint", "its tree does not continue that of the checkpoint before it")
+            return None
+    return SealState(
+        chain=chain.name,
+        origin=chain.origin,
+        size=checkpoint.size,
+        signed_at=None,
+        note=entry["checkpoint"],
+        unsealed=unsealed,
+    )
+
+
+def _signed_checkpoint(note: str, origin: str, keys: Collection[VerifierKey], check: RunCheck) -> Checkpoint | None:
+    try:
+        parsed = parse_note(note)
+        checkpoint = parsed.checkpoint
+    except InvalidNote as error:
+        check.add_finding("altered", "checkpoint", str(error))
+        return None
+    # A key is known by its bytes: one that was noted for another project of the same store server signs this one, too.
+    named = [VerifierKey(origin, key.public_key) for key in keys if key.kind == "log"]
+    if checkpoint.origin != origin or not any(parsed.is_signed_by(key) for key in named):
+        check.add_finding("unsigned", "checkpoint", f"none of the trusted keys has signed it for {origin}")
+        return None
+    return checkpoint
+
+
+def _check_signature(last: Members, origins: Sequence[str], keys: Collection[VerifierKey], check: RunCheck) -> None:
+    """Check what the store server signed when it wrote the bundle: also what is derived from exchanges, such as their calls."""
+    if (note := last.get("signed")) is None:
+        return
+    try:
+        parsed = parse_note(note)
+    except InvalidNote as error:
+        check.add_finding("altered", "bundle", f"its signature is malformed: {error}")
+        return
+    origin = parsed.text.partition("\n")[0]
+    named = [VerifierKey(origin, key.public_key) for key in keys if key.kind == "log"]
+    if origin not in origins or not any(parsed.is_signed_by(key) for key in named):
+        check.add_finding("unsigned", "bundle", "none of the trusted keys has signed it")
+    elif parsed.text != signed_text(origin, last):
+        detail = "its evidence fits, but something that is derived from it (calls, keys, the run's times) was changed"
+        check.add_finding("altered", "bundle", detail)
+
+
+def _gap_id(gap: Gap, line: Members | None) -> str:
+    return str(gap_id(gap)) if line is None else str(line["id"])
+
+
+def _without_chain(members: Members) -> Members:
+    return {name: value for name, value in members.items() if name != "chain"}
+
+
+def _record_from_json(members: Mapping[str, Any]) -> ChainRecord:
+    read_hash: Callable[[str], bytes | None] = lambda name: bytes.fromhex(members[name]) if name in members else None  # noqa: E731
+    read_time: Callable[[str], int | None] = lambda name: int(members[name]) if name in members else None  # noqa: E731
+    return ChainRecord(
+        kind=members["kind"],
+        id=members.get("id", ""),
+        head=read_hash("head"),
+        request=read_hash("request"),
+        response=read_hash("response"),
+        at=read_time("at"),
+        began=read_time("began"),
+        part=members.get("part"),
+    )
+
+
+def _salts_to_json(salts: bytes) -> list[str]:
+    """The salts of the parts as hexadecimal text; empty for a part that does not exist or whose salt was forgotten."""
+    parts = (salt_of(salts, part) for part in range(min(PARTS, len(salts) // SALT)))
+    return [salt.hex() if salt else "" for salt in parts]
+
+
+def _salts_from_json(line: Members | None) -> bytes | None:
+    if line is None:
+        return None
+    return b"".join(bytes.fromhex(cast("str", salt)) or bytes(SALT) for salt in line["salts"])
+
+
+RUN = "SELECT incarnation, salt FROM runs WHERE project = $1 AND id = $2"
+
+CHAINS = "SELECT server FROM chains WHERE project = $1 AND incarnation = $2 ORDER BY server"
+
+RECORDS = """
+SELECT records FROM chain_records WHERE project = $1 AND incarnation = $2 AND server = $3 ORDER BY first
+"""
+
+SALTS = """
+SELECT id, salt FROM exchanges WHERE project = $1 AND run = $2 UNION ALL SELECT id, salt FROM gaps WHERE project = $1 AND run = $2
+"""
+
+LAST_LEAF = """
+SELECT place, size, head FROM tree_leaves WHERE project = $1 AND incarnation = $2 AND server = $3 ORDER BY place DESC LIMIT 1
+"""
+
+GAPS = "SELECT id FROM gaps WHERE project = $1 AND run = $2 ORDER BY happened_at, id"
+
+COVERING = """
+SELECT size, note FROM checkpoints WHERE project = $1 AND server = $2 AND size > $3 ORDER BY size LIMIT 1
+"""
+
+BEFORE = """
+SELECT size, note FROM checkpoints WHERE project = $1 AND server = $2 AND size < $3 ORDER BY size DESC LIMIT 1
+"""
