@@ -141,12 +141,16 @@ class DataDir:
         # Most commands that open a data directory sign nothing, and `cryptography` takes long to import.
         from store.proof.signing_keys import load_signing_keys
 
-        directory = self.keys / "proof"
         try:
-            directory.mkdir(mode=0o700, exist_ok=True)
-            return load_signing_keys(directory)
+            return load_signing_keys(self.signing_key_directory())
         except NotPrivate as error:
             raise DataDirError(str(error)) from error
+
+    def signing_key_directory(self) -> Path:
+        """Return the directory of the signing keys, created once."""
+        directory = self.keys / "proof"
+        directory.mkdir(mode=0o700, exist_ok=True)
+        return directory
 
     def _token(self, path: Path, what: str) -> str:
         content = self._secret(path, what, f"{secrets.token_urlsafe(32)}\n".encode())

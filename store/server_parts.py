@@ -63,6 +63,7 @@ class ServerParts:
             await helper.close()
         with contextlib.suppress(DatabaseError):
             await self.audit.flush()
+        await self.sealer.seal_all()
 
 
 class PartFactory:
@@ -76,6 +77,7 @@ class PartFactory:
         self._database = database
         self._helper_command = helper_command
         self._signal = FeedSignal()
+        self._keys = data.signing_keys()
         self._profiles = load_profiles(config.profiles_toml)
         self._clean = Redactor(
             key=data.redaction_key(),
@@ -92,15 +94,16 @@ class PartFactory:
         exporters = self._make_exporters()
         followers = Followers(self._database, self._signal, self._derive, exporters)
         audit = AuditLog(self._database, time.time_ns)
+        sealer = Sealer(self._database, self._keys, self._data.checkpoints)
         deps = self._make_deps(ingester, auto_sessions, render_helper, edit_problem)
         return ServerParts(
             writer=writer,
             ingester=ingester,
             auto_sessions=auto_sessions,
             followers=followers,
-            sealer=self._make_sealer(),
+            sealer=sealer,
             audit=audit,
-            deps=replace(deps, followers=followers, audit=audit),
+            deps=replace(deps, followers=followers, audit=audit, sealer=sealer),
             helpers=(render_helper, judge_helper),
         )
 
@@ -112,16 +115,15 @@ class PartFactory:
 
         return [Exporter(self._database, self._derive, target, self._signal) for target in self._config.exports]
 
-    def _make_sealer(self) -> Sealer:
-        return Sealer(self._database, self._data.signing_keys(), self._data.checkpoints)
-
     def _make_writer(self) -> BatchWriter:
         return BatchWriter(self._database, profile=self._profiles.digest, signal=self._signal)
 
     def _make_helper(self) -> Helper:
         config = HelperConfig(
             database_url=self._database.url,
-            store_server=self._database.store_server,
+            store_server=self._keys.server,
+            public_keys=self._keys.public.public_keys,
+            checkpoints=str(self._data.checkpoints),
             redaction_key=self._data.redaction_key(),
             memory_limit=self._config.helper_memory,
             mode=self._config.mode,
@@ -174,6 +176,8 @@ class PartFactory:
             helper=helper,
             spill_directory=_make_empty_directory(self._data.root / "answers"),
             key_directory=self._data.keys,
+            log_keys=self._keys.public,
+            checkpoint_directory=self._data.checkpoints,
         )
 
 

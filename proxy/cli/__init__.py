@@ -8,6 +8,7 @@ files        export, import
 keys         calibrate, rekey
 environment  env, ca, config, doctor, demo
 tokens       token
+keep         the commands that keep, erase and prove recordings
 completion   completion
 run_completion  the names of runs that a shell offers
 common       options that several commands have
@@ -69,6 +70,8 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "demo": ("environment", "Show Playhead at work in a minute: record, cut the network, replay, miss."),
         "doctor": ("environment", "Test which clients on this machine are recorded, and which would escape."),
         "config": ("environment", "Print the settings in force."),
+        "verify": ("keep.proof", "Show whether a run or bundle is as it was recorded."),
+        "signing-key": ("keep.proof", "Print or rotate the key that signs checkpoints."),
         "token": ("tokens", "Print, create, list or revoke tokens of the REST API and of the proxy."),
         "ca": ("environment", "Print the path of Playhead's CA certificate."),
         "rules": ("rules", "Redirect other programs' connections to `up --transparent`."),

@@ -122,7 +122,7 @@ def load_run_exchanges(api: Api, name: str) -> list[Exchange]:
     run = resolve_run_name(api, name)
     try:
         return read_bundle(
-            b"".join(api.stream_bytes(f"/runs/{path_segment(run)}/bundle")).splitlines(keepends=True)
+            b"".join(api.stream_bytes(f"/runs/{path_segment(run)}/bundle", proof="false")).splitlines(keepends=True)
         ).exchanges
     except NotFound as error:
         raise unknown_run_failure(run) from error

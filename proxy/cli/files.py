@@ -46,6 +46,11 @@ LONG = 600.0
     metavar="PLACE",
     help="Write the file although this place seems to hold a secret; * matches anything. May be repeated.",
 )
+@click.option(
+    "--no-proof",
+    is_flag=True,
+    help="bundle: without the proof that `verify` checks; it is then shorter, and the same for copies.",
+)
 @click.option("--endpoint", metavar="URL", help="otlp: send the spans to this server, instead of writing a file.")
 @click.option(
     "--header",
@@ -69,6 +74,7 @@ def export_command(
     endpoint: str | None,
     headers: tuple[str, ...],
     content: bool,
+    no_proof: bool,
     receiver_project: str | None,
     semconv: Semconv | None,
     **flags: Any,
@@ -86,6 +92,8 @@ def export_command(
         raise click.UsageError("--json describes the written file: name one with -o FILE.")
     if form != "otlp" and (endpoint or headers or content or receiver_project or semconv):
         raise click.UsageError("--endpoint, --header, --content, --receiver-project and --semconv need --format otlp.")
+    if no_proof and form != "bundle":
+        raise click.UsageError("--no-proof needs --format bundle: other formats have none.")
     if endpoint and output:
         raise click.UsageError("--endpoint sends the spans and -o writes them: choose one.")
     try:
@@ -102,7 +110,10 @@ def export_command(
             )
             made = query_store(flags, lambda api: export_spans(api, resolve_run_name(api, run), export))
         else:
-            made = query_store(flags, lambda api: export_run(api, resolve_run_name(api, run), form, search, output))
+            made = query_store(
+                flags,
+                lambda api: export_run(api, resolve_run_name(api, run), form, search, output, with_proof=not no_proof),
+            )
     except OSError as error:
         if output is None:
             raise

@@ -80,7 +80,9 @@ def show_skipped(skipped: Sequence[SkippedEntry]) -> None:
         click.echo(f"playhead: skipped {names}: {printable(reason)}", err=True)
 
 
-def export_run(api: Api, run: str, form: str, search: SecretSearch, output: Path | None) -> ExportResult:
+def export_run(
+    api: Api, run: str, form: str, search: SecretSearch, output: Path | None, *, with_proof: bool = True
+) -> ExportResult:
     """Write the run. Raise Failure and leave no file if it seems to contain a secret."""
     export = Export()
     with open_output(output) as file:
@@ -88,7 +90,7 @@ def export_run(api: Api, run: str, form: str, search: SecretSearch, output: Path
             raise Failure(
                 f"run {run} is not completely stored yet: {lacking}; wait, or see /readyz of the store server"
             )
-        lines = split_lines(api.stream_bytes(f"/runs/{path_segment(run)}/bundle"))
+        lines = split_lines(api.stream_bytes(f"/runs/{path_segment(run)}/bundle", proof=str(with_proof).lower()))
         match form:
             case "vcr":
                 file.writelines(export.vcr(search.search_lines(lines)))

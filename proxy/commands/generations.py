@@ -132,7 +132,7 @@ class Generations:
         rows_file = self.processes.data.replays / f"{self.candidate}.live.jsonl"
         try:
             with rows_file.open("wb") as file:
-                file.writelines(self.api.stream_bytes(f"/runs/{path_segment(self.candidate)}/bundle"))
+                file.writelines(self.api.stream_bytes(f"/runs/{path_segment(self.candidate)}/bundle", proof="false"))
             return await asyncio.to_thread(load_bundle, rows_file)
         finally:
             rows_file.unlink()

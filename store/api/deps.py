@@ -24,6 +24,8 @@ from store.ingest.batch_writer import BatchWriter
 from store.ingest.derive_call import deriver
 from store.ingest.ingester import Counts
 from store.large.helper import Helper
+from store.proof.sealing import Sealer
+from store.proof.signing_keys import LogKeys
 from store.query.exchanges import ExchangeQueries
 from store.query.filters import Filters
 from store.query.runs import Runs
@@ -106,6 +108,15 @@ class Deps:
 
     key_directory: Path | None = None
     """The directory with the certificate of the proxy's CA; None in a helper process."""
+
+    sealer: Sealer | None = None
+    """Signs checkpoints and bundles; None in a helper process."""
+
+    log_keys: LogKeys | None = None
+    """The public keys of the checkpoints; None where nothing is proven."""
+
+    checkpoint_directory: Path | None = None
+    """The directory with the newest checkpoint of each project."""
 
     now: Callable[[], int] = time.time_ns
 

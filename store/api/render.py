@@ -17,6 +17,7 @@ from store.api.deps import Deps, EditCheck
 from store.database.connection import Database
 from store.ingest.ingester import Counts
 from store.large.jobs import RenderJob, RenderResult
+from store.proof.signing_keys import LogKeys
 from store.run_modes import RunModes
 from store.worker_counters import WorkerCounters
 
@@ -59,6 +60,8 @@ class Renderer:
         mode: str,
         replays: Path | None,
         edit_problem: EditCheck | None,
+        log_keys: LogKeys | None = None,
+        checkpoints: Path | None = None,
     ) -> None:
         self._settled = _KnownSpoolState()
         deps = Deps(
@@ -69,6 +72,8 @@ class Renderer:
             mode=mode,
             run_modes=RunModes(replays) if replays else None,
             edit_problem=edit_problem,
+            log_keys=log_keys,
+            checkpoint_directory=checkpoints,
         )
         self._app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
         install_routes(self._app, deps)

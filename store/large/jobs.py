@@ -14,6 +14,12 @@ class HelperConfig(msgspec.Struct, frozen=True, kw_only=True):
     store_server: uuid.UUID | None = None
     """To whose chains it appends."""
 
+    public_keys: tuple[bytes, ...] = ()
+    """The public halves of the keys that sign its checkpoints."""
+
+    checkpoints: str | None = None
+    """The directory with the newest checkpoint of each project."""
+
     redaction_key: bytes
     memory_limit: int
     """Bytes of private memory."""

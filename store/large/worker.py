@@ -90,6 +90,7 @@ class JobHandler:
     def _make_renderer(self) -> "Renderer":
         # Imported here, because FastAPI takes 30 MB and half a second, and a process that only stores does not need it.
         from store.api.render import Renderer
+        from store.proof.signing_keys import LogKeys
 
         config = self._config
         return Renderer(
@@ -99,6 +100,8 @@ class JobHandler:
             mode=config.mode,
             replays=Path(config.replays) if config.replays else None,
             edit_problem=self._edit_problem,
+            log_keys=LogKeys(config.store_server, config.public_keys) if config.store_server else None,
+            checkpoints=Path(config.checkpoints) if config.checkpoints else None,
         )
 
 

@@ -5,6 +5,7 @@ written to a file of the data directory, so that somebody who can only change th
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 import uuid
@@ -54,6 +55,8 @@ class Sealer:
         self._directory = directory
         self._now = now
         self._sealed_at: dict[str, float] = {}
+        self._turn = asyncio.Lock()
+        """Held while a project is sealed: two checkpoints of one size would differ in nothing but their time."""
 
     async def run(self) -> None:
         """Seal until the task is cancelled. A failure is logged and tried again."""
@@ -68,9 +71,9 @@ class Sealer:
 
     async def seal_due(self, now: float) -> None:
         """Seal the projects in which a run has ended, or that were not sealed for `SEAL_EVERY`. `now` is monotonic."""
+        projects = await self._projects()
+        due = []
         async with self._database.connection() as connection:
-            projects = [row["project"] for row in await connection.fetch(CHAIN_PROJECTS)]
-            due = []
             for project in projects:
                 is_urgent = await connection.fetchval(HAS_URGENT, project, self._keys.server)
                 if is_urgent or (is_urgent is False and now >= self._sealed_at.get(project, -SEAL_EVERY) + SEAL_EVERY):
@@ -79,11 +82,30 @@ class Sealer:
             await self.seal(project)
             self._sealed_at[project] = now
 
+    async def seal_all(self) -> None:
+        """Seal what all projects have, if that is possible now."""
+        with contextlib.suppress(DatabaseError, OSError, TreeAltered):
+            for project in await self._projects():
+                await self.seal(project)
+
+    async def _projects(self) -> list[str]:
+        async with self._database.connection() as connection:
+            return [row["project"] for row in await connection.fetch(CHAIN_PROJECTS)]
+
+    async def seal_soon(self, project: str) -> None:
+        """Seal everything that a project has, if that is possible now. What prevents it is logged by `run`."""
+        with contextlib.suppress(DatabaseError, OSError, TreeAltered):
+            await self.seal(project)
+
+    def sign(self, text: str, project: str) -> str:
+        """Return a signed note of a text."""
+        return self._keys.sign(text, project)
+
     async def seal(self, project: str) -> str | None:
         """Seal everything that a project has; return the newest checkpoint, None if there was nothing to seal."""
         newest: str | None = None
         while True:
-            async with self._database.connection() as connection, connection.transaction():
+            async with self._turn, self._database.connection() as connection, connection.transaction():
                 note = await self._seal_some(connection, project)
             if note is None:
                 return newest

@@ -87,6 +87,11 @@ def load_signing_keys(directory: Path) -> SigningKeys:
     return SigningKeys(server, tuple(keys))
 
 
+def find_log_keys(directory: Path) -> LogKeys | None:
+    """Return the public keys of a directory; None if there are none yet. Raises `NotPrivate`."""
+    return load_signing_keys(directory).public if (directory / "server").exists() else None
+
+
 def rotate_signing_key(directory: Path) -> SigningKeys:
     """Create a newer key, which signs from the next start of the store server on."""
     load_signing_keys(directory)

@@ -17,6 +17,7 @@ from calls.proof.checkpoint import Checkpoint, InvalidNote, VerifierKey, parse_n
 from calls.proof.records import FIRST_LINK, ChainRecord, fold_links, leaf_bytes
 from calls.proof.tree import inclusion_path, is_included, leaf_hash
 from store.bundle.statement import RUN_FACTS
+from store.bundle.trace import rfc3339_ns
 from store.database.blobs import CorruptData
 from store.database.connection import Database
 from store.proof.chain import chain_name, decode_records
@@ -251,6 +252,32 @@ def conclude(check: RunCheck, seals: Sequence[SealState]) -> Verification:
         unproven=check.unproven,
         seals=seals,
     )
+
+
+def verification_shape(run: str | None, found: Verification) -> dict[str, Any]:
+    """Return the result of a verification as JSON."""
+    return {
+        "run": run,
+        "verdict": found.verdict,
+        "proven": found.proven,
+        "unproven": found.unproven,
+        "findings": [{"change": one.change, "element": one.element, "detail": one.detail} for one in found.findings],
+        "erased": [
+            {"id": one.id or None, "part": one.part, "at": None if one.at is None else rfc3339_ns(one.at)}
+            for one in found.erasures
+        ],
+        "seals": [
+            {
+                "chain": seal.chain,
+                "origin": seal.origin,
+                "size": seal.size,
+                "signed_at": None if seal.signed_at is None else rfc3339_ns(seal.signed_at),
+                "unsealed": seal.unsealed,
+                "checkpoint": seal.note,
+            }
+            for seal in found.seals
+        ],
+    }
 
 
 def _read_chain(

@@ -9,6 +9,7 @@ runs         runs and gaps
 calls        calls, explanations and sums
 costs        costs of a run
 exchanges    exchanges and chunks
+proof        verifications and checkpoints
 compare      comparisons of runs, and changes of models
 replays      reports of replays and forks
 server       the state of the store server

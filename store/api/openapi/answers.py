@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from store.api.openapi import calls, compare, costs, exchanges, replays, runs, server
+from store.api.openapi import calls, compare, costs, exchanges, proof, replays, runs, server
 from store.api.openapi.problems import COMMON, DATABASE
 
 JSON: Final = "application/json"
@@ -90,6 +90,10 @@ ROUTES: Final[Mapping[str, Answers]] = {
         description="JSON Lines (docs/trace-format.md); without its last line it is incomplete",
         headers={"content-disposition": "a name to save it under"},
         problems=(*DATABASE, "unknown_run"),
+    ),
+    "GET /v1/runs/{run}/verify": Answers(schema=proof.VerificationSchema, problems=(*DATABASE, "unknown_run")),
+    "GET /v1/checkpoint": Answers(
+        schema=proof.CheckpointSchema, problems=(*DATABASE, "no_checkpoint", "invalid_query")
     ),
     "GET /v1/runs/{run}/spans": Answers(
         schema=BYTES,

@@ -57,6 +57,7 @@ PROBLEMS: Final[Mapping[str, tuple[tuple[int, ...], str]]] = {
     "unknown_call": ((404,), "there is no such call, or no longer"),
     "unknown_exchange": ((404,), "there is no such exchange, or no longer"),
     "unknown_replay": ((404,), "there is no such replay"),
+    "no_checkpoint": ((404,), "no checkpoint was signed yet"),
     "no_response": ((404,), "the exchange ended before a response arrived"),
     "no_certificate": ((404,), "the proxy has not created its certificate yet"),
     "method_not_allowed": ((405,), "the path does not have this method"),

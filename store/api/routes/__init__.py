@@ -3,12 +3,12 @@
 runs           `/v1/runs`
 calls          `/v1/calls`
 exchanges      `/v1/exchanges`
-diff           `/v1/runs/{a}/diff/{b}`
+compare        `/v1/runs/{a}/diff/{b}`, `/v1/drift`
+proof          `/v1/runs/{run}/verify`, `/v1/checkpoint`
 stats          `/v1/stats`
 search         `/v1/search`
 events         `/v1/events`
 audit          `/v1/audit`
-drift          `/v1/drift`
 replays        `/v1/replays`
 forks          `/v1/runs/{run}/forks`
 imports        `/v1/import`

@@ -4,7 +4,9 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Literal
+from functools import partial
+from itertools import zip_longest
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
@@ -34,6 +36,8 @@ from store.api.problems import Problem, not_found
 from store.bundle.bundle import BundleWriter, Entry, call_members
 from store.otlp.spans.names import DEFAULT_VERSION
 from store.otlp.target import Semconv, SpanOptions
+from store.proof.bundle_proof import load_bundle_proof, signed_text
+from store.proof.signing_keys import log_origin
 from store.query.call_summaries import is_summary
 from store.query.rekey import stored_keys
 from store.query.rest_shapes import Shape, rfc3339
@@ -215,13 +219,21 @@ async def add_gaps(deps: TheDeps, run: RunId, new_gaps: NewGaps) -> Response:
 
 
 @router.get("/runs/{run}/bundle", summary="The run as one file (docs/trace-format.md)", dependencies=[Depends(settle)])
-async def run_bundle(deps: TheDeps, run: RunId) -> Response:
-    """JSON Lines, sent as they are read. A bundle without its last line is incomplete, and every reader refuses it."""
+async def run_bundle(
+    deps: TheDeps,
+    run: RunId,
+    *,
+    proof: Annotated[bool, Query(description="with the proof that it was not altered (docs/proof.md)")] = True,
+) -> Response:
+    """JSON Lines, sent as they are read. A bundle without its last line is incomplete, and every reader refuses it. Without its
+    proof, it depends on nothing but what was recorded."""
     head = await require_run(deps, run)
     await deps.exchange_queries.check_run(run)
     name = f'attachment; filename="{run.replace(":", "_")}.jsonl"'
     headers = {"content-disposition": name}
-    return StreamingResponse(_bundle_lines(deps, head), media_type="application/jsonl", headers=headers)
+    return StreamingResponse(
+        _bundle_lines(deps, head, with_proof=proof), media_type="application/jsonl", headers=headers
+    )
 
 
 @router.get("/runs/{run}/rows", include_in_schema=False, dependencies=[Depends(settle)])
@@ -304,8 +316,12 @@ async def _batch_exchanges(exchanges: AsyncIterator[Exchange]) -> AsyncIterator[
     yield batch
 
 
-async def _bundle_lines(deps: Deps, run: Shape) -> AsyncIterator[bytes]:
+async def _bundle_lines(deps: Deps, run: Shape, *, with_proof: bool) -> AsyncIterator[bytes]:
     writer = BundleWriter()
+    if with_proof and deps.sealer is not None:
+        await deps.sealer.seal_soon(deps.project)
+    proof = await load_bundle_proof(deps.database, deps.project, run["id"]) if with_proof else None
+    proofs = {} if proof is None else proof.lines
     seen: Counter[str] = Counter()
     # The keys of the rules that it was recorded under, until it is rekeyed: a replay then sees what the rules changed.
     profiles = run["profile"] or deps.profiles.digest
@@ -321,11 +337,21 @@ async def _bundle_lines(deps: Deps, run: Shape) -> AsyncIterator[bytes]:
             key, profile = then[exchange.id]
             call = replace(call, key=key, profile=profile)
         seen[call.key] += 1
-        return writer.exchange(Entry(exchange=exchange, call=call_members(call, seen[call.key] - 1)))
+        return writer.exchange(
+            Entry(exchange=exchange, call=call_members(call, seen[call.key] - 1)), proofs.get(exchange.id)
+        )
 
     yield writer.head(run, profiles)
     async for batch in _batch_exchanges(deps.exchange_queries.exchanges(run["id"])):
         yield await asyncio.to_thread(lines, batch)
-    for gap in await deps.runs.gaps(run["id"]):
-        yield writer.gap(gap)
-    yield writer.end()
+    gaps = await deps.runs.gaps(run["id"])
+    for gap, name in zip_longest(gaps, (proof.gaps if proof else ())[: len(gaps)]):
+        yield writer.gap(gap, proofs.get(name or ""))
+    yield writer.end(proof.end if proof else None, partial(_sign_bundle, deps) if proof else None)
+
+
+def _sign_bundle(deps: Deps, last_line: Mapping[str, Any]) -> str | None:
+    if deps.sealer is None or deps.log_keys is None:
+        return None
+    origin = log_origin(deps.log_keys.server, deps.project)
+    return deps.sealer.sign(signed_text(origin, last_line), deps.project)

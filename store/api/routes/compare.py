@@ -1,18 +1,19 @@
-"""`/v1/runs/{a}/diff/{b}`: compare two runs."""
+"""`/v1/runs/{a}/diff/{b}`: compare two runs. `/v1/drift`: changes of the models behind their names."""
 
 import asyncio
 from collections.abc import Sequence
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Depends, Query, Response
 
 from calls.model import Exchange
 from store.api.answers import JsonResponse
 from store.api.deps import Deps, TheDeps
-from store.api.parameters import RunId, WhenSettled
+from store.api.parameters import RunId, Text, Time, WhenSettled, parse_nanoseconds
 from store.api.routes.runs import require_run
 from store.diff.diff import MOST_EXAMINED, Diff, Side, make_side
 from store.diff.steps import Gist, StepReader, make_gist
+from store.query.drift import AnswerComparison, DriftQuestion, find_model_changes
 
 router = APIRouter(tags=["compare"])
 
@@ -55,3 +56,20 @@ async def _load_side(deps: Deps, run: str, reader: StepReader) -> Side:
             waiting = []
     gists += await asyncio.to_thread(make_gists, waiting)
     return await asyncio.to_thread(make_side, run, gists)
+
+
+def _drift_question(since: Time = None, until: Time = None, model: Text = None, provider: Text = None) -> DriftQuestion:
+    times = parse_nanoseconds("since", since), parse_nanoseconds("until", until)
+    return DriftQuestion(since=times[0], until=times[1], model=model, provider=provider)
+
+
+type TheQuestion = Annotated[DriftQuestion, Depends(_drift_question)]
+
+
+@router.get("/drift", summary="Changes of the model behind a name, newest first")
+async def get_drift(deps: TheDeps, question: TheQuestion, settled: WhenSettled) -> Response:
+    """From ordinary runs (docs/compare.md): the changes, all models that answered, and requests that were repeated."""
+    ignoring = AnswerComparison(recorded=deps.exchange_queries, derive=deps.derive, profiles=deps.profiles)
+    return JsonResponse(
+        await find_model_changes(deps.database, question, deps.project, comparison=ignoring) | settled.members
+    )

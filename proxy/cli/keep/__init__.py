@@ -1,0 +1,4 @@
+"""The commands that keep, erase and prove recordings.
+
+proof   verify, signing-key
+"""

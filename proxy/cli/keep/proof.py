@@ -1,0 +1,178 @@
+"""The commands about proof: verify, signing-key."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from calls.proof.checkpoint import InvalidNote, VerifierKey, parse_verifier_key
+from proxy.cli.common import as_json, print_json, query_store, settings_from_flags, with_settings
+from proxy.cli.run_completion import complete_recording
+from proxy.commands.export import split_lines
+from proxy.errors import Failure
+from proxy.processes.command_processes import CommandProcesses
+from proxy.processes.store_client import Api, NotFound, incomplete_reason, path_segment, resolve_run_name
+from proxy.terminal.text import count_text, printable
+from store.datadir import DataDir
+from store.proof.bundle_proof import NoProof, verify_bundle
+from store.proof.signing_keys import find_log_keys, rotate_signing_key
+from store.proof.verification import verification_shape
+
+EXIT_CODES = {"verified": 0, "failed": 1, "unproven": 3}
+
+
+class _Key(click.ParamType[VerifierKey]):
+    """A verifier key, or a file with one."""
+
+    name = "KEY|FILE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> VerifierKey:
+        if isinstance(value, VerifierKey):
+            return value
+        try:
+            return parse_verifier_key(Path(value).read_text() if Path(value).is_file() else value)
+        except (InvalidNote, OSError, UnicodeDecodeError) as error:
+            self.fail(f"{error}; `playhead signing-key` prints that of a data directory", param, ctx)
+
+
+@click.command("verify", short_help="Show whether a run or bundle is as it was recorded.")
+@with_settings
+@as_json
+@click.option(
+    "--key",
+    "keys",
+    multiple=True,
+    type=_Key(),
+    help="Trust this public key alone, as `playhead signing-key` printed it. May be repeated. Default: the keys of this data directory.",
+)
+@click.argument("recording", metavar="RUN|FILE|last", shell_complete=complete_recording)
+def verify_command(recording: str, keys: Sequence[VerifierKey], as_json: bool, **flags: Any) -> None:
+    """Show whether a run or bundle is as it was recorded: nothing altered, removed, inserted, reordered or cut off at the end.
+
+    A file is checked by itself, without a store server or network. What a proof does not show is on the page docs/proof.md.
+
+    Exits with 0 if everything is verified, 1 if something does not fit, and 3 if something has no proof.
+
+    \b
+        playhead verify last
+        playhead export night-run -o night-run.jsonl
+        playhead verify night-run.jsonl --key auditor/playhead.key
+    """
+    file = Path(recording)
+    if file.is_file():
+        found = _verify_file(file, keys or _own_keys(**flags))
+    elif keys:
+        found = query_store(flags, lambda api: _verify_lines(_bundle_lines(api, recording), recording, keys))
+    else:
+        found = query_store(flags, lambda api: _ask_server(api, recording))
+    if as_json:
+        print_json(found)
+    else:
+        _show(found)
+    raise click.exceptions.Exit(EXIT_CODES[found["verdict"]])
+
+
+def _verify_file(file: Path, keys: Sequence[VerifierKey]) -> dict[str, Any]:
+    if not keys:
+        raise Failure(f"there is no key to check {file} with; give the public key of its store server: --key KEY")
+    try:
+        with file.open("rb") as lines:
+            return _verify_lines(lines, str(file), keys)
+    except OSError as error:
+        raise Failure(f"cannot read {file}: {error.strerror}") from error
+
+
+def _verify_lines(lines: Iterable[bytes], name: str, keys: Sequence[VerifierKey]) -> dict[str, Any]:
+    try:
+        return verification_shape(name, verify_bundle(lines, keys))
+    except NoProof:
+        raise Failure(
+            f"{name} has no proof: it was exported with --no-proof, written by a test suite, or recorded by an earlier Playhead"
+        ) from None
+
+
+def _own_keys(**flags: Any) -> list[VerifierKey]:
+    settings = settings_from_flags(**flags)
+    keys = find_log_keys(CommandProcesses(settings).data.keys / "proof")
+    return keys.verifier_keys(settings.project) if keys else []
+
+
+def _bundle_lines(api: Api, run: str) -> list[bytes]:
+    name = resolve_run_name(api, run)
+    return list(split_lines(api.stream_bytes(f"/runs/{path_segment(name)}/bundle")))
+
+
+def _ask_server(api: Api, run: str) -> dict[str, Any]:
+    name = resolve_run_name(api, run)
+    if missing := incomplete_reason(api, name):
+        click.echo(f"playhead: not all that was recorded is stored yet: {printable(missing)}", err=True)
+    try:
+        found: dict[str, Any] = api.get(f"/runs/{path_segment(name)}/verify")
+    except NotFound as error:
+        raise Failure(f"there is no run or file {run} here; `playhead ls` lists what was recorded") from error
+    return found
+
+
+def _show(found: dict[str, Any]) -> None:
+    click.echo(f"{printable(found['run'])}: {_summary(found)}")
+    for seal in found["seals"]:
+        at = f", signed {seal['signed_at']}" if seal["signed_at"] else ""
+        click.echo(f"  sealed in checkpoint {seal['size']} of {printable(seal['origin'])}{at}")
+        if seal["unsealed"]:
+            click.echo(f"  {count_text(seal['unsealed'], 'record')} came later and are not sealed yet")
+    for one in found["erased"]:
+        at = f", {one['at']}" if one["at"] else ""
+        click.echo(f"  erased: {one['part']} of {one['id'] or 'the run'}{at}")
+    for one in found["findings"]:
+        click.echo(f"  {one['change']}: {printable(one['element'])}: {printable(one['detail'])}")
+
+
+def _summary(found: dict[str, Any]) -> str:
+    match found["verdict"]:
+        case "verified":
+            return f"verified; its {found['proven']:,} exchanges and gaps are as they were recorded"
+        case "failed":
+            return f"NOT as it was recorded: {count_text(len(found['findings']), 'finding')}"
+        case _:
+            why = (
+                f"{found['unproven']:,} of its exchanges and gaps have no record"
+                if found["unproven"]
+                else "nothing, or not everything, is sealed yet"
+            )
+            return f"unproven; {why}"
+
+
+@click.group("signing-key", invoke_without_command=True, short_help="Print or rotate the key that signs checkpoints.")
+@with_settings
+@as_json
+@click.pass_context
+def signing_key_command(ctx: click.Context, /, as_json: bool, **flags: Any) -> None:
+    """Print the public key of this data directory's store server, with which anybody can verify bundles of a project.
+
+    Give it to your auditor before you need it: a key that comes with a bundle proves nothing.
+    """
+    ctx.obj = flags
+    if ctx.invoked_subcommand is not None:
+        return
+    settings = settings_from_flags(**flags)
+    keys = CommandProcesses(settings).read_secret(DataDir.signing_keys).verifier_keys(settings.project)
+    if as_json:
+        print_json([str(key) for key in keys])
+        return
+    click.echo(str(keys[0]))
+
+
+@signing_key_command.command("rotate", short_help="Make a new key, which signs from the next start on.")
+@with_settings
+@click.pass_obj
+def rotate_command(outer: dict[str, Any], /, **flags: Any) -> None:
+    """Make a new signing key. The store server uses it from its next start on; the key before it signs beside it until the next rotation,
+    so that who knows that one can verify new checkpoints meanwhile."""
+    settings = settings_from_flags(**(outer | {name: value for name, value in flags.items() if value is not None}))
+    keys = CommandProcesses(settings).read_secret(lambda data: rotate_signing_key(data.signing_key_directory()))
+    click.echo(str(keys.verifier_keys(settings.project)[0]))
+    click.echo("playhead: the new key signs from the next start of the store server on", err=True)
+
+
+COMMANDS = (verify_command, signing_key_command)

@@ -1,0 +1,75 @@
+"""Describe verifications and checkpoints."""
+
+from typing import Annotated, Literal, NotRequired, TypedDict
+
+from pydantic import Field
+
+from store.api.openapi.values import DESCRIBED, Count, RunName, Time
+
+type Note = Annotated[str, Field(description="a signed note with a checkpoint (C2SP tlog-checkpoint)")]
+
+
+class FindingSchema(TypedDict):
+    """An element that does not fit its proof."""
+
+    __pydantic_config__ = DESCRIBED  # type: ignore[misc] # pydantic's place for it
+    change: Literal["altered", "removed", "inserted", "reordered", "truncated", "unsigned"]
+    element: Annotated[str, Field(examples=["exchange 01a20078-edd5-778b-9029-9b14161f0986 (step 3)"])]
+    detail: Annotated[str, Field(examples=["the body of its response differs from what was recorded"])]
+
+
+class ErasureSchema(TypedDict):
+    """Something that was erased, with a record of its erasure."""
+
+    __pydantic_config__ = DESCRIBED  # type: ignore[misc] # pydantic's place for it
+    id: str | None
+    part: Literal["whole", "request", "response", "bodies", "run"]
+    at: Time | None
+
+
+class SealSchema(TypedDict):
+    """A chain of the run, and the checkpoint that covers it."""
+
+    __pydantic_config__ = DESCRIBED  # type: ignore[misc] # pydantic's place for it
+    chain: Annotated[str, Field(description="`INCARNATION/SERVER`: the run's incarnation and the store server")]
+    origin: str
+    size: Count
+    """How many leaves the tree of the checkpoint has."""
+
+    signed_at: Time | None
+    unsealed: Count
+    """Records of the chain that no checkpoint covers yet."""
+
+    checkpoint: Note
+
+
+class VerificationSchema(TypedDict):
+    """What checking a run has shown."""
+
+    __pydantic_config__ = DESCRIBED  # type: ignore[misc] # pydantic's place for it
+    run: RunName
+    verdict: Literal["verified", "failed", "unproven"]
+    proven: Count
+    """Exchanges and gaps that are as they were recorded."""
+
+    unproven: Count
+    """Exchanges and gaps without a record."""
+
+    findings: list[FindingSchema]
+    erased: list[ErasureSchema]
+    seals: list[SealSchema]
+
+
+class CheckpointSchema(TypedDict):
+    """The newest checkpoint of a project."""
+
+    __pydantic_config__ = DESCRIBED  # type: ignore[misc] # pydantic's place for it
+    origin: str
+    keys: list[str]
+    """The verifier keys of the store server, the newest first."""
+
+    size: Count
+    signed_at: Time
+    note: Note
+    consistency: NotRequired[list[str]]
+    """The consistency proof from `since` (RFC 6962 2.1.2), hexadecimal hashes."""

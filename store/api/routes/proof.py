@@ -1,0 +1,84 @@
+"""`/v1/runs/{run}/verify`, `/v1/checkpoint`: whether a run is as it was recorded, and what the store server has signed."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Response
+
+from calls.proof.tree import consistency_path
+from store.api.answers import JsonResponse
+from store.api.deps import Deps, TheDeps
+from store.api.parameters import RunId, settle
+from store.api.problems import Problem, not_found
+from store.proof.sealing import newest_checkpoint
+from store.proof.signing_keys import log_origin
+from store.proof.tiles import load_nodes
+from store.proof.verification import RunVerifier, verification_shape
+from store.query.rest_shapes import Shape, rfc3339
+
+router = APIRouter(tags=["proof"])
+
+type Since = Annotated[
+    int | None,
+    Query(ge=1, lt=1 << 62, description="the size of an earlier checkpoint, to be shown as the beginning of this one"),
+]
+
+
+@router.get("/runs/{run}/verify", summary="Whether the run is as it was recorded", dependencies=[Depends(settle)])
+async def verify_run(deps: TheDeps, run: RunId) -> Response:
+    """Compares everything that the run has with the records of its chains, and these with the newest signed checkpoint (docs/proof.md).
+
+    `failed` if something does not fit: `findings` has each element and what was done to it. `unproven` if something was stored without
+    a record, or is not sealed yet, which takes a minute at most.
+    """
+    await deps.exchange_queries.check_run(run)
+    keys = deps.log_keys.verifier_keys(deps.project) if deps.log_keys else []
+    verifier = RunVerifier(deps.database, deps.project, deps.exchange_queries, keys, deps.checkpoint_directory)
+    if deps.sealer is not None:
+        await deps.sealer.seal_soon(deps.project)
+    found = await verifier.verify(run)
+    if found is None:
+        raise not_found("run", run, deps.project)
+    return JsonResponse(verification_shape(run, found))
+
+
+@router.get("/checkpoint", summary="The newest signed checkpoint of the project")
+async def get_checkpoint(deps: TheDeps, since: Since = None) -> Response:
+    """Keep it somewhere else: with it you can show later that nothing that it covers was taken back. `since` adds the proof that the tree
+    begins with that of an earlier checkpoint."""
+    if deps.sealer is not None:
+        await deps.sealer.seal_soon(deps.project)
+    return JsonResponse(await _checkpoint_shape(deps, since))
+
+
+async def _checkpoint_shape(deps: Deps, since: int | None) -> Shape:
+    if deps.log_keys is None:
+        raise _no_checkpoint()
+    server = deps.log_keys.server
+    shape: Shape = {
+        "origin": log_origin(server, deps.project),
+        "keys": [str(key) for key in deps.log_keys.verifier_keys(deps.project)],
+    }
+    async with deps.database.connection() as connection, connection.transaction(readonly=True):
+        newest = await newest_checkpoint(connection, deps.project, server)
+        if newest is None:
+            raise _no_checkpoint()
+        shape |= {"size": newest["size"], "signed_at": rfc3339(newest["signed_at"]), "note": newest["note"]}
+        if since is not None:
+            if since > newest["size"]:
+                detail = f"since={since} is larger than the newest checkpoint, which has {newest['size']} leaves"
+                raise Problem(422, "invalid_query", detail)
+            path = await load_nodes(
+                connection,
+                deps.project,
+                server,
+                newest["size"],
+                lambda read: consistency_path(since, newest["size"], read),
+            )
+            shape["consistency"] = [each.hex() for each in path]
+    return shape
+
+
+def _no_checkpoint() -> Problem:
+    return Problem(
+        404, "no_checkpoint", "no checkpoint was signed yet; the first one is, a moment after something was recorded"
+    )
