@@ -147,7 +147,7 @@ def verify_bundle(lines: Iterable[bytes], keys: Collection[VerifierKey]) -> Veri
         raise NoProof
     try:
         seals = _check_parts(reader, keys, check)
-    except (_Refused, KeyError, TypeError, ValueError, AttributeError) as error:
+    except (_Refused, LookupError, TypeError, ValueError, AttributeError) as error:
         check.add_finding("altered", "proof", f"it is malformed: {error}")
         return conclude(check, [])
     return conclude(check, seals)

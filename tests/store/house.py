@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from calls.derive import derive_call
 from calls.model import Call, Exchange
@@ -27,9 +28,15 @@ from store.followers import Followers
 from store.ingest.batch_writer import BatchWriter
 from store.ingest.ingester import Ingester
 from store.large.helper import Helper
+from store.proof.sealing import Sealer
+from store.proof.signing_keys import SigningKeys
+from tests.support.postgres import STORE_SERVER
 
 PROFILES = load_profiles(None)
 EXAMPLE = Path(__file__).with_name("example.jsonl")
+SIGNING_KEYS = SigningKeys(STORE_SERVER, (Ed25519PrivateKey.from_private_bytes(bytes(range(32))),))
+"""The keys of the store server under test."""
+
 RUN = "20261121-223011-4b1e"
 """The run in the example."""
 
@@ -77,6 +84,7 @@ async def serving_api(
     api_tokens: ApiTokens | None = None,
     signal: FeedSignal | None = None,
     followers: Followers | None = None,
+    checkpoints: Path | None = None,
 ) -> AsyncIterator[httpx2.AsyncClient]:
     """The REST interface on a free port of loopback, and a client of it."""
     signal = signal or FeedSignal()
@@ -93,6 +101,9 @@ async def serving_api(
         helper=helper,
         key_directory=keys,
         audit=AuditLog(database, time.time_ns),
+        sealer=Sealer(database, SIGNING_KEYS, checkpoints) if checkpoints else None,
+        log_keys=SIGNING_KEYS.public if checkpoints else None,
+        checkpoint_directory=checkpoints,
     )
     full_tokens = {f"token {number}": token for number, token in enumerate(tokens, 1)}
     with socket.socket() as port:
@@ -140,6 +151,7 @@ async def opened(
             clean=clean,
             signal=signal,
             followers=followers,
+            checkpoints=spools.parent / "checkpoints",
         ) as api,
     ):
         yield House(api=api, store_server=store_server, spools=spools, signal=signal, followers=followers)

@@ -19,11 +19,11 @@ from store.proof.signing_keys import SigningKeys
 from store.proof.verification import RunVerifier, Verification
 from store.query.exchanges import ExchangeQueries
 from store.query.runs import Runs
+from tests.store.house import SIGNING_KEYS
 from tests.store.samples import NOON, SECOND, call, exchange, kept
 from tests.support.postgres import STORE_SERVER
 
 RUN = "night-run"
-KEYS = SigningKeys(STORE_SERVER, (Ed25519PrivateKey.from_private_bytes(bytes(range(32))),))
 
 EVIDENCE = {
     "runs": [
@@ -69,14 +69,16 @@ async def sealed(database: Database, copies: Path) -> Database:
     await writer.write_batch(
         [replace(kept(3), exchange=replace(exchange(3), response=None, first_byte_at=None))], [gap]
     )
-    await Sealer(database, KEYS, copies).seal("default")
+    await Sealer(database, SIGNING_KEYS, copies).seal("default")
     await runs.patch(RUN, labels={"release": "7"}, isolation="captive")
     await runs.patch(RUN, ended_at=NOON + 60 * SECOND)
-    await Sealer(database, KEYS, copies).seal("default")
+    await Sealer(database, SIGNING_KEYS, copies).seal("default")
     return database
 
 
-async def verify(database: Database, copies: Path | None, run: str = RUN, keys: SigningKeys = KEYS) -> Verification:
+async def verify(
+    database: Database, copies: Path | None, run: str = RUN, keys: SigningKeys = SIGNING_KEYS
+) -> Verification:
     """Verify a run."""
     loader = ExchangeQueries(database, call)
     found = await RunVerifier(database, "default", loader, keys.verifier_keys("default"), copies).verify(run)
@@ -94,7 +96,7 @@ async def test_a_run_that_nobody_touched_verifies(sealed: Database, copies: Path
     found = await verify(sealed, copies)
     assert (found.verdict, found.findings, found.proven, found.unproven) == ("verified", [], 4, 0)
     (seal,) = found.seals
-    assert (seal.origin, seal.unsealed) == (KEYS.origin("default"), 0)
+    assert (seal.origin, seal.unsealed) == (SIGNING_KEYS.origin("default"), 0)
     assert (await verify(sealed, copies, "other")).verdict == "verified"
 
 
@@ -102,7 +104,7 @@ async def test_what_is_not_sealed_yet_is_not_verified(sealed: Database, copies: 
     await BatchWriter(sealed).write_batch([kept(4)])
     found = await verify(sealed, copies)
     assert (found.verdict, [seal.unsealed for seal in found.seals]) == ("unproven", [1])
-    await Sealer(sealed, KEYS, copies).seal("default")
+    await Sealer(sealed, SIGNING_KEYS, copies).seal("default")
     assert (await verify(sealed, copies)).verdict == "verified"
 
 
@@ -205,5 +207,5 @@ async def own_rows(connection: asyncpg.Connection, table: str) -> list[asyncpg.R
 async def verdict(database: Database, copies: Path) -> str:
     """The verdict on our run; `gone` if there is no run of this name any more."""
     loader = ExchangeQueries(database, call)
-    found = await RunVerifier(database, "default", loader, KEYS.verifier_keys("default"), copies).verify(RUN)
+    found = await RunVerifier(database, "default", loader, SIGNING_KEYS.verifier_keys("default"), copies).verify(RUN)
     return "gone" if found is None else found.verdict

@@ -1,0 +1,226 @@
+"""A bundle proves by itself that it is as it was recorded, and whoever changes it is found out, also if he knows the format."""
+
+import copy
+import hashlib
+import json
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from calls.events import Gap
+from store.bundle.bundle import read_bundle, seal_line
+from store.database.connection import Database
+from store.ingest.batch_writer import BatchWriter
+from store.proof.bundle_proof import NoProof, verify_bundle
+from store.proof.signing_keys import SigningKeys
+from store.proof.verification import Verification
+from store.query.runs import Runs
+from tests.store.house import PROFILES, SIGNING_KEYS, opened
+from tests.store.samples import NOON, SECOND, kept
+from tests.support.postgres import STORE_SERVER
+
+KEYS = SIGNING_KEYS.verifier_keys("default")
+RUN = "night-run"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "proof.md"
+
+type Line = dict[str, Any]
+
+
+async def record(database: Database, run: str) -> None:
+    """Store a small run in two parts."""
+    writer = BatchWriter(database, profile=PROFILES.digest)
+    await Runs(database).put(run, NOON, "Night run", {"team": "support"})
+    first = len(run)
+    await writer.write_batch([kept(first, run=run), kept(first + 1, run=run)])
+    await writer.write_batch([kept(first + 2, run=run)], [Gap(run, NOON + 9 * SECOND, "the disk was full")])
+    await Runs(database).patch(run, ended_at=NOON + 60 * SECOND)
+
+
+@pytest.fixture
+async def bundles(tmp_path: Path, database: Database) -> list[bytes]:
+    """The bundles of two runs, and that of the first without its proof."""
+    async with opened(tmp_path / "spool", database) as house:
+        for run in (RUN, "other"):
+            await record(database, run)
+        names = (f"{RUN}/bundle", "other/bundle", f"{RUN}/bundle?proof=false")
+        found = [(await house.api.get(f"/v1/runs/{name}")).content for name in names]
+        assert (await house.api.get(f"/v1/runs/{RUN}/bundle")).content == found[0]
+        verified = (await house.api.get(f"/v1/runs/{RUN}/verify")).json()
+        assert (verified["verdict"], verified["proven"]) == ("verified", 4)
+        await check_checkpoint(house.api)
+        return found
+
+
+async def check_checkpoint(api: Any) -> None:
+    """The checkpoint is that of our keys, and is shown to continue an earlier one."""
+    newest = (await api.get("/v1/checkpoint?since=1")).json()
+    assert (newest["origin"], newest["keys"]) == (SIGNING_KEYS.origin("default"), [str(key) for key in KEYS])
+    assert (newest["size"], len(newest["consistency"])) == (2, 1)
+    assert (await api.get("/v1/checkpoint?since=99")).status_code == 422
+
+
+def verify(content: bytes) -> Verification:
+    """Verify a bundle with our keys."""
+    return verify_bundle(content.splitlines(keepends=True), KEYS)
+
+
+def seal(lines: Sequence[Line]) -> bytes:
+    """Write lines as somebody who knows the format: with the right numbers and digests."""
+    written: list[bytes] = []
+    for number, line in enumerate(lines, 1):
+        members = {name: value for name, value in line.items() if name != "check"}
+        if "n" in members:
+            members["n"] = number
+        if "end" in members:
+            members["digest"] = f"sha256:{hashlib.sha256(b''.join(written)).hexdigest()}"
+            members["exchanges"] = sum("exchange" in each for each in lines)
+            members["gaps"] = sum("gap" in each for each in lines)
+        for side in ("request", "response"):
+            body = (members.get("exchange") or {}).get(side, {}).get("body")
+            if body and "text" in body and not {"prefix", "suffix"} & body.keys():
+                body["digest"] = f"sha256:{hashlib.sha256(body['text'].encode()).hexdigest()}"
+        written.append(seal_line(json.dumps(members, ensure_ascii=False, separators=(",", ":")).encode()))
+    return b"".join(written)
+
+
+def parsed(content: bytes) -> list[Line]:
+    """The lines of a bundle."""
+    return [json.loads(line) for line in content.splitlines()]
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The place of each value in a JSON value that is no object or list."""
+    if isinstance(value, dict | list):
+        for name, each in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from places(each, (*path, name))
+    else:
+        yield path
+
+
+def with_change(lines: list[Line], path: tuple[Any, ...]) -> list[Line]:
+    """The lines with another value at one place."""
+    lines = copy.deepcopy(lines)
+    *parents, last = path
+    holder: Any = lines
+    for name in parents:
+        holder = holder[name]
+    match holder[last]:
+        case bool() as old:
+            holder[last] = not old
+        case int() | float() as old:
+            holder[last] = old + 1
+        case str() as old if old:
+            middle = len(old) // 2
+            holder[last] = old[:middle] + ("7" if old[middle] != "7" else "3") + old[middle + 1 :]
+        case _:
+            holder[last] = "x"
+    return lines
+
+
+async def test_a_bundle_verifies_with_the_key_of_its_store_server_only(bundles: list[bytes]) -> None:
+    found = verify(bundles[0])
+    assert (found.verdict, found.findings, found.proven) == ("verified", [], 4)
+    stranger = SigningKeys(STORE_SERVER, (Ed25519PrivateKey.generate(),)).verifier_keys("default")
+    assert {one.change for one in verify_bundle(bundles[0].splitlines(keepends=True), stranger).findings} == {
+        "unsigned"
+    }
+    with pytest.raises(NoProof):
+        verify(bundles[2])
+    shown = [read_bundle(content.splitlines(keepends=True)) for content in (bundles[0], bundles[2])]
+    assert shown[0] == shown[1]
+
+
+async def test_every_changed_byte_value_and_line_of_a_bundle_is_found(bundles: list[bytes]) -> None:
+    content, lines = bundles[0], parsed(bundles[0])
+    assert seal(lines).count(b"\n") == len(lines)
+    assert verify(seal(lines)).verdict == "verified"
+    for at in range(len(content)):
+        changed = content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+        assert verdict(changed) != "verified", f"byte {at}"
+    # Digests that `seal` makes anew are not changed by it.
+    made_anew = {"check", "n", "exchanges", "gaps"}
+    for path in places(lines):
+        if made_anew & set(path) - {"exchange", "gap"} or path[-1] == "digest":
+            continue
+        assert verdict(seal(with_change(lines, path))) != "verified", path
+    for number in range(1, len(lines) - 1):
+        assert_change(lines[:number] + lines[number + 1 :], "removed")
+        assert verdict(seal([*lines[: number + 1], *lines[number:]])) != "verified"
+    assert_change([lines[0], lines[2], lines[1], *lines[3:]], "reordered")
+    without_proof = {name: value for name, value in lines[1].items() if name != "proof"}
+    assert_change([lines[0], without_proof, *lines[2:]], "removed")
+
+
+def verdict(content: bytes) -> str:
+    """The verdict on a bundle; `no proof` if it has none."""
+    try:
+        return verify(content).verdict
+    except NoProof:
+        return "no proof"
+
+
+def assert_change(lines: list[Line], change: str) -> None:
+    """The first finding in these lines is such a change."""
+    assert verify(seal(lines)).findings[0].change == change
+
+
+async def test_a_thousand_reorderings_removals_and_splices_are_found(bundles: list[bytes]) -> None:
+    lines, other = parsed(bundles[0]), parsed(bundles[1])
+    inner, foreign = lines[1:-1], other[1:-1]
+    chooser = random.Random(6962)
+    for number in range(1000):
+        mixed = list(inner)
+        kind = chooser.choice(["reorder", "remove", "splice", "replace"])
+        match kind:
+            case "reorder":
+                while mixed == inner:
+                    chooser.shuffle(mixed)
+            case "remove":
+                mixed = (
+                    [each for each in inner if chooser.random() < 0.5] if number % 2 else inner[: chooser.randrange(3)]
+                )
+            case "splice":
+                mixed.insert(chooser.randrange(len(mixed) + 1), chooser.choice(foreign))
+            case _:
+                mixed[chooser.randrange(len(mixed))] = chooser.choice(foreign)
+        end = lines[-1] if chooser.random() < 0.8 else other[-1]
+        if mixed == inner and end is lines[-1]:
+            continue
+        mixed.sort(key=lambda line: "gap" in line)
+        if mixed == inner and end is lines[-1]:
+            continue
+        assert verdict(seal([lines[0], *mixed, end])) != "verified", (number, kind)
+
+
+def test_the_program_of_the_page_agrees(bundles: list[bytes], tmp_path: Path) -> None:
+    found = re.search(r"```python\n(# verify\.py\n.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    assert found
+    program = tmp_path / "verify.py"
+    program.write_text(found[1])
+    (tmp_path / "playhead.key").write_text(f"{KEYS[0]}\n")
+    lines = parsed(bundles[0])
+    text_place = next(
+        path for path in places(lines) if path[-1] == "text" and "response" in path and "exchange" in path
+    )
+    url_place = next(path for path in places(lines) if path[-1] == "url")
+    variants = {
+        "good": bundles[0],
+        "text": seal(with_change(lines, text_place)),
+        "url": seal(with_change(lines, url_place)),
+        "removed": seal([lines[0], *lines[2:]]),
+        "path": seal(with_change(lines, (len(lines) - 1, "proof", "chains", 0, "path", 0))),
+    }
+    assert "playhead" not in cast("str", found[1]).replace("playhead.key", "").replace("verifies Playhead", "").lower()
+    codes = {}
+    for name, content in variants.items():
+        (tmp_path / f"{name}.jsonl").write_bytes(content)
+        command = [sys.executable, str(program), f"{name}.jsonl", "playhead.key"]
+        codes[name] = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False).returncode
+    assert codes == {"good": 0, "text": 1, "url": 1, "removed": 1, "path": 1}
