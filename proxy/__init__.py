@@ -2,6 +2,7 @@
 
 settings           the settings: files, environment variables and flags
 export_settings    the setting `[[export]]`
+retention_settings  the settings of retention
 errors             the exception that ends a command
 clock              wall time without short jumps
 run_names          resolve the name of a recording to a run or a file

@@ -21,6 +21,7 @@ from calls.project_runs import DEFAULT_PROJECT, PROJECT_NAME
 from calls.redaction.rules.personal_names import MAX_LETTERS, MAX_NAMES, MIN_LETTERS, find_unfit_name, read_names
 from proxy.errors import Failure
 from proxy.export_settings import ExportSettings
+from proxy.retention_settings import check_duration, check_rules, check_size
 
 type Mode = Literal["record", "replay", "auto", "passthrough"]
 type EngineName = Literal["mitmproxy", "lane"]
@@ -149,6 +150,11 @@ class Settings(BaseSettings):
     export: tuple[ExportSettings, ...] = Field(
         (), description="servers that receive the runs that end, as traces of OpenTelemetry (docs/operations.md)"
     )
+    retention: tuple[dict[str, Any], ...] = Field((), description="how long runs are kept (docs/retention.md)")
+    retention_failed: str = Field("forever", description="how long runs that ended badly are kept, e.g. 90d")
+    retention_budget: str | None = Field(
+        None, description="size of the database from which the oldest runs go, e.g. 50GB; unset: no limit"
+    )
     config: Path | None = Field(None, description="the file that was read")
 
     @field_validator("project")
@@ -178,6 +184,22 @@ class Settings(BaseSettings):
     @classmethod
     def _parse_upstreams(cls, value: dict[str, str]) -> dict[str, str]:
         return {host.lower(): _parse_origin(origin) for host, origin in value.items()}
+
+    @field_validator("retention")
+    @classmethod
+    def _check_retention(cls, tables: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
+        check_rules(tables)
+        return tables
+
+    @field_validator("retention_failed")
+    @classmethod
+    def _check_retention_failed(cls, text: str) -> str:
+        return check_duration(text)
+
+    @field_validator("retention_budget")
+    @classmethod
+    def _check_retention_budget(cls, text: str | None) -> str | None:
+        return text if text is None else check_size(text)
 
     @field_validator("reverse", "upstream_proxy", "store_url")
     @classmethod
@@ -354,6 +376,8 @@ def _error_reason(wrong: ErrorDetails, where: Sequence[str]) -> str:
         return f"there is no such setting; did you mean {'.'.join((*where[:-1], near))}?" if near else UNKNOWN_SETTING
     if where == ["profile"]:
         return "each profile is a table of its own, under [[profile]] in double brackets"
+    if where == ["retention"] and wrong["type"] != "value_error":
+        return "each rule is a table of its own, under [[retention]] in double brackets"
     if where == ["export"]:
         return "each target is a table of its own, under [[export]] in double brackets"
     reason = wrong["msg"].removeprefix("Value error, ")

@@ -4,6 +4,7 @@ import msgspec
 
 from store.log_format import LogFormat
 from store.otlp.target import ExportTarget
+from store.retention.rules import RetentionPolicy
 
 
 class StoreServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -35,6 +36,9 @@ class StoreServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     exports: tuple[ExportTarget, ...] = ()
     """Where the runs that end are sent."""
+
+    retention: RetentionPolicy = RetentionPolicy()
+    """How long runs are kept."""
 
     log_format: LogFormat = "text"
     helper_memory: int = 512 << 20

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from calls.project_runs import full_run_name
 from calls.redaction.redactor import Redactor
 from store.access.audit_log import AuditLog
 from store.active_profiles import load_profiles
@@ -26,6 +27,7 @@ from store.ingest.ingester import Ingester
 from store.large.helper import Helper
 from store.large.jobs import HelperConfig
 from store.proof.sealing import Sealer
+from store.retention.runner import RetentionRunner
 from store.run_modes import RunModes
 from store.run_tokens import is_claimed
 from store.server_config import StoreServerConfig
@@ -47,6 +49,7 @@ class ServerParts:
     deps: Deps
     followers: Followers
     sealer: Sealer
+    retention: RetentionRunner
     audit: AuditLog
     helpers: Sequence[Helper]
     """The helper processes that the ingester does not close itself."""
@@ -95,6 +98,7 @@ class PartFactory:
         followers = Followers(self._database, self._signal, self._derive, exporters)
         audit = AuditLog(self._database, time.time_ns)
         sealer = Sealer(self._database, self._keys, self._data.checkpoints)
+        retention = self._make_retention()
         deps = self._make_deps(ingester, auto_sessions, render_helper, edit_problem)
         return ServerParts(
             writer=writer,
@@ -102,8 +106,9 @@ class PartFactory:
             auto_sessions=auto_sessions,
             followers=followers,
             sealer=sealer,
+            retention=retention,
             audit=audit,
-            deps=replace(deps, followers=followers, audit=audit, sealer=sealer),
+            deps=replace(deps, followers=followers, retention=retention, audit=audit, sealer=sealer),
             helpers=(render_helper, judge_helper),
         )
 
@@ -158,6 +163,16 @@ class PartFactory:
             now=time.time_ns,
             helper=helper,
         )
+
+    def _make_retention(self) -> RetentionRunner:
+        modes, tokens = RunModes(self._data.replays), self._data.run_tokens()
+
+        def forget(project: str, run: str) -> None:
+            name = full_run_name(project, run)
+            modes.set_mode(name, None)
+            tokens.release(name)
+
+        return RetentionRunner(self._database, self._config.retention, signal=self._signal, forget=forget)
 
     def _make_deps(
         self, ingester: Ingester, auto_sessions: AutoSessionRuns, helper: Helper, edit_problem: EditCheck | None

@@ -22,6 +22,7 @@ from proxy.processes import settings_match
 from proxy.processes.child_process import ChildProcess
 from proxy.processes.ports import require_loopback
 from proxy.processes.store_client import Api
+from proxy.retention_settings import retention_policy
 from proxy.settings import Settings
 from proxy.worker_config import WorkerConfig
 from store.datadir import DataDir, DataDirError, open_data_dir
@@ -231,6 +232,9 @@ class CommandProcesses:
             shared_runs=self.settings.shared_runs,
             log_format=self.settings.log_format,
             exports=export_targets(self.settings.export),
+            retention=retention_policy(
+                self.settings.retention, self.settings.retention_failed, self.settings.retention_budget
+            ),
             started=self.started,
             # A user waits for a command, which should fail soon; an `up` goes on recording.
             waits=is_lasting,

@@ -26,6 +26,7 @@ from store.api.routes import (
     proof,
     rekey,
     replays,
+    retention,
     runs,
     search,
     stats,
@@ -50,6 +51,7 @@ ROUTERS = (
     ("/v1", forks.router),
     ("/v1", imports.router),
     ("/v1", rekey.router),
+    ("/v1", retention.router),
 )
 
 

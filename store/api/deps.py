@@ -30,6 +30,7 @@ from store.query.exchanges import ExchangeQueries
 from store.query.filters import Filters
 from store.query.runs import Runs
 from store.query.tool_names import resolve_tools
+from store.retention.runner import RetentionRunner
 from store.run_modes import RunModes
 from store.run_tokens import RunTokens
 from store.search.lookup import TextLookup
@@ -83,6 +84,9 @@ class Deps:
 
     followers: Followers | None = None
     """The parts that follow the record; None in a helper process."""
+
+    retention: RetentionRunner | None = None
+    """Removes old runs; None in a helper process."""
 
     mode: str = "record"
     """The mode of the workers of this `up`: record, replay, auto or passthrough."""

@@ -83,6 +83,8 @@ RULES: Final[Mapping[str, Rule]] = {
     "GET /v1/replays/{replay}": Rule(scopes=("bodies:read", "replay"), action="read"),
     "POST /v1/replays/{replay}/end": _REPLAY,
     "POST /v1/import": _CHANGE,
+    "GET /v1/retention": Rule(scopes=("admin",), needs_all_projects=True),
+    "POST /v1/retention/run": Rule(scopes=("admin",), action="delete", needs_all_projects=True),
     "POST /v1/rekey": Rule(scopes=("admin",), action="change"),
 }
 """The rule of each route by method and path. A test compares it with the routes."""

@@ -30,6 +30,8 @@ from store.ingest.ingester import Ingester
 from store.large.helper import Helper
 from store.proof.sealing import Sealer
 from store.proof.signing_keys import SigningKeys
+from store.retention.rules import RetentionPolicy, shipped_rules
+from store.retention.runner import RetentionRunner
 from tests.support.postgres import STORE_SERVER
 
 PROFILES = load_profiles(None)
@@ -104,6 +106,7 @@ async def serving_api(
         sealer=Sealer(database, SIGNING_KEYS, checkpoints) if checkpoints else None,
         log_keys=SIGNING_KEYS.public if checkpoints else None,
         checkpoint_directory=checkpoints,
+        retention=RetentionRunner(database, RetentionPolicy(rules=shipped_rules()), signal=signal),
     )
     full_tokens = {f"token {number}": token for number, token in enumerate(tokens, 1)}
     with socket.socket() as port:

@@ -1,4 +1,5 @@
 """The commands that keep, erase and prove recordings.
 
-proof   verify, signing-key
+proof       verify, signing-key
+retention   retention
 """

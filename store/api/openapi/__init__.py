@@ -13,6 +13,7 @@ proof        verifications and checkpoints
 compare      comparisons of runs, and changes of models
 replays      reports of replays and forks
 server       the state of the store server
+storage      what retention and erasure remove
 
 The schemas are imported when somebody asks for the document, not when the server starts. Routes write their answers by hand, and
 do not use the schemas; a test checks what they answer.

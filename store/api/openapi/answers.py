@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from store.api.openapi import calls, compare, costs, exchanges, proof, replays, runs, server
+from store.api.openapi import calls, compare, costs, exchanges, proof, replays, runs, server, storage
 from store.api.openapi.problems import COMMON, DATABASE
 
 JSON: Final = "application/json"
@@ -162,6 +162,8 @@ ROUTES: Final[Mapping[str, Answers]] = {
         description="200: everything was stored already",
         problems=(*DATABASE, "bad_bundle", "unknown_format", "run_exists", "exchanges_exist"),
     ),
+    "GET /v1/retention": Answers(schema=storage.RetentionPlanSchema, problems=DATABASE),
+    "POST /v1/retention/run": Answers(schema=storage.RetentionResultSchema, problems=(*DATABASE, "retention_runs")),
     "POST /v1/rekey": Answers(
         schema=BYTES,
         media_types=("application/jsonl",),

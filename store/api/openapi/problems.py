@@ -68,6 +68,7 @@ PROBLEMS: Final[Mapping[str, tuple[tuple[int, ...], str]]] = {
     "run_exists": ((409,), "another run has this id"),
     "replay_exists": ((409,), "another replay has this id"),
     "exchanges_exist": ((409,), "another run has exchanges with the same ids"),
+    "retention_runs": ((409,), "another process runs retention on the same database"),
     "other_rules": ((409,), "the store server has other profiles than the client expects"),
     "too_large": ((413, 507), "the request, or its answer, takes more memory than there is"),
     "invalid_request": ((422,), "a parameter or a member of the body is invalid; `faults` lists them"),

@@ -13,6 +13,7 @@ replays        `/v1/replays`
 forks          `/v1/runs/{run}/forks`
 imports        `/v1/import`
 rekey          `/v1/rekey`
+retention      `/v1/retention`
 health         `/healthz`, `/readyz`, `/metrics`
 certificate    `/ca.pem`
 manual         the description of the API

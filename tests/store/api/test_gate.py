@@ -114,7 +114,7 @@ def get_routes(call: str) -> Iterator[tuple[str, str]]:
     queries["GET /v1/runs/{run}/calls"] = ["", "fields=*", "fields=params"]
     for name in RULES:
         method, _, path = name.partition(" ")
-        if method == "GET" and path.startswith("/v1/") and path not in ("/v1/events", "/v1/audit"):
+        if method == "GET" and path.startswith("/v1/") and path not in ("/v1/events", "/v1/audit", "/v1/retention"):
             for query in queries.get(name, [""]):
                 yield name, f"{filled(path, names)}{'?' if query else ''}{query}"
 

@@ -3,6 +3,7 @@
 import asyncio
 import datetime as dt
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -21,6 +22,7 @@ from store.retention import partition_swap
 from store.retention.rules import RetentionPolicy, parse_rule, shipped_rules
 from store.retention.runner import RetentionBusy, RetentionRunner
 from store.sums.run_sums import RunSums
+from tests.store.house import is_problem, opened
 from tests.store.samples import NOON, SECOND, call, exchange, prose
 
 DAY = 86_400 * SECOND
@@ -227,3 +229,15 @@ async def test_the_swap_gives_way_to_a_query_and_tries_again(
         await retention(database).run_once()
     assert tries == 2
     assert [row["run"] for row in await fetch(database, "SELECT run FROM exchanges")] == ["kept"]
+
+
+async def test_the_api_shows_the_plan_and_runs_it(tmp_path: Path, database: Database) -> None:
+    async with opened(tmp_path / "spool", database) as house:
+        await store(database, [made("old", 20, 1)])
+        plan = (await house.api.get("/v1/retention")).json()
+        assert (plan["runs"], plan["items"], plan["kept"][0]["reason"]) == (0, [], "no rule matches")
+        assert plan["rules"][0]["match"] == {"failed": True}
+        done = (await house.api.post("/v1/retention/run")).json()
+        assert (done["runs"], done["bodies"], done["days"]) == (0, 0, [])
+        async with retention(database)._lock():
+            is_problem(await house.api.post("/v1/retention/run"), 409, "retention_runs")

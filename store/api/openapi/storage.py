@@ -1,0 +1,93 @@
+"""Describe what retention and erasure would remove, and what they removed."""
+
+from typing import Annotated, Any, Literal, TypedDict
+
+from pydantic import Field
+
+from store.api.openapi.values import DESCRIBED, Count, RunName, Time
+
+Bytes = Annotated[int, Field(examples=[1_048_576])]
+NoWarnings = Annotated[list[str], Field(examples=[[]])]
+
+
+class ExpirySchema(TypedDict):
+    """A run of which something goes."""
+
+    __pydantic_config__ = DESCRIBED  # type: ignore[misc] # pydantic's place for it
+    project: Annotated[str, Field(examples=["default"])]
+    run: RunName
+    part: Annotated[Literal["run", "bodies"], Field(examples=["run"])]
+    """What goes: the whole run, or the bodies of its requests and responses."""
+
+    rule: Annotated[str, Field(examples=["rule 1"])]
+    reason: Annotated[str, Field(examples=["rule 1: older than 1w"])]
+    newest_at: Time
+    """When its newest exchange began."""
+
+    bytes: Bytes
+    """What it frees, estimated."""
+
+
+class KeptRunsSchema(TypedDict):
+    """Runs that stay for the same reason."""
+
+    reason: Annotated[str, Field(examples=["pinned"])]
+    runs: Count
+    bytes: Bytes
+
+
+class RetentionPlanSchema(TypedDict):
+    """What retention would do now, in all projects."""
+
+    __pydantic_config__ = DESCRIBED  # type: ignore[misc] # pydantic's place for it
+    at: Time
+    rules: list[dict[str, Any]]
+    """The rules in force, in their order, beginning with those that ship with Playhead. Durations are in seconds."""
+
+    budget: Annotated[int | None, Field(examples=[None])]
+    """The size budget in bytes."""
+
+    size: Bytes
+    """The size of the database."""
+
+    frees: Bytes
+    """What it would free, estimated."""
+
+    runs: Count
+    """How many runs something would go of."""
+
+    items: list[ExpirySchema]
+    """The first 1,000 of them, the oldest first."""
+
+    kept: list[KeptRunsSchema]
+    warnings: NoWarnings
+
+
+class ClearedDaySchema(TypedDict):
+    """What was done to the data of a day."""
+
+    __pydantic_config__ = DESCRIBED  # type: ignore[misc] # pydantic's place for it
+    day: Annotated[str, Field(examples=["2026-11-01"])]
+    way: Annotated[Literal["dropped", "rewritten", "deleted", "postponed"], Field(examples=["dropped"])]
+    """`deleted`: its space is used again, but not returned. `postponed`: it was in use, and the next pass does it."""
+
+    before: Bytes
+    after: Bytes
+
+
+class RetentionResultSchema(TypedDict):
+    """What retention did."""
+
+    __pydantic_config__ = DESCRIBED  # type: ignore[misc] # pydantic's place for it
+    runs: Count
+    """Runs that went."""
+
+    bodies: Count
+    """Runs whose bodies went."""
+
+    freed: Annotated[int, Field(examples=[1_048_576])]
+    """Bytes by which the database is smaller; negative if more was stored meanwhile."""
+
+    size: Bytes
+    days: list[ClearedDaySchema]
+    warnings: NoWarnings
