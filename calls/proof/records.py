@@ -1,12 +1,11 @@
 """The records of a chain, and the links between them.
 
 A chain has a record for everything that one store server stored in a run, in the order in which it was stored. A record has no content:
-it commits to each part by an HMAC under the part's salt. The link of a record is the SHA-256 of the link before it and of the record's
+it commits to each part by a digest of the part and a random salt. The link of a record is the SHA-256 of the link before it and of the record's
 canonical JSON (RFC 8785), so the last link, the head of the chain, stands for all records and their order.
 """
 
 import hashlib
-import hmac
 from collections.abc import Iterable
 from typing import Final, Literal
 
@@ -46,8 +45,8 @@ class ChainRecord(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
 
 def commit(salt: bytes, part: bytes) -> bytes:
-    """Return the commitment to a part: HMAC-SHA256 (RFC 2104) with the salt as its key."""
-    return hmac.digest(salt, part, "sha256")
+    """Return the commitment to a part: the SHA-256 of its salt, 16 random bytes, and of the part."""
+    return hashlib.sha256(salt + part).digest()
 
 
 def record_members(chain: str, place: int, record: ChainRecord) -> dict[str, str | int]:

@@ -11,7 +11,7 @@ import msgspec
 
 from calls.codec.canonical import canonical_json
 from calls.events import Gap
-from calls.model import EMPTY_BODY, FORMAT, Body, Exchange, Request, Response
+from calls.model import FORMAT, Body, Exchange, Request, Response
 from store.bundle.trace import chunk_to_json, gap_to_json, rfc3339_ns
 
 BODY_BYTES: Final = ("base64", "digest", "erased", "opened", "prefix", "suffix", "text")
@@ -72,6 +72,12 @@ def run_statement(run: Mapping[str, Any]) -> bytes:
     return canonical_json({name: run.get(name) for name in RUN_FACTS} | {"isolation": run.get("isolation") or "none"})
 
 
+def has_body(body: Body) -> bool:
+    """Return whether a message has a body, as a bundle shows it: whether it is not `EMPTY_BODY`."""
+    # Comparing would take as long as all the rest: this is part of storing every exchange.
+    return bool(body.data or body.size or body.chunks or body.truncated or body.reencoded)
+
+
 def _request_members(request: Request) -> dict[str, Any]:
     members: dict[str, Any] = {
         "headers": request.headers,
@@ -93,7 +99,7 @@ def _response_members(response: Response) -> dict[str, Any]:
 
 
 def _with_body(members: dict[str, Any], message: Request | Response) -> dict[str, Any]:
-    if message.body is not EMPTY_BODY and message.body != EMPTY_BODY:
+    if has_body(message.body):
         members["body"] = _body_members(message.body)
     if message.trailers:
         members["trailers"] = message.trailers

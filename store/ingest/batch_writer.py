@@ -45,6 +45,7 @@ from store.ingest.insert_rows import (
     DerivedExchange,
     call_entry,
     call_row,
+    exchange_digests,
     exchange_row,
     gap_entry,
     gap_row,
@@ -199,11 +200,12 @@ class BatchWriter:
         exchange = derived.exchange
         scope = (self._project, validate_run_name(exchange.run), day_of(exchange.id))
         elements = () if exchange.request.body.truncated else split_elements(exchange.request.body.data)
-        row = exchange_row(exchange, self._project, derived.call, is_large=derived.summary is not None)
+        digests = exchange_digests(exchange)
+        row = exchange_row(exchange, self._project, derived.call, is_large=derived.summary is not None, digests=digests)
         head = encode_head(exchange)
         call = call_row(derived, derived.call, self._project) if derived.call else None
         salt = None if self._database.store_server is None else exchange_salts(exchange)
-        record = None if salt is None else exchange_record(exchange, salt)
+        record = None if salt is None else exchange_record(exchange, salt, *digests)
         return _PreparedExchange(derived, scope, elements, head, row, call, salt, record)
 
     async def _store(self, prepared: Sequence[_PreparedExchange]) -> list[tuple[DerivedExchange, str]]:

@@ -74,11 +74,27 @@ def validate_run_name(run: str) -> str:
     return run
 
 
+type BodyDigests = tuple[bytes, bytes | None]
+"""The SHA-256 of the bodies of a request and its response."""
+
+
+def exchange_digests(exchange: Exchange) -> BodyDigests:
+    """Return the digests of the bodies of an exchange."""
+    response = exchange.response
+    return body_digest(exchange.request.body.data), body_digest(response.body.data) if response else None
+
+
 def exchange_row(
-    exchange: Exchange, project: str, call: Call | None = None, *, is_large: bool = False
+    exchange: Exchange,
+    project: str,
+    call: Call | None = None,
+    *,
+    is_large: bool = False,
+    digests: BodyDigests | None = None,
 ) -> tuple[object, ...]:
     """All columns but the last three, which are in a form of `blobs`: head, response body and request body."""
     request, response = exchange.request, exchange.response
+    request_digest, response_digest = digests or exchange_digests(exchange)
     return (
         project,
         exchange.id,
@@ -92,8 +108,8 @@ def exchange_row(
         exchange.outcome,
         exchange.is_truncated,
         exchange.redactions,
-        body_digest(request.body.data),
-        body_digest(response.body.data) if response else None,
+        request_digest,
+        response_digest,
         _lone_trace(exchange),
         [*id_ties(exchange, call), *tool_ties(exchange, call)] or None,
         certainty(exchange),

@@ -1,6 +1,6 @@
 """Salts of the commitments to an exchange, a gap or a run: 16 random bytes for each of its parts.
 
-A commitment is an HMAC of a part under its salt. Without the salt nobody can guess a part from its commitment, however few values it
+A commitment is a digest of a part and its salt. Without the salt nobody can guess a part from its commitment, however few values it
 may have, so erasing a part together with its salt leaves nothing of it, and the commitment remains as a link of its chain.
 """
 

@@ -7,7 +7,7 @@ from typing import Any
 from calls.events import Gap
 from calls.model import EMPTY_BODY, Exchange
 from calls.proof.records import ChainRecord, commit
-from store.bundle.statement import exchange_statement, gap_statement, run_statement
+from store.bundle.statement import exchange_statement, gap_statement, has_body, run_statement
 from store.database.rows import body_digest
 from store.proof.commitments import make_salts, salt_of
 
@@ -20,18 +20,23 @@ def exchange_salts(exchange: Exchange) -> bytes:
 def has_bodies(exchange: Exchange) -> tuple[bool, bool]:
     """Return whether its request and its response have a body."""
     response = exchange.response.body if exchange.response else EMPTY_BODY
-    return exchange.request.body != EMPTY_BODY, response != EMPTY_BODY
+    return has_body(exchange.request.body), has_body(response)
 
 
-def exchange_record(exchange: Exchange, salts: bytes) -> ChainRecord:
-    """Return the record of an exchange. Raises ValueError for text that no JSON can hold."""
+def exchange_record(
+    exchange: Exchange, salts: bytes, request_digest: bytes | None = None, response_digest: bytes | None = None
+) -> ChainRecord:
+    """Return the record of an exchange; the SHA-256 of its bodies may be given, where they are known.
+
+    Raises ValueError for text that no JSON can hold.
+    """
     request, response = exchange.request.body, exchange.response.body if exchange.response else EMPTY_BODY
     return ChainRecord(
         kind="exchange",
         id=exchange.id,
         head=_commit(salts, 0, exchange_statement(exchange)),
-        request=None if request == EMPTY_BODY else _commit(salts, 1, body_digest(request.data)),
-        response=None if response == EMPTY_BODY else _commit(salts, 2, body_digest(response.data)),
+        request=_commit(salts, 1, request_digest or body_digest(request.data)) if has_body(request) else None,
+        response=_commit(salts, 2, response_digest or body_digest(response.data)) if has_body(response) else None,
     )
 
 
