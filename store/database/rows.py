@@ -93,6 +93,8 @@ def read_exchange(row: Mapping[str, Any], parts: Mapping[bytes, bytes]) -> Excha
     """Read the exchange of a row. `parts` are those that its forms refer to. Raises `CorruptData`."""
     head = _read_head(row, parts)
     method, url = head.exact or (row["method"], row["url"])
+    if row["request_body"] is None:
+        raise CorruptData("the body of a stored request is missing")
     body = _read_body(head.request, restore_body(row["request_body"], parts), row["request_digest"])
     return Exchange(
         id=str(row["id"]),

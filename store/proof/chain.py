@@ -11,7 +11,7 @@ from typing import Final
 import asyncpg
 import msgspec
 
-from calls.proof.records import FIRST_LINK, ChainRecord, fold_links
+from calls.proof.records import FIRST_LINK, ChainRecord, ErasedPart, fold_links
 
 URGENT: Final = ("end", "erased")
 """Kinds of records after which a checkpoint is signed at once."""
@@ -63,6 +63,23 @@ async def append_records(
         await connection.execute(APPEND, project, server, *map(list, columns))
     except asyncpg.UniqueViolationError as error:
         raise asyncpg.SerializationError("another process has appended to the same chain") from error
+
+
+async def append_erasures(
+    connection: asyncpg.Connection,
+    project: str,
+    server: uuid.UUID | None,
+    erased: Mapping[uuid.UUID, Sequence[tuple[uuid.UUID, int, ErasedPart]]],
+    now: int,
+) -> None:
+    """Append that exchanges or gaps of runs, by incarnation, were erased: the id of each, when it began, and which part of it."""
+    records = {
+        incarnation: [
+            ChainRecord(kind="erased", id=str(name), began=began, part=part, at=now) for name, began, part in some
+        ]
+        for incarnation, some in erased.items()
+    }
+    await append_records(connection, project, server, records)
 
 
 async def forget_run(
