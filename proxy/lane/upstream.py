@@ -10,6 +10,7 @@ import socket
 import ssl
 import time
 from collections import deque
+from functools import cached_property
 from typing import Final, NamedTuple, Protocol, cast
 
 from proxy.lane.tls import Tls, upstream_context
@@ -202,9 +203,17 @@ class Upstreams:
     """Makes connections to upstreams, and keeps idle ones for other clients."""
 
     def __init__(self, trust: str) -> None:
-        self._http1_context = upstream_context(trust, "http/1.1")
-        self._h2_context = upstream_context(trust, "h2", "http/1.1")
+        self._trust = trust
         self._idle: dict[UpstreamAddress, deque[Upstream]] = {}
+
+    # Made when they are first needed: to read all roots takes 40 ms for each, and many workers only replay.
+    @cached_property
+    def _http1_context(self) -> ssl.SSLContext:
+        return upstream_context(self._trust, "http/1.1")
+
+    @cached_property
+    def _h2_context(self) -> ssl.SSLContext:
+        return upstream_context(self._trust, "h2", "http/1.1")
 
     def take_idle(self, address: UpstreamAddress, *, is_repeatable: bool) -> Upstream | None:
         """Remove and return an idle connection that may carry this request, if there is one."""

@@ -1,6 +1,7 @@
 """The state that all connections of a worker share: configuration, recorder or answerer, reachable upstreams."""
 
 import base64
+import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -190,7 +191,11 @@ class OpenedTunnel:
 def write_trusted_roots(config: EngineConfig) -> Path:
     """Write all CA certificates that are trusted for upstreams to one file. Raises Failure if one cannot be read."""
     try:
-        return write_roots_file(config.authority, [Path(config.upstream_ca)] if config.upstream_ca else [])
+        roots = write_roots_file(config.authority, [Path(config.upstream_ca)] if config.upstream_ca else [])
+        if config.upstream_ca:
+            # All roots are read when the first upstream needs them; a mistake in this file is reported now.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(config.upstream_ca)
+        return roots
     except OSError as error:
         if config.upstream_ca is None:
             raise

@@ -83,7 +83,6 @@ async def _serve(config: WorkerConfig, stop: asyncio.Event, orphaned: asyncio.Ev
         personal_data=config.redact_personal_data,
         names=config.redact_names,
     )
-    redactor.prepare_streams()
     with _open_spool(config, data) as spool:
         recorder = (
             _build_recorder(config, spool, redactor)
@@ -107,6 +106,7 @@ async def _serve(config: WorkerConfig, stop: asyncio.Event, orphaned: asyncio.Ev
             auto_sessions,
         )
         if recorder:
+            redactor.prepare_streams()
             recorder.counts, recorder.auto_sessions = engine_config.counts, auto_sessions
         async with asyncio.TaskGroup() as group:
             background_work = [reports.keep_writing(replays), _rest_idle_replays(replays)] if replays else []

@@ -4,6 +4,7 @@ A pattern is a sequence of parts. Besides the whole pattern, a scanner must reco
 *beginning* of it, to hold that tail back until the next piece arrives. Both expressions are built from the same parts.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
 
@@ -25,7 +26,8 @@ class Word:
     @property
     def beginnings(self) -> str:
         """The expression for its proper beginnings: `a(?:b)?` for `abc`."""
-        return self._with_case("|".join(_text_beginnings(text) for text in self.texts if len(text) > 1))
+        # As a tree: RE2 takes longer than linear time to compile an expression, and every worker waits for it.
+        return self._with_case(_tree_expression(_tree_of_texts(text[:-1] for text in self.texts)))
 
     def _with_case(self, inner: str) -> str:
         return f"(?i:{inner})" if self.nocase else f"(?:{inner})" if inner else ""
@@ -91,5 +93,18 @@ def _escape_char(char: str) -> str:
     return char if char.isalnum() or char == "_" else f"\\x{ord(char):02x}"
 
 
-def _text_beginnings(text: str) -> str:
-    return reduce(lambda rest, char: _escape_char(char) + (f"(?:{rest})?" if rest else ""), reversed(text[:-1]), "")
+type _Tree = dict[str, _Tree]
+
+
+def _tree_of_texts(texts: Iterable[str]) -> _Tree:
+    """Return the characters with which a text begins, each with those that follow it."""
+    tree: _Tree = {}
+    for text in texts:
+        node = tree
+        for char in text:
+            node = node.setdefault(_escape_char(char), {})
+    return tree
+
+
+def _tree_expression(tree: _Tree) -> str:
+    return "|".join(char + (f"(?:{_tree_expression(node)})?" if node else "") for char, node in tree.items())
