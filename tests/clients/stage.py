@@ -4,6 +4,7 @@ import json
 import os
 import re
 import select
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ from proxy.demo.servers import Handler
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "clients" / "pytest-playhead" / "src"
 PLAYHEAD = str(Path(sys.executable).parent / "playhead")
+FORKING = Path(__file__).with_name("forking.py")
 
 CONFIG = """
 [upstreams]
@@ -89,6 +91,8 @@ class Stage:
     directory: Path
     server: ThreadingHTTPServer
     data: Path
+    forks: Path
+    """The directory of the sockets of `tests/clients/forking.py`."""
 
     @property
     def asked(self) -> list[str]:
@@ -118,11 +122,20 @@ class Stage:
             **more,
         }
 
-    def pytest(self, *arguments: str, plugins: Sequence[str] = (), **environment: str) -> Ran:
-        """Run pytest on the suite."""
+    def pytest(self, *arguments: str, plugins: Sequence[str] = (), forked: bool = True, **environment: str) -> Ran:
+        """Run pytest on the suite: as a fork with its Playhead as another one, or as processes that import everything.
+
+        Isolation and xdist start pytest again by the command line of its process, and further plugins have their assertions
+        rewritten when they are imported, so they need the latter.
+        """
         loaded = [part for name in ("pytest_playhead", *plugins) for part in ("-p", name)]
+        forked = forked and not plugins and "--block-network" not in arguments
+        command = [sys.executable, "-m", "pytest"]
+        if forked:
+            command = self._forked("pytest")
+            environment = {"PLAYHEAD_COMMAND": shlex.join(self._forked("playhead")), **environment}
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", *loaded, "-p", "no:cacheprovider", "--rootdir", ".", *arguments],
+            [*command, *loaded, "-p", "no:cacheprovider", "--rootdir", ".", *arguments],
             cwd=self.directory,
             env=self.environment(**environment),
             capture_output=True,
@@ -131,6 +144,9 @@ class Stage:
             check=False,
         )
         return Ran(code=done.returncode, out=done.stdout + done.stderr)
+
+    def _forked(self, kind: str) -> list[str]:
+        return [sys.executable, "-ISu", str(FORKING), "run", str(self.forks / kind)]
 
     def recording(self, place: str) -> list[dict[str, Any]]:
         """The exchanges in a recording."""

@@ -43,7 +43,7 @@ async def test_no_call_is_in_the_wrong_run(data: Path, stage: Stage, database_ur
     config = (stage.directory / "playhead.toml").read_text() + f'"sockets.example.com" = "http://127.0.0.1:{port}"\n'
     async with sockets, running(data, "--database-url", database_url, config=config) as service:
         words = [sys.executable, str(PROGRAM), f"http://127.0.0.1:{stage.server.server_port}"]
-        around = stage.environment(PLAYHEAD_API=service.api, PLAYHEAD_COMMAND=PLAYHEAD)
+        around = stage.environment(PLAYHEAD_API=service.api, PLAYHEAD_COMMAND=PLAYHEAD, PLAYHEAD_DATA=str(data))
         ran = partial(subprocess.run, words, env=around, capture_output=True, text=True, check=False)
         done = await asyncio.to_thread(ran)
         assert done.returncode == 0, done.stderr

@@ -54,9 +54,10 @@ def test_clients_that_read_no_variable_are_recorded_and_replayed(stage: Stage, w
     assert ran.counts == {"passed": 2}, ran.out
     assert sorted(stage.asked) == [f"GET /v2/tickets?client={name}" for name in ("aiohttp", "curl")]
     stage.asked.clear()
-    ran = stage.pytest(*flags, plugins=plugins)
-    assert ran.counts == {"passed": 2}, ran.out
-    assert not stage.asked
+    if not workers:
+        ran = stage.pytest(*flags)
+        assert ran.counts == {"passed": 2}, ran.out
+        assert not stage.asked
 
 
 REFUSED = """
