@@ -107,8 +107,8 @@ def streamed_exchange(run: str, number: int, size: int) -> Exchange:
 @pytest.mark.slow
 @pytest.mark.timeout(300)  # a helper process may take as long as a busy machine makes it take
 async def test_it_compares_runs_of_large_streamed_answers_in_a_helper_process(data: Path, database_url: str) -> None:
-    """Two runs with two answers of 30 MB each, and every request about runs, calls and exchanges."""
-    sent = [streamed_exchange(run, number, 30_000_000) for number, run in enumerate(("one", "one", "other", "other"))]
+    """Two runs with an answer of 10 MB each, which is all that the server may grow by, and every request about them."""
+    sent = [streamed_exchange(run, number, 10_000_000) for number, run in enumerate(("one", "other"))]
     growth: dict[str, int] = {}
     statuses: dict[str, int] = {}
     async with store_server(data, database_url=database_url, open_api=True) as one:
@@ -144,4 +144,4 @@ async def test_it_compares_runs_of_large_streamed_answers_in_a_helper_process(da
     allowed = {"/runs/one/diff/other": (200, 507)}
     assert {name: status for name, status in statuses.items() if status not in allowed.get(name, (200,))} == {}
     assert at_rest + max(growth.values()) < 300_000_000
-    assert {name: size for name, size in growth.items() if size > 4 * ROOM} == {}
+    assert {name: size for name, size in growth.items() if size > ROOM} == {}
