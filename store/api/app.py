@@ -15,7 +15,6 @@ from store.api.parameters import refuse_unknown_parameters
 from store.api.routes import (
     audit,
     calls,
-    certificate,
     compare,
     events,
     exchanges,
@@ -36,7 +35,6 @@ from store.query.exchanges import TooLarge
 
 ROUTERS = (
     ("", health.router),
-    ("", certificate.router),
     ("", manual.router),
     ("/v1", runs.router),
     ("/v1", compare.router),

@@ -128,7 +128,7 @@ def signed_text(origin: str, last_line: Mapping[str, Any]) -> str:
     return f"{origin}\nbundle {hashlib.sha256(canonical_json(stated)).hexdigest()}\n"
 
 
-class _Refused(Exception):
+class _MalformedProof(Exception):
     """The proof in a bundle is malformed."""
 
 
@@ -147,7 +147,7 @@ def verify_bundle(lines: Iterable[bytes], keys: Collection[VerifierKey]) -> Veri
         raise NoProof
     try:
         seals = _check_parts(reader, keys, check)
-    except (_Refused, LookupError, TypeError, ValueError, AttributeError) as error:
+    except (_MalformedProof, LookupError, TypeError, ValueError, AttributeError) as error:
         check.add_finding("altered", "proof", f"it is malformed: {error}")
         return conclude(check, [])
     return conclude(check, seals)
@@ -246,7 +246,7 @@ class _Chain:
 
     def add(self, place: int, record: ChainRecord) -> None:
         if place in self.records:
-            raise _Refused(f"two records have the place {place} in the chain {self.name}")
+            raise _MalformedProof(f"two records have the place {place} in the chain {self.name}")
         self.records[place] = record
 
 

@@ -17,7 +17,6 @@ from calls.proof.checkpoint import Checkpoint, InvalidNote, VerifierKey, parse_n
 from calls.proof.records import FIRST_LINK, ChainRecord, fold_links, leaf_bytes
 from calls.proof.tree import inclusion_path, is_included, leaf_hash
 from store.bundle.statement import RUN_FACTS
-from store.bundle.trace import rfc3339_ns
 from store.database.blobs import CorruptData
 from store.database.connection import Database
 from store.proof.chain import chain_name, decode_records
@@ -25,6 +24,7 @@ from store.proof.run_check import Erasure, Finding, RunCheck, sealed_problem
 from store.proof.sealing import newest_checkpoint
 from store.proof.signing_keys import log_origin
 from store.proof.tiles import load_nodes, load_root
+from store.query.rest_shapes import rfc3339
 
 BATCH: Final = 50
 """Exchanges that are loaded at a time."""
@@ -263,7 +263,7 @@ def verification_shape(run: str | None, found: Verification) -> dict[str, Any]:
         "unproven": found.unproven,
         "findings": [{"change": one.change, "element": one.element, "detail": one.detail} for one in found.findings],
         "erased": [
-            {"id": one.id or None, "part": one.part, "at": None if one.at is None else rfc3339_ns(one.at)}
+            {"id": one.id or None, "part": one.part, "at": None if one.at is None else rfc3339(one.at)}
             for one in found.erasures
         ],
         "seals": [
@@ -271,7 +271,7 @@ def verification_shape(run: str | None, found: Verification) -> dict[str, Any]:
                 "chain": seal.chain,
                 "origin": seal.origin,
                 "size": seal.size,
-                "signed_at": None if seal.signed_at is None else rfc3339_ns(seal.signed_at),
+                "signed_at": None if seal.signed_at is None else rfc3339(seal.signed_at),
                 "unsealed": seal.unsealed,
                 "checkpoint": seal.note,
             }

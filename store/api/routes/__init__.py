@@ -14,7 +14,6 @@ forks          `/v1/runs/{run}/forks`
 imports        `/v1/import`
 rekey          `/v1/rekey`
 retention      `/v1/retention`
-health         `/healthz`, `/readyz`, `/metrics`
-certificate    `/ca.pem`
+health         `/healthz`, `/readyz`, `/metrics`, `/ca.pem`
 manual         the description of the API
 """

@@ -86,6 +86,7 @@ async def _visit(house: House, database: Database, description: Description) -> 
     ):
         await api.get(path)
     await api.get("/v1/stats", params={"group_by": ["model", "tool", "day"], "settled": "true"})
+    await api.get("/v1/checkpoint", params={"since": 1})
     await api.get("/v1/search", params={"q": "the OR a", "settled": "true"})
     await api.post("/v1/search/rebuild")
     for run in (RUN, "one", "other"):
@@ -113,7 +114,7 @@ async def import_again(house: House) -> None:
 
 
 async def _visit_run(api: httpx2.AsyncClient, run: str) -> None:
-    for path in ("", "?settled=true", "/calls", "/calls?fields=*", "/gaps", "/bundle", "/spans", "/cost"):
+    for path in ("", "?settled=true", "/calls", "/calls?fields=*", "/gaps", "/bundle", "/spans", "/cost", "/verify"):
         await api.get(f"/v1/runs/{run}{path}")
     for call in (await api.get(f"/v1/runs/{run}/calls")).json()["items"]:
         for path in ("", "/explain"):
