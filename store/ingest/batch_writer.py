@@ -317,10 +317,13 @@ class BatchWriter:
         self, connection: asyncpg.Connection, times: dict[str, _RunTimes]
     ) -> tuple[dict[str, uuid.UUID], list[FeedEntry]]:
         """Create or update the runs, always in the same order; return their incarnations, and entries for those that are new."""
-        names, fresh = sorted(times), uuid.uuid4()
+        names = sorted(times)
+        fresh = {name: uuid.uuid4() for name in names}
         columns = [list(column) for column in zip(*(times[name] for name in names), strict=True)]
-        rows = await connection.fetch(OPEN_RUNS, self._project, fresh, self._profile, names, *columns)
-        began = [RunBegan(row["id"], times[row["id"]].started_at) for row in rows if row["incarnation"] == fresh]
+        rows = await connection.fetch(OPEN_RUNS, self._project, self._profile, names, list(fresh.values()), *columns)
+        began = [
+            RunBegan(row["id"], times[row["id"]].started_at) for row in rows if row["incarnation"] == fresh[row["id"]]
+        ]
         await remove_remains(connection, self._project, [entry.run for entry in began])
         return {row["id"]: row["incarnation"] for row in rows}, [*began]
 
@@ -416,8 +419,9 @@ def _merge_times(one: _RunTimes, other: _RunTimes) -> _RunTimes:
 
 OPEN_RUNS = """
 INSERT INTO runs (project, id, incarnation, profile, started_at, newest_at, active_at)
-SELECT $1::text, life.id, $2::uuid, $3::text, life.started_at, life.newest_at, life.active_at
-FROM unnest($4::text[], $5::bigint[], $6::bigint[], $7::bigint[]) AS life (id, started_at, newest_at, active_at)
+SELECT $1::text, life.id, life.incarnation, $2::text, life.started_at, life.newest_at, life.active_at
+FROM unnest($3::text[], $4::uuid[], $5::bigint[], $6::bigint[], $7::bigint[])
+    AS life (id, incarnation, started_at, newest_at, active_at)
 ON CONFLICT (project, id) DO UPDATE SET
     started_at = least(runs.started_at, excluded.started_at),
     newest_at = greatest(runs.newest_at, excluded.newest_at),

@@ -5,6 +5,7 @@ replays; without it the lane records and mitmproxy replays what it has recorded.
 """
 
 import asyncio
+import json
 import ssl
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from calls.model import Exchange, Headers
+from calls.proof.checkpoint import parse_verifier_key
 from store.bundle.bundle import read_bundle
+from store.proof.bundle_proof import verify_bundle
 from tests.support.corpus import HOP_BY_HOP, Cassette, RecordedExchange, cassettes
 from tests.support.h1 import Line, Message, origin
 from tests.support.service import Service, running
@@ -135,16 +138,26 @@ async def _ask_run(
 
 
 async def _load_exchanges(service: Service, number: int) -> tuple[Exchange, ...]:
-    """The run's exchanges as the service kept them, by way of its bundle."""
+    """The run's exchanges as the service kept them, by way of its bundle, which proves that it is as it was recorded."""
 
-    def fetch() -> bytes:
+    def fetch() -> tuple[bytes, dict[str, Any], list[str]]:
         base = f"/v1/runs/tape-{number}"
         with _get_json(service, f"{base}/calls?settled=true&limit=1") as settled:
             settled.read()
         with _get_json(service, f"{base}/bundle") as answer:
-            return bytes(answer.read())
+            bundle = bytes(answer.read())
+        with _get_json(service, f"{base}/verify") as answer:
+            verified = json.load(answer)
+        with _get_json(service, "/v1/checkpoint") as answer:
+            return bundle, verified, json.load(answer)["keys"]
 
-    return tuple(read_bundle((await asyncio.to_thread(fetch)).splitlines(keepends=True)).exchanges)
+    bundle, verified, keys = await asyncio.to_thread(fetch)
+    lines = bundle.splitlines(keepends=True)
+    exchanges = tuple(read_bundle(lines).exchanges)
+    assert verified["findings"] == []
+    assert (verified["verdict"], verified["findings"], verified["proven"]) == ("verified", [], len(exchanges))
+    assert verify_bundle(lines, [parse_verifier_key(key) for key in keys]).verdict == "verified"
+    return exchanges
 
 
 def _get_json(service: Service, path: str) -> Any:

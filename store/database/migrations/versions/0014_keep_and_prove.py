@@ -11,6 +11,13 @@ ALTER TABLE exchanges ADD COLUMN salt bytea;
 ALTER TABLE gaps ADD COLUMN salt bytea
 """
 
+# Runs that one batch began had one incarnation; a chain belongs to one run.
+INCARNATIONS = """
+UPDATE runs SET incarnation = gen_random_uuid() FROM (
+    SELECT project, incarnation FROM runs GROUP BY project, incarnation HAVING count(*) > 1
+) AS shared WHERE runs.project = shared.project AND runs.incarnation = shared.incarnation
+"""
+
 PROOF = """
 CREATE TABLE chains (
     project text NOT NULL,
@@ -82,6 +89,6 @@ COMMENT ON TABLE expirations IS 'What retention has decided and not yet removed 
 
 
 def upgrade() -> None:
-    for part in (SALTS, PROOF, RETENTION):
+    for part in (SALTS, INCARNATIONS, PROOF, RETENTION):
         for statement in part.split(";"):
             op.execute(statement)
