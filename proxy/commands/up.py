@@ -24,7 +24,6 @@ from proxy.processes.store_client import Api
 from proxy.run_names import recording_path
 from proxy.settings import Settings
 from proxy.wire.config import is_loopback
-from store.database.wait import REPEAT_EVERY, RETRY_PAUSES
 from store.lock import Lock, LockTaken
 
 LONGEST_PAUSE = 5.0
@@ -32,6 +31,13 @@ LONGEST_PAUSE = 5.0
 
 QUIET = 60.0
 """Seconds of running after which a process that dies is restarted without a pause."""
+
+# As `store.database.wait` has them for the store server. To import them from there would import SQLAlchemy, 0.35 s of CPU.
+RETRY_PAUSES = (0.1, 2.0)
+"""Seconds between two attempts to reach a store server: at first, and at most."""
+
+REPEAT_EVERY = 30.0
+"""Seconds after which the same obstacle is reported again."""
 
 
 async def up(settings: Settings, say: Callable[[str], None]) -> None:

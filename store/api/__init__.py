@@ -17,3 +17,13 @@ problems             errors as RFC 9457 problems
 openapi              the OpenAPI document
 routes               one module for each resource
 """
+
+from pydantic import BaseModel
+
+# FastAPI's models of OpenAPI are never used: `openapi` writes the document. To build their validators at the import would
+# take a tenth of the time in which a store server starts.
+BaseModel.model_config["defer_build"] = True
+try:
+    import fastapi as fastapi
+finally:
+    del BaseModel.model_config["defer_build"]
