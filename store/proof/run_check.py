@@ -59,7 +59,10 @@ class RunCheck:
     """The last end in each chain, and whether something was recorded after it."""
 
     _began: list[int] = field(default_factory=list)
-    _live_began: list[int] = field(default_factory=list)
+    """When the run began by what was said about it, and when what was moved or erased began."""
+
+    _exchanges_began: list[int] = field(default_factory=list)
+    _gaps_happened: list[int] = field(default_factory=list)
 
     def add_finding(self, change: Change, element: str, detail: str) -> None:
         """Add something that does not fit."""
@@ -106,7 +109,7 @@ class RunCheck:
         element = f"exchange {exchange.id} ({place})"
         if (record := self._take(exchange.id, salts, element)) is None or salts is None:
             return
-        self._live_began.append(exchange.started_at)
+        self._exchanges_began.append(exchange.started_at)
         wrong = [] if _is_committed(salts, 0, exchange_statement(exchange), record.head) else ["its head"]
         if not are_salts_of(salts, True, *has_bodies(exchange)):
             wrong.append("its salts")
@@ -132,7 +135,7 @@ class RunCheck:
         element = f"gap {gap_id}"
         if (record := self._take(gap_id, salts, element)) is None or salts is None:
             return
-        self._live_began.append(gap.happened_at)
+        self._gaps_happened.append(gap.happened_at)
         fits = _is_committed(salts, 0, gap_statement(gap), record.head)
         fits = fits and are_salts_of(salts, True, record.request is not None)
         if has_evidence and fits:
@@ -166,7 +169,10 @@ class RunCheck:
             self.add_finding("altered", "run", "its end differs from what was recorded")
         if ended_at is None and end is not None and not any(is_reopened for _, is_reopened in self._ends):
             self.add_finding("altered", "run", "its end was removed")
-        begins = {min(times) for times in (self._began + self._live_began, self._live_began) if times}
+        # A gap that was moved does not change when its new run began, and erasing may or may not.
+        exchanges, gaps = self._exchanges_began, self._gaps_happened
+        options = (self._began + exchanges + gaps, self._began + exchanges, exchanges + gaps, exchanges)
+        begins = {min(times) for times in options if times}
         if not self.unproven and begins and started_at not in begins:
             self.add_finding("altered", "run", "its beginning differs from that of what it has")
 

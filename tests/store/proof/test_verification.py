@@ -14,7 +14,7 @@ from calls.events import Gap
 from calls.model import Exchange
 from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter
-from store.proof.sealing import Sealer
+from store.proof.sealing import Sealer, TreeAltered
 from store.proof.signing_keys import SigningKeys
 from store.proof.verification import RunVerifier, Verification
 from store.query.exchanges import ExchangeQueries
@@ -209,3 +209,96 @@ async def verdict(database: Database, copies: Path) -> str:
     loader = ExchangeQueries(database, call)
     found = await RunVerifier(database, "default", loader, SIGNING_KEYS.verifier_keys("default"), copies).verify(RUN)
     return "gone" if found is None else found.verdict
+
+
+async def test_what_moves_to_another_run_is_proven_there(database: Database, copies: Path) -> None:
+    writer = BatchWriter(database)
+    gap = Gap("guess", NOON, "the disk was full", exchange(1).id)
+    await writer.write_batch([kept(0, run="guess"), kept(1, run="guess")], [gap])
+    moved = replace(kept(1, run=RUN), previous_run="guess")
+    await writer.write_batch([moved])
+    await Sealer(database, SIGNING_KEYS, copies).seal("default")
+    found, left = await verify(database, copies), await verify(database, copies, "guess")
+    assert (found.verdict, found.proven, found.findings) == ("verified", 2, [])
+    assert (left.verdict, left.proven, left.findings) == ("verified", 1, [])
+    # Back again, and the other exchange as well: then the run that it came from is dissolved.
+    back = [replace(kept(number, run="guess"), previous_run=RUN) for number in (1,)]
+    await writer.write_batch(back)
+    await Sealer(database, SIGNING_KEYS, copies).seal("default")
+    found = await verify(database, copies, "guess")
+    assert (found.verdict, found.proven, found.findings) == ("verified", 3, [])
+
+
+async def test_two_store_servers_append_to_chains_of_their_own(
+    database: Database, database_url: str, copies: Path
+) -> None:
+    other_keys = SigningKeys(uuid.uuid4(), (Ed25519PrivateKey.generate(),))
+    other = Database(database_url, other_keys.server)
+    await other.prepare()
+    try:
+        await BatchWriter(database).write_batch([kept(0)])
+        await BatchWriter(other).write_batch([kept(1)])
+        await Runs(other).patch(RUN, ended_at=NOON + 60 * SECOND)
+        copies.mkdir()
+        for one, keys in ((database, SIGNING_KEYS), (other, other_keys)):
+            await Sealer(one, keys, copies / str(keys.server)).seal("default")
+        both = [*SIGNING_KEYS.verifier_keys("default"), *other_keys.verifier_keys("default")]
+        found = await RunVerifier(database, "default", ExchangeQueries(database, call), both, None).verify(RUN)
+        assert found is not None
+        assert (found.verdict, found.proven, len(found.seals)) == ("verified", 2, 2)
+        # The key of the other store server is not known here.
+        found = await verify(database, copies / str(STORE_SERVER))
+        assert [finding.change for finding in found.findings] == ["unsigned"]
+    finally:
+        await other.close()
+
+
+async def test_an_altered_tree_is_not_signed(sealed: Database, copies: Path) -> None:
+    await BatchWriter(sealed).write_batch([kept(4)])
+    sealer = Sealer(sealed, SIGNING_KEYS, copies)
+    hashes: bytes
+    async with sealed.connection() as connection:
+        hashes = await connection.fetchval("SELECT hashes FROM tree_tiles")
+    for statement, value in (
+        ("UPDATE tree_tiles SET hashes = $1", bytes([hashes[0] ^ 1]) + hashes[1:]),
+        ("UPDATE tree_tiles SET hashes = $1", hashes[:-32]),
+        ("DELETE FROM checkpoints WHERE size <> $1", 2),
+    ):
+        await execute(sealed, statement, value)
+        with pytest.raises(TreeAltered):
+            await sealer.seal("default")
+        await execute(sealed, "UPDATE tree_tiles SET hashes = $1", hashes)
+    assert (await verify(sealed, copies)).findings[0].change == "truncated"
+
+
+async def test_each_kind_of_change_is_named(sealed: Database, copies: Path) -> None:
+    async with sealed.connection() as connection:
+        rows = await connection.fetch("SELECT first FROM chain_records WHERE first < 6 ORDER BY first")
+    second, third = rows[1]["first"], rows[2]["first"]
+    swap = f"UPDATE chain_records SET first = CASE first WHEN {second} THEN -1 ELSE first END"
+    body = "UPDATE exchanges SET response_body = '\\x00616c7465726564', response_digest = sha256('altered'::bytea) WHERE id = $1"
+    inserted = "INSERT INTO exchanges SELECT (jsonb_populate_record(exchanges, jsonb_build_object('id', $1::text))).* FROM exchanges WHERE id = $2::uuid"
+    tried = {
+        "altered": [(body, exchange(1).id)],
+        "removed": [("DELETE FROM exchanges WHERE id = $1", exchange(1).id)],
+        "inserted": [(inserted, exchange(9).id, exchange(0).id)],
+        "truncated": [("DELETE FROM chain_records WHERE first = (SELECT max(first) FROM chain_records)",)],
+        "reordered": [
+            (swap,),
+            (f"UPDATE chain_records SET first = {second} WHERE first = {third}",),
+            (f"UPDATE chain_records SET first = {third} WHERE first = -1",),
+        ],
+    }
+    changes = {}
+    for expected, statements in tried.items():
+        async with sealed.connection() as connection:
+            copy = {table: await connection.fetch(f"SELECT * FROM {table}") for table in ("exchanges", "chain_records")}
+            for statement, *arguments in statements:
+                await connection.execute(statement, *arguments)
+            changes[expected] = (await verify(sealed, copies)).findings[0].change
+            for table, were in copy.items():
+                await connection.execute(f"DELETE FROM {table}")
+                numbers = ", ".join(f"${number}" for number in range(1, len(were[0]) + 1))
+                await connection.executemany(f"INSERT INTO {table} VALUES ({numbers})", [tuple(row) for row in were])
+    assert changes == {change: change for change in tried}
+    assert (await verify(sealed, copies)).verdict == "verified"
