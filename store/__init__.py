@@ -24,6 +24,7 @@ embedded           run an embedded PostgreSQL
 sums               sums over calls, stored for each run and hour
 search             find words in what was said
 feed               what was stored, in order, for everything that follows the record
+erasure            erase runs and calls for good
 retention          remove old runs by rules and a size budget
 proof              prove that the record was not altered
 otlp               export runs to OpenTelemetry

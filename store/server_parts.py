@@ -190,6 +190,7 @@ class PartFactory:
             edit_problem=edit_problem,
             helper=helper,
             spill_directory=_make_empty_directory(self._data.root / "answers"),
+            data_directory=self._data.root,
             key_directory=self._data.keys,
             log_keys=self._keys.public,
             checkpoint_directory=self._data.checkpoints,

@@ -25,11 +25,11 @@ from store.api.routes import (
     proof,
     rekey,
     replays,
-    retention,
     runs,
     search,
     stats,
 )
+from store.api.routes.keep import erasures, retention
 from store.api.spilled_answers import Spill
 from store.query.exchanges import TooLarge
 
@@ -49,6 +49,7 @@ ROUTERS = (
     ("/v1", forks.router),
     ("/v1", imports.router),
     ("/v1", rekey.router),
+    ("/v1", erasures.router),
     ("/v1", retention.router),
 )
 

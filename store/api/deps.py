@@ -110,6 +110,9 @@ class Deps:
     spill_directory: Path | None = None
     """The directory for responses that exceed the memory buffer of a slow client; by default that for temporary files."""
 
+    data_directory: Path | None = None
+    """The data directory; None in a helper process."""
+
     key_directory: Path | None = None
     """The directory with the certificate of the proxy's CA; None in a helper process."""
 

@@ -73,6 +73,8 @@ RULES: Final[Mapping[str, Rule]] = {
     "GET /v1/audit": _ADMIN,
     "GET /v1/calls": _METADATA_OR_BODIES,
     "GET /v1/calls/{call}": _METADATA_OR_BODIES,
+    "DELETE /v1/calls/{call}": Rule(scopes=("admin",), action="delete"),
+    "POST /v1/erasures": Rule(scopes=("admin",), action="delete"),
     "GET /v1/calls/{call}/explain": _BODIES,
     "GET /v1/exchanges/{exchange}": _BODIES,
     "GET /v1/exchanges/{exchange}/request": _BODIES,

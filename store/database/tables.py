@@ -55,6 +55,9 @@ runs = Table(
     ),  # captive, watched or none; null: unknown, for example if Playhead did not start the agent
     Column("idle_at", BigInteger),  # the last activity after which it fell idle, once that was noticed
     Column("salt", LargeBinary),  # of the newest commitment to what was said about it: `proof.commitments`
+    Column(
+        "encoding", Uuid
+    ),  # changes when what is stored of it is encoded anew, so that caches of its parts forget them
     Column("bodies_erased_at", BigInteger),  # its newest exchange when retention last erased its bodies
     _primary_key("id"),
     Index(None, "project", "started_at", "id"),

@@ -110,6 +110,17 @@ class _NewContent:
     primer: Primer | None = None
 
 
+class _OpenRuns(NamedTuple):
+    """The runs of a batch, by their names."""
+
+    incarnations: dict[str, uuid.UUID]
+    encodings: dict[str, uuid.UUID]
+    """What the content that caches remember must have been stored under."""
+
+    began: list[FeedEntry]
+    """Entries for those that are new."""
+
+
 class _RunTimes(NamedTuple):
     """The times of a run that a batch may change."""
 
@@ -234,10 +245,10 @@ class BatchWriter:
         fresh: dict[Scope, _NewContent] = {}
         async with self._database.connection() as connection, connection.transaction():
             # First, because it locks the runs: a process that deletes one either waits or has finished before.
-            incarnations, began = await self._open_runs(
+            incarnations, encodings, began = await self._open_runs(
                 connection, _run_times(one.derived.exchange for one in prepared)
             )
-            rows, parts = self._plan_rows(prepared, incarnations, fresh)
+            rows, parts = self._plan_rows(prepared, encodings, fresh)
             moves = [(one.exchange.id, one.previous_run, one.exchange.run) for one, *_ in prepared if one.previous_run]
             records = NewRecords()
             if moves:
@@ -257,12 +268,12 @@ class BatchWriter:
             await append_entries(connection, self._project, entries)
         self._signal.send()
         for scope, content in fresh.items():
-            self._dedup_cache.remember(scope, incarnations[scope[1]], content.places, content.primer)
+            self._dedup_cache.remember(scope, encodings[scope[1]], content.places, content.primer)
 
     def _plan_rows(
         self,
         prepared: Sequence[_PreparedExchange],
-        incarnations: dict[str, uuid.UUID],
+        encodings: dict[str, uuid.UUID],
         fresh: dict[Scope, _NewContent],
     ) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]:
         """The rows of the exchanges and of new parts. The content of the new parts is added to `fresh`."""
@@ -270,7 +281,7 @@ class BatchWriter:
         parts: list[tuple[object, ...]] = []
         for one in prepared:
             exchange = one.derived.exchange
-            stored = self._dedup_cache.stored_content(one.scope, incarnations[one.scope[1]])
+            stored = self._dedup_cache.stored_content(one.scope, encodings[one.scope[1]])
             body, response = exchange.request.body.data, exchange.response
             is_first = not stored.is_stored and one.scope not in fresh
             new = fresh.setdefault(one.scope, _NewContent())
@@ -313,10 +324,8 @@ class BatchWriter:
         await drop_chains(connection, self._project, [row["incarnation"] for row in deleted])
         return deleted
 
-    async def _open_runs(
-        self, connection: asyncpg.Connection, times: dict[str, _RunTimes]
-    ) -> tuple[dict[str, uuid.UUID], list[FeedEntry]]:
-        """Create or update the runs, always in the same order; return their incarnations, and entries for those that are new."""
+    async def _open_runs(self, connection: asyncpg.Connection, times: dict[str, _RunTimes]) -> _OpenRuns:
+        """Create or update the runs, always in the same order."""
         names = sorted(times)
         fresh = {name: uuid.uuid4() for name in names}
         columns = [list(column) for column in zip(*(times[name] for name in names), strict=True)]
@@ -325,7 +334,8 @@ class BatchWriter:
             RunBegan(row["id"], times[row["id"]].started_at) for row in rows if row["incarnation"] == fresh[row["id"]]
         ]
         await remove_remains(connection, self._project, [entry.run for entry in began])
-        return {row["id"]: row["incarnation"] for row in rows}, [*began]
+        incarnations = {row["id"]: row["incarnation"] for row in rows}
+        return _OpenRuns(incarnations, {row["id"]: row["encoding"] or row["incarnation"] for row in rows}, [*began])
 
     async def _write_gaps_and_replays(
         self, gaps: Sequence[tuple[Gap, DerivedExchange | None]], replays: Sequence[ReplayReported]
@@ -338,7 +348,7 @@ class BatchWriter:
             if gaps:
                 runs = await self._runs_by_exchange(connection, [gap.exchange for gap, _ in gaps])
                 gap_rows = [gap_row(gap, derived, self._project, runs.get(gap.exchange)) for gap, derived in gaps]
-                incarnations, began = await self._open_runs(connection, _gap_run_times(gap_rows))
+                incarnations, _, began = await self._open_runs(connection, _gap_run_times(gap_rows))
                 salted = [(*row, self._gap_salts(row)) for row in gap_rows]
                 inserted = {row["id"] for row in await connection.fetchmany(INSERT_GAP, salted)}
                 await self._append_gaps(connection, salted, inserted, incarnations)
@@ -429,5 +439,5 @@ ON CONFLICT (project, id) DO UPDATE SET
     profile = coalesce(runs.profile, excluded.profile),
     -- A request after the end of a run opens it again.
     ended_at = CASE WHEN excluded.newest_at <= runs.ended_at THEN runs.ended_at END
-RETURNING id, incarnation
+RETURNING id, incarnation, encoding
 """

@@ -60,7 +60,7 @@ class TextIndex:
                 calls[entry.id] = None
                 if entry.previous_run is not None:
                     await self._execute(DELETE_MOVED, project, entry.previous_run, uuid.UUID(entry.id))
-        await self._index(project, calls)
+        await self.index_calls(project, calls)
 
     async def rebuild(self, project: str) -> AsyncIterator[None]:
         """Index everything anew, the newest calls last, as they were stored."""
@@ -69,7 +69,7 @@ class TextIndex:
         while True:
             async with self._database.connection() as connection:
                 names = [row["id"] for row in await connection.fetch(CALLS, project, after, REBUILD_BATCH)]
-            await self._index(project, map(str, names))
+            await self.index_calls(project, map(str, names))
             yield
             if len(names) < REBUILD_BATCH:
                 return
@@ -79,7 +79,8 @@ class TextIndex:
         async with self._database.connection() as connection:
             await connection.execute(statement, *values)
 
-    async def _index(self, project: str, calls: Iterable[str]) -> None:
+    async def index_calls(self, project: str, calls: Iterable[str]) -> None:
+        """Index calls; those that are indexed already change nothing."""
         queries = ExchangeQueries(self._database, self._derive, project, reads_large=False)
         names = list(calls)
         small = await queries.without_large(names)

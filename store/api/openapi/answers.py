@@ -73,7 +73,11 @@ ROUTES: Final[Mapping[str, Answers]] = {
     "GET /v1/runs/{run}": Answers(schema=runs.RunSchema, problems=(*DATABASE, "unknown_run")),
     "PUT /v1/runs/{run}": Answers(schema=runs.RunSchema, problems=(*DATABASE, "not_switchable")),
     "PATCH /v1/runs/{run}": Answers(schema=runs.RunSchema, problems=(*DATABASE, "unknown_run")),
-    "DELETE /v1/runs/{run}": Answers(statuses=(204,), description="it is deleted", problems=(*DATABASE, "unknown_run")),
+    "DELETE /v1/runs/{run}": Answers(schema=storage.ErasureReportSchema, problems=(*DATABASE, "unknown_run")),
+    "DELETE /v1/calls/{call}": Answers(schema=storage.ErasureReportSchema, problems=(*DATABASE, "unknown_call")),
+    "POST /v1/erasures": Answers(
+        schema=storage.ErasureReportSchema, problems=(*DATABASE, "unknown_run", "unknown_call", "bad_match")
+    ),
     "GET /v1/runs/{run}/calls": Answers(
         schema=calls.CallPageSchema,
         line_schema=calls.CallSummarySchema,

@@ -77,6 +77,7 @@ PROBLEMS: Final[Mapping[str, tuple[tuple[int, ...], str]]] = {
     "unknown_group": ((422,), "`group_by` names something that calls cannot be grouped by"),
     "bad_cursor": ((422,), "the cursor is invalid, or belongs to another list"),
     "bad_event_id": ((422,), "the id of the last event was not sent by this API"),
+    "bad_match": ((422,), "`match` is not of the form JSONPATH=VALUE"),
     "bad_override": ((422,), "an override is invalid, or fits no step"),
     "bad_effects": ((422,), "a rule of `effects` or `allow` is invalid"),
     "bad_bundle": ((422,), "the file is not a whole bundle"),

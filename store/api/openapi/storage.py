@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, TypedDict
 
 from pydantic import Field
 
-from store.api.openapi.values import DESCRIBED, Count, RunName, Time
+from store.api.openapi.values import DESCRIBED, Count, RunName, Time, Uuid
 
 Bytes = Annotated[int, Field(examples=[1_048_576])]
 NoWarnings = Annotated[list[str], Field(examples=[[]])]
@@ -91,3 +91,36 @@ class RetentionResultSchema(TypedDict):
     size: Bytes
     days: list[ClearedDaySchema]
     warnings: NoWarnings
+
+
+class ErasedFilesSchema(TypedDict):
+    """What was erased from files of the data directory."""
+
+    __pydantic_config__ = DESCRIBED  # type: ignore[misc] # pydantic's place for it
+    spool_bytes: Bytes
+    """Bytes of spools that were overwritten: all that is stored."""
+
+    replays: Count
+    """Recordings being replayed, their reports and auto sessions."""
+
+    damaged: Count
+    """Copies of spool bytes that could not be read."""
+
+
+class ErasureReportSchema(TypedDict):
+    """What was erased, or would be, and where it was."""
+
+    __pydantic_config__ = DESCRIBED  # type: ignore[misc] # pydantic's place for it
+    erased: Annotated[bool, Field(examples=[True])]
+    """False with `dry_run`."""
+
+    runs: list[RunName]
+    """The runs that something was erased of."""
+
+    exchanges: list[Uuid]
+    rows: Annotated[dict[str, int], Field(examples=[{"exchanges": 1, "calls": 1, "texts": 4}])]
+    """Deleted rows by table."""
+
+    files: ErasedFilesSchema
+    remains: Annotated[list[str], Field(examples=[[]])]
+    """What may still have something of it, a sentence each."""

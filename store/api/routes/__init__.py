@@ -13,7 +13,7 @@ replays        `/v1/replays`
 forks          `/v1/runs/{run}/forks`
 imports        `/v1/import`
 rekey          `/v1/rekey`
-retention      `/v1/retention`
+keep           `/v1/retention`, `/v1/erasures`
 health         `/healthz`, `/readyz`, `/metrics`, `/ca.pem`
 manual         the description of the API
 """

@@ -33,6 +33,7 @@ from store.api.parameters import (
     settle,
 )
 from store.api.problems import Problem, not_found
+from store.api.routes.keep.erasures import SETTLE_WAIT, erase_run
 from store.bundle.bundle import BundleWriter, Entry, call_members
 from store.otlp.spans.names import DEFAULT_VERSION
 from store.otlp.target import Semconv, SpanOptions
@@ -162,16 +163,10 @@ async def patch_run(deps: TheDeps, run: RunId, changes: RunPatch) -> Response:
     return JsonResponse(await require_run(deps, run))
 
 
-@router.delete("/runs/{run}", summary="Delete a run with all its exchanges", status_code=204)
+@router.delete("/runs/{run}", summary="Erase a run with all its exchanges")
 async def delete_run(deps: TheDeps, run: RunId) -> Response:
-    """This cannot be undone."""
-    if not await deps.runs.delete(run):
-        raise not_found("run", run, deps.project)
-    if deps.run_modes is not None:
-        deps.run_modes.set_mode(deps.full_name(run), None)
-    if deps.run_tokens is not None:
-        deps.run_tokens.release(deps.full_name(run))
-    return Response(status_code=204)
+    """As `POST /v1/erasures` does. This cannot be undone, and backups keep it."""
+    return await erase_run(deps, run, is_settled=await deps.store_server.wait_until_settled(SETTLE_WAIT))
 
 
 @router.get("/runs/{run}/calls", summary="A run's calls in the order of their steps")

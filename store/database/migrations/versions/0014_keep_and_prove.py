@@ -73,6 +73,7 @@ COMMENT ON TABLE checkpoints IS 'Signed roots of the tree (C2SP tlog-checkpoint)
 """
 
 RETENTION = """
+ALTER TABLE runs ADD COLUMN encoding uuid;
 ALTER TABLE runs ADD COLUMN bodies_erased_at bigint;
 ALTER TABLE exchanges ALTER COLUMN request_digest DROP NOT NULL;
 ALTER TABLE exchanges ALTER COLUMN request_body DROP NOT NULL;

@@ -105,6 +105,10 @@ async def _visit(house: House, database: Database, description: Description) -> 
     await api.post("/v1/replays/again/end")
     await api.post(f"/v1/runs/{RUN}/forks", json={"from": 1, "id": "fork"})
     description.check_lines(await api.post("/v1/rekey", json={"dry_run": True}))
+    await api.get("/v1/retention")
+    await api.post("/v1/retention/run")
+    await api.post("/v1/erasures", json={"match": "$.nothing=1"})
+    await api.delete(f"/v1/calls/{(await api.get(f'/v1/runs/{RUN}/calls')).json()['items'][0]['id']}")
     await api.delete("/v1/runs/made")
 
 

@@ -1,0 +1,130 @@
+"""`POST /v1/erasures` and `DELETE /v1/calls/{call}`: erase runs and calls for good."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel, ConfigDict, StringConstraints, model_validator
+
+from store.api.answers import JsonResponse
+from store.api.deps import Deps, TheDeps
+from store.api.parameters import RUN_ID_PATTERN, CallId
+from store.api.problems import Problem, not_found
+from store.erasure.eraser import Eraser, ErasureReport
+from store.erasure.files import NO_FILES
+from store.erasure.matching import BadMatch, parse_match
+from store.query.rest_shapes import Shape
+
+router = APIRouter(tags=["runs"])
+
+SETTLE_WAIT: Final = 10.0
+"""Seconds to wait until everything acknowledged is stored, so that it can be erased."""
+
+UNSETTLED: Final = "not everything that was recorded is stored yet: erase again when GET /readyz names no trouble"
+
+
+class ErasureRequest(BaseModel):
+    """What to erase: a run, a call, or all calls with a value at a path."""
+
+    model_config = ConfigDict(extra="forbid")
+    run: Annotated[str, StringConstraints(pattern=RUN_ID_PATTERN)] | None = None
+    call: Annotated[str, StringConstraints(max_length=100)] | None = None
+    match: Annotated[str, StringConstraints(min_length=1, max_length=4000)] | None = None
+    """JSONPATH=VALUE: an RFC 9535 path into the JSON of requests and answers, and the value that it must have, in all runs."""
+
+    dry_run: bool = False
+    """Whether only to say what would be erased."""
+
+    @model_validator(mode="after")
+    def _require_one(self) -> "ErasureRequest":
+        if sum(one is not None for one in (self.run, self.call, self.match)) != 1:
+            raise ValueError("give one of run, call and match")
+        return self
+
+
+@router.post("/erasures", summary="Erase a run, a call, or all calls with a value")
+async def erase(deps: TheDeps, wanted: ErasureRequest) -> Response:
+    """From the tables, spools, replays, the index of words, and the files and the write-ahead log of the database.
+
+    The answer lists what was erased and where it was, and what may still have it. It cannot be undone, and backups keep it.
+    """
+    is_settled = await deps.store_server.wait_until_settled(SETTLE_WAIT)
+    exchanges = await _wanted_exchanges(deps, wanted)
+    if wanted.dry_run:
+        ids = [one for found in exchanges.values() for one in found]
+        return JsonResponse(_shape(ErasureReport(sorted(exchanges), sorted(ids), {}, NO_FILES, []), is_done=False))
+    if wanted.run is not None:
+        return await erase_run(deps, wanted.run, is_settled=is_settled)
+    report = await make_eraser(deps).erase_exchanges(exchanges)
+    return _answer(report, is_settled=is_settled)
+
+
+@router.delete("/calls/{call}", summary="Erase a call with all its attempts")
+async def delete_call(deps: TheDeps, call: CallId) -> Response:
+    """As `POST /v1/erasures` does. Its run and the other calls stay."""
+    is_settled = await deps.store_server.wait_until_settled(SETTLE_WAIT)
+    report = await make_eraser(deps).erase_exchanges(await _call_exchanges(deps, call))
+    return _answer(report, is_settled=is_settled)
+
+
+async def erase_run(deps: Deps, run: str, *, is_settled: bool) -> Response:
+    """Erase a run and what the data directory knows of it. Raises a 404."""
+    report = await make_eraser(deps).erase_run(run)
+    if report is None:
+        raise not_found("run", run, deps.project)
+    if deps.run_modes is not None:
+        deps.run_modes.set_mode(deps.full_name(run), None)
+    if deps.run_tokens is not None:
+        deps.run_tokens.release(deps.full_name(run))
+    return _answer(report, is_settled=is_settled)
+
+
+def make_eraser(deps: Deps) -> Eraser:
+    """Make the eraser of the request's project."""
+    return Eraser(
+        database=deps.database, derive=deps.derive, project=deps.project, data=deps.data_directory, now=deps.now
+    )
+
+
+async def _wanted_exchanges(deps: Deps, wanted: ErasureRequest) -> Mapping[str, Sequence[str]]:
+    """Return the exchanges to erase, by their runs. Raises a 404 or a 422."""
+    if wanted.run is not None:
+        if await deps.runs.get(wanted.run, deps.now()) is None:
+            raise not_found("run", wanted.run, deps.project)
+        return {wanted.run: sorted(await deps.exchange_queries.exchange_ids(wanted.run))}
+    if wanted.call is not None:
+        return await _call_exchanges(deps, wanted.call)
+    try:
+        match = parse_match(wanted.match or "")
+    except BadMatch as error:
+        raise Problem(422, "bad_match", str(error)) from error
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    async for run, exchange in make_eraser(deps).find(match):
+        found[run].append(exchange)
+    return found
+
+
+async def _call_exchanges(deps: Deps, call: str) -> Mapping[str, Sequence[str]]:
+    if (found := await deps.exchange_queries.call(call)) is None:
+        raise not_found("call", call, deps.project)
+    return {found["run"]: found["exchanges"]}
+
+
+def _answer(report: ErasureReport | None, *, is_settled: bool) -> Response:
+    shape = _shape(report or ErasureReport([], [], {}, NO_FILES, []), is_done=True)
+    if not is_settled:
+        shape["remains"].append(UNSETTLED)
+    return JsonResponse(shape)
+
+
+def _shape(report: ErasureReport, *, is_done: bool) -> Shape:
+    files = report.files
+    return {
+        "erased": is_done,
+        "runs": list(report.runs),
+        "exchanges": list(report.exchanges),
+        "rows": dict(report.rows),
+        "files": {"spool_bytes": files.spool_bytes, "replays": files.replay_files, "damaged": files.damaged_files},
+        "remains": list(report.remains),
+    }

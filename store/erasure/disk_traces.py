@@ -1,0 +1,130 @@
+"""Remove from disk what Postgres leaves there after a DELETE.
+
+A deleted row stays in its file until it is overwritten, its words may be in the statistics, and the write-ahead log has what was ever
+inserted. So the files of the days are written anew, the small tables and the statistics, too, and the write-ahead log is moved on until
+no file of before is left. Copies elsewhere are out of reach: backups, archives of the log, replicas, blocks that a file system or a
+disk has freed but not overwritten.
+"""
+
+import asyncio
+import datetime as dt
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+import asyncpg
+
+from store.database.connection import Database
+from store.retention.partition_swap import LOCK_TIMEOUT, rewrite_day
+
+log = logging.getLogger(__name__)
+
+SMALL_TABLES: Final = ("runs", "gaps", "replays", "processes", "call_sums", "run_totals")
+"""Tables that are written anew after each erasure."""
+
+CONTENT_COLUMNS: Final = (
+    *(
+        "head",
+        "request_body",
+        "response_body",
+        "request_digest",
+        "response_digest",
+        "url",
+        "salt",
+        "ties",
+        "body",
+        "hash",
+    ),
+    *(
+        "summary",
+        "answer",
+        "key",
+        "created_ids",
+        "returned_ids",
+        "text",
+        "words",
+        "evidence",
+        "report",
+        "labels",
+        "name",
+    ),
+)
+"""Columns of which the statistics have values that were erased."""
+
+VACUUM_TIMEOUT: Final = 600.0
+MOST_SEGMENTS: Final = 200
+"""Files of the write-ahead log that are overwritten at most."""
+
+RELOAD_PAUSE: Final = 0.3
+"""Seconds until the server's processes have read a changed setting."""
+
+
+async def remove_disk_traces(database: Database, days: Iterable[dt.date]) -> list[str]:
+    """Write anew what had the erased rows; return what may still have them, a sentence each."""
+    cleared = [await rewrite_day(database, day) for day in sorted(days)]
+    remains = [
+        f"the files of {day.day} were in use and were not rewritten: erase again, or stop long queries"
+        for day in cleared
+        if day.way == "postponed"
+    ]
+    async with database.connection() as connection:
+        for table in SMALL_TABLES:
+            remains += await _vacuum(connection, table)
+        remains += await _vacuum_statistics(connection)
+        remains += await _renew_log(connection)
+    return remains
+
+
+async def _vacuum(connection: asyncpg.Connection, table: str) -> list[str]:
+    try:
+        await connection.execute(f"SET lock_timeout = '{LOCK_TIMEOUT}'")
+        await connection.execute(f"VACUUM (FULL) {table}", timeout=VACUUM_TIMEOUT)
+    except asyncpg.LockNotAvailableError:
+        return [f"the file of the table {table} was in use and was not rewritten: erase again"]
+    finally:
+        await connection.execute("RESET lock_timeout")
+    return []
+
+
+async def _vacuum_statistics(connection: asyncpg.Connection) -> list[str]:
+    """Delete the statistics of columns with content, which the planner does not need, and what the file has of them."""
+    try:
+        await connection.execute(DELETE_STATISTICS, list(CONTENT_COLUMNS))
+        await connection.execute("VACUUM (FULL) pg_statistic", timeout=VACUUM_TIMEOUT)
+    except asyncpg.InsufficientPrivilegeError:
+        return [
+            "the statistics of the planner may have words of it until the next VACUUM FULL of pg_statistic by a superuser"
+        ]
+    return []
+
+
+async def _renew_log(connection: asyncpg.Connection) -> list[str]:
+    """Move the write-ahead log on until all its files are new."""
+    try:
+        # Otherwise old files are renamed and used again, with their content.
+        await connection.execute("ALTER SYSTEM SET wal_recycle = off")
+        await connection.execute("SELECT pg_reload_conf()")
+        await asyncio.sleep(RELOAD_PAUSE)
+        try:
+            files: int = await connection.fetchval("SELECT count(*) FROM pg_ls_waldir()")
+            # A switch fills the rest of its file with zeros, also of those that were renamed earlier.
+            for _ in range(min(files, MOST_SEGMENTS) + 1):
+                await connection.execute("SELECT pg_logical_emit_message(false, 'playhead', 'erased'), pg_switch_wal()")
+            for _ in range(2):
+                await connection.execute("CHECKPOINT", timeout=VACUUM_TIMEOUT)
+        finally:
+            await connection.execute("ALTER SYSTEM RESET wal_recycle")
+            await connection.execute("SELECT pg_reload_conf()")
+    except asyncpg.InsufficientPrivilegeError:
+        return [
+            "the write-ahead log of the database server has it until the log is recycled and overwritten: only a superuser can renew it"
+            " (CHECKPOINT, pg_switch_wal)"
+        ]
+    return []
+
+
+DELETE_STATISTICS = """
+DELETE FROM pg_statistic USING pg_attribute, pg_class
+WHERE starelid = attrelid AND staattnum = attnum AND pg_class.oid = attrelid
+    AND relnamespace = 'public'::regnamespace AND attname = ANY ($1::text[])
+"""

@@ -1,0 +1,80 @@
+"""Erase runs or calls, and report where something was."""
+
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from calls.model import Call, Exchange
+from store.database.connection import Database
+from store.erasure.disk_traces import remove_disk_traces
+from store.erasure.erase_rows import ErasedRows, erase_exchanges, erase_replays, erase_run
+from store.erasure.files import NO_FILES, ErasedFiles, erase_files
+from store.erasure.matching import BodyMatch, find_calls
+from store.ingest.partitions import first_id_of
+from store.search.index import TextIndex
+
+
+class ErasureReport(NamedTuple):
+    """What was erased, and where it was."""
+
+    runs: Sequence[str]
+    exchanges: Sequence[str]
+    rows: Mapping[str, int]
+    """Deleted rows by table."""
+
+    files: ErasedFiles
+    remains: Sequence[str]
+    """What may still have something, a sentence each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Eraser:
+    """Erases from one project. `data` is the data directory; None where files are not this process's matter."""
+
+    database: Database
+    derive: Callable[[Exchange], Call]
+    project: str
+    data: Path | None
+    now: Callable[[], int]
+
+    async def erase_run(self, run: str) -> ErasureReport | None:
+        """Erase a run; None if there is none."""
+        found = await erase_run(self.database, self.project, run, self.now())
+        return None if found is None else await self._finish(found)
+
+    async def erase_exchanges(self, exchanges: Mapping[str, Sequence[str]]) -> ErasureReport | None:
+        """Erase exchanges, by their runs; None if there is none of them."""
+        found = ErasedRows()
+        for run, ids in exchanges.items():
+            erased = await erase_exchanges(self.database, self.project, run, list(map(uuid.UUID, ids)), self.now())
+            if erased is not None:
+                found.add(erased)
+                await self._index_again(run, erased)
+        return await self._finish(found) if found.runs else None
+
+    def find(self, match: BodyMatch) -> AsyncIterator[tuple[str, str]]:
+        """Yield the runs and ids of the exchanges that a match finds."""
+        return find_calls(self.database, self.derive, self.project, match)
+
+    async def _index_again(self, run: str, erased: ErasedRows) -> None:
+        """Index the remaining calls of the days: a text that an erased call had may be in them, too."""
+        index = TextIndex(self.database, self.derive)
+        for day in sorted(erased.days):
+            last = uuid.UUID(int=first_id_of(day).int + (86_400_000 << 80))
+            async with self.database.connection() as connection:
+                rows = await connection.fetch(CALLS, self.project, run, first_id_of(day), last)
+            await index.index_calls(self.project, [str(row["id"]) for row in rows])
+
+    async def _finish(self, found: ErasedRows) -> ErasureReport:
+        found.rows["replays"] += await erase_replays(self.database, self.project, sorted(found.runs))
+        files = NO_FILES
+        if self.data is not None:
+            files = await erase_files(self.data, found.runs | found.exchanges)
+        remains = [*files.remains, *await remove_disk_traces(self.database, found.days)]
+        rows = {table: count for table, count in found.rows.items() if count}
+        return ErasureReport(sorted(found.runs), sorted(found.exchanges), rows, files, remains)
+
+
+CALLS = "SELECT id FROM calls WHERE project = $1 AND run = $2 AND id >= $3 AND id < $4 ORDER BY id"

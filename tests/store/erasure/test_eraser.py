@@ -1,0 +1,177 @@
+"""After an erasure nobody finds the bytes again: not in the API, the tables, the spools, nor in any file on disk."""
+
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from calls.events import Gap
+from calls.model import Exchange
+from store.database import blobs
+from store.database.connection import Database
+from store.embedded.postgres import ensure_server
+from store.erasure.eraser import Eraser
+from store.feed.signal import FeedSignal
+from store.followers import Followers
+from store.ingest.batch_writer import BatchWriter, DerivedExchange
+from store.query.exchanges import ExchangeQueries
+from tests.store.house import House, is_problem, opened
+from tests.store.samples import NOON, SECOND, exchange
+from tests.store.sums.test_run_sums import derive
+
+CANARY = "canarybirdnumberseven"
+"""A word: the index of words has it in a form of its own."""
+
+
+def conversation(run: str, secret: str, turns: int = 4) -> list[Exchange]:
+    """Calls that each repeat what was said before, so that they share parts. The secret is in the second one only."""
+    messages: list[dict[str, str]] = []
+    made = []
+    for turn in range(turns):
+        said = f"{secret} " * 30 if turn == 1 else f"turn {turn} of {run} " * 30
+        messages = [one for one in messages if secret not in one["content"]]
+        messages.append({"role": "user", "content": said})
+        body = json.dumps({"model": "gpt-5", "messages": messages, "filler": "x" * 3000}).encode()
+        answer = {"choices": [{"message": {"role": "assistant", "content": f"re {said}"}}]}
+        made.append(
+            exchange(
+                turn,
+                run=run,
+                at=NOON + uuid.uuid5(uuid.NAMESPACE_URL, run).int % 1000 * SECOND + turn * SECOND,
+                url="https://api.openai.com/v1/chat/completions",
+                request=body,
+                response=json.dumps(answer).encode(),
+            )
+        )
+    return made
+
+
+async def store(database: Database, exchanges: list[Exchange], writer: BatchWriter | None = None) -> None:
+    for one in exchanges:
+        await (writer or BatchWriter(database)).write_batch([DerivedExchange(one, derive(one))])
+
+
+async def index(database: Database) -> None:
+    from asyncio import create_task  # noqa: TID251 - cancelled below
+
+    followers = Followers(database, FeedSignal(), derive)
+    running = create_task(followers.run())
+    try:
+        await followers.wait_until_caught_up()
+    finally:
+        running.cancel()
+
+
+async def exchanges_of(database: Database, run: str) -> list[Exchange]:
+    return [one async for one in ExchangeQueries(database, derive).exchanges(run)]
+
+
+def eraser(database: Database, data: Path | None = None) -> Eraser:
+    return Eraser(database=database, derive=derive, project="default", data=data, now=lambda: NOON)
+
+
+async def test_a_call_goes_and_all_others_of_its_run_are_as_they_were(database: Database) -> None:
+    writer = BatchWriter(database)
+    made = conversation("night", CANARY)
+    await store(database, made, writer)
+    gap = Gap("night", NOON, "odd", made[1].id, 1)
+    await writer.write_batch((), [gap])
+    report = await eraser(database).erase_exchanges({"night": [made[1].id]})
+    assert report is not None
+    assert report.exchanges == [made[1].id]
+    assert {"exchanges": 1, "calls": 1, "gaps": 1}.items() <= report.rows.items()
+    assert await exchanges_of(database, "night") == [made[0], *made[2:]]
+    # The writer's cache of parts does not refer to those that are gone.
+    more = conversation("night", CANARY, turns=6)[4:]
+    await store(database, more, writer)
+    assert await exchanges_of(database, "night") == [made[0], *made[2:], *more]
+    assert await eraser(database).erase_exchanges({"night": [made[1].id]}) is None
+
+
+@pytest.fixture(scope="module")
+def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    import shutil
+    import tempfile
+
+    base = Path(tempfile.mkdtemp(prefix="playhead-test-"))
+    base.chmod(0o711)
+    with ensure_server(base / "pg", {"fsync": "off"}) as server:
+        yield server
+    shutil.rmtree(base, ignore_errors=True)
+
+
+def files_with(directory: Path, needle: bytes) -> list[str]:
+    return [str(file) for file in sorted(directory.rglob("*")) if file.is_file() and needle in file.read_bytes()]
+
+
+async def test_no_file_has_the_erased_bytes(own_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # So that the bytes can be found where they are stored.
+    monkeypatch.setattr(blobs, "MIN_COMPRESSED_SIZE", 1 << 40)
+    directory = Path(own_server.dsn.partition("host=")[2].partition("&")[0]).parent
+    database = Database(own_server.dsn, uuid.uuid4())
+    await database.prepare()
+    try:
+        others = conversation("other", "harmless")
+        await store(database, [*conversation("night", CANARY), *others])
+        await store(database, conversation("day", CANARY))
+        await index(database)
+        async with database.connection() as connection:
+            await connection.execute("ANALYZE")
+            await connection.execute("CHECKPOINT")
+        places = files_with(directory, CANARY.encode())
+        assert any("pg_wal" in place for place in places)
+        assert any("base" in place for place in places)
+        secret = conversation("night", CANARY)[1].id
+        report = await eraser(database).erase_exchanges({"night": [secret]})
+        assert report is not None
+        assert report.remains == []
+        assert files_with(directory, CANARY.encode())
+        report = await eraser(database).erase_run("day")
+        assert report is not None
+        assert report.remains == []
+        assert files_with(directory, CANARY.encode()) == []
+        assert await exchanges_of(database, "other") == others
+    finally:
+        await database.close()
+
+
+async def test_a_match_finds_a_person_over_all_runs(tmp_path: Path, database: Database) -> None:
+    async with opened(tmp_path / "spool", database) as house:
+        people = [
+            exchange(number, run=f"run-{number}", request=json.dumps({"user": {"id": 7 if number < 2 else 8}}).encode())
+            for number in range(3)
+        ]
+        answered = exchange(9, run="run-9", response=b'{"found": [{"user": {"id": 7}}]}')
+        await store(database, [*people, answered])
+        plan = await post(house, {"match": "$..user.id=7", "dry_run": True})
+        assert (plan["erased"], plan["runs"], len(plan["exchanges"])) == (False, ["run-0", "run-1", "run-9"], 3)
+        done = await post(house, {"match": "$..user.id=7"})
+        assert (done["erased"], done["exchanges"]) == (True, plan["exchanges"])
+        assert done["rows"]["exchanges"] == 3
+        assert (await post(house, {"match": "$..user.id=7"}))["exchanges"] == []
+        assert len(await exchanges_of(database, "run-2")) == 1
+        for match, words in (
+            ("$.a", "there is no ="),
+            ("$[=1", "write JSONPATH=VALUE"),
+            ("a=b", "write JSONPATH=VALUE"),
+        ):
+            problem = is_problem(await house.api.post("/v1/erasures", json={"match": match}), 422, "bad_match")
+            assert words in problem["detail"]
+        for wrong in ({}, {"run": "a", "call": "b"}):
+            is_problem(await house.api.post("/v1/erasures", json=wrong), 422, "invalid_request")
+        is_problem(await house.api.post("/v1/erasures", json={"run": "unknown"}), 404, "unknown_run")
+        run = await house.api.delete("/v1/runs/run-2")
+        assert run.json()["rows"]["runs"] == 1
+        is_problem(await house.api.delete("/v1/runs/run-2"), 404, "unknown_run")
+        is_problem(await house.api.delete(f"/v1/calls/{people[0].id}"), 404, "unknown_call")
+
+
+async def post(house: House, body: dict[str, Any]) -> dict[str, Any]:
+    response: httpx2.Response = await house.api.post("/v1/erasures", json=body)
+    assert response.status_code == 200, response.text
+    found: dict[str, Any] = response.json()
+    return found
