@@ -119,7 +119,7 @@ def create_once(path: Path, content: bytes) -> None:
 
 def write_private(path: Path, content: bytes) -> None:
     """Write a file that only we may read, atomically: after a crash it has the old content or the new one."""
-    path.parent.mkdir(mode=0o700, exist_ok=True)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:

@@ -24,6 +24,7 @@ from store.proof.verification import Verification
 from store.query.runs import Runs
 from tests.store.house import PROFILES, SIGNING_KEYS, opened
 from tests.store.samples import NOON, SECOND, kept
+from tests.store.test_trace_format import validator
 from tests.support.postgres import STORE_SERVER
 
 KEYS = SIGNING_KEYS.verifier_keys("default")
@@ -133,6 +134,8 @@ async def test_a_bundle_verifies_with_the_key_of_its_store_server_only(bundles: 
     }
     with pytest.raises(NoProof):
         verify(bundles[2])
+    for line in parsed(bundles[0]):
+        validator("bundle").validate(line)
     shown = [read_bundle(content.splitlines(keepends=True)) for content in (bundles[0], bundles[2])]
     assert shown[0] == shown[1]
 

@@ -239,7 +239,6 @@ async def test_two_store_servers_append_to_chains_of_their_own(
         await BatchWriter(database).write_batch([kept(0)])
         await BatchWriter(other).write_batch([kept(1)])
         await Runs(other).patch(RUN, ended_at=NOON + 60 * SECOND)
-        copies.mkdir()
         for one, keys in ((database, SIGNING_KEYS), (other, other_keys)):
             await Sealer(one, keys, copies / str(keys.server)).seal("default")
         both = [*SIGNING_KEYS.verifier_keys("default"), *other_keys.verifier_keys("default")]
