@@ -72,6 +72,7 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "config": ("environment", "Print the settings in force."),
         "verify": ("keep.proof", "Show whether a run or bundle is as it was recorded."),
         "signing-key": ("keep.proof", "Print or rotate the key that signs checkpoints."),
+        "erase": ("keep.erase", "Erase a run, a call, or a person's data for good."),
         "retention": ("keep.retention", "Remove old runs by the rules of playhead.toml."),
         "token": ("tokens", "Print, create, list or revoke tokens of the REST API and of the proxy."),
         "ca": ("environment", "Print the path of Playhead's CA certificate."),

@@ -2,4 +2,6 @@
 
 proof       verify, signing-key
 retention   retention
+erase       erase
+erase       erase
 """
