@@ -65,6 +65,12 @@ NOT_EDITED = {
 """Dialects whose answers have texts that no override edits: nobody has declared their paths yet, or a tool wrote them."""
 
 
+def examples(number: int) -> int:
+    """How many examples a test of many parameters takes: fewer in the quick profile, and as many as the profile of a search."""
+    profile = settings.default.max_examples if settings.default else number
+    return profile if profile > settings.get_profile("playhead").max_examples else min(number, profile)
+
+
 def shapes(file: Path) -> list[Json]:
     """The messages of a capture, from which nonsense is made."""
     if file.suffix in (".eventstream", ".messages"):
@@ -192,7 +198,7 @@ def test_a_capture_becomes_what_is_expected_of_it(dialect: Dialect, file: Path) 
 
 
 @pytest.mark.parametrize(("dialect", "file"), FILES)
-@settings(max_examples=25)
+@settings(max_examples=examples(15))
 @given(data=st.data())
 def test_chunking_does_not_matter(dialect: Dialect, file: Path, data: st.DataObject) -> None:
     media, body = MEDIA[file.suffix], content(file)
@@ -228,6 +234,7 @@ def test_the_media_type_may_be_wrong(dialect: Dialect, file: Path) -> None:
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
 @pytest.mark.parametrize("media", MEDIA.values())
+@settings(max_examples=examples(30))
 @given(body=st.binary(max_size=60))
 def test_no_bytes_make_a_dialect_raise(dialect: Dialect, media: str, body: bytes) -> None:
     outcome(dialect, media, body)
@@ -251,7 +258,7 @@ def altered_json(draw: st.DrawFn, value: Json) -> Json:
 
 
 @pytest.mark.parametrize(("dialect", "file"), STREAMS)
-@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_no_event_makes_a_dialect_raise(dialect: Dialect, file: Path, data: st.DataObject) -> None:
     messages = shapes(file)
@@ -262,7 +269,7 @@ def test_no_event_makes_a_dialect_raise(dialect: Dialect, file: Path, data: st.D
 
 
 @pytest.mark.parametrize("carrier", ["bedrock_converse", "bedrock_invoke"])
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_no_carried_event_makes_a_carrier_raise(carrier: str, data: st.DataObject) -> None:
     file = data.draw(st.sampled_from(sorted((CAPTURES / carrier).glob("*.eventstream"))))
@@ -282,7 +289,7 @@ def test_no_carried_event_makes_a_carrier_raise(carrier: str, data: st.DataObjec
 @pytest.mark.parametrize(
     ("dialect", "file"), params([case for case in CASES if case[1].suffix == ".messages" and case[0].name != "generic"])
 )
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_no_websocket_message_makes_a_dialect_raise(dialect: Dialect, file: Path, data: st.DataObject) -> None:
     messages = [parse_json(line) for line in file.read_bytes().splitlines()]
@@ -292,6 +299,7 @@ def test_no_websocket_message_makes_a_dialect_raise(dialect: Dialect, file: Path
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+@settings(max_examples=examples(40))
 @given(body=json_values)
 def test_no_body_makes_a_dialect_raise(dialect: Dialect, body: Json) -> None:
     dialect.summarize_request(body)
@@ -324,6 +332,7 @@ def test_a_whole_answer_that_is_written_as_a_stream_is_read_as_the_same(dialect:
 
 
 @pytest.mark.parametrize(("dialect", "form"), WRITERS)
+@settings(max_examples=examples(40))
 @given(data=st.data())
 def test_no_answer_makes_a_stream_writer_raise(dialect: Dialect, form: AnswerForm, data: st.DataObject) -> None:
     file = data.draw(st.sampled_from(sorted((CAPTURES / dialect.name).glob("*.json"))))
@@ -367,7 +376,7 @@ def streams() -> dict[str, list[tuple[str, bytes]]]:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
 def test_chunking_does_not_matter_for_recorded_streams(dialect: Dialect, data: st.DataObject) -> None:
     found = streams().get(dialect.name)
