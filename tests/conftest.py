@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +35,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # children 80, where os.environ does not see it.
     os.environ.pop("COLUMNS", None)
     os.unsetenv("COLUMNS")
+    # Where nothing may be written, each worker and each process of a test would compile what it imports again.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     # A shell starts what runs in its background with Ctrl-C ignored, and all that a test starts would ignore it as well.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -116,6 +116,8 @@ class Stage:
             **kept,
             "PYTHONPATH": str(SOURCES),
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            # A test that writes a suite again within a second would be given the old one where both are of one length.
+            "PYTHONDONTWRITEBYTECODE": "1",
             "PLAYHEAD_COMMAND": PLAYHEAD,
             "PLAYHEAD_DATA": str(self.data),
             "OPENAI_API_KEY": "sk-none",
