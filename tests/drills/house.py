@@ -174,7 +174,7 @@ async def until_true(condition: Callable[[], bool], patience: float = 30) -> Non
 async def get(api: str, path: str, **query: str) -> Any:
     """JSON of the REST interface; None where it is not there, or not now."""
     async with httpx2.AsyncClient(
-        base_url=f"{api}/v1", headers=authorization(api), trust_env=False, timeout=30
+        base_url=f"{api}/v1", headers=authorization(api), trust_env=False, verify=False, timeout=30
     ) as http:
         try:
             answer = await http.get(path, params=query)
@@ -192,7 +192,7 @@ async def bundle(api: str, run: str) -> Bundle:
 
     await until(settled)
     async with httpx2.AsyncClient(
-        base_url=f"{api}/v1", headers=authorization(api), trust_env=False, timeout=30
+        base_url=f"{api}/v1", headers=authorization(api), trust_env=False, verify=False, timeout=30
     ) as http:
         answer = await http.get(f"/runs/{run}/bundle")
     return read_bundle(answer.raise_for_status().content.splitlines(keepends=True))
@@ -240,7 +240,7 @@ async def compare_when_sound(house: Up, ledger: Ledger, source: Upstream, runs: 
 async def save_bundle(api: str, run: str, path: Path) -> Path:
     """The bundle of a run as a file."""
     async with httpx2.AsyncClient(
-        base_url=f"{api}/v1", headers=authorization(api), trust_env=False, timeout=30
+        base_url=f"{api}/v1", headers=authorization(api), trust_env=False, verify=False, timeout=30
     ) as http:
         answer = await http.get(f"/runs/{run}/bundle")
     path.write_bytes(answer.raise_for_status().content)  # noqa: ASYNC240 - nobody else waits

@@ -57,7 +57,7 @@ async def test_up_serves_and_records_until_a_postgres_comes_that_it_can_use(
     async with (
         upstream() as source,
         relay(url(postgres_server, "late")) as database,
-        httpx2.AsyncClient(trust_env=False, timeout=10) as client,
+        httpx2.AsyncClient(trust_env=False, verify=False, timeout=10) as client,
     ):
         database.go_away()
         async with (
@@ -131,7 +131,7 @@ async def test_our_own_postgres_may_be_stopped_and_killed(embedded: Path) -> Non
             for process in server:
                 process.kill(signal.SIGSTOP)
             await source.served(60)
-            async with httpx2.AsyncClient(trust_env=False, timeout=5) as client:
+            async with httpx2.AsyncClient(trust_env=False, verify=False, timeout=5) as client:
                 assert (await client.get(f"{house.api}/readyz")).status_code == 503
             for process in server:
                 process.kill(signal.SIGCONT)
@@ -165,7 +165,7 @@ async def test_a_command_runs_and_is_recorded_while_postgres_is_away(data: Path,
         assert b"waits in the spool and cannot be shown yet" in said
         database.come_back()
         async with httpx2.AsyncClient(
-            base_url=house.api, headers=authorization(house.api), timeout=30, trust_env=False
+            base_url=house.api, headers=authorization(house.api), timeout=30, trust_env=False, verify=False
         ) as client:
 
             async def is_there() -> bool:

@@ -35,7 +35,7 @@ def write_bundle(path: Path, *steps: Exchange) -> Path:
 
 
 def client(house: Up, run: str = "run-1") -> httpx.AsyncClient:
-    return httpx.AsyncClient(proxy=f"http://{run}:@127.0.0.1:{house.port}", trust_env=False)
+    return httpx.AsyncClient(proxy=f"http://{run}:@127.0.0.1:{house.port}", trust_env=False, verify=False)
 
 
 async def report(house: Up, replay: str, **wanted: Any) -> dict[str, Any]:
@@ -187,7 +187,7 @@ async def test_two_replays_of_one_run_at_once_do_not_share_a_position(data: Path
     run = run_of(step("/a", b"A1", 1), step("/a", b"A2", 2))
     async with up(data, "--database-url", database_url, "--mode", "replay") as house:
         async with httpx2.AsyncClient(
-            base_url=f"{house.api}/v1", headers=authorization(house.api), trust_env=False
+            base_url=f"{house.api}/v1", headers=authorization(house.api), trust_env=False, verify=False
         ) as api:
             (await api.post("/import", content=b"".join(bundle_lines(run)))).raise_for_status()
             ids = [(await api.post("/replays", json={"run": "run-1"})).json()["id"] for _ in range(2)]

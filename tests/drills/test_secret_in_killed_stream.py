@@ -20,8 +20,12 @@ BEFORE = (f"{CANARY} grows here. ", "It is yellow; ", "now the key: ")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["lane", "mitmproxy"])
-@pytest.mark.parametrize("spelt", [3 * DELTA, 24, len(SECRET)], ids=["begun", "half", "whole"])
+@pytest.mark.parametrize(
+    ("engine", "spelt"),
+    # What is held back is decided in the redactor, for both engines.
+    [("lane", 3 * DELTA), ("lane", 24), ("lane", len(SECRET)), ("mitmproxy", 24)],
+    ids=["lane-begun", "lane-half", "lane-whole", "mitmproxy-half"],
+)
 async def test_of_a_secret_that_is_held_back_nothing_is_stored_when_its_worker_is_killed(
     data: Path, database_url: str, engine: str, spelt: int
 ) -> None:

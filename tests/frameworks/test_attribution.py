@@ -90,7 +90,9 @@ async def service(port: int, module_database_url: str) -> AsyncIterator[tuple[Se
 
 
 def reading(service: Service, data: Path) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=f"{service.api}/v1", headers=service.headers, trust_env=False, timeout=60)
+    return httpx.AsyncClient(
+        base_url=f"{service.api}/v1", headers=service.headers, trust_env=False, verify=False, timeout=60
+    )
 
 
 async def variables(data: Path) -> dict[str, str]:

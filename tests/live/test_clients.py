@@ -70,7 +70,7 @@ class Matrix:
 
     async def calls(self, run: str) -> list[dict[str, Any]]:
         async with httpx2.AsyncClient(
-            base_url=self.service.api, headers=self.service.headers, timeout=30, trust_env=False
+            base_url=self.service.api, headers=self.service.headers, timeout=30, trust_env=False, verify=False
         ) as client:
             answer = await client.get(f"/v1/runs/{run}/calls", params={"settled": "true", "fields": "*"})
             if answer.status_code == 404:
@@ -80,7 +80,7 @@ class Matrix:
     async def exchange(self, call: dict[str, Any], what: str = "") -> httpx2.Response:
         (exchange,) = call["exchanges"]
         async with httpx2.AsyncClient(
-            base_url=self.service.api, headers=self.service.headers, timeout=30, trust_env=False
+            base_url=self.service.api, headers=self.service.headers, timeout=30, trust_env=False, verify=False
         ) as client:
             return (await client.get(f"/v1/exchanges/{exchange}{what}")).raise_for_status()
 

@@ -90,7 +90,7 @@ def through(
 ) -> httpx.AsyncClient:
     """A client that goes through the proxy and names the run."""
     named = {**(headers or {}), "x-playhead-run": "mcp"}
-    return httpx.AsyncClient(headers=named, timeout=timeout, proxy=up.proxy, trust_env=False)
+    return httpx.AsyncClient(headers=named, timeout=timeout, proxy=up.proxy, trust_env=False, verify=False)
 
 
 @asynccontextmanager
@@ -118,7 +118,9 @@ async def call_tool(mcp: ClientSession, tool: str, **arguments: int) -> str:
 
 
 async def api(up: Service, path: str) -> httpx2.Response:
-    async with httpx2.AsyncClient(base_url=up.api, headers=up.headers, trust_env=False, timeout=30) as client:
+    async with httpx2.AsyncClient(
+        base_url=up.api, headers=up.headers, trust_env=False, verify=False, timeout=30
+    ) as client:
         return await client.get(path)
 
 

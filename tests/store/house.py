@@ -113,7 +113,7 @@ async def serving_api(
         port.bind(("127.0.0.1", 0))
         async with _in_background(followers.run()), run_server(create_app(desk, full_tokens, None, api_tokens), port):
             url = f"http://127.0.0.1:{port.getsockname()[1]}"
-            async with httpx2.AsyncClient(base_url=url, trust_env=False, timeout=30) as client:
+            async with httpx2.AsyncClient(base_url=url, trust_env=False, verify=False, timeout=30) as client:
                 yield client
 
 

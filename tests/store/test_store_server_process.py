@@ -44,7 +44,9 @@ class Process:
     async def answer(self, path: str, token: str | None) -> httpx2.Response:
         """Its answer to a request with this token."""
         headers = {"authorization": f"Bearer {token}"} if token else {}
-        async with httpx2.AsyncClient(base_url=self.url, headers=headers, trust_env=False, timeout=30) as client:
+        async with httpx2.AsyncClient(
+            base_url=self.url, headers=headers, trust_env=False, verify=False, timeout=30
+        ) as client:
             return await client.get(path)
 
 

@@ -57,7 +57,7 @@ async def test_it_opens_no_large_body_itself_whatever_is_asked_of_it(data: Path,
             growth[what] = resident(one, "VmHWM") - at_rest
             Path(f"/proc/{one.process.pid}/clear_refs").write_text("5")
 
-        async with httpx2.AsyncClient(base_url=one.url, trust_env=False, timeout=100) as api:
+        async with httpx2.AsyncClient(base_url=one.url, trust_env=False, verify=False, timeout=100) as api:
             with Spool(data / "spool" / "worker") as spool:
                 last = [spool.append(encode_records(event)) for event in exchange_events(sent)][-1]
                 await spool.wait_until_durable(last)
@@ -117,7 +117,7 @@ async def test_it_compares_runs_of_large_streamed_answers_in_a_helper_process(da
             for exchange in sent:
                 last = [spool.append(encode_records(event)) for event in exchange_events(exchange)][-1]
                 await spool.wait_until_durable(last)
-        async with httpx2.AsyncClient(base_url=one.url, trust_env=False, timeout=200) as api:
+        async with httpx2.AsyncClient(base_url=one.url, trust_env=False, verify=False, timeout=200) as api:
             for _ in range(20):  # each waits for up to 10 s
                 answer = await api.get("/v1/runs/other/calls?settled=true&limit=1")
                 if answer.status_code == 200 and answer.json()["settled"]:

@@ -79,7 +79,7 @@ async def house(spools: Path, database: Database, profiles: Profiles) -> AsyncIt
         port.bind(("127.0.0.1", 0))
         async with run_server(create_app(desk, {}), port):
             url = f"http://127.0.0.1:{port.getsockname()[1]}"
-            async with httpx2.AsyncClient(base_url=url, trust_env=False, timeout=30) as client:
+            async with httpx2.AsyncClient(base_url=url, trust_env=False, verify=False, timeout=30) as client:
                 yield client
 
 
