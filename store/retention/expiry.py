@@ -20,7 +20,7 @@ BATCH = 100
 
 
 async def expire_runs(database: Database, expiries: Sequence[Expiry], now: int) -> list[Expiry]:
-    """Remove whole runs; return those that went. A run that has changed since it was judged stays."""
+    """Remove whole runs, not bodies alone; return those that went. A run that has changed since it was judged stays."""
     gone: list[Expiry] = []
     for project in sorted({one.judged.facts.project for one in expiries}):
         mine = [one for one in expiries if one.judged.facts.project == project and one.part == "run"]
