@@ -28,7 +28,14 @@ REWRITE_TIMEOUT: Final = 3600.0
 """Seconds that copying a day may take."""
 
 LOCK_TIMEOUT: Final = "2s"
-"""How long to wait for queries before the swap; others wait behind it."""
+"""How long to wait for what writes to the day."""
+
+SWAP_LOCK_TIMEOUT: Final = "150ms"
+"""How long to wait for queries of one table before the swap; others wait behind it. All four together wait less than Postgres'
+deadlock_timeout (1 s), so that a query which uses the tables in another order is never ended as a deadlock."""
+
+SWAP_TRIES: Final = 40
+SWAP_PAUSE: Final = 0.25
 
 LOCK_TRIES: Final = 5
 LOCK_PAUSE: Final = 1.0
@@ -109,11 +116,25 @@ async def _replace_tables(connection: asyncpg.Connection, day: dt.date) -> Way:
     copied = [await _copy_kept_rows(connection, table, name, day) for table, name in tables]
     # Whoever creates partitions has this lock, too.
     await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
-    await connection.execute(f"LOCK TABLE {', '.join(table.name for table, _ in tables)} IN ACCESS EXCLUSIVE MODE")
+    await _lock_tables(connection)
     for table, name in tables:
         await _swap_table(connection, table, name, day, is_kept=any(copied))
     await connection.execute("DELETE FROM expirations WHERE day = $1", day)
     return "rewritten" if any(copied) else "dropped"
+
+
+async def _lock_tables(connection: asyncpg.Connection) -> None:
+    """Lock the tables for the swap. Raises `PartitionsInUse`; the copies are kept from one try to the next."""
+    names = ", ".join(table.name for table in PARTITIONED)
+    await connection.execute(f"SET LOCAL lock_timeout = '{SWAP_LOCK_TIMEOUT}'")
+    for _ in range(SWAP_TRIES):
+        try:
+            async with connection.transaction():
+                await connection.execute(f"LOCK TABLE {names} IN ACCESS EXCLUSIVE MODE")
+            return
+        except asyncpg.LockNotAvailableError:
+            await asyncio.sleep(SWAP_PAUSE)
+    raise PartitionsInUse
 
 
 async def _copy_kept_rows(connection: asyncpg.Connection, table: Table, name: str, day: dt.date) -> int:

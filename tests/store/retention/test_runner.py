@@ -4,6 +4,7 @@ import asyncio
 import datetime as dt
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import asyncpg
@@ -207,27 +208,25 @@ async def test_a_rule_that_matches_nothing_is_named(database: Database) -> None:
 async def test_the_swap_gives_way_to_a_query_and_tries_again(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partition_swap, "LOCK_TIMEOUT", "50ms")
-    monkeypatch.setattr(partition_swap, "LOCK_PAUSE", 0.0)
+    monkeypatch.setattr(partition_swap, "SWAP_LOCK_TIMEOUT", "20ms")
     await store(database, [made("old", 20, 1), made("kept", 20, 2, status=500)])
     await fetch(database, "UPDATE runs SET active_at = newest_at")
-    tries = 0
-    replace = partition_swap._replace_day
+    pauses = 0
 
-    async def replace_and_count(given: Database, day: dt.date) -> partition_swap.Way:
-        nonlocal tries
-        tries += 1
-        if tries == 2:
+    async def end_query(_: float) -> None:
+        nonlocal pauses
+        pauses += 1
+        if pauses == 3:
             await reading.rollback()
-        return await replace(given, day)
 
-    monkeypatch.setattr(partition_swap, "_replace_day", replace_and_count)
     async with database.connection() as reader:
         reading = reader.transaction()
         await reading.start()
         await reader.fetch("SELECT count(*) FROM exchanges")
-        await retention(database).run_once()
-    assert tries == 2
+        with monkeypatch.context() as patch:
+            patch.setattr("store.retention.partition_swap.asyncio", SimpleNamespace(sleep=end_query))
+            await retention(database).run_once()
+    assert pauses == 3
     assert [row["run"] for row in await fetch(database, "SELECT run FROM exchanges")] == ["kept"]
 
 
