@@ -68,12 +68,13 @@ async def load_run_facts(
 ) -> AsyncIterator[list[JudgedRun]]:
     """Yield the facts of all runs of a project."""
     after = ""
-    while rows := await connection.fetch(FACTS, project, after, PAGE):
+    while names := [row["id"] for row in await connection.fetch(NAMES, project, after, PAGE)]:
+        rows = await connection.fetch(FACTS, project, names)
         yield [
             JudgedRun(_facts_of(row, project, reports.verdicts.get(row["id"], frozenset()), now), row["incarnation"])
             for row in rows
         ]
-        after = rows[-1]["id"]
+        after = names[-1]
 
 
 def _facts_of(row: asyncpg.Record, project: str, verdicts: frozenset[str], now: int) -> RunFacts:
@@ -100,25 +101,30 @@ def _facts_of(row: asyncpg.Record, project: str, verdicts: frozenset[str], now: 
 
 REPLAYS = "SELECT id, report FROM replays WHERE project = $1 AND id > $2 ORDER BY id LIMIT $3"
 
+NAMES = "SELECT id FROM runs WHERE project = $1 AND id > $2 ORDER BY id LIMIT $3"
+
 # A run that ended a minute ago counts as live, too: a later request, or its sums, may still come.
 FACTS = """
 SELECT runs.id, runs.incarnation, runs.labels, runs.newest_at, runs.active_at, runs.pinned, runs.bodies_erased_at,
     totals.cost_usd, totals.errors, totals.run IS NOT NULL AS is_summed, sums.models, sums.statuses,
     EXISTS (SELECT FROM runs AS child WHERE child.project = $1 AND child.parent = runs.id) AS is_forked_from,
     EXISTS (SELECT FROM gaps WHERE gaps.project = $1 AND gaps.run = runs.id) AS gaps,
-    EXISTS (
-        SELECT FROM exchanges WHERE exchanges.project = $1 AND exchanges.run = runs.id AND (truncated OR ended_at IS NULL)
-    ) AS is_unkept,
-    (
-        SELECT status IS NULL OR status >= 400 OR outcome IN ('server_closed', 'timed_out', 'refused') AND NOT complete
-        FROM calls WHERE calls.project = $1 AND calls.run = runs.id ORDER BY calls.started_at DESC, calls.id DESC LIMIT 1
-    ) AS is_last_failed
-FROM (SELECT * FROM runs WHERE project = $1 AND id > $2 ORDER BY id LIMIT $3) AS runs
+    unkept.run IS NOT NULL AS is_unkept, last.has_failed AS is_last_failed
+FROM runs
+-- Of all runs at once: looking into every partition for each run takes milliseconds a run.
+LEFT JOIN (
+    SELECT DISTINCT run FROM exchanges WHERE project = $1 AND run = ANY ($2::text[]) AND (truncated OR ended_at IS NULL)
+) AS unkept ON unkept.run = runs.id
+LEFT JOIN (
+    SELECT DISTINCT ON (run) run,
+        status IS NULL OR status >= 400 OR outcome IN ('server_closed', 'timed_out', 'refused') AND NOT complete AS has_failed
+    FROM calls WHERE project = $1 AND run = ANY ($2::text[]) ORDER BY run, started_at DESC, id DESC
+) AS last ON last.run = runs.id
 LEFT JOIN run_totals AS totals ON totals.project = $1 AND totals.run = runs.id
 LEFT JOIN LATERAL (
     SELECT array_remove(array_agg(DISTINCT model) || array_agg(DISTINCT model_returned), NULL) AS models,
         array_agg(DISTINCT status) FILTER (WHERE status IS NOT NULL) AS statuses
     FROM call_sums WHERE call_sums.project = $1 AND call_sums.run = runs.id
 ) AS sums ON true
-ORDER BY runs.id
+WHERE runs.project = $1 AND runs.id = ANY ($2::text[]) ORDER BY runs.id
 """
