@@ -277,7 +277,7 @@ async def test_each_kind_of_change_is_named(sealed: Database, copies: Path) -> N
     swap = f"UPDATE chain_records SET first = CASE first WHEN {second} THEN -1 ELSE first END"
     body = "UPDATE exchanges SET response_body = '\\x00616c7465726564', response_digest = sha256('altered'::bytea) WHERE id = $1"
     inserted = "INSERT INTO exchanges SELECT (jsonb_populate_record(exchanges, jsonb_build_object('id', $1::text))).* FROM exchanges WHERE id = $2::uuid"
-    tried = {
+    tried: dict[str, list[tuple[str, ...]]] = {
         "altered": [(body, exchange(1).id)],
         "removed": [("DELETE FROM exchanges WHERE id = $1", exchange(1).id)],
         "inserted": [(inserted, exchange(9).id, exchange(0).id)],
