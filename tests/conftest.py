@@ -60,15 +60,45 @@ QUICK: Final = (
 
 TESTS: Final = Path(__file__).parent
 
+LONG: Final = 120
+"""The usual time limit of a test, in seconds. Tests with a longer one are started first."""
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what `./check --quick` leaves out: whole folders, and whatever needs a Postgres."""
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    """Mark what `./check --quick` leaves out: whole folders, and whatever needs a Postgres. Start with the longest tests."""
     for item in items:
         place = item.path.relative_to(TESTS).as_posix()
         needs_postgres = "postgres_server" in getattr(item, "fixturenames", ())
         if needs_postgres or not place.startswith((*QUICK, "test_layout")):
             item.add_marker("slow")
+    yield
+    workers: int = getattr(config, "workerinput", {}).get("workercount", 1)
+    items[:] = order_for_workers(items, workers)
+
+
+def order_for_workers(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """Put the modules with the longest tests at the beginnings of what each worker starts with, in turns.
+
+    Else one of them may be the last test, for which all other workers wait. xdist's `worksteal` gives each worker an equal
+    part of the list.
+    """
+    longest: dict[Path, list[pytest.Item]] = {}
+    others: list[pytest.Item] = []
+    for item in items:
+        limit = item.get_closest_marker("timeout")
+        if limit is not None and limit.args[0] > LONG:
+            longest.setdefault(item.path, []).append(item)
+        else:
+            others.append(item)
+    parts: list[list[pytest.Item]] = [[] for _ in range(workers)]
+    for module in longest.values():
+        min(parts, key=len).extend(module)
+    for number, part in enumerate(parts):
+        free = len(items) * (number + 1) // workers - len(items) * number // workers - len(part)
+        part += others[: max(0, free)]
+        del others[: max(0, free)]
+    return [item for part in parts for item in part] + others
 
 
 @pytest.fixture
