@@ -35,6 +35,9 @@ SWAP_LOCK_TIMEOUT: Final = "150ms"
 deadlock_timeout (1 s), so that a query which uses the tables in another order is never ended as a deadlock."""
 
 SWAP_TRIES: Final = 40
+IMPATIENT_TRIES: Final = 8
+"""Tries where somebody waits for the answer."""
+
 SWAP_PAUSE: Final = 0.25
 
 LOCK_TRIES: Final = 5
@@ -79,7 +82,10 @@ async def clear_day(database: Database, day: dt.date, today: dt.date, share: flo
 async def rewrite_day(database: Database, day: dt.date) -> ClearedDay:
     """Rewrite a day, however little goes, so that its old files go."""
     before = await _day_size(database, day)
-    way = await _replace_with_retries(database, day)
+    try:
+        way: Way = await _replace_day(database, day, IMPATIENT_TRIES)
+    except PartitionsInUse:
+        way = "postponed"
     return ClearedDay(day, way, before, await _day_size(database, day))
 
 
@@ -98,17 +104,17 @@ async def _replace_with_retries(database: Database, day: dt.date) -> Way:
     return "postponed"
 
 
-async def _replace_day(database: Database, day: dt.date) -> Way:
+async def _replace_day(database: Database, day: dt.date, swap_tries: int = SWAP_TRIES) -> Way:
     """Rewrite or drop the partitions of a day in one transaction. Raises `PartitionsInUse`."""
     async with database.connection() as connection:
         try:
             async with connection.transaction():
-                return await _replace_tables(connection, day)
+                return await _replace_tables(connection, day, swap_tries)
         except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError) as error:
             raise PartitionsInUse from error
 
 
-async def _replace_tables(connection: asyncpg.Connection, day: dt.date) -> Way:
+async def _replace_tables(connection: asyncpg.Connection, day: dt.date, swap_tries: int) -> Way:
     tables = [(table, f"{table.name}_{day:%Y%m%d}") for table in PARTITIONED]
     await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
     for _, name in tables:
@@ -116,18 +122,18 @@ async def _replace_tables(connection: asyncpg.Connection, day: dt.date) -> Way:
     copied = [await _copy_kept_rows(connection, table, name, day) for table, name in tables]
     # Whoever creates partitions has this lock, too.
     await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
-    await _lock_tables(connection)
+    await _lock_tables(connection, swap_tries)
     for table, name in tables:
         await _swap_table(connection, table, name, day, is_kept=any(copied))
     await connection.execute("DELETE FROM expirations WHERE day = $1", day)
     return "rewritten" if any(copied) else "dropped"
 
 
-async def _lock_tables(connection: asyncpg.Connection) -> None:
+async def _lock_tables(connection: asyncpg.Connection, tries: int) -> None:
     """Lock the tables for the swap. Raises `PartitionsInUse`; the copies are kept from one try to the next."""
     names = ", ".join(table.name for table in PARTITIONED)
     await connection.execute(f"SET LOCAL lock_timeout = '{SWAP_LOCK_TIMEOUT}'")
-    for _ in range(SWAP_TRIES):
+    for _ in range(tries):
         try:
             async with connection.transaction():
                 await connection.execute(f"LOCK TABLE {names} IN ACCESS EXCLUSIVE MODE")
