@@ -49,6 +49,7 @@ class RunCheck:
     unproven: int = 0
     """Those that have neither a record nor a salt: an earlier version stored them, or somebody inserted them."""
 
+    _has_records: bool = False
     _live: dict[str, ChainRecord] = field(default_factory=dict)
     _erased_parts: dict[str, set[str]] = field(default_factory=dict)
     _moved: list[str] = field(default_factory=list)
@@ -74,6 +75,7 @@ class RunCheck:
         end: int | None = None
         is_reopened = False
         for record in records:
+            self._has_records = True
             if record.began is not None:
                 self._began.append(record.began)
             match record.kind:
@@ -164,6 +166,8 @@ class RunCheck:
     def add_run(self, facts: Mapping[str, Any], salts: bytes | None, started_at: int, ended_at: int | None) -> None:
         """Check what is said about the run itself, after everything else was added."""
         self.add_facts(facts, salts)
+        if not self._is_complete:
+            return
         end = max(self._ends, default=None)
         if ended_at is not None and (end is None or end[0] != ended_at):
             self.add_finding("altered", "run", "its end differs from what was recorded")
@@ -173,7 +177,7 @@ class RunCheck:
         exchanges, gaps = self._exchanges_began, self._gaps_happened
         options = (self._began + exchanges + gaps, self._began + exchanges, exchanges + gaps, exchanges)
         begins = {min(times) for times in options if times}
-        if not self.unproven and begins and started_at not in begins:
+        if begins and started_at not in begins:
             self.add_finding("altered", "run", "its beginning differs from that of what it has")
 
     def add_facts(self, facts: Mapping[str, Any], salts: bytes | None) -> None:
@@ -185,8 +189,15 @@ class RunCheck:
                 self.add_finding(
                     "altered", "run", "its id, name, labels, parent or isolation differ from what was recorded"
                 )
-        elif salts is not None or any(facts.get(name) for name in ("name", "labels", "parent", "forked_at")):
+        elif salts is not None or (
+            self._is_complete and any(facts.get(name) for name in ("name", "labels", "parent", "forked_at"))
+        ):
             self.add_finding("altered", "run", "it has a name, labels or a parent that no record is about")
+
+    @property
+    def _is_complete(self) -> bool:
+        """Whether everything of the run has a record: what was said about it before there were records has none."""
+        return self._has_records and not self.unproven
 
     def finish(self) -> None:
         """Report what has a record and is missing."""

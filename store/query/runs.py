@@ -10,7 +10,6 @@ from typing import Any, Final
 from sqlalchemy import (
     ARRAY,
     ColumnElement,
-    CursorResult,
     RowMapping,
     Select,
     Text,
@@ -50,7 +49,7 @@ from store.database.tables import (
 )
 from store.feed.entries import FeedEntry, RunBegan, RunChanged, RunDeleted, RunEnded
 from store.feed.feed import append_entries
-from store.proof.chain import append_records
+from store.proof.chain import append_records, forget_run
 from store.proof.commitments import make_salts
 from store.proof.evidence import run_record
 from store.query.call_summaries import Fields, select_fields
@@ -221,12 +220,15 @@ class Runs:
         """Delete a run with everything that was recorded in it. Return whether there was one."""
         async with self._database.transaction() as connection:
             # First, because ingest locks this row: what it stores later goes into a new run.
-            gone = await connection.execute(delete(runs).where(*self._run_condition(run)))
+            gone = delete(runs).where(*self._run_condition(run)).returning(runs.c.incarnation)
+            incarnation = await connection.scalar(gone)
             for table in (exchanges, calls, parts, gaps, texts, call_sums, run_totals):
                 await connection.execute(delete(table).where(table.c.project == self._project, table.c.run == run))
-            if not _count(gone):
+            if incarnation is None:
                 return False
-            await self._append(connection, RunDeleted(run, time.time_ns()))
+            now, server = time.time_ns(), self._database.store_server
+            await forget_run(await _driver(connection), self._project, server, incarnation, now)
+            await self._append(connection, RunDeleted(run, now))
             return True
 
     async def gaps(self, run: str) -> list[Gap]:
@@ -339,11 +341,6 @@ def _labels(labels: Mapping[str, str]) -> dict[str, str]:
 
 def _name(name: str | None) -> str | None:
     return None if name is None else storable_text(name, LONGEST_LABEL)
-
-
-def _count(result: Any) -> int:
-    assert isinstance(result, CursorResult)
-    return result.rowcount
 
 
 def _weaker_isolation(isolation: str) -> ColumnElement[str]:

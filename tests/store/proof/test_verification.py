@@ -301,3 +301,22 @@ async def test_each_kind_of_change_is_named(sealed: Database, copies: Path) -> N
                 await connection.executemany(f"INSERT INTO {table} VALUES ({numbers})", [tuple(row) for row in were])
     assert changes == {change: change for change in tried}
     assert (await verify(sealed, copies)).verdict == "verified"
+
+
+async def test_what_an_earlier_version_stored_is_unproven_and_not_altered(
+    database: Database, database_url: str, copies: Path
+) -> None:
+    earlier = Database(database_url)
+    await earlier.prepare()
+    try:
+        await Runs(earlier).put(RUN, NOON, "Night run", {"team": "support"})
+        await BatchWriter(earlier).write_batch([kept(0)], [Gap(RUN, NOON, "the disk was full")])
+        await Runs(earlier).patch(RUN, ended_at=NOON + 60 * SECOND)
+    finally:
+        await earlier.close()
+    for new in (False, True):
+        if new:
+            await BatchWriter(database).write_batch([kept(1)])
+            await Sealer(database, SIGNING_KEYS, copies).seal("default")
+        found = await verify(database, copies)
+        assert (found.verdict, found.findings, found.proven, found.unproven) == ("unproven", [], int(new), 2)
