@@ -6,5 +6,6 @@ proposal              write the findings as rules for `playhead.toml`
 field_heuristics      guess the class of a field from its values
 answer_fingerprint    digest the content of an answer
 answer_volatile       find the values that are new in each answer
+envelope              what moves between runs, and what of it was captured
 drift                 how a request differs from the recorded one outside its key
 """

@@ -9,6 +9,7 @@ from typing import Any, Final
 import click
 
 from proxy.terminal.text import count_text, money, next_command, print_table, printable, shorten
+from store.bundle.trace import rfc3339_ns
 
 type Shape = Mapping[str, Any]
 
@@ -234,3 +235,21 @@ def _cut_reason(call: Shape) -> str:
 
 def _address(call: Shape) -> str:
     return f"{call['host']}{call['path']}"
+
+
+def show_envelope(found: Mapping[str, Any]) -> None:
+    """Print what was captured of a run, and what was not."""
+    click.echo(f"{printable(found['run'])}: what was captured in {count_text(found['steps'], 'step')}")
+    for name, thing in found.items():
+        if not isinstance(thing, dict):
+            continue
+        click.echo(click.style(name, bold=True))
+        for one in (*thing.get("values", ()), *thing.get("results_in_requests", ())):
+            steps = ", ".join(map(str, one["steps"])) + (", …" if one["count"] > len(one["steps"]) else "")
+            click.echo(f"  {printable(one['value'])}  (steps {steps})")
+        for label, value in thing.get("labels", {}).items():
+            click.echo(f"  {printable(label)}={printable(value)}")
+        if thing.get("first") is not None:
+            click.echo(f"  from {rfc3339_ns(thing['first'])} to {rfc3339_ns(thing['last'])}, by the recorder's clock")
+        for sentence in thing["missing"]:
+            click.echo(click.style(f"  not captured: {printable(sentence)}", dim=True))

@@ -60,6 +60,8 @@ RULES: Final[Mapping[str, Rule]] = {
     "GET /v1/runs/{run}/bundle": _EXPORT,
     "GET /v1/runs/{run}/verify": _METADATA,
     "GET /v1/checkpoint": _METADATA,
+    # It has headers of clients.
+    "GET /v1/runs/{run}/envelope": _BODIES,
     # A worker that replays the run reads them.
     "GET /v1/runs/{run}/rows": Rule(scopes=("bodies:read", "replay"), action="export"),
     "GET /v1/runs/{run}/spans": Rule(scopes=("runs:read",), action="export"),

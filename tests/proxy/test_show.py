@@ -1,11 +1,31 @@
 """What a person is shown of a run that is not whole: why, and where."""
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from proxy.terminal.render_run import RunView, call_cost, gap_lines, run_cost, show_call, show_run, tool_call_text
+from calls.comparison.envelope import EnvelopeBuilder
+from calls.proof.checkpoint import verifier_key
+from proxy.cli.keep.proof import show_verification, verify_command
+from proxy.terminal.render_run import (
+    RunView,
+    call_cost,
+    gap_lines,
+    run_cost,
+    show_call,
+    show_envelope,
+    show_run,
+    tool_call_text,
+)
+from store.proof.run_check import Erasure, RunCheck
+from store.proof.verification import conclude, verification_shape
 from tests.proxy.test_cli_words import call
+from tests.store.house import EXAMPLE
+from tests.store.samples import NOON, exchange, model_call
 
 DIED = "the worker died before the exchange ended"
 
@@ -153,3 +173,37 @@ def test_a_tool_step_names_the_tool_call_that_it_carried_out(capsys: pytest.Capt
     shown = capsys.readouterr().out
     assert '  executes   search(query="refund", limit=3), requested at step 1\n' in shown
     assert "  cost       none: no model answered\n" in shown
+
+
+def test_an_envelope_shows_what_was_captured_and_what_was_not(capsys: pytest.CaptureFixture[str]) -> None:
+    builder = EnvelopeBuilder()
+    one = replace(exchange(1), ended_at=None)
+    asked = replace(model_call(one), model_requested="gpt-4o", model_returned="gpt-4o\x1b[2J", params={"seed": 7})
+    builder.add(1, one, asked)
+    show_envelope({"run": "night"} | builder.envelope({"git": "4f1c"}, 0))
+    shown = capsys.readouterr().out
+    assert "night: what was captured in 1 step" in shown
+    assert "gpt-4o → gpt-4o\\x1b[2J  (steps 1)" in shown
+    assert "git=4f1c" in shown
+    assert "not captured: step 1 lacks a fingerprint of the model's configuration" in shown
+    assert "\x1b[2J" not in shown
+
+
+def test_a_verification_names_what_was_done_to_what(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    check = RunCheck(erasures=[Erasure("e1", "whole", NOON)], proven=2)
+    check.add_finding("removed", "exchange e2", "it was recorded\x1b")
+    show_verification(verification_shape("night", conclude(check, [])))
+    shown = capsys.readouterr().out
+    assert "night: NOT as it was recorded: 1 finding" in shown
+    assert "erased: whole of e1" in shown
+    assert "removed: exchange e2: it was recorded\\x1b" in shown
+    plain, key = tmp_path / "plain.jsonl", verifier_key("playhead/x/default", Ed25519PrivateKey.generate())
+    plain.write_bytes(EXAMPLE.read_bytes())
+    for arguments, why in (
+        ([], "there is no key"),
+        (["--key", str(key)], "has no proof"),
+        (["--key", "x"], "not a verifier key"),
+    ):
+        done = CliRunner().invoke(verify_command, [str(plain), "--data", str(tmp_path / "d"), *arguments])
+        assert done.exit_code != 0
+        assert why in (done.output + str(done.exception))

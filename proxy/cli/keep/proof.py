@@ -69,7 +69,7 @@ def verify_command(recording: str, keys: Sequence[VerifierKey], as_json: bool, *
     if as_json:
         print_json(found)
     else:
-        _show(found)
+        show_verification(found)
     raise click.exceptions.Exit(EXIT_CODES[found["verdict"]])
 
 
@@ -114,7 +114,8 @@ def _ask_server(api: Api, run: str) -> dict[str, Any]:
     return found
 
 
-def _show(found: dict[str, Any]) -> None:
+def show_verification(found: dict[str, Any]) -> None:
+    """Print the result of a verification."""
     click.echo(f"{printable(found['run'])}: {_summary(found)}")
     for seal in found["seals"]:
         at = f", signed {seal['signed_at']}" if seal["signed_at"] else ""

@@ -10,16 +10,17 @@ from proxy.cli.common import as_json, print_json, query_store, with_settings
 from proxy.cli.run_completion import complete_run
 from proxy.errors import Failure
 from proxy.processes.store_client import Api, NotFound, incomplete_reason, path_segment, resolve_run_name
-from proxy.terminal.render_run import RunView, show_call, show_run
+from proxy.terminal.render_run import RunView, show_call, show_envelope, show_run
 from proxy.terminal.text import printable
 
 
 @click.command("show", short_help="Show a run step by step, or one call in full.")
 @with_settings
 @as_json
+@click.option("--envelope", is_flag=True, help="Show what was captured of what moves between runs, and what was not.")
 @click.argument("what", metavar="RUN|CALL|last", shell_complete=complete_run)
 @click.argument("step", type=click.IntRange(min=1), required=False)
-def show_command(what: str, step: int | None, as_json: bool, **flags: Any) -> None:
+def show_command(what: str, step: int | None, envelope: bool, as_json: bool, **flags: Any) -> None:
     """Show a run with its calls in step order, what is missing in it and why; or one call in full.
 
     A step shows the tools that a model calls with their arguments, and what it cost: `unknown` where no price is known, `-`
@@ -28,7 +29,14 @@ def show_command(what: str, step: int | None, as_json: bool, **flags: Any) -> No
     \b
     playhead show last        every call of the newest run, one a line
     playhead show last 7      its seventh call in full: request, answer, tools, tokens, cost
+    playhead show --envelope last    models, sampling, tools, times, code, clients: what was captured, and what was not
     """
+    if envelope:
+        if step is not None:
+            raise click.UsageError("--envelope is about the whole run: leave out the step.")
+        captured = query_store(flags, lambda api: _load_envelope(api, what))
+        print_json(captured) if as_json else show_envelope(captured)
+        return
 
     def view(api: Api) -> RunView | CallView:
         run = resolve_run_name(api, what)
@@ -49,6 +57,15 @@ def show_command(what: str, step: int | None, as_json: bool, **flags: Any) -> No
         print_json({**found.run, "items": found.calls, "gap_items": found.gaps})
         return
     show_run(found)
+
+
+def _load_envelope(api: Api, run: str) -> dict[str, Any]:
+    name = resolve_run_name(api, run)
+    try:
+        found: dict[str, Any] = api.get(f"/runs/{path_segment(name)}/envelope")
+    except NotFound as error:
+        raise Failure(f"there is no run {name} here; `playhead ls` lists what was recorded") from error
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

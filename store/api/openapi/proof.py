@@ -4,7 +4,7 @@ from typing import Annotated, Literal, NotRequired, TypedDict
 
 from pydantic import Field
 
-from store.api.openapi.values import DESCRIBED, Count, RunName, Time
+from store.api.openapi.values import DESCRIBED, Count, RunName, Step, Time
 
 type Note = Annotated[str, Field(description="a signed note with a checkpoint (C2SP tlog-checkpoint)")]
 
@@ -58,6 +58,74 @@ class VerificationSchema(TypedDict):
     findings: list[FindingSchema]
     erased: list[ErasureSchema]
     seals: list[SealSchema]
+
+
+class CapturedValueSchema(TypedDict):
+    """A value that was seen."""
+
+    __pydantic_config__ = DESCRIBED  # type: ignore[misc] # pydantic's place for it
+    value: str
+    count: Count
+    steps: list[Step]
+    """The first twenty steps that have it."""
+
+
+class CapturedSchema(TypedDict):
+    """What was captured of one thing, and what was not."""
+
+    __pydantic_config__ = DESCRIBED  # type: ignore[misc] # pydantic's place for it
+    values: list[CapturedValueSchema]
+    missing: list[str]
+    """A sentence for whatever was not captured."""
+
+    left_out: NotRequired[Count]
+    """Further values that are not listed."""
+
+
+class CapturedToolsSchema(CapturedSchema):
+    """Tools that were called on the network, and requests that returned results of tools to a model."""
+
+    results_in_requests: list[CapturedValueSchema]
+
+
+class CapturedTimesSchema(TypedDict):
+    """The recorder's clock, in nanoseconds since the Unix epoch."""
+
+    __pydantic_config__ = DESCRIBED  # type: ignore[misc] # pydantic's place for it
+    first: int | None
+    last: int | None
+    missing: list[str]
+
+
+class MissingSchema(TypedDict):
+    """What was not captured."""
+
+    __pydantic_config__ = DESCRIBED  # type: ignore[misc] # pydantic's place for it
+    missing: list[str]
+
+
+class CapturedCodeSchema(MissingSchema):
+    """The labels that name the version of the agent's code."""
+
+    labels: dict[str, str]
+
+
+class EnvelopeSchema(TypedDict):
+    """What moves between one run and the next, and what of it was captured."""
+
+    __pydantic_config__ = DESCRIBED  # type: ignore[misc] # pydantic's place for it
+    run: RunName
+    steps: Count
+    model: CapturedSchema
+    fingerprint: CapturedSchema
+    sampling: CapturedSchema
+    prompt: CapturedSchema
+    retrieval: CapturedSchema
+    tools: CapturedToolsSchema
+    times: CapturedTimesSchema
+    conversation: MissingSchema
+    code: CapturedCodeSchema
+    environment: CapturedSchema
 
 
 class CheckpointSchema(TypedDict):

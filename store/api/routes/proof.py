@@ -1,14 +1,20 @@
-"""`/v1/runs/{run}/verify`, `/v1/checkpoint`: whether a run is as it was recorded, and what the store server has signed."""
+"""`/v1/runs/{run}/verify`, `/v1/runs/{run}/envelope`, `/v1/checkpoint`: whether a run is as it was recorded, what was captured of it, and
+what the store server has signed."""
 
+import asyncio
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
 
+from calls.comparison.envelope import EnvelopeBuilder
+from calls.model import Call, Exchange
 from calls.proof.tree import consistency_path
 from store.api.answers import JsonResponse
 from store.api.deps import Deps, TheDeps
 from store.api.parameters import RunId, settle
 from store.api.problems import Problem, not_found
+from store.api.routes.runs import batch_exchanges, require_run
 from store.proof.sealing import newest_checkpoint
 from store.proof.signing_keys import log_origin
 from store.proof.tiles import load_nodes
@@ -39,6 +45,29 @@ async def verify_run(deps: TheDeps, run: RunId) -> Response:
     if found is None:
         raise not_found("run", run, deps.project)
     return JsonResponse(verification_shape(run, found))
+
+
+@router.get(
+    "/runs/{run}/envelope", summary="What was captured of what moves between runs", dependencies=[Depends(settle)]
+)
+async def get_envelope(deps: TheDeps, run: RunId) -> Response:
+    """Models and fingerprints, sampling parameters, prompts, retrievals, tools, times, the conversation, the version of the code, the
+    environment: the values that were seen with their steps, and in `missing` a sentence for whatever was not captured."""
+    shown = await require_run(deps, run)
+    await deps.exchange_queries.check_run(run)
+    builder = EnvelopeBuilder()
+    step = 0
+    async for batch in batch_exchanges(deps.exchange_queries.exchanges(run)):
+        await asyncio.to_thread(_add_to_envelope, builder, step, batch, deps.derive)
+        step += len(batch)
+    return JsonResponse({"run": run} | builder.envelope(shown["labels"], shown["gaps"]))
+
+
+def _add_to_envelope(
+    builder: EnvelopeBuilder, before: int, batch: Sequence[Exchange], derive: Callable[[Exchange], Call]
+) -> None:
+    for step, exchange in enumerate(batch, before + 1):
+        builder.add(step, exchange, derive(exchange))
 
 
 @router.get("/checkpoint", summary="The newest signed checkpoint of the project")

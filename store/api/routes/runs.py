@@ -298,7 +298,7 @@ def _gap_shape(gap: Gap) -> Shape:
     return {"happened_at": rfc3339(gap.happened_at), "reason": gap.reason, "exchange": gap.exchange}
 
 
-async def _batch_exchanges(exchanges: AsyncIterator[Exchange]) -> AsyncIterator[Sequence[Exchange]]:
+async def batch_exchanges(exchanges: AsyncIterator[Exchange]) -> AsyncIterator[Sequence[Exchange]]:
     """Yield some exchanges at a time: passing each to a thread and to the client alone takes longer than writing it."""
     batch: list[Exchange] = []
     weight = 0
@@ -337,7 +337,7 @@ async def _bundle_lines(deps: Deps, run: Shape, *, with_proof: bool) -> AsyncIte
         )
 
     yield writer.head(run, profiles)
-    async for batch in _batch_exchanges(deps.exchange_queries.exchanges(run["id"])):
+    async for batch in batch_exchanges(deps.exchange_queries.exchanges(run["id"])):
         yield await asyncio.to_thread(lines, batch)
     gaps = await deps.runs.gaps(run["id"])
     for gap, name in zip_longest(gaps, (proof.gaps if proof else ())[: len(gaps)]):

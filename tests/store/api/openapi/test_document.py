@@ -118,7 +118,18 @@ async def import_again(house: House) -> None:
 
 
 async def _visit_run(api: httpx2.AsyncClient, run: str) -> None:
-    for path in ("", "?settled=true", "/calls", "/calls?fields=*", "/gaps", "/bundle", "/spans", "/cost", "/verify"):
+    for path in (
+        "",
+        "?settled=true",
+        "/calls",
+        "/calls?fields=*",
+        "/gaps",
+        "/bundle",
+        "/spans",
+        "/cost",
+        "/verify",
+        "/envelope",
+    ):
         await api.get(f"/v1/runs/{run}{path}")
     for call in (await api.get(f"/v1/runs/{run}/calls")).json()["items"]:
         for path in ("", "/explain"):
