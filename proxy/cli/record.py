@@ -1,12 +1,14 @@
 """The command that runs an agent and records its calls: record."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import click
 
 from proxy.cli.common import RUN_ID, isolation_options, parse_labels, settings_from_flags, with_isolation, with_settings
 from proxy.cli.run_completion import complete_command
+from proxy.commands.code_version import code_labels
 from proxy.commands.record import record
 
 
@@ -19,26 +21,35 @@ from proxy.commands.record import record
     help="Add to the run of this id if it exists already. Without this option that is an error.",
 )
 @click.option("--label", "labels", multiple=True, metavar="k=v", help="Attach a label to the run. May be repeated.")
+@click.option("--no-git", is_flag=True, help="Attach no labels git and git-dirty.")
 @click.option("--quiet", is_flag=True, help="Print no summary.")
 @with_isolation
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=complete_command)
 def record_command(
-    command: tuple[str, ...], run_id: str | None, labels: tuple[str, ...], append: bool, quiet: bool, **flags: Any
+    command: tuple[str, ...],
+    run_id: str | None,
+    labels: tuple[str, ...],
+    append: bool,
+    no_git: bool,
+    quiet: bool,
+    **flags: Any,
 ) -> None:
     """Run COMMAND and record every call it makes as one run.
 
-    Uses the running `playhead up`, or processes of its own while COMMAND runs. Exits with COMMAND's code.
+    Uses the running `playhead up`, or processes of its own while COMMAND runs. Exits with COMMAND's code. In a Git repository, the run
+    gets the labels git (the commit) and git-dirty (whether tracked files differ from it), unless it has them already.
 
     \b
         playhead record -- python agent.py
         playhead record --run ticket-904 --label team=support -- pytest tests/
     """
     wish = isolation_options(flags)
+    version = {} if no_git else code_labels(Path.cwd())
     work = record(
         settings_from_flags(**flags),
         command,
         run=run_id,
-        labels=parse_labels(labels),
+        labels=version | parse_labels(labels),
         append=append,
         quiet=quiet,
         isolation=wish,

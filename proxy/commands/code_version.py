@@ -1,0 +1,37 @@
+"""Find the version of the code that a command runs: the commit of the Git repository that it is started in."""
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Final
+
+TIMEOUT: Final = 2.0
+"""Seconds that Git may take; without an answer there are no labels."""
+
+# Git must not run a program that the repository names, nor write into it.
+_STATUS: Final = ("-c", "core.fsmonitor=false", "status", "--porcelain=v2", "--branch", "--untracked-files=no")
+
+
+def code_labels(directory: Path) -> dict[str, str]:
+    """Return the labels `git` (the commit) and `git-dirty` (whether tracked files differ from it); none outside a repository."""
+    if not any((parent / ".git").exists() for parent in (directory, *directory.parents)):
+        return {}
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(directory), *_STATUS],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=TIMEOUT,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    lines = done.stdout.splitlines()
+    commit = next((line.removeprefix("# branch.oid ") for line in lines if line.startswith("# branch.oid ")), "")
+    if done.returncode or not commit or commit.startswith("("):  # a repository without a commit says "(initial)"
+        return {}
+    is_dirty = any(not line.startswith("#") for line in lines)
+    return {"git": commit, "git-dirty": str(is_dirty).lower()}
