@@ -59,6 +59,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "POST /v1/runs/{run}/gaps": _CHANGE,
     "GET /v1/runs/{run}/bundle": _EXPORT,
     "GET /v1/runs/{run}/verify": _METADATA,
+    "GET /v1/verify": _METADATA,
     "GET /v1/checkpoint": _METADATA,
     # It has headers of clients.
     "GET /v1/runs/{run}/envelope": _BODIES,

@@ -54,7 +54,7 @@ from store.ingest.insert_rows import (
     validate_run_name,
 )
 from store.ingest.partitions import Partitions, day_of
-from store.proof.chain import NewRecords, append_records, drop_chains
+from store.proof.chain import NewRecords, append_records, dissolve_runs
 from store.proof.commitments import make_salts
 from store.proof.evidence import exchange_record, exchange_salts, gap_record
 from store.retention.remains import remove_remains
@@ -321,7 +321,8 @@ class BatchWriter:
 
     async def _delete_empty_runs(self, connection: asyncpg.Connection, names: Sequence[str]) -> list[asyncpg.Record]:
         deleted: list[asyncpg.Record] = await connection.fetch(DELETE_EMPTY_RUNS, self._project, names)
-        await drop_chains(connection, self._project, [row["incarnation"] for row in deleted])
+        gone = [row["incarnation"] for row in deleted]
+        await dissolve_runs(connection, self._project, self._database.store_server, gone)
         return deleted
 
     async def _open_runs(self, connection: asyncpg.Connection, times: dict[str, _RunTimes]) -> _OpenRuns:

@@ -92,14 +92,20 @@ async def forget_run(
     await connection.execute(FORGET, project, incarnation)
 
 
-async def drop_chains(connection: asyncpg.Connection, project: str, incarnations: Sequence[uuid.UUID]) -> None:
-    """Delete the chains of runs that were dissolved: what they had is in the chains of other runs now."""
-    for table in ("chain_records", "chains"):
-        await connection.execute(
-            f"DELETE FROM {table} WHERE project = $1 AND incarnation = ANY ($2::uuid[])",  # noqa: S608 - one of two constants
-            project,
-            incarnations,
-        )
+async def dissolve_runs(
+    connection: asyncpg.Connection, project: str, server: uuid.UUID | None, incarnations: Sequence[uuid.UUID]
+) -> None:
+    """Append that runs were dissolved: everything that they had is in the chains of other runs now."""
+    if server is not None:
+        dissolved = ChainRecord(kind="moved")
+        await append_records(connection, project, server, {incarnation: [dissolved] for incarnation in incarnations})
+    for incarnation in incarnations:
+        await connection.execute(FORGET, project, incarnation)
+
+
+def is_last_of_run(record: ChainRecord) -> bool:
+    """Return whether a run ends with this record: it was erased, or dissolved."""
+    return record.part == "run" or (record.kind == "moved" and not record.id)
 
 
 _encode = msgspec.msgpack.Encoder().encode

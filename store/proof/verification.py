@@ -15,11 +15,11 @@ from calls.events import Gap
 from calls.model import Exchange
 from calls.proof.checkpoint import Checkpoint, InvalidNote, VerifierKey, parse_note
 from calls.proof.records import FIRST_LINK, ChainRecord, fold_links, leaf_bytes
-from calls.proof.tree import inclusion_path, is_included, leaf_hash
+from calls.proof.tree import ReadNode, inclusion_path, is_included, leaf_hash
 from store.bundle.statement import RUN_FACTS
 from store.database.blobs import CorruptData
 from store.database.connection import Database
-from store.proof.chain import chain_name, decode_records
+from store.proof.chain import chain_name, decode_records, is_last_of_run
 from store.proof.run_check import Erasure, Finding, RunCheck, sealed_problem
 from store.proof.sealing import newest_checkpoint
 from store.proof.signing_keys import log_origin
@@ -108,6 +108,54 @@ class RunVerifier:
         check.add_run(facts, row["salt"], row["started_at"], row["ended_at"])
         check.finish()
         return conclude(check, seals)
+
+    async def verify_project(self, server: uuid.UUID) -> Verification:
+        """Check that every run that was sealed is there, or has a record of its erasure. It does not look into the runs."""
+        check = RunCheck()
+        async with (
+            self._database.connection() as connection,
+            connection.transaction(isolation="repeatable_read", readonly=True),
+        ):
+            found = await newest_checkpoint(connection, self._project, server)
+            checkpoint = None if found is None else await self._check_checkpoint(connection, server, found, check)
+            if found is None or checkpoint is None:
+                return conclude(check, [])
+            await self._check_leaves(connection, server, checkpoint.size, check)
+            for row in await connection.fetch(LOST_CHAINS, self._project, server, MOST_LOST):
+                detail = "it was sealed, and is missing or shorter"
+                check.add_finding("removed", f"chain {chain_name(row['incarnation'], server)}", detail)
+            for row in await connection.fetch(RUNLESS_CHAINS, self._project, server):
+                if row["records"] is None or not is_last_of_run(decode_records(row["records"])[-1]):
+                    detail = "its run is gone, and no erasure is on record"
+                    check.add_finding("removed", f"chain {chain_name(row['incarnation'], server)}", detail)
+            unsealed = await connection.fetchval(UNSEALED_CHAINS, self._project, server)
+        seal = SealState(
+            chain="",
+            origin=checkpoint.origin,
+            size=checkpoint.size,
+            signed_at=found["signed_at"],
+            note=found["note"],
+            unsealed=unsealed,
+        )
+        check.proven = checkpoint.size
+        return conclude(check, [seal])
+
+    async def _check_leaves(
+        self, connection: asyncpg.Connection, server: uuid.UUID, size: int, check: RunCheck
+    ) -> None:
+        """Check that each leaf is the one in the tree."""
+        for begin in range(0, size, LEAVES_AT_ONCE):
+            end = min(begin + LEAVES_AT_ONCE, size)
+            rows = {row["place"]: row for row in await connection.fetch(SOME_LEAVES, self._project, server, begin, end)}
+            read_hashes = partial(_leaf_hashes, range(begin, end))
+            hashes = await load_nodes(connection, self._project, server, size, read_hashes)
+            for place, expected in zip(range(begin, end), hashes, strict=True):
+                if (row := rows.get(place)) is None:
+                    check.add_finding("removed", f"leaf {place}", "it is in the signed tree, and its row is missing")
+                    continue
+                content = leaf_bytes(chain_name(row["incarnation"], server), row["size"], row["head"])
+                if leaf_hash(content) != expected:
+                    check.add_finding("altered", f"leaf {place}", "it is not the one in the signed tree")
 
     async def _check_exchanges(self, rows: Sequence[Mapping[str, Any]], step: int, check: RunCheck) -> None:
         loaded = await self._load([str(row["id"]) for row in rows])
@@ -330,6 +378,37 @@ def _check_end(
     elif end["size"] != size or links.get(size, FIRST_LINK) != end["head"]:
         check.add_finding("altered", f"chain {name}", "its end is not the one in the table of chains")
 
+
+def _leaf_hashes(places: range, read_node: ReadNode) -> list[bytes]:
+    return [read_node(0, place) for place in places]
+
+
+LEAVES_AT_ONCE: Final = 1024
+MOST_LOST: Final = 100
+"""Missing chains that are listed."""
+
+SOME_LEAVES = """
+SELECT place, incarnation, size, head FROM tree_leaves
+WHERE project = $1 AND server = $2 AND place >= $3 AND place < $4
+"""
+
+LOST_CHAINS = """
+SELECT DISTINCT tree_leaves.incarnation FROM tree_leaves LEFT JOIN chains
+    ON chains.project = $1 AND chains.server = $2 AND chains.incarnation = tree_leaves.incarnation
+WHERE tree_leaves.project = $1 AND tree_leaves.server = $2 AND (chains.size IS NULL OR chains.size < tree_leaves.size) LIMIT $3
+"""
+
+RUNLESS_CHAINS = """
+SELECT chains.incarnation, chain_records.records FROM chains
+LEFT JOIN runs ON runs.project = $1 AND runs.incarnation = chains.incarnation
+LEFT JOIN LATERAL (
+    SELECT records FROM chain_records
+    WHERE project = $1 AND chain_records.incarnation = chains.incarnation AND server = $2 ORDER BY first DESC LIMIT 1
+) AS chain_records ON true
+WHERE chains.project = $1 AND chains.server = $2 AND runs.id IS NULL
+"""
+
+UNSEALED_CHAINS = "SELECT count(*) FROM chains WHERE project = $1 AND server = $2 AND is_unsealed"
 
 RUN = """
 SELECT incarnation, salt, started_at, ended_at, id, name, labels::text, parent, forked_at, isolation

@@ -46,11 +46,17 @@ class _Key(click.ParamType[VerifierKey]):
     type=_Key(),
     help="Trust this public key alone, as `playhead signing-key` printed it. May be repeated. Default: the keys of this data directory.",
 )
-@click.argument("recording", metavar="RUN|FILE|last", shell_complete=complete_recording)
-def verify_command(recording: str, keys: Sequence[VerifierKey], as_json: bool, **flags: Any) -> None:
+@click.option(
+    "--all", "is_all", is_flag=True, help="Show whether every run that was sealed is still there, or was erased."
+)
+@click.argument("recording", metavar="RUN|FILE|last", required=False, shell_complete=complete_recording)
+def verify_command(
+    recording: str | None, keys: Sequence[VerifierKey], is_all: bool, as_json: bool, **flags: Any
+) -> None:
     """Show whether a run or bundle is as it was recorded: nothing altered, removed, inserted, reordered or cut off at the end.
 
     A file is checked by itself, without a store server or network. What a proof does not show is on the page docs/proof.md.
+    --all finds runs that somebody removed from the database; it does not look into the others.
 
     Exits with 0 if everything is verified, 1 if something does not fit, and 3 if something has no proof.
 
@@ -58,9 +64,14 @@ def verify_command(recording: str, keys: Sequence[VerifierKey], as_json: bool, *
         playhead verify last
         playhead export night-run -o night-run.jsonl
         playhead verify night-run.jsonl --key auditor/playhead.key
+        playhead verify --all
     """
-    file = Path(recording)
-    if file.is_file():
+    if is_all == (recording is not None) or (is_all and keys):
+        raise click.UsageError("give RUN or FILE, or --all alone.")
+    file = Path(recording or ".")
+    if recording is None:
+        found = query_store(flags, _ask_about_all)
+    elif file.is_file():
         found = _verify_file(file, keys or _own_keys(**flags))
     elif keys:
         found = query_store(flags, lambda api: _verify_lines(_bundle_lines(api, recording), recording, keys))
@@ -103,6 +114,14 @@ def _bundle_lines(api: Api, run: str) -> list[bytes]:
     return list(split_lines(api.stream_bytes(f"/runs/{path_segment(name)}/bundle")))
 
 
+def _ask_about_all(api: Api) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = api.get("/verify")
+    except NotFound as error:
+        raise Failure("nothing was recorded in this project yet, so nothing is sealed") from error
+    return found
+
+
 def _ask_server(api: Api, run: str) -> dict[str, Any]:
     name = resolve_run_name(api, run)
     if missing := incomplete_reason(api, name):
@@ -116,7 +135,7 @@ def _ask_server(api: Api, run: str) -> dict[str, Any]:
 
 def show_verification(found: dict[str, Any]) -> None:
     """Print the result of a verification."""
-    click.echo(f"{printable(found['run'])}: {_summary(found)}")
+    click.echo(f"{printable(found['run'] or 'all runs')}: {_summary(found)}")
     for seal in found["seals"]:
         at = f", signed {seal['signed_at']}" if seal["signed_at"] else ""
         click.echo(f"  sealed in checkpoint {seal['size']} of {printable(seal['origin'])}{at}")
@@ -132,6 +151,8 @@ def show_verification(found: dict[str, Any]) -> None:
 def _summary(found: dict[str, Any]) -> str:
     match found["verdict"]:
         case "verified":
+            if found["run"] is None:
+                return f"verified; what the {found['proven']:,} leaves of the signed tree stand for is there, or was erased"
             return f"verified; its {found['proven']:,} exchanges and gaps are as they were recorded"
         case "failed":
             return f"NOT as it was recorded: {count_text(len(found['findings']), 'finding')}"

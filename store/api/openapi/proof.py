@@ -47,7 +47,9 @@ class VerificationSchema(TypedDict):
     """What checking a run has shown."""
 
     __pydantic_config__ = DESCRIBED  # type: ignore[misc] # pydantic's place for it
-    run: RunName
+    run: RunName | None
+    """Null for the whole project."""
+
     verdict: Literal["verified", "failed", "unproven"]
     proven: Count
     """Exchanges and gaps that are as they were recorded."""

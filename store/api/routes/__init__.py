@@ -4,7 +4,7 @@ runs           `/v1/runs`
 calls          `/v1/calls`
 exchanges      `/v1/exchanges`
 compare        `/v1/runs/{a}/diff/{b}`, `/v1/drift`
-proof          `/v1/runs/{run}/verify`, `/v1/runs/{run}/envelope`, `/v1/checkpoint`
+proof          `/v1/runs/{run}/verify`, `/v1/verify`, `/v1/runs/{run}/envelope`, `/v1/checkpoint`
 stats          `/v1/stats`
 search         `/v1/search`
 events         `/v1/events`

@@ -1,4 +1,4 @@
-"""`/v1/runs/{run}/verify`, `/v1/runs/{run}/envelope`, `/v1/checkpoint`: whether a run is as it was recorded, what was captured of it, and
+"""`/v1/runs/{run}/verify`, `/v1/verify`, `/v1/runs/{run}/envelope`, `/v1/checkpoint`: whether a run is as it was recorded, what was captured of it, and
 what the store server has signed."""
 
 import asyncio
@@ -45,6 +45,19 @@ async def verify_run(deps: TheDeps, run: RunId) -> Response:
     if found is None:
         raise not_found("run", run, deps.project)
     return JsonResponse(verification_shape(run, found))
+
+
+@router.get("/verify", summary="Whether every run that was sealed is there, or was erased")
+async def verify_project(deps: TheDeps) -> Response:
+    """Compares the signed tree of the project with its runs, without looking into them: `proven` counts leaves of the tree. A run that
+    somebody removed from the database is a finding; one that was erased is not."""
+    if deps.log_keys is None:
+        raise _no_checkpoint()
+    if deps.sealer is not None:
+        await deps.sealer.seal_soon(deps.project)
+    keys, copies = deps.log_keys.verifier_keys(deps.project), deps.checkpoint_directory
+    verifier = RunVerifier(deps.database, deps.project, deps.exchange_queries, keys, copies)
+    return JsonResponse(verification_shape(None, await verifier.verify_project(deps.log_keys.server)))
 
 
 @router.get(

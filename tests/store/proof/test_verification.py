@@ -320,3 +320,29 @@ async def test_what_an_earlier_version_stored_is_unproven_and_not_altered(
             await Sealer(database, SIGNING_KEYS, copies).seal("default")
         found = await verify(database, copies)
         assert (found.verdict, found.findings, found.proven, found.unproven) == ("unproven", [], int(new), 2)
+
+
+async def test_a_run_that_is_gone_without_a_record_is_missed(sealed: Database, copies: Path) -> None:
+    loader = ExchangeQueries(sealed, call)
+
+    async def verify_all() -> Verification:
+        await Sealer(sealed, SIGNING_KEYS, copies).seal("default")
+        keys = SIGNING_KEYS.verifier_keys("default")
+        return await RunVerifier(sealed, "default", loader, keys, copies).verify_project(STORE_SERVER)
+
+    assert (await verify_all()).verdict == "verified"
+    assert await Runs(sealed).delete("other")
+    # Both exchanges of this one go to our run, and so the run is dissolved.
+    await BatchWriter(sealed).write_batch([kept(5, run="guess")])
+    await verify_all()
+    await BatchWriter(sealed).write_batch([replace(kept(5, run=RUN), previous_run="guess")])
+    found = await verify_all()
+    assert (found.verdict, found.findings, found.proven) == ("verified", [], 7)
+    await execute(sealed, "DELETE FROM runs WHERE id = $1", RUN)
+    assert [(one.change, one.element[:5]) for one in (await verify_all()).findings] == [("removed", "chain")]
+    await execute(
+        sealed, "DELETE FROM chains WHERE incarnation = (SELECT incarnation FROM tree_leaves WHERE place = $1)", 2
+    )
+    assert {one.change for one in (await verify_all()).findings} == {"removed"}
+    await execute(sealed, "DELETE FROM tree_leaves WHERE place = $1", 0)
+    assert "leaf 0" in {one.element for one in (await verify_all()).findings}

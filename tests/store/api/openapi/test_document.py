@@ -87,6 +87,7 @@ async def _visit(house: House, database: Database, description: Description) -> 
         await api.get(path)
     await api.get("/v1/stats", params={"group_by": ["model", "tool", "day"], "settled": "true"})
     await api.get("/v1/checkpoint", params={"since": 1})
+    await api.get("/v1/verify")
     await api.get("/v1/search", params={"q": "the OR a", "settled": "true"})
     await api.post("/v1/search/rebuild")
     for run in (RUN, "one", "other"):
