@@ -4,8 +4,11 @@ For each thing the envelope has the values that were seen with their steps, and 
 of prompts or answers.
 """
 
+import hashlib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, Final
 
 from calls.model import Call, Exchange, header
@@ -48,6 +51,28 @@ MOST_STEPS: Final = 20
 LONGEST_VALUE: Final = 300
 
 
+AT_PROVIDER: Final = ("previous_response_id", "conversation", "thread_id", "cachedContent")
+"""Members of requests that stand for turns that the provider keeps, and the request does not have."""
+
+_NESTED: Final = ("generationConfig", "inferenceConfig", "options", "reasoning")
+_OTHER_NAMES: Final = {"effort": "reasoning_effort", "num_predict": "max_tokens"}
+_CAPITAL: Final = re.compile(r"(?<=[a-z])([A-Z])")
+
+
+def sampling_parameters(call: Call) -> dict[str, str]:
+    """Return the parameters of a call that decide how its model samples, by their names in `SAMPLING`."""
+    request = call.request if isinstance(call.request, Mapping) else {}
+    nested = [value for name in _NESTED if isinstance(value := request.get(name), Mapping)]
+    found: dict[str, str] = {}
+    for members in (call.params, request, *nested):
+        for name, value in members.items():
+            plain = _CAPITAL.sub(lambda match: f"_{match[1].lower()}", name)
+            plain = _OTHER_NAMES.get(plain, plain)
+            if plain in SAMPLING and isinstance(value, str | int | float | Decimal):
+                found.setdefault(plain, str(value)[:LONGEST_VALUE])
+    return {name: found[name] for name in SAMPLING if name in found}
+
+
 @dataclass(slots=True)
 class _Values:
     """The values of one thing that were seen, with their steps."""
@@ -62,7 +87,9 @@ class _Values:
         if value is None:
             self.missing.append(step)
             return
-        value = value[:LONGEST_VALUE]
+        if len(value) > LONGEST_VALUE:
+            # The digest keeps values apart that differ behind the cut.
+            value = f"{value[:LONGEST_VALUE]}… ({hashlib.sha256(value.encode('utf-8', 'backslashreplace')).hexdigest()[:8]})"
         if value not in self.counts and len(self.counts) == MOST_VALUES:
             self.left_out += 1
             return
@@ -89,6 +116,9 @@ class EnvelopeBuilder:
     _returned_results: _Values = field(default_factory=_Values)
     _clients: _Values = field(default_factory=_Values)
     _cut: list[int] = field(default_factory=list)
+    _redacted: list[int] = field(default_factory=list)
+    _unnamed: list[int] = field(default_factory=list)
+    _at_provider: list[int] = field(default_factory=list)
     _untimed: list[int] = field(default_factory=list)
     _first: int | None = None
     _last: int | None = None
@@ -102,6 +132,8 @@ class EnvelopeBuilder:
         self._add_client(step, exchange)
         if exchange.is_truncated:
             self._cut.append(step)
+        if exchange.redactions:
+            self._redacted.append(step)
         if call is None:
             return
         if call.tool_results:
@@ -116,14 +148,18 @@ class EnvelopeBuilder:
 
     def _add_model(self, step: int, exchange: Exchange, call: Call) -> None:
         self._model_steps += 1
-        returned = call.model_returned
-        self._models.add(f"{call.model_requested or '(none)'} → {returned}" if returned else None, step)
+        asked, returned = call.model_requested, call.model_returned
+        self._models.add(f"{asked or '(none)'} → {returned or '(none)'}" if asked or returned else None, step)
+        if returned is None:
+            self._unnamed.append(step)
         self._fingerprints.add(call.system_fingerprint, step)
-        sampling = [f"{name}={call.params[name]}" for name in SAMPLING if call.params.get(name) is not None]
-        self._sampling.add(", ".join(sampling) or None, step)
-        seed = call.params.get("seed")
-        self._seeds.add(None if seed is None else str(seed), step)
-        self._prompts.add(None if exchange.request.body.truncated or call.request is None else "whole", step)
+        sampling = sampling_parameters(call)
+        self._sampling.add(", ".join(f"{name}={value}" for name, value in sampling.items()) or None, step)
+        self._seeds.add(sampling.get("seed"), step)
+        is_whole = not exchange.request.body.truncated and call.request is not None
+        self._prompts.add("all bytes of the request" if is_whole else None, step)
+        if isinstance(call.request, Mapping) and any(call.request.get(name) for name in AT_PROVIDER):
+            self._at_provider.append(step)
 
     def _add_times(self, step: int, exchange: Exchange) -> None:
         end = exchange.started_at + (exchange.ended_at or 0)
@@ -138,12 +174,14 @@ class EnvelopeBuilder:
 
     def envelope(self, labels: Mapping[str, str], gaps: int) -> dict[str, Any]:
         """Return the envelope as JSON. Times are nanoseconds since the Unix epoch; `gaps` counts what was not recorded."""
-        code = {name: labels[name] for name in CODE_LABELS if name in labels}
+        code = {name: labels[name][:LONGEST_VALUE] for name in CODE_LABELS if name in labels}
         lost = [f"{gaps} exchanges or parts of them passed unrecorded (gaps)"] if gaps else []
         no_models = [] if self._model_steps else ["no model was called"]
         return {
             "steps": self._steps,
-            "model": _thing(self._models, [*no_models, *_absent(self._models, "the model that answered")]),
+            "model": _thing(
+                self._models, [*no_models, *_sentence("the name of the model that answered", self._unnamed)]
+            ),
             "fingerprint": _thing(
                 self._fingerprints, _absent(self._fingerprints, "a fingerprint of the model's configuration")
             ),
@@ -152,11 +190,13 @@ class EnvelopeBuilder:
             ),
             "prompt": _thing(self._prompts, _absent(self._prompts, "the whole request")),
             "retrieval": _thing(
-                self._retrievals, [] if self._retrievals.counts else ["no retrieval was seen on the network"]
+                self._retrievals, [] if self._retrievals.counts else ["no retrieval was recorded as a call of its own"]
             ),
             "tools": _thing(
                 self._tools,
-                [] if self._tools.counts or self._returned_results.counts else ["no tool was called on the network"],
+                []
+                if self._tools.counts or self._returned_results.counts
+                else ["no tool was recorded as a call of its own"],
                 {"results_in_requests": self._returned_results.as_json()},
             ),
             "times": {
@@ -165,7 +205,12 @@ class EnvelopeBuilder:
                 "missing": _sentence("the time of the first byte or of the end", self._untimed),
             },
             "conversation": {
-                "missing": [*lost, *_sentence("all bytes of its bodies", self._cut)],
+                "missing": [
+                    *lost,
+                    *_sentence("bytes of its bodies", self._cut),
+                    *_sentence("the earlier turns, which the provider keeps", self._at_provider),
+                    *_sentence("secrets, which were replaced before they were stored", self._redacted),
+                ],
             },
             "code": {
                 "labels": code,

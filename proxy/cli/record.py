@@ -37,19 +37,20 @@ def record_command(
     """Run COMMAND and record every call it makes as one run.
 
     Uses the running `playhead up`, or processes of its own while COMMAND runs. Exits with COMMAND's code. In a Git repository, the run
-    gets the labels git (the commit) and git-dirty (whether tracked files differ from it), unless it has them already.
+    gets the labels git (the commit) and git-dirty (whether tracked files differ from it), unless --label git=… names another.
 
     \b
         playhead record -- python agent.py
         playhead record --run ticket-904 --label team=support -- pytest tests/
     """
     wish = isolation_options(flags)
-    version = {} if no_git else code_labels(Path.cwd())
+    chosen = parse_labels(labels)
+    version = {} if no_git or "git" in chosen else code_labels(Path.cwd())
     work = record(
         settings_from_flags(**flags),
         command,
         run=run_id,
-        labels=version | parse_labels(labels),
+        labels=version | chosen,
         append=append,
         quiet=quiet,
         isolation=wish,

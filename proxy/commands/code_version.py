@@ -8,7 +8,7 @@ from typing import Final
 TIMEOUT: Final = 2.0
 """Seconds that Git may take; without an answer there are no labels."""
 
-# Git must not run a program that the repository names, nor write into it.
+# Without the file system monitor that the repository may name, and without writing its index.
 _STATUS: Final = ("-c", "core.fsmonitor=false", "status", "--porcelain=v2", "--branch", "--untracked-files=no")
 
 
@@ -25,7 +25,9 @@ def code_labels(directory: Path) -> dict[str, str]:
             timeout=TIMEOUT,
             check=False,
             stdin=subprocess.DEVNULL,
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+            # A hook of Git, for instance, has variables that name another repository.
+            env={name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+            | {"GIT_OPTIONAL_LOCKS": "0"},
         )
     except (OSError, subprocess.TimeoutExpired):
         return {}

@@ -81,7 +81,7 @@ class CapturedSchema(TypedDict):
     """A sentence for whatever was not captured."""
 
     left_out: NotRequired[Count]
-    """Further values that are not listed."""
+    """How often further values occurred that are not listed."""
 
 
 class CapturedToolsSchema(CapturedSchema):

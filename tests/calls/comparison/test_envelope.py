@@ -49,11 +49,11 @@ def test_what_is_missing_is_a_sentence_with_its_steps() -> None:
     assert found["times"]["missing"] == ["step 2 lacks the time of the first byte or of the end"]
     assert found["conversation"]["missing"] == [
         "2 exchanges or parts of them passed unrecorded (gaps)",
-        "step 2 lacks all bytes of its bodies",
+        "step 2 lacks bytes of its bodies",
     ]
     assert found["environment"]["missing"] == ["step 2 lacks a header that names its client library"]
     assert found["code"]["missing"]
-    assert found["retrieval"]["missing"] == ["no retrieval was seen on the network"]
+    assert found["retrieval"]["missing"] == ["no retrieval was recorded as a call of its own"]
 
 
 def test_an_envelope_stays_small() -> None:
@@ -65,3 +65,26 @@ def test_an_envelope_stays_small() -> None:
     assert found["fingerprint"]["left_out"] == 199 - MOST_VALUES
     assert len(found["model"]["values"][0]["steps"]) == MOST_STEPS
     assert found["sampling"]["missing"][0].endswith("and 179 more lack sampling parameters")
+
+
+def test_nothing_is_called_missing_that_stands_elsewhere() -> None:
+    nested = {
+        "generationConfig": {"topP": 0.9, "seed": 3},
+        "reasoning": {"effort": "low"},
+        "previous_response_id": "r1",
+    }
+    number, one, called = model_step(1, params={}, request=nested, model_returned=None)
+    builder = EnvelopeBuilder()
+    builder.add(number, replace(one, redactions=2), called)
+    builder.add(*model_step(2, system_fingerprint="f" * 400))
+    builder.add(*model_step(3, system_fingerprint="f" * 401))
+    found = builder.envelope({"git": "c" * 1000}, 0)
+    assert found["sampling"]["values"][0]["value"] == "top_p=0.9, seed=3, reasoning_effort=low"
+    assert found["model"]["values"][0]["value"] == "gpt-4o → (none)"
+    assert found["model"]["missing"] == ["step 1 lacks the name of the model that answered"]
+    assert found["conversation"]["missing"] == [
+        "step 1 lacks the earlier turns, which the provider keeps",
+        "step 1 lacks secrets, which were replaced before they were stored",
+    ]
+    assert len(found["fingerprint"]["values"]) == 2
+    assert len(found["code"]["labels"]["git"]) == 300

@@ -29,9 +29,10 @@ def test_the_commit_is_named_and_whether_files_differ(tmp_path: Path, monkeypatc
     git(tmp_path, "commit", "-qm", "agent")
     commit = git(tmp_path, "rev-parse", "HEAD").strip()
     (inner / "untracked").touch()
-    # A program that the repository names is not run.
+    # The file system monitor that the repository names is not run.
     git(tmp_path, "config", "core.fsmonitor", f"touch {touched}; false")
     assert code_labels(inner) == {"git": commit, "git-dirty": "false"}
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
     agent.write_text("print(2)")
     assert code_labels(inner) == {"git": commit, "git-dirty": "true"}
     assert not touched.exists()
