@@ -31,7 +31,7 @@ class Stub:
     def get(self, _: str, **__: Any) -> dict[str, bool]:
         return {"settled": True}
 
-    def stream_bytes(self, _: str) -> list[bytes]:
+    def stream_bytes(self, _: str, **_query: str) -> list[bytes]:
         return [b"".join(bundle_lines(run_of(self._made)))]
 
 
