@@ -4,11 +4,13 @@ It must be a regular file that we own. Its mode may grant nothing to others, and
 only member: Kubernetes gives a volume's files to the group that `fsGroup` names and widens their modes (0600 becomes 0660).
 """
 
+import contextlib
 import grp
 import os
 import pwd
 import secrets
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 _OTHERS = 0o007
@@ -104,28 +106,26 @@ def _group_name(gid: int) -> str:
 
 def create_once(path: Path, content: bytes) -> None:
     """Create a file atomically, unless another process was first."""
-    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
-    try:
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+    with _written_part(path, content) as part, contextlib.suppress(FileExistsError):
         os.link(part, path)
-    except FileExistsError:
-        pass
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def write_private(path: Path, content: bytes) -> None:
     """Write a file that only we may read, atomically: after a crash it has the old content or the new one."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _written_part(path, content) as part:
+        part.replace(path)
+
+
+@contextlib.contextmanager
+def _written_part(path: Path, content: bytes) -> Iterator[Path]:
+    """A new private file beside `path` with the content on disk. It goes with the block, unless it was renamed."""
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        part.replace(path)
+        yield part
     finally:
         part.unlink(missing_ok=True)

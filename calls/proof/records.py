@@ -13,9 +13,10 @@ import msgspec
 
 type RecordKind = Literal["run", "exchange", "gap", "end", "moved", "erased"]
 """What was said about the run itself, an exchange, a gap, the reported end of the run, an exchange or gap that went to another run, one
-that was erased in whole or in part."""
+that was erased."""
 
-type ErasedPart = Literal["whole", "request", "response", "bodies", "run"]
+type ErasedPart = Literal["whole", "run"]
+"""An exchange or gap as a whole, or all of its run."""
 
 FIRST_LINK: Final = bytes(32)
 """The link before the first record of a chain."""

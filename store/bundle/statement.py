@@ -14,8 +14,8 @@ from calls.events import Gap
 from calls.model import FORMAT, Body, Exchange, Request, Response
 from store.bundle.trace import chunk_to_json, gap_to_json, rfc3339_ns
 
-BODY_BYTES: Final = ("base64", "digest", "erased", "opened", "prefix", "suffix", "text")
-"""The members of a body that a statement leaves out: its bytes have a commitment of their own, and may be erased alone."""
+BODY_BYTES: Final = ("base64", "digest", "opened", "prefix", "suffix", "text")
+"""The members of a body that a statement leaves out: its bytes have a commitment of their own."""
 
 RUN_FACTS: Final = ("forked_at", "id", "isolation", "labels", "name", "parent")
 """The members of a run that are said about it; the others are counted over its exchanges, or change without anybody's doing."""
@@ -26,12 +26,13 @@ _encode: Final = msgspec.json.Encoder(order="sorted").encode
 
 def exchange_statement(exchange: Exchange) -> bytes:
     """Return the statement of an exchange. Raises ValueError for text that no JSON can hold."""
+    request, response = exchange.request, exchange.response
     members: dict[str, Any] = {
         "format": FORMAT,
         "id": exchange.id,
         "outcome": exchange.outcome,
-        "request": _request_members(exchange.request),
-        "response": None if exchange.response is None else _response_members(exchange.response),
+        "request": _message_members(request, {"method": request.method, "url": request.url}),
+        "response": response and _message_members(response, {"reason": response.reason, "status": response.status}),
         "run": exchange.run,
         "started_at": rfc3339_ns(exchange.started_at),
     }
@@ -78,27 +79,8 @@ def has_body(body: Body) -> bool:
     return bool(body.data or body.size or body.chunks or body.truncated or body.reencoded)
 
 
-def _request_members(request: Request) -> dict[str, Any]:
-    members: dict[str, Any] = {
-        "headers": request.headers,
-        "http_version": request.http_version,
-        "method": request.method,
-        "url": request.url,
-    }
-    return _with_body(members, request)
-
-
-def _response_members(response: Response) -> dict[str, Any]:
-    members: dict[str, Any] = {
-        "headers": response.headers,
-        "http_version": response.http_version,
-        "reason": response.reason,
-        "status": response.status,
-    }
-    return _with_body(members, response)
-
-
-def _with_body(members: dict[str, Any], message: Request | Response) -> dict[str, Any]:
+def _message_members(message: Request | Response, members: dict[str, Any]) -> dict[str, Any]:
+    members |= {"headers": message.headers, "http_version": message.http_version}
     if has_body(message.body):
         members["body"] = _body_members(message.body)
     if message.trailers:

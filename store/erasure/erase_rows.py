@@ -70,7 +70,6 @@ async def erase_run(database: Database, project: str, run: str, now: int) -> Era
         ):
             found.rows[table] += await _delete(connection, table, "run = $2", project, run)
         found.rows["runs"] += await _delete(connection, "runs", "id = $2", project, run)
-        # Site of the proof for an erased run: what remains in its chains names neither the run nor its exchanges.
         await forget_run(connection, project, database.store_server, incarnation, now)
         await append_entries(connection, project, [RunDeleted(run, now)])
     return found
@@ -94,7 +93,6 @@ async def erase_exchanges(
         found.rows["gaps"] += len(gaps)
         whole: ErasedPart = "whole"
         erased = [(row["id"], row["began"], whole) for row in (*gone, *gaps)]
-        # Site of the proof for erased calls.
         await append_erasures(connection, project, database.store_server, {incarnation: erased}, now)
         for day in sorted(found.days):
             found.rows["parts"] += await _encode_anew(connection, project, run, day)

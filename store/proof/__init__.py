@@ -1,6 +1,6 @@
 """Prove that the record was not altered after it was stored (docs/proof.md).
 
-commitments    the salts of commitments, and how one is forgotten
+commitments    the salts of commitments
 evidence       make the records of what is stored
 chain          append records to the chains of runs
 signing_keys   the keys that sign checkpoints

@@ -13,33 +13,24 @@ SALT: Final = 16
 PARTS: Final = 3
 """The parts of an exchange: its head, the request's body, the response's body. A gap has a head and evidence, a run a head."""
 
-_FORGOTTEN: Final = bytes(SALT)
+_ABSENT: Final = bytes(SALT)
 
 
 def make_salts(*is_used: bool) -> bytes:
     """Return new salts for the parts that there are: the head alone, or as many as are given."""
     if all(is_used):
         return os.urandom(SALT * max(len(is_used), 1))
-    return b"".join(os.urandom(SALT) if used else _FORGOTTEN for used in is_used)
+    return b"".join(os.urandom(SALT) if used else _ABSENT for used in is_used)
 
 
 def are_salts_of(salts: bytes, *is_used: bool) -> bool:
-    """Whether these are salts for such parts and no others. A used one may have been forgotten."""
+    """Whether these are salts for such parts and no others."""
     parts = is_used or (True,)
     unused = (salts[part * SALT : (part + 1) * SALT] for part, used in enumerate(parts) if not used)
-    return len(salts) == SALT * len(parts) and all(each == _FORGOTTEN for each in unused)
+    return len(salts) == SALT * len(parts) and all(each == _ABSENT for each in unused)
 
 
 def salt_of(salts: bytes, part: int) -> bytes | None:
-    """Return the salt of a part; None if it was forgotten."""
+    """Return the salt of a part; None if there is no such part."""
     salt = salts[part * SALT : (part + 1) * SALT]
-    return None if salt == _FORGOTTEN else salt
-
-
-def forget_bodies(salts: bytes | None, *, request: bool = True, response: bool = True) -> bytes | None:
-    """Return the salts without those of the bodies that are erased; None for an exchange that was stored without a proof."""
-    if salts is None:
-        return None
-    head, *bodies = (salts[part * SALT : (part + 1) * SALT] for part in range(PARTS))
-    erased = (request, response)
-    return head + b"".join(_FORGOTTEN if is_erased else body for body, is_erased in zip(bodies, erased, strict=True))
+    return None if salt == _ABSENT else salt

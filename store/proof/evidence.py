@@ -56,6 +56,5 @@ def run_record(facts: Mapping[str, Any], began: int, salts: bytes) -> ChainRecor
 
 
 def _commit(salts: bytes, part: int, content: bytes) -> bytes | None:
-    """Return the commitment to a part; None if its salt was forgotten."""
     salt = salt_of(salts, part)
     return None if salt is None else commit(salt, content)

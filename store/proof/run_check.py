@@ -51,8 +51,9 @@ class RunCheck:
 
     _has_records: bool = False
     _live: dict[str, ChainRecord] = field(default_factory=dict)
-    _erased_parts: dict[str, set[str]] = field(default_factory=dict)
-    _moved: list[str] = field(default_factory=list)
+    _gone: list[str] = field(default_factory=list)
+    """What was moved or erased by another chain than the one that recorded it."""
+
     _run_records: list[ChainRecord] = field(default_factory=list)
     """The last record about the run in each chain."""
 
@@ -83,10 +84,10 @@ class RunCheck:
                     self._live[record.id] = record
                     is_reopened = True
                 case "moved":
-                    if self._live.pop(record.id, None) is None:
-                        self._moved.append(record.id)
+                    self._remove(record.id)
                 case "erased":
-                    self._add_erasure(record)
+                    self._remove(record.id)
+                    self.erasures.append(Erasure(record.id, record.part or "whole", record.at))
                 case "run":
                     run_record, is_reopened = record, True
                 case "end":
@@ -96,15 +97,9 @@ class RunCheck:
         if end is not None:
             self._ends.append((end, is_reopened))
 
-    def _add_erasure(self, record: ChainRecord) -> None:
-        part = record.part or "whole"
-        self.erasures.append(Erasure(record.id, part, record.at))
-        if part == "whole":
-            if self._live.pop(record.id, None) is None:
-                self._moved.append(record.id)
-        else:
-            parts = {"request", "response"} if part == "bodies" else {part}
-            self._erased_parts.setdefault(record.id, set()).update(parts)
+    def _remove(self, name: str) -> None:
+        if self._live.pop(name, None) is None:
+            self._gone.append(name)
 
     def add_exchange(self, exchange: Exchange, salts: bytes | None, place: str) -> None:
         """Check an exchange; `place` says where it is, such as `step 3`."""
@@ -119,11 +114,7 @@ class RunCheck:
             (1, "request", exchange.request.body, record.request),
             (2, "response", exchange.response.body if exchange.response else EMPTY_BODY, record.response),
         ):
-            if is_erased(body):
-                if name not in self._erased_parts.get(exchange.id, ()):
-                    self.add_finding("removed", element, f"the body of its {name} is gone, and no erasure is on record")
-                    return
-            elif not _fits(salts, number, body, commitment):
+            if not _fits(salts, number, body, commitment):
                 wrong.append(f"the body of its {name}")
         if wrong:
             self.add_finding("altered", element, f"{' and '.join(wrong)} differ from what was recorded")
@@ -201,17 +192,12 @@ class RunCheck:
 
     def finish(self) -> None:
         """Report what has a record and is missing."""
-        for name in self._moved:
+        for name in self._gone:
             self._live.pop(name, None)
         for name, record in self._live.items():
             self.add_finding(
                 "removed", f"{record.kind} {name}", "it was recorded, is missing, and no erasure is on record"
             )
-
-
-def is_erased(body: Body) -> bool:
-    """Whether the bytes of a body were erased."""
-    return bool(getattr(body, "erased", False))
 
 
 def _fits(salts: bytes, part: int, body: Body, commitment: bytes | None) -> bool:

@@ -125,7 +125,7 @@ class RunVerifier:
                 detail = "it was sealed, and is missing or shorter"
                 check.add_finding("removed", f"chain {chain_name(row['incarnation'], server)}", detail)
             for row in await connection.fetch(RUNLESS_CHAINS, self._project, server):
-                if row["records"] is None or not is_last_of_run(decode_records(row["records"])[-1]):
+                if not any(is_last_of_run(decode_records(records)[-1]) for records in row["ends"] or ()):
                     detail = "its run is gone, and no erasure is on record"
                     check.add_finding("removed", f"chain {chain_name(row['incarnation'], server)}", detail)
             unsealed = await connection.fetchval(UNSEALED_CHAINS, self._project, server)
@@ -398,13 +398,16 @@ SELECT DISTINCT tree_leaves.incarnation FROM tree_leaves LEFT JOIN chains
 WHERE tree_leaves.project = $1 AND tree_leaves.server = $2 AND (chains.size IS NULL OR chains.size < tree_leaves.size) LIMIT $3
 """
 
+# With the last records of all chains of the run: any store server may have erased it.
 RUNLESS_CHAINS = """
-SELECT chains.incarnation, chain_records.records FROM chains
+SELECT chains.incarnation, ends FROM chains
 LEFT JOIN runs ON runs.project = $1 AND runs.incarnation = chains.incarnation
-LEFT JOIN LATERAL (
-    SELECT records FROM chain_records
-    WHERE project = $1 AND chain_records.incarnation = chains.incarnation AND server = $2 ORDER BY first DESC LIMIT 1
-) AS chain_records ON true
+CROSS JOIN LATERAL (
+    SELECT array_agg(records) AS ends FROM (
+        SELECT DISTINCT ON (server) records FROM chain_records
+        WHERE project = $1 AND chain_records.incarnation = chains.incarnation ORDER BY server, first DESC
+    ) AS last
+) AS gathered
 WHERE chains.project = $1 AND chains.server = $2 AND runs.id IS NULL
 """
 

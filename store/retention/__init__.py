@@ -1,4 +1,4 @@
-"""Remove old runs, or only their bodies, by rules and a size budget. docs/retention.md explains it.
+"""Remove old runs by rules and a size budget. docs/retention.md explains it.
 
 rules             what the rules of `playhead.toml` say of a run; pure
 facts             load what rules look at

@@ -39,7 +39,6 @@ async def _expire_batch(database: Database, project: str, batch: Sequence[Expiry
             return []
         await connection.execute(NOTE_DAYS, project, names, "run")
         for one in gone:
-            # Site of the proof for whole runs: what remains in their chains names neither the run nor its exchanges.
             await forget_run(connection, project, database.store_server, one.judged.incarnation, now)
         await connection.execute("DELETE FROM runs WHERE project = $1 AND id = ANY ($2::text[])", project, names)
         for table in ("gaps", "call_sums", "run_totals", "processes"):

@@ -134,8 +134,8 @@ class Stage:
         forked = forked and not plugins and "--block-network" not in arguments
         command = [sys.executable, "-m", "pytest"]
         if forked:
-            command = self._forked("pytest")
-            environment = {"PLAYHEAD_COMMAND": shlex.join(self._forked("playhead")), **environment}
+            command = self._fork_command("pytest")
+            environment = {"PLAYHEAD_COMMAND": shlex.join(self._fork_command("playhead")), **environment}
         done = subprocess.run(
             [*command, *loaded, "-p", "no:cacheprovider", "--rootdir", ".", *arguments],
             cwd=self.directory,
@@ -147,7 +147,7 @@ class Stage:
         )
         return Ran(code=done.returncode, out=done.stdout + done.stderr)
 
-    def _forked(self, kind: str) -> list[str]:
+    def _fork_command(self, kind: str) -> list[str]:
         return [sys.executable, "-ISu", str(FORKING), "run", str(self.forks / kind)]
 
     def recording(self, place: str) -> list[dict[str, Any]]:

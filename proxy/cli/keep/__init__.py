@@ -3,5 +3,4 @@
 proof       verify, signing-key
 retention   retention
 erase       erase
-erase       erase
 """

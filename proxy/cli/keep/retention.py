@@ -23,7 +23,7 @@ MOST_SHOWN: Final = 30
 @click.option("--plan", "only_plan", is_flag=True, help="Show what would go now, and why. Nothing is changed.")
 @click.pass_context
 def retention_command(ctx: click.Context, /, only_plan: bool, as_json: bool, **flags: Any) -> None:
-    """Remove runs, or only their bodies, that the rules in playhead.toml let go. The store server does it every hour by itself.
+    """Remove runs that the rules in playhead.toml let go. The store server does it every hour by itself.
 
     \b
         playhead retention --plan      what would go now, how much that frees, and why

@@ -23,7 +23,7 @@ class ErasureSchema(TypedDict):
 
     __pydantic_config__ = DESCRIBED  # type: ignore[misc] # pydantic's place for it
     id: str | None
-    part: Literal["whole", "request", "response", "bodies", "run"]
+    part: Literal["whole", "run"]
     at: Time | None
 
 

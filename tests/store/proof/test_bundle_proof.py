@@ -91,7 +91,7 @@ def seal(lines: Sequence[Line]) -> bytes:
     return b"".join(written)
 
 
-def parsed(content: bytes) -> list[Line]:
+def parse_lines(content: bytes) -> list[Line]:
     """The lines of a bundle."""
     return [json.loads(line) for line in content.splitlines()]
 
@@ -134,14 +134,14 @@ async def test_a_bundle_verifies_with_the_key_of_its_store_server_only(bundles: 
     }
     with pytest.raises(NoProof):
         verify(bundles[2])
-    for line in parsed(bundles[0]):
+    for line in parse_lines(bundles[0]):
         validator("bundle").validate(line)
     shown = [read_bundle(content.splitlines(keepends=True)) for content in (bundles[0], bundles[2])]
     assert shown[0] == shown[1]
 
 
 async def test_every_changed_byte_value_and_line_of_a_bundle_is_found(bundles: list[bytes]) -> None:
-    content, lines = bundles[0], parsed(bundles[0])
+    content, lines = bundles[0], parse_lines(bundles[0])
     assert seal(lines).count(b"\n") == len(lines)
     assert verify(seal(lines)).verdict == "verified"
     for at in range(len(content)):
@@ -175,7 +175,7 @@ def assert_change(lines: list[Line], change: str) -> None:
 
 
 async def test_a_thousand_reorderings_removals_and_splices_are_found(bundles: list[bytes]) -> None:
-    lines, other = parsed(bundles[0]), parsed(bundles[1])
+    lines, other = parse_lines(bundles[0]), parse_lines(bundles[1])
     inner, foreign = lines[1:-1], other[1:-1]
     chooser = random.Random(6962)
     for number in range(1000):
@@ -208,7 +208,7 @@ def test_the_program_of_the_page_agrees(bundles: list[bytes], tmp_path: Path) ->
     program = tmp_path / "verify.py"
     program.write_text(found[1])
     (tmp_path / "playhead.key").write_text(f"{KEYS[0]}\n")
-    lines = parsed(bundles[0])
+    lines = parse_lines(bundles[0])
     text_place = next(
         path for path in places(lines) if path[-1] == "text" and "response" in path and "exchange" in path
     )

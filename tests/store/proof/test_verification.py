@@ -59,7 +59,7 @@ def copies(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def sealed(database: Database, copies: Path) -> Database:
+async def sealed_database(database: Database, copies: Path) -> Database:
     """A small run with everything that is proven, and another one beside it."""
     runs, writer = Runs(database), BatchWriter(database)
     await runs.put(RUN, NOON, "Night run", {"team": "support"}, parent="evening", forked_at=2)
@@ -92,24 +92,24 @@ async def execute(database: Database, statement: str, *arguments: Any) -> None:
         await connection.execute(statement, *arguments)
 
 
-async def test_a_run_that_nobody_touched_verifies(sealed: Database, copies: Path) -> None:
-    found = await verify(sealed, copies)
+async def test_a_run_that_nobody_touched_verifies(sealed_database: Database, copies: Path) -> None:
+    found = await verify(sealed_database, copies)
     assert (found.verdict, found.findings, found.proven, found.unproven) == ("verified", [], 4, 0)
     (seal,) = found.seals
     assert (seal.origin, seal.unsealed) == (SIGNING_KEYS.origin("default"), 0)
-    assert (await verify(sealed, copies, "other")).verdict == "verified"
+    assert (await verify(sealed_database, copies, "other")).verdict == "verified"
 
 
-async def test_what_is_not_sealed_yet_is_not_verified(sealed: Database, copies: Path) -> None:
-    await BatchWriter(sealed).write_batch([kept(4)])
-    found = await verify(sealed, copies)
+async def test_what_is_not_sealed_yet_is_not_verified(sealed_database: Database, copies: Path) -> None:
+    await BatchWriter(sealed_database).write_batch([kept(4)])
+    found = await verify(sealed_database, copies)
     assert (found.verdict, [seal.unsealed for seal in found.seals]) == ("unproven", [1])
-    await Sealer(sealed, SIGNING_KEYS, copies).seal("default")
-    assert (await verify(sealed, copies)).verdict == "verified"
+    await Sealer(sealed_database, SIGNING_KEYS, copies).seal("default")
+    assert (await verify(sealed_database, copies)).verdict == "verified"
 
 
-async def test_a_key_that_is_not_trusted_proves_nothing(sealed: Database, copies: Path) -> None:
-    found = await verify(sealed, copies, keys=SigningKeys(STORE_SERVER, (Ed25519PrivateKey.generate(),)))
+async def test_a_key_that_is_not_trusted_proves_nothing(sealed_database: Database, copies: Path) -> None:
+    found = await verify(sealed_database, copies, keys=SigningKeys(STORE_SERVER, (Ed25519PrivateKey.generate(),)))
     assert [finding.change for finding in found.findings] == ["unsigned"]
 
 
@@ -135,11 +135,11 @@ def changed_values(value: Any, chooser: random.Random) -> list[Any]:
             return []
 
 
-async def test_every_changed_value_of_the_evidence_is_found(sealed: Database, copies: Path) -> None:
+async def test_every_changed_value_of_the_evidence_is_found(sealed_database: Database, copies: Path) -> None:
     chooser = random.Random(16)
     tried, missed = 0, []
-    recorded = await exchanges(sealed)
-    async with sealed.connection() as connection:
+    recorded = await exchanges(sealed_database)
+    async with sealed_database.connection() as connection:
         for table, columns in EVIDENCE.items():
             for row in await own_rows(connection, table):
                 place = row["row_place"]
@@ -151,33 +151,33 @@ async def test_every_changed_value_of_the_evidence_is_found(sealed: Database, co
                         except asyncpg.PostgresError:
                             continue  # the column cannot have this value
                         tried += 1
-                        if await verdict(sealed, copies) == "verified" and (
-                            table != "exchanges" or await exchanges(sealed) != recorded
+                        if await verdict(sealed_database, copies) == "verified" and (
+                            table != "exchanges" or await exchanges(sealed_database) != recorded
                         ):
                             missed.append(f"{table}.{column}: {row[column]!r:.80} -> {new!r:.80}")
                         place = await connection.fetchval(set_value, row[column], place)
     assert missed == [], "\n".join(missed)
     assert tried > 150
-    assert await verdict(sealed, copies) == "verified"
+    assert await verdict(sealed_database, copies) == "verified"
 
 
-async def test_every_removed_row_of_the_evidence_is_found(sealed: Database, copies: Path) -> None:
+async def test_every_removed_row_of_the_evidence_is_found(sealed_database: Database, copies: Path) -> None:
     missed = []
     for table in (*EVIDENCE, "parts"):
-        async with sealed.connection() as connection:
+        async with sealed_database.connection() as connection:
             rows = await own_rows(connection, table)
             for row in rows:
                 values = [value for name, value in row.items() if name not in ("row_place", "row_table")]
                 names = [name for name in row.keys() if name not in ("row_place", "row_table")]  # noqa: SIM118 - a record of asyncpg
                 await connection.execute(f"DELETE FROM {row['row_table']} WHERE ctid = $1::text::tid", row["row_place"])
-                if await verdict(sealed, copies) == "verified":
+                if await verdict(sealed_database, copies) == "verified":
                     missed.append(f"{table}: {dict(row)!r:.200}")
                 numbers = ", ".join(f"${number}" for number in range(1, len(names) + 1))
                 await connection.execute(
                     f"INSERT INTO {row['row_table']} ({', '.join(names)}) VALUES ({numbers})", *values
                 )
     assert missed == [], "\n".join(missed)
-    assert await verdict(sealed, copies) == "verified"
+    assert await verdict(sealed_database, copies) == "verified"
 
 
 async def exchanges(database: Database) -> list[Exchange]:
@@ -248,30 +248,36 @@ async def test_two_store_servers_append_to_chains_of_their_own(
         # The key of the other store server is not known here.
         found = await verify(database, copies / str(STORE_SERVER))
         assert [finding.change for finding in found.findings] == ["unsigned"]
+        # Whichever of them erases the run, the other one misses nothing.
+        assert await Runs(other).delete(RUN)
+        directory = copies / str(STORE_SERVER)
+        await Sealer(database, SIGNING_KEYS, directory).seal("default")
+        verifier = RunVerifier(database, "default", ExchangeQueries(database, call), both, directory)
+        assert (await verifier.verify_project(STORE_SERVER)).findings == []
     finally:
         await other.close()
 
 
-async def test_an_altered_tree_is_not_signed(sealed: Database, copies: Path) -> None:
-    await BatchWriter(sealed).write_batch([kept(4)])
-    sealer = Sealer(sealed, SIGNING_KEYS, copies)
+async def test_an_altered_tree_is_not_signed(sealed_database: Database, copies: Path) -> None:
+    await BatchWriter(sealed_database).write_batch([kept(4)])
+    sealer = Sealer(sealed_database, SIGNING_KEYS, copies)
     hashes: bytes
-    async with sealed.connection() as connection:
+    async with sealed_database.connection() as connection:
         hashes = await connection.fetchval("SELECT hashes FROM tree_tiles")
     for statement, value in (
         ("UPDATE tree_tiles SET hashes = $1", bytes([hashes[0] ^ 1]) + hashes[1:]),
         ("UPDATE tree_tiles SET hashes = $1", hashes[:-32]),
         ("DELETE FROM checkpoints WHERE size <> $1", 2),
     ):
-        await execute(sealed, statement, value)
+        await execute(sealed_database, statement, value)
         with pytest.raises(TreeAltered):
             await sealer.seal("default")
-        await execute(sealed, "UPDATE tree_tiles SET hashes = $1", hashes)
-    assert (await verify(sealed, copies)).findings[0].change == "truncated"
+        await execute(sealed_database, "UPDATE tree_tiles SET hashes = $1", hashes)
+    assert (await verify(sealed_database, copies)).findings[0].change == "truncated"
 
 
-async def test_each_kind_of_change_is_named(sealed: Database, copies: Path) -> None:
-    async with sealed.connection() as connection:
+async def test_each_kind_of_change_is_named(sealed_database: Database, copies: Path) -> None:
+    async with sealed_database.connection() as connection:
         rows = await connection.fetch("SELECT first FROM chain_records WHERE first < 6 ORDER BY first")
     second, third = rows[1]["first"], rows[2]["first"]
     swap = f"UPDATE chain_records SET first = CASE first WHEN {second} THEN -1 ELSE first END"
@@ -290,17 +296,17 @@ async def test_each_kind_of_change_is_named(sealed: Database, copies: Path) -> N
     }
     changes = {}
     for expected, statements in tried.items():
-        async with sealed.connection() as connection:
+        async with sealed_database.connection() as connection:
             copy = {table: await connection.fetch(f"SELECT * FROM {table}") for table in ("exchanges", "chain_records")}
             for statement, *arguments in statements:
                 await connection.execute(statement, *arguments)
-            changes[expected] = (await verify(sealed, copies)).findings[0].change
+            changes[expected] = (await verify(sealed_database, copies)).findings[0].change
             for table, were in copy.items():
                 await connection.execute(f"DELETE FROM {table}")
                 numbers = ", ".join(f"${number}" for number in range(1, len(were[0]) + 1))
                 await connection.executemany(f"INSERT INTO {table} VALUES ({numbers})", [tuple(row) for row in were])
     assert changes == {change: change for change in tried}
-    assert (await verify(sealed, copies)).verdict == "verified"
+    assert (await verify(sealed_database, copies)).verdict == "verified"
 
 
 async def test_what_an_earlier_version_stored_is_unproven_and_not_altered(
@@ -322,27 +328,29 @@ async def test_what_an_earlier_version_stored_is_unproven_and_not_altered(
         assert (found.verdict, found.findings, found.proven, found.unproven) == ("unproven", [], int(new), 2)
 
 
-async def test_a_run_that_is_gone_without_a_record_is_missed(sealed: Database, copies: Path) -> None:
-    loader = ExchangeQueries(sealed, call)
+async def test_a_run_that_is_gone_without_a_record_is_missed(sealed_database: Database, copies: Path) -> None:
+    loader = ExchangeQueries(sealed_database, call)
 
     async def verify_all() -> Verification:
-        await Sealer(sealed, SIGNING_KEYS, copies).seal("default")
+        await Sealer(sealed_database, SIGNING_KEYS, copies).seal("default")
         keys = SIGNING_KEYS.verifier_keys("default")
-        return await RunVerifier(sealed, "default", loader, keys, copies).verify_project(STORE_SERVER)
+        return await RunVerifier(sealed_database, "default", loader, keys, copies).verify_project(STORE_SERVER)
 
     assert (await verify_all()).verdict == "verified"
-    assert await Runs(sealed).delete("other")
+    assert await Runs(sealed_database).delete("other")
     # Both exchanges of this one go to our run, and so the run is dissolved.
-    await BatchWriter(sealed).write_batch([kept(5, run="guess")])
+    await BatchWriter(sealed_database).write_batch([kept(5, run="guess")])
     await verify_all()
-    await BatchWriter(sealed).write_batch([replace(kept(5, run=RUN), previous_run="guess")])
+    await BatchWriter(sealed_database).write_batch([replace(kept(5, run=RUN), previous_run="guess")])
     found = await verify_all()
     assert (found.verdict, found.findings, found.proven) == ("verified", [], 7)
-    await execute(sealed, "DELETE FROM runs WHERE id = $1", RUN)
+    await execute(sealed_database, "DELETE FROM runs WHERE id = $1", RUN)
     assert [(one.change, one.element[:5]) for one in (await verify_all()).findings] == [("removed", "chain")]
     await execute(
-        sealed, "DELETE FROM chains WHERE incarnation = (SELECT incarnation FROM tree_leaves WHERE place = $1)", 2
+        sealed_database,
+        "DELETE FROM chains WHERE incarnation = (SELECT incarnation FROM tree_leaves WHERE place = $1)",
+        2,
     )
     assert {one.change for one in (await verify_all()).findings} == {"removed"}
-    await execute(sealed, "DELETE FROM tree_leaves WHERE place = $1", 0)
+    await execute(sealed_database, "DELETE FROM tree_leaves WHERE place = $1", 0)
     assert "leaf 0" in {one.element for one in (await verify_all()).findings}

@@ -39,7 +39,7 @@ def policy(*tables: dict[str, Any], budget: int | None = None) -> RetentionPolic
 WEEK = policy({"keep": "7d"})
 
 
-def made(run: str, days_ago: int, number: int, **more: Any) -> Exchange:
+def make_exchange(run: str, days_ago: int, number: int, **more: Any) -> Exchange:
     body = f'{{"query": "{prose(f"{run}{number}", 40)}"}}'.encode()
     return exchange(number, run=run, at=NOW - days_ago * DAY + number * SECOND, request=body, **more)
 
@@ -80,17 +80,17 @@ def derive(one: Exchange) -> Call:
 
 
 async def test_old_runs_go_with_their_space_and_all_others_stay_whole(database: Database) -> None:
-    old = [made(f"old-{n}", 20 + n % 3, n) for n in range(60)]
+    old = [make_exchange(f"old-{n}", 20 + n % 3, n) for n in range(60)]
     stays = {
-        "young": [made("young", 1, 1)],
-        "pinned": [made("pinned", 20, 100), made("pinned", 21, 101)],
-        "flagged": [made("flagged", 21, 102)],
-        "forked": [made("forked", 22, 103)],
-        "failed": [made("failed", 20, 104), made("failed", 20, 105, status=500)],
-        "retried": [made("retried", 21, 106, status=429), made("retried", 21, 107)],
-        "gap": [made("gap", 22, 108)],
+        "young": [make_exchange("young", 1, 1)],
+        "pinned": [make_exchange("pinned", 20, 100), make_exchange("pinned", 21, 101)],
+        "flagged": [make_exchange("flagged", 21, 102)],
+        "forked": [make_exchange("forked", 22, 103)],
+        "failed": [make_exchange("failed", 20, 104), make_exchange("failed", 20, 105, status=500)],
+        "retried": [make_exchange("retried", 21, 106, status=429), make_exchange("retried", 21, 107)],
+        "gap": [make_exchange("gap", 22, 108)],
         # Judged by its newest exchange.
-        "long": [made("long", 20, 109), made("long", 2, 110)],
+        "long": [make_exchange("long", 20, 109), make_exchange("long", 2, 110)],
     }
     gaps = [Gap("gap", NOW - 22 * DAY, "lost", None, 1), Gap("old-1", NOW - 22 * DAY, "lost", None, 1)]
     await store(database, [*old, *(one for run in stays.values() for one in run)], gaps)
@@ -125,7 +125,7 @@ async def test_old_runs_go_with_their_space_and_all_others_stay_whole(database: 
     ]
     assert after < before
     # What is late is stored, also where a day was rewritten.
-    await store(database, [made("late", 20, 300)])
+    await store(database, [make_exchange("late", 20, 300)])
     assert [one.judged.facts.run for one in (await retention(database).plan()).expiries] == ["late"]
 
 
@@ -136,21 +136,21 @@ async def exchanges_of(database: Database, run: str) -> list[Exchange]:
 async def test_a_day_of_which_nothing_stays_is_dropped_and_comes_back_on_demand(database: Database) -> None:
     writer = BatchWriter(database)
     await writer.create_upcoming_partitions(dt.date(2026, 11, 21))
-    await store(database, [made("old", 20, 1)])
+    await store(database, [make_exchange("old", 20, 1)])
     await fetch(database, "UPDATE runs SET active_at = newest_at")
     result = await retention(database).run_once()
     assert [day.way for day in result.days] == ["dropped"]
     assert result.days[0].after == 0
     for table in PARTITIONED:
         assert (await fetch(database, "SELECT to_regclass($1)", f"{table.name}_20261101"))[0][0] is None
-    await store(database, [made("old", 20, 2)])
+    await store(database, [make_exchange("old", 20, 2)])
     assert len(await exchanges_of(database, "old")) == 1
 
 
 async def test_a_pass_that_was_killed_is_continued_and_a_new_run_of_the_name_begins_empty(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await store(database, [*(made(f"old-{n}", 20, n) for n in range(5)), made("other", 19, 9)])
+    await store(database, [*(make_exchange(f"old-{n}", 20, n) for n in range(5)), make_exchange("other", 19, 9)])
     await fetch(database, "UPDATE runs SET active_at = newest_at")
 
     async def die(*_: object) -> None:
@@ -163,7 +163,7 @@ async def test_a_pass_that_was_killed_is_continued_and_a_new_run_of_the_name_beg
     assert await run_names(database) == set()
     assert len(await fetch(database, "SELECT FROM expirations")) == 6
     # The name of a run that has expired is used again before its rows are gone.
-    await store(database, [made("old-1", 20, 50)])
+    await store(database, [make_exchange("old-1", 20, 50)])
     assert len(await exchanges_of(database, "old-1")) == 1
     # Nothing new is decided, and what was is done.
     result = await retention(database, policy()).run_once()
@@ -183,7 +183,7 @@ async def test_two_servers_do_not_run_it_at_once(database: Database) -> None:
 
 
 async def test_a_budget_takes_the_oldest_runs_and_says_when_it_cannot_be_kept(database: Database) -> None:
-    await store(database, [made(f"run-{n}", 20 - n, n) for n in range(6)])
+    await store(database, [make_exchange(f"run-{n}", 20 - n, n) for n in range(6)])
     await fetch(database, "UPDATE runs SET active_at = newest_at")
     await Runs(database).patch("run-0", pinned=True)
     size = (await retention(database).plan()).size
@@ -198,7 +198,7 @@ async def test_a_budget_takes_the_oldest_runs_and_says_when_it_cannot_be_kept(da
 
 
 async def test_a_rule_that_matches_nothing_is_named(database: Database) -> None:
-    await store(database, [made("a", 1, 1)])
+    await store(database, [make_exchange("a", 1, 1)])
     rules = policy({"name": "ci", "match": {"label": {"env": "ci"}}, "keep": "1d"}, {"keep": "7d"})
     assert [warning[:23] for warning in (await retention(database, rules).plan()).warnings] == [
         "ci matches no run that "
@@ -209,7 +209,7 @@ async def test_the_swap_gives_way_to_a_query_and_tries_again(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partition_swap, "SWAP_LOCK_TIMEOUT", "20ms")
-    await store(database, [made("old", 20, 1), made("kept", 20, 2, status=500)])
+    await store(database, [make_exchange("old", 20, 1), make_exchange("kept", 20, 2, status=500)])
     await fetch(database, "UPDATE runs SET active_at = newest_at")
     pauses = 0
 
@@ -232,7 +232,7 @@ async def test_the_swap_gives_way_to_a_query_and_tries_again(
 
 async def test_the_api_shows_the_plan_and_runs_it(tmp_path: Path, database: Database) -> None:
     async with opened(tmp_path / "spool", database) as house:
-        await store(database, [made("old", 20, 1)])
+        await store(database, [make_exchange("old", 20, 1)])
         plan = (await house.api.get("/v1/retention")).json()
         assert (plan["runs"], plan["items"], plan["kept"][0]["reason"]) == (0, [], "no rule matches")
         assert plan["rules"][0]["match"] == {"failed": True}
