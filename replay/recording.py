@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import islice
 from threading import Lock
+from urllib.parse import urlsplit
 
 from calls.keys.key import make_key, raw_digest_of_parts
 from calls.keys.profile import Profiles
@@ -150,6 +151,13 @@ def _key_and_profile(request: Request, profiles: Profiles) -> tuple[str, str]:
 def _http2_by_authority(briefs: Iterable[ExchangeSummary]) -> dict[str, bool]:
     found: dict[str, bool] = {}
     for brief in briefs:
-        authority, _, _ = split_url(brief.url)
+        authority = _authority(brief.url)
         found[authority] = found.get(authority, False) or brief.http_version.startswith("HTTP/2")
     return found
+
+
+def _authority(url: str) -> str:
+    """Return the authority as a Host header has it, without a default port; empty if the URL is invalid."""
+    authority, _, _ = split_url(url)
+    host = urlsplit(url).hostname if authority else None
+    return authority.replace(host, f"[{host}]", 1) if host and ":" in host else authority

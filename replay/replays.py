@@ -199,6 +199,14 @@ class Replays:
             case False:
                 return ("http/1.1",)
 
+    async def recorded_authorities(self, run: str) -> Iterable[str]:
+        """The authorities of all recorded requests of the recording that answers this run; empty if it has none."""
+        try:
+            session = self._single_session or await self._session_for(self._recording_name(run))
+        except UnusableRecording:
+            return ()  # its first request is told why
+        return session.recording.http2_by_authority if session else ()
+
     def _recording_name(self, run: str | None) -> str | None:
         """The recording that answers a request with this run."""
         return self.startup_recordings[0] if len(self.startup_recordings) == 1 and not self._by_run else run

@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
+from ipaddress import ip_address
 from typing import Any, Final, Protocol
+from urllib.parse import urlsplit
 
 from proxy.capture.connections import timing
 from proxy.capture.connections.connection import CapturedConnection, Enter, EnterProxy
@@ -20,6 +22,7 @@ from proxy.capture.dns.resolver import Resolver
 from proxy.capture.dns.synthetic_addresses import NameTable
 from proxy.capture.dns.tcp_stream import NameStream
 from proxy.capture.report import ConnectionKind, ConnectionReport, Entry, Outcome, Transport
+from proxy.errors import Failure
 from proxy.wire.config import Origin
 from proxy.wire.destinations import is_own_machine
 from proxy.wire.engine_state import EngineState
@@ -129,6 +132,20 @@ class Capture:
     def report(self) -> Mapping[str, Any]:
         """Return the connections that passed or were refused so far."""
         return {"connections": self._report.as_json()}
+
+    async def recorded_ports(self) -> Sequence[int]:
+        """Return the ports of this machine to which the recording of a replayed run has requests.
+
+        Nothing has to listen there in the replay.
+        """
+        answerer = self.engine.answerer
+        if answerer is None or self.may_pass:
+            return ()
+        try:
+            authorities = await answerer.recorded_authorities(self._full_run_name())
+        except Failure:
+            return ()  # the first request is told why the recording cannot be read
+        return sorted({port for authority in authorities for port in _own_ports(authority)})
 
     # DNS
 
@@ -328,3 +345,14 @@ class Capture:
 
 def _endpoint_text(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _own_ports(authority: str) -> Sequence[int]:
+    """Return the ports of this machine that an authority names. Without a port it may be either scheme's default."""
+    parts = urlsplit(f"//{authority}")
+    try:
+        host = parts.hostname or ""
+        is_own = host == "localhost" or is_own_machine(ip_address(host))
+    except ValueError:
+        return ()  # a name, which has an address of its own in the command's network
+    return () if not is_own else (80, 443) if parts.port is None else (parts.port,)

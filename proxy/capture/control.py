@@ -54,6 +54,7 @@ class RunningCapture(Protocol):
     """A capture, as the control socket uses it."""
 
     def report(self) -> Mapping[str, Any]: ...
+    async def recorded_ports(self) -> Sequence[int]: ...
     async def end(self) -> None: ...
 
 
@@ -113,9 +114,10 @@ class ControlSocket:
 
     async def _begin_capture(self, text: bytes, files: list[int]) -> tuple[RunningCapture | None, Mapping[str, Any]]:
         try:
-            return await self._begin(_parse_request(text, files)), {"ready": True}
+            capture = await self._begin(_parse_request(text, files))
         except CaptureRefused as refused:
             return None, {"failed": str(refused)}
+        return capture, {"ready": True, "recorded_ports": await capture.recorded_ports()}
 
 
 def _report_reply(capture: RunningCapture, text: bytes) -> Mapping[str, Any]:

@@ -4,7 +4,7 @@ An engine stands between clients and upstreams. It reports what passes to a reco
 gets the responses from an answerer. `tests/proxy/engines` is the suite that every engine must pass.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from calls.model import Request
@@ -33,6 +33,9 @@ class Answerer(Protocol):
 
         None where the host was not recorded.
         """
+
+    async def recorded_authorities(self, run: str) -> Iterable[str]:
+        """The authorities of the requests that a replay of this run answers. Loads its recording; empty if it has none."""
 
 
 class Engine(Protocol):

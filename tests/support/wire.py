@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -295,6 +295,9 @@ class ScriptedAnswerer:
 
     def recorded_protocols(self, authority: str) -> tuple[str, ...] | None:
         return self._alpn
+
+    async def recorded_authorities(self, run: str) -> Iterable[str]:
+        return ()
 
 
 def whole(body: bytes, *headers: tuple[str, str], status: int = 200) -> Answer:

@@ -142,7 +142,7 @@ class Captive:
         listener_ports = [plan["port"]] if is_redirected else plan["ports"]
         own = [*listener_ports, 53, *(port for _, port in self._capture.services)]
         passed = [pair for pair in sockets if pair[0] in ("redirected", "local", "dns")]
-        await self._pass_on(passed)
+        recorded_ports = await self._pass_on(passed)
         if self._capture.outlives_worker:
             following = asyncio.get_running_loop().create_task(self._follow_worker(passed))
             self._stack.push_async_callback(_cancel_task, following)
@@ -154,7 +154,7 @@ class Captive:
                 self._refusals.watch(one)
         self._stack.callback(self._refusals.close)
         host_ports = plan["host_ports"] if is_redirected else None
-        self._mirror = Mirror(by_name["helper"], by_name["listening"], own, host_ports)
+        self._mirror = Mirror(by_name["helper"], by_name["listening"], own, host_ports, recorded_ports)
         await self._stack.enter_async_context(self._mirror)
         listeners = [one for name, one in sockets if name == "service"]
         for listener, (host, port) in zip(listeners, self._capture.services, strict=True):
@@ -197,8 +197,11 @@ class Captive:
             raise ConnectionError("it has ended")
         return received
 
-    async def _pass_on(self, sockets: Sequence[tuple[str, socket.socket]]) -> None:
-        """Pass the listening sockets to the worker. Raises NotCaptive."""
+    async def _pass_on(self, sockets: Sequence[tuple[str, socket.socket]]) -> Sequence[int]:
+        """Pass the listening sockets to the worker, and return the ports of this machine that its recording has.
+
+        Raises NotCaptive.
+        """
         capture = self._capture
         message = {
             "run": capture.run,
@@ -220,6 +223,8 @@ class Captive:
             raise NotCaptive(f"the proxy worker does not answer at {capture.control} ({error})") from error
         if "failed" in answer:
             raise NotCaptive(f"the proxy worker refused its connections: {answer['failed']}")
+        recorded_ports: Sequence[int] = answer.get("recorded_ports", ())
+        return recorded_ports
 
     async def _follow_worker(self, sockets: Sequence[tuple[str, socket.socket]]) -> None:
         """Pass the sockets to each new worker. If none starts in time, close them, so that connections are refused."""

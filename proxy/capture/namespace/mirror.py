@@ -31,7 +31,8 @@ _WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compar
 class Mirror:
     """Mirrors listening ports while the block runs: from inside to the host and, with packet rules, the other way.
 
-    `host_ports`: the host's ports that the packet rules have; None without rules.
+    `host_ports`: the host's ports that the packet rules have; None without rules. `recorded_ports`: the ports of this
+    machine that a replay answers, whether anything listens on them or not.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Mirror:
         diagnostics: socket.socket,
         own_ports: Collection[int],
         host_ports: Collection[int] | None,
+        recorded_ports: Collection[int] = (),
     ) -> None:
         helper.settimeout(HELPER_TIMEOUT)
         diagnostics.settimeout(HELPER_TIMEOUT)
@@ -49,12 +51,16 @@ class Mirror:
         self._own_ports = frozenset(own_ports)
         self._follows_host = host_ports is not None
         self._known_ports = frozenset(host_ports or ())
+        self._recorded_ports = frozenset(recorded_ports)
         self._servers: dict[ListeningSocket, asyncio.Server | None] = {}
         self._services: list[asyncio.Server] = []
         self._connections = 0
         self._watching: asyncio.Task[None]
 
     async def __aenter__(self) -> Self:
+        if self._follows_host and self._recorded_ports:
+            with netlink.open_socket(listening.SOCK_DIAG) as host:
+                await self._send_host_ports(host, set())
         self._watching = asyncio.get_running_loop().create_task(self._watch())
         return self
 
@@ -118,7 +124,7 @@ class Mirror:
     async def _send_host_ports(self, host: socket.socket, inside: set[ListeningSocket]) -> None:
         """Send the host's ports to the packet rules, except those on which the command listens itself."""
         ports = (
-            frozenset(one.port for one in listening.listening_sockets(host))
+            self._recorded_ports.union(one.port for one in listening.listening_sockets(host))
             - {one.port for one in inside}
             - self._own_ports
         )

@@ -9,6 +9,12 @@ import uuid
 from typing import Any
 
 import websockets
+import websockets.sync.client
+
+# A handshake waits for processes that share a busy machine: ten seconds, the default, are not always enough there.
+for connect in (websockets.connect.__init__, websockets.sync.client.connect):
+    assert connect.__kwdefaults__["open_timeout"] == 10
+    connect.__kwdefaults__["open_timeout"] = 60
 
 HOST = "api.openai.com"
 KEY = "sk-proj-" + "0123456789abcdefghijklmnopqrstuvwxyzABCD"

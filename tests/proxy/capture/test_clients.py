@@ -11,9 +11,11 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -339,6 +341,50 @@ try:
 except OSError:
     print("nothing")
 """
+
+
+async def test_a_local_service_that_is_gone_is_answered_by_the_recording(scene: Scene) -> None:
+    ask = [sys.executable, "-c", ASKED_LOCALLY]
+    with ExitStack() as stack:
+        urls = [stack.enter_context(_local_http_service(host)) for host in ("127.0.0.1", "::1")]
+        recorded = scene.station.run("record", "--run", "gone", "--", *ask, *urls)
+        assert recorded.stdout == "local\nlocal\n", recorded.stderr
+    replayed = scene.station.run("replay", "gone", "--", *ask, *urls)
+    assert (replayed.returncode, replayed.stdout) == (0, "local\nlocal\n"), replayed.stderr
+    assert "2 served, 0 missed, 0 live, 0 unused" in replayed.stderr
+    unknown = scene.station.run("replay", "gone", "--", *ask, "http://127.0.0.1:1/")
+    assert "Connection refused" in unknown.stderr, "a port that is not in the recording is closed as before"
+
+
+ASKED_LOCALLY = """
+import sys, urllib.request
+for url in sys.argv[1:]:
+    print(urllib.request.urlopen(url, timeout=20).read().decode())
+"""
+
+
+@contextmanager
+def _local_http_service(host: str) -> Iterator[str]:
+    """An HTTP server on this address of the machine, until the block ends."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("content-length", "5")
+            self.end_headers()
+            self.wfile.write(b"local")
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing."""
+
+    class Server(ThreadingHTTPServer):
+        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
+    with Server((host, 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        name = f"[{host}]" if ":" in host else host
+        yield f"http://{name}:{server.server_address[1]}/"
+        server.shutdown()
 
 
 def _greet(server: socket.socket) -> None:

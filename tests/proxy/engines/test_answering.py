@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import httpx
@@ -424,6 +425,9 @@ class _BrokenAnswerer:
 
     def recorded_protocols(self, authority: str) -> tuple[str, ...] | None:
         return None
+
+    async def recorded_authorities(self, run: str) -> Iterable[str]:
+        return ()
 
 
 async def test_an_answerer_that_fails_ends_the_connection(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
