@@ -146,7 +146,7 @@ def capturing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Capturing:
                 kinds = [{"kind": "tcp", "destination": "local"}] * 2 + [{"kind": "dns"}]
                 asked = {"run": "run-1", "sockets": kinds}
                 reply = await launcher.send(asked | (message or {}), [tcp, second, dns])
-            assert reply == {"ready": True}
+            assert reply == {"ready": True, "recorded_ports": []}
             try:
                 yield Capture(worker, *ports, launcher)
             finally:
