@@ -1,5 +1,6 @@
 """What the tests of all packages share."""
 
+import gc
 import os
 import shutil
 import signal
@@ -43,6 +44,13 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if engine := config.getoption("engine"):
         os.environ["PLAYHEAD_ENGINE"] = engine
+    # The collector would take a quarter of the time of the imports and the collection of tests, and look in vain.
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 QUICK: Final = (

@@ -3,28 +3,25 @@
 Only Cohere's first API and Anthropic's SDK put a whole answer together. The others hand out pieces: these are joined here, as plainly
 as each API's own manual says, and the SDK then has to read our whole answer as it reads one that came whole. There is no list of
 excuses: on the recorded streams the two are equal.
+
+Each SDK is imported where it is used: together they take seconds, and every pytest worker imports every test module.
 """
 
 import io
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import botocore.session
-import cohere
 import httpx
-import ollama
 import pytest
-from botocore import UNSIGNED
-from botocore.awsrequest import AWSResponse
-from botocore.config import Config
-from google import genai
-from google.genai import types
 
 from calls.model import Call
 from tests.calls.judging import differences, in_pieces, streams, unpacked_body, without_defaults
 from tests.calls.test_sdks import by_anthropic
 from tests.support.corpus import RecordedExchange
+
+if TYPE_CHECKING:
+    from google import genai
 
 
 def http(data: bytes, media: str) -> httpx.Client:
@@ -33,7 +30,10 @@ def http(data: bytes, media: str) -> httpx.Client:
     return httpx.Client(transport=httpx.MockTransport(lambda _: httpx.Response(200, headers=head, content=data)))
 
 
-def google(data: bytes, media: str) -> genai.Client:
+def google(data: bytes, media: str) -> "genai.Client":
+    from google import genai
+    from google.genai import types
+
     options = types.HttpOptions(httpx_client=http(data, media))
     return genai.Client(api_key="none", http_options=options)
 
@@ -94,6 +94,11 @@ class Raw(io.BytesIO):
 
 def amazon(data: bytes, media: str) -> Any:
     """Amazon's client, whose every answer is this."""
+    import botocore.session
+    from botocore import UNSIGNED
+    from botocore.awsrequest import AWSResponse
+    from botocore.config import Config
+
     config = Config(signature_version=UNSIGNED, retries={"max_attempts": 0})
     client = botocore.session.Session().create_client("bedrock-runtime", region_name="us-east-1", config=config)
     answer = AWSResponse("https://any", 200, {"content-type": media}, Raw(data))
@@ -154,6 +159,8 @@ def as_anthropic(chunks: list[Any]) -> bytes:
 
 def by_cohere_v1(data: bytes) -> Any:
     """The SDK's last event has the answer."""
+    import cohere
+
     client = http(data, "application/stream+json")
     *_, last = cohere.Client(api_key="none", httpx_client=client).chat_stream(message="any")
     assert isinstance(last, cohere.StreamEndStreamedChatResponse)
@@ -162,6 +169,8 @@ def by_cohere_v1(data: bytes) -> Any:
 
 def by_cohere_v2(data: bytes) -> Any:
     """The message that the manual of chat describes."""
+    import cohere
+
     message: dict[str, Any] = {"role": "assistant"}
     found: dict[str, Any] = {"message": message}
     for event in cohere.ClientV2(api_key="none", httpx_client=http(data, "text/event-stream")).chat_stream(
@@ -196,6 +205,8 @@ def by_cohere_v2(data: bytes) -> Any:
 
 def by_ollama(data: bytes, path: str) -> Any:
     """The last of everything, and the text of all."""
+    import ollama
+
     api = ollama.Client(transport=httpx.MockTransport(lambda _: httpx.Response(200, content=data)))
     chat = path.endswith("/api/chat")
     pieces = api.chat(model="any", stream=True) if chat else api.generate(model="any", stream=True)

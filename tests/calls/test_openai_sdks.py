@@ -3,20 +3,13 @@
 Where the two differ it is a habit, of the provider's or of the SDK's, that is listed in `HABITS` with the places at which it may show.
 """
 
+import importlib
 import json
 import re
 from collections import Counter
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
-import openai
 import pytest
-from openai import AssistantEventHandler
-from openai.lib.streaming._deltas import accumulate_delta
-from openai.types import completion_create_params, embedding_create_params
-from openai.types.beta import assistant_create_params, response_create_params, thread_create_and_run_params
-from openai.types.beta.threads import message_create_params, run_create_params
-from openai.types.chat import completion_create_params as chat_create_params
-from openai.types.responses import input_token_count_params, response_compact_params
 
 from calls.codec.json import dumps
 from calls.dialects.openai import responses as openai_responses
@@ -34,6 +27,9 @@ from tests.calls.judging import (
 )
 from tests.support.corpus import RecordedExchange
 
+if TYPE_CHECKING:
+    from openai import OpenAI
+
 HABITS = {
     # The SDK keeps a step as it began, with its pieces; what the server says of it at its end it passes on, and forgets.
     "a step's end": r"openai_assistants /steps/\d+/(status|completed_at|usage)",
@@ -46,8 +42,10 @@ HABITS = {
 }
 
 
-def sdk(data: bytes) -> openai.OpenAI:
-    return openai.OpenAI(api_key="none", max_retries=0, http_client=client(data))
+def sdk(data: bytes) -> "OpenAI":
+    from openai import OpenAI
+
+    return OpenAI(api_key="none", max_retries=0, http_client=client(data))
 
 
 def by_responses(data: bytes) -> Any:
@@ -58,6 +56,8 @@ def by_responses(data: bytes) -> Any:
 
 
 def by_assistants(data: bytes) -> Any:
+    from openai import AssistantEventHandler
+
     handler = AssistantEventHandler()
     with (
         pytest.deprecated_call(),
@@ -71,6 +71,8 @@ def by_assistants(data: bytes) -> Any:
 
 def by_completions(data: bytes) -> Any:
     """The SDK has no accumulation of its own for these: its plain rule for pieces is taken, choice by choice."""
+    from openai.lib.streaming._deltas import accumulate_delta
+
     whole: dict[str, Any] = {}
     choices: dict[int, dict[object, object]] = {}
     with sdk(data) as api:
@@ -152,12 +154,14 @@ def test_without_any_whole_item_a_response_is_built_of_pieces_and_they_make_the_
 
 
 def test_vectors_are_the_sdk_s() -> None:
+    from openai import OpenAI
+
     counted = 0
     for name, recorded, call in derive_corpus():
         ours: Any = call.answer
         if call.dialect != "openai_embeddings" or not isinstance(ours, dict) or "data" not in ours:
             continue
-        api = openai.OpenAI(api_key="none", http_client=client(unpacked_body(recorded), "application/json"))
+        api = OpenAI(api_key="none", http_client=client(unpacked_body(recorded), "application/json"))
         theirs = api.embeddings.create(model="any", input="").data
         assert [[*map(float, one["embedding"])] for one in ours["data"]] == [one.embedding for one in theirs], name
         counted += 1
@@ -165,27 +169,28 @@ def test_vectors_are_the_sdk_s() -> None:
 
 
 DOCUMENTED = [
-    ("openai_chat/1", chat_create_params.CompletionCreateParams),
-    ("openai_responses/1", response_create_params.ResponseCreateParams),
-    ("openai_responses_socket/1", response_create_params.ResponseCreateParams),
-    ("openai_responses/1", response_compact_params.ResponseCompactParams),
-    ("openai_responses/1", input_token_count_params.InputTokenCountParams),
-    ("openai_embeddings/1", embedding_create_params.EmbeddingCreateParams),
-    ("openai_completions/1", completion_create_params.CompletionCreateParams),
-    ("openai_assistants/1", assistant_create_params.AssistantCreateParams),
-    ("openai_assistants/1", thread_create_and_run_params.ThreadCreateAndRunParams),
-    ("openai_assistants/1", run_create_params.RunCreateParams),
-    ("openai_assistants/1", message_create_params.MessageCreateParams),
+    ("openai_chat/1", "chat.completion_create_params", "CompletionCreateParams"),
+    ("openai_responses/1", "beta.response_create_params", "ResponseCreateParams"),
+    ("openai_responses_socket/1", "beta.response_create_params", "ResponseCreateParams"),
+    ("openai_responses/1", "responses.response_compact_params", "ResponseCompactParams"),
+    ("openai_responses/1", "responses.input_token_count_params", "InputTokenCountParams"),
+    ("openai_embeddings/1", "embedding_create_params", "EmbeddingCreateParams"),
+    ("openai_completions/1", "completion_create_params", "CompletionCreateParams"),
+    ("openai_assistants/1", "beta.assistant_create_params", "AssistantCreateParams"),
+    ("openai_assistants/1", "beta.thread_create_and_run_params", "ThreadCreateAndRunParams"),
+    ("openai_assistants/1", "beta.threads.run_create_params", "RunCreateParams"),
+    ("openai_assistants/1", "beta.threads.message_create_params", "MessageCreateParams"),
 ]
 ELSEWHERE = {"betas", "include"}
 """Fields of the SDK's methods that go into a header, and, of a run of an assistant, into the query."""
 
 
-@pytest.mark.parametrize(("name", "params"), DOCUMENTED)
-def test_a_profile_knows_every_field_that_the_sdk_can_send(name: str, params: Any) -> None:
+@pytest.mark.parametrize(("name", "module", "params"), DOCUMENTED)
+def test_a_profile_knows_every_field_that_the_sdk_can_send(name: str, module: str, params: str) -> None:
     [profile] = [profile for profile in load_profiles().profiles if profile.name == name]
     paths = (*profile.key, *profile.transient, *profile.identity, *profile.secret)
     known = {found[1] for path in paths if (found := re.match(r"\$(?:\[\*\])?\.(\w+)", path))}
-    forms = get_args(params) or (params,)
+    form_or_union = getattr(importlib.import_module(f"openai.types.{module}"), params)
+    forms = get_args(form_or_union) or (form_or_union,)
     sent = {field for form in forms for base in form.__mro__ for field in getattr(base, "__annotations__", {})}
     assert sent - known <= ELSEWHERE

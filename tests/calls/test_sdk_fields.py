@@ -8,13 +8,7 @@ from collections.abc import Iterator
 from inspect import getsource
 from typing import Any
 
-import botocore.session
 import pytest
-from anthropic.types.beta import message_count_tokens_params, message_create_params
-from cohere.base_client import BaseCohere
-from cohere.v2.raw_client import RawV2Client
-from google.genai._interactions.types import interaction_create_params
-from ollama import _types as ollama
 
 from tests.calls.asking import how
 
@@ -26,12 +20,16 @@ HEADERS = {"betas", "workspace_id", "user_profile_id", "api_version"}
 
 
 def anthropic() -> Iterator[tuple[str, set[str]]]:
+    from anthropic.types.beta import message_count_tokens_params, message_create_params
+
     url = "https://api.anthropic.com/v1/messages"
     yield url, set(message_create_params.MessageCreateParamsBase.__annotations__)
     yield f"{url}/count_tokens", set(message_count_tokens_params.MessageCountTokensParams.__annotations__)
 
 
 def interactions() -> Iterator[tuple[str, set[str]]]:
+    from google.genai._interactions.types import interaction_create_params
+
     url = "https://generativelanguage.googleapis.com/v1beta/interactions"
     for kind in ("Model", "Agent"):
         yield url, set(getattr(interaction_create_params, f"BaseCreate{kind}InteractionParams").__annotations__)
@@ -39,6 +37,8 @@ def interactions() -> Iterator[tuple[str, set[str]]]:
 
 def bedrock() -> Iterator[tuple[str, set[str]]]:
     """What the service models of botocore say."""
+    import botocore.session
+
     session = botocore.session.get_session()
     for service, origin, names in (
         (
@@ -61,6 +61,9 @@ def bedrock() -> Iterator[tuple[str, set[str]]]:
 
 
 def cohere() -> Iterator[tuple[str, set[str]]]:
+    from cohere.base_client import BaseCohere
+    from cohere.v2.raw_client import RawV2Client
+
     for name in ("chat", "embed", "rerank"):
         yield f"https://api.cohere.com/v2/{name}", _sent_members(getsource(getattr(RawV2Client, name)))
     source = getsource(__import__("cohere.raw_base_client", fromlist=["RawBaseCohere"]))
@@ -76,6 +79,8 @@ def _sent_members(source: str) -> set[str]:
 
 
 def ollamas() -> Iterator[tuple[str, set[str]]]:
+    from ollama import _types as ollama
+
     for name, kind in (
         ("chat", ollama.ChatRequest),
         ("generate", ollama.GenerateRequest),

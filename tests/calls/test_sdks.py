@@ -8,11 +8,7 @@ show any more fails the full run, so that the list cannot rot.
 from collections import Counter
 from typing import Any
 
-import anthropic
-import openai
 import pytest
-from openai.lib.streaming._deltas import accumulate_delta
-from openai.lib.streaming.chat import ChatCompletionStreamState
 
 from calls.model import Call
 from tests.calls.judging import client, differences, explain_places, in_pieces, streams, unpacked_body, without_defaults
@@ -46,6 +42,9 @@ piece only, and null in the others."""
 
 
 def by_openai(data: bytes) -> Any:
+    import openai
+    from openai.lib.streaming.chat import ChatCompletionStreamState
+
     state = ChatCompletionStreamState()
     with openai.OpenAI(api_key="none", max_retries=0, http_client=client(data)) as sdk:
         for chunk in sdk.chat.completions.create(model="any", messages=[], stream=True):
@@ -54,6 +53,8 @@ def by_openai(data: bytes) -> Any:
 
 
 def by_anthropic(data: bytes) -> Any:
+    import anthropic
+
     with (
         anthropic.Anthropic(api_key="none", max_retries=0, http_client=client(data)) as sdk,
         sdk.messages.stream(model="any", max_tokens=1, messages=[]) as stream,
@@ -80,6 +81,9 @@ def judge_answer(name: str, recorded: RecordedExchange, call: Call) -> tuple[set
 
 def by_deltas(data: bytes) -> Any:
     """The SDK's plain rule alone, without its look at what tool calls are."""
+    import openai
+    from openai.lib.streaming._deltas import accumulate_delta
+
     message: dict[object, object] = {}
     with openai.OpenAI(api_key="none", max_retries=0, http_client=client(data)) as sdk:
         for chunk in sdk.chat.completions.create(model="any", messages=[], stream=True):

@@ -6,11 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from google.genai.types import LiveServerMessage
 from hypothesis import given
 from hypothesis import strategies as st
-from openai.types.realtime import RealtimeResponse
-from openai.types.responses.responses_server_event import ResponseWsCompleted
 
 from calls.codec.json import dumps
 from calls.derive import derive_call
@@ -255,11 +252,15 @@ def assemble_answer(dialect: str, messages: list[dict[str, Any]]) -> Any:
 
 @pytest.mark.parametrize("name", ["audio_and_transcripts", "function_call_and_error"])
 def test_a_response_of_a_session_is_one_to_the_sdk(name: str) -> None:
+    from openai.types.realtime import RealtimeResponse
+
     for response in assemble_answer("openai_realtime", events("openai_realtime", name))["responses"]:
         assert RealtimeResponse.model_validate(response).to_dict() == response
 
 
 def test_a_response_over_a_socket_is_one_to_the_sdk() -> None:
+    from openai.types.responses.responses_server_event import ResponseWsCompleted
+
     messages = events("openai_responses_socket", "two_conversations_at_once")
     judged = [ResponseWsCompleted.construct(**one) for one in messages if one["type"] == "response.completed"]
     ours = assemble_answer("openai_responses_socket", messages)["responses"]
@@ -292,6 +293,8 @@ def test_pieces_make_what_the_end_says(name: str) -> None:
 
 
 def test_a_turn_of_gemini_is_what_its_sdk_reads_in_the_messages() -> None:
+    from google.genai.types import LiveServerMessage
+
     messages = events("gemini_live", "text_tool_and_usage")
     judged = [LiveServerMessage.model_validate(one) for one in messages]
     told = BY_NAME["gemini_live"].summarize_answer(assemble_answer("gemini_live", messages))

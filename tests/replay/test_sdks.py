@@ -1,9 +1,8 @@
 """The official SDKs against a replay: answers as recorded, and a miss that is one request and a readable exception."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-import anthropic
-import openai
 import pytest
 
 from calls.codec.json import dumps
@@ -12,6 +11,10 @@ from replay.recording import build_recording
 from replay.session import ReplayOptions, Session
 from tests.replay.strategies import PROFILES, chat, exchange, model_answer, ok, post, run_of
 from tests.replay.worker import Worker, open_worker
+
+if TYPE_CHECKING:
+    import anthropic
+    import openai
 
 MESSAGES = "https://api.anthropic.com/v1/messages"
 VERSION = (("content-type", "application/json"), ("anthropic-version", "2023-06-01"))
@@ -46,7 +49,7 @@ def anthropic_worker() -> Iterator[Worker]:
         yield worker
 
 
-def readable(error: openai.APIStatusError | anthropic.APIStatusError) -> None:
+def readable(error: "openai.APIStatusError | anthropic.APIStatusError") -> None:
     """The message of an uncaught exception."""
     assert error.status_code == 424
     shown = str(error)
@@ -55,11 +58,13 @@ def readable(error: openai.APIStatusError | anthropic.APIStatusError) -> None:
     assert "playhead replay run-1 --on-miss live -- CMD" in shown
 
 
-def openai_messages(prompt: str) -> list[openai.types.chat.ChatCompletionMessageParam]:
+def openai_messages(prompt: str) -> "list[openai.types.chat.ChatCompletionMessageParam]":
     return [{"role": "user", "content": prompt}]
 
 
 def test_openai_gets_the_recorded_answer_and_then_one_readable_miss(openai_worker: Worker) -> None:
+    import openai
+
     with openai.OpenAI(api_key="sk-test", base_url=f"{openai_worker.url}/v1", max_retries=5) as client:
         answer = client.chat.completions.create(model="gpt-test", messages=openai_messages("Is Paris nice?"))
         assert answer.choices[0].message.content == "Yes."
@@ -71,6 +76,8 @@ def test_openai_gets_the_recorded_answer_and_then_one_readable_miss(openai_worke
 
 
 def test_openai_streaming_a_miss_is_an_exception_too(openai_worker: Worker) -> None:
+    import openai
+
     client = openai.OpenAI(api_key="sk-test", base_url=f"{openai_worker.url}/v1", max_retries=5)
     with client, pytest.raises(openai.APIStatusError) as caught:
         client.chat.completions.create(model="gpt-test", messages=openai_messages("Is Rome nice?"), stream=True)
@@ -79,6 +86,8 @@ def test_openai_streaming_a_miss_is_an_exception_too(openai_worker: Worker) -> N
 
 
 async def test_openai_async_a_miss_is_one_request(openai_worker: Worker) -> None:
+    import openai
+
     async with openai.AsyncOpenAI(api_key="sk-test", base_url=f"{openai_worker.url}/v1", max_retries=5) as client:
         with pytest.raises(openai.APIStatusError) as caught:
             await client.chat.completions.create(model="gpt-test", messages=openai_messages("Is Rome nice?"))
@@ -87,6 +96,8 @@ async def test_openai_async_a_miss_is_one_request(openai_worker: Worker) -> None
 
 
 def test_openai_asks_for_a_stream_of_an_answer_that_was_recorded_whole(openai_worker: Worker) -> None:
+    import openai
+
     with openai.OpenAI(api_key="sk-test", base_url=f"{openai_worker.url}/v1") as client:
         stream = client.chat.completions.create(
             model="gpt-test", messages=openai_messages("Is Paris nice?"), stream=True
@@ -95,11 +106,13 @@ def test_openai_asks_for_a_stream_of_an_answer_that_was_recorded_whole(openai_wo
     assert text == "Yes."
 
 
-def anthropic_messages(prompt: str) -> list[anthropic.types.MessageParam]:
+def anthropic_messages(prompt: str) -> "list[anthropic.types.MessageParam]":
     return [{"role": "user", "content": prompt}]
 
 
 def test_anthropic_gets_the_recorded_answer_and_then_one_readable_miss(anthropic_worker: Worker) -> None:
+    import anthropic
+
     with anthropic.Anthropic(
         api_key="sk-ant-test", base_url=anthropic_worker.url, default_headers=PINNED, max_retries=5
     ) as client:
@@ -115,6 +128,8 @@ def test_anthropic_gets_the_recorded_answer_and_then_one_readable_miss(anthropic
 
 
 async def test_anthropic_async_a_miss_is_one_request(anthropic_worker: Worker) -> None:
+    import anthropic
+
     async with anthropic.AsyncAnthropic(
         api_key="sk-ant-test", base_url=anthropic_worker.url, default_headers=PINNED, max_retries=5
     ) as client:
@@ -127,6 +142,8 @@ async def test_anthropic_async_a_miss_is_one_request(anthropic_worker: Worker) -
 
 
 def test_anthropic_asks_for_a_stream_of_an_answer_that_was_recorded_whole(anthropic_worker: Worker) -> None:
+    import anthropic
+
     client = anthropic.Anthropic(api_key="sk-ant-test", base_url=anthropic_worker.url, default_headers=PINNED)
     asking = client.messages.stream(model="claude-test", max_tokens=16, messages=anthropic_messages("Is Paris nice?"))
     with client, asking as stream:
