@@ -59,6 +59,18 @@ def conversation(data: Path) -> Iterator[tuple[Say, subprocess.Popen[bytes]]]:
         assert process.wait(20) == 0
 
 
+def test_an_input_that_no_plugin_writes_to_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    command = [PLAYHEAD, "fixtures", "--data", str(tmp_path / "data")]
+    (tmp_path / "lines").write_bytes(b"{}\n")
+    for file in (Path("/dev/null"), tmp_path / "lines"):
+        with file.open("rb") as stdin:
+            ran = subprocess.run(command, stdin=stdin, capture_output=True, timeout=60, check=False)
+        assert ran.returncode == 125
+        assert ran.stderr.startswith(b"playhead: standard input is neither a pipe nor a terminal")
+        assert ran.stderr.count(b"\n") == 1
+        assert ran.stdout == b""
+
+
 def test_what_it_does_not_understand_it_says_so_and_goes_on(data: Path) -> None:
     with conversation(data) as (say, process):
         assert "malformed" in say(b"nonsense")["failed"]
