@@ -26,6 +26,7 @@ search             find words in what was said
 feed               what was stored, in order, for everything that follows the record
 erasure            erase runs and calls for good
 retention          remove old runs by rules and a size budget
+backup             write everything into one file, and restore it
 proof              prove that the record was not altered
 otlp               export runs to OpenTelemetry
 query              read runs and calls

@@ -74,6 +74,8 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "signing-key": ("keep.proof", "Print or rotate the key that signs checkpoints."),
         "erase": ("keep.erase", "Erase a run, a call, or a person's data for good."),
         "retention": ("keep.retention", "Remove old runs by the rules of playhead.toml."),
+        "backup": ("keep.backup", "Write keys, spools and the database into one file."),
+        "restore": ("keep.backup", "Restore a backup into an empty data directory."),
         "token": ("tokens", "Print, create, list or revoke tokens of the REST API and of the proxy."),
         "ca": ("environment", "Print the path of Playhead's CA certificate."),
         "rules": ("rules", "Redirect other programs' connections to `up --transparent`."),

@@ -111,7 +111,7 @@ def url_without_password(url: str) -> str:
     return f"{parts.scheme}://{host}{parts.path}"
 
 
-def _asyncpg_url(url: str) -> str:
+def asyncpg_url(url: str) -> str:
     """Convert a URL for libpq or SQLAlchemy to one for asyncpg."""
     scheme, separator, rest = url.partition("://")
     if not separator or scheme.partition("+")[0] not in ("postgresql", "postgres"):
@@ -124,7 +124,7 @@ class Database:
 
     def __init__(self, url: str, store_server: uuid.UUID | None = None) -> None:
         """`store_server` appends to the hash chains of what is written (`store.proof`); without it, nothing is proven."""
-        self.url = _asyncpg_url(url)
+        self.url = asyncpg_url(url)
         self.store_server = store_server
         self.engine: AsyncEngine = create_async_engine(
             "postgresql+asyncpg://", async_creator=self._connect, pool_pre_ping=True, pool_size=4

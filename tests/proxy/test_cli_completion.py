@@ -120,7 +120,7 @@ def completions(line: str, environment: Mapping[str, str], *words: str) -> list[
 
 def test_bash_is_offered_commands_options_runs_and_files(claimed: Path, tmp_path: Path) -> None:
     environment = surroundings(tmp_path, claimed)
-    assert completions("playhead re", environment) == ["record", "replay", "resume", "rekey", "retention"]
+    assert completions("playhead re", environment) == ["record", "replay", "resume", "rekey", "retention", "restore"]
     assert completions("playhead replay --after-", environment) == ["--after-last"]
     assert completions("playhead replay --after-last=c", environment) == ["cycle"]
     assert completions("playhead show ", environment) == ["last", "night-shift", "ticket:904:g2"]

@@ -3,4 +3,5 @@
 proof       verify, signing-key
 retention   retention
 erase       erase
+backup      backup, restore
 """

@@ -1,0 +1,159 @@
+"""A backup restored elsewhere has the same rows in every table, and what is made anew comes out as it was."""
+
+import datetime as dt
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from store.backup.archive import ArchiveWriter, BadArchive, Member, read_members
+from store.backup.files import restore_piece
+from store.backup.restore import NotEmpty, restore_backup
+from store.backup.tables import COLUMNS, MADE_ANEW
+from store.backup.write_backup import write_backup
+from store.database.connection import Database, DatabaseUnusable
+from store.embedded.postgres import EmbeddedServer
+from tests.store.house import House, imported, opened
+from tests.support.postgres import create, run, url
+
+NOW = dt.datetime(2026, 11, 24, tzinfo=dt.UTC)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copy:
+    """A backup, and what was in the database when it was made."""
+
+    file: Path
+    rows: dict[str, list[str]]
+
+
+@pytest.fixture
+def empty_database_url(postgres_server: EmbeddedServer) -> Iterator[str]:
+    create(postgres_server, "restored")
+    yield url(postgres_server, "restored")
+    run(postgres_server, "dropdb", "--force", "restored")
+
+
+async def rows_by_table(address: str) -> dict[str, list[str]]:
+    """Every row of every table, as text, sorted."""
+    connection = await asyncpg.connect(address.replace("postgresql+asyncpg", "postgresql"))
+    try:
+        tables = dict.fromkeys(row["table"] for row in await connection.fetch(COLUMNS))
+        return {
+            table: sorted(row[0] for row in await connection.fetch(f"SELECT t::text FROM {table} t"))
+            for table in tables
+        }
+    finally:
+        await connection.close()
+
+
+@pytest.fixture
+async def copy(tmp_path: Path, database: Database, database_url: str) -> Copy:
+    data = tmp_path / "data"
+    for name, content in {
+        "version": b"1\n",
+        "keys/x.key": b"k",
+        "store.json": b"{}",
+        "pg/file": b"",
+        "log/l": b"",
+    }.items():
+        (data / name).parent.mkdir(parents=True, exist_ok=True)
+        (data / name).write_bytes(content)
+    async with opened(data / "spool", database) as house:
+        await imported(house)
+        await _settle(house)
+    rows = await rows_by_table(database_url)
+    file = tmp_path / "backup.tar"
+    summary = await write_backup(file, data, database_url, version="test", now=NOW, report=lambda _: None)
+    assert summary.rows == {table: len(found) for table, found in rows.items() if table not in MADE_ANEW}
+    return Copy(file=file, rows=rows)
+
+
+async def _settle(house: House) -> None:
+    await house.followers.wait_until_caught_up()
+
+
+async def test_every_row_comes_back_and_the_rest_is_made_anew(
+    copy: Copy, tmp_path: Path, empty_database_url: str
+) -> None:
+    root = tmp_path / "restored"
+    summary = await restore_backup(copy.file, root, empty_database_url, report=lambda _: None)
+    assert summary.created_at == "2026-11-24T00:00:00+00:00"
+    assert {path.name for path in root.iterdir()} >= {"version", "keys", "spool"}
+    assert not {"store.json", "pg"} & {path.name for path in root.iterdir()}
+    assert (root / "keys" / "x.key").stat().st_mode & 0o777 == 0o600
+    restored = await rows_by_table(empty_database_url)
+    for table, rows in copy.rows.items():
+        assert restored[table] == ([] if table in MADE_ANEW else rows), table
+    second = Database(empty_database_url)
+    await second.prepare()
+    try:
+        async with opened(root / "spool", second) as house:
+            await _settle(house)
+            made = await rows_by_table(empty_database_url)
+            for table in ("texts", "call_sums", "run_totals"):
+                assert made[table] == copy.rows[table], table
+    finally:
+        await second.close()
+
+
+async def test_what_is_in_the_way_is_refused_and_nothing_is_changed(
+    copy: Copy, tmp_path: Path, database_url: str, empty_database_url: str
+) -> None:
+    root = tmp_path / "restored"
+    before = await rows_by_table(database_url)
+    with pytest.raises(DatabaseUnusable, match="already has tables of Playhead"):
+        await restore_backup(copy.file, root, database_url, report=lambda _: None)
+    assert await rows_by_table(database_url) == before
+    root.mkdir()
+    (root / "notes").write_text("mine")
+    with pytest.raises(NotEmpty, match="restored is not empty"):
+        await restore_backup(copy.file, root, empty_database_url, report=lambda _: None)
+    (root / "notes").unlink()
+    damaged = tmp_path / "damaged.tar"
+    whole = copy.file.read_bytes()
+    damaged.write_bytes(whole[: len(whole) * 2 // 3])
+    altered = _altered(copy.file, tmp_path / "altered.tar", {"schema": "9999"})
+    for file, reason in ((damaged, "ends early"), (altered, "version 9999, which a newer Playhead has made")):
+        with pytest.raises(BadArchive, match=reason):
+            await restore_backup(file, root, empty_database_url, report=lambda _: None)
+    hostile = _altered(
+        copy.file,
+        tmp_path / "hostile.tar",
+        {"partitions": [{"name": "calls_20261124", "parent": "calls", "bound": "DEFAULT; DROP TABLE runs"}]},
+    )
+    with pytest.raises(BadArchive, match="that no Playhead makes"):
+        await restore_backup(hostile, root, empty_database_url, report=lambda _: None)
+    assert await rows_by_table(empty_database_url) == {}
+    assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
+    await restore_backup(copy.file, root, empty_database_url, report=lambda _: None)  # an empty directory is taken
+
+
+def _altered(source: Path, target: Path, change: dict[str, Any]) -> Path:
+    """The same backup with another tables.json, and digests that fit."""
+    with target.open("wb") as out:
+        writer = None
+        for member in read_members(source):
+            if writer is None:
+                writer = ArchiveWriter(out, json.loads(member.data))
+            elif member.name == "tables.json":
+                writer.add_json("tables.json", json.loads(member.data) | change)
+            else:
+                writer.add(*member)
+        assert writer
+        writer.finish()
+    return target
+
+
+@pytest.mark.parametrize("name", ["files/../outside/0000000", "files/pg/data/0000000", "files/0000000"])
+def test_no_file_is_written_outside_its_place(tmp_path: Path, name: str) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    with pytest.raises(BadArchive, match="belongs to no data directory"):
+        restore_piece(root, Member(name, b"x"))
+    assert os.listdir(tmp_path) == ["root"]
