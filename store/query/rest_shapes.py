@@ -20,6 +20,7 @@ type Shape = dict[str, Any]
 """A JSON object as an answer of the REST API has it."""
 
 NO_STATS: Mapping[str, Any] = {
+    "head": None,
     "calls": 0,
     "exchanges": 0,
     "gaps": 0,
@@ -89,7 +90,7 @@ def run_shape(row: Mapping[Any, Any], stats: Mapping[str, Any], now: int) -> Sha
         "attribution": level_name(stats["attribution"]),
         # A run that no Playhead command started has no value: nothing isolated it.
         "isolation": row["isolation"] or "none",
-        "head": None,
+        "head": stats["head"],
     }
 
 

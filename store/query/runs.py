@@ -21,6 +21,7 @@ from sqlalchemy import (
     func,
     not_,
     select,
+    text,
     update,
 )
 from sqlalchemy.dialects.postgresql import JSONB, insert
@@ -276,10 +277,20 @@ async def load_run_stats(
     if not names:
         return stats
     groups = await load_retry_groups(connection, project, names)
-    for query in (_exchange_stats(), _call_stats(groups), _gap_stats(), _process_stats()):
+    for query in (_exchange_stats(), _call_stats(groups), _gap_stats(), _process_stats(), HEADS):
         for row in (await connection.execute(query, {"project": project, "names": list(names)})).mappings():
             stats[row["run"]].update(row)
     return stats
+
+
+# The store servers' chains in the order of their ids, each with its length, so that no two lists of chains give the same bytes.
+HEADS: Final = text("""
+SELECT r.id AS run, 'sha256:' || encode(
+    sha256(string_agg(uuid_send(c.server) || int8send(c.size) || c.head, ''::bytea ORDER BY c.server)), 'hex') AS head
+FROM runs r JOIN chains c ON c.project = r.project AND c.incarnation = r.incarnation
+WHERE r.project = :project AND r.id = ANY(:names)
+GROUP BY r.id
+""")
 
 
 def _exchange_stats() -> Select[Any]:

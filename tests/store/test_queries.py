@@ -55,13 +55,16 @@ def steps(items: Sequence[dict[str, Any]]) -> list[tuple[int, int]]:
     return [(item["step"], item["nth"]) for item in items]
 
 
-async def test_a_run_counts_what_was_recorded_of_it(ingest: BatchWriter, runs: Runs) -> None:
+async def test_a_run_counts_what_was_recorded_of_it(database: Database, ingest: BatchWriter, runs: Runs) -> None:
     first, second = exchange(0), exchange(1)
     third = replace(exchange(2), response=None, outcome="client_closed")
     await ingest.write_batch(
         [DerivedExchange(first, model_call(first)), DerivedExchange(second, call(second)), DerivedExchange(third, None)]
     )
     found = await runs.get("night-run", NOON + 3 * SECOND)
+    async with database.connection() as connection:
+        [chain] = await connection.fetch("SELECT server, size, head FROM chains")
+    chains = chain["server"].bytes + chain["size"].to_bytes(8, "big") + chain["head"]
     assert found == {
         "id": "night-run",
         "name": None,
@@ -84,7 +87,7 @@ async def test_a_run_counts_what_was_recorded_of_it(ingest: BatchWriter, runs: R
         "profile": "sha256:profiles",
         "attribution": "given",
         "isolation": "none",
-        "head": None,
+        "head": f"sha256:{hashlib.sha256(chains).hexdigest()}",
     }
 
 

@@ -71,7 +71,7 @@ class RunSchema(TypedDict):
     """How far its command was isolated from the network."""
 
     head: str | None
-    """The head of its hash chain; null until recordings are chained."""
+    """The digest of its hash chains: of each, its server, size and head. It changes with everything that is stored about the run."""
 
     mode: NotRequired[Literal["record", "replay", "auto", "passthrough"] | None]
     """The mode for its requests; null for that of the workers."""
