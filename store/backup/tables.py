@@ -4,12 +4,12 @@ The tables are those that the catalogue has, so that none can be forgotten. Left
 others: the feed, whose positions are transaction ids of the old server, and what its consumers derive.
 """
 
-import json
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Final
 
 import asyncpg
+import msgspec
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
@@ -27,6 +27,25 @@ _BOUND: Final = re.compile(r"FOR VALUES FROM \('[0-9a-f-]+'\) TO \('[0-9a-f-]+'\
 type Report = Callable[[str], None]
 
 
+class _Partition(msgspec.Struct, frozen=True):
+    name: str
+    parent: str
+    bound: str
+    """As `pg_get_expr` writes it."""
+
+
+class _Tables(msgspec.Struct, frozen=True):
+    """The member `tables.json`."""
+
+    schema: str
+    """The version of the tables."""
+
+    columns: dict[str, list[str]]
+    """The columns by table."""
+
+    partitions: list[_Partition]
+
+
 async def copy_tables_out(url: str, archive: ArchiveWriter, report: Report) -> dict[str, int]:
     """Append every table to a backup, as of one moment, and return the number of rows by table.
 
@@ -40,8 +59,8 @@ async def copy_tables_out(url: str, archive: ArchiveWriter, report: Report) -> d
                 if schema is None:
                     raise DatabaseUnusable("The database has no tables of Playhead.")
                 columns = await _columns(connection)
-                partitions = [dict(row) for row in await connection.fetch(PARTITIONS)]
-                archive.add_json(TABLES, {"schema": schema, "columns": columns, "partitions": partitions})
+                partitions = [_Partition(**row) for row in await connection.fetch(PARTITIONS)]
+                archive.add(TABLES, msgspec.json.encode(_Tables(schema, columns, partitions)))
                 counts = {}
                 for table, names in columns.items():
                     if table not in MADE_ANEW:
@@ -69,16 +88,11 @@ async def copy_tables_in(url: str, members: Iterator[Member], report: Report) ->
             if await _schema_version(connection) is not None:
                 raise DatabaseUnusable("The database already has tables of Playhead: name another one, or drop them.")
             described = _parse_tables(next(members, None))
-            await outer.run_sync(lambda own: upgrade(own, described["schema"]))
-            await _create_partitions(connection, described["partitions"])
-            counts = await _copy_in(connection, described["columns"], members, report)
+            await outer.run_sync(lambda own: upgrade(own, described.schema))
+            await _create_partitions(connection, described.partitions)
+            counts = await _copy_in(connection, described.columns, members, report)
             await outer.run_sync(upgrade)
             return counts
-
-
-def unknown_schema(schema: str) -> bool:
-    """Whether a newer Playhead has made tables of this version."""
-    return schema not in known_versions()
 
 
 async def _schema_version(connection: asyncpg.Connection) -> str | None:
@@ -112,14 +126,13 @@ async def _copy_out(
     return _copied_rows(status)
 
 
-async def _create_partitions(connection: asyncpg.Connection, partitions: list[dict[str, str]]) -> None:
+async def _create_partitions(connection: asyncpg.Connection, partitions: list[_Partition]) -> None:
     existing = await _columns(connection)
     for one in partitions:
-        name, parent, bound = one["name"], one["parent"], one["bound"]
-        if not _PARTITION_NAME.fullmatch(name) or parent not in existing or not _BOUND.fullmatch(bound):
-            raise BadArchive(f"its tables.json has a partition {name!r} of {parent!r} that no Playhead makes")
-        await connection.execute(f"CREATE TABLE {name} (LIKE {_quote(parent)} INCLUDING ALL)")
-        await connection.execute(f"ALTER TABLE {_quote(parent)} ATTACH PARTITION {name} {bound}")
+        if not _PARTITION_NAME.fullmatch(one.name) or one.parent not in existing or not _BOUND.fullmatch(one.bound):
+            raise BadArchive(f"its tables.json has a partition {one.name!r} of {one.parent!r} that no Playhead makes")
+        await connection.execute(f"CREATE TABLE {one.name} (LIKE {_quote(one.parent)} INCLUDING ALL)")
+        await connection.execute(f"ALTER TABLE {_quote(one.parent)} ATTACH PARTITION {one.name} {one.bound}")
 
 
 async def _copy_in(
@@ -158,13 +171,16 @@ class _Pieces:
             self.following = next(self._members, None)
 
 
-def _parse_tables(member: Member | None) -> dict[str, Any]:
+def _parse_tables(member: Member | None) -> _Tables:
     if member is None or member.name != TABLES:
         raise BadArchive("it has no tables.json after its files")
-    found: dict[str, Any] = json.loads(member.data)
-    if unknown_schema(found["schema"]):
+    try:
+        found = msgspec.json.decode(member.data, type=_Tables)
+    except msgspec.DecodeError as error:
+        raise BadArchive(f"its tables.json is invalid ({error})") from error
+    if found.schema not in known_versions():
         raise BadArchive(
-            f"its tables have version {found['schema']}, which a newer Playhead has made: restore it with that version"
+            f"its tables have version {found.schema}, which a newer Playhead has made: restore it with that version"
         )
     return found
 

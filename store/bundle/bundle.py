@@ -45,7 +45,7 @@ CALL_MEMBERS = (
 NOT_EXPORTED = frozenset(
     (
         *("active_at", "calls", "exchanges", "gaps", "complete", "pinned", "models"),
-        *("tokens", "cost_usd", "known_cost_usd", "unpriced"),
+        *("tokens", "cost_usd", "known_cost_usd", "unpriced", "head"),
     )
 )
 """Members of a run that a bundle leaves out: they are counted from its lines, or depend on the time and the store, so that a

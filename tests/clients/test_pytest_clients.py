@@ -172,7 +172,7 @@ async def test_it(client):
 @pytest.mark.playhead
 async def test_one_that_knew_whom_to_trust_when_it_was_imported():
     async with aiohttp.ClientSession(trust_env=True) as session, session.get("https://tickets.example.com/") as answer:
-        assert answer.status == 200
+        assert await answer.read()
 """,
     )
     record_then_replay(stage, passed=2, plugins=("asyncio",))

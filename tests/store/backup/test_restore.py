@@ -118,8 +118,13 @@ async def test_what_is_in_the_way_is_refused_and_nothing_is_changed(
     damaged = tmp_path / "damaged.tar"
     whole = copy.file.read_bytes()
     damaged.write_bytes(whole[: len(whole) * 2 // 3])
-    altered = _altered(copy.file, tmp_path / "altered.tar", {"schema": "9999"})
-    for file, reason in ((damaged, "ends early"), (altered, "version 9999, which a newer Playhead has made")):
+    newer = _altered(copy.file, tmp_path / "newer.tar", {"schema": "9999"})
+    invalid = _altered(copy.file, tmp_path / "invalid.tar", {"columns": "all"})
+    for file, reason in (
+        (damaged, "ends early"),
+        (newer, "version 9999, which a newer Playhead has made"),
+        (invalid, r"tables.json is invalid \(Expected `object`"),
+    ):
         with pytest.raises(BadArchive, match=reason):
             await restore_backup(file, root, empty_database_url, report=lambda _: None)
     hostile = _altered(
