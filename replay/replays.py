@@ -204,7 +204,7 @@ class Replays:
         try:
             session = self._single_session or await self._session_for(self._recording_name(run))
         except UnusableRecording:
-            return ()  # its first request is told why
+            return ()  # the answer to its first request says why
         return session.recording.http2_by_authority if session else ()
 
     def _recording_name(self, run: str | None) -> str | None:

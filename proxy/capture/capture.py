@@ -17,6 +17,7 @@ from proxy.capture.connections.original_destination import Address, Source, plai
 from proxy.capture.connections.passed_notes import PassedNotes
 from proxy.capture.connections.relay import PassedConnection, RelayServer
 from proxy.capture.control import CaptureRequest
+from proxy.capture.control_path import LOAD_TIMEOUT
 from proxy.capture.dns import datagrams
 from proxy.capture.dns.resolver import Resolver
 from proxy.capture.dns.synthetic_addresses import NameTable
@@ -136,15 +137,16 @@ class Capture:
     async def recorded_ports(self) -> Sequence[int]:
         """Return the ports of this machine to which the recording of a replayed run has requests.
 
-        Nothing has to listen there in the replay.
+        Nothing has to listen there in the replay. Empty if the recording cannot be loaded in time: the command runs all the same.
         """
         answerer = self.engine.answerer
         if answerer is None or self.may_pass:
             return ()
         try:
-            authorities = await answerer.recorded_authorities(self._full_run_name())
-        except Failure:
-            return ()  # the first request is told why the recording cannot be read
+            async with asyncio.timeout(LOAD_TIMEOUT):
+                authorities = await answerer.recorded_authorities(self._full_run_name())
+        except (Failure, TimeoutError):
+            return ()  # the answer to the first request says why
         return sorted({port for authority in authorities for port in _own_ports(authority)})
 
     # DNS

@@ -99,6 +99,8 @@ class ControlSocket:
             while message := await _receive_message(connection):
                 if capture is None:
                     capture, reply = await self._begin_capture(*message)
+                    if capture is not None:
+                        reply = {**reply, "recorded_ports": await capture.recorded_ports()}
                 else:
                     _close_all(message[1])
                     reply = _report_reply(capture, message[0])
@@ -114,10 +116,9 @@ class ControlSocket:
 
     async def _begin_capture(self, text: bytes, files: list[int]) -> tuple[RunningCapture | None, Mapping[str, Any]]:
         try:
-            capture = await self._begin(_parse_request(text, files))
+            return await self._begin(_parse_request(text, files)), {"ready": True}
         except CaptureRefused as refused:
             return None, {"failed": str(refused)}
-        return capture, {"ready": True, "recorded_ports": await capture.recorded_ports()}
 
 
 def _report_reply(capture: RunningCapture, text: bytes) -> Mapping[str, Any]:

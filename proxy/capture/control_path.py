@@ -1,4 +1,4 @@
-"""The path of a proxy worker's control socket."""
+"""The path of a proxy worker's control socket, and how long its answer may take."""
 
 import hashlib
 import os
@@ -8,6 +8,9 @@ from typing import Final
 
 MAX_PATH_BYTES: Final = 107 if os.uname().sysname == "Linux" else 103
 """The maximum length of a unix socket's path in bytes."""
+
+LOAD_TIMEOUT: Final = 30.0
+"""Seconds that a worker may load a recording before it answers a launcher, which asks which ports the recording has."""
 
 
 def control_path(root: Path, name: str) -> Path:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
+from proxy.capture.control_path import LOAD_TIMEOUT
 from proxy.capture.namespace import channel, listening
 from proxy.capture.namespace.isolation import NotCaptive, step_failure, unsupported_reason
 from proxy.capture.namespace.mirror import Mirror
@@ -216,7 +217,7 @@ class Captive:
         self._stack.callback(self._control.close)
         self._control.setblocking(False)
         try:
-            async with asyncio.timeout(CONTROL_TIMEOUT):
+            async with asyncio.timeout(LOAD_TIMEOUT + CONTROL_TIMEOUT):
                 self._control.connect(capture.control)
                 answer = await self._ask_worker(self._control, message, [one.fileno() for _, one in sockets])
         except (OSError, TimeoutError, ValueError) as error:

@@ -3,11 +3,13 @@
 import asyncio
 import socket
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from proxy.capture import capture as capture_module
 from proxy.capture.control_path import MAX_PATH_BYTES, control_path
 from proxy.wire.access import Access
 from tests.proxy.capture.conftest import Capturing, Launcher, listening
@@ -48,6 +50,22 @@ async def test_a_wrong_message_is_refused_with_a_sentence(
         reply = await launcher.send(message)
         launcher.close()
         assert words in reply["failed"]
+
+
+class _StuckAnswerer(ScriptedAnswerer):
+    """Loads a recording for ever."""
+
+    async def recorded_authorities(self, run: str) -> Iterable[str]:
+        await asyncio.Event().wait()
+        return ()
+
+
+async def test_a_recording_that_takes_long_to_load_does_not_keep_the_command_from_being_captured(
+    capturing: Capturing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capture_module, "LOAD_TIMEOUT", 0.05)
+    async with capturing(None, _StuckAnswerer()) as capture:
+        assert await capture.report() == []
 
 
 async def test_what_is_no_listening_socket_is_refused(capturing: Capturing) -> None:
