@@ -92,6 +92,8 @@ async def copy_tables_in(url: str, members: Iterator[Member], report: Report) ->
             await _create_partitions(connection, described.partitions)
             counts = await _copy_in(connection, described.columns, members, report)
             await outer.run_sync(upgrade)
+            # Until autovacuum comes, the planner knows nothing of the new rows, and of partitioned tables it never would.
+            await connection.execute("ANALYZE")
             return counts
 
 

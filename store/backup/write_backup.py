@@ -1,6 +1,7 @@
 """Write a backup of a data directory and its database, and check what was written."""
 
 import datetime as dt
+import errno
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,8 +44,15 @@ async def write_backup(
             size = out.tell()
         report("checking what was written")
         check_archive(part)
-        # Unlike a rename, a link replaces no file that was created meanwhile.
-        os.link(part, target)
+        _name_file(part, target)
     finally:
         part.unlink(missing_ok=True)
     return BackupSummary(files=files, rows=rows, size=size)
+
+
+def _name_file(part: Path, target: Path) -> None:
+    """Rename the finished file. Raises FileExistsError if there is one of its name by now."""
+    # Not every file system has hard links, which alone would make this one step.
+    if target.exists(follow_symlinks=False):
+        raise FileExistsError(errno.EEXIST, "a file of this name was created meanwhile", str(target))
+    part.rename(target)

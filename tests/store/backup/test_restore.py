@@ -118,8 +118,8 @@ async def test_what_is_in_the_way_is_refused_and_nothing_is_changed(
     damaged = tmp_path / "damaged.tar"
     whole = copy.file.read_bytes()
     damaged.write_bytes(whole[: len(whole) * 2 // 3])
-    newer = _altered(copy.file, tmp_path / "newer.tar", {"schema": "9999"})
-    invalid = _altered(copy.file, tmp_path / "invalid.tar", {"columns": "all"})
+    newer = write_altered_backup(copy.file, tmp_path / "newer.tar", {"schema": "9999"})
+    invalid = write_altered_backup(copy.file, tmp_path / "invalid.tar", {"columns": "all"})
     for file, reason in (
         (damaged, "ends early"),
         (newer, "version 9999, which a newer Playhead has made"),
@@ -127,7 +127,7 @@ async def test_what_is_in_the_way_is_refused_and_nothing_is_changed(
     ):
         with pytest.raises(BadArchive, match=reason):
             await restore_backup(file, root, empty_database_url, report=lambda _: None)
-    hostile = _altered(
+    hostile = write_altered_backup(
         copy.file,
         tmp_path / "hostile.tar",
         {"partitions": [{"name": "calls_20261124", "parent": "calls", "bound": "DEFAULT; DROP TABLE runs"}]},
@@ -139,7 +139,7 @@ async def test_what_is_in_the_way_is_refused_and_nothing_is_changed(
     await restore_backup(copy.file, root, empty_database_url, report=lambda _: None)  # an empty directory is taken
 
 
-def _altered(source: Path, target: Path, change: dict[str, Any]) -> Path:
+def write_altered_backup(source: Path, target: Path, change: dict[str, Any]) -> Path:
     """The same backup with another tables.json, and digests that fit."""
     with target.open("wb") as out:
         writer = None
