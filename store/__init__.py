@@ -32,6 +32,7 @@ otlp               export runs to OpenTelemetry
 query              read runs and calls
 diff               compare two runs
 bundle             a run as a file
+snippets           copy a call as a command, code or a file
 foreign            read and write recordings of other programs
 generations        generations of a run, and sessions in mode `auto`
 large              handle exchanges that are too large for the server's memory

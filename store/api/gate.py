@@ -79,6 +79,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "DELETE /v1/calls/{call}": Rule(scopes=("admin",), action="delete"),
     "POST /v1/erasures": Rule(scopes=("admin",), action="delete"),
     "GET /v1/calls/{call}/explain": _BODIES,
+    "GET /v1/calls/{call}/snippet": _EXPORT,
     "GET /v1/exchanges/{exchange}": _BODIES,
     "GET /v1/exchanges/{exchange}/request": _BODIES,
     "GET /v1/exchanges/{exchange}/response": _BODIES,

@@ -1,5 +1,6 @@
 """The command that shows a run or a call: show."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,15 +13,24 @@ from proxy.errors import Failure
 from proxy.processes.store_client import Api, NotFound, incomplete_reason, path_segment, resolve_run_name
 from proxy.terminal.render_run import RunView, show_call, show_envelope, show_run
 from proxy.terminal.text import printable
+from store.snippets.snippet import FORMS, SnippetForm
 
 
 @click.command("show", short_help="Show a run step by step, or one call in full.")
 @with_settings
 @as_json
 @click.option("--envelope", is_flag=True, help="Show what was captured of what moves between runs, and what was not.")
+@click.option(
+    "--as",
+    "form",
+    type=click.Choice(FORMS),
+    help="Print the call as a command, code or a file; secrets are environment variables in it.",
+)
 @click.argument("what", metavar="RUN|CALL|last", shell_complete=complete_run)
 @click.argument("step", type=click.IntRange(min=1), required=False)
-def show_command(what: str, step: int | None, envelope: bool, as_json: bool, **flags: Any) -> None:
+def show_command(
+    what: str, step: int | None, envelope: bool, form: SnippetForm | None, as_json: bool, **flags: Any
+) -> None:
     """Show a run with its calls in step order, what is missing in it and why; or one call in full.
 
     A step shows the tools that a model calls with their arguments, and what it cost: `unknown` where no price is known, `-`
@@ -29,6 +39,7 @@ def show_command(what: str, step: int | None, envelope: bool, as_json: bool, **f
     \b
     playhead show last        every call of the newest run, one a line
     playhead show last 7      its seventh call in full: request, answer, tools, tokens, cost
+    playhead show last 7 --as curl    its request as a command; also python, pytest, jsonl, har, vcr
     playhead show --envelope last    models, sampling, tools, times, code, clients: what was captured, and what was not
     """
     if envelope:
@@ -36,6 +47,11 @@ def show_command(what: str, step: int | None, envelope: bool, as_json: bool, **f
             raise click.UsageError("--envelope is about the whole run: leave out the step.")
         captured = query_store(flags, lambda api: _load_envelope(api, what))
         print_json(captured) if as_json else show_envelope(captured)
+        return
+
+    if form is not None:
+        snippet = query_store(flags, lambda api: _copy_call(api, what, step, form))
+        print_json(snippet) if as_json else _print_snippet(snippet)
         return
 
     def view(api: Api) -> RunView | CallView:
@@ -57,6 +73,22 @@ def show_command(what: str, step: int | None, envelope: bool, as_json: bool, **f
         print_json({**found.run, "items": found.calls, "gap_items": found.gaps})
         return
     show_run(found)
+
+
+def _copy_call(api: Api, what: str, step: int | None, form: SnippetForm) -> dict[str, Any]:
+    call = _get_call(api, what) if step is None else _call_at_step(api, resolve_run_name(api, what), step)
+    copied: dict[str, Any] = api.get(f"/calls/{path_segment(call['id'])}/snippet", **{"as": form})
+    return copied
+
+
+def _print_snippet(snippet: Mapping[str, Any]) -> None:
+    """Print it: a file or a pipe receives exactly its bytes. Commands and code hold nothing that a terminal would act on."""
+    text = str(snippet["text"])
+    if sys.stdout.isatty() and snippet["as"] in ("jsonl", "har", "vcr"):
+        text = "\n".join(map(printable, text.split("\n")))
+    click.echo(text, nl=not text.endswith("\n"))
+    for note in snippet["notes"]:
+        click.echo(f"playhead: {printable(note)}", err=True)
 
 
 def _load_envelope(api: Api, run: str) -> dict[str, Any]:

@@ -127,6 +127,9 @@ ROUTES: Final[Mapping[str, Answers]] = {
     ),
     "GET /v1/calls/{call}": Answers(schema=calls.CallSchema, problems=(*DATABASE, "unknown_call")),
     "GET /v1/calls/{call}/explain": Answers(schema=calls.ExplanationSchema, problems=(*DATABASE, "unknown_call")),
+    "GET /v1/calls/{call}/snippet": Answers(
+        schema=calls.SnippetSchema, problems=(*DATABASE, "unknown_call", "not_copyable")
+    ),
     "GET /v1/exchanges/{exchange}": Answers(schema=exchanges.ExchangeSchema, problems=(*DATABASE, "unknown_exchange")),
     "GET /v1/exchanges/{exchange}/chunks": Answers(
         schema=exchanges.ChunkPageSchema, problems=(*DATABASE, "unknown_exchange")

@@ -186,6 +186,24 @@ class ExplanationSchema(TypedDict):
     folded: list[dict[str, Any]]
 
 
+SnippetSchema = TypedDict(
+    "SnippetSchema",
+    {
+        "as": Literal["curl", "python", "pytest", "jsonl", "har", "vcr"],
+        "file": Annotated[
+            str, Field(examples=["night-step-3.sh"], description="a name to save it under, valid on every file system")
+        ],
+        "text": Annotated[str, Field(description="the command, the code or the contents of the file")],
+        "variables": Annotated[
+            list[str],
+            Field(examples=[["OPENAI_API_KEY"]], description="the environment variables that stand for secrets"),
+        ],
+        "notes": Annotated[list[str], Field(description="how it differs from what was sent, and what it needs")],
+    },
+)
+"""A call as a command, code or a file."""
+
+
 class PercentilesSchema(TypedDict):
     """Percentiles in milliseconds; null where nothing was measured."""
 

@@ -83,6 +83,7 @@ PROBLEMS: Final[Mapping[str, tuple[tuple[int, ...], str]]] = {
     "bad_bundle": ((422,), "the file is not a whole bundle"),
     "unknown_format": ((422,), "the bundle is of a format that this version cannot read"),
     "no_such_step": ((422,), "the run ends before this step"),
+    "not_copyable": ((422,), "the call cannot be copied in this form"),
     "corrupt_data": ((500,), "what is stored cannot be read; the last line of a list says so"),
     "store_server_failed": ((500,), "the store server failed; its log has the details"),
     "tokens_unreadable": ((503,), "the file of tokens cannot be read"),

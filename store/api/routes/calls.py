@@ -2,8 +2,9 @@
 
 import asyncio
 from dataclasses import asdict
+from typing import Annotated
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from calls.keys.explain import explain_key
 from calls.keys.key import KeyResult, make_key
@@ -13,9 +14,10 @@ from store.api.content import readable_call, readable_pages
 from store.api.deps import TheDeps
 from store.api.line_lists import accepts_lines, list_response
 from store.api.parameters import CallId, Limit, PageCursor, TheFields, TheFilters, TheSort, WhenCaughtUp
-from store.api.problems import not_found
+from store.api.problems import Problem, not_found
 from store.query.call_summaries import is_summary
 from store.query.runs import Page
+from store.snippets.snippet import CopiedCall, NotCopyable, SnippetForm, make_snippet
 
 router = APIRouter(tags=["calls"])
 
@@ -67,6 +69,32 @@ async def explain_call(deps: TheDeps, call: CallId) -> Response:
         raise not_found("call", call, deps.project)
     key = await asyncio.to_thread(make_key, evidence.request, deps.profiles)
     return JsonResponse({"call": found["id"], "stored_key": found["key"]} | _explanation(key))
+
+
+type CopiedForm = Annotated[SnippetForm, Query(alias="as", description="the form of the copy")]
+
+
+@router.get("/calls/{call}/snippet", summary="A call as a command, code or a file")
+async def copy_call(deps: TheDeps, call: CallId, form: CopiedForm) -> Response:
+    """What was sent, byte by byte; `jsonl`, `har` and `vcr` have the answer as well. Secrets are environment variables in it."""
+    if (found := await deps.exchange_queries.call(call)) is None:
+        raise not_found("call", call, deps.project)
+    # Of several attempts, the last: it has the answer.
+    if (evidence := await deps.exchange_queries.exchange(found["exchanges"][-1])) is None:
+        raise not_found("call", call, deps.project)
+    copied = CopiedCall(
+        exchange=evidence,
+        run=found["run"],
+        step=found["step"],
+        provider=found["provider"],
+        streamed=found["streamed"],
+        profiles=deps.profiles.digest,
+    )
+    try:
+        snippet = await asyncio.to_thread(make_snippet, copied, form)
+    except NotCopyable as error:
+        raise Problem(422, "not_copyable", f"the call cannot be copied as {form}: {error}") from error
+    return JsonResponse(snippet.as_json())
 
 
 def _explanation(key: KeyResult) -> dict[str, Value]:
