@@ -31,6 +31,7 @@ proof              prove that the record was not altered
 otlp               export runs to OpenTelemetry
 query              read runs and calls
 diff               compare two runs
+timeline           when a run did what, and what was said in it
 bundle             a run as a file
 snippets           copy a call as a command, code or a file
 foreign            read and write recordings of other programs

@@ -28,6 +28,7 @@ from store.api.routes import (
     runs,
     search,
     stats,
+    timelines,
 )
 from store.api.routes.keep import erasures, retention
 from store.api.spilled_answers import Spill
@@ -39,6 +40,7 @@ ROUTERS = (
     ("/v1", runs.router),
     ("/v1", compare.router),
     ("/v1", stats.router),
+    ("/v1", timelines.router),
     ("/v1", search.router),
     ("/v1", events.router),
     ("/v1", proof.router),

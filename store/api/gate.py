@@ -56,6 +56,8 @@ RULES: Final[Mapping[str, Rule]] = {
     "GET /v1/runs/{run}/calls": _METADATA_OR_BODIES,
     "GET /v1/runs/{run}/cost": _METADATA,
     "GET /v1/runs/{run}/gaps": _METADATA,
+    "GET /v1/runs/{run}/timeline": _METADATA_OR_BODIES,
+    "GET /v1/runs/{run}/conversation": _METADATA_OR_BODIES,
     "POST /v1/runs/{run}/gaps": _CHANGE,
     "GET /v1/runs/{run}/bundle": _EXPORT,
     "GET /v1/runs/{run}/verify": _METADATA,

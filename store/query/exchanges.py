@@ -297,7 +297,7 @@ class ExchangeQueries:
 
     async def _add_links(self, shapes: Sequence[Shape], links: PageLinks) -> list[Shape]:
         """Add the links to other calls to the calls of one run."""
-        links = links.with_executions(await self._read_for_links(links.calls_to_read))
+        links = links.with_executions(await self.read_for_links(links.calls_to_read))
         around = [uuid.UUID(name) for shape in shapes for name in links.linked_calls(shape["id"])]
         steps: dict[str, int] = {}
         if around:
@@ -321,7 +321,7 @@ class ExchangeQueries:
         query = select(calls).where(calls.c.project == self._project, is_among(ids))
         return (await connection.execute(query)).mappings().all()
 
-    async def _read_for_links(self, exchange_ids: Iterable[str]) -> dict[str, tuple[Exchange, Call]]:
+    async def read_for_links(self, exchange_ids: Iterable[str]) -> dict[str, tuple[Exchange, Call]]:
         """Load exchanges and their calls, as many as may be held at once."""
         read: dict[str, tuple[Exchange, Call]] = {}
         held = 0

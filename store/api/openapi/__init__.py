@@ -8,6 +8,7 @@ values       the values that the schemas share
 runs         runs and gaps
 calls        calls, explanations and sums
 costs        costs of a run
+timelines    timelines and conversations of runs
 exchanges    exchanges and chunks
 proof        verifications and checkpoints
 compare      comparisons of runs, and changes of models

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from store.api.openapi import calls, compare, costs, exchanges, proof, replays, runs, server, storage
+from store.api.openapi import calls, compare, costs, exchanges, proof, replays, runs, server, storage, timelines
 from store.api.openapi.problems import COMMON, DATABASE
 
 JSON: Final = "application/json"
@@ -84,6 +84,10 @@ ROUTES: Final[Mapping[str, Answers]] = {
         problems=(*DATABASE, "unknown_run", "unknown_field", "bad_cursor"),
     ),
     "GET /v1/runs/{run}/cost": Answers(schema=costs.RunCostSchema, problems=(*DATABASE, "unknown_run")),
+    "GET /v1/runs/{run}/timeline": Answers(schema=timelines.TimelineSchema, problems=(*DATABASE, "unknown_run")),
+    "GET /v1/runs/{run}/conversation": Answers(
+        schema=timelines.ConversationSchema, problems=(*DATABASE, "unknown_run")
+    ),
     "GET /v1/runs/{run}/gaps": Answers(schema=runs.GapPageSchema, problems=(*DATABASE, "unknown_run")),
     "POST /v1/runs/{run}/gaps": Answers(
         schema=runs.AddedGapsSchema, statuses=(201,), problems=(*DATABASE, "unknown_run")

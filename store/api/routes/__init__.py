@@ -6,6 +6,7 @@ exchanges      `/v1/exchanges`
 compare        `/v1/runs/{a}/diff/{b}`, `/v1/drift`
 proof          `/v1/runs/{run}/verify`, `/v1/verify`, `/v1/runs/{run}/envelope`, `/v1/checkpoint`
 stats          `/v1/stats`
+timelines      `/v1/runs/{run}/timeline`, `/v1/runs/{run}/conversation`
 search         `/v1/search`
 events         `/v1/events`
 audit          `/v1/audit`

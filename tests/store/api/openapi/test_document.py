@@ -128,6 +128,8 @@ async def _visit_run(api: httpx2.AsyncClient, run: str) -> None:
         "/bundle",
         "/spans",
         "/cost",
+        "/timeline",
+        "/conversation",
         "/verify",
         "/envelope",
     ):

@@ -1,0 +1,310 @@
+"""Load the timeline and the conversation of a run from the database.
+
+The timeline is made from columns: of a run of 500 calls no body is read, except of the steps that failed, and of those of a fork,
+to say what they were answered with. The conversation reads the bodies of its page, and of the calls that its prompts continue.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from itertools import batched
+from typing import Any, Final
+
+from sqlalchemy import RowMapping, select
+
+from calls.model import Call, Exchange, Usage
+from store.call_graph.retry_query import RetryGroups, load_retry_groups
+from store.database.connection import Database
+from store.database.tables import calls, exchanges
+from store.large.summary import read_summary
+from store.query.call_graph import PageLinks, load_page_links
+from store.query.exchanges import ExchangeQueries
+from store.query.rest_shapes import Shape, ns_of, path_of
+from store.query.runs import Runs, can_have_cost
+from store.timeline.conversation import make_conversation
+from store.timeline.facts import AttemptFacts, SpokenCall, StepFacts, ToolLinks
+from store.timeline.from_exchanges import (
+    add_tool_branches,
+    answer_origin,
+    error_text,
+    newest_first,
+    spoken_call,
+    step_label,
+)
+from store.timeline.prompt_history import CANDIDATES
+from store.timeline.timeline import MOST_STEPS, Earlier, make_timeline
+
+MOST_EXCHANGES: Final = 3 * MOST_STEPS
+"""Exchanges of a run that are looked at: a step that is tried several times has several."""
+
+MOST_READ_FAILURES: Final = 50
+"""Steps that failed of which the answer is read, to say why."""
+
+MOST_READ_ORIGINS: Final = 500
+"""Steps of a fork of which the answer is read, to say where it is from."""
+
+BATCH: Final = 20
+"""Exchanges that are held at a time."""
+
+_COLUMNS: Final = (
+    *("id", "started_at", "kind", "provider", "dialect", "operation", "host", "status", "outcome", "model_requested"),
+    *("model_returned", "tools", "finish_reason", "streamed", "complete", "cost_usd", "actor", "summary", "polls"),
+    *Usage.__slots__,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _RunRows:
+    """The exchanges of a run in step order, and how they are connected."""
+
+    rows: Sequence[RowMapping]
+    groups: RetryGroups
+    links: PageLinks
+    numbers: Mapping[str, int]
+    """By exchange: its step."""
+
+    has_more: bool
+    """Whether the run has more exchanges than were looked at."""
+
+    @property
+    def wholes(self) -> dict[str, list[RowMapping]]:
+        """The rows of each call by its id, in step order."""
+        found: dict[str, list[RowMapping]] = {}
+        for row in self.rows:
+            found.setdefault(self.groups.ids_and_attempts(row["id"])[0][0], []).append(row)
+        # A call whose first exchange is not among the rows is cut.
+        return {name: rows for name, rows in found.items() if name in self.numbers}
+
+
+class RunTimelines:
+    """The timelines and conversations of a project's runs. `derive` is as that of `ExchangeQueries`."""
+
+    def __init__(
+        self,
+        database: Database,
+        queries: ExchangeQueries,
+        derive: Callable[[Exchange], Call],
+        project: str = "default",
+    ) -> None:
+        self._database = database
+        self._queries = queries
+        self._derive = derive
+        self._project = project
+
+    async def load_timeline(self, run: Shape, after: int, limit: int, *, shows_texts: bool) -> Shape:
+        """Return the timeline of a run (as `Runs.get` returns it): `limit` steps after a step."""
+        found = await self._load_rows(run["id"])
+        steps = self._facts(found, shows_texts=shows_texts)
+        earlier = [step for step in steps if step.number <= after]
+        page = [step for step in steps if step.number > after][:limit]
+        page = await self._add_what_was_answered(page, is_fork=run["parent"] is not None, shows_texts=shows_texts)
+        gaps = await Runs(self._database, self._project).gaps(run["id"])
+        return make_timeline(
+            run,
+            ns_of(run["started_at"]) or 0,
+            page,
+            gaps,
+            earlier=Earlier(
+                steps=len(earlier),
+                cost=sum((step.cost or Decimal(0) for step in earlier), Decimal(0)),
+                tokens=sum(
+                    (step.usage.get(name) or 0) for step in earlier for name in ("input_tokens", "output_tokens")
+                ),
+            ),
+            steps_left_out=max(0, run["calls"] - len(earlier) - len(page)),
+        )
+
+    async def load_conversation(self, run: Shape, after: int, limit: int, *, shows_texts: bool) -> Shape:
+        """Return what was said in `limit` calls of a run after a step."""
+        found = await self._load_rows(run["id"])
+        order = sorted((found.numbers[name], name) for name in found.wholes)
+        page = [name for number, name in order if number > after][:limit]
+        if not page:
+            return {"run": run["id"], "items": [], "next": None}
+        spoken, links = await self._load_spoken(found, page, [name for number, name in order if number <= after])
+        shapes = await asyncio.to_thread(
+            make_conversation,
+            [spoken[name] for name in page if name in spoken],
+            links,
+            earlier=[call for name, call in spoken.items() if name not in page],
+            shows_texts=shows_texts,
+        )
+        is_last = len(shapes) == len(page) and page[-1] == order[-1][1] and not found.has_more
+        return {"run": run["id"], "items": shapes, "next": None if is_last or not shapes else shapes[-1]["step"]}
+
+    async def _load_rows(self, run: str) -> _RunRows:
+        is_unpriced = (can_have_cost() & calls.c.cost_usd.is_(None)).label("is_unpriced")
+        columns = (calls.c[name] for name in _COLUMNS)
+        of_exchange = (exchanges.c[name] for name in ("first_byte_at", "ended_at", "method", "url"))
+        query = (
+            select(*columns, is_unpriced, *of_exchange)
+            .join(exchanges, (exchanges.c.project == calls.c.project) & (exchanges.c.id == calls.c.id))
+            .where(calls.c.project == self._project, calls.c.run == run)
+            .order_by(calls.c.started_at, calls.c.id)
+            .limit(MOST_EXCHANGES + 1)
+        )
+        async with self._database.transaction() as connection:
+            groups = await load_retry_groups(connection, self._project, [run])
+            rows = (await connection.execute(query)).mappings().all()
+            has_more, rows = len(rows) > MOST_EXCHANGES, rows[:MOST_EXCHANGES]
+            links = await load_page_links(connection, self._project, run, groups, rows)
+        numbers = {str(row["id"]): number for number, row in enumerate(rows, 1)}
+        return _RunRows(rows, groups, links, numbers, has_more)
+
+    def _facts(self, found: _RunRows, *, shows_texts: bool) -> list[StepFacts]:
+        repeated = set(found.groups.repeated_polls)
+        actors = {str(row["id"]): row["actor"] for row in found.rows}
+        branches = add_tool_branches(found.links.graph, found.links.tool_calls_between, actors)
+        steps = [
+            self._step_facts(name, rows, found, branches, repeated, shows_texts=shows_texts)
+            for name, rows in found.wholes.items()
+        ]
+        return sorted(steps, key=lambda step: step.number)[:MOST_STEPS]
+
+    def _step_facts(
+        self,
+        name: str,
+        rows: Sequence[RowMapping],
+        found: _RunRows,
+        branches: Mapping[str, int],
+        repeated: Any,
+        *,
+        shows_texts: bool,
+    ) -> StepFacts:
+        first, last = rows[0], rows[-1]
+        counted = [row for row in rows if row["id"] not in repeated]
+        model = last["model_returned"] or first["model_requested"]
+        tools = last["tools"] or ()
+        path = path_of(first["url"])
+        place = f"{first['method']} {path or first['host']}"
+        facts: dict[str, Any] = {
+            "call": name,
+            "number": found.numbers[name],
+            **{column: first[column] for column in ("kind", "provider", "operation", "host", "method", "actor")},
+            "path": path,
+            "label": step_label(first["kind"], first["dialect"], first["operation"], model, tools, place),
+            "model": model,
+            "branch": branches.get(name),
+            "follows": newest_first(found.links.graph, name, found.numbers),
+            "attempts": tuple(map(_attempt_facts, rows)),
+            "tries": found.groups.ids_and_attempts(first["id"])[1],
+            **{column: last[column] for column in ("complete", "streamed", "finish_reason")},
+            "tools": tools,
+            "usage": {column: _add(row[column] for row in counted) for column in Usage.__slots__},
+            "cost": _add(row["cost_usd"] for row in counted),
+            "is_unpriced": any(row["is_unpriced"] for row in counted),
+            "excerpt": read_summary(last["summary"]).text if shows_texts and last["summary"] is not None else None,
+        }
+        return StepFacts(**facts)
+
+    async def _add_what_was_answered(
+        self, steps: Sequence[StepFacts], *, is_fork: bool, shows_texts: bool
+    ) -> list[StepFacts]:
+        """Add the errors of steps that failed, if texts are shown, and in a fork where the answers are from."""
+        failed = [step for step in steps if step.has_failed][:MOST_READ_FAILURES] if shows_texts else []
+        wanted = {step.attempts[-1].exchange for step in failed}
+        if is_fork:
+            wanted |= {step.attempts[-1].exchange for step in steps[:MOST_READ_ORIGINS]}
+        errors: dict[str, str] = {}
+        origins: dict[str, str] = {}
+        broken = {step.attempts[-1].exchange for step in failed}
+        for names in batched(await self._queries.without_large(sorted(wanted)), BATCH):
+            read = await self._queries.exchanges_by_id(names)
+            origins |= {name: answer_origin(one) for name, one in read.items()}
+            some = [one for name, one in read.items() if name in broken]
+            errors |= await asyncio.to_thread(
+                lambda some: {one.id: error_text(one, self._derive(one).answer) for one in some}, some
+            )
+        return [
+            replace(
+                step,
+                error=errors.get(step.attempts[-1].exchange),
+                origin=origins.get(step.attempts[-1].exchange) if is_fork else None,
+            )
+            for step in steps
+        ]
+
+    async def _load_spoken(
+        self, found: _RunRows, page: Sequence[str], before: Sequence[str]
+    ) -> tuple[dict[str, SpokenCall], ToolLinks]:
+        """Load what was said in a page of calls, and in the earlier ones that their prompts may continue, in step order."""
+        wholes = found.wholes
+        context = _context(found, page, before)
+        names = [*context, *page]
+        ends = {name: (str(wholes[name][0]["id"]), str(wholes[name][-1]["id"])) for name in names}
+        links = await self._load_executions(found, page)
+        small = set(await self._queries.without_large({one for pair in ends.values() for one in pair}))
+        spoken: dict[str, SpokenCall] = {}
+        for some in batched(names, BATCH):
+            readable = [name for name in some if small.issuperset(ends[name])]
+            read = await self._queries.exchanges_by_id({one for name in readable for one in ends[name]})
+            spoken |= await asyncio.to_thread(self._speak, found, readable, ends, read)
+        for name in page:
+            if name not in spoken:
+                row = wholes[name][0]
+                spoken[name] = SpokenCall(
+                    call=name, number=found.numbers[name], kind=row["kind"], actor=row["actor"], is_large=True
+                )
+        return spoken, links
+
+    def _speak(
+        self,
+        found: _RunRows,
+        names: Sequence[str],
+        ends: Mapping[str, tuple[str, str]],
+        read: Mapping[str, Exchange],
+    ) -> dict[str, SpokenCall]:
+        spoken: dict[str, SpokenCall] = {}
+        for name in names:
+            one, other = ends[name]
+            if one in read and other in read:
+                first = (read[one], self._derive(read[one]))
+                last = first if one == other else (read[other], self._derive(read[other]))
+                follows = newest_first(found.links.graph, name, found.numbers)
+                spoken[name] = spoken_call(found.numbers[name], follows, first, last)
+        return spoken
+
+    async def _load_executions(self, found: _RunRows, page: Sequence[str]) -> ToolLinks:
+        """Find which calls executed the tool calls of a page."""
+        first, last = found.numbers[page[0]], found.numbers[page[-1]]
+        near = [
+            (one, names)
+            for one, names in found.links.tool_calls_between
+            if found.numbers.get(one.asker.id, last + 1) <= last and found.numbers.get(one.follower.id, 0) >= first
+        ]
+        links = replace(found.links, tool_calls_between=near)
+        links = links.with_executions(await self._queries.read_for_links(links.calls_to_read))
+        return ToolLinks(executed_by=links.executions, answered_by=links.graph.answered_by, numbers=found.numbers)
+
+
+def _context(found: _RunRows, page: Sequence[str], before: Sequence[str]) -> list[str]:
+    """Return the calls before a page with which its prompts may be compared, in step order."""
+    wanted: set[str] = set()
+    actors = {row["actor"] for name in page for row in found.wholes[name][:1]}
+    models = [(name, found.wholes[name][0]) for name in before]
+    for actor in actors:
+        of_actor = [name for name, row in models if row["kind"] == "model" and row["actor"] == actor]
+        wanted.update(of_actor[-CANDIDATES:])
+    for name in page:
+        wanted.update(newest_first(found.links.graph, name, found.numbers)[:1])
+    return [name for name in before if name in wanted]
+
+
+def _attempt_facts(row: RowMapping) -> AttemptFacts:
+    # An import without times has no time of the first byte, and none of the end.
+    has_times = row["status"] is None or row["first_byte_at"] is not None
+    return AttemptFacts(
+        exchange=str(row["id"]),
+        started_at=row["started_at"],
+        first_byte=row["first_byte_at"],
+        ended=row["ended_at"] if has_times else None,
+        status=row["status"],
+        outcome=row["outcome"],
+        is_poll=row["polls"] is not None,
+    )
+
+
+def _add[Number: (int, Decimal)](numbers: Any) -> Number | None:
+    known: list[Number] = [number for number in numbers if number is not None]
+    return sum(known[1:], known[0]) if known else None

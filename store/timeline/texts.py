@@ -1,0 +1,35 @@
+"""Shorten texts to a budget, and say how long they were. Pure."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from calls.codec.json import dumps
+from calls.model import Json
+
+LONGEST_TEXT: Final = 4000
+"""Characters of one text."""
+
+MOST_CHARACTERS: Final = 1_000_000
+"""Characters of one document."""
+
+
+@dataclass(slots=True)
+class TextBudget:
+    """Shortens the texts of one document. Without `shows_texts`, only sizes are said: the reader may not see texts."""
+
+    shows_texts: bool = True
+    left: int = MOST_CHARACTERS
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the document has enough."""
+        return self.left <= 0
+
+    def shorten(self, value: Json) -> dict[str, Any]:
+        """Return a text, or the JSON of another value, cut; with its full size in characters."""
+        text = value if isinstance(value, str) else dumps(value).decode()
+        if not self.shows_texts:
+            return {"text": None, "size": len(text), "cut": False}
+        shown = text[:LONGEST_TEXT]
+        self.left -= len(shown)
+        return {"text": shown, "size": len(text), "cut": len(shown) < len(text)}
