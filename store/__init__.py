@@ -37,5 +37,6 @@ snippets           copy a call as a command, code or a file
 foreign            read and write recordings of other programs
 generations        generations of a run, and sessions in mode `auto`
 large              handle exchanges that are too large for the server's memory
+page               the web page
 api                the REST API
 """

@@ -53,6 +53,7 @@ PROVOCATIONS = {
         "store.bundle and store.foreign know no ingest, queries or API",
     ),
     "store/feed/provoked.py": ("import store.query.runs", "store.feed and store.access know only the database"),
+    "store/page/provoked.py": ("import store.query.runs", "store.page knows no database, queries or API"),
     "store/query/provoked.py": ("import store.api.app", "store.query and store.diff know no API"),
     "replay/misses/provoked.py": ("import replay.forks.fork", "replay.reframing and replay.misses stand alone"),
     "proxy/wire/provoked.py": ("import proxy.lane.lane", "proxy.wire knows neither engine"),

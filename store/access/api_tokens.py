@@ -82,11 +82,13 @@ class ApiTokens:
 
     def find(self, token: str) -> ApiToken | None:
         """Return what a token allows, whether or not it is still accepted. Raises TokenFileError."""
-        if not has_token_form(token):
-            return None
+        return self.find_digest(token_digest(token)) if has_token_form(token) else None
+
+    def find_digest(self, digest: str) -> ApiToken | None:
+        """Return what the token with this digest allows, whether or not it is still accepted. Raises TokenFileError."""
         self._load_if_changed()
         # The digest of a token with 256 random bits reveals nothing by the time of this lookup.
-        return self._by_digest.get(_digest(token))
+        return self._by_digest.get(digest)
 
     def list_tokens(self) -> list[ApiToken]:
         """Return all tokens, oldest first. Raises TokenFileError."""
@@ -103,7 +105,7 @@ class ApiTokens:
             name=name,
             project=project,
             scopes=tuple(scope for scope in SCOPES if scope in scopes),
-            digest=_digest(token),
+            digest=token_digest(token),
             created_at=now,
             expires_at=expires_at,
         )
@@ -174,5 +176,6 @@ class ApiTokens:
             raise
 
 
-def _digest(token: str) -> str:
+def token_digest(token: str) -> str:
+    """Return the digest by which a token is found."""
     return hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()

@@ -31,12 +31,15 @@ from store.api.routes import (
     timelines,
 )
 from store.api.routes.keep import erasures, retention
+from store.api.routes.web import page, session
 from store.api.spilled_answers import Spill
 from store.query.exchanges import TooLarge
 
 ROUTERS = (
     ("", health.router),
     ("", manual.router),
+    ("", page.router),
+    ("/v1", session.router),
     ("/v1", runs.router),
     ("/v1", compare.router),
     ("/v1", stats.router),
@@ -74,10 +77,10 @@ def create_app(
         redoc_url=None,
     )
     install_routes(app, deps)
+    accepted = Tokens(tokens, token_file, api_tokens)
+    app.state.tokens = accepted
     app.add_middleware(Spill, directory=deps.spill_directory)
-    app.add_middleware(
-        Guard, tokens=Tokens(tokens, token_file, api_tokens), audit=deps.audit, clean=deps.clean, now=deps.now
-    )
+    app.add_middleware(Guard, tokens=accepted, audit=deps.audit, clean=deps.clean, now=deps.now)
     return app
 
 

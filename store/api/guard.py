@@ -1,8 +1,11 @@
-"""Check tokens and scopes, and protect a server without tokens from web pages that its user visits.
+"""Check tokens, sessions and scopes, and protect the server from web pages that its user visits.
 
 A web page can make a browser send requests to our loopback port, by DNS rebinding (a foreign name in `Host`) or across
 origins (`Origin`, `Sec-Fetch-Site`). Such requests, and requests without a token, are refused before any route is looked up
-and before any part of the body is read.
+and before any part of the body is read. A link on another site may open the web page, which holds nothing that was recorded.
+
+The session cookie of the web page counts as its token. Browsers add it to requests on their own, so a request that changes
+something must prove that our page made it: by its origin, and by a header that only a script of the same origin can set.
 """
 
 import hashlib
@@ -17,17 +20,27 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from calls.project_runs import PROJECT_NAME
 from calls.redaction.call import Clean
-from store.access.api_tokens import ApiToken, ApiTokens, TokenFileError
+from store.access.api_tokens import ApiToken, ApiTokens, TokenFileError, has_token_form, token_digest
 from store.access.audit_log import AuditEntry, AuditLog
 from store.access.grants import FULL_GRANT, GRANT, STILL_GRANTED, Grant, full_grant, token_grant
+from store.access.sessions import Sessions, TokenReference
 from store.api.gate import MatchedRoute, match_route
 from store.api.problems import Problem
+from store.page.addresses import is_page_path
 
 PUBLIC = ("/ca.pem", "/ca-bundle.pem")
 """Paths that are served under any host name: containers fetch the certificates by a name of their own."""
 
 TOKENLESS = ("/healthz", "/readyz", *PUBLIC)
 """Paths that need no token. Their answers contain nothing that was recorded."""
+
+SESSION_PATH = "/v1/session"
+ASSETS = "/assets/"
+
+PAGE_HEADER = "playhead-page"
+"""The header that the web page sets with each request that changes something."""
+
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 SAFE_HEADERS = {
     "cache-control": "no-store",
@@ -48,6 +61,7 @@ class Tokens:
         self._full = {name: _digest(token) for name, token in full_tokens.items()}
         self._file = file
         self._api_tokens = api_tokens
+        self.sessions = Sessions()
 
     @property
     def is_required(self) -> bool:
@@ -56,16 +70,10 @@ class Tokens:
 
     def grant(self, headers: Headers, now: int) -> Grant | Problem:
         """Return what a request may do, or the problem to answer with."""
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer":
-            if (name := self._full_token_name(token)) is not None:
-                return full_grant(name)
-            try:
-                found = self._api_tokens.find(token) if self._api_tokens else None
-            except TokenFileError as error:
-                return Problem(503, "tokens_unreadable", str(error), headers={"retry-after": "5"})
-            if found is not None:
-                return self._grant_of(found, now)
+        reference = self.request_token(headers, now)
+        found = None if reference is None else self._resolve(reference, now)
+        if found is not None:
+            return found
         if not self.is_required:
             return FULL_GRANT
         place = f" and {self._file} holds it" if self._file else ""
@@ -74,6 +82,47 @@ class Tokens:
             " The recording token of a proxy URL is not accepted here"
         )
         return _unauthorized_problem("token_required", detail)
+
+    def request_token(self, headers: Headers, now: int) -> TokenReference | None:
+        """Return the token of a request: that in its header, or that of its session."""
+        token = _bearer_token(headers)
+        return self._session_token(headers, now) if token is None else self._reference(token)
+
+    def check(self, token: str, now: int) -> TokenReference | Problem:
+        """Return the reference of a token that is accepted, or the problem to answer with."""
+        reference = self._reference(token)
+        found = self._resolve(reference, now)
+        if isinstance(found, Problem):
+            return found
+        if found is None:
+            detail = (
+                "this is not a token of this store server: `playhead token` prints one. The recording token of a proxy URL"
+                " is not accepted here"
+            )
+            return _unauthorized_problem("token_required", detail)
+        return reference
+
+    def _reference(self, token: str) -> TokenReference:
+        if (name := self._full_token_name(token)) is not None:
+            return TokenReference(full_name=name)
+        return TokenReference(digest=token_digest(token) if has_token_form(token) else None)
+
+    def _session_token(self, headers: Headers, now: int) -> TokenReference | None:
+        session = session_cookie(headers)
+        found = self.sessions.find(session, now) if session else None
+        return None if found is None else found.token
+
+    def _resolve(self, reference: TokenReference, now: int) -> Grant | Problem | None:
+        """Return what a token allows now; None if there is no such token."""
+        if reference.full_name is not None:
+            return full_grant(reference.full_name)
+        if reference.digest is None or self._api_tokens is None:
+            return None
+        try:
+            found = self._api_tokens.find_digest(reference.digest)
+        except TokenFileError as error:
+            return Problem(503, "tokens_unreadable", str(error), headers={"retry-after": "5"})
+        return None if found is None else self._grant_of(found, now)
 
     def _grant_of(self, token: ApiToken, now: int) -> Grant | Problem:
         match token.state(now):
@@ -128,7 +177,7 @@ class Guard:
 
         headers, path = Headers(scope=scope), scope["path"]
         matched = match_route(scope["method"], path)
-        granted = self._refusal(headers, path) or self._admit(scope, headers, matched)
+        granted = self._refusal(scope["method"], headers, path) or self._admit(scope, headers, matched)
         entries = self._audit_entries(scope, granted, matched) if isinstance(granted, Grant) and matched else ()
         refusal = granted if isinstance(granted, Problem) else self._refusal_by_scope(granted, path, matched)
         if entries and self._audit is not None and self._audit.is_full:
@@ -167,7 +216,7 @@ class Guard:
 
     def _admit(self, scope: Scope, headers: Headers, matched: MatchedRoute | None) -> Grant | Problem:
         """Return what the request may do in the project that it names, or the problem to answer with."""
-        if scope["path"] in TOKENLESS:
+        if is_tokenless(scope["method"], scope["path"]):
             return FULL_GRANT
         granted = self._tokens.grant(headers, self._now())
         if isinstance(granted, Problem):
@@ -199,21 +248,28 @@ class Guard:
     def _audit_entries(self, scope: Scope, grant: Grant, matched: MatchedRoute) -> Sequence[AuditEntry]:
         """Return what to note: an entry for each run, call, exchange or replay that the path names."""
         rule = matched.rule
-        if scope["path"] in TOKENLESS or not rule.is_noted(grant):
+        if is_tokenless(scope["method"], scope["path"]) or not rule.is_noted(grant):
             return ()
         query = scope["query_string"].decode("latin-1")
         path = self._clean(f"{scope['path']}{'?' if query else ''}{query}")
         subjects: list[str | None] = [self._clean(subject) for subject in matched.subjects] or [None]
         return [AuditEntry(grant.project, grant.token, rule.action or "", subject, path, 0) for subject in subjects]
 
-    def _refusal(self, headers: Headers, path: str) -> Problem | None:
+    def _refusal(self, method: str, headers: Headers, path: str) -> Problem | None:
         # Where a token is required, a foreign page has none to send, and the store server may have any host name.
         named = is_loopback(_hostname(headers.get("host", ""))) or path in PUBLIC
         if not self._tokens.is_required and not named:
             detail = f"this store server has no token, so it answers to loopback host names only, not to {headers.get('host')!r}"
             return Problem(403, "foreign_host", f"{detail}; use http://127.0.0.1, or start it with a token")
-        if _is_foreign(headers):
+        if _is_foreign(headers) and not _is_visit(method, headers, path):
             detail = "the request comes from another web site, which is not allowed; send it without a browser"
+            return Problem(403, "foreign_origin", detail)
+        is_by_cookie = _bearer_token(headers) is None and session_cookie(headers) is not None
+        if method not in SAFE_METHODS and is_by_cookie and not _is_from_our_page(headers):
+            detail = (
+                "a request with the session cookie of the web page must come from that page, and this one does not show"
+                f" that it does: send the header {PAGE_HEADER}, and Origin or Sec-Fetch-Site, or use a token"
+            )
             return Problem(403, "foreign_origin", detail)
         return None
 
@@ -224,6 +280,43 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host == "localhost" or host.endswith(".localhost")
+
+
+def is_tokenless(method: str, path: str) -> bool:
+    """Whether a request needs no token: its answer contains nothing that was recorded."""
+    if method in ("GET", "HEAD"):
+        return path in TOKENLESS or path.startswith(ASSETS) or is_page_path(path)
+    return path in TOKENLESS or (method, path) == ("POST", SESSION_PATH)
+
+
+def session_cookie_name(host: str, *, is_secure: bool) -> str:
+    """Return the name of the session cookie. Browsers share cookies between the ports of a host, so the port is in it."""
+    _, _, port = host.rpartition(":")
+    return f"{'__Host-' if is_secure else ''}playhead-{port if port.isdecimal() else 'session'}"
+
+
+def session_cookie(headers: Headers) -> str | None:
+    """Return the session id that a browser sent."""
+    names = [session_cookie_name(headers.get("host", ""), is_secure=is_secure) for is_secure in (True, False)]
+    cookies = dict(one.strip().split("=", 1) for one in headers.get("cookie", "").split(";") if "=" in one)
+    return next((cookies[name] for name in names if cookies.get(name)), None)
+
+
+def _bearer_token(headers: Headers) -> str | None:
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token if scheme.lower() == "bearer" else None
+
+
+def _is_visit(method: str, headers: Headers, path: str) -> bool:
+    """Whether a browser opens the web page, as from a link on another site."""
+    is_navigation = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+    return method == "GET" and is_navigation and "origin" not in headers and is_page_path(path)
+
+
+def _is_from_our_page(headers: Headers) -> bool:
+    """Whether a request proves that a script of our own page made it. That it is not foreign is known."""
+    has_origin = "origin" in headers or headers.get("sec-fetch-site") == "same-origin"
+    return has_origin and headers.get(PAGE_HEADER) is not None
 
 
 def _is_foreign(headers: Headers) -> bool:

@@ -20,6 +20,7 @@ from store.api.deps import TheDeps
 from store.api.problems import Problem
 from store.api.spilled_answers import PAUSE, SETTLED
 from store.feed.events import EventFilters, EventName
+from store.page.addresses import is_page_path
 from store.query.call_summaries import MEMBERS, SUMMARY, Fields
 from store.query.filters import Filters
 from store.query.pages import LAST_TIME, NEWEST_FIRST, STEP_ORDER, Cursor, Sort, SortName
@@ -349,6 +350,8 @@ def parse_nanoseconds(name: str, text: str | None) -> int | None:
 
 def refuse_unknown_parameters(request: Request, project: ProjectName = None) -> None:  # noqa: ARG001 - `store.api.guard` reads it
     """Refuse query parameters that the route does not have: a misspelt filter would filter nothing."""
+    if is_page_path(request.scope["path"]):
+        return  # The page keeps the state of its views there.
     allowed = {*_query_names(request.scope["route"].dependant), "project"}
     if strange := sorted(set(request.query_params) - allowed):
         detail = f"{request.url.path} has no query parameter {strange[0][:80]!r}; it has {', '.join(sorted(allowed))}"

@@ -64,6 +64,15 @@ ROUTES: Final[Mapping[str, Answers]] = {
         is_public=True,
         description="PEM",
     ),
+    "GET /v1/session": Answers(schema=server.SessionSchema),
+    "POST /v1/session": Answers(
+        statuses=(204,),
+        problems=("code_invalid", "token_required", "token_expired", "token_revoked", "tokens_unreadable"),
+        is_public=True,
+        description="logged in: the response sets the session cookie",
+    ),
+    "DELETE /v1/session": Answers(statuses=(204,), description="logged out"),
+    "POST /v1/session/codes": Answers(schema=server.LoginCodeSchema, statuses=(201,), problems=("no_token",)),
     "GET /v1/audit": Answers(schema=server.AuditPageSchema, problems=(*DATABASE, "bad_cursor")),
     "GET /v1/runs": Answers(
         schema=runs.RunPageSchema,

@@ -48,6 +48,8 @@ PROBLEMS: Final[Mapping[str, tuple[tuple[int, ...], str]]] = {
     "token_required": ((401,), "the request has no token that the API accepts"),
     "token_expired": ((401,), "the token has expired"),
     "token_revoked": ((401,), "the token was revoked"),
+    "code_invalid": ((401,), "the login code was used, or is too old"),
+    "no_token": ((409,), "the store server has no tokens, so nobody logs in"),
     "scope_missing": ((403,), "the token lacks a scope that the request needs"),
     "foreign_host": ((403,), "a server without tokens answers to loopback host names only"),
     "foreign_origin": ((403,), "the request comes from the page of another web site"),

@@ -26,6 +26,40 @@ class ReadinessSchema(TypedDict):
     """Exports that fail, by target: they delay nothing."""
 
 
+class SessionSchema(TypedDict):
+    """What the token of a request allows."""
+
+    __pydantic_config__ = DESCRIBED  # type: ignore[misc] # pydantic's place for it
+    token: Annotated[str | None, Field(examples=["dashboards"])]
+    """The name of the token; null where none is needed."""
+
+    scopes: Annotated[list[str], Field(examples=[["runs:read"]])]
+    project: Annotated[str, Field(examples=["default"])]
+    """The project that the request asks about."""
+
+    all_projects: bool
+    """Whether it may ask about every project."""
+
+    needs_token: bool
+    """Whether this store server requires tokens."""
+
+    has_cookie: bool
+    """Whether the request has a session cookie of the web page."""
+
+    version: Annotated[str, Field(examples=["0.1.0"])]
+    mode: Annotated[str, Field(examples=["record"])]
+    """The mode of the workers."""
+
+
+class LoginCodeSchema(TypedDict):
+    """A code that opens one session of the web page."""
+
+    __pydantic_config__ = DESCRIBED  # type: ignore[misc] # pydantic's place for it
+    code: Annotated[str, Field(examples=["Zr0x3dFQ7m2J"])]
+    expires_in: Count
+    """Seconds."""
+
+
 class AuditEntrySchema(TypedDict):
     """One request."""
 

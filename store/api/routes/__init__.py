@@ -17,4 +17,5 @@ rekey          `/v1/rekey`
 keep           `/v1/retention`, `/v1/erasures`
 health         `/healthz`, `/readyz`, `/metrics`, `/ca.pem`
 manual         the description of the API
+web            the web page, `/v1/session`
 """

@@ -1,0 +1,47 @@
+"""The web page: one document for all of its addresses, and its files."""
+
+from typing import Final
+
+from fastapi import APIRouter, Request, Response
+
+from store.api.problems import Problem
+from store.page.addresses import TEMPLATES, twin_address
+from store.page.assets import load_assets
+from store.page.policy import PAGE_HEADERS
+
+router = APIRouter()
+
+FOREVER: Final = "public, max-age=31536000, immutable"
+
+
+async def show_page(request: Request) -> Response:
+    """The document; with `Accept: application/json`, a redirect to the JSON that it shows.
+
+    It holds nothing that was recorded: its scripts ask the REST API, with the session of the user.
+    """
+    if prefers_json(request.headers.get("accept", "")):
+        address = twin_address(request.scope["path"], request.query_params.multi_items())
+        return Response(status_code=303, headers={"location": address, "vary": "accept"})
+    headers = {**PAGE_HEADERS, "vary": "accept", "cache-control": "no-cache"}
+    return Response(load_assets().index, media_type="text/html; charset=utf-8", headers=headers)
+
+
+for _template in TEMPLATES:
+    router.add_api_route(_template, show_page, methods=["GET"], include_in_schema=False)
+
+
+@router.get("/assets/{version}/{path:path}", include_in_schema=False)
+async def get_asset(version: str, path: str) -> Response:
+    """One file of the page, to be kept by the browser if it is of this version."""
+    assets = load_assets()
+    asset = assets.files.get(path)
+    if asset is None or path == "index.html":
+        raise Problem(404, "not_found", f"the page has no file {path[:200]}; reload the page")
+    kept = FOREVER if version == assets.version else "no-cache"
+    return Response(asset.content, media_type=asset.media_type, headers={"cache-control": kept})
+
+
+def prefers_json(accept: str) -> bool:
+    """Whether a client asks for JSON and not for HTML. One that takes anything gets the page."""
+    types = {one.partition(";")[0].strip().lower() for one in accept.split(",")}
+    return "application/json" in types and "text/html" not in types

@@ -1,0 +1,56 @@
+"""Load the files of the page, each with its media type, under one digest of all."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+DIRECTORY: Final = Path(__file__).with_name("assets")
+
+MEDIA_TYPES: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+"""The files that are served, by suffix."""
+
+_BASE: Final = b"/assets/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asset:
+    """One file."""
+
+    content: bytes
+    media_type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assets:
+    """The files by their paths below `assets/`."""
+
+    files: Mapping[str, Asset]
+    version: str
+    """A digest of all files. It is part of their addresses, so that browsers keep them until one changes."""
+
+    @property
+    def index(self) -> bytes:
+        """The document, which loads this version of the other files."""
+        return self.files["index.html"].content.replace(_BASE, _BASE + self.version.encode() + b"/")
+
+
+@cache
+def load_assets(directory: Path = DIRECTORY) -> Assets:
+    """Read all files of the page."""
+    paths = sorted(path for path in directory.rglob("*") if path.suffix in MEDIA_TYPES)
+    files = {
+        path.relative_to(directory).as_posix(): Asset(content=path.read_bytes(), media_type=MEDIA_TYPES[path.suffix])
+        for path in paths
+    }
+    digest = hashlib.sha256()
+    for name, asset in files.items():
+        digest.update(f"{name}\0{len(asset.content)}\0".encode() + asset.content)
+    return Assets(files=files, version=digest.hexdigest()[:16])

@@ -1,0 +1,95 @@
+// The REST API. All paths begin with `/v1/`.
+//
+//   await get("/v1/runs", {limit: 50, model: ["a", "b"]})   JSON; a value of null, undefined or "" is left out
+//   await post(path, body, params)                          likewise put, patch; del(path, params)
+//   const stop = events({run: "r"}, (name, data, id) => …)  everything that is stored from now on, with resume
+//
+// What goes wrong is thrown as a `Problem`. The project is that of the address, unless `params` has one.
+
+/** An error of the API (RFC 9457), or of the connection. */
+export class Problem extends Error {
+  constructor(document) {
+    super(document.detail || document.title || "the request failed");
+    this.status = document.status ?? 0;
+    this.type = (document.type || "").replace("urn:playhead:problem:", "");
+    this.document = document;
+  }
+}
+
+const embedded = (() => {
+  const element = document.getElementById("document");
+  return element ? JSON.parse(element.textContent) : null;
+})();
+
+/** Whether the page shows a file and has no server. */
+export const isOffline = embedded !== null;
+
+/** The path with its query. Lists are repeated parameters. */
+export function address(path, params = {}) {
+  const query = new URLSearchParams();
+  const project = embedded ? null : new URLSearchParams(location.search).get("project");
+  for (const [name, value] of Object.entries(project ? { project, ...params } : params)) {
+    for (const one of Array.isArray(value) ? value : [value]) {
+      if (one !== null && one !== undefined && one !== "") query.append(name, one);
+    }
+  }
+  const text = query.toString();
+  return text ? `${path}${path.includes("?") ? "&" : "?"}${text}` : path;
+}
+
+export function get(path, params, options) {
+  if (embedded) return embeddedAnswer(path, params);
+  return send("GET", path, undefined, params, options);
+}
+
+export const post = (path, body, params) => send("POST", path, body, params);
+export const put = (path, body, params) => send("PUT", path, body, params);
+export const patch = (path, body, params) => send("PATCH", path, body, params);
+export const del = (path, params) => send("DELETE", path, undefined, params);
+
+async function embeddedAnswer(path, params) {
+  // A document answers by the whole address, or by the path alone.
+  for (const key of [address(path, params), path]) if (key in embedded) return embedded[key];
+  throw new Problem({ status: 404, type: "not_in_file", detail: `This file does not have ${path}: open the run on its store server.` });
+}
+
+async function send(method, path, body, params, { signal, as = "json" } = {}) {
+  const headers = { accept: as === "json" ? "application/json" : "*/*", "playhead-page": "1" };
+  if (body !== undefined) headers["content-type"] = "application/json";
+  let answer;
+  try {
+    answer = await fetch(address(path, params), {
+      method, headers, signal, credentials: "same-origin",
+      body: body === undefined ? undefined : JSON.stringify(body),
+    });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Problem({ title: "no connection", detail: "The store server does not answer. Check that `playhead up` runs." });
+  }
+  if (!answer.ok) throw new Problem(await problemOf(answer));
+  if (answer.status === 204) return null;
+  if (as === "bytes") return { bytes: new Uint8Array(await answer.arrayBuffer()), headers: answer.headers };
+  return as === "text" ? answer.text() : answer.json();
+}
+
+async function problemOf(answer) {
+  try {
+    return await answer.json();
+  } catch {
+    return { status: answer.status, detail: `The server answered ${answer.status} ${answer.statusText}.` };
+  }
+}
+
+const NAMES = ["run.began", "run.ended", "run.changed", "run.deleted", "call", "gap", "replay", "drift", "reset"];
+
+/** Call `onEvent(name, data, id)` for each event, until the returned function is called. The browser resumes by the last id. */
+export function events(params, onEvent, onState = () => {}) {
+  if (embedded) return () => {};
+  const source = new EventSource(address("/v1/events", params));
+  for (const name of NAMES) {
+    source.addEventListener(name, (event) => onEvent(name, JSON.parse(event.data), event.lastEventId));
+  }
+  source.onopen = () => onState("live");
+  source.onerror = () => onState(source.readyState === EventSource.CLOSED ? "closed" : "waiting");
+  return () => source.close();
+}

@@ -1,0 +1,166 @@
+"""A store server with recorded runs and a real browser that looks at its page."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+
+from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, async_playwright
+
+from store.access.api_tokens import SCOPES, ApiTokens, Scope
+from store.database.connection import Database
+from tests.store.house import House, opened
+from tests.store.page.seed import seed_runs
+from tests.support.postgres import STORE_SERVER
+
+CHROMIUM: Final = Path("/usr/bin/chromium")
+
+FLAGS: Final = (
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--font-render-hinting=none"),
+)
+
+SCREENSHOTS: Final = "PLAYHEAD_SCREENSHOTS"
+"""The environment variable with the folder for screenshots; without it, none are made."""
+
+FULL_TOKEN: Final = "the-token-of-the-team"
+
+type Theme = Literal["light", "dark"]
+
+REPORT_VIOLATIONS: Final = """
+document.addEventListener("securitypolicyviolation", (event) =>
+  console.error(`CSP: ${event.violatedDirective} ${event.blockedURI} ${event.sourceFile}:${event.lineNumber} ${event.sample}`));
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageServer:
+    """A running store server with the runs of `seed`."""
+
+    url: str
+    house: House
+    database: Database
+    tokens: ApiTokens
+    now: Callable[[], int]
+
+    def create_token(self, *scopes: Scope, project: str = "*") -> str:
+        """Return a new token."""
+        return self.tokens.create(os.urandom(6).hex(), project, scopes, self.now())[0]
+
+
+@asynccontextmanager
+async def serving_page(url: str, directory: Path, now: Callable[[], int]) -> AsyncIterator[PageServer]:
+    """Serve the page with the runs of `seed`, whatever task leaves the block."""
+    database = Database(url, STORE_SERVER)
+    await database.prepare()
+    tokens = ApiTokens(directory / "tokens.json")
+    started: asyncio.Future[House] = asyncio.get_running_loop().create_future()
+    stopping = asyncio.Event()
+
+    async def serve() -> None:
+        try:
+            async with opened(directory / "spool", database, tokens=[FULL_TOKEN], api_tokens=tokens) as house:
+                started.set_result(house)
+                await stopping.wait()
+        except BaseException as error:
+            if not started.done():
+                started.set_exception(error)
+            raise
+
+    # Not a TaskGroup: a fixture is left in another task than it was entered in.
+    serving = asyncio.get_running_loop().create_task(serve())
+    try:
+        house = await started
+        await seed_runs(house, database)
+        yield PageServer(
+            url=str(house.api.base_url).rstrip("/"), house=house, database=database, tokens=tokens, now=now
+        )
+    finally:
+        stopping.set()
+        await serving
+        await database.close()
+
+
+@asynccontextmanager
+async def running_browser() -> AsyncIterator[Browser]:
+    """Debian's Chromium, without a window."""
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        yield browser
+        await browser.close()
+
+
+@dataclass(kw_only=True)
+class Visitor:
+    """Opens pages of a server in a browser, and remembers what went wrong in them."""
+
+    browser: Browser
+    server: PageServer
+    contexts: list[BrowserContext] = field(default_factory=list)
+    troubles: list[str] = field(default_factory=list)
+    """Errors on the console, violations of the policy, dialogs, and requests to other hosts."""
+
+    async def open(
+        self,
+        path: str = "/",
+        *,
+        theme: Theme = "light",
+        width: int = 1280,
+        height: int = 860,
+        scopes: Sequence[Scope] | None = SCOPES,
+        ready: str = "main h1",
+        expect: Sequence[str] = (),
+    ) -> Page:
+        """Open a path in a fresh profile that is logged in with these scopes, or not at all; wait until `ready` is shown.
+
+        Errors on the console that contain a text of `expect` are no trouble.
+        """
+        context = await self.browser.new_context(
+            viewport={"width": width, "height": height},
+            color_scheme=theme,
+            timezone_id="Europe/Stockholm",
+            locale="en-GB",
+            reduced_motion="reduce",
+        )
+        context.set_default_timeout(20_000)
+        self.contexts.append(context)
+        await context.add_init_script(REPORT_VIOLATIONS)
+        if scopes is not None:
+            token = FULL_TOKEN if scopes == SCOPES else self.server.create_token(*scopes)
+            answer = await context.request.post(f"{self.server.url}/v1/session", data={"token": token})
+            assert answer.status == 204, await answer.text()
+        page = await context.new_page()
+        self._watch(page, expect)
+        await page.goto(self.server.url + path)
+        await page.locator(ready).first.wait_for()
+        return page
+
+    def _watch(self, page: Page, expect: Sequence[str]) -> None:
+        def note(kind: str, text: str, *, is_trouble: bool = True) -> None:
+            if is_trouble and not any(one in text for one in expect):
+                self.troubles.append(f"{kind}: {text[:500]}")
+
+        def note_message(message: ConsoleMessage) -> None:
+            note("console", message.text, is_trouble=message.type in ("error", "warning"))
+
+        page.on("console", note_message)
+        page.on("pageerror", lambda error: note("error", str(error.stack or error)))
+        page.on("dialog", lambda dialog: note("dialog", dialog.message))
+        page.on("request", lambda request: note("request", request.url, is_trouble=self._is_foreign(request.url)))
+
+    def _is_foreign(self, url: str) -> bool:
+        return not url.startswith((self.server.url, "data:", "blob:", "file:"))
+
+    async def close(self) -> None:
+        """Close all pages."""
+        for context in self.contexts:
+            await context.close()
+
+
+async def take_screenshot(page: Page, name: str, *, full_page: bool = False) -> None:
+    """Keep a picture of a page, where a folder for them is given."""
+    if folder := os.environ.get(SCREENSHOTS):
+        await page.screenshot(path=Path(folder) / f"{name}.png", full_page=full_page)
