@@ -30,6 +30,7 @@ dialects              one module for each API
 keys                  profiles and the keys of requests
 comparison            compare requests and answers of two runs
 overrides             override files
+checking              check what a run did against rules
 proof                 chains, trees and checkpoints that prove the record
 redaction             find and replace secrets
 profiles              the built-in profiles, one TOML file for each dialect

@@ -55,6 +55,7 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "Compare": {
         "diff": ("compare", "Show where two runs diverge, and why."),
         "bisect": ("compare", "Find the answer that makes a command fail."),
+        "check": ("look.check", "Check what runs did against rules: tools, targets, costs, answers."),
         "drift": ("compare", "Show where a provider changed the model behind a name."),
     },
     "Keys": {

@@ -5,6 +5,7 @@ replay           `playhead replay`
 fork             `playhead fork` and `playhead resume`
 bisect           `playhead bisect`
 calibrate        `playhead calibrate`
+check            `playhead check`
 export           `playhead export` to files
 export_spans     `playhead export --format otlp`
 up               `playhead up`

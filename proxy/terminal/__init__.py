@@ -5,4 +5,5 @@ table           tables
 render_run      show a run, and one call
 render_diff     show a diff
 render_drift    show drift
+render_check    show the results of checks
 """

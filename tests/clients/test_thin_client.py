@@ -126,11 +126,13 @@ def test_a_shape_has_types_for_values(value: Any, expected: Any) -> None:
     assert value_shape(value) == expected
 
 
-def test_a_test_asks_its_own_run_recorded_and_replayed(stage: Stage) -> None:
+def test_a_test_asks_its_own_run_recorded_and_replayed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.write("checks.toml", '[[rule]]\nkind = "tools"\ntools = ["search_tickets", "add_note"]\n')
+    stage.write("wrong.toml", '[[rule]]\nkind = "forbid"\ntools = ["search_*"]\n')
     stage.write(
         "test_agent.py",
         """
-        import openai, pytest, requests
+        import openai, playhead, pytest, requests
 
         @pytest.mark.playhead
         def test_it(playhead_run):
@@ -144,6 +146,9 @@ def test_a_test_asks_its_own_run_recorded_and_replayed(stage: Stage) -> None:
             assert playhead_run.calls.to("*.bank.example") == []
             assert 0 < playhead_run.tokens.output < 500
             assert 0 < playhead_run.cost_usd < 0.02
+            playhead_run.check("checks.toml")
+            with pytest.raises(playhead.CheckFailed, match=r"wrong.toml:1 forbid: step 1: search_tickets is forbidden"):
+                playhead_run.check("wrong.toml")
         """,
     )
     assert (ran := stage.pytest("--record-mode=once")).counts == {"passed": 1}, ran.out
@@ -152,6 +157,14 @@ def test_a_test_asks_its_own_run_recorded_and_replayed(stage: Stage) -> None:
     assert loaded.calls.path == ["gpt-4o-mini", "GET tickets.example.com/v2/tickets"]
     assert loaded.calls.tools == ["search_tickets", "add_note"]
     assert loaded.calls[0].status == 200
+    monkeypatch.setenv("PLAYHEAD_COMMAND", PLAYHEAD)
+    loaded.check(stage.directory / "checks.toml")
+    with pytest.raises(
+        playhead.CheckFailed, match=r"wrong.toml:1 forbid: step 1: search_tickets is forbidden by search_\*"
+    ):
+        loaded.check(stage.directory / "wrong.toml")
+    with pytest.raises(RuntimeError, match="there is no spec"):
+        loaded.check(stage.directory / "absent.toml")
 
 
 def test_a_run_that_is_named_within_a_test_is_told_by_the_test(stage: Stage) -> None:

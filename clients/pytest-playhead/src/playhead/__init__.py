@@ -15,6 +15,7 @@ It uses the standard library only, because it is installed next to an agent's ow
 from playhead.binding import bind, current_run, run
 from playhead.bundle import BadBundle, load
 from playhead.calls import Call, Calls, ToolCall, ToolCalls
+from playhead.checks import CheckFailed
 from playhead.client import Client, FoundText, Percentiles, RunSummary, Stats, Sums
 from playhead.process import install, proxy, variables
 from playhead.rest import Problem, Unreachable
@@ -24,6 +25,7 @@ __all__ = [
     "BadBundle",
     "Call",
     "Calls",
+    "CheckFailed",
     "Client",
     "FoundText",
     "Percentiles",

@@ -14,6 +14,7 @@ import sys
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Callable, Generic, TypeVar
 
+from playhead.checks import check_stored_run
 from playhead.environment import hold_variables, release_variables
 from playhead.hooks import install_hooks
 from playhead.rest import fetch_calls
@@ -166,7 +167,7 @@ class RunBlock:
             _by_generator[generator] = binding
         self._entered.append(binding)
         _bound.set(binding)
-        return Run(self.id, lambda: fetch_calls(self.id))
+        return Run(self.id, lambda: fetch_calls(self.id), lambda spec: check_stored_run(self.id, spec))
 
     def _exit(self) -> None:
         binding = self._entered.pop()

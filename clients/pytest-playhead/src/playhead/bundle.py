@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from playhead.checks import check_file
 from playhead.runs import Run
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def load(file: str | os.PathLike[str]) -> Run:
     if not rest or not rest[-1].get("end"):
         raise BadBundle(f"{file} is truncated; export the run again")
     calls = list(_call_entries(rest))
-    return Run(str(head["run"]["id"]), lambda: calls)
+    return Run(str(head["run"]["id"]), lambda: calls, lambda spec: check_file(file, spec))
 
 
 def _read_line(file: str | os.PathLike[str], number: int, line: bytes) -> dict[str, Any]:

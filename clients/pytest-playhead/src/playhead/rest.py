@@ -57,9 +57,20 @@ def fetch_calls(run: str) -> list[dict[str, Any]]:
             return found
 
 
+def fetch_bundle(run: str) -> bytes:
+    """Fetch a run as a bundle, after everything acknowledged has been stored. Raises Unreachable."""
+    _fetch(f"/v1/runs/{quote(run, safe='')}/calls?settled=true&limit=1")
+    return _fetch_bytes(f"/v1/runs/{quote(run, safe='')}/bundle?proof=false")
+
+
 def _fetch(path: str) -> dict[str, Any]:
+    page: dict[str, Any] = json.loads(_fetch_bytes(path))
+    return page
+
+
+def _fetch_bytes(path: str) -> bytes:
     try:
-        return fetch_json(path)
+        return _open(path)
     except Problem as problem:
         raise Unreachable(f"{problem.url} answered {problem.status}: {problem.detail}") from None
 
@@ -69,7 +80,20 @@ def fetch_json(path: str, url: str | None = None, token: str | None = None, time
 
     Raises Problem if the API refuses the request, Unreachable if it does not answer.
     """
-    base = (url or os.environ.get("PLAYHEAD_API") or DEFAULT_API).rstrip("/")
+    base = _base(url)
+    try:
+        page: dict[str, Any] = json.loads(_open(path, url, token, timeout))
+    except ValueError as error:
+        raise Unreachable(f"{base} does not answer as Playhead does ({error}); check PLAYHEAD_API") from None
+    return page
+
+
+def _base(url: str | None) -> str:
+    return (url or os.environ.get("PLAYHEAD_API") or DEFAULT_API).rstrip("/")
+
+
+def _open(path: str, url: str | None = None, token: str | None = None, timeout: float = TIMEOUT) -> bytes:
+    base = _base(url)
     request = urllib.request.Request(f"{base}{path}")  # noqa: S310 - the user's own setting
     if token := token or _api_token():
         request.add_header("Authorization", f"Bearer {token}")
@@ -77,7 +101,7 @@ def fetch_json(path: str, url: str | None = None, token: str | None = None, time
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=timeout) as answer:
-            page: dict[str, Any] = json.load(answer)
+            content: bytes = answer.read()
     except urllib.error.HTTPError as error:
         with error:
             raise _read_problem(f"{base}{path}", error.code, error.read()) from None
@@ -85,9 +109,7 @@ def fetch_json(path: str, url: str | None = None, token: str | None = None, time
         raise Unreachable(
             f"cannot reach Playhead at {base} ({error}); start it with `playhead up`, or set PLAYHEAD_API"
         ) from None
-    except ValueError as error:
-        raise Unreachable(f"{base} does not answer as Playhead does ({error}); check PLAYHEAD_API") from None
-    return page
+    return content
 
 
 def _api_token() -> str | None:

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from playhead.calls import Calls, read_calls
+from playhead.checks import require_passed
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Mapping, Sequence
 
 
@@ -52,9 +54,15 @@ class Tokens:
 class Run:
     """One run of an agent. Its content is fetched anew each time."""
 
-    def __init__(self, id: str, fetch: Callable[[], Sequence[Mapping[str, Any]]]) -> None:  # noqa: A002 - the name in the public API
+    def __init__(
+        self,
+        id: str,  # noqa: A002 - the name in the public API
+        fetch: Callable[[], Sequence[Mapping[str, Any]]],
+        check: Callable[[str | os.PathLike[str]], Mapping[str, Any]] | None = None,
+    ) -> None:
         self.id = id
         self._fetch = fetch
+        self._check = check
 
     @property
     def calls(self) -> Calls:
@@ -74,6 +82,17 @@ class Run:
         if unpriced:
             raise Unknown(f"the cost of {len(unpriced)} of {len(models)} model calls is not known: {unpriced!r}")
         return sum(call.cost_usd or 0.0 for call in models)
+
+    def check(self, spec: str | os.PathLike[str] = "checks.toml") -> None:
+        """Raise CheckFailed unless the run satisfies every rule of a spec, as `playhead check` does.
+
+        A rule that cannot be decided, such as a budget where a price is not known, fails too.
+        """
+        if self._check is None:
+            raise RuntimeError(
+                f"run {self.id} is a part of a test: check the whole test, with playhead_run.check(spec)"
+            )
+        require_passed(self._check(spec))
 
     def __repr__(self) -> str:
         return f"<run {self.id}>"

@@ -251,7 +251,8 @@ def playhead_run(request: pytest.FixtureRequest, playhead_recording: None) -> Ru
     """The calls of the test so far: `playhead_run.calls.tools == ["search_tickets", "add_note"]`."""
     if request.node.stash.get(TEST, None) is None:
         pytest.fail("playhead_run needs a marked test: add @pytest.mark.playhead to it", pytrace=False)
-    return Run(request.node.nodeid, request.config.stash[SUITE].calls)
+    suite = request.config.stash[SUITE]
+    return Run(request.node.nodeid, suite.calls, lambda spec: _call_or_fail(suite.check, spec))
 
 
 def _create_suite(config: pytest.Config) -> Suite:

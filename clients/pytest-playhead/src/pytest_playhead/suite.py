@@ -209,6 +209,12 @@ class Suite:
         calls: list[dict[str, Any]] = self.start().request(calls={})["calls"]
         return calls
 
+    def check(self, spec: str | os.PathLike[str]) -> dict[str, Any]:
+        """Check the calls of the running test so far against a spec. Raises FixturesError."""
+        result: dict[str, Any] = self.start().request(check_rules={"spec": os.path.abspath(spec)})
+        result["spec"] = os.fspath(spec)
+        return result
+
     def end(self, test: MarkedTest, *, has_passed: bool) -> bool:
         """End a test: return whether its replay was right, and if so keep what was recorded."""
         if not test.has_begun or test.has_ended:
