@@ -2,6 +2,7 @@
 
 settings           the settings: files, environment variables and flags
 export_settings    the setting `[[export]]`
+anchor_settings    the settings `[[witness]]` and `[timestamp]`
 retention_settings  the settings of retention
 errors             the exception that ends a command
 clock              wall time without short jumps

@@ -19,6 +19,7 @@ from pydantic_settings import PydanticBaseSettingsSource as Source
 
 from calls.project_runs import DEFAULT_PROJECT, PROJECT_NAME
 from calls.redaction.rules.personal_names import MAX_LETTERS, MAX_NAMES, MIN_LETTERS, find_unfit_name, read_names
+from proxy.anchor_settings import TimestampSettings, WitnessSettings
 from proxy.errors import Failure
 from proxy.export_settings import ExportSettings
 from proxy.retention_settings import check_duration, check_rules, check_size
@@ -154,6 +155,13 @@ class Settings(BaseSettings):
     retention_failed: str = Field("forever", description="how long runs that ended badly are kept, e.g. 90d")
     retention_budget: str | None = Field(
         None, description="size of the database from which the oldest runs go, e.g. 50GB; unset: no limit"
+    )
+    witness: tuple[WitnessSettings, ...] = Field(
+        (), description="witnesses that cosign checkpoints: `url` and `key` of each (docs/proof.md)"
+    )
+    timestamp: TimestampSettings | None = Field(
+        None,
+        description="an authority that states when checkpoints existed: its `url`, and `roots`, a PEM file (docs/proof.md)",
     )
     config: Path | None = Field(None, description="the file that was read")
 
@@ -378,6 +386,8 @@ def _error_reason(wrong: ErrorDetails, where: Sequence[str]) -> str:
         return "each profile is a table of its own, under [[profile]] in double brackets"
     if where == ["retention"] and wrong["type"] != "value_error":
         return "each rule is a table of its own, under [[retention]] in double brackets"
+    if where == ["witness"]:
+        return "each witness is a table of its own, under [[witness]] in double brackets"
     if where == ["export"]:
         return "each target is a table of its own, under [[export]] in double brackets"
     reason = wrong["msg"].removeprefix("Value error, ")
@@ -387,7 +397,12 @@ def _error_reason(wrong: ErrorDetails, where: Sequence[str]) -> str:
     return reason.replace("Input should be", f"{shown}should be", 1)
 
 
-_KNOWN_MEMBERS: dict[str, type[BaseModel]] = {"tunnel": TunnelSettings, "export": ExportSettings}
+_KNOWN_MEMBERS: dict[str, type[BaseModel]] = {
+    "tunnel": TunnelSettings,
+    "export": ExportSettings,
+    "witness": WitnessSettings,
+    "timestamp": TimestampSettings,
+}
 """Settings that are tables, and their members."""
 
 _SECRET_SETTINGS = ("token", "api_token", "database_url")

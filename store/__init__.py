@@ -28,6 +28,7 @@ erasure            erase runs and calls for good
 retention          remove old runs by rules and a size budget
 backup             write everything into one file, and restore it
 proof              prove that the record was not altered
+anchors            have others vouch for what was proven
 otlp               export runs to OpenTelemetry
 query              read runs and calls
 diff               compare two runs

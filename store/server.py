@@ -99,6 +99,7 @@ async def _serve(
                     group.create_task(parts.auto_sessions.run()),
                     group.create_task(parts.followers.run()),
                     group.create_task(parts.sealer.run()),
+                    group.create_task(parts.anchorer.run()),
                     group.create_task(parts.retention.run()),
                     group.create_task(parts.audit.run()),
                 )

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from store.anchors.targets import AnchorTargets
 from store.log_format import LogFormat
 from store.otlp.target import ExportTarget
 from store.retention.rules import RetentionPolicy
@@ -39,6 +40,9 @@ class StoreServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     retention: RetentionPolicy = RetentionPolicy()
     """How long runs are kept."""
+
+    anchors: AnchorTargets = AnchorTargets()
+    """Who is asked to vouch for checkpoints."""
 
     log_format: LogFormat = "text"
     helper_memory: int = 512 << 20

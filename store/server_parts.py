@@ -14,6 +14,7 @@ from calls.project_runs import full_run_name
 from calls.redaction.redactor import Redactor
 from store.access.audit_log import AuditLog
 from store.active_profiles import load_profiles
+from store.anchors.anchorer import Anchorer
 from store.api.deps import Deps, EditCheck
 from store.database.connection import Database, DatabaseError
 from store.datadir import DataDir
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 FINAL_CHECK_TIMEOUT: Final = 3.0
 """Seconds that a stopping store server may take for auto sessions that have just ended."""
 
+FINAL_ANCHOR_TIMEOUT: Final = 2.0
+"""Seconds that it waits for witnesses of the last checkpoint."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerParts:
@@ -49,6 +53,7 @@ class ServerParts:
     deps: Deps
     followers: Followers
     sealer: Sealer
+    anchorer: Anchorer
     retention: RetentionRunner
     audit: AuditLog
     helpers: Sequence[Helper]
@@ -67,6 +72,7 @@ class ServerParts:
         with contextlib.suppress(DatabaseError):
             await self.audit.flush()
         await self.sealer.seal_all()
+        await self.anchorer.finish(FINAL_ANCHOR_TIMEOUT)
 
 
 class PartFactory:
@@ -97,7 +103,8 @@ class PartFactory:
         exporters = self._make_exporters()
         followers = Followers(self._database, self._signal, self._derive, exporters)
         audit = AuditLog(self._database, time.time_ns)
-        sealer = Sealer(self._database, self._keys, self._data.checkpoints)
+        anchorer = Anchorer(self._database, self._keys.server, self._config.anchors)
+        sealer = Sealer(self._database, self._keys, self._data.checkpoints, note_checkpoint=anchorer.note_checkpoint)
         retention = self._make_retention()
         deps = self._make_deps(ingester, auto_sessions, render_helper, edit_problem)
         return ServerParts(
@@ -106,9 +113,10 @@ class PartFactory:
             auto_sessions=auto_sessions,
             followers=followers,
             sealer=sealer,
+            anchorer=anchorer,
             retention=retention,
             audit=audit,
-            deps=replace(deps, followers=followers, retention=retention, audit=audit, sealer=sealer),
+            deps=replace(deps, followers=followers, retention=retention, audit=audit, sealer=sealer, anchorer=anchorer),
             helpers=(render_helper, judge_helper),
         )
 
@@ -129,6 +137,7 @@ class PartFactory:
             store_server=self._keys.server,
             public_keys=self._keys.public.public_keys,
             checkpoints=str(self._data.checkpoints),
+            anchors=self._config.anchors,
             redaction_key=self._data.redaction_key(),
             memory_limit=self._config.helper_memory,
             mode=self._config.mode,
@@ -194,6 +203,7 @@ class PartFactory:
             key_directory=self._data.keys,
             log_keys=self._keys.public,
             checkpoint_directory=self._data.checkpoints,
+            anchors=self._config.anchors,
         )
 
 

@@ -104,12 +104,33 @@ class SignedNote:
 
     def is_signed_by(self, key: VerifierKey) -> bool:
         """Whether one of the signatures is by this key, and valid."""
-        verifier = Ed25519PublicKey.from_public_bytes(key.public_key)
-        return any(
-            _is_valid(verifier, key, signature[4:], self.text)
-            for name, signature in self.signatures
-            if name == key.name and signature[:4] == key.key_id
-        )
+        return any(_is_valid(key, signature, self.text) for signature in self._signatures_of(key))
+
+    def cosigned_at(self, witness: VerifierKey) -> int | None:
+        """When this witness says that it has signed, in seconds since the Unix epoch; None if it has not, or its signature is invalid."""
+        valid = (one for one in self._signatures_of(witness) if _is_valid(witness, one, self.text))
+        return min((cosignature_time(one) for one in valid), default=None)
+
+    def _signatures_of(self, key: VerifierKey) -> list[bytes]:
+        return [one[4:] for name, one in self.signatures if name == key.name and one[:4] == key.key_id]
+
+    @property
+    def own_note(self) -> str:
+        """The note with the signatures of its origin alone, as it was before witnesses added theirs."""
+        origin = self.text.partition("\n")[0]
+        return f"{self.text}\n{''.join(signature_line(*one) for one in self.signatures if one[0] == origin)}"
+
+    @property
+    def cosigners(self) -> list[tuple[str, int]]:
+        """The names of others that say to have signed, and when: neither is checked."""
+        origin = self.text.partition("\n")[0]
+        # A cosignature of Ed25519 has four bytes of its key, eight of its time, and 64 of the signature.
+        return [(name, cosignature_time(one[4:])) for name, one in self.signatures if name != origin and len(one) == 76]
+
+
+def cosignature_time(signature: bytes) -> int:
+    """When a witness says to have signed, in seconds since the Unix epoch."""
+    return int.from_bytes(signature[:8])
 
 
 def parse_note(note: str) -> SignedNote:
@@ -119,9 +140,13 @@ def parse_note(note: str) -> SignedNote:
         raise InvalidNote("the text is not a signed note: it must end with a blank line and lines of signatures")
     if any(character < " " and character != "\n" for character in note):
         raise InvalidNote("the note contains a control character")
-    found = [_SIGNATURE_LINE.fullmatch(line) for line in rest[:-1].split("\n")]
+    return SignedNote(f"{text}\n", parse_signatures(rest))
+
+
+def parse_signatures(lines: str) -> tuple[tuple[str, bytes], ...]:
+    """Parse the lines of signatures of a note, each of which ends with a newline. Raises `InvalidNote`."""
     signatures: list[tuple[str, bytes]] = []
-    for match in found:
+    for match in [_SIGNATURE_LINE.fullmatch(line) for line in lines[:-1].split("\n")]:
         try:
             signature = base64.b64decode(match[2], validate=True) if match else b""
         except binascii.Error:
@@ -129,7 +154,7 @@ def parse_note(note: str) -> SignedNote:
         if match is None or len(signature) < 5:
             raise InvalidNote("a line of signatures of the note is malformed")
         signatures.append((match[1], signature))
-    return SignedNote(f"{text}\n", tuple(signatures))
+    return tuple(signatures)
 
 
 def sign_checkpoint(checkpoint: Checkpoint, keys: Iterable[Ed25519PrivateKey]) -> str:
@@ -139,7 +164,7 @@ def sign_checkpoint(checkpoint: Checkpoint, keys: Iterable[Ed25519PrivateKey]) -
 
 def sign_text(text: str, name: str, keys: Iterable[Ed25519PrivateKey]) -> str:
     """Return the signed note of a text, which ends with a newline; each key signs under the same name."""
-    return f"{text}\n{''.join(_signature_line(name, text, key) for key in keys)}"
+    return f"{text}\n{''.join(_sign_line(name, text, key) for key in keys)}"
 
 
 def verifier_key(origin: str, key: Ed25519PrivateKey) -> VerifierKey:
@@ -147,19 +172,32 @@ def verifier_key(origin: str, key: Ed25519PrivateKey) -> VerifierKey:
     return VerifierKey(origin, key.public_key().public_bytes_raw())
 
 
-def _signature_line(name: str, text: str, key: Ed25519PrivateKey) -> str:
-    signature = verifier_key(name, key).key_id + key.sign(text.encode())
+def signature_line(name: str, signature: bytes) -> str:
+    """Return a line of a note: a signature that begins with the four bytes of its key."""
     return f"\u2014 {name} {base64.b64encode(signature).decode()}\n"
 
 
-def _is_valid(verifier: Ed25519PublicKey, key: VerifierKey, signature: bytes, text: str) -> bool:
+def cosign(text: str, name: str, key: Ed25519PrivateKey, time: int) -> str:
+    """Return the line by which a witness signs the text of a note at a time, in seconds since the Unix epoch."""
+    own = VerifierKey(name, key.public_key().public_bytes_raw(), "witness")
+    return signature_line(name, own.key_id + time.to_bytes(8) + key.sign(_cosigned_message(text, time)))
+
+
+def _sign_line(name: str, text: str, key: Ed25519PrivateKey) -> str:
+    return signature_line(name, verifier_key(name, key).key_id + key.sign(text.encode()))
+
+
+def _cosigned_message(text: str, time: int) -> bytes:
+    return f"cosignature/v1\ntime {time}\n{text}".encode()
+
+
+def _is_valid(key: VerifierKey, signature: bytes, text: str) -> bool:
     message = text.encode()
     if key.kind == "witness":
         # The witness signs the time with the note: eight bytes, seconds since the Unix epoch.
-        time, signature = int.from_bytes(signature[:8]), signature[8:]
-        message = f"cosignature/v1\ntime {time}\n".encode() + message
+        message, signature = _cosigned_message(text, cosignature_time(signature)), signature[8:]
     try:
-        verifier.verify(signature, message)
+        Ed25519PublicKey.from_public_bytes(key.public_key).verify(signature, message)
     except InvalidSignature:
         return False
     return True

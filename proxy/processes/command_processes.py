@@ -15,6 +15,7 @@ from typing import Any, Self
 import msgspec
 
 from calls.project_runs import full_run_name
+from proxy.anchor_settings import anchor_targets
 from proxy.capture.control_path import control_path
 from proxy.errors import Failure
 from proxy.export_settings import export_targets
@@ -235,6 +236,7 @@ class CommandProcesses:
             retention=retention_policy(
                 self.settings.retention, self.settings.retention_failed, self.settings.retention_budget
             ),
+            anchors=anchor_targets(self.settings.witness, self.settings.timestamp),
             started=self.started,
             # A user waits for a command, which should fail soon; an `up` goes on recording.
             waits=is_lasting,

@@ -14,6 +14,8 @@ from calls.project_runs import full_run_name
 from calls.redaction.call import Clean
 from store.access.audit_log import AuditLog
 from store.access.grants import FULL_GRANT, GRANT, STILL_GRANTED, Grant
+from store.anchors.anchorer import Anchorer
+from store.anchors.targets import AnchorTargets
 from store.bundle.bundle import Bundle
 from store.database.connection import Database
 from store.embedded.db_health import DatabaseHealth
@@ -118,6 +120,12 @@ class Deps:
 
     sealer: Sealer | None = None
     """Signs checkpoints and bundles; None in a helper process."""
+
+    anchorer: Anchorer | None = None
+    """Has checkpoints vouched for; None in a helper process."""
+
+    anchors: AnchorTargets = field(default_factory=AnchorTargets)
+    """Who is asked to vouch for checkpoints, and whose answers are trusted."""
 
     log_keys: LogKeys | None = None
     """The public keys of the checkpoints; None where nothing is proven."""

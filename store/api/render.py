@@ -12,6 +12,7 @@ from starlette.types import Message, Scope
 from calls.keys.profile import Profiles
 from calls.redaction.call import Clean
 from store.access.grants import GRANT
+from store.anchors.targets import AnchorTargets
 from store.api.app import install_routes
 from store.api.deps import Deps, EditCheck
 from store.database.connection import Database
@@ -62,6 +63,7 @@ class Renderer:
         edit_problem: EditCheck | None,
         log_keys: LogKeys | None = None,
         checkpoints: Path | None = None,
+        anchors: AnchorTargets = AnchorTargets(),  # noqa: B008 - it is immutable
     ) -> None:
         self._settled = _KnownSpoolState()
         deps = Deps(
@@ -74,6 +76,7 @@ class Renderer:
             edit_problem=edit_problem,
             log_keys=log_keys,
             checkpoint_directory=checkpoints,
+            anchors=anchors,
         )
         self._app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
         install_routes(self._app, deps)

@@ -428,6 +428,21 @@ checkpoints = Table(
     comment="Signed roots of the tree (C2SP tlog-checkpoint).",
 )
 
+anchors = Table(
+    "anchors",
+    metadata,
+    Column("project", Text, nullable=False),
+    Column("server", Uuid, nullable=False),
+    Column("size", BigInteger, nullable=False),  # of the checkpoint
+    Column("kind", Text, nullable=False),  # witness, timestamp
+    Column("by", Text, nullable=False),  # the name of the witness, or the URL of the authority
+    Column("at", BigInteger, nullable=False),  # when it says to have signed
+    Column("content", LargeBinary, nullable=False),  # a line of a signed note, or a response in DER
+    _primary_key("server", "size", "kind", "by"),
+    Index(None, "project", "server", "kind", "by", "size"),  # the newest of each
+    comment="Cosignatures of checkpoints by witnesses (C2SP tlog-witness), and timestamps of RFC 3161.",
+)
+
 expirations = Table(
     "expirations",
     metadata,

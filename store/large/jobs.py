@@ -5,6 +5,7 @@ import uuid
 import msgspec
 
 from store.access.grants import Grant
+from store.anchors.targets import AnchorTargets
 
 
 class HelperConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,6 +20,9 @@ class HelperConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     checkpoints: str | None = None
     """The directory with the newest checkpoint of each project."""
+
+    anchors: AnchorTargets = AnchorTargets()
+    """Whose answers about its checkpoints are trusted."""
 
     redaction_key: bytes
     memory_limit: int

@@ -102,6 +102,7 @@ class JobHandler:
             edit_problem=self._edit_problem,
             log_keys=LogKeys(config.store_server, config.public_keys) if config.store_server else None,
             checkpoints=Path(config.checkpoints) if config.checkpoints else None,
+            anchors=config.anchors,
         )
 
 

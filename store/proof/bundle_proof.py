@@ -4,13 +4,14 @@ The line of an exchange or gap has its place in a chain, its commitments and the
 chains, the leaf of each, its path to a signed checkpoint, and the path from the checkpoint before it.
 """
 
+import base64
 import hashlib
 import json
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import asyncpg
 
@@ -20,6 +21,8 @@ from calls.model import UnknownFormat
 from calls.proof.checkpoint import Checkpoint, InvalidNote, VerifierKey, parse_note
 from calls.proof.records import FIRST_LINK, ChainRecord, leaf_bytes, next_link, record_members
 from calls.proof.tree import consistency_path, inclusion_path, is_consistent, is_included, leaf_hash
+from store.anchors.anchor_check import AnchorTrust, check_note
+from store.anchors.rows import best_anchored_size, load_anchors
 from store.bundle.bundle import BadBundle, BundleHead, Entry, read_parts
 from store.database.connection import Database
 from store.ingest.insert_rows import gap_id
@@ -105,16 +108,22 @@ async def _add_chain(
 
 async def _seal_members(connection: asyncpg.Connection, project: str, server: uuid.UUID, leaf: Any) -> Members:
     newest = await newest_checkpoint(connection, project, server)
-    covering = await connection.fetchrow(COVERING, project, server, leaf["place"])
+    # The first one that most vouch for: what is newer proves no more of this run.
+    anchored = await best_anchored_size(connection, project, server, leaf["place"])
+    beyond = leaf["place"] if anchored is None else anchored - 1
+    covering = await connection.fetchrow(COVERING, project, server, beyond)
     if newest is None or covering is None:
         return {}
+    anchors = await load_anchors(connection, project, server, covering["size"])
     load = partial(load_nodes, connection, project, server, newest["size"])
     path = await load(partial(inclusion_path, leaf["place"], covering["size"]))
     members: Members = {
         "leaf": {"place": leaf["place"], "size": leaf["size"], "head": leaf["head"].hex()},
         "path": [each.hex() for each in path],
-        "checkpoint": covering["note"],
+        "checkpoint": covering["note"] + "".join(one.content.decode() for one in anchors if one.kind == "witness"),
     }
+    if timestamps := [one.content for one in anchors if one.kind == "timestamp"]:
+        members["timestamps"] = [base64.b64encode(each).decode() for each in timestamps]
     before = await connection.fetchrow(BEFORE, project, server, covering["size"])
     if before is not None:
         path = await load(partial(consistency_path, before["size"], covering["size"]))
@@ -132,11 +141,15 @@ class _MalformedProof(Exception):
     """The proof in a bundle is malformed."""
 
 
-def verify_bundle(lines: Iterable[bytes], keys: Collection[VerifierKey]) -> Verification:
+def verify_bundle(lines: Iterable[bytes], keys: Collection[VerifierKey], roots: str | None = None) -> Verification:
     """Check a bundle against its own proof and the keys that are trusted. Raises `NoProof` where it has none.
 
-    Damage is a finding; it never raises `BadBundle`.
+    Each witness among the keys must have signed its checkpoint, and with `roots`, certificates as PEM, an authority that they vouch for
+    must say when it existed. Damage is a finding; it never raises `BadBundle`.
     """
+    trust = _Trust(
+        [key for key in keys if key.kind == "log"], AnchorTrust([key for key in keys if key.kind == "witness"], roots)
+    )
     check, reader = RunCheck(), _BundleReader()
     try:
         reader.read(lines)
@@ -146,11 +159,18 @@ def verify_bundle(lines: Iterable[bytes], keys: Collection[VerifierKey]) -> Veri
     if reader.last is None or "proof" not in reader.last:
         raise NoProof
     try:
-        seals = _check_parts(reader, keys, check)
+        seals = _check_parts(reader, trust, check)
     except (_MalformedProof, LookupError, TypeError, ValueError, AttributeError) as error:
         check.add_finding("altered", "proof", f"it is malformed: {error}")
         return conclude(check, [])
     return conclude(check, seals)
+
+
+class _Trust(NamedTuple):
+    """Whose word counts."""
+
+    keys: Sequence[VerifierKey]
+    anchors: AnchorTrust
 
 
 class NoProof(Exception):
@@ -199,7 +219,7 @@ def _read_with_lines(lines: Iterable[bytes]) -> Iterator[tuple[BundleHead | Entr
     yield None, passed.pop()
 
 
-def _check_parts(reader: _BundleReader, keys: Collection[VerifierKey], check: RunCheck) -> list[SealState]:
+def _check_parts(reader: _BundleReader, trust: _Trust, check: RunCheck) -> list[SealState]:
     assert reader.head is not None
     assert reader.last is not None
     proof = reader.last["proof"]
@@ -208,7 +228,7 @@ def _check_parts(reader: _BundleReader, keys: Collection[VerifierKey], check: Ru
         _place_record(chains, "exchange", entry.exchange.id, line)
     for _, gap, line in reader.gaps:
         _place_record(chains, "gap", _gap_id(gap, line), line)
-    seals = [seal for chain in chains if (seal := _check_chain(chain, proof["project"], keys, check))]
+    seals = [seal for chain in chains if (seal := _check_chain(chain, proof["project"], trust, check))]
     previous = (-1, "")
     for number, entry, line in reader.entries:
         exchange = entry.exchange
@@ -221,7 +241,7 @@ def _check_parts(reader: _BundleReader, keys: Collection[VerifierKey], check: Ru
     _check_run(reader.head, proof, check)
     check.finish()
     if not check.findings:
-        _check_signature(reader.last, [chain.origin for chain in chains], keys, check)
+        _check_signature(reader.last, [chain.origin for chain in chains], trust, check)
     return seals
 
 
@@ -257,7 +277,7 @@ def _place_record(chains: Sequence[_Chain], kind: str, name: str, line: Members 
     chains[line["chain"]].add(line["place"], record)
 
 
-def _check_chain(chain: _Chain, project: str, keys: Collection[VerifierKey], check: RunCheck) -> SealState | None:
+def _check_chain(chain: _Chain, project: str, trust: _Trust, check: RunCheck) -> SealState | None:
     name = chain.name
     link, links, size = FIRST_LINK, dict[int, bytes](), 0
     while (record := chain.records.get(size)) is not None:
@@ -276,15 +296,15 @@ def _check_chain(chain: _Chain, project: str, keys: Collection[VerifierKey], che
     if problem := sealed_problem([(leaf["size"], head)], links, size):
         check.add_finding(problem[0], f"chain {name}", problem[1])
         return None
-    return _check_leaf(chain, leaf["place"], leaf_bytes(name, leaf["size"], head), size - leaf["size"], keys, check)
+    return _check_leaf(chain, leaf["place"], leaf_bytes(name, leaf["size"], head), size - leaf["size"], trust, check)
 
 
 def _check_leaf(
-    chain: _Chain, place: int, content: bytes, unsealed: int, keys: Collection[VerifierKey], check: RunCheck
+    chain: _Chain, place: int, content: bytes, unsealed: int, trust: _Trust, check: RunCheck
 ) -> SealState | None:
     """Check that the leaf is in a tree whose root a trusted key has signed, and that this tree continues an earlier one."""
     entry = chain.entry
-    checkpoint = _signed_checkpoint(entry["checkpoint"], chain.origin, keys, check)
+    checkpoint = _signed_checkpoint(entry["checkpoint"], chain.origin, trust, check)
     if checkpoint is None:
         return None
     path = [bytes.fromhex(each) for each in entry["path"]]
@@ -294,13 +314,18 @@ def _check_leaf(
         )
         return None
     if before := entry.get("before"):
-        earlier = _signed_checkpoint(before["checkpoint"], chain.origin, keys, check)
+        earlier = _signed_checkpoint(before["checkpoint"], chain.origin, trust, check)
         path = [bytes.fromhex(each) for each in before["path"]]
         if earlier is not None and not is_consistent(
             earlier.size, earlier.root, checkpoint.size, checkpoint.root, path
         ):
             check.add_finding("altered", "checkpoint", "its tree does not continue that of the checkpoint before it")
             return None
+    timestamps = [base64.b64decode(each, validate=True) for each in entry.get("timestamps", ())]
+    anchors = list(check_note(parse_note(entry["checkpoint"]), timestamps, trust.anchors))
+    for anchor in anchors:
+        if anchor.problem is not None:
+            check.add_finding("unsigned", "checkpoint", anchor.problem)
     return SealState(
         chain=chain.name,
         origin=chain.origin,
@@ -308,10 +333,11 @@ def _check_leaf(
         signed_at=None,
         note=entry["checkpoint"],
         unsealed=unsealed,
+        anchors=anchors,
     )
 
 
-def _signed_checkpoint(note: str, origin: str, keys: Collection[VerifierKey], check: RunCheck) -> Checkpoint | None:
+def _signed_checkpoint(note: str, origin: str, trust: _Trust, check: RunCheck) -> Checkpoint | None:
     try:
         parsed = parse_note(note)
         checkpoint = parsed.checkpoint
@@ -319,14 +345,14 @@ def _signed_checkpoint(note: str, origin: str, keys: Collection[VerifierKey], ch
         check.add_finding("altered", "checkpoint", str(error))
         return None
     # A key is known by its bytes: one that was noted for another project of the same store server signs this one, too.
-    named = [VerifierKey(origin, key.public_key) for key in keys if key.kind == "log"]
+    named = [VerifierKey(origin, key.public_key) for key in trust.keys]
     if checkpoint.origin != origin or not any(parsed.is_signed_by(key) for key in named):
         check.add_finding("unsigned", "checkpoint", f"none of the trusted keys has signed it for {origin}")
         return None
     return checkpoint
 
 
-def _check_signature(last: Members, origins: Sequence[str], keys: Collection[VerifierKey], check: RunCheck) -> None:
+def _check_signature(last: Members, origins: Sequence[str], trust: _Trust, check: RunCheck) -> None:
     """Check what the store server signed when it wrote the bundle: also what is derived from exchanges, such as their calls."""
     if (note := last.get("signed")) is None:
         return
@@ -336,7 +362,7 @@ def _check_signature(last: Members, origins: Sequence[str], keys: Collection[Ver
         check.add_finding("altered", "bundle", f"its signature is malformed: {error}")
         return
     origin = parsed.text.partition("\n")[0]
-    named = [VerifierKey(origin, key.public_key) for key in keys if key.kind == "log"]
+    named = [VerifierKey(origin, key.public_key) for key in trust.keys]
     if origin not in origins or not any(parsed.is_signed_by(key) for key in named):
         check.add_finding("unsigned", "bundle", "none of the trusted keys has signed it")
     elif parsed.text != signed_text(origin, last):

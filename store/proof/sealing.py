@@ -48,12 +48,14 @@ class Sealer:
         keys: SigningKeys,
         directory: Path,
         now: Callable[[], int] = time.time_ns,
+        note_checkpoint: Callable[[str], None] = lambda _project: None,
     ) -> None:
-        """`directory` gets the newest checkpoint of each project."""
+        """`directory` gets the newest checkpoint of each project. `note_checkpoint` is told of each project that has a new one."""
         self._database = database
         self._keys = keys
         self._directory = directory
         self._now = now
+        self._note_checkpoint = note_checkpoint
         self._sealed_at: dict[str, float] = {}
         self._turn = asyncio.Lock()
         """Held while a project is sealed: two checkpoints of one size would differ in nothing but their time."""
@@ -111,6 +113,7 @@ class Sealer:
                 return newest
             newest = note
             await asyncio.to_thread(write_private, self._directory / project, note.encode())
+            self._note_checkpoint(project)
 
     async def _seal_some(self, connection: asyncpg.Connection, project: str) -> str | None:
         """Seal up to `LARGEST_SEAL` chains and return the checkpoint, in the connection's transaction."""

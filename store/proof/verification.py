@@ -16,6 +16,8 @@ from calls.model import Exchange
 from calls.proof.checkpoint import Checkpoint, InvalidNote, VerifierKey, parse_note
 from calls.proof.records import FIRST_LINK, ChainRecord, fold_links, leaf_bytes
 from calls.proof.tree import ReadNode, inclusion_path, is_included, leaf_hash
+from store.anchors.anchor_check import AnchorState, AnchorTrust
+from store.anchors.stored_anchors import check_stored_anchors
 from store.bundle.statement import RUN_FACTS
 from store.database.blobs import CorruptData
 from store.database.connection import Database
@@ -54,6 +56,9 @@ class SealState:
     unsealed: int
     """Records of the chain that were appended after its last leaf of the tree."""
 
+    anchors: Sequence[AnchorState] = ()
+    """Who else vouches for it: in the database, for the newest checkpoint that each has signed."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
@@ -70,7 +75,10 @@ class Verification:
 
 
 class RunVerifier:
-    """Checks runs of a project. `keys` are the public keys that are trusted, `copies` the directory of this server's checkpoints."""
+    """Checks runs of a project.
+
+    `keys` are the public keys that are trusted, `copies` the directory of this server's checkpoints, `trust` whose word counts beside.
+    """
 
     def __init__(
         self,
@@ -79,12 +87,14 @@ class RunVerifier:
         loader: ExchangeLoader,
         keys: Collection[VerifierKey],
         copies: Path | None,
+        trust: AnchorTrust = AnchorTrust(),  # noqa: B008 - it is immutable
     ) -> None:
         self._database = database
         self._project = project
         self._loader = loader
         self._keys = keys
         self._copies = copies
+        self._trust = trust
 
     async def verify(self, run: str) -> Verification | None:
         """Check a run; None if there is none of this id."""
@@ -109,9 +119,14 @@ class RunVerifier:
         check.finish()
         return conclude(check, seals)
 
-    async def verify_project(self, server: uuid.UUID) -> Verification:
-        """Check that every run that was sealed is there, or has a record of its erasure. It does not look into the runs."""
+    async def verify_project(self, server: uuid.UUID, contradictions: Sequence[str] = ()) -> Verification:
+        """Check that every run that was sealed is there, or has a record of its erasure. It does not look into the runs.
+
+        `contradictions` are what witnesses of another history have answered.
+        """
         check = RunCheck()
+        for contradiction in contradictions:
+            check.add_finding("truncated", "checkpoint", contradiction)
         async with (
             self._database.connection() as connection,
             connection.transaction(isolation="repeatable_read", readonly=True),
@@ -129,6 +144,7 @@ class RunVerifier:
                     detail = "its run is gone, and no erasure is on record"
                     check.add_finding("removed", f"chain {chain_name(row['incarnation'], server)}", detail)
             unsealed = await connection.fetchval(UNSEALED_CHAINS, self._project, server)
+            anchors = await self._check_anchors(connection, server, checkpoint, 0, check)
         seal = SealState(
             chain="",
             origin=checkpoint.origin,
@@ -136,6 +152,7 @@ class RunVerifier:
             signed_at=found["signed_at"],
             note=found["note"],
             unsealed=unsealed,
+            anchors=anchors,
         )
         check.proven = checkpoint.size
         return conclude(check, [seal])
@@ -239,7 +256,19 @@ class RunVerifier:
             signed_at=found["signed_at"],
             note=found["note"],
             unsealed=size - leaves[-1]["size"],
+            anchors=await self._check_anchors(connection, server, checkpoint, leaves[-1]["place"], check),
         )
+
+    async def _check_anchors(
+        self, connection: asyncpg.Connection, server: uuid.UUID, checkpoint: Checkpoint, beyond: int, check: RunCheck
+    ) -> Sequence[AnchorState]:
+        """Check what others say about checkpoints over a size, whose trees the newest one must continue."""
+        anchors = []
+        async for state in check_stored_anchors(connection, self._project, server, checkpoint, beyond, self._trust):
+            if state.problem is not None and state.problem not in [finding.detail for finding in check.findings]:
+                check.add_finding("altered", "checkpoint", state.problem)
+            anchors.append(state)
+        return anchors
 
     async def _check_checkpoint(
         self, connection: asyncpg.Connection, server: uuid.UUID, found: Mapping[str, Any], check: RunCheck
@@ -322,6 +351,16 @@ def verification_shape(run: str | None, found: Verification) -> dict[str, Any]:
                 "signed_at": None if seal.signed_at is None else rfc3339(seal.signed_at),
                 "unsealed": seal.unsealed,
                 "checkpoint": seal.note,
+                "anchors": [
+                    {
+                        "kind": one.kind,
+                        "by": one.by,
+                        "at": None if one.at is None else rfc3339(one.at),
+                        "checked": one.is_checked,
+                        "problem": one.problem,
+                    }
+                    for one in seal.anchors
+                ],
             }
             for seal in found.seals
         ],

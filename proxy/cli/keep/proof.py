@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
 from calls.proof.checkpoint import InvalidNote, VerifierKey, parse_verifier_key
+from proxy.anchor_settings import read_root_file
 from proxy.cli.common import as_json, print_json, query_store, settings_from_flags, with_settings
 from proxy.cli.run_completion import complete_recording
 from proxy.commands.export import split_lines
@@ -47,11 +48,30 @@ class _Key(click.ParamType[VerifierKey]):
     help="Trust this public key alone, as `playhead signing-key` printed it. May be repeated. Default: the keys of this data directory.",
 )
 @click.option(
+    "--witness",
+    "witnesses",
+    multiple=True,
+    type=_Key(),
+    help="Require that this witness has signed the checkpoint: its public key, NAME+ID+KEY or a file. May be repeated.",
+)
+@click.option(
+    "--tsa-root",
+    "root_file",
+    type=click.Path(path_type=Path),
+    help="Require a timestamp of the checkpoint by an authority that one of the root certificates in this PEM file vouches for.",
+)
+@click.option(
     "--all", "is_all", is_flag=True, help="Show whether every run that was sealed is still there, or was erased."
 )
 @click.argument("recording", metavar="RUN|FILE|last", required=False, shell_complete=complete_recording)
 def verify_command(
-    recording: str | None, keys: Sequence[VerifierKey], is_all: bool, as_json: bool, **flags: Any
+    recording: str | None,
+    keys: Sequence[VerifierKey],
+    witnesses: Sequence[VerifierKey],
+    root_file: Path | None,
+    is_all: bool,
+    as_json: bool,
+    **flags: Any,
 ) -> None:
     """Show whether a run or bundle is as it was recorded: nothing altered, removed, inserted, reordered or cut off at the end.
 
@@ -64,17 +84,20 @@ def verify_command(
         playhead verify last
         playhead export night-run -o night-run.jsonl
         playhead verify night-run.jsonl --key auditor/playhead.key
+        playhead verify night-run.jsonl --key auditor/playhead.key --witness witness.key --tsa-root authority.pem
         playhead verify --all
     """
-    if is_all == (recording is not None) or (is_all and keys):
+    if is_all == (recording is not None) or (is_all and (keys or witnesses or root_file)):
         raise click.UsageError("give RUN or FILE, or --all alone.")
     file = Path(recording or ".")
+    given = _Trust(_separate(keys, witnesses), None if root_file is None else _read_roots(root_file))
     if recording is None:
         found = query_store(flags, _ask_about_all)
     elif file.is_file():
-        found = _verify_file(file, keys or _own_keys(**flags))
-    elif keys:
-        found = query_store(flags, lambda api: _verify_lines(_bundle_lines(api, recording), recording, keys))
+        found = _verify_file(file, given.with_keys(_own_keys(**flags)))
+    elif keys or witnesses or root_file:
+        trust = given.with_keys(_own_keys(**flags))
+        found = query_store(flags, lambda api: _verify_lines(_bundle_lines(api, recording), recording, trust))
     else:
         found = query_store(flags, lambda api: _ask_server(api, recording))
     if as_json:
@@ -84,19 +107,47 @@ def verify_command(
     raise click.exceptions.Exit(EXIT_CODES[found["verdict"]])
 
 
-def _verify_file(file: Path, keys: Sequence[VerifierKey]) -> dict[str, Any]:
-    if not keys:
+class _Trust(NamedTuple):
+    """Whose word counts."""
+
+    keys: Sequence[VerifierKey]
+    roots: str | None
+
+    def with_keys(self, own: Sequence[VerifierKey]) -> "_Trust":
+        """Return the same with our own keys, if no key of a log was given."""
+        has_log = any(key.kind == "log" for key in self.keys)
+        return self if has_log else _Trust([*self.keys, *own], self.roots)
+
+
+def _separate(keys: Sequence[VerifierKey], witnesses: Sequence[VerifierKey]) -> list[VerifierKey]:
+    """Return all keys, each of the kind that its option takes."""
+    if any(key.kind != "log" for key in keys):
+        raise click.UsageError("--key takes the key of a store server; give that of a witness with --witness.")
+    if any(key.kind != "witness" for key in witnesses):
+        raise click.UsageError("--witness takes the key of a witness; give that of a store server with --key.")
+    return [*keys, *witnesses]
+
+
+def _read_roots(file: Path) -> str:
+    try:
+        return read_root_file(file)
+    except ValueError as error:
+        raise Failure(f"--tsa-root: {error}") from error
+
+
+def _verify_file(file: Path, trust: _Trust) -> dict[str, Any]:
+    if not any(key.kind == "log" for key in trust.keys):
         raise Failure(f"there is no key to check {file} with; give the public key of its store server: --key KEY")
     try:
         with file.open("rb") as lines:
-            return _verify_lines(lines, str(file), keys)
+            return _verify_lines(lines, str(file), trust)
     except OSError as error:
         raise Failure(f"cannot read {file}: {error.strerror}") from error
 
 
-def _verify_lines(lines: Iterable[bytes], name: str, keys: Sequence[VerifierKey]) -> dict[str, Any]:
+def _verify_lines(lines: Iterable[bytes], name: str, trust: _Trust) -> dict[str, Any]:
     try:
-        return verification_shape(name, verify_bundle(lines, keys))
+        return verification_shape(name, verify_bundle(lines, trust.keys, trust.roots))
     except NoProof:
         raise Failure(
             f"{name} has no proof: it was exported with --no-proof, written by a test suite, or recorded by an earlier Playhead"
@@ -141,11 +192,27 @@ def show_verification(found: dict[str, Any]) -> None:
         click.echo(f"  sealed in checkpoint {seal['size']} of {printable(seal['origin'])}{at}")
         if seal["unsealed"]:
             click.echo(f"  {count_text(seal['unsealed'], 'record')} came later and are not sealed yet")
+        for one in seal["anchors"]:
+            if one["problem"] is None:
+                click.echo(f"  {_anchor_text(one)}")
+    for one in found.get("asked", ()):
+        if one["problem"] is not None:
+            click.echo(f"  not vouched for yet: {printable(one['problem'])}")
     for one in found["erased"]:
         at = f", {one['at']}" if one["at"] else ""
         click.echo(f"  erased: {one['part']} of {one['id'] or 'the run'}{at}")
     for one in found["findings"]:
         click.echo(f"  {one['change']}: {printable(one['element'])}: {printable(one['detail'])}")
+
+
+def _anchor_text(anchor: dict[str, Any]) -> str:
+    """Say who vouches for a checkpoint."""
+    if anchor["kind"] == "witness":
+        text, option = f"cosigned by {printable(anchor['by'])}, {anchor['at']}", "--witness"
+    else:
+        by = f" by {printable(anchor['by'])}" if anchor["by"] else ""
+        text, option = f"timestamp {anchor['at']}{by}", "--tsa-root"
+    return text if anchor["checked"] else f"{text} (not checked: give {option})"
 
 
 def _summary(found: dict[str, Any]) -> str:

@@ -27,6 +27,31 @@ class ErasureSchema(TypedDict):
     at: Time | None
 
 
+class AnchorSchema(TypedDict):
+    """What a witness or a timestamp authority says about a checkpoint."""
+
+    __pydantic_config__ = DESCRIBED  # type: ignore[misc] # pydantic's place for it
+    kind: Literal["witness", "timestamp"]
+    by: Annotated[str | None, Field(description="the name of the witness, or the URL of the authority")]
+    at: Time | None
+    """When it says to have signed."""
+
+    checked: bool
+    """Whether its signature was checked by a key or root certificate of the settings."""
+
+    problem: str | None
+
+
+class AskedSchema(TypedDict):
+    """Who is asked to vouch for checkpoints."""
+
+    __pydantic_config__ = DESCRIBED  # type: ignore[misc] # pydantic's place for it
+    kind: Literal["witness", "timestamp"]
+    by: str
+    problem: str | None
+    """Why it has not vouched for the newest one."""
+
+
 class SealSchema(TypedDict):
     """A chain of the run, and the checkpoint that covers it."""
 
@@ -41,6 +66,7 @@ class SealSchema(TypedDict):
     """Records of the chain that no checkpoint covers yet."""
 
     checkpoint: Note
+    anchors: list[AnchorSchema]
 
 
 class VerificationSchema(TypedDict):
@@ -60,6 +86,7 @@ class VerificationSchema(TypedDict):
     findings: list[FindingSchema]
     erased: list[ErasureSchema]
     seals: list[SealSchema]
+    asked: list[AskedSchema]
 
 
 class CapturedValueSchema(TypedDict):

@@ -2,14 +2,18 @@
 what the store server has signed."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
 
 from calls.comparison.envelope import EnvelopeBuilder
 from calls.model import Call, Exchange
+from calls.proof.checkpoint import VerifierKey
 from calls.proof.tree import consistency_path
+from store.anchors.anchor_check import AnchorTrust
+from store.anchors.anchorer import Trouble
+from store.anchors.rows import AnchorKind
 from store.api.answers import JsonResponse
 from store.api.deps import Deps, TheDeps
 from store.api.parameters import RunId, settle
@@ -38,13 +42,13 @@ async def verify_run(deps: TheDeps, run: RunId) -> Response:
     """
     await deps.exchange_queries.check_run(run)
     keys = deps.log_keys.verifier_keys(deps.project) if deps.log_keys else []
-    verifier = RunVerifier(deps.database, deps.project, deps.exchange_queries, keys, deps.checkpoint_directory)
+    verifier = _make_verifier(deps, keys)
     if deps.sealer is not None:
         await deps.sealer.seal_soon(deps.project)
     found = await verifier.verify(run)
     if found is None:
         raise not_found("run", run, deps.project)
-    return JsonResponse(verification_shape(run, found))
+    return JsonResponse(verification_shape(run, found) | {"asked": _anchor_sources(deps)})
 
 
 @router.get("/verify", summary="Whether every run that was sealed is there, or was erased")
@@ -55,9 +59,28 @@ async def verify_project(deps: TheDeps) -> Response:
         raise _no_checkpoint()
     if deps.sealer is not None:
         await deps.sealer.seal_soon(deps.project)
-    keys, copies = deps.log_keys.verifier_keys(deps.project), deps.checkpoint_directory
-    verifier = RunVerifier(deps.database, deps.project, deps.exchange_queries, keys, copies)
-    return JsonResponse(verification_shape(None, await verifier.verify_project(deps.log_keys.server)))
+    verifier = _make_verifier(deps, deps.log_keys.verifier_keys(deps.project))
+    contradictions = [one.message for one in _troubles(deps).values() if one.is_contradiction]
+    found = await verifier.verify_project(deps.log_keys.server, contradictions)
+    return JsonResponse(verification_shape(None, found) | {"asked": _anchor_sources(deps)})
+
+
+def _troubles(deps: Deps) -> Mapping[tuple[AnchorKind, str], Trouble]:
+    return {} if deps.anchorer is None else deps.anchorer.troubles(deps.project)
+
+
+def _anchor_sources(deps: Deps) -> list[Shape]:
+    """Return who is asked to vouch for checkpoints, and what prevents it."""
+    troubles = _troubles(deps)
+    return [
+        {"kind": kind, "by": by, "problem": None if (trouble := troubles.get((kind, by))) is None else trouble.message}
+        for kind, by in deps.anchors.names
+    ]
+
+
+def _make_verifier(deps: Deps, keys: Sequence[VerifierKey]) -> RunVerifier:
+    trust = AnchorTrust(deps.anchors.witness_keys, deps.anchors.roots)
+    return RunVerifier(deps.database, deps.project, deps.exchange_queries, keys, deps.checkpoint_directory, trust)
 
 
 @router.get(
