@@ -1,0 +1,201 @@
+"""What starts cost: the store server, a proxy worker, commands: `python -m bench.starts [--against CHECKOUT]`.
+
+Each row is the CPU of the process and its children until they end (or are ready), and the time that a user waits. With another
+checkout both are measured in turns, in one run, and the last column is the CPU of this one over the other's, round by round.
+"""
+
+import argparse
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from bench.figures import Spread, cpu
+from bench.wire import MeasurementFailed
+from proxy.processes.command_processes import CommandProcesses
+from proxy.settings import load_settings
+from store.embedded.postgres import ensure_server
+
+HERE: Final = Path(__file__).parent.parent
+
+type Cost = tuple[float, float]
+"""Seconds of CPU, and seconds that passed."""
+
+COMMAND: Final = "import sys; from proxy.cli import main; sys.argv[0] = 'playhead'; main()"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One checkout, with data directories of its own."""
+
+    name: str
+    checkout: Path
+    directory: Path
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The environment in which its packages are found first."""
+        return {**os.environ, "PYTHONPATH": str(self.checkout), "PLAYHEAD_DATA": str(self.directory / "data")}
+
+    def python(self, *arguments: str) -> list[str]:
+        """A command of Python that imports nothing from the working directory."""
+        return [sys.executable, "-P", *arguments]
+
+    def playhead(self, *arguments: str) -> list[str]:
+        """A command of Playhead."""
+        return self.python("-c", COMMAND, *arguments)
+
+    def run(self, command: list[str]) -> Cost:
+        """Run a command to its end."""
+        used, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+        ran = subprocess.run(
+            command, env=self.environment, cwd=self.directory, capture_output=True, text=True, check=False
+        )
+        wall, spent = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+        if ran.returncode:
+            raise MeasurementFailed(f"{command[3:]} ended with {ran.returncode}: {ran.stderr}")
+        return spent.ru_utime + spent.ru_stime - used.ru_utime - used.ru_stime, wall
+
+    def ready(self, module: str, config: Mapping[str, Any]) -> Cost:
+        """Start one of its processes until it is ready."""
+        began = time.perf_counter()
+        with (
+            (self.directory / "log").open("ab") as log,
+            subprocess.Popen(
+                self.python("-m", module),
+                env=self.environment,
+                cwd=self.directory,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            ) as process,
+        ):
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(json.dumps(config).encode() + b"\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+            cost = cpu(process.pid), time.perf_counter() - began
+            process.communicate(b"stop\n")
+        if b'"ready"' not in line:
+            raise MeasurementFailed(f"{module}: {line!r}; see {self.directory / 'log'}")
+        return cost
+
+
+@contextmanager
+def running_up(side: Side) -> Iterator[None]:
+    """An `up` of that checkout, and one recorded run, `first`."""
+    command = side.playhead("up", "--proxy-port", "0", "--api-port", "0")
+    with (side.directory / "log").open("ab") as log:
+        up = subprocess.Popen(command, env=side.environment, cwd=side.directory, stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + 60
+        while not (side.directory / "data" / "up.json").exists():
+            if up.poll() is not None or time.monotonic() > deadline:
+                raise MeasurementFailed(f"up did not start; see {side.directory / 'log'}")
+            time.sleep(0.05)
+        yield
+    finally:
+        up.send_signal(signal.SIGTERM)
+        up.wait(30)
+
+
+def processes(side: Side, dsn: str) -> Iterator[tuple[str, Callable[[], Cost]]]:
+    """What is measured without a running `up`."""
+    ours = CommandProcesses(load_settings({"data": side.directory / "alone"}, None))
+    store = {"data": str(ours.data.root), "database_url": dsn}
+    recording = msgspec.to_builtins(ours.worker_config())
+    replaying = {**recording, "mode": "replay", "spooled": False, "replay_options": {"id": "r"}, "replay": []}
+    yield "playhead --help", lambda: side.run(side.playhead("--help"))
+    yield "store server, until it is ready", lambda: side.ready("proxy.processes.store_server", store)
+    yield "proxy worker that records", lambda: side.ready("proxy.worker.process", recording)
+    yield "proxy worker that replays", lambda: side.ready("proxy.worker.process", replaying)
+    yield "record -- true", lambda: side.run(side.playhead("record", "--", "true"))
+    yield "ls, no up", lambda: side.run(side.playhead("ls"))
+
+
+def commands(side: Side) -> Iterator[tuple[str, Callable[[], Cost]]]:
+    """What is measured beside a running `up`."""
+    yield "ls, beside up", lambda: side.run(side.playhead("ls"))
+    yield "show last, beside up", lambda: side.run(side.playhead("show", "first"))
+    yield "record -- true, beside up", lambda: side.run(side.playhead("record", "--", "true"))
+    yield "replay RUN -- true, beside up", lambda: side.run(side.playhead("replay", "first", "--", "true"))
+
+
+def measure(sides: list[Side], rounds: int, only: str) -> dict[str, dict[str, list[Cost]]]:
+    """By row and side, the costs of each round."""
+    found: dict[str, dict[str, list[Cost]]] = {}
+    with tempfile.TemporaryDirectory(prefix="bench-pg-") as place, ExitStack() as stack:
+        Path(place).chmod(0o711)
+        dsns = {}
+        for side in sides:
+            server = stack.enter_context(ensure_server(Path(place) / side.name))
+            dsns[side.name] = f"{server.dsn}"
+        _repeat(found, {side.name: dict(processes(side, dsns[side.name])) for side in sides}, rounds, only)
+        if any(only in name for name, _ in commands(sides[0])):
+            for side in sides:
+                stack.enter_context(running_up(side))
+                side.run(side.playhead("record", "--run", "first", "--", "true"))
+            _repeat(found, {side.name: dict(commands(side)) for side in sides}, rounds, only)
+    return found
+
+
+def _repeat(
+    found: dict[str, dict[str, list[Cost]]],
+    rows: Mapping[str, Mapping[str, Callable[[], Cost]]],
+    rounds: int,
+    only: str,
+) -> None:
+    for name in next(iter(rows.values())):
+        if only not in name:
+            continue
+        # The first round fills the caches of files and of compiled modules, and creates what is created once.
+        for number in range(rounds + 1):
+            for side, measured in rows.items():
+                cost = measured[name]()
+                if number:
+                    found.setdefault(name, {}).setdefault(side, []).append(cost)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(prog="python -m bench.starts", description=__doc__)
+    parser.add_argument("--against", type=Path, help="another checkout, whose modules are compiled")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", default="", help="part of the name of the rows")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="bench-starts-") as name:
+        Path(name).chmod(0o711)
+        checkouts = {"this": HERE} | ({"other": options.against.resolve()} if options.against else {})
+        sides = []
+        for side, checkout in checkouts.items():
+            directory = Path(name) / side
+            directory.mkdir(mode=0o711)
+            sides.append(Side(name=side, checkout=checkout, directory=directory))
+        found = measure(sides, options.rounds, options.only)
+    print(f"| {'ms of CPU / ms until then':32} | {' | '.join(checkouts)} | CPU over the other's |")
+    print("| --- " * (len(checkouts) + 2) + "|")
+    for row, costs in found.items():
+        cells = [
+            f"{Spread.of(each[0] * 1000 for each in costs[side]):.0f} / {Spread.of(each[1] * 1000 for each in costs[side]):.0f}"
+            for side in checkouts
+        ]
+        if "other" in costs:
+            ratios = Spread.of(mine[0] / theirs[0] for mine, theirs in zip(costs["this"], costs["other"], strict=True))
+            cells.append(f"{ratios:.2f}")
+        print(f"| {row:32} | {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    main()
