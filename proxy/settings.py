@@ -23,9 +23,8 @@ from proxy.anchor_settings import TimestampSettings, WitnessSettings
 from proxy.errors import Failure
 from proxy.export_settings import ExportSettings
 from proxy.retention_settings import check_duration, check_rules, check_size
+from proxy.worker_config import EngineName, Mode
 
-type Mode = Literal["record", "replay", "auto", "passthrough"]
-type EngineName = Literal["mitmproxy", "lane"]
 type Port = Annotated[int, Field(ge=1, le=65535)]
 
 UNKNOWN_SETTING = "there is no such setting; `playhead config` lists all"

@@ -6,8 +6,10 @@ from typing import Any, Literal
 import msgspec
 
 from calls.project_runs import DEFAULT_PROJECT
-from proxy.settings import EngineName, Mode
 from store.log_format import LogFormat
+
+type Mode = Literal["record", "replay", "auto", "passthrough"]
+type EngineName = Literal["mitmproxy", "lane"]
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -5,5 +5,6 @@ counters          count connections and requests, for `/metrics`
 recordings        load recordings for replays
 replay_setup      set up the replays that a worker answers from
 replay_reports    write the reports of replays
-auto_sessions     record the sessions of mode `auto`
+auto_sessions     the sessions of mode `auto`
+auto_recorder     record what goes live in them as their candidates
 """

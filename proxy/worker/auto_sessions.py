@@ -9,11 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from calls.keys.profile import Profiles
 from calls.project_runs import full_run_name, split_run_name
-from proxy.recording.recorder import Recorder
 from proxy.worker.replay_reports import ReplayReports
 from replay.replays import Replays, ReplaySource
 from replay.session import ReplayOptions
@@ -133,20 +131,3 @@ class AutoSessions:
         stamp = f"live-{self.now():x}"
         name = f"{run}:{stamp}"
         return name if len(name) <= 128 else stamp
-
-
-class AutoRecorder(Recorder):
-    """A recorder that records what goes live in auto sessions as their candidates."""
-
-    auto_sessions: AutoSessions | None = None
-
-    only_run: str | None = None
-    """The fork or replay that a command's own worker serves: everything is recorded in it, whatever run clients name."""
-
-    def recording_run(self, run: str, url: str | None) -> str:
-        """Return the run in which an exchange or a gap of this run is recorded."""
-        if self.only_run is not None:
-            return self.only_run
-        return (
-            run if self.auto_sessions is None else self.auto_sessions.recording_run(run, url and urlsplit(url).hostname)
-        )

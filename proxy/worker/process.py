@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -34,16 +34,20 @@ from proxy.trust.ca import CertificateAuthority, ensure_ca
 from proxy.wire.access import Access
 from proxy.wire.config import EngineConfig, is_loopback
 from proxy.wire.engine import Engine
-from proxy.worker.auto_sessions import AutoRecorder, AutoSessions
+from proxy.worker.auto_recorder import AutoRecorder
 from proxy.worker.counters import CountingAnswerer, keep_writing_counts, write_counts
-from proxy.worker.replay_reports import ReplayReports
 from proxy.worker_config import WorkerConfig
-from replay.replays import Replays
 from store.active_profiles import load_profiles
 from store.datadir import DataDir, DataDirError, open_data_dir
 from store.log_format import configure_logging
 from store.run_modes import RunModes
 from store.spool import Spool, SpoolError
+
+if TYPE_CHECKING:
+    # A worker that only records imports none of this, which is a third of a worker's imports.
+    from proxy.worker.auto_sessions import AutoSessions
+    from proxy.worker.replay_reports import ReplayReports
+    from replay.replays import Replays
 
 REST_CHECK_INTERVAL = 60.0
 """Seconds between two checks for idle replays."""
@@ -89,27 +93,33 @@ async def _serve(config: WorkerConfig, stop: asyncio.Event, orphaned: asyncio.Ev
             if spool and {"record", "auto"} & _configured_modes(config)
             else None
         )
-        reports = _build_reports(config, data, spool)
+        reports = _build_reports(config, data, spool) if config.mode in ("replay", "auto") else None
         engine_config = _engine_config(config, data, authority, stop)
         auto_sessions = (
             _build_auto_sessions(config, engine_config, data, reports, profiles)
-            if recorder and config.mode == "auto"
+            if recorder and reports and config.mode == "auto"
             else None
         )
         api_token = config.api_token or data.api_token()
-        replays = await _load_replays(
-            msgspec.structs.replace(config, api_token=api_token),
-            engine_config,
-            redactor,
-            profiles,
-            reports,
-            auto_sessions,
+        replays = (
+            await _load_replays(
+                msgspec.structs.replace(config, api_token=api_token),
+                engine_config,
+                redactor,
+                profiles,
+                reports,
+                auto_sessions,
+            )
+            if reports
+            else None
         )
         if recorder:
             redactor.prepare_streams()
             recorder.counts, recorder.auto_sessions = engine_config.counts, auto_sessions
         async with asyncio.TaskGroup() as group:
-            background_work = [reports.keep_writing(replays), _rest_idle_replays(replays)] if replays else []
+            background_work = (
+                [reports.keep_writing(replays), _rest_idle_replays(replays)] if reports and replays else []
+            )
             background_work += [auto_sessions.watch(replays)] if replays and auto_sessions else []
             background_work += [keep_writing_counts(engine_config.counts, spool.directory)] if spool else []
             background_tasks = [group.create_task(work) for work in background_work]
@@ -118,7 +128,7 @@ async def _serve(config: WorkerConfig, stop: asyncio.Event, orphaned: asyncio.Ev
             await engine(engine_config, recorder, answerer, lambda port: _announce_ready(port, engine_config))
             for task in background_tasks:
                 task.cancel()
-        if replays:
+        if reports and replays:
             reports.write_final_reports(replays, interrupted=orphaned.is_set())
             if auto_sessions:
                 auto_sessions.close(replays)
@@ -162,17 +172,21 @@ def _only_run(config: WorkerConfig) -> str | None:
     return run and full_run_name(config.project, run)
 
 
-def _build_reports(config: WorkerConfig, data: DataDir, spool: Spool | None) -> ReplayReports:
+def _build_reports(config: WorkerConfig, data: DataDir, spool: Spool | None) -> "ReplayReports":
+    from proxy.worker.replay_reports import ReplayReports
+
     file = config.replay_options.get("report")
     return ReplayReports(file=Path(file) if file else None, spool=spool, directory=data.replays, up=config.started)
 
 
 def _build_auto_sessions(
-    config: WorkerConfig, engine_config: EngineConfig, data: DataDir, reports: ReplayReports, profiles: Profiles
-) -> AutoSessions | None:
+    config: WorkerConfig, engine_config: EngineConfig, data: DataDir, reports: "ReplayReports", profiles: Profiles
+) -> "AutoSessions | None":
     """Build the auto sessions of a worker of `up`. For a command's own worker the command handles what was recorded."""
     if config.replay_options.get("id"):
         return None
+    from proxy.worker.auto_sessions import AutoSessions
+
     auto_sessions = AutoSessions(
         directory=data.replays,
         up=f"{config.started:x}",
@@ -185,7 +199,7 @@ def _build_auto_sessions(
     return auto_sessions
 
 
-async def _rest_idle_replays(replays: Replays) -> None:
+async def _rest_idle_replays(replays: "Replays") -> None:
     while True:
         await asyncio.sleep(REST_CHECK_INTERVAL)
         replays.suspend_idle()
@@ -196,12 +210,9 @@ async def _load_replays(
     engine_config: EngineConfig,
     redactor: Redactor,
     profiles: Profiles,
-    reports: ReplayReports,
-    auto_sessions: AutoSessions | None,
-) -> Replays | None:
-    if config.mode not in ("replay", "auto"):
-        return None
-    # This is a third of a worker's imports, and a worker that only records does not need it.
+    reports: "ReplayReports",
+    auto_sessions: "AutoSessions | None",
+) -> "Replays":
     from proxy.worker.replay_setup import set_up_replays
 
     return await set_up_replays(config, engine_config, redactor, profiles, reports, auto_sessions)

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 from calls.redaction.redactor import Redactor
-from proxy.worker.auto_sessions import AutoRecorder
+from proxy.worker.auto_recorder import AutoRecorder
 from store.spool import Spool
 from tests.calls.secrets import KEY
 
