@@ -6,6 +6,7 @@ guard                tokens, projects and scopes, and protection against other w
 gate                 what each route needs
 content              keep prompts and answers from tokens that may not read them
 deps                 what the routes work with
+deferred_route       a route that is built when it is first needed
 parameters           read and check the parameters of a request
 replay_parameters    read and check the options of a replay or fork
 answers              JSON, lists and bodies as responses
@@ -18,6 +19,8 @@ openapi              the OpenAPI document
 routes               one module for each resource
 """
 
+from importlib import import_module
+
 from pydantic import BaseModel
 
 # FastAPI's models of OpenAPI are never used: `openapi` writes the document. To build their validators at the import would
@@ -27,3 +30,6 @@ try:
     import fastapi as fastapi
 finally:
     del BaseModel.model_config["defer_build"]
+
+# FastAPI asks of each parameter whether it is a model of Pydantic 1, and imports Pydantic 1 to find out. Nothing here is one.
+vars(import_module("fastapi._compat.shared"))["is_pydantic_v1_model_class"] = lambda _: False

@@ -9,6 +9,7 @@ from fastapi import Depends, FastAPI
 from store.access.api_tokens import ApiTokens
 from store.api import helper_answers as aside
 from store.api import problems
+from store.api.deferred_route import DeferredRoute
 from store.api.deps import Deps
 from store.api.guard import Guard, Tokens
 from store.api.parameters import refuse_unknown_parameters
@@ -88,6 +89,9 @@ def install_routes(app: FastAPI, deps: Deps) -> None:
     """Install the routes and error handlers. A helper process installs the same ones, without guard and tokens."""
     app.state.deps = deps
     for prefix, router in ROUTERS:
-        app.include_router(router, prefix=prefix)
+        for route in router.routes:
+            assert isinstance(route, DeferredRoute), "another route would know no dependencies"
+            # Not by include_router, which builds each route again with the first request.
+            app.router.routes.append(route.with_prefix(prefix, app.router.dependencies))
     problems.install_handlers(app)
     app.add_exception_handler(TooLarge, aside.answer_in_helper)

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import asyncpg
 import msgspec
-from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
 from store.backup.archive import TABLES, ArchiveWriter, BadArchive, Member, PieceWriter
+from store.database.asyncio_engine import create_async_engine
 from store.database.connection import CONNECT_TIMEOUT, MIGRATION_LOCK, DatabaseUnusable, asyncpg_url, translate_errors
 from store.database.upgrade import known_versions, upgrade
 

@@ -25,9 +25,9 @@ from sqlalchemy import (
     or_,
     select,
 )
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from calls.retry_grouping import Attempt, RetryGroup, group_retries
+from store.database.asyncio_engine import AsyncConnection
 from store.database.rows import digest_text
 from store.database.tables import calls, exchanges
 

@@ -1,6 +1,7 @@
 """Connect to Postgres, define and migrate the tables, and encode rows.
 
 connection        connect, migrate and translate errors
+asyncio_engine    SQLAlchemy's engine without its ORM
 wait              wait until the database is available
 tables            the tables for SQLAlchemy Core
 rows              write exchanges as rows and read them back

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 import asyncpg
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
+from store.database.asyncio_engine import AsyncConnection, AsyncEngine, create_async_engine
 from store.database.schema_version import SCHEMA
 
 OLDEST_SERVER = 14

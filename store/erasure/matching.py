@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
 from calls.codec.json import parse_json_leniently
-from calls.keys.jsonpath import parse_path
 from calls.model import Call, Exchange
 from store.database.connection import Database
 from store.query.exchanges import ExchangeQueries
@@ -32,6 +31,9 @@ class BodyMatch(NamedTuple):
 
 def parse_match(text: str) -> BodyMatch:
     """Parse `$.user.email=anna@example.com`: the last `=` after which the path is valid divides. Raises `BadMatch`."""
+    # Imported here, because python-jsonpath takes long to import and most store servers erase nothing by content.
+    from calls.keys.jsonpath import parse_path
+
     reason = "there is no ="
     for at in (index for index, letter in enumerate(text) if letter == "="):
         try:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sqlalchemy import RowMapping, or_, select
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from calls.model import Call, Exchange, ToolCall
 from store.call_graph.call_graph import (
@@ -23,6 +22,7 @@ from store.call_graph.call_graph import (
     tool_execution,
 )
 from store.call_graph.retry_query import RetryGroups, is_among
+from store.database.asyncio_engine import AsyncConnection
 from store.database.tables import calls
 from store.query.rest_shapes import Shape
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import asyncpg
 from sqlalchemy import ColumnElement, RowMapping, select
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from calls.model import Call, Exchange
 from store.call_graph.retry_query import RetryGroups, is_among, load_retry_groups
+from store.database.asyncio_engine import AsyncConnection
 from store.database.blobs import RAW, referenced_parts, unpack, unpacked_size
 from store.database.connection import Database
 from store.database.rows import read_exchange

@@ -26,8 +26,8 @@ from sqlalchemy import (
     or_,
     tuple_,
 )
-from sqlalchemy.ext.asyncio import AsyncConnection
 
+from store.database.asyncio_engine import AsyncConnection
 from store.database.tables import calls, run_totals, runs
 from store.query.filters import Filters
 

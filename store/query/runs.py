@@ -25,7 +25,6 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects.postgresql import JSONB, insert
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from calls.events import Gap
 from calls.model import Usage
@@ -33,6 +32,7 @@ from calls.proof.records import ChainRecord
 from store.attribution.certainty import GUESSED
 from store.bundle.statement import RUN_FACTS
 from store.call_graph.retry_query import RetryGroups, is_among, load_retry_groups
+from store.database.asyncio_engine import AsyncConnection
 from store.database.blobs import unpack
 from store.database.connection import Database
 from store.database.rows import storable_text

@@ -29,10 +29,10 @@ from sqlalchemy import (
     union_all,
 )
 from sqlalchemy.dialects.postgresql import ARRAY
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from calls.model import Usage
 from store.call_graph.retry_query import load_retry_groups
+from store.database.asyncio_engine import AsyncConnection
 from store.database.connection import Database
 from store.database.tables import call_sums, calls, feed, feed_positions, runs
 from store.feed.entries import ReplayStored, decode_entries

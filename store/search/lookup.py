@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Text, bindparam, exists, func, select
 from sqlalchemy.dialects.postgresql import TSQUERY
-from sqlalchemy.ext.asyncio import AsyncConnection
 
+from store.database.asyncio_engine import AsyncConnection
 from store.database.blobs import unpack
 from store.database.connection import Database
 from store.database.tables import calls, runs, texts

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import asyncpg
 from sqlalchemy import BigInteger, ColumnElement, delete, func, insert, literal, or_, select, tuple_
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from store.call_graph.retry_query import load_retry_groups
+from store.database.asyncio_engine import AsyncConnection
 from store.database.connection import Database
 from store.database.tables import call_sums, calls, run_totals, runs
 from store.feed.entries import CallStored, GapStored, ModelChanged, ReplayStored, RunDeleted, RunEnded

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from proxy.trust.ca import ensure_ca
 from store import datadir
-from store.api.app import ROUTERS, create_app
+from store.api.app import create_app
 from store.api.deps import Deps
 from store.api.guard import PUBLIC, is_loopback, is_tokenless
+from store.api.parameters import refuse_unknown_parameters
 from store.database.connection import Database
 from store.query.exchanges import ExchangeQueries
 from tests.store.house import PROFILES, House, imported, is_problem, kept, opened, serving_api
@@ -28,15 +29,12 @@ def routes(database: Database, spools: Path) -> list[tuple[str, str]]:
     app = create_app(
         Deps(store_server=kept(spools, database), database=database, profiles=PROFILES, clean=str), {"team": TOKEN}
     )
-    assert len(app.routes) == len(ROUTERS), "a route beside the routers would know no dependencies"
-    found = [(prefix, route) for prefix, router in ROUTERS for route in router.routes]
-    assert all(isinstance(route, APIRoute) for _, route in found), "nor would a bare one in them"
-    return [
-        (method, prefix + re.sub(r"\{\w+(:path)?\}", "x", route.path))
-        for prefix, route in found
-        if isinstance(route, APIRoute)
-        for method in route.methods or ()
-    ]
+    routes = [route for route in app.routes if isinstance(route, APIRoute)]
+    assert len(routes) == len(app.routes), "a bare route would know no dependencies"
+    for route in routes:
+        used = [each.call for each in route.dependant.dependencies]
+        assert used[:1] == [refuse_unknown_parameters], f"{route.path} does not refuse unknown parameters"
+    return [(method, re.sub(r"\{\w+(:path)?\}", "x", route.path)) for route in routes for method in route.methods or ()]
 
 
 async def test_every_route_asks_for_the_token_of_the_api(tmp_path: Path, database: Database) -> None:

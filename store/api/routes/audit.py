@@ -5,11 +5,12 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from store.api.answers import page_response
+from store.api.deferred_route import DeferredRoute
 from store.api.deps import TheDeps
 from store.api.parameters import Limit, PageCursor, Text, Time, parse_nanoseconds
 from store.query.audit_entries import AuditFilters, load_audit_page
 
-router = APIRouter(tags=["server"])
+router = APIRouter(tags=["server"], route_class=DeferredRoute)
 
 type TokenName = Annotated[
     str | None, Query(min_length=1, max_length=500, pattern=r"^[^\x00]*$", description="the name of a token")

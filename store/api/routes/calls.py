@@ -11,6 +11,7 @@ from calls.keys.key import KeyResult, make_key
 from calls.model import Json as Value
 from store.api.answers import JsonResponse
 from store.api.content import readable_call, readable_pages
+from store.api.deferred_route import DeferredRoute
 from store.api.deps import TheDeps
 from store.api.line_lists import accepts_lines, list_response
 from store.api.parameters import CallId, Limit, PageCursor, TheFields, TheFilters, TheSort, WhenCaughtUp
@@ -19,7 +20,7 @@ from store.query.call_summaries import is_summary
 from store.query.runs import Page
 from store.snippets.snippet import CopiedCall, NotCopyable, SnippetForm, make_snippet
 
-router = APIRouter(tags=["calls"])
+router = APIRouter(tags=["calls"], route_class=DeferredRoute)
 
 
 @router.get("/calls", summary="Calls of all runs, newest first")

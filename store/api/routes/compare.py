@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends, Query, Response
 
 from calls.model import Exchange
 from store.api.answers import JsonResponse
+from store.api.deferred_route import DeferredRoute
 from store.api.deps import Deps, TheDeps
 from store.api.parameters import RunId, Text, Time, WhenSettled, parse_nanoseconds
 from store.api.routes.runs import require_run
@@ -15,7 +16,7 @@ from store.diff.diff import MOST_EXAMINED, Diff, Side, make_side
 from store.diff.steps import Gist, StepReader, make_gist
 from store.query.drift import AnswerComparison, DriftQuestion, find_model_changes
 
-router = APIRouter(tags=["compare"])
+router = APIRouter(tags=["compare"], route_class=DeferredRoute)
 
 type LookedAt = Annotated[int, Query(ge=1, le=5000, description="how many differing pairs to examine closely")]
 

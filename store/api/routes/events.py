@@ -9,6 +9,7 @@ import msgspec
 from fastapi import APIRouter, Header, Query
 from fastapi.responses import StreamingResponse
 
+from store.api.deferred_route import DeferredRoute
 from store.api.deps import Deps, TheDeps
 from store.api.parameters import TheEventFilters
 from store.api.problems import Problem
@@ -25,7 +26,7 @@ from store.feed.events import (
 from store.feed.feed import deleted_position, last_position, position_before, read_feed
 from store.query.rest_shapes import rfc3339
 
-router = APIRouter(tags=["runs"])
+router = APIRouter(tags=["runs"], route_class=DeferredRoute)
 
 HEARTBEAT: Final = 15.0
 """Seconds after which a comment is sent, so that proxies and clients know that the connection is alive."""

@@ -9,13 +9,14 @@ from fastapi import APIRouter, Response
 
 from calls.model import Body, Exchange, Headers, header
 from store.api.answers import JsonResponse, page_response
+from store.api.deferred_route import DeferredRoute
 from store.api.deps import Deps, TheDeps
 from store.api.parameters import ExchangeId
 from store.api.problems import Problem, not_found
 from store.bundle.trace import digest
 from store.query.rest_shapes import chunk_shapes
 
-router = APIRouter(tags=["exchanges"])
+router = APIRouter(tags=["exchanges"], route_class=DeferredRoute)
 
 
 @router.get("/exchanges/{exchange}", summary="One exchange, without its bodies")

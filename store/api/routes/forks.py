@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from calls.effects import BadRule, parse_effects
 from calls.events import ReplayReported
 from store.api.answers import JsonResponse
+from store.api.deferred_route import DeferredRoute
 from store.api.deps import Deps, TheDeps
 from store.api.parameters import RUN_ID_PATTERN, RunId
 from store.api.problems import Problem
@@ -19,7 +20,7 @@ from store.api.routes.runs import require_run
 from store.generations.fork_point import last_complete_step
 from store.generations.names import newest_generation
 
-router = APIRouter(tags=["replays"])
+router = APIRouter(tags=["replays"], route_class=DeferredRoute)
 
 type Id = Annotated[str, StringConstraints(pattern=RUN_ID_PATTERN)]
 type Word = Annotated[str, StringConstraints(max_length=300)]

@@ -11,12 +11,13 @@ from pathlib import Path
 from fastapi import APIRouter, Response
 
 from store.api.answers import JsonResponse
+from store.api.deferred_route import DeferredRoute
 from store.api.deps import TheDeps
 from store.api.problems import Problem
 from store.otlp.metrics import export_lines, export_troubles
 from store.worker_counters import prometheus_lines
 
-router = APIRouter(tags=["health"])
+router = APIRouter(tags=["health"], route_class=DeferredRoute)
 
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----[A-Za-z0-9+/=\s]+?-----END CERTIFICATE-----\r?\n?")
 

@@ -16,6 +16,7 @@ from fastapi import APIRouter, Query, Request, Response
 from calls.events import Gap
 from calls.model import Exchange, UnknownFormat
 from store.api.answers import JsonResponse
+from store.api.deferred_route import DeferredRoute
 from store.api.deps import Deps, TheDeps
 from store.api.helper_answers import answer_upload_in_helper
 from store.api.parameters import RUN_ID_PATTERN
@@ -28,7 +29,7 @@ from store.ingest.batch_writer import DerivedExchange
 from store.large.summary import encode_summary_if_large
 from store.prices import call_cost
 
-router = APIRouter(tags=["runs"])
+router = APIRouter(tags=["runs"], route_class=DeferredRoute)
 
 LARGEST = 512 << 20
 LARGEST_UNPACKED = 2 << 30

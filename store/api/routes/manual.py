@@ -10,8 +10,9 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse
 
 from store.api.answers import JsonResponse
+from store.api.deferred_route import DeferredRoute
 
-router = APIRouter(tags=["manual"])
+router = APIRouter(tags=["manual"], route_class=DeferredRoute)
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 72rem; margin: 2rem auto; padding: 0 1rem }

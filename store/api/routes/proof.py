@@ -15,6 +15,7 @@ from store.anchors.anchor_check import AnchorTrust
 from store.anchors.anchorer import Trouble
 from store.anchors.rows import AnchorKind
 from store.api.answers import JsonResponse
+from store.api.deferred_route import DeferredRoute
 from store.api.deps import Deps, TheDeps
 from store.api.parameters import RunId, settle
 from store.api.problems import Problem, not_found
@@ -25,7 +26,7 @@ from store.proof.tiles import load_nodes
 from store.proof.verification import RunVerifier, verification_shape
 from store.query.rest_shapes import Shape, rfc3339
 
-router = APIRouter(tags=["proof"])
+router = APIRouter(tags=["proof"], route_class=DeferredRoute)
 
 type Since = Annotated[
     int | None,

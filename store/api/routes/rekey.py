@@ -10,6 +10,7 @@ from fastapi import APIRouter, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
+from store.api.deferred_route import DeferredRoute
 from store.api.deps import Deps, TheDeps
 from store.api.helper_answers import post_in_helper
 from store.api.parameters import RUN_ID_PATTERN
@@ -21,7 +22,7 @@ from store.query.exchanges import TooLarge
 from store.query.filters import Filters
 from store.query.rekey import MOST_LISTED, Rekeyer, RekeyResult
 
-router = APIRouter(tags=["runs"])
+router = APIRouter(tags=["runs"], route_class=DeferredRoute)
 
 PAGE = 100
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from calls.events import ReplayReported
 from store.api.answers import JsonResponse
+from store.api.deferred_route import DeferredRoute
 from store.api.deps import TheDeps
 from store.api.parameters import RUN_ID_PATTERN, RunId, WhenReportsSettled
 from store.api.problems import Problem, not_found
@@ -16,7 +17,7 @@ from store.api.replay_parameters import Overrides, check_edits, checked_override
 from store.api.routes.runs import require_run
 from store.generations.names import newest_generation
 
-router = APIRouter(tags=["replays"])
+router = APIRouter(tags=["replays"], route_class=DeferredRoute)
 
 type Id = Annotated[str, StringConstraints(pattern=RUN_ID_PATTERN)]
 type Host = Annotated[str, StringConstraints(pattern=r"^(\*\.)?[A-Za-z0-9._:-]{1,253}$", to_lower=True)]

@@ -16,6 +16,7 @@ from calls.events import Gap
 from calls.model import Exchange
 from store.api.answers import JsonResponse, page_response
 from store.api.content import readable_pages, require_bodies
+from store.api.deferred_route import DeferredRoute
 from store.api.deps import Deps, TheDeps
 from store.api.line_lists import accepts_lines, list_response
 from store.api.parameters import (
@@ -46,7 +47,7 @@ from store.query.rows_export import RowsExporter
 from store.query.runs import Page
 from store.run_modes import Mode
 
-router = APIRouter(tags=["runs"])
+router = APIRouter(tags=["runs"], route_class=DeferredRoute)
 
 BATCH = 100
 BATCH_WEIGHT = 4 << 20

@@ -3,6 +3,7 @@
 from fastapi import APIRouter, Response
 
 from store.api.answers import JsonResponse
+from store.api.deferred_route import DeferredRoute
 from store.api.deps import TheDeps
 from store.api.parameters import Limit, TheFilters, WhenCaughtUp
 from store.api.problems import Problem
@@ -12,7 +13,7 @@ from store.search.lookup import FoundText
 from store.search.query import SearchQuery
 from store.search.snippets import make_snippet
 
-router = APIRouter(tags=["calls"])
+router = APIRouter(tags=["calls"], route_class=DeferredRoute)
 
 
 @router.get("/search", summary="Find words in prompts, answers, tool arguments and results")

@@ -5,13 +5,14 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from store.api.answers import JsonResponse
+from store.api.deferred_route import DeferredRoute
 from store.api.deps import TheDeps
 from store.api.parameters import RunId, TheFilters, WhenCaughtUp, WhenSettled
 from store.api.problems import Problem, not_found
 from store.query.run_cost import MOST_STEPS, RunCost
 from store.query.stats import MOST_GROUPS, Grouping, GroupSort, Stats, UnknownGrouping
 
-router = APIRouter(tags=["runs"])
+router = APIRouter(tags=["runs"], route_class=DeferredRoute)
 
 type GroupBy = Annotated[
     list[str],

@@ -5,13 +5,14 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from store.api.answers import JsonResponse
+from store.api.deferred_route import DeferredRoute
 from store.api.deps import Deps, TheDeps
 from store.api.parameters import RunId, WhenSettled
 from store.api.routes.runs import require_run
 from store.timeline.loading import RunTimelines
 from store.timeline.timeline import MOST_STEPS
 
-router = APIRouter(tags=["runs"])
+router = APIRouter(tags=["runs"], route_class=DeferredRoute)
 
 type After = Annotated[
     int, Query(ge=0, le=1 << 31, description="the steps after this one: `next` of the answer before")

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, StringConstraints, model_validator
 
 from store.api.answers import JsonResponse
+from store.api.deferred_route import DeferredRoute
 from store.api.deps import Deps, TheDeps
 from store.api.parameters import RUN_ID_PATTERN, CallId
 from store.api.problems import Problem, not_found
@@ -16,7 +17,7 @@ from store.erasure.files import NO_FILES
 from store.erasure.matching import BadMatch, parse_match
 from store.query.rest_shapes import Shape
 
-router = APIRouter(tags=["runs"])
+router = APIRouter(tags=["runs"], route_class=DeferredRoute)
 
 SETTLE_WAIT: Final = 10.0
 """Seconds to wait until everything acknowledged is stored, so that it can be erased."""

@@ -6,6 +6,7 @@ import msgspec
 from fastapi import APIRouter, Response
 
 from store.api.answers import JsonResponse
+from store.api.deferred_route import DeferredRoute
 from store.api.deps import TheDeps
 from store.api.problems import Problem
 from store.query.rest_shapes import Shape, rfc3339
@@ -13,7 +14,7 @@ from store.retention.plan import Expiry, RetentionPlan
 from store.retention.rules import RetentionPolicy
 from store.retention.runner import RetentionBusy
 
-router = APIRouter(tags=["server"])
+router = APIRouter(tags=["server"], route_class=DeferredRoute)
 
 MOST_LISTED: Final = 1000
 

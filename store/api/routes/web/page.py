@@ -4,12 +4,13 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
+from store.api.deferred_route import DeferredRoute
 from store.api.problems import Problem
 from store.page.addresses import TEMPLATES, twin_address
 from store.page.assets import load_assets
 from store.page.policy import PAGE_HEADERS
 
-router = APIRouter()
+router = APIRouter(route_class=DeferredRoute)
 
 FOREVER: Final = "public, max-age=31536000, immutable"
 

@@ -7,12 +7,13 @@ from pydantic import BaseModel, ConfigDict, StringConstraints
 
 from store.access.sessions import CODE_LIFETIME, LIFETIME, TokenReference
 from store.api.answers import JsonResponse
+from store.api.deferred_route import DeferredRoute
 from store.api.deps import Deps, TheDeps
 from store.api.guard import Tokens, session_cookie, session_cookie_name
 from store.api.problems import Problem
 from store.query.rest_shapes import Shape
 
-router = APIRouter(tags=["session"])
+router = APIRouter(tags=["session"], route_class=DeferredRoute)
 
 type Secret = Annotated[str, StringConstraints(min_length=1, max_length=500)]
 
