@@ -40,6 +40,10 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     api: str | None = None
     """The URL of the store server's REST API, from which the worker fetches recordings."""
 
+    page: str | None = None
+    """The URL of the store server's web page, as a browser on this machine reaches it; None where no such page has the reports
+    of this worker's replays."""
+
     api_token: str | None = None
     """The API token; None: the one in the data directory."""
 

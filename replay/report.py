@@ -19,6 +19,9 @@ type Verdict = Literal["right", "diverged", "unknown"]
 REPORT_LISTED = 50
 """Maximum number of misses, unused exchanges and refused destinations that a report lists. Counts are always complete."""
 
+REQUESTS_LISTED = 10
+"""Maximum number of misses that are listed with their requests and similar calls: the others mostly follow from them."""
+
 DRIFTS_LISTED = 1000
 
 
@@ -91,7 +94,12 @@ class Tally:
         self.live += live
         self.missed += not live
         if len(self.misses) < REPORT_LISTED:
-            self.misses.append(entry)
+            self.misses.append(entry if len(self.misses) < REQUESTS_LISTED else _short_entry(entry))
+
+
+def _short_entry(entry: Json) -> Json:
+    """Return a miss without its request and the calls that are similar."""
+    return {**entry, "request": None, "candidates": []} if isinstance(entry, Mapping) else entry
 
 
 def verdict(tally: Tally, unused: int, *, allow_unused: bool) -> Verdict:
@@ -121,7 +129,7 @@ def build_report(
     """
     refusals = _refusals(tally)
     is_first = is_first and not (recorded or tally.missed or tally.refused)
-    first: Json = tally.misses[0] if tally.misses and not is_first else _first_refusal(refusals)
+    first: Json = _short_entry(tally.misses[0]) if tally.misses and not is_first else _first_refusal(refusals)
     if first is None and unused_steps and not allow_unused:
         first = {"reason": "unused", **unused_steps[0]} if isinstance(unused_steps[0], Mapping) else None
     return {
@@ -275,6 +283,8 @@ def _first_divergence_lines(report: Mapping[str, Any]) -> Iterator[str]:
         yield f"            {difference['pointer']}"
         yield f"              - {_side(difference, 'recorded')}"
         yield f"              + {_side(difference, 'now')}"
+    if page := first.get("page"):
+        yield f"          look at it: {page}"
 
 
 def _refusal_lines(report: Mapping[str, Any]) -> Iterator[str]:

@@ -75,6 +75,9 @@ class ReplayOptions:
     recording_name: str | None = None
     """The name of the recording in suggested commands; default: its run."""
 
+    page: str | None = None
+    """The address of the store server's web page about the misses of this replay, if one has it."""
+
     repair_advice: explain.RepairAdvice | None = None
     """Fixes to suggest for a miss instead of `playhead` commands."""
 
@@ -126,6 +129,7 @@ class Session:
             recording_name=self.options.recording_name,
             goes_live=self.options.on_miss == "live" and not never_live if own_mode is None else own_mode == "auto",
             repair_advice=self.options.repair_advice,
+            page=self.options.page and miss.miss_page(self.options.page, self.id),
             fork_step=None if edited_step is None else self.recording.fork_step(edited_step),
         )
         try:

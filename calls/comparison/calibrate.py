@@ -141,7 +141,7 @@ def calibrate(one: Sequence[Exchange], other: Sequence[Exchange], profiles: Prof
         for difference in _first_differences(a, b):
             verdict = _judge((a, b), difference, echoes)
             is_miss_by_pair[number] = is_miss_by_pair.get(number, False) or verdict != _ECHO
-            place = _Place(a.key.profile, a.key.route.host, *_rule_place(difference.path, a.key), verdict.nonce_start)
+            place = _Place(a.key.profile, a.key.route.host, *rule_place(difference.path, a.key), verdict.nonce_start)
             found[place].append(((a, b), difference, verdict))
     for pair in pairs:
         for place, seen in _answer_occurrences(pair, profiles):
@@ -275,7 +275,7 @@ def _judge(pair: SidePair, difference: Difference, echoes: tuple[_Echoes, _Echoe
     verdict = guess_class(names[-1], one, other)
     if difference.path[0] not in ("body", "query", "headers"):
         return Guess("key", f"{verdict.reason}; it is part of the URL or method, which always count")
-    if difference.path == ("body",) or (is_inside := _is_inside_json_text(pair[0].key, difference.path)) is None:
+    if difference.path == ("body",) or (is_inside := is_inside_json_text(pair[0].key, difference.path)) is None:
         return Guess("key", f"{verdict.reason}; the body has no fields that a rule could name")
     if is_inside:
         return Guess("key", f"{verdict.reason}; it is inside a string of JSON, which counts as one value")
@@ -293,7 +293,7 @@ def _differing_parts(difference: Difference) -> list[tuple[Json | AbsentValue, J
             return [(one, other)]
 
 
-def _is_inside_json_text(key: KeyResult, path: Path) -> bool | None:
+def is_inside_json_text(key: KeyResult, path: Path) -> bool | None:
     """Return whether a place is inside a string that was parsed as JSON; None if the body has no fields."""
     if path[0] != "body":
         return False
@@ -329,7 +329,7 @@ class _Place(NamedTuple):
         return (self.profile, self.host) == (side.key.profile, side.key.route.host)
 
 
-def _rule_place(path: Path, key: KeyResult) -> tuple[FindingPart, str]:
+def rule_place(path: Path, key: KeyResult) -> tuple[FindingPart, str]:
     """Return a place as a rule would name it: a name, or a path with wildcards for elements."""
     match path:
         case ("query" | "headers" as part, str() as name, *_):
@@ -411,7 +411,7 @@ def _values(document: Json, path: str, key: KeyResult) -> Iterator[Json]:
     stack: list[tuple[Path, Json]] = [(("body",), document["body"] if isinstance(document, dict) else None)]
     while stack:
         at, value = stack.pop()
-        found = _rule_place(at, key)[1]
+        found = rule_place(at, key)[1]
         if found == path:
             yield value
         elif path.startswith(found) and isinstance(value, dict):

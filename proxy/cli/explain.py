@@ -10,12 +10,14 @@ import click
 from calls.keys.explain import explain_key
 from calls.keys.key import make_key
 from calls.model import Body, Request
+from calls.project_runs import full_run_name
 from proxy.cli.common import as_json, print_json, query_store, settings_from_flags, user_profiles, with_settings
 from proxy.errors import Failure
 from proxy.processes.store_client import Api, NotFound, path_segment
 from proxy.terminal.text import print_table, printable, shorten
+from replay.misses.miss import miss_page
 from replay.misses.why import explanation_lines
-from store.datadir import DataDirError, open_data_dir
+from store.datadir import DataDir, DataDirError, open_data_dir
 
 
 def _read_file(file: Path) -> bytes:
@@ -100,7 +102,8 @@ def why_command(which: str | None, as_json: bool, **flags: Any) -> None:
         playhead why report.json --json
     """
     replay, number = _parse_miss_or_replay(which)
-    report = _load_report(flags, replay)
+    report, is_stored = _load_report(flags, replay)
+    _link_misses(report, flags, is_stored=is_stored)
     if as_json:
         misses = [one for one in report["misses"] if number in (None, one["number"])]
         print_json(misses if number is not None else report)
@@ -119,21 +122,43 @@ def _parse_miss_or_replay(which: str | None) -> tuple[str | None, int | None]:
     return (found["replay"], int(found["number"])) if found else (which, None)
 
 
-def _load_report(flags: dict[str, Any], replay: str | None) -> dict[str, Any]:
-    """Load the report of a replay from the data directory, a file or the store server. Raise Failure if there is none."""
+def _link_misses(report: dict[str, Any], flags: dict[str, Any], *, is_stored: bool) -> None:
+    """Link each miss to the page of the `up` that runs now: the one that ran then may have ended, or have other ports."""
+    settings = settings_from_flags(**flags)
+    data = DataDir(settings.data)
+    note = data.read_notice("up") if is_stored and data.up_lock.is_held() else None
+    base = (note or {}).get("page")
+    link = miss_page(base, full_run_name(settings.project, report["id"])) if base else None
+    for one in (*report["misses"], *filter(None, [report.get("first_divergence")])):
+        if "page" in one:
+            one["page"] = link and f"{link}{'&' if '?' in link else '?'}request={one['number']}"
+
+
+def _load_report(flags: dict[str, Any], replay: str | None) -> tuple[dict[str, Any], bool]:
+    """Load the report of a replay from the data directory, a file or the store server. Raise Failure if there is none.
+
+    Also return whether the store server of this data directory has it, in the project of this command.
+    """
+    settings = settings_from_flags(**flags)
     try:
-        directory = open_data_dir(settings_from_flags(**flags).data).replays
+        directory = open_data_dir(settings.data).replays
     except DataDirError as error:
         raise Failure(str(error)) from error
     if replay is None:
         reports = sorted(directory.glob("replay-*.json"))
         if not reports:
             raise Failure("nothing was replayed here yet; start with: playhead replay last -- CMD")
-        return _read_report(reports[-1])
-    for path in (directory / f"{replay}.json", Path(replay)):
-        if path.is_file():
-            return _read_report(path)
-    return query_store(flags, lambda api: _fetch_report(api, replay))
+        return _stored_report(reports[-1], settings.project)
+    if (path := directory / f"{replay}.json").is_file():
+        return _stored_report(path, settings.project)
+    if (path := Path(replay)).is_file():
+        return _read_report(path), False
+    return query_store(flags, lambda api: _fetch_report(api, replay)), True
+
+
+def _stored_report(path: Path, project: str) -> tuple[dict[str, Any], bool]:
+    report = _read_report(path)
+    return report, report.get("project") == project
 
 
 def _fetch_report(api: Api, replay: str) -> dict[str, Any]:

@@ -85,7 +85,7 @@ async def replay(settings: Settings, command: Sequence[str], replay_command: Rep
             if report is not None:
                 report |= {"isolation": result.isolation, "connections": list(result.connections)}
                 report = report_with_escapes(report)
-            _keep_report(report_file, report, replay_command)
+            _keep_report(report_file, report, replay_command, settings.project)
             bundle = rows_file if rows_file.exists() else Path(replay_command.recording)
             settled = await generations.settle(bundle, report, code) if generations else None
         finally:
@@ -135,7 +135,13 @@ async def _run_replayed_command(
 
     # The worker starts while the recording is fetched.
     worker = await processes.start_worker(
-        fetched_recording_setting(), mode=mode, spooled=recording, replay_options=options, modes=modes
+        fetched_recording_setting(),
+        mode=mode,
+        spooled=recording,
+        replay_options=options,
+        modes=modes,
+        # The store server of an `up` has the reports of this data directory as well.
+        page=(processes.find_up() or {}).get("page"),
     )
     reached = {"proxy": f"http://127.0.0.1:{worker.ready['port']}", **worker.ready}
     if mode == "replay":
@@ -215,11 +221,11 @@ def _read_report(path: Path) -> dict[str, Any] | None:
     return report
 
 
-def _keep_report(path: Path, report: Mapping[str, Any] | None, replay_command: ReplayCommand) -> None:
+def _keep_report(path: Path, report: Mapping[str, Any] | None, replay_command: ReplayCommand, project: str) -> None:
     """Keep the report for `playhead why`, and write it where the user asked for it."""
     if report is None:
         return
-    text = json.dumps({**report, "called": replay_command.recording}, indent=2) + "\n"
+    text = json.dumps({**report, "called": replay_command.recording, "project": project}, indent=2) + "\n"
     path.write_text(text)
     if replay_command.report:
         replay_command.report.write_text(text)

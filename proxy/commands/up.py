@@ -83,7 +83,9 @@ async def _serve(
     settings = processes.settings
     host = reachable_host(settings.listen)
     api = settings.store_url if settings.part == "proxy" and settings.store_url else f"http://{host}:{api_port}"
-    own: dict[str, Any] = {"api": api, "own_addresses": [[settings.listen, api_port]]}
+    # Elsewhere, a browser may not reach the store server by the name that this process uses.
+    page = api if settings.part == "all" else None
+    own: dict[str, Any] = {"api": api, "page": page, "own_addresses": [[settings.listen, api_port]]}
     controls = [str(control_path(processes.data.root, f"up-{slot}")) for slot in range(settings.workers)]
     starts: dict[str, Callable[[int], Awaitable[ChildProcess]]] = {
         "store": lambda _: processes.start_store_server(api_port, settings.listen, is_lasting=True),
@@ -186,6 +188,7 @@ def _announce(
             "proxy": proxy,
             "listen": processes.settings.listen,
             "api": api,
+            "page": api if "store" in ready_messages else None,
             "mode": processes.settings.mode,
             "settings": known,
             "asks_for_token": bool(processes.token) or not is_loopback(processes.settings.listen),

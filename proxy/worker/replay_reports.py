@@ -108,7 +108,8 @@ class ReplayReports:
             # This field is long. It is written where it is needed (store/generations/auto_sessions.py).
             report.pop("answered_by", None)
         if self._file:
-            _write_file(self._file, _encode_report(report))
+            project = split_run_name(str(report["id"]))[0]
+            _write_file(self._file, _encode_report(report | {"project": project}))
         if (begun := self._begun_files.get(str(report["id"]))) is not None:
             _write_file(begun, json.dumps(report).encode())
         return self._append_to_spool(report)

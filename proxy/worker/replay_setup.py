@@ -105,6 +105,7 @@ def _session_options(config: WorkerConfig, engine_config: EngineConfig) -> Repla
         own_mode=engine_config.own_mode,
         lists_answers=replay_options.get("listed", False),
         recording_name=replay_options.get("called"),
+        page=config.page,
     )
 
 

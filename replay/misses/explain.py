@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from shlex import quote
 from urllib.parse import urlsplit
 
@@ -13,6 +13,7 @@ from calls.model import Json, Request
 from calls.placeholder import MIN_SIZE, number_placeholders
 from calls.route import route_request
 from calls.websocket_messages import opening_request
+from replay.misses.candidates import excerpt_request, similar_calls
 from replay.misses.miss import Miss, NearestCall, Reason
 from replay.misses.nearest import unsent_bytes
 from replay.recording import Recording
@@ -68,6 +69,14 @@ class IncomingRequest:
     fork_step: int | None = None
     """The last step that a fork should answer from the record, if an earlier answer of this replay was edited."""
 
+    page: str | None = None
+    """The address of the web page about the misses of this replay."""
+
+    @property
+    def miss_page(self) -> str | None:
+        """The address of the web page about the miss of this request."""
+        return self.page and f"{self.page}{'&' if '?' in self.page else '?'}request={self.number}"
+
     @property
     def record_again(self) -> str:
         """The suggestion to record the run again."""
@@ -98,10 +107,11 @@ def unmatched_miss(
     if (truncated := recording.finder.truncated_match(incoming.request)) is not None:
         return _truncated_miss(incoming, truncated)
     found = recording.finder.nearest(incoming.request, unplayed)
-    if found is None:
+    if not found:
         detail = f"{incoming.description} has no recorded answer: run {incoming.run} has no calls."
         return _new_miss(incoming, "no_match", detail, incoming.record_again, key)
-    return _no_match_miss(incoming, recording, key, found)
+    miss = _no_match_miss(incoming, recording, key, found[0])
+    return replace(miss, candidates=tuple(similar_calls(incoming.request, recording, found)))
 
 
 def _truncated_miss(incoming: IncomingRequest, recorded: RecordedExchange) -> Miss:
@@ -307,6 +317,8 @@ def _new_miss(
         key=key,
         number=incoming.number,
         nearest=nearest,
+        request=excerpt_request(incoming.request),
+        page=incoming.miss_page,
         head_only=incoming.request.method == "HEAD",
     )
 

@@ -4,12 +4,14 @@ The body is an RFC 9457 problem with an additional `error` member, in which the 
 message. The status is 424, with `x-should-retry: false`, because those SDKs retry on 408, 409, 429 and every 5xx.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal
+from urllib.parse import quote
 
 from calls.codec.json import dumps
 from calls.keys.divergence import Difference
 from calls.model import Json
+from calls.project_runs import DEFAULT_PROJECT, split_run_name
 from replay.answer import Answer, Piece, source_header
 
 type Reason = Literal[
@@ -50,6 +52,20 @@ class NearestCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MissedRequest:
+    """The beginning of a request, as the report shows it."""
+
+    method: str
+    url: str
+    content_type: str | None
+    size: int
+    """Bytes of the body."""
+
+    body: str
+    """The beginning of the body, after redaction."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Miss:
     """A request that was not answered, with the reason and a fix."""
 
@@ -66,8 +82,22 @@ class Miss:
     """The place among the requests of the replay, from 1."""
 
     nearest: NearestCall | None = None
+    request: MissedRequest | None = None
+    candidates: tuple[dict[str, Json], ...] = ()
+    """The most similar recorded calls, the nearest first, each with the rules that would ignore its differences."""
+
+    page: str | None = None
+    """The address of the web page about the miss; None where no store server has it."""
+
     head_only: bool = False
     """True for a HEAD request, whose answer has no body."""
+
+
+def miss_page(page: str, replay: str) -> str:
+    """Return the address of the web page about a replay's misses; `replay` is its full name."""
+    project, name = split_run_name(replay)
+    query = "" if project == DEFAULT_PROJECT else f"?project={quote(project, safe='')}"
+    return f"{page}/misses/{quote(name, safe=':')}{query}"
 
 
 def miss_answer(miss: Miss) -> Answer:
@@ -85,7 +115,8 @@ def miss_answer(miss: Miss) -> Answer:
 
 def problem_body(miss: Miss) -> dict[str, Json]:
     """The body of the response. AWS SDKs show the top-level `message`, the others that of `error`."""
-    message = f"{miss.detail} To fix it: {miss.fix}"
+    look = f" To look at it: {miss.page}" if miss.page else ""
+    message = f"{miss.detail} To fix it: {miss.fix}{look}"
     return {
         "type": f"urn:playhead:miss:{miss.reason}",
         "title": MISS_TITLES[miss.reason],
@@ -100,6 +131,7 @@ def problem_body(miss: Miss) -> dict[str, Json]:
             "reason": miss.reason,
             "nearest": None if miss.nearest is None else nearest_entry(miss.nearest),
             "fix": miss.fix,
+            "page": miss.page,
         },
     }
 
@@ -114,6 +146,9 @@ def miss_entry(miss: Miss) -> dict[str, Json]:
         "key": miss.key,
         "nearest": None if miss.nearest is None else nearest_entry(miss.nearest),
         "fix": miss.fix,
+        "request": None if miss.request is None else asdict(miss.request),
+        "candidates": list(miss.candidates),
+        "page": miss.page,
     }
 
 

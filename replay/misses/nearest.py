@@ -25,6 +25,9 @@ type Document = Callable[[Request], Json]
 
 type Place = tuple[str, ...]
 
+CALLS_LISTED = 3
+"""Maximum number of similar calls that are listed."""
+
 DIFFERENCES_LISTED = 20
 """Maximum number of differences that are listed."""
 
@@ -63,12 +66,16 @@ class NearestCallFinder:
                 if len(holders) <= _MAX_HOLDERS:
                     holders.append(number)
 
-    def nearest(self, request: Request, unplayed: Iterable[int]) -> RecordedExchange | None:
-        """Find the most similar call; None if nothing was recorded. `unplayed`: places of calls not replayed yet."""
+    def nearest(self, request: Request, unplayed: Iterable[int]) -> list[RecordedExchange]:
+        """Find the most similar calls, the nearest first; none if nothing was recorded.
+
+        `unplayed`: places of calls not replayed yet.
+        """
         scope = next((place for place in destination_scopes(request) if place in self._by_scope), None)
         if scope is None:
-            return None
-        return self.entries[self._closest(self.document(request), self._candidates(request, scope, unplayed))]
+            return []
+        closest = self._closest(self.document(request), self._candidates(request, scope, unplayed))
+        return [self.entries[number] for number in closest]
 
     def truncated_match(self, request: Request) -> RecordedExchange | None:
         """Find a recorded call with a truncated request that equals the start of this one."""
@@ -100,13 +107,15 @@ class NearestCallFinder:
     def _in_scope(self, scope: Place, numbers: Iterable[int]) -> Iterator[int]:
         return (number for number in numbers if scope in destination_scopes(self.entries[number].exchange.request))
 
-    def _closest(self, wanted_document: Json, candidates: Iterable[int]) -> int:
-        best, least = -1, float("inf")
+    def _closest(self, wanted_document: Json, candidates: Iterable[int]) -> list[int]:
+        """Return the closest candidates. Of equally near ones, those that come first win."""
+        best: list[tuple[float, int]] = []
         for number in candidates:
-            apart = distance(self.document(self.entries[number].exchange.request), wanted_document, least)
-            if apart < least:
-                best, least = number, apart
-        return best
+            limit = best[-1][0] if len(best) == CALLS_LISTED else float("inf")
+            apart = distance(self.document(self.entries[number].exchange.request), wanted_document, limit)
+            if apart < limit:
+                best = sorted([*best, (apart, number)], key=lambda found: found[0])[:CALLS_LISTED]
+        return [number for _, number in best]
 
 
 def unsent_bytes(request: Request) -> int:

@@ -67,6 +67,8 @@ def miss_lines(one: Report, *, is_stored: bool = True) -> Iterator[str]:
     else:
         yield f"  {one['detail']}"
     yield from _fix_lines(one["fix"])
+    if page := one.get("page"):
+        yield f"  look at it: {page}"
 
 
 def _difference_lines(differences: Iterable[Report]) -> Iterator[str]:

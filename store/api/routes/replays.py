@@ -1,8 +1,9 @@
 """`/v1/replays`: create replays, each with an id and a position of its own."""
 
+import asyncio
 import json
 import secrets
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
@@ -10,12 +11,16 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from calls.events import ReplayReported
 from store.api.answers import JsonResponse
 from store.api.deferred_route import DeferredRoute
-from store.api.deps import TheDeps
+from store.api.deps import Deps, TheDeps
 from store.api.parameters import RUN_ID_PATTERN, RunId, WhenReportsSettled
 from store.api.problems import Problem, not_found
 from store.api.replay_parameters import Overrides, check_edits, checked_overrides
 from store.api.routes.runs import require_run
+from store.datadir import DataDir
 from store.generations.names import newest_generation
+
+LARGEST_REPORT: Final = 64 << 20
+"""Bytes of a report file."""
 
 router = APIRouter(tags=["replays"], route_class=DeferredRoute)
 
@@ -90,9 +95,25 @@ async def post_replay(deps: TheDeps, replay_request: ReplayRequest) -> Response:
 async def get_replay(deps: TheDeps, replay: RunId, settled: WhenReportsSettled) -> Response:
     """`verdict` is right, diverged, or unknown."""
     report = await deps.runs.replay(replay)
-    if report is None:
+    found = json.loads(report) if report else await asyncio.to_thread(_read_report_file, deps, replay)
+    if found is None:
         raise not_found("replay", replay, deps.project)
-    return JsonResponse(json.loads(report) | settled.members)
+    return JsonResponse(found | settled.members)
+
+
+def _read_report_file(deps: Deps, replay: str) -> dict[str, Any] | None:
+    """Return the report that `playhead replay` has left in the data directory; it needs no store server for a replay."""
+    if deps.data_directory is None:
+        return None
+    try:
+        text = (DataDir(deps.data_directory).replays / f"{replay}.json").read_bytes()
+        report = json.loads(text) if len(text) <= LARGEST_REPORT else None
+    except (OSError, ValueError):
+        return None
+    # Files of other kinds lie there too, and a report of another project does not exist for this token.
+    if not isinstance(report, dict) or "misses" not in report:
+        return None
+    return report if (report.get("id"), report.get("project")) == (replay, deps.project) else None
 
 
 @router.post(

@@ -12,7 +12,7 @@ from proxy.cli import playhead
 from replay.forks.generation import FAILED, generation_bundle, kept_exchanges, recording_flaw
 from replay.misses.why import explanation_lines
 from replay.recording import build_recording
-from replay.report import interrupted_report
+from replay.report import interrupted_report, report_lines
 from replay.session import ReplayOptions, Session
 from store.bundle.bundle import bundle_lines, read_bundle
 from store.ingest.derive_call import deriver
@@ -168,3 +168,42 @@ def test_what_nobody_asked_for_stays_only_where_it_may_be_unused() -> None:
     old = run_of(exchange(chat("a"), model_answer("A")), exchange(chat("b"), model_answer("B"), number=2))
     assert len(kept_exchanges(old, {old.exchanges[0].id}, unused=False)) == 1
     assert len(kept_exchanges(old, set(), unused=True)) == 2
+
+
+async def test_a_miss_lists_its_request_and_three_similar_calls_with_rules() -> None:
+    run = run_of(*(exchange(chat(f"prompt {n}"), model_answer("A"), number=n) for n in range(1, 6)))
+    session = Session("replay-1", build_recording(run, PROFILES), ReplayOptions(), lambda _: None)
+    await session.answer(chat("prompt 9"))
+    (miss,) = json.loads(json.dumps(session.report()["misses"]))
+    assert miss["request"]["method"] == "POST"
+    assert "prompt 9" in miss["request"]["body"]
+    assert len({one["call"] for one in miss["candidates"]}) == 3
+    assert miss["candidates"][0]["call"] == miss["nearest"]["call"]
+    for one in miss["candidates"]:
+        (rule,) = one["rules"]
+        assert rule["pointer"] == one["differences"][0]["pointer"] == "/body/messages/0/content"
+        assert 'extends = "openai_chat/' in rule["rule"]
+        assert "it seems to matter" in rule["note"]
+    assert miss["page"] is None
+
+
+@pytest.mark.parametrize(
+    ("replay", "address"),
+    [
+        ("replay-1", "http://127.0.0.1:8081/misses/replay-1?request=1"),
+        ("blue/r:1", "http://127.0.0.1:8081/misses/r:1?project=blue&request=1"),
+    ],
+)
+async def test_the_page_about_a_miss_is_named_where_there_is_one(replay: str, address: str) -> None:
+    run = run_of(exchange(chat("a"), model_answer("A")))
+    session = Session(
+        replay, build_recording(run, PROFILES), ReplayOptions(page="http://127.0.0.1:8081"), lambda _: None
+    )
+    answer = await session.answer(chat("b"))
+    assert answer is not None
+    problem = json.loads(b"".join(piece.data for piece in answer.pieces))
+    assert problem["playhead"]["page"] == address
+    assert problem["message"].endswith(f" To look at it: {address}")
+    report: Any = session.report()
+    assert f"  look at it: {address}" in list(explanation_lines(report))
+    assert f"          look at it: {address}" in list(report_lines(report))

@@ -139,7 +139,7 @@ async def _visit_run(api: httpx2.AsyncClient, run: str) -> None:
     ):
         await api.get(f"/v1/runs/{run}{path}")
     for call in (await api.get(f"/v1/runs/{run}/calls")).json()["items"]:
-        for path in ("", "/explain"):
+        for path in ("", "/explain", "/snippet?as=curl"):
             await api.get(f"/v1/calls/{call['id']}{path}")
         for path in ("", "/chunks", "/request", "/response"):
             await api.get(f"/v1/exchanges/{call['exchanges'][0]}{path}")
