@@ -15,7 +15,7 @@ from replay.script import RecordedExchange
 if TYPE_CHECKING:
     from replay.recording import Recording
 
-BODY_SHOWN = 2000
+BODY_SHOWN = 1500
 """Characters of a missed request's body in the report."""
 
 _RULES_LISTED = 8
