@@ -83,6 +83,12 @@ class Settings(BaseSettings):
         None,
         description="URL of the store server for `part = proxy`, e.g. http://store:8081; unset: this machine's `api_port`",
     )
+    store_idle: int = Field(
+        60,
+        ge=0,
+        le=3600,
+        description="seconds that the store server which a reading command started stays ready for the next one; 0: it ends at once",
+    )
     project: str = Field(
         DEFAULT_PROJECT,
         description="the project to record into and to look at; a token with a project of its own has priority",

@@ -85,6 +85,11 @@ class DataDir:
         """The lock that commands share which use a store server started by one of them: it stops after the last one."""
         return Lock(self.root / "store.users")
 
+    @property
+    def successor_lock(self) -> Lock:
+        """The lock that whoever needs a store server of its own holds until one that is only kept ready has ended."""
+        return Lock(self.root / "store.next")
+
     def read_notice(self, name: str) -> dict[str, Any] | None:
         """Return what a running process has announced about itself, or None."""
         try:

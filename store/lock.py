@@ -35,6 +35,14 @@ class Lock:
         finally:
             os.close(handle)
 
+    def identity(self) -> tuple[int, int] | None:
+        """Return what distinguishes the lock file from one that was created later in its place; None if there is none."""
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
     def acquire_shared(self) -> int | None:
         """Acquire a shared lock, until the returned handle is closed; None if another process has an exclusive lock."""
         return self._acquire(fcntl.LOCK_SH)

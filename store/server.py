@@ -95,7 +95,7 @@ async def _serve(
             async with asyncio.TaskGroup() as group:
                 background = (
                     group.create_task(_wait_for_database(prepare, database, reporter)),
-                    group.create_task(_stop_when_unused(data, abandoned, stopped)),
+                    group.create_task(_stop_when_unused(data, config.idle_timeout, abandoned, stopped)),
                     group.create_task(parts.auto_sessions.run()),
                     group.create_task(parts.followers.run()),
                     group.create_task(parts.sealer.run()),
@@ -263,12 +263,31 @@ class _StdinWatcher(asyncio.Protocol):
         (self._stopped if self._received else self._abandoned).set()
 
 
-async def _stop_when_unused(data: DataDir, abandoned: asyncio.Event, stopped: asyncio.Event) -> None:
-    """Stop when the command that started this process has ended and no other command uses it."""
+async def _stop_when_unused(
+    data: DataDir, idle_timeout: float, abandoned: asyncio.Event, stopped: asyncio.Event
+) -> None:
+    """Stop when the command that started this process has ended and no other command has used it for `idle_timeout` seconds.
+
+    Stops earlier if the successor lock is held, or if the data directory is removed.
+    """
     await abandoned.wait()
-    # Held until this process ends, so that a command that comes later starts its own store server.
-    while data.users_lock.acquire_exclusive() is None:  # noqa: ASYNC110 - the kernel sends no event
+    loop = asyncio.get_running_loop()
+    own_lock = data.store_lock.identity()
+    last_use = loop.time()
+    while True:
+        users_lock = data.users_lock.acquire_exclusive() if data.root.exists() else None
+        if users_lock is None:
+            last_use = loop.time()
+        elif loop.time() - last_use >= idle_timeout or data.successor_lock.is_held():
+            # Held until this process ends, so that a command that comes later starts its own store server.
+            break
+        else:
+            os.close(users_lock)
+        if data.store_lock.identity() != own_lock:
+            break
         await asyncio.sleep(USER_POLL_INTERVAL)
+    if data.store_lock.identity() == own_lock:
+        data.withdraw("store")
     stopped.set()
 
 

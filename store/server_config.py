@@ -35,6 +35,9 @@ class StoreServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     temporary: bool = False
     """Whether a single command started the server. If it ends, the server runs on while other commands use it."""
 
+    idle_timeout: float = 0.0
+    """Seconds without a user after which such a server ends."""
+
     exports: tuple[ExportTarget, ...] = ()
     """Where the runs that end are sent."""
 

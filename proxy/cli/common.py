@@ -160,7 +160,7 @@ def query_store[T](flags: dict[str, Any], question: Callable[[Api], T]) -> T:
 
     async def ask() -> T:
         async with CommandProcesses(settings_from_flags(**flags)) as processes:
-            with await processes.connect_store_server() as api:
+            with await processes.connect_store_server(stays_ready=True) as api:
                 return await asyncio.to_thread(question, api)
 
     answer: Awaitable[T] = ask()

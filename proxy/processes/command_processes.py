@@ -5,10 +5,12 @@ what it has started.
 """
 
 import asyncio
+import hashlib
 import os
 import secrets
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any, Self
 
@@ -27,9 +29,13 @@ from proxy.retention_settings import retention_policy
 from proxy.settings import Settings
 from proxy.worker_config import WorkerConfig
 from store.datadir import DataDir, DataDirError, open_data_dir
+from store.lock import LockTaken
 from store.server_config import StoreServerConfig
 
 LOOPBACK = "127.0.0.1"
+
+SUCCESSION_TIMEOUT = 15.0
+"""Seconds that a store server that is only kept ready may take to end."""
 
 START_TIMEOUT = 60.0
 """Seconds that another command's store server may take to start or to stop."""
@@ -48,6 +54,9 @@ class CommandProcesses:
         self._workers: list[ChildProcess] = []
         self._store_servers: list[ChildProcess] = []
         self._is_lasting = False
+        self._stays_ready = False
+        """Whether our store server is kept ready for the next command when this one ends."""
+
         self._users_lock: int | None = None
         """The descriptor of our shared lock, which keeps another command's store server running."""
         self._found_notice: dict[str, Any] = {}
@@ -83,6 +92,10 @@ class CommandProcesses:
             os.close(self._users_lock)
             self._users_lock = None
         if not self._store_servers:
+            return
+        if self._stays_ready:
+            for store_server in self._store_servers:
+                store_server.detach()
             return
         # The lock is held until the server has stopped, so that no command begins to use it meanwhile.
         exclusive_lock = self.data.users_lock.acquire_exclusive()
@@ -150,8 +163,11 @@ class CommandProcesses:
                 return note
             time.sleep(0.1)
 
-    async def connect_store_server(self, port: int = 0) -> Api:
-        """Return a client of the running store server, or start one on `port`. Call it again when that server has ended."""
+    async def connect_store_server(self, port: int = 0, *, stays_ready: bool = False) -> Api:
+        """Return a client of the running store server, or start one on `port`. Call it again when that server has ended.
+
+        `stays_ready`: keep a server that is started ready for the next command, if the settings allow it.
+        """
         end = time.monotonic() + START_TIMEOUT
         while True:
             if running := await self._find_running_store_server():
@@ -159,7 +175,7 @@ class CommandProcesses:
             # Another command's store server may be starting or stopping, and there is only one at a time.
             if not self.data.store_lock.is_held():
                 try:
-                    store_server = await self.start_store_server(port, LOOPBACK)
+                    store_server = await self.start_store_server(port, LOOPBACK, stays_ready=stays_ready)
                     return self.api_client(f"http://{LOOPBACK}:{store_server.ready['port']}")
                 except Failure:
                     if not self.data.store_lock.is_held():
@@ -173,6 +189,10 @@ class CommandProcesses:
     async def _find_running_store_server(self) -> Api | None:
         # A killed store server leaves its notice behind, and another program may have taken its port.
         note = self.data.read_notice("store") if self.data.store_lock.is_held() else None
+        if note is not None and note.get("kept_for") not in (None, self._server_digest()):
+            # It was kept ready for commands with other settings.
+            await self._await_end_of_ready_server()
+            note = self.data.read_notice("store") if self.data.store_lock.is_held() else None
         if note is None or not self._mark_in_use():
             return None
         api = self.api_client(note["api"])
@@ -182,6 +202,27 @@ class CommandProcesses:
             return api
         api.close()
         return None
+
+    async def _await_end_of_ready_server(self) -> None:
+        """Have a store server end that is only kept ready. One that another command uses goes on."""
+        end = time.monotonic() + SUCCESSION_TIMEOUT
+        times_used = 0
+        # Of several commands that wait, one holds the lock.
+        with suppress(LockTaken), self.data.successor_lock.hold():
+            while self.data.store_lock.is_held() and time.monotonic() < end and times_used < 2:
+                await asyncio.sleep(0.05)
+                times_used = times_used + 1 if self._is_store_server_used() else 0
+
+    def _is_store_server_used(self) -> bool:
+        """Whether a command uses the running store server. Once more to be sure: the server tries the lock, too."""
+        shared = self.data.users_lock.acquire_shared()
+        if shared is None:
+            return False  # it is ending
+        os.close(shared)
+        exclusive = self.data.users_lock.acquire_exclusive()
+        if exclusive is not None:
+            os.close(exclusive)
+        return exclusive is None
 
     def _mark_in_use(self) -> bool:
         """Keep the store server that was found running while we use it; False if it is about to end."""
@@ -193,13 +234,18 @@ class CommandProcesses:
         """Raise Failure if the store server that was found uses other profiles than this command."""
         settings_match.require_same_profiles(self.settings, self._found_notice, own_worker=own_worker)
 
-    async def start_store_server(self, port: int, listen: str, *, is_lasting: bool = False) -> ChildProcess:
+    async def start_store_server(
+        self, port: int, listen: str, *, is_lasting: bool = False, stays_ready: bool = False
+    ) -> ChildProcess:
         """Start the store server, and announce it in the data directory. It is stopped when this context ends.
 
         `is_lasting`: it is the server of an `up`, with whose profiles other commands must agree.
         """
+        if is_lasting and (self.data.read_notice("store") or {}).get("kept_for"):
+            await self._await_end_of_ready_server()
         if not self.data.store_lock.is_held():
             self.data.withdraw("store")
+        self._stays_ready = stays_ready and self._may_stay_ready()
         child = await ChildProcess.start(
             "proxy.processes.store_server",
             self._store_server_config(port, listen, is_lasting=is_lasting),
@@ -212,8 +258,21 @@ class CommandProcesses:
         )
         config = str(self.settings.config.absolute()) if self.settings.config else None
         api = f"http://{reachable_host(listen)}:{child.ready['port']}"
-        self.data.announce("store", {"api": api, "settings": digests, "config": config})
+        kept = {"kept_for": self._server_digest()} if self._stays_ready else {}
+        self.data.announce("store", {"api": api, "settings": digests, "config": config, **kept})
         return child
+
+    def _may_stay_ready(self) -> bool:
+        """Whether a store server with an embedded Postgres is kept ready. In CI nobody asks again, and files are copied."""
+        in_ci = os.environ.get("CI", "").lower() not in ("", "0", "false")
+        return bool(self.settings.store_idle) and self.settings.database_url is None and not in_ci
+
+    def _server_digest(self) -> str:
+        """Return a digest of all that a store server of ours would be started with, and of the token that it would accept."""
+        config = self._store_server_config(0, LOOPBACK, is_lasting=False)
+        config = msgspec.structs.replace(config, started=0, idle_timeout=0.0)
+        token = self.read_secret(DataDir.api_token)
+        return hashlib.sha256(msgspec.json.encode([config, token])).hexdigest()
 
     def _store_server_config(self, port: int, listen: str, *, is_lasting: bool) -> StoreServerConfig:
         url = self.settings.database_url
@@ -241,6 +300,7 @@ class CommandProcesses:
             # A user waits for a command, which should fail soon; an `up` goes on recording.
             waits=is_lasting,
             temporary=not is_lasting,
+            idle_timeout=self.settings.store_idle if self._stays_ready else 0.0,
         )
 
     def profiles_toml(self) -> str | None:

@@ -90,7 +90,7 @@ def install_routes(app: FastAPI, deps: Deps) -> None:
     app.state.deps = deps
     for prefix, router in ROUTERS:
         for route in router.routes:
-            assert isinstance(route, DeferredRoute), "another route would know no dependencies"
+            assert isinstance(route, DeferredRoute), "declare the router with route_class=DeferredRoute"
             # Not by include_router, which builds each route again with the first request.
             app.router.routes.append(route.with_prefix(prefix, app.router.dependencies))
     problems.install_handlers(app)

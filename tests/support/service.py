@@ -91,7 +91,7 @@ def surroundings() -> dict[str, str]:
     return {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith("PLAYHEAD_") or name == "PLAYHEAD_ENGINE"
+        if not name.startswith("PLAYHEAD_") or name in ("PLAYHEAD_ENGINE", "PLAYHEAD_STORE_IDLE")
     }
 
 

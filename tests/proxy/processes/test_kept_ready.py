@@ -1,0 +1,54 @@
+"""A store server that a reading command started stays ready for the next command, and ends by itself."""
+
+from pathlib import Path
+
+import pytest
+
+from proxy.processes.command_processes import LOOPBACK, CommandProcesses
+from proxy.settings import Settings, load_settings
+from tests.drills.house import until_true
+
+
+async def read(settings: Settings) -> str:
+    """Do as a command that reads; the address of the store server that answered it."""
+    async with CommandProcesses(settings) as processes:
+        with await processes.connect_store_server(stays_ready=True) as api:
+            assert api.get("/runs")["items"] == []
+            return api.url
+
+
+@pytest.mark.timeout(240)
+async def test_a_store_server_stays_ready_until_it_is_idle_or_another_is_needed(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CI", "")
+    settings = load_settings({"data": data, "store_idle": 600}, None)
+    first = await read(settings)
+    lock, notice = CommandProcesses(settings).data.store_lock, data / "store.json"
+    assert lock.is_held()
+    assert await read(settings) == first
+    # With other settings another one answers, which soon has nothing to do.
+    other = load_settings({"data": data, "store_idle": 1, "redact_personal_data": True}, None)
+    assert await read(other) != first
+    await until_true(lambda: not lock.is_held())
+    assert not notice.exists()
+    assert not (data / "pg" / "data" / "postmaster.pid").exists()
+    again = await read(settings)
+    async with CommandProcesses(settings) as up:
+        child = await up.start_store_server(0, LOOPBACK, is_lasting=True)
+        assert again != f"http://{LOOPBACK}:{child.ready['port']}"
+    assert not lock.is_held()
+    assert not notice.exists()
+    assert not (data / "pg" / "data" / "postmaster.pid").exists()
+
+
+@pytest.mark.parametrize(
+    ("setting", "ci"), [({"store_idle": 0}, ""), ({}, "true"), ({"database_url": "postgresql://db/a"}, "")]
+)
+def test_none_stays_ready_in_ci_or_where_it_is_switched_off(
+    data: Path, monkeypatch: pytest.MonkeyPatch, setting: dict[str, object], ci: str
+) -> None:
+    monkeypatch.setenv("CI", ci)
+    monkeypatch.delenv("PLAYHEAD_STORE_IDLE", raising=False)
+    assert CommandProcesses(load_settings({"data": data}, None))._may_stay_ready() is (not ci)
+    assert not CommandProcesses(load_settings({"data": data, **setting}, None))._may_stay_ready()
