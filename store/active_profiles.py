@@ -14,8 +14,14 @@ BUILT_IN = tuple(dialect.name for dialect in DIALECTS)
 
 def load_profiles(extra_toml: str | None = None) -> Profiles:
     """Load all profiles, the `[[profile]]` tables of the user's TOML first. Raises `BadProfile` with the line of a mistake."""
-    own = parse_profiles(extra_toml, _built_in_profiles()) if extra_toml else ()
-    return Profiles((*own, *_built_in_profiles()))
+    if not extra_toml:
+        return _profiles_without_additions()
+    return Profiles((*parse_profiles(extra_toml, _built_in_profiles()), *_built_in_profiles()))
+
+
+@lru_cache(maxsize=1)
+def _profiles_without_additions() -> Profiles:
+    return Profiles(_built_in_profiles())
 
 
 @lru_cache(maxsize=1)

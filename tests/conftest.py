@@ -13,6 +13,7 @@ from typing import Final
 import pytest
 from hypothesis import settings
 
+from tests.support.cpu import CpuReport
 from tests.support.postgres import database, database_url, module_database_url, postgres_server
 
 __all__ = ["database", "database_url", "module_database_url", "postgres_server"]
@@ -29,6 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--engine", choices=["lane", "mitmproxy"], help="the wire engine of every Playhead that a test starts"
     )
+    parser.addoption("--cpu", type=Path, metavar="FILE", help="append what each test module costs to this file")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -46,6 +48,8 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if engine := config.getoption("engine"):
         os.environ["PLAYHEAD_ENGINE"] = engine
+    if (cpu := config.getoption("cpu")) and (hasattr(config, "workerinput") or not config.getoption("numprocesses", 0)):
+        config.pluginmanager.register(CpuReport(cpu.absolute()))
     # The collector would take a quarter of the time of the imports and the collection of tests, and look in vain.
     gc.disable()
 

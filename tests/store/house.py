@@ -12,6 +12,8 @@ from typing import Any
 
 import httpx2
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from fastapi import FastAPI
+from starlette.routing import BaseRoute
 
 from calls.derive import derive_call
 from calls.model import Call, Exchange
@@ -111,10 +113,26 @@ async def serving_api(
     full_tokens = {f"token {number}": token for number, token in enumerate(tokens, 1)}
     with socket.socket() as port:
         port.bind(("127.0.0.1", 0))
-        async with _in_background(followers.run()), run_server(create_app(desk, full_tokens, None, api_tokens), port):
+        app = share_routes(create_app(desk, full_tokens, None, api_tokens))
+        async with _in_background(followers.run()), run_server(app, port):
             url = f"http://127.0.0.1:{port.getsockname()[1]}"
             async with httpx2.AsyncClient(base_url=url, trust_env=False, verify=False, timeout=30) as client:
                 yield client
+
+
+_ROUTES: list[BaseRoute] = []
+
+
+def share_routes(app: FastAPI) -> FastAPI:
+    """Let the applications of all tests have the same routes.
+
+    FastAPI examines the parameters of the routes when it first looks for one, which takes longer than most tests.
+    """
+    if _ROUTES:
+        app.router.routes[:] = _ROUTES
+    else:
+        _ROUTES.extend(app.router.routes)
+    return app
 
 
 @asynccontextmanager

@@ -34,7 +34,8 @@ from store.query.runs import Runs
 from tests.store import samples
 from tests.store.exchanges import exchanges
 from tests.store.samples import NOON, SECOND, call, exchange, kept, model_call, uuid7
-from tests.support.postgres import create, url
+from tests.support.postgres import run as run_program
+from tests.support.postgres import url
 
 DAY = 24 * 3600 * SECOND
 TODAY = dt.date(2026, 11, 21)
@@ -358,7 +359,7 @@ async def test_nothing_is_lost_or_doubled_when_the_postmaster_is_killed_again_an
     durable: tuple[EmbeddedServer, Path],
 ) -> None:
     server, base = durable
-    create(server, "calls")
+    run_program(server, "createdb", "calls")
     database = Database(url(server, "calls"))
     await database.prepare()
     batches = [
