@@ -13,7 +13,12 @@ from typing import Any, Final
 
 from sqlalchemy import RowMapping, select
 
+from calls.codec.body import parse_body
+from calls.derive import assemble_answer
+from calls.dialects.dialect import AnswerSummary
+from calls.dialects.table import BY_NAME
 from calls.model import Call, Exchange, Usage
+from calls.redaction.call import Clean, clean_call
 from store.call_graph.retry_query import RetryGroups, load_retry_groups
 from store.database.connection import Database
 from store.database.tables import calls, exchanges
@@ -78,18 +83,20 @@ class _RunRows:
 
 
 class RunTimelines:
-    """The timelines and conversations of a project's runs. `derive` is as that of `ExchangeQueries`."""
+    """The timelines and conversations of a project's runs. `derive` is as that of `ExchangeQueries`; `clean` redacts a text."""
 
     def __init__(
         self,
         database: Database,
         queries: ExchangeQueries,
         derive: Callable[[Exchange], Call],
+        clean: Clean,
         project: str = "default",
     ) -> None:
         self._database = database
         self._queries = queries
         self._derive = derive
+        self._clean = clean
         self._project = project
 
     async def load_timeline(self, run: Shape, after: int, limit: int, *, shows_texts: bool) -> Shape:
@@ -233,39 +240,39 @@ class RunTimelines:
         context = _context(found, page, before)
         names = [*context, *page]
         ends = {name: (str(wholes[name][0]["id"]), str(wholes[name][-1]["id"])) for name in names}
-        links = await self._load_executions(found, page)
         small = set(await self._queries.without_large({one for pair in ends.values() for one in pair}))
+        rows = {str(row["id"]): row for row in found.rows}
         spoken: dict[str, SpokenCall] = {}
+        read: dict[str, tuple[Exchange, Call]] = {}
         for some in batched(names, BATCH):
             readable = [name for name in some if small.issuperset(ends[name])]
-            read = await self._queries.exchanges_by_id({one for name in readable for one in ends[name]})
-            spoken |= await asyncio.to_thread(self._speak, found, readable, ends, read)
+            loaded = await self._queries.exchanges_by_id({one for name in readable for one in ends[name]})
+            pairs = await asyncio.to_thread(self._read_calls, loaded, rows)
+            for name in readable:
+                first, last = (pairs.get(one) for one in ends[name])
+                if first and last:
+                    follows = newest_first(found.links.graph, name, found.numbers)
+                    spoken[name] = spoken_call(found.numbers[name], follows, first, last)
+            read |= pairs
         for name in page:
             if name not in spoken:
                 row = wholes[name][0]
                 spoken[name] = SpokenCall(
                     call=name, number=found.numbers[name], kind=row["kind"], actor=row["actor"], is_large=True
                 )
-        return spoken, links
+        return spoken, await self._load_executions(found, page, read)
 
-    def _speak(
-        self,
-        found: _RunRows,
-        names: Sequence[str],
-        ends: Mapping[str, tuple[str, str]],
-        read: Mapping[str, Exchange],
-    ) -> dict[str, SpokenCall]:
-        spoken: dict[str, SpokenCall] = {}
-        for name in names:
-            one, other = ends[name]
-            if one in read and other in read:
-                first = (read[one], self._derive(read[one]))
-                last = first if one == other else (read[other], self._derive(read[other]))
-                follows = newest_first(found.links.graph, name, found.numbers)
-                spoken[name] = spoken_call(found.numbers[name], follows, first, last)
-        return spoken
+    def _read_calls(
+        self, loaded: Mapping[str, Exchange], rows: Mapping[str, RowMapping]
+    ) -> dict[str, tuple[Exchange, Call]]:
+        """Return the exchanges with their calls, as far as a conversation needs these."""
+        return {
+            name: (one, _read_spoken(one, rows[name], self._clean) or self._derive(one)) for name, one in loaded.items()
+        }
 
-    async def _load_executions(self, found: _RunRows, page: Sequence[str]) -> ToolLinks:
+    async def _load_executions(
+        self, found: _RunRows, page: Sequence[str], read: Mapping[str, tuple[Exchange, Call]]
+    ) -> ToolLinks:
         """Find which calls executed the tool calls of a page."""
         first, last = found.numbers[page[0]], found.numbers[page[-1]]
         near = [
@@ -274,8 +281,34 @@ class RunTimelines:
             if found.numbers.get(one.asker.id, last + 1) <= last and found.numbers.get(one.follower.id, 0) >= first
         ]
         links = replace(found.links, tool_calls_between=near)
-        links = links.with_executions(await self._queries.read_for_links(links.calls_to_read))
+        more = await self._queries.read_for_links(links.calls_to_read - read.keys())
+        links = links.with_executions({**read, **more})
         return ToolLinks(executed_by=links.executions, answered_by=links.graph.answered_by, numbers=found.numbers)
+
+
+def _read_spoken(exchange: Exchange, row: RowMapping, clean: Clean) -> Call | None:
+    """Read what was said in the call of a model, without its key, which takes longest; None if it is another call."""
+    if row["kind"] != "model":
+        return None
+    body = parse_body(exchange.request, is_json=True)
+    if body.form != "json":
+        return None
+    assembly = assemble_answer(exchange.response, row["dialect"])
+    answer = assembly.answer if assembly else None
+    summary = BY_NAME[row["dialect"]].summarize_answer(answer) if assembly else AnswerSummary()
+    call = Call(
+        exchanges=(exchange.id,),
+        kind="model",
+        **{name: row[name] for name in ("provider", "dialect", "operation")},
+        key="",
+        profile="",
+        request=body.value,
+        answer=answer,
+        text=summary.text,
+        tool_calls=summary.tool_calls,
+        streamed=assembly.is_streamed if assembly else False,
+    )
+    return clean_call(call, clean)
 
 
 def _context(found: _RunRows, page: Sequence[str], before: Sequence[str]) -> list[str]:

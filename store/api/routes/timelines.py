@@ -49,4 +49,4 @@ async def get_conversation(
 
 
 def _timelines(deps: Deps) -> RunTimelines:
-    return RunTimelines(deps.database, deps.exchange_queries, deps.derive, deps.project)
+    return RunTimelines(deps.database, deps.exchange_queries, deps.derive, deps.clean, deps.project)
