@@ -32,7 +32,7 @@ from store.api.routes import (
     timelines,
 )
 from store.api.routes.keep import erasures, retention
-from store.api.routes.web import page, session
+from store.api.routes.web import facets, page, session
 from store.api.spilled_answers import Spill
 from store.query.exchanges import TooLarge
 
@@ -41,6 +41,7 @@ ROUTERS = (
     ("", manual.router),
     ("", page.router),
     ("/v1", session.router),
+    ("/v1", facets.router),
     ("/v1", runs.router),
     ("/v1", compare.router),
     ("/v1", stats.router),

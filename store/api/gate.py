@@ -75,6 +75,8 @@ RULES: Final[Mapping[str, Rule]] = {
     "POST /v1/runs/{run}/forks": _REPLAY,
     "GET /v1/drift": _METADATA,
     "GET /v1/stats": _METADATA,
+    "GET /v1/facets": _METADATA,
+    "GET /v1/marks": _METADATA,
     "GET /v1/search": _BODIES,
     "POST /v1/search/rebuild": Rule(scopes=("admin",), action="change"),
     "GET /v1/events": _METADATA,

@@ -3,5 +3,6 @@
 latency_classes   divide latencies into classes of which each is 2 % longer than the one before
 call_rows         one row for each exchange, or for the equal ones of an hour, with what sums are made of
 run_sums          a consumer of the feed that keeps the sums of each run
+facets            count the values of runs for filters, and load what a list shows beside its runs
 call_metrics      count calls for Prometheus
 """

@@ -156,3 +156,65 @@ class RekeyLineSchema(TypedDict):
     calls: NotRequired[Count]
     changed: NotRequired[Count]
     unchanged: NotRequired[Count]
+
+
+class FacetValueSchema(TypedDict):
+    """One value, and how many runs have it."""
+
+    value: Annotated[str, Field(examples=["gpt-5"])]
+    runs: Count
+
+
+class FacetListsSchema(TypedDict):
+    """The most frequent values."""
+
+    __pydantic_config__ = DESCRIBED  # type: ignore[misc] # pydantic's place for it
+    model: list[FacetValueSchema]
+    provider: list[FacetValueSchema]
+    status: list[FacetValueSchema]
+    kind: list[FacetValueSchema]
+    host: list[FacetValueSchema]
+    actor: list[FacetValueSchema]
+    tool: list[FacetValueSchema]
+    label: list[FacetValueSchema]
+    """NAME=VALUE."""
+
+
+class FacetsSchema(TypedDict):
+    """How many runs have each value."""
+
+    __pydantic_config__ = DESCRIBED  # type: ignore[misc] # pydantic's place for it
+    runs: Count
+    """The runs that were counted."""
+
+    is_complete: bool
+    """Whether all runs that fit were counted, and not the newest 2,000 alone."""
+
+    facets: FacetListsSchema
+    settled: NotRequired[IsSettled]
+
+
+class RunReplaySchema(TypedDict):
+    """A replay of a run."""
+
+    id: RunName
+    verdict: Annotated[str | None, Field(examples=["right"])]
+
+
+class MarkSchema(TypedDict):
+    """What a list shows beside a run."""
+
+    __pydantic_config__ = DESCRIBED  # type: ignore[misc] # pydantic's place for it
+    run: RunName
+    errors: Count | None
+    """Null until they are summed up."""
+
+    duration_ms: Annotated[float | None, Field(examples=[8123.4])]
+    replays: list[RunReplaySchema]
+    """Newest first."""
+
+
+class MarksSchema(TypedDict):
+    """What a list shows beside its runs, in the order in which they were asked for."""
+
+    items: list[MarkSchema]

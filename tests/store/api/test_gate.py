@@ -108,7 +108,7 @@ def filled(route: str, names: dict[str, str]) -> str:
 def get_routes(call: str) -> Iterator[tuple[str, str]]:
     """Yield each route that reads what was recorded, with the ids of the recorded run and call."""
     names = {"run": "night", "a": "night", "b": "night", "call": call, "exchange": call, "replay": "again"}
-    queries = {"GET /v1/stats": ["group_by=run"], "GET /v1/search": ["q=promptword"]}
+    queries = {"GET /v1/stats": ["group_by=run"], "GET /v1/marks": ["run=night"], "GET /v1/search": ["q=promptword"]}
     queries["GET /v1/runs/{run}/spans"] = ["", "content=true"]
     queries["GET /v1/calls/{call}/snippet"] = ["as=curl", "as=jsonl"]
     queries["GET /v1/calls"] = ["", "fields=*", "fields=text,tool_calls", "q=promptword"]

@@ -82,14 +82,37 @@ async function problemOf(answer) {
 
 const NAMES = ["run.began", "run.ended", "run.changed", "run.deleted", "call", "gap", "replay", "drift", "reset"];
 
-/** Call `onEvent(name, data, id)` for each event, until the returned function is called. The browser resumes by the last id. */
+/**
+ * Call `onEvent(name, data, id)` for each event until the returned function is called. While the tab is hidden, the stream is
+ * closed: a browser has six connections to a host. It goes on after the last event when the tab is shown again.
+ */
 export function events(params, onEvent, onState = () => {}) {
   if (embedded) return () => {};
-  const source = new EventSource(address("/v1/events", params));
-  for (const name of NAMES) {
-    source.addEventListener(name, (event) => onEvent(name, JSON.parse(event.data), event.lastEventId));
-  }
-  source.onopen = () => onState("live");
-  source.onerror = () => onState(source.readyState === EventSource.CLOSED ? "closed" : "waiting");
-  return () => source.close();
+  let source = null;
+  let last = null;
+  const open = () => {
+    source = new EventSource(address("/v1/events", last ? { ...params, last_event_id: last } : params));
+    for (const name of NAMES) {
+      source.addEventListener(name, (event) => {
+        last = event.lastEventId || last;
+        onEvent(name, JSON.parse(event.data), event.lastEventId);
+      });
+    }
+    source.onopen = () => onState("live");
+    source.onerror = () => onState(source?.readyState === EventSource.CLOSED ? "closed" : "waiting");
+  };
+  const close = () => {
+    source?.close();
+    source = null;
+  };
+  const onVisibility = () => {
+    if (document.hidden) close();
+    else if (!source) open();
+  };
+  document.addEventListener("visibilitychange", onVisibility);
+  if (!document.hidden) open();
+  return () => {
+    document.removeEventListener("visibilitychange", onVisibility);
+    close();
+  };
 }

@@ -89,6 +89,8 @@ async def _visit(house: House, database: Database, description: Description) -> 
     ):
         await api.get(path)
     await api.get("/v1/stats", params={"group_by": ["model", "tool", "day"], "settled": "true"})
+    await api.get("/v1/facets", params={"settled": "true"})
+    await api.get("/v1/marks", params={"run": [RUN, "one"]})
     await api.get("/v1/checkpoint", params={"since": 1})
     await api.get("/v1/verify")
     await api.get("/v1/search", params={"q": "the OR a", "settled": "true"})
