@@ -22,6 +22,7 @@ from calls.redaction.rules.personal_names import MAX_LETTERS, MAX_NAMES, MIN_LET
 from proxy.anchor_settings import TimestampSettings, WitnessSettings
 from proxy.errors import Failure
 from proxy.export_settings import ExportSettings
+from proxy.object_settings import ObjectSettings
 from proxy.retention_settings import check_duration, check_rules, check_size
 from proxy.worker_config import EngineName, Mode
 
@@ -167,6 +168,9 @@ class Settings(BaseSettings):
     timestamp: TimestampSettings | None = Field(
         None,
         description="an authority that states when checkpoints existed: its `url`, and `roots`, a PEM file (docs/proof.md)",
+    )
+    objects: ObjectSettings = Field(
+        default_factory=ObjectSettings, description="object storage for large bodies (docs/operations.md)"
     )
     config: Path | None = Field(None, description="the file that was read")
 
@@ -407,6 +411,7 @@ _KNOWN_MEMBERS: dict[str, type[BaseModel]] = {
     "export": ExportSettings,
     "witness": WitnessSettings,
     "timestamp": TimestampSettings,
+    "objects": ObjectSettings,
 }
 """Settings that are tables, and their members."""
 

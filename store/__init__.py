@@ -20,6 +20,7 @@ ingest             read the spools and write to the tables
 attribution        assign exchanges without an explicit run to one
 call_graph         connect calls that belong together
 database           connect to Postgres, define the tables, encode rows
+objects            keep large bodies in object storage
 embedded           run an embedded PostgreSQL
 sums               sums over calls, stored for each run and hour
 search             find words in what was said

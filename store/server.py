@@ -94,6 +94,7 @@ async def _serve(
             reporter = _PreparationReporter()
             async with asyncio.TaskGroup() as group:
                 background = (
+                    group.create_task(_check_objects(database, reporter)),
                     group.create_task(_wait_for_database(prepare, database, reporter)),
                     group.create_task(_stop_when_unused(data, config.idle_timeout, abandoned, stopped)),
                     group.create_task(parts.auto_sessions.run()),
@@ -142,6 +143,13 @@ async def _wait_for_database(
     reporter.report_prepared()
 
 
+async def _check_objects(database: Database, reporter: "_PreparationReporter") -> None:
+    """Report an obstacle of the object storage, once the database can be used."""
+    await reporter.wait_until_ready()
+    if (why := await database.objects.check()) is not None:
+        _write_message({"progress": f"object storage: {why}. Large bodies are stored in the database meanwhile"})
+
+
 class _PreparationReporter:
     """Reports on stdout how preparing the database proceeds: in the first message, and after it."""
 
@@ -149,6 +157,7 @@ class _PreparationReporter:
         self._first_result = asyncio.Event()
         self._message: str | None = None
         self._is_ready_written = False
+        self._ready = asyncio.Event()
         self._is_prepared = False
 
     def report(self, message: str) -> None:
@@ -172,9 +181,14 @@ class _PreparationReporter:
             async with asyncio.timeout(FIRST_TRY_TIMEOUT):
                 await self._first_result.wait()
 
+    async def wait_until_ready(self) -> None:
+        """Wait until the first message is written."""
+        await self._ready.wait()
+
     def report_ready(self, ready: Mapping[str, object]) -> None:
         """Report that the API is ready, and whether the database is prepared."""
         self._is_ready_written = True
+        self._ready.set()
         message = self._message or "waiting for the database: it does not answer yet, or its tables are being upgraded"
         _write_message({**ready, "prepared": self._is_prepared} | ({} if self._is_prepared else {"progress": message}))
 

@@ -4,6 +4,7 @@ import msgspec
 
 from store.anchors.targets import AnchorTargets
 from store.log_format import LogFormat
+from store.objects.target import ObjectTarget
 from store.otlp.target import ExportTarget
 from store.retention.rules import RetentionPolicy
 
@@ -46,6 +47,8 @@ class StoreServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     anchors: AnchorTargets = AnchorTargets()
     """Who is asked to vouch for checkpoints."""
+    objects: ObjectTarget | None = None
+    """Object storage for large bodies."""
 
     log_format: LogFormat = "text"
     helper_memory: int = 512 << 20

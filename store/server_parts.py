@@ -27,6 +27,7 @@ from store.ingest.derive_call import deriver
 from store.ingest.ingester import Ingester
 from store.large.helper import Helper
 from store.large.jobs import HelperConfig
+from store.objects.body_objects import BodyObjects
 from store.proof.sealing import Sealer
 from store.retention.runner import RetentionRunner
 from store.run_modes import RunModes
@@ -94,6 +95,8 @@ class PartFactory:
             names=config.redact_names,
         ).redact_text
         self._derive = deriver(self._profiles, self._clean)
+        if config.objects is not None:
+            database.objects = BodyObjects(database, config.objects)
 
     def make_parts(self, embedded: EmbeddedServer | None, edit_problem: EditCheck | None) -> ServerParts:
         """Make all parts. `edit_problem` checks the overrides and forks of a requested replay."""
@@ -138,6 +141,7 @@ class PartFactory:
             public_keys=self._keys.public.public_keys,
             checkpoints=str(self._data.checkpoints),
             anchors=self._config.anchors,
+            objects=self._config.objects,
             redaction_key=self._data.redaction_key(),
             memory_limit=self._config.helper_memory,
             mode=self._config.mode,

@@ -11,7 +11,9 @@ from starlette.exceptions import HTTPException
 from calls.project_runs import DEFAULT_PROJECT
 from store.api.answers import JsonResponse
 from store.api.deps import Deps
+from store.database.blobs import BodyUnavailable, Unavailability
 from store.database.connection import DatabaseError
+from store.database.object_forms import ObjectStorageDown
 from store.query.pages import BadCursor
 from store.search.query import InvalidQuery
 
@@ -59,6 +61,8 @@ def install_handlers(app: FastAPI) -> None:
     app.add_exception_handler(BadCursor, _bad_cursor)
     app.add_exception_handler(InvalidQuery, _invalid_query)
     app.add_exception_handler(DatabaseError, _database_unavailable)
+    app.add_exception_handler(BodyUnavailable, _body_unavailable)
+    app.add_exception_handler(ObjectStorageDown, _objects_unavailable)
     app.add_exception_handler(Exception, _internal_error)
 
 
@@ -100,6 +104,25 @@ def _database_unavailable(request: Request, error: Exception) -> Response:
     deps.store_server.note_database_lost()
     detail = f"{error} Recording goes on meanwhile, into the spools."
     return Problem(503, "database_unavailable", detail, headers={"retry-after": "1"}).response(request.url.path)
+
+
+_BODY_STATUS: Mapping[Unavailability, int] = {"erased": 410, "missing": 502, "damaged": 502, "unreachable": 503}
+
+
+def body_problem(error: BodyUnavailable) -> Problem:
+    """Return the problem of a body that cannot be had. Everything else of its call is there."""
+    headers = {"retry-after": "30"} if error.is_temporary else None
+    return Problem(_BODY_STATUS[error.kind], f"body_{error.kind}", error.reason, headers=headers)
+
+
+def _body_unavailable(request: Request, error: Exception) -> Response:
+    assert isinstance(error, BodyUnavailable)
+    return body_problem(error).response(request.url.path)
+
+
+def _objects_unavailable(request: Request, error: Exception) -> Response:
+    detail = f"object storage is needed for this: {error}; try again when it answers. Nothing was changed"
+    return Problem(503, "body_unreachable", detail, headers={"retry-after": "30"}).response(request.url.path)
 
 
 def _fault(fault: Mapping[str, Any], *, is_not_json: bool) -> dict[str, str]:

@@ -18,7 +18,7 @@ from calls.model import Exchange, Headers
 from store.bundle.bundle import BadBundle, Bundle, Entry
 from store.bundle.bundle import read_bundle as read_bundle
 from store.bundle.exchange_summary import ExchangeSummary
-from store.database.blobs import referenced_parts, unpack
+from store.database.blobs import UNAVAILABLE, referenced_parts, unpack
 from store.database.rows import EMPTY_DIGEST, read_exchange
 from store.database.schema_version import SCHEMA
 
@@ -105,7 +105,9 @@ def read_rows(content: bytes) -> Bundle:
             case Tail(count, gaps):
                 if count != len(rows):
                     break
-                entries = StoredRun(rows, _unpack_parts(forms))
+                unavailable = {part: form for part, form in forms.items() if form[:1] == UNAVAILABLE}
+                there = {part: form for part, form in forms.items() if part not in unavailable}
+                entries = StoredRun(_without_unavailable(rows, unavailable), _unpack_parts(there))
                 return Bundle(run=head.run, profiles=head.profiles, entries=entries, gaps=tuple(gaps))
     raise BadBundle(1, "the store server's answer is incomplete")
 
@@ -178,7 +180,7 @@ class StoredRun(Sequence[Entry]):
             spoken,
             key,
             profile,
-            len(request_body) + len(response_body or b"") > HEAVY,
+            len(request_body or b"") + len(response_body or b"") > HEAVY,
             whole,
         )
 
@@ -213,6 +215,18 @@ def _frames(content: bytes) -> Iterator[memoryview]:
         at = end
     if at != len(content) or at == len(MAGIC):
         raise BadBundle(1, "the store server's answer is incomplete")
+
+
+def _without_unavailable(rows: list[_Row], unavailable: Mapping[bytes, bytes]) -> list[_Row]:
+    """Return the rows with why a part cannot be had in place of each body that needs it."""
+    if not unavailable:
+        return rows
+    place = COLUMNS.index("request_body")
+    found = []
+    for row in rows:
+        reason = next((unavailable[part] for part in referenced_parts(row[place]) if part in unavailable), None)
+        found.append(row if reason is None else (*row[:place], reason, *row[place + 1 :]))
+    return found
 
 
 def _unpack_parts(forms: Mapping[bytes, bytes]) -> dict[bytes, bytes]:

@@ -7,6 +7,7 @@ tables            the tables for SQLAlchemy Core
 rows              write exchanges as rows and read them back
 traits            number the values that calls are filtered by
 blobs             compress and deduplicate bodies
+object_forms      bytes that are in object storage
 dictionary        the compression dictionary
 schema_version    the version of the tables
 upgrade           run the migrations

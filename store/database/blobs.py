@@ -4,6 +4,7 @@ A stored body is a *form*: one tag byte and its content.
 
     0  the bytes    1  the bytes in zstd    2  composed: slices of parts, and the bytes between
     3  the bytes in zstd with the first dictionary    4  the hash of a part, and the bytes in zstd with that and the first dictionary
+    5  bytes in object storage (`object_forms`)       6  bytes that cannot be had, and why
 
 An agent sends its whole history with every request. So the large values and the array elements of a JSON body are
 looked up by their hash in the stored content of its run. Adjacent new elements become one *part*, and the body keeps slices of
@@ -19,7 +20,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple, cast
 
 import msgspec
 import zstandard
@@ -27,6 +28,10 @@ import zstandard
 from store.database.dictionary import FIRST
 
 RAW, ZSTD, COMPOSED, SHORT, PRIMED = b"\x00", b"\x01", b"\x02", b"\x03", b"\x04"
+OBJECT, UNAVAILABLE = b"\x05", b"\x06"
+OBJECT_SIZE: Final = slice(1, 9)
+"""Where a form of an object has the size of its bytes."""
+
 LEVEL = 3
 MIN_COMPRESSED_SIZE = 32
 MAX_SHORT_SIZE = 8192
@@ -50,11 +55,28 @@ HASH_SIZE = 16
 
 SEPARATORS = b", \t\r\n"
 
+type Unavailability = Literal["missing", "damaged", "unreachable", "erased"]
+"""Why bytes cannot be had: their object is missing or damaged, the object storage does not answer, or retention has erased them."""
+
 _NONE: Final[Mapping[bytes, bytes]] = MappingProxyType({})
 
 
 class CorruptData(Exception):
     """Stored bytes are damaged."""
+
+
+class BodyUnavailable(CorruptData):
+    """Bytes cannot be had, although what is stored of them in the database is whole; the message says why."""
+
+    @property
+    def is_temporary(self) -> bool:
+        """Whether the same may work later."""
+        return self.kind == "unreachable"
+
+    def __init__(self, kind: Unavailability, reason: str) -> None:
+        super().__init__(reason)
+        self.kind = kind
+        self.reason = reason
 
 
 class Element(NamedTuple):
@@ -169,6 +191,11 @@ def _unpack(form: bytes, parts: Mapping[bytes, bytes]) -> bytes:
         case b"\x04":
             primer = form[1 : 1 + HASH_SIZE]
             return _codecs.decompress_primed(_get_part(parts, primer))(form[1 + HASH_SIZE :])
+        case b"\x05":
+            raise BodyUnavailable("missing", "the bytes are in object storage, and were not loaded from there")
+        case b"\x06":
+            kind, _, reason = form[1:].decode().partition(":")
+            raise BodyUnavailable(cast("Unavailability", kind), reason)
         case tag:
             raise CorruptData(f"a stored body has the unknown form {tag!r}")
 
@@ -177,6 +204,11 @@ def _get_part(parts: Mapping[bytes, bytes], part: bytes) -> bytes:
     if part not in parts:
         raise CorruptData(f"the part {part.hex()} of a stored body is missing")
     return parts[part]
+
+
+def unavailable_form(kind: Unavailability, reason: str) -> bytes:
+    """Return the form of bytes that cannot be had; `unpack` raises `BodyUnavailable` with the reason."""
+    return UNAVAILABLE + f"{kind}:{reason}".encode()
 
 
 def part_hash(data: bytes | msgspec.Raw) -> bytes:
@@ -216,10 +248,18 @@ def _value_elements(body: bytes, start: int, raw: bytes) -> list[Element]:
     return found
 
 
+type Pack = Callable[[bytes, Primer | None], bytes]
+"""Encodes bytes as a form that is not composed."""
+
+
 def plan_form(
-    body: bytes, elements: Sequence[Element], find: Callable[[bytes], ElementPlace | None], primer: Primer | None = None
+    body: bytes,
+    elements: Sequence[Element],
+    find: Callable[[bytes], ElementPlace | None],
+    primer: Primer | None = None,
+    encode: Pack = pack,
 ) -> FormPlan:
-    """Encode a body as a form. `find` returns the place of a stored element by its hash."""
+    """Encode a body as a form. `find` returns the place of a stored element by its hash, `encode` the forms of what is new."""
     slices: list[tuple[int, int, Slice]] = []
     parts: dict[bytes, bytes] = {}
     places: dict[bytes, ElementPlace] = {}
@@ -229,10 +269,11 @@ def plan_form(
             slices.append((start, end, Slice(place.part, place.offset, end - start)))
         elif end - start >= MIN_PART_SIZE:
             part = part_hash(data := body[start:end])
-            parts[part] = pack(data, primer)
+            parts[part] = encode(data, primer)
             slices.append((start, end, Slice(part, 0, end - start)))
             places |= _element_places(body, part, [element for element, _ in group])
-    return FormPlan(_compose(body, slices, primer) if slices else pack(body, primer), parts, places)
+    form = _compose(body, slices, primer, encode) if slices else encode(body, primer)
+    return FormPlan(form, parts, places)
 
 
 type _Neighbours = list[tuple[Element, ElementPlace | None]]
@@ -280,7 +321,7 @@ def _element_places(body: bytes, part: bytes, elements: Sequence[Element]) -> di
     return places
 
 
-def _compose(body: bytes, slices: Sequence[tuple[int, int, Slice]], primer: Primer | None) -> bytes:
+def _compose(body: bytes, slices: Sequence[tuple[int, int, Slice]], primer: Primer | None, encode: Pack) -> bytes:
     """Encode the layout (MessagePack: for each slice the number of bytes before it, part, offset, length) and the bytes between."""
     layout: list[int | bytes] = []
     between = []
@@ -291,7 +332,7 @@ def _compose(body: bytes, slices: Sequence[tuple[int, int, Slice]], primer: Prim
         at = end
     between.append(body[at:])
     head = _encode(layout)
-    return COMPOSED + len(head).to_bytes(4) + head + pack(b"".join(between), primer)
+    return COMPOSED + len(head).to_bytes(4) + head + encode(b"".join(between), primer)
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -325,11 +366,21 @@ def _read_layout(form: bytes) -> tuple[list[tuple[int, Slice]], bytes]:
     return slices, form[5 + size :]  # type: ignore[return-value]
 
 
+def split_composed(form: bytes) -> tuple[bytes, bytes]:
+    """Split a composed form into its layout with all before it, and the form of the bytes between the slices."""
+    end = 5 + int.from_bytes(form[1:5])
+    return form[:end], form[end:]
+
+
 def unpacked_size(form: bytes) -> int:
     """The size of the body that `restore_body` returns, without decompressing it."""
     match form[:1]:
         case b"\x00":
             return len(form) - 1
+        case b"\x05":
+            return int.from_bytes(form[OBJECT_SIZE])
+        case b"\x06":
+            return 0
         case b"\x02":
             layout, between = _read_layout(form)
             return sum(piece.length for _, piece in layout) + unpacked_size(between)

@@ -15,6 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from store.database.asyncio_engine import AsyncConnection, AsyncEngine, create_async_engine
+from store.database.object_forms import NoObjectStorage, ObjectStorage
 from store.database.schema_version import SCHEMA
 
 OLDEST_SERVER = 14
@@ -126,6 +127,9 @@ class Database:
         """`store_server` appends to the hash chains of what is written (`store.proof`); without it, nothing is proven."""
         self.url = asyncpg_url(url)
         self.store_server = store_server
+        self.objects: ObjectStorage = NoObjectStorage()
+        """Where large bodies are that are not in the tables."""
+
         self.engine: AsyncEngine = create_async_engine(
             "postgresql+asyncpg://", async_creator=self._connect, pool_pre_ping=True, pool_size=4
         )

@@ -11,9 +11,12 @@ from typing import Any, Final, cast, get_args
 import msgspec
 
 from calls.model import Body, Chunk, ChunkKind, Exchange, Headers, Outcome, Request, Response
-from store.database.blobs import CorruptData, restore_body, unpack
+from store.database.blobs import RAW, BodyUnavailable, CorruptData, restore_body, unpack
 
 EMPTY_DIGEST = hashlib.sha256(b"").digest()
+ERASED: Final = "the bodies were erased by retention (docs/retention.md)"
+"""What is said of an exchange without bodies."""
+
 _OUTCOMES: Final = frozenset(get_args(Outcome.__value__))
 
 
@@ -94,7 +97,7 @@ def read_exchange(row: Mapping[str, Any], parts: Mapping[bytes, bytes]) -> Excha
     head = _read_head(row, parts)
     method, url = head.exact or (row["method"], row["url"])
     if row["request_body"] is None:
-        raise CorruptData("the body of a stored request is missing")
+        raise BodyUnavailable("erased", ERASED)
     body = _read_body(head.request, restore_body(row["request_body"], parts), row["request_digest"])
     return Exchange(
         id=str(row["id"]),
@@ -119,6 +122,12 @@ def read_exchange(row: Mapping[str, Any], parts: Mapping[bytes, bytes]) -> Excha
         error=head.error,
         format=head.format,
     )
+
+
+def read_without_bodies(row: Mapping[str, Any], parts: Mapping[bytes, bytes]) -> Exchange:
+    """Read the exchange of a row without the bytes of its bodies. `parts` are those that its head refers to. Raises `CorruptData`."""
+    nothing = {"request_body": RAW, "response_body": RAW}
+    return read_exchange({**row, **nothing, "request_digest": EMPTY_DIGEST, "response_digest": EMPTY_DIGEST}, parts)
 
 
 def unpack_chunks(packed: ChunkColumns) -> tuple[Chunk, ...]:
@@ -200,7 +209,7 @@ def _read_response(head: ExchangeHead, row: Mapping[str, Any], parts: Mapping[by
     if (message := head.response) is None:
         return None
     if row["response_body"] is None:
-        raise CorruptData("the body of a stored response is missing")
+        raise BodyUnavailable("erased", ERASED)
     return Response(
         status=row["status"],
         reason=head.reason,

@@ -100,6 +100,7 @@ exchanges = Table(
     Column(
         "salt", LargeBinary
     ),  # of the commitments to head and bodies (`proof.commitments`); null: stored without a proof
+    Column("offloaded", Boolean),  # true: some of its bytes are in object storage (`objects`)
     _primary_key("id"),
     # A run's exchanges in step order.
     Index(None, "project", "run", "started_at", "id"),
@@ -441,6 +442,31 @@ anchors = Table(
     _primary_key("server", "size", "kind", "by"),
     Index(None, "project", "server", "kind", "by", "size"),  # the newest of each
     comment="Cosignatures of checkpoints by witnesses (C2SP tlog-witness), and timestamps of RFC 3161.",
+)
+
+objects = Table(
+    "objects",
+    metadata,
+    Column("project", Text, nullable=False),
+    Column("address", LargeBinary, nullable=False),  # a keyed digest of its bytes: `objects.object_keys`
+    Column("key_id", LargeBinary, nullable=False),
+    Column("size", BigInteger, nullable=False),  # of its bytes, before they are compressed
+    Column("generation", Uuid, nullable=False),  # differs if it was deleted and written again
+    Column("touched_at", BigInteger, nullable=False),  # when somebody last began to write it
+    _primary_key("address"),
+    comment="What object storage has, or is about to have. A row is there before its object, and is locked while the object is deleted.",
+)
+
+object_uses = Table(
+    "object_uses",
+    metadata,
+    Column("project", Text, nullable=False),
+    Column("run", Text, nullable=False),
+    Column("day", Date, nullable=False),  # as of parts
+    Column("address", LargeBinary, nullable=False),
+    _primary_key("run", "day", "address"),
+    Index(None, "project", "address"),
+    comment="Which objects the exchanges and parts of a run and day name.",
 )
 
 expirations = Table(

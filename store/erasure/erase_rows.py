@@ -7,19 +7,36 @@ the others of those days are encoded anew, without the parts of before. `runs.en
 import datetime as dt
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import asyncpg
 
 from calls.proof.records import ErasedPart
-from store.database.blobs import ElementPlace, pack, plan_form, referenced_parts, restore_body, split_elements, unpack
+from store.database.blobs import (
+    COMPOSED,
+    RAW,
+    UNAVAILABLE,
+    BodyUnavailable,
+    ElementPlace,
+    Primer,
+    pack,
+    part_hash,
+    plan_form,
+    referenced_parts,
+    restore_body,
+    split_composed,
+    split_elements,
+    unpack,
+)
 from store.database.connection import Database
+from store.database.object_forms import ObjectRef, ObjectStorage, ObjectStorageDown, fill_in, object_form, objects_of
 from store.database.tables import PARTITIONED
 from store.feed.entries import RunChanged, RunDeleted
 from store.feed.feed import append_entries
 from store.ingest.partitions import day_of, first_id_of
+from store.objects.registry import forget_uses, note_uses
 from store.proof.chain import append_erasures, forget_run
 
 PAGE: Final = 10
@@ -36,6 +53,8 @@ class ErasedRows:
     days: set[dt.date] = field(default_factory=set)
     runs: set[str] = field(default_factory=set)
     exchanges: set[str] = field(default_factory=set)
+    addresses: set[bytes] = field(default_factory=set)
+    """Of objects that the deleted rows named; others may name them, too."""
 
     def add(self, other: "ErasedRows") -> None:
         """Add what was deleted by another step."""
@@ -43,6 +62,7 @@ class ErasedRows:
         self.days |= other.days
         self.runs |= other.runs
         self.exchanges |= other.exchanges
+        self.addresses |= other.addresses
 
 
 async def erase_run(database: Database, project: str, run: str, now: int) -> ErasedRows | None:
@@ -69,6 +89,7 @@ async def erase_run(database: Database, project: str, run: str, now: int) -> Era
             "expirations",
         ):
             found.rows[table] += await _delete(connection, table, "run = $2", project, run)
+        found.addresses = await forget_uses(connection, project, [run])
         found.rows["runs"] += await _delete(connection, "runs", "id = $2", project, run)
         await forget_run(connection, project, database.store_server, incarnation, now)
         await append_entries(connection, project, [RunDeleted(run, now)])
@@ -95,7 +116,10 @@ async def erase_exchanges(
         erased = [(row["id"], row["began"], whole) for row in (*gone, *gaps)]
         await append_erasures(connection, project, database.store_server, {incarnation: erased}, now)
         for day in sorted(found.days):
-            found.rows["parts"] += await _encode_anew(connection, project, run, day)
+            encoding = _NewEncoding(connection, database.objects, project, run, day)
+            found.rows["parts"] += await encoding.encode_all()
+            found.addresses |= await forget_uses(connection, project, [run], day)
+            await note_uses(connection, project, {(run, day): encoding.objects})
             # The index of words has each text at the first call that has it; `eraser` indexes the remaining calls again.
             found.rows["texts"] += await _delete(connection, "texts", "run = $2 AND day = $3", project, run, day)
         await connection.execute(NEW_ENCODING, project, run, uuid.uuid4())
@@ -119,44 +143,110 @@ async def _delete(connection: asyncpg.Connection, table: str, condition: str, *v
     return int(done.rpartition(" ")[2])
 
 
-async def _encode_anew(connection: asyncpg.Connection, project: str, run: str, day: dt.date) -> int:
-    """Encode the exchanges of a run and day without the parts of before; return how many parts went."""
-    bounds = (first_id_of(day), first_id_of(day + dt.timedelta(days=1)))
-    after = (-1, uuid.UUID(int=0))
-    places: dict[bytes, ElementPlace] = {}
-    kept: set[bytes] = set()
-    while rows := await connection.fetch(ROWS, project, run, *bounds, *after, PAGE):
-        parts = await _load_parts(connection, project, run, day, rows)
+class _NewEncoding:
+    """Encodes the exchanges of a run and day without the parts of before.
+
+    What is in an object stays in it, if the same bytes are needed; other bytes are stored in the database. An exchange that needs an
+    object which is lost stays as it is: nobody can read it.
+    """
+
+    def __init__(
+        self, connection: asyncpg.Connection, storage: ObjectStorage, project: str, run: str, day: dt.date
+    ) -> None:
+        self._connection = connection
+        self._storage = storage
+        self._place = (project, run, day)
+        self._places: dict[bytes, ElementPlace] = {}
+        self._kept: set[bytes] = set()
+        self._refs: dict[bytes, ObjectRef] = {}
+        """The objects that were loaded, by the hashes of their bytes."""
+
+        self.objects: set[ObjectRef] = set()
+        """The objects that the rows name from now on."""
+
+    async def encode_all(self) -> int:
+        """Encode all exchanges; return how many parts went. Raises `ObjectStorageDown`."""
+        project, run, day = self._place
+        bounds = (first_id_of(day), first_id_of(day + dt.timedelta(days=1)))
+        after = (-1, uuid.UUID(int=0))
+        while rows := await self._connection.fetch(ROWS, project, run, *bounds, *after, PAGE):
+            await self._encode_page([dict(row) for row in rows])
+            after = (rows[-1]["started_at"], rows[-1]["id"])
+        condition = "run = $2 AND day = $3 AND hash <> ALL ($4::bytea[])"
+        return await _delete(self._connection, "parts", condition, project, run, day, list(self._kept))
+
+    async def _encode_page(self, rows: Sequence[dict[str, Any]]) -> None:
+        project, run, day = self._place
+        forms = await _load_parts(self._connection, project, run, day, rows)
+        refs = objects_of([*forms.values(), *(row["request_body"] for row in rows)])
+        contents = await self._load_objects(refs)
+        filled = {part: fill_in(form, contents) for part, form in forms.items()}
+        lost = {part for part, form in filled.items() if form[:1] == UNAVAILABLE}
+        parts = _unpack_parts({part: form for part, form in filled.items() if part not in lost})
         for row in rows:
-            fresh, values = _encode_row(row, parts, places)
+            request = row["request_body"] and fill_in(row["request_body"], contents)
+            if request is not None and _is_lost(request, lost):
+                self._keep(row, forms)
+                continue
+            fresh, values = self._encode_row(row | {"request_body": request}, parts)
             for part, form in fresh.items():
-                await connection.execute(UPSERT_PART, project, run, day, part, form)
-            kept |= fresh.keys()
-            await connection.execute(UPDATE_ROW, project, row["id"], *values)
-        after = (rows[-1]["started_at"], rows[-1]["id"])
-    return await _delete(
-        connection, "parts", "run = $2 AND day = $3 AND hash <> ALL ($4::bytea[])", project, run, day, list(kept)
-    )
+                await self._connection.execute(UPSERT_PART, project, run, day, part, form)
+            self._kept |= fresh.keys()
+            self.objects |= objects_of((*fresh.values(), *values))
+            await self._connection.execute(UPDATE_ROW, project, row["id"], *values)
+
+    async def _load_objects(self, refs: Collection[ObjectRef]) -> dict[ObjectRef, bytes]:
+        """Load objects. Raises `ObjectStorageDown` if some may be had later."""
+        contents = await self._storage.load(self._place[0], refs) if refs else {}
+        for ref, form in contents.items():
+            try:
+                self._refs[part_hash(unpack(form))] = ref
+            except BodyUnavailable as error:
+                if error.is_temporary:
+                    raise ObjectStorageDown(error.reason) from error
+        return contents
+
+    def _keep(self, row: Mapping[str, Any], forms: Mapping[bytes, bytes]) -> None:
+        """Leave a row as it is, with its parts and their primers."""
+        named = frozenset(
+            part
+            for form in (row["head"], row["request_body"], row["response_body"])
+            for part in referenced_parts(form or RAW)
+        )
+        primers = {primer for part in named if part in forms for primer in referenced_parts(forms[part])}
+        self._kept |= named | primers
+        own = (row["request_body"], row["response_body"], *(forms[part] for part in named if part in forms))
+        self.objects |= objects_of(own)
+
+    def _encode_row(
+        self, row: Mapping[str, Any], parts: Mapping[bytes, bytes]
+    ) -> tuple[dict[bytes, bytes], tuple[bytes, bytes | None, bytes | None]]:
+        """Return the new parts of a row, and its head and bodies as they are stored from now on."""
+        head, response = pack(unpack(row["head"], parts)), row["response_body"]
+        if response is not None and not objects_of((response,)):
+            response = pack(unpack(response, parts))
+        if row["request_body"] is None:
+            return {}, (head, None, response)
+        body = restore_body(row["request_body"], parts)
+        plan = plan_form(body, split_elements(body), self._places.get, None, self._encode)
+        self._places |= plan.places
+        return plan.parts, (head, plan.form, response)
+
+    def _encode(self, data: bytes, primer: Primer | None) -> bytes:
+        ref = self._refs.get(part_hash(data)) if self._refs else None
+        return pack(data, primer) if ref is None else object_form(ref)
 
 
-def _encode_row(
-    row: Mapping[str, Any], parts: Mapping[bytes, bytes], places: dict[bytes, ElementPlace]
-) -> tuple[dict[bytes, bytes], tuple[bytes, bytes | None, bytes | None]]:
-    """Return the new parts of a row, and its head and bodies as they are stored from now on."""
-    head = pack(unpack(row["head"], parts))
-    response = None if row["response_body"] is None else pack(unpack(row["response_body"], parts))
-    if row["request_body"] is None:
-        return {}, (head, None, response)
-    body = restore_body(row["request_body"], parts)
-    plan = plan_form(body, split_elements(body), places.get)
-    places |= plan.places
-    return plan.parts, (head, plan.form, response)
+def _is_lost(form: bytes, lost: Collection[bytes]) -> bool:
+    """Whether a body cannot be decoded, because of bytes that cannot be had."""
+    own = split_composed(form)[1] if form[:1] == COMPOSED else form
+    return own[:1] == UNAVAILABLE or not referenced_parts(form).isdisjoint(lost)
 
 
 async def _load_parts(
-    connection: asyncpg.Connection, project: str, run: str, day: dt.date, rows: Sequence[asyncpg.Record]
+    connection: asyncpg.Connection, project: str, run: str, day: dt.date, rows: Sequence[Mapping[str, Any]]
 ) -> dict[bytes, bytes]:
-    """Load the parts that rows refer to, and the primers that these need."""
+    """Load the parts that rows refer to, and the primers that these need, as they are stored."""
     forms = [
         form for row in rows for form in (row["head"], row["request_body"], row["response_body"]) if form is not None
     ]
@@ -164,6 +254,10 @@ async def _load_parts(
     found = {row["hash"]: row["body"] for row in await connection.fetch(PARTS, project, run, day, list(wanted))}
     primers = {part for form in found.values() for part in referenced_parts(form)} - found.keys()
     found |= {row["hash"]: row["body"] for row in await connection.fetch(PARTS, project, run, day, list(primers))}
+    return found
+
+
+def _unpack_parts(found: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
     # Primers are compressed with nothing, so they come first.
     plain = {part: unpack(form) for part, form in found.items() if not referenced_parts(form)}
     return plain | {part: unpack(form, plain) for part, form in found.items() if part not in plain}

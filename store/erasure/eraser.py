@@ -1,13 +1,14 @@
 """Erase runs or calls, and report where something was."""
 
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from calls.model import Call, Exchange
 from store.database.connection import Database
+from store.database.object_forms import ObjectStorageDown
 from store.erasure.disk_traces import remove_disk_traces
 from store.erasure.erase_rows import ErasedRows, erase_exchanges, erase_replays, erase_run
 from store.erasure.files import NO_FILES, ErasedFiles, erase_files
@@ -25,6 +26,9 @@ class ErasureReport(NamedTuple):
     """Deleted rows by table."""
 
     files: ErasedFiles
+    objects: int
+    """Objects that were deleted from object storage."""
+
     remains: Sequence[str]
     """What may still have something, a sentence each."""
 
@@ -72,9 +76,19 @@ class Eraser:
         files = NO_FILES
         if self.data is not None:
             files = await erase_files(self.data, found.runs | found.exchanges)
-        remains = [*files.remains, *await remove_disk_traces(self.database, found.days)]
+        objects, kept_objects = await self._delete_objects(found.addresses)
+        remains = [*files.remains, *kept_objects, *await remove_disk_traces(self.database, found.days)]
         rows = {table: count for table, count in found.rows.items() if count}
-        return ErasureReport(sorted(found.runs), sorted(found.exchanges), rows, files, remains)
+        return ErasureReport(sorted(found.runs), sorted(found.exchanges), rows, files, objects, remains)
+
+    async def _delete_objects(self, addresses: Collection[bytes]) -> tuple[int, list[str]]:
+        """Delete the objects that nothing names any more; return how many, and what may still be there."""
+        try:
+            return await self.database.objects.delete_unused(self.project, addresses), []
+        except ObjectStorageDown as error:
+            return 0, [
+                f"objects of it are in object storage until retention deletes them there, which it tries every hour: {error}"
+            ]
 
 
 CALLS = "SELECT id FROM calls WHERE project = $1 AND run = $2 AND id >= $3 AND id < $4 ORDER BY id"

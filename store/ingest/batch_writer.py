@@ -11,6 +11,7 @@ import datetime as dt
 import logging
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -21,8 +22,9 @@ from calls.events import Gap, ReplayReported
 from calls.model import Exchange
 from calls.project_runs import DEFAULT_PROJECT
 from calls.proof.records import ChainRecord
-from store.database.blobs import Element, ElementPlace, Primer, pack, plan_form, split_elements
+from store.database.blobs import Element, ElementPlace, Pack, Primer, pack, part_hash, plan_form, split_elements
 from store.database.connection import BadValue, Database, DatabaseUnavailable
+from store.database.object_forms import ObjectRef, WrittenObject, object_form, objects_of
 from store.database.rows import encode_head, storable_text
 from store.feed.entries import FeedEntry, RunBegan, RunChanged, RunDeleted
 from store.feed.feed import append_entries
@@ -54,6 +56,7 @@ from store.ingest.insert_rows import (
     validate_run_name,
 )
 from store.ingest.partitions import Partitions, day_of
+from store.objects.registry import forget_uses, lock_objects, note_uses
 from store.proof.chain import NewRecords, append_records, dissolve_runs
 from store.proof.commitments import make_salts
 from store.proof.evidence import exchange_record, exchange_salts, gap_record
@@ -189,7 +192,7 @@ class BatchWriter:
             except MALFORMED_ERRORS as error:
                 refused.append((derived, str(error)))
         await self._partitions.create_missing(one.scope[2] for one in prepared)
-        refused += await self._store(prepared)
+        refused += await self._store(prepared, await self._write_objects(prepared))
         quarantined = tuple(quarantine_gap(derived, reason) for derived, reason in refused)
         new_gaps = [(gap, derived) for gap, (derived, _) in zip(quarantined, refused, strict=True)]
         await self._write_gaps_and_replays([*((gap, None) for gap in gaps), *new_gaps], replays)
@@ -214,33 +217,60 @@ class BatchWriter:
         digests = exchange_digests(exchange)
         row = exchange_row(exchange, self._project, derived.call, is_large=derived.summary is not None, digests=digests)
         head = encode_head(exchange)
-        call = call_row(derived, derived.call, self._project) if derived.call else None
+        is_offloaded = self._may_be_offloaded(exchange)
+        call = call_row(derived, derived.call, self._project, is_offloaded=is_offloaded) if derived.call else None
         salt = None if self._database.store_server is None else exchange_salts(exchange)
         record = None if salt is None else exchange_record(exchange, salt, *digests)
         return _PreparedExchange(derived, scope, elements, head, row, call, salt, record)
 
-    async def _store(self, prepared: Sequence[_PreparedExchange]) -> list[tuple[DerivedExchange, str]]:
+    def _may_be_offloaded(self, exchange: Exchange) -> bool:
+        """Whether a body is so large that some of it may become an object."""
+        threshold, response = self._database.objects.threshold, exchange.response
+        sizes = (len(exchange.request.body.data), len(response.body.data) if response else 0)
+        return threshold is not None and max(sizes) >= threshold
+
+    async def _write_objects(self, prepared: Sequence[_PreparedExchange]) -> Mapping[bytes, WrittenObject]:
+        """Write what is large and new into object storage, and return it by the hashes of the contents. Raises `DatabaseUnavailable`.
+
+        Whether something is new is decided finally in the transaction: what was written here and is not needed there, nothing names.
+        """
+        large = [one for one in prepared if self._may_be_offloaded(one.derived.exchange)]
+        if not large:
+            return {}
+        contents = _large_contents(
+            prepared,
+            {one.scope for one in large},
+            self._dedup_cache.likely_places,
+            self._database.objects.threshold or 0,
+        )
+        return await self._database.objects.write(self._project, contents)
+
+    async def _store(
+        self, prepared: Sequence[_PreparedExchange], objects: Mapping[bytes, WrittenObject]
+    ) -> list[tuple[DerivedExchange, str]]:
         """Commit the exchanges; return those that Postgres rejects, each with the reason."""
         if not prepared:
             return []
         try:
-            await self._commit_with_retries(prepared)
+            await self._commit_with_retries(prepared, objects)
         except BAD_ROW_ERRORS as error:
             if len(prepared) == 1:
                 return [(prepared[0].derived, str(error))]
             half = len(prepared) // 2
-            return await self._store(prepared[:half]) + await self._store(prepared[half:])
+            return await self._store(prepared[:half], objects) + await self._store(prepared[half:], objects)
         return []
 
-    async def _commit_with_retries(self, prepared: Sequence[_PreparedExchange]) -> None:
+    async def _commit_with_retries(
+        self, prepared: Sequence[_PreparedExchange], objects: Mapping[bytes, WrittenObject]
+    ) -> None:
         for pause in RETRY_PAUSES:
             try:
-                return await self._commit(prepared)
+                return await self._commit(prepared, objects)
             except TRANSIENT_ERRORS:
                 await asyncio.sleep(pause)
         raise DatabaseUnavailable("The transaction conflicted with others too often.")
 
-    async def _commit(self, prepared: Sequence[_PreparedExchange]) -> None:
+    async def _commit(self, prepared: Sequence[_PreparedExchange], objects: Mapping[bytes, WrittenObject]) -> None:
         """Write the exchanges in one transaction, and remember its content once it is committed."""
         fresh: dict[Scope, _NewContent] = {}
         async with self._database.connection() as connection, connection.transaction():
@@ -248,7 +278,11 @@ class BatchWriter:
             incarnations, encodings, began = await self._open_runs(
                 connection, _run_times(one.derived.exchange for one in prepared)
             )
-            rows, parts = self._plan_rows(prepared, encodings, fresh)
+            there = await lock_objects(connection, self._project, objects.values()) if objects else set()
+            encode = _form_encoder({content: one.ref for content, one in objects.items() if one in there})
+            rows, parts = self._plan_rows(prepared, encodings, fresh, encode)
+            if there:
+                await note_uses(connection, self._project, _named_by_scope(prepared, rows, parts))
             moves = [(one.exchange.id, one.previous_run, one.exchange.run) for one, *_ in prepared if one.previous_run]
             records = NewRecords()
             if moves:
@@ -275,6 +309,7 @@ class BatchWriter:
         prepared: Sequence[_PreparedExchange],
         encodings: dict[str, uuid.UUID],
         fresh: dict[Scope, _NewContent],
+        encode: Pack,
     ) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]:
         """The rows of the exchanges and of new parts. The content of the new parts is added to `fresh`."""
         rows: list[tuple[object, ...]] = []
@@ -289,9 +324,10 @@ class BatchWriter:
             if primer is None and not is_first:
                 primer = new.primer = Primer.create(one.head, body)
                 parts.append((*one.scope, primer.part, pack(primer.data)))
-            plan = plan_form(body, one.elements, _place_finder(new.places, stored.places), primer)
-            packed = pack(one.head, primer), None if response is None else pack(response.body.data, primer)
-            rows.append((*one.exchange, *packed, plan.form, one.salt))
+            plan = plan_form(body, one.elements, _place_finder(new.places, stored.places), primer, encode)
+            packed = pack(one.head, primer), None if response is None else encode(response.body.data, primer)
+            is_offloaded = self._may_be_offloaded(exchange) or None
+            rows.append((*one.exchange, *packed, plan.form, one.salt, is_offloaded))
             parts += [(*one.scope, part, form) for part, form in plan.parts.items()]
             new.places.update(plan.places)
         return rows, parts
@@ -323,6 +359,8 @@ class BatchWriter:
         deleted: list[asyncpg.Record] = await connection.fetch(DELETE_EMPTY_RUNS, self._project, names)
         gone = [row["incarnation"] for row in deleted]
         await dissolve_runs(connection, self._project, self._database.store_server, gone)
+        if deleted:
+            await forget_uses(connection, self._project, [row["id"] for row in deleted])
         return deleted
 
     async def _open_runs(self, connection: asyncpg.Connection, times: dict[str, _RunTimes]) -> _OpenRuns:
@@ -394,6 +432,56 @@ def _stored_entries(stored: Iterable[DerivedExchange]) -> Iterator[FeedEntry]:
         yield (
             RunChanged(exchange.run, exchange.started_at) if derived.call is None else call_entry(derived, derived.call)
         )
+
+
+def _large_contents(
+    prepared: Sequence[_PreparedExchange],
+    scopes: Collection[Scope],
+    likely_places: Callable[[Scope], Mapping[bytes, ElementPlace]],
+    threshold: int,
+) -> dict[bytes, bytes]:
+    """Return what is large of what these exchanges will probably store for the first time, by its hash."""
+    found: dict[bytes, bytes] = {}
+
+    def note_if_large(data: bytes, _: Primer | None) -> bytes:
+        if len(data) >= threshold:
+            found[part_hash(data)] = data
+        return b""
+
+    fresh: dict[Scope, dict[bytes, ElementPlace]] = {scope: {} for scope in scopes}
+    for one in (one for one in prepared if one.scope in fresh):
+        exchange, new = one.derived.exchange, fresh[one.scope]
+        if exchange.response is not None:
+            note_if_large(exchange.response.body.data, None)
+        finder = _place_finder(new, likely_places(one.scope))
+        new.update(plan_form(exchange.request.body.data, one.elements, finder, None, note_if_large).places)
+    return found
+
+
+def _form_encoder(objects: Mapping[bytes, ObjectRef]) -> Pack:
+    """Return a function that encodes contents: those that are objects by naming these."""
+    if not objects:
+        return pack
+    least = min(ref.size for ref in objects.values())
+
+    def encode(data: bytes, primer: Primer | None) -> bytes:
+        ref = objects.get(part_hash(data)) if len(data) >= least else None
+        return pack(data, primer) if ref is None else object_form(ref)
+
+    return encode
+
+
+def _named_by_scope(
+    prepared: Sequence[_PreparedExchange], rows: Sequence[tuple[Any, ...]], parts: Sequence[tuple[Any, ...]]
+) -> dict[tuple[str, dt.date], set[ObjectRef]]:
+    """Return the objects that the rows name, by run and day."""
+    named: defaultdict[tuple[str, dt.date], set[ObjectRef]] = defaultdict(set)
+    for one, row in zip(prepared, rows, strict=True):
+        *_, response, request, _, _ = row
+        named[one.scope[1:]] |= objects_of((response, request))
+    for _, run, day, _, form in parts:
+        named[run, day] |= objects_of((form,))
+    return named
 
 
 def _place_finder(

@@ -61,6 +61,11 @@ class DedupCache:
         self._entries.move_to_end(scope)
         return StoredContent(entry.places, entry.primer, is_stored=True)
 
+    def likely_places(self, scope: Scope) -> Mapping[bytes, ElementPlace]:
+        """The places that are remembered of a run, which may have been deleted meanwhile."""
+        entry = self._entries.get(scope)
+        return _NOTHING.places if entry is None else entry.places
+
     def remember(
         self, scope: Scope, incarnation: uuid.UUID, places: Mapping[bytes, ElementPlace], primer: Primer | None = None
     ) -> None:

@@ -25,7 +25,7 @@ from store.database.blobs import pack
 from store.database.rows import body_digest, digest_bytes, storable_text
 from store.database.traits import Trait, trait_numbers
 from store.feed.entries import CallStored, GapStored, ReplayStored
-from store.large.summary import encode_exact_summary
+from store.large.summary import encode_exact_summary, encode_summary
 from store.prices import Cost
 
 MAX_RUN_LENGTH = 255
@@ -123,8 +123,12 @@ def _lone_trace(exchange: Exchange) -> str | None:
     return None if trace is None or trace == exchange.run else storable_text(trace, MAX_NAME_LENGTH)
 
 
-def call_row(derived: DerivedExchange, call: Call, project: str) -> tuple[object, ...]:
+def call_row(derived: DerivedExchange, call: Call, project: str, *, is_offloaded: bool = False) -> tuple[object, ...]:
+    """The row of a call. One whose bodies may be in object storage always has a summary, so that lists load nothing from there."""
     exchange, usage, cost = derived.exchange, call.usage, derived.cost
+    summary = derived.summary or encode_exact_summary(exchange, call)
+    if summary is None and is_offloaded:
+        summary = encode_summary(exchange, call)
     return (
         project,
         exchange.id,
@@ -157,7 +161,7 @@ def call_row(derived: DerivedExchange, call: Call, project: str) -> tuple[object
         _short_names(returned_ids(call)),
         _short_name(call.system_fingerprint),
         digest_bytes(answer_digest(exchange, call))[:ANSWER_DIGEST] if exchange.response else None,
-        derived.summary or encode_exact_summary(exchange, call),
+        summary,
         _short_name(exchange.actor),
         exchange.first_byte_at,
         exchange_duration(exchange),
@@ -338,8 +342,10 @@ INSERT INTO parts (project, run, day, hash, body) VALUES ($1, $2, $3, $4, $5) ON
 INSERT_EXCHANGE = """
 INSERT INTO exchanges (
     project, id, run, started_at, first_byte_at, ended_at, method, url, status, outcome, truncated, redactions,
-    request_digest, response_digest, trace, ties, attribution, large, head, response_body, request_body, salt
-) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)
+    request_digest, response_digest, trace, ties, attribution, large, head, response_body, request_body, salt, offloaded
+) VALUES (
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23
+)
 ON CONFLICT DO NOTHING RETURNING id
 """
 

@@ -6,6 +6,7 @@ import msgspec
 
 from store.access.grants import Grant
 from store.anchors.targets import AnchorTargets
+from store.objects.target import ObjectTarget
 
 
 class HelperConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,6 +24,8 @@ class HelperConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     anchors: AnchorTargets = AnchorTargets()
     """Whose answers about its checkpoints are trusted."""
+    objects: ObjectTarget | None = None
+    """Object storage for large bodies."""
 
     redaction_key: bytes
     memory_limit: int

@@ -24,6 +24,7 @@ from store.ingest.derive_call import deriver
 from store.large import memory
 from store.large.jobs import HelperConfig, HelperJob, JudgeResult, RenderResult, Reply
 from store.large.storing import LargeStore
+from store.objects.body_objects import BodyObjects
 from store.run_tokens import is_claimed
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ class JobHandler:
             names=config.redact_names,
         ).redact_text
         self.database = Database(config.database_url, config.store_server)
+        if config.objects is not None:
+            self.database.objects = BodyObjects(self.database, config.objects)
         writer = BatchWriter(self.database, profile=self._profiles.digest)
         derive = deriver(self._profiles, self._clean)
         judge_writer = BatchWriter(self.database, profile=self._profiles.digest)

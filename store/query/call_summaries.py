@@ -101,8 +101,13 @@ def _has_whole(last: CallSummary, fields: frozenset[str]) -> bool:
     )
 
 
-def summary_shape(place: CallPlace, rows: Mapping[str, Any], heads: Mapping[str, Any]) -> Shape:
-    """Return the shape of a call from its columns and stored summaries, without loading its bodies."""
+def summary_shape(
+    place: CallPlace, rows: Mapping[str, Any], heads: Mapping[str, Any], unavailable: str | None = None
+) -> Shape:
+    """Return the shape of a call from its columns and stored summaries, without loading its bodies.
+
+    `unavailable`: why it has no bodies, which becomes a warning.
+    """
     first, last = place.exchanges[0], place.exchanges[-1]
     first_row, last_row = rows[first], rows[last]
     first_head, last_head = heads[first], heads[last]
@@ -143,7 +148,7 @@ def summary_shape(place: CallPlace, rows: Mapping[str, Any], heads: Mapping[str,
         "key": digest_text(first_row["key"]),
         "nth": place.nth,
         "profile": first_row["profile"],
-        "warnings": asked.warnings,
+        "warnings": [*asked.warnings, *([unavailable] if unavailable else ())],
         "started_at": rfc3339(first_row["started_at"]),
         "first_byte_ms": _milliseconds_after(begun, last_head, last_head["first_byte_at"]),
         # A response without the time of its first byte was imported, and has no time of its end either.

@@ -97,7 +97,7 @@ class AnswerComparison:
 
     async def _equal_answers(self, pairs: Sequence[tuple[str, str]]) -> list[str]:
         names = await self.recorded.without_large({name for pair in pairs for name in pair})
-        evidence = await self.recorded.exchanges_by_id(names)
+        evidence, _ = await self.recorded.readable_exchanges(names)
         meanings = await asyncio.to_thread(lambda: {name: self._meaning(each) for name, each in evidence.items()})
         return [later for earlier, later in pairs if later in meanings and meanings[later] == meanings.get(earlier)]
 

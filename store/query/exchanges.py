@@ -9,7 +9,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import batched
-from typing import Any
+from typing import Any, NamedTuple
 
 import asyncpg
 from sqlalchemy import ColumnElement, RowMapping, select
@@ -17,9 +17,10 @@ from sqlalchemy import ColumnElement, RowMapping, select
 from calls.model import Call, Exchange
 from store.call_graph.retry_query import RetryGroups, is_among, load_retry_groups
 from store.database.asyncio_engine import AsyncConnection
-from store.database.blobs import RAW, referenced_parts, unpack, unpacked_size
+from store.database.blobs import RAW, UNAVAILABLE, BodyUnavailable, referenced_parts, unpack, unpacked_size
 from store.database.connection import Database
-from store.database.rows import read_exchange
+from store.database.object_forms import ObjectRef, fill_in, named_objects, objects_of
+from store.database.rows import ERASED, digest_text, read_exchange, read_without_bodies
 from store.database.tables import calls
 from store.ingest.partitions import day_of
 from store.large.summary import read_summary
@@ -73,6 +74,24 @@ HELD_ROWS = 16 << 20
 type _Part = tuple[str, Any, bytes]
 """Run, day and hash."""
 
+type _Row = Mapping[str, Any]
+"""A row of an exchange."""
+
+
+class _NeededParts(NamedTuple):
+    """The parts that rows need."""
+
+    names: Collection[_Part]
+    forms: Mapping[_Part, bytes]
+    """As they are stored, those that were not loaded before."""
+
+
+class ReadableExchanges(NamedTuple):
+    """Exchanges, by their ids, and of those whose bodies cannot be had, why."""
+
+    found: dict[str, Exchange]
+    unavailable: dict[str, BodyUnavailable]
+
 
 class TooLarge(Exception):
     """The result takes more memory than this process may use; a helper process can return it."""
@@ -105,6 +124,30 @@ class ExchangeQueries:
         """Load exchanges, by their ids; unknown ids are omitted. Raises `CorruptData`."""
         return await self._by_id(ids)
 
+    async def readable_exchanges(self, ids: Iterable[str]) -> ReadableExchanges:
+        """Load exchanges whose bodies can be had. Raises `CorruptData` for other damage."""
+        rows, parts = await self._rows_by_id(ids)
+        readable = ReadableExchanges({}, {})
+        for row in rows:
+            try:
+                readable.found[str(row["id"])] = _restore_exchange(row, parts)
+            except BodyUnavailable as error:
+                readable.unavailable[str(row["id"])] = error
+        return readable
+
+    async def exchange_without_bodies(self, id: str) -> tuple[Exchange, tuple[str | None, str | None]] | None:  # noqa: A002
+        """Load an exchange without the bytes of its bodies, and the digests of these; None if there is none. Raises `CorruptData`."""
+        if (exchange_id := _parse_uuid(id)) is None:
+            return None
+        async with self._snapshot() as connection:
+            row = await connection.fetchrow(EXCHANGE_HEAD, self._project, exchange_id)
+            if row is None:
+                return None
+            needed = await self._needed_parts(connection, [row], {})
+        found = read_without_bodies(row, _row_parts(row, _unpack_parts(needed, {}, {})[0]))
+        digests = row["request_digest"], row["response_digest"]
+        return found, (digests[0] and digest_text(digests[0]), digests[1] and digest_text(digests[1]))
+
     async def without_large(self, ids: Iterable[str]) -> list[str]:
         """Remove the ids of large exchanges."""
         names = list(ids)
@@ -127,7 +170,7 @@ class ExchangeQueries:
         size = 0
         async with connection.transaction(readonly=True):
             async for row in connection.cursor(FORMS, self._project, run):
-                size += row["head"] + _form_size(row["request"], row["packed"])
+                size += row["head"] + _form_size(row["request"] or RAW, row["packed"])
                 size += _form_size(row["response"] or RAW, row["packed"])
                 if size > HELD_RUN:
                     return True
@@ -155,11 +198,12 @@ class ExchangeQueries:
 
     async def exchange_shape(self, id: str) -> Shape | None:  # noqa: A002
         """Return an exchange as the API shows it."""
-        if (found := await self.exchange(id)) is None:
+        if (loaded := await self.exchange_without_bodies(id)) is None:
             return None
+        found, digests = loaded
         async with self._database.connection() as connection:
             steps = await connection.fetch(STEPS, self._project, [found.run], [found.id])
-        return exchange_shape(found, steps[0]["step"]) if steps else None
+        return exchange_shape(found, steps[0]["step"], *digests) if steps else None
 
     async def steps(self, places: Sequence[tuple[str, uuid.UUID]]) -> dict[uuid.UUID, int]:
         """Return the steps of exchanges, each given with its run."""
@@ -182,7 +226,8 @@ class ExchangeQueries:
                 is_last = is_last and (not found or len(rows) == found[0]["fetched"])
                 del found
                 # Most parts that a page needs, the next page needs as well.
-                parts = await self._parts(connection, rows, parts)
+                needed = await self._needed_parts(connection, rows, parts)
+            rows, parts = await self._load_objects(rows, needed, parts)
             if rows:
                 after = (rows[-1]["started_at"], rows[-1]["id"])
             size = min(2 * len(rows), most)
@@ -326,7 +371,7 @@ class ExchangeQueries:
         read: dict[str, tuple[Exchange, Call]] = {}
         held = 0
         for names in batched(await self.without_large(exchange_ids), SLICE_LENGTH):
-            evidence = await self._by_id(names)
+            evidence, _ = await self.readable_exchanges(names)
             held += sum(_weight(one) for one in evidence.values())
             if held > READ_FOR_LINKS:
                 break
@@ -375,20 +420,27 @@ class ExchangeQueries:
         summed = {
             place
             for place in places
-            if place not in listed and _is_shown_from_summary(place, rows, heads, can_open=self._reads_large)
+            if place not in listed and _is_shown_from_summary(place, rows, heads, fields, can_open=self._reads_large)
         }
-        if summed and not is_summary(fields) and not all(_is_underived(place, rows) for place in summed):
+        if not is_summary(fields) and not all(
+            _is_underived(place, rows) or _has_erased_bodies(place, heads) for place in summed
+        ):
             raise TooLarge
         summed |= listed
         opened = [place for place in places if place not in summed]
-        evidence = await self._by_id({name for place in opened for name in (place.exchanges[0], place.exchanges[-1])})
+        evidence, unavailable = await self.readable_exchanges(
+            {name for place in opened for name in (place.exchanges[0], place.exchanges[-1])}
+        )
+        reasons = {place: why for place in opened if (why := _unavailable_reason(place, unavailable))}
+        reasons |= {place: ERASED for place in summed | listed if _has_erased_bodies(place, heads)}
+        summed |= reasons.keys() & set(opened)
         opened = [place for place in opened if evidence.keys() >= {place.exchanges[0], place.exchanges[-1]}]
         # In a thread: deriving a page of long conversations takes a while.
         by_place: dict[CallPlace, Shape] = {}
         if opened:
             derived = await asyncio.to_thread(lambda: [self._shape(place, rows, evidence) for place in opened])
             by_place.update(zip(opened, await self._with_late_answers(derived, evidence), strict=True))
-        by_place |= {place: summary_shape(place, rows, heads) for place in summed}
+        by_place |= {place: summary_shape(place, rows, heads, reasons.get(place)) for place in summed}
         return [cut_shape(by_place[place], fields) for place in places if place in by_place]
 
     async def _with_late_answers(self, shapes: list[Shape], evidence: Mapping[str, Exchange]) -> list[Shape]:
@@ -397,7 +449,7 @@ class ExchangeQueries:
             return shapes
         async with self._database.connection() as connection:
             names = await late.candidate_streams(connection, self._project, [evidence[call] for call in waiting])
-        found = await self._by_id(await self.without_large(names) if not self._reads_large else names)
+        found, _ = await self.readable_exchanges(await self.without_large(names) if not self._reads_large else names)
         return await asyncio.to_thread(
             lambda: [
                 late.add_late_answer(shape, evidence[shape["id"]], waiting[shape["id"]], found)
@@ -413,15 +465,19 @@ class ExchangeQueries:
         return call_shape(place, exchanges[0], exchanges[-1])
 
     async def _by_id(self, ids: Iterable[str]) -> dict[str, Exchange]:
+        rows, parts = await self._rows_by_id(ids)
+        return {str(row["id"]): _restore_exchange(row, parts) for row in rows}
+
+    async def _rows_by_id(self, ids: Iterable[str]) -> tuple[list[_Row], dict[_Part, bytes]]:
         uuids = [one for text in ids if (one := _parse_uuid(text))]
         if not uuids:
-            return {}
+            return [], {}
         async with self._snapshot() as connection:
             if not self._reads_large and await self._large_among(connection, uuids):
                 raise TooLarge
             rows = await connection.fetch(EXCHANGES, self._project, uuids)
-            parts = await self._parts(connection, rows, {})
-        return {str(row["id"]): _restore_exchange(row, parts) for row in rows}
+            needed = await self._needed_parts(connection, rows, {})
+        return await self._load_objects(rows, needed, {})
 
     async def _large_among(self, connection: asyncpg.Connection, ids: Sequence[uuid.UUID]) -> set[str]:
         return {str(row["id"]) for row in await connection.fetch(LARGE_AMONG, self._project, ids)}
@@ -435,22 +491,28 @@ class ExchangeQueries:
         ):
             yield connection
 
-    async def _parts(
-        self, connection: asyncpg.Connection, rows: Sequence[asyncpg.Record], loaded_parts: Mapping[_Part, bytes]
-    ) -> dict[_Part, bytes]:
-        """Return the bytes of all parts to which the rows refer."""
+    async def _needed_parts(
+        self, connection: asyncpg.Connection, rows: Sequence[_Row], loaded_parts: Mapping[_Part, bytes]
+    ) -> _NeededParts:
+        """Load the parts to which the rows refer, as they are stored."""
         needed = {(*_scope(row), part) for row in rows for part in _named_parts(row)}
         forms = await self._forms(connection, needed - loaded_parts.keys())
         primers = {(run, day, primer) for (run, day, _), form in forms.items() for primer in referenced_parts(form)}
         forms |= await self._forms(connection, primers - forms.keys() - loaded_parts.keys())
-        found = {part: loaded_parts[part] for part in (needed | primers) & loaded_parts.keys()}
-        found |= {part: unpack(form) for part, form in forms.items() if not referenced_parts(form)}
-        for (run, day, part), form in forms.items():
-            if leaning := referenced_parts(form):
-                # If a primer is missing, `unpack` raises with its name.
-                own = {primer: found[run, day, primer] for primer in leaning if (run, day, primer) in found}
-                found[run, day, part] = unpack(form, own)
-        return found
+        return _NeededParts(needed | primers, forms)
+
+    async def _load_objects(
+        self, rows: Sequence[asyncpg.Record], needed: _NeededParts, loaded_parts: Mapping[_Part, bytes]
+    ) -> tuple[list[_Row], dict[_Part, bytes]]:
+        """Load what is in object storage, after the transaction; return the rows with it, and the bytes of all parts.
+
+        What cannot be loaded is in the rows that need it as the form of its absence.
+        """
+        refs = objects_of([form for row in rows for form in (row["request_body"], row["response_body"])])
+        refs |= objects_of(needed.forms.values())
+        contents = await self._database.objects.load(self._project, refs) if refs else {}
+        parts, unavailable = _unpack_parts(needed, contents, loaded_parts)
+        return [_fill_row(row, contents, unavailable) for row in rows], parts
 
     async def _forms(self, connection: asyncpg.Connection, parts: Collection[_Part]) -> dict[_Part, bytes]:
         """Return these parts as they are stored."""
@@ -460,13 +522,41 @@ class ExchangeQueries:
         return {(row["run"], row["day"], row["hash"]): row["body"] for row in fetched}
 
 
-def _named_parts(row: asyncpg.Record) -> frozenset[bytes]:
+def _unpack_parts(
+    needed: _NeededParts, contents: Mapping[ObjectRef, bytes], loaded_parts: Mapping[_Part, bytes]
+) -> tuple[dict[_Part, bytes], dict[_Part, bytes]]:
+    """Return the bytes of parts; of those that cannot be had, the forms of their absence."""
+    forms = {part: fill_in(form, contents) for part, form in needed.forms.items()}
+    unavailable = {part: form for part, form in forms.items() if form[:1] == UNAVAILABLE}
+    found = {part: loaded_parts[part] for part in needed.names if part in loaded_parts}
+    found |= {
+        part: unpack(form) for part, form in forms.items() if part not in unavailable and not referenced_parts(form)
+    }
+    for (run, day, part), form in forms.items():
+        if leaning := referenced_parts(form):
+            # If a primer is missing, `unpack` raises with its name.
+            own = {primer: found[run, day, primer] for primer in leaning if (run, day, primer) in found}
+            found[run, day, part] = unpack(form, own)
+    return found, unavailable
+
+
+def _fill_row(row: _Row, contents: Mapping[ObjectRef, bytes], unavailable: Mapping[_Part, bytes]) -> _Row:
+    """Put what was loaded from object storage into a row."""
+    bodies = {name: row[name] for name in ("request_body", "response_body")}
+    filled = {name: fill_in(form, contents) for name, form in bodies.items() if any(named_objects(form))}
+    for part in referenced_parts(row["request_body"] or RAW) if unavailable else ():
+        if (*_scope(row), part) in unavailable:
+            filled["request_body"] = unavailable[*_scope(row), part]
+    return {**row, **filled} if filled else row
+
+
+def _named_parts(row: _Row) -> frozenset[bytes]:
     """Return the hashes of the parts to which a row refers."""
     forms = (row[name] for name in ("head", "response_body", "request_body") if row.get(name))
     return frozenset(part for form in forms for part in referenced_parts(form))
 
 
-def _row_parts(row: asyncpg.Record, parts: Mapping[_Part, bytes]) -> dict[bytes, bytes]:
+def _row_parts(row: _Row, parts: Mapping[_Part, bytes]) -> dict[bytes, bytes]:
     scope = _scope(row)
     return {part: parts[*scope, part] for part in _named_parts(row) if (*scope, part) in parts}
 
@@ -475,7 +565,7 @@ def _first_page(rows: Sequence[asyncpg.Record]) -> list[asyncpg.Record]:
     """Return the first rows, as many as may be unpacked together, and at least one."""
     size = 0
     for count, row in enumerate(rows):
-        size += unpacked_size(row["request_body"]) + unpacked_size(row["response_body"] or RAW)
+        size += unpacked_size(row["request_body"] or RAW) + unpacked_size(row["response_body"] or RAW)
         if size > PAGE_SIZE:
             return list(rows[: count or 1])
     return list(rows)
@@ -492,11 +582,30 @@ def _weight(exchange: Exchange) -> int:
     )
 
 
+def _unavailable_reason(place: CallPlace, unavailable: Mapping[str, BodyUnavailable]) -> str | None:
+    """Why the bodies of a call cannot be had; None if they can."""
+    return next((why.reason for name in place.exchanges if (why := unavailable.get(name)) is not None), None)
+
+
+def _has_erased_bodies(place: CallPlace, heads: Mapping[str, asyncpg.Record]) -> bool:
+    return any(heads[name]["is_erased"] for name in (place.exchanges[0], place.exchanges[-1]))
+
+
 def _is_shown_from_summary(
-    place: CallPlace, rows: Mapping[str, RowMapping], heads: Mapping[str, asyncpg.Record], *, can_open: bool
+    place: CallPlace,
+    rows: Mapping[str, RowMapping],
+    heads: Mapping[str, asyncpg.Record],
+    fields: Fields,
+    *,
+    can_open: bool,
 ) -> bool:
-    """Whether a call is shown from summaries: it is large, and may not be loaded here or could not be derived."""
+    """Whether a call is shown from summaries: it has no bodies any more; or a list would have to load it from object storage; or it is
+    large, and may not be loaded here or could not be derived."""
     names = (place.exchanges[0], place.exchanges[-1])
+    if _has_erased_bodies(place, heads):
+        return True
+    if is_summary(fields) and any(heads[name]["offloaded"] for name in names):
+        return True
     return any(heads[name]["large"] for name in names) and (not can_open or _is_underived(place, rows))
 
 
@@ -505,11 +614,11 @@ def _is_underived(place: CallPlace, rows: Mapping[str, RowMapping]) -> bool:
     return any(form is not None and not read_summary(form).is_derived for form in forms)
 
 
-def _restore_exchange(row: asyncpg.Record, parts: Mapping[_Part, bytes]) -> Exchange:
+def _restore_exchange(row: _Row, parts: Mapping[_Part, bytes]) -> Exchange:
     return read_exchange(row, _row_parts(row, parts))
 
 
-def _scope(row: asyncpg.Record) -> tuple[str, Any]:
+def _scope(row: _Row) -> tuple[str, Any]:
     return row["run"], day_of(str(row["id"]))
 
 
@@ -532,20 +641,25 @@ FORMS = """
 SELECT substring(response_body FOR 64) AS response, octet_length(head) AS head, CASE
     WHEN octet_length(request_body) > 64 AND get_byte(request_body, 0) <> 2 THEN substring(request_body FOR 64)
     ELSE request_body
-END AS request, octet_length(request_body) + coalesce(octet_length(response_body), 0) AS packed
+END AS request, coalesce(octet_length(request_body), 0) + coalesce(octet_length(response_body), 0) AS packed
 FROM exchanges WHERE project = $1 AND run = $2
 """
 
 PACKED_SIZE = """
 SELECT coalesce((
-    SELECT sum(octet_length(request_body) + coalesce(octet_length(response_body), 0) + octet_length(head))
+    SELECT sum(coalesce(octet_length(request_body), 0) + coalesce(octet_length(response_body), 0) + octet_length(head))
     FROM exchanges WHERE project = $1 AND run = $2
 ), 0) + coalesce((SELECT sum(octet_length(body)) FROM parts WHERE project = $1 AND run = $2), 0)
 """
 
 HEADS = """
-SELECT id, large, method, url, started_at, first_byte_at, ended_at FROM exchanges
+SELECT id, large, offloaded, request_digest IS NULL AS is_erased, method, url, started_at, first_byte_at, ended_at FROM exchanges
 WHERE project = $1 AND id = ANY ($2::uuid[])
+"""
+
+EXCHANGE_HEAD = """
+SELECT id, run, started_at, first_byte_at, ended_at, method, url, status, outcome, redactions, head, request_digest, response_digest
+FROM exchanges WHERE project = $1 AND id = $2
 """
 
 EXCHANGES = "SELECT * FROM exchanges WHERE project = $1 AND id = ANY ($2::uuid[])"
@@ -556,7 +670,7 @@ RUN_IDS = "SELECT id FROM exchanges WHERE project = $1 AND run = $2"
 RUN_EXCHANGES = """
 SELECT * FROM (
     SELECT *, count(*) OVER () AS fetched, row_number() OVER steps AS place, sum(
-        octet_length(request_body) + coalesce(octet_length(response_body), 0) + octet_length(head)
+        coalesce(octet_length(request_body), 0) + coalesce(octet_length(response_body), 0) + octet_length(head)
     ) OVER steps AS size
     FROM (
         SELECT * FROM exchanges

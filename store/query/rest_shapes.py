@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from calls.model import Body, Call, Exchange, ToolCall, Usage
 from calls.retry_grouping import merge_calls
 from store.attribution.certainty import level_name
-from store.database.rows import body_digest, digest_text
+from store.database.rows import digest_text
 from store.feed.entries import IDLE
 
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", re.ASCII)
@@ -172,8 +172,8 @@ def _since_first(first: Exchange, last: Exchange, at: int | None) -> int | None:
     return None if at is None else last.started_at - first.started_at + at
 
 
-def exchange_shape(exchange: Exchange, step: int) -> Shape:
-    """Return the shape of an exchange, without its bodies."""
+def exchange_shape(exchange: Exchange, step: int, request_digest: str | None, response_digest: str | None) -> Shape:
+    """Return the shape of an exchange, without its bodies. A digest is None if the body was erased."""
     request, response = exchange.request, exchange.response
     answered = response.body if response else None
     return {
@@ -194,8 +194,8 @@ def exchange_shape(exchange: Exchange, step: int) -> Shape:
         "response_trailers": [list(pair) for pair in response.trailers] if response else None,
         "request_size": request.body.size,
         "response_size": answered.size if answered else None,
-        "request_digest": digest_text(body_digest(request.body.data)),
-        "response_digest": digest_text(body_digest(answered.data)) if answered else None,
+        "request_digest": request_digest,
+        "response_digest": response_digest,
         "chunks": len(answered.chunks) if answered else 0,
         "outcome": exchange.outcome,
         "error": exchange.error,

@@ -1,15 +1,19 @@
 """Export a run's rows for a replay on this machine (`store.bundle.rows_bundle`)."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from calls.events import Gap
 from store.bundle.bundle import NOT_EXPORTED
 from store.bundle.rows_bundle import COLUMNS, MAGIC, Parts, Rows, RowsHead, Tail, encode_frame
 from store.database.connection import Database
+from store.database.object_forms import fill_in, objects_of
 from store.database.schema_version import SCHEMA
 from store.query.rekey import stored_keys
+
+MOST_FROM_OBJECTS: Final = 16 << 20
+"""Bytes from object storage that are held together; a single row may have more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +32,18 @@ class RowsExporter:
         keys = await stored_keys(self.database, run["id"], self.project)
         count = 0
         async for found in self._batches(ROWS, run["id"]):
-            rows = [(str(row["id"]), *row[1:], *keys.get(str(row["id"]), (None, None))) for row in found]
-            count += len(rows)
-            yield encode_frame(Rows(rows))
+            for some in _batches_by_objects(found, ("request_body", "response_body")):
+                filled = await self._fill_objects(some, ("request_body", "response_body"))
+                rows = [
+                    (str(row["id"]), *list(row.values())[1:], *keys.get(str(row["id"]), (None, None))) for row in filled
+                ]
+                count += len(rows)
+                yield encode_frame(Rows(rows))
         # Rows before parts: the parts to which a row refers are stored with it.
         async for found in self._batches(PARTS, run["id"]):
-            yield encode_frame(Parts([(row["hash"], row["body"]) for row in found]))
+            for some in _batches_by_objects(found, ("body",)):
+                filled = await self._fill_objects(some, ("body",))
+                yield encode_frame(Parts([(row["hash"], row["body"]) for row in filled]))
         yield encode_frame(Tail(count, gaps))
 
     async def _batches(self, query: str, run: str) -> AsyncIterator[list[Any]]:
@@ -44,6 +54,30 @@ class RowsExporter:
             cursor = await connection.cursor(query, self.project, run)
             while found := await cursor.fetch(self.batch):
                 yield found
+
+    async def _fill_objects(self, rows: Sequence[Any], columns: Sequence[str]) -> list[dict[str, Any]]:
+        """Return the rows with the contents of objects in their columns; of one that cannot be had, why."""
+        refs = objects_of(row[column] for row in rows for column in columns)
+        contents = await self.database.objects.load(self.project, refs) if refs else {}
+        return [
+            {name: fill_in(value, contents) if name in columns and value else value for name, value in row.items()}
+            for row in rows
+        ]
+
+
+def _batches_by_objects(rows: Sequence[Any], columns: Sequence[str]) -> Iterator[list[Any]]:
+    """Divide rows so that only so many bytes from object storage are held at a time."""
+    batch: list[Any] = []
+    size = 0
+    for row in rows:
+        own = sum(ref.size for ref in objects_of(row[column] for column in columns))
+        if batch and own and size + own > MOST_FROM_OBJECTS:
+            yield batch
+            batch, size = [], 0
+        batch.append(row)
+        size += own
+    if batch:
+        yield batch
 
 
 ROWS = f"""

@@ -179,7 +179,7 @@ class RunCost:
         history, parts, size = PromptHistory(), PromptParts(), 0
         small = set(await self._queries.without_large(step.id for step in steps if step.is_of_model))
         for some in batched((step for step in steps if step.id in small), BATCH):
-            exchanges = await self._queries.exchanges_by_id([step.id for step in some])
+            exchanges, _ = await self._queries.readable_exchanges([step.id for step in some])
             bodies = {name: _request_body(one) for name, one in exchanges.items()}
             await asyncio.to_thread(_divide_batch, some, bodies, history, parts)
             if (size := size + sum(map(len, bodies.values()))) > MOST_BYTES:

@@ -12,6 +12,7 @@ import asyncpg
 from store.database.connection import Database
 from store.feed.entries import RunDeleted
 from store.feed.feed import append_entries
+from store.objects.registry import forget_uses
 from store.proof.chain import forget_run
 from store.retention.plan import Expiry
 
@@ -41,6 +42,7 @@ async def _expire_batch(database: Database, project: str, batch: Sequence[Expiry
         for one in gone:
             await forget_run(connection, project, database.store_server, one.judged.incarnation, now)
         await connection.execute("DELETE FROM runs WHERE project = $1 AND id = ANY ($2::text[])", project, names)
+        await forget_uses(connection, project, names)
         for table in ("gaps", "call_sums", "run_totals", "processes"):
             await connection.execute(
                 f"DELETE FROM {table} WHERE project = $1 AND run = ANY ($2::text[])",  # noqa: S608 - one of the constants

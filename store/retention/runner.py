@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
 from store.database.connection import Database, DatabaseError
+from store.database.object_forms import ObjectStorageDown
 from store.feed.feed import PROJECTS
 from store.feed.signal import FeedSignal
 from store.retention.expiry import delete_replays, expire_runs
@@ -46,6 +47,11 @@ class RetentionResult(NamedTuple):
     freed: int
     """Bytes that the database has become smaller by; negative if more was stored meanwhile."""
 
+    objects: int
+    """Objects that nothing named and that were deleted."""
+
+    warnings: Sequence[str]
+
 
 class RetentionRunner:
     """Removes what the policy says. `forget` is called with the project and name of each run that went."""
@@ -70,7 +76,7 @@ class RetentionRunner:
         await asyncio.sleep(FIRST_AFTER)
         while True:
             try:
-                if self.policy.is_active or await self._has_remains():
+                if self.policy.is_active or self._database.objects.threshold or await self._has_remains():
                     result = await self.run_once()
                     _log_result(result)
             except RetentionBusy:
@@ -96,9 +102,10 @@ class RetentionRunner:
             for one in gone:
                 self._forget(one.judged.facts.project, one.judged.facts.run)
             days += await self._clear_days(plan)
+            objects, warnings = await self._collect_objects()
             async with self._database.connection() as connection:
                 size: int = await connection.fetchval("SELECT pg_database_size(current_database())")
-        return RetentionResult(plan, gone, days, plan.size - size)
+        return RetentionResult(plan, gone, days, plan.size - size, objects, [*plan.warnings, *warnings])
 
     async def _has_remains(self) -> bool:
         return bool(await pending_days(self._database, await self._projects()))
@@ -107,7 +114,7 @@ class RetentionRunner:
         async with self._database.connection() as connection:
             known = {row["project"] for row in await connection.fetch(PROJECTS)}
             # A project of which all runs went has none in `runs`.
-            left = {row["project"] for row in await connection.fetch("SELECT DISTINCT project FROM expirations")}
+            left = {row["project"] for row in await connection.fetch(LEFT_PROJECTS)}
         return sorted(known | left)
 
     async def _clear_days(self, plan: RetentionPlan | None) -> list[ClearedDay]:
@@ -121,6 +128,13 @@ class RetentionRunner:
             cleared.append(await clear_day(self._database, day, today, share))
             await asyncio.sleep(0)
         return cleared
+
+    async def _collect_objects(self) -> tuple[int, list[str]]:
+        """Delete the objects that nothing names; return how many, and why some stay."""
+        try:
+            return await self._database.objects.collect(await self._projects()), []
+        except ObjectStorageDown as error:
+            return 0, [f"objects that nothing needs were not deleted from object storage: {error}"]
 
     async def _delete_replays(self, gone: Sequence[Expiry]) -> None:
         replays: dict[tuple[str, str], Sequence[str]] = {}
@@ -147,5 +161,8 @@ class RetentionRunner:
 def _log_result(result: RetentionResult) -> None:
     if result.runs:
         log.info("retention removed %d runs and freed %d bytes", len(result.runs), result.freed)
-    for warning in result.plan.warnings:
+    for warning in result.warnings:
         log.warning("retention: %s", warning)
+
+
+LEFT_PROJECTS = "SELECT DISTINCT project FROM expirations UNION SELECT DISTINCT project FROM objects"

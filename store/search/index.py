@@ -86,7 +86,9 @@ class TextIndex:
         small = await queries.without_large(names)
         await self._index_large(project, set(names) - set(small))
         for batch in batched(small, BATCH):
-            exchanges = list((await queries.exchanges_by_id(batch)).values())
+            found, unavailable = await queries.readable_exchanges(batch)
+            await self._index_large(project, unavailable)
+            exchanges = list(found.values())
             texts = await asyncio.to_thread(self._texts_of, exchanges)
             # A conversation repeats its texts with every call: words are looked for only in those that are new.
             places = [list(column) for column in zip(*texts, strict=True)] if texts else [[], [], []]
@@ -96,7 +98,7 @@ class TextIndex:
             await self._insert(project, await asyncio.to_thread(_rows_of, project, fresh))
 
     async def _index_large(self, project: str, calls: Iterable[str]) -> None:
-        """Index large exchanges by their summaries (`store.large.summary`): the beginning of the answer, and small arguments."""
+        """Index large exchanges, and those whose bodies cannot be had, by their summaries (`store.large.summary`): the beginning of the answer, and small arguments."""
         ids = [uuid.UUID(call) for call in calls]
         async with self._database.connection() as connection:
             found = await connection.fetch(SUMMARIES, project, ids) if ids else ()

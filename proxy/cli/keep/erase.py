@@ -88,6 +88,8 @@ def _show(result: dict[str, Any]) -> None:
     files = result["files"]
     click.echo(f"  {files['spool_bytes']:>8} bytes of spools, overwritten")
     click.echo(f"  {files['replays']:>8} files of replays, {files['damaged']} of damaged records")
+    if result["objects"]:
+        click.echo(f"  {result['objects']:>8} objects in object storage")
     for remains in result["remains"]:
         click.echo(f"playhead: {printable(remains)}", err=True)
 

@@ -89,6 +89,9 @@ class RetentionResultSchema(TypedDict):
     """Bytes by which the database is smaller; negative if more was stored meanwhile."""
 
     size: Bytes
+    objects: Count
+    """Objects that nothing named and that were deleted from object storage."""
+
     days: list[ClearedDaySchema]
     warnings: NoWarnings
 
@@ -122,5 +125,8 @@ class ErasureReportSchema(TypedDict):
     """Deleted rows by table."""
 
     files: ErasedFilesSchema
+    objects: Count
+    """Objects that were deleted from object storage, because nothing else names them."""
+
     remains: Annotated[list[str], Field(examples=[[]])]
     """What may still have something of it, a sentence each."""

@@ -31,7 +31,10 @@ async def get_exchange(deps: TheDeps, exchange: ExchangeId) -> Response:
 @router.get("/exchanges/{exchange}/chunks", summary="The pieces of both bodies, as they arrived")
 async def get_chunks(deps: TheDeps, exchange: ExchangeId) -> Response:
     """Those of the request come first."""
-    return page_response(chunk_shapes(await _load_exchange(deps, exchange)), None)
+    found = await deps.exchange_queries.exchange_without_bodies(exchange)
+    if found is None:
+        raise not_found("exchange", exchange, deps.project)
+    return page_response(chunk_shapes(found[0]), None)
 
 
 @router.get("/exchanges/{exchange}/request", summary="The request's body: the stored bytes exactly")

@@ -38,6 +38,9 @@ async def readyz(deps: TheDeps) -> Response:
     status = {"status": "in trouble" if troubles else "ok", "troubles": troubles, "spools": deps.store_server.spools}
     # An export that fails delays nothing: it makes nobody unready.
     status["exports"] = export_troubles(deps.followers.exports if deps.followers else ())
+    if (trouble := deps.database.objects.trouble) is not None:
+        # Large bodies are in the database meanwhile.
+        status["objects"] = trouble
     return JsonResponse(status, 503 if troubles else 200)
 
 
@@ -51,7 +54,11 @@ async def metrics(deps: TheDeps) -> Response:
     lines = [
         f"# TYPE playhead_store_{name}_total counter\nplayhead_store_{name}_total {n}" for name, n in counters.items()
     ]
+    objects = deps.database.objects.counts()
+    lines += [f"# TYPE playhead_store_{name} counter\nplayhead_store_{name} {n}" for name, n in objects.items()]
     gauges = {"spools": deps.store_server.spools, "spool_bytes": waiting, "troubles": len(deps.store_server.troubles)}
+    if objects:
+        gauges["objects_unavailable"] = int(deps.database.objects.trouble is not None)
     lines += [f"# TYPE playhead_store_{name} gauge\nplayhead_store_{name} {n}" for name, n in gauges.items()]
     lines += prometheus_lines(workers)
     lines += export_lines(deps.followers.exports if deps.followers else ())

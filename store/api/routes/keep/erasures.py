@@ -54,7 +54,7 @@ async def erase(deps: TheDeps, wanted: ErasureRequest) -> Response:
     exchanges = await _wanted_exchanges(deps, wanted)
     if wanted.dry_run:
         ids = [one for found in exchanges.values() for one in found]
-        return JsonResponse(_shape(ErasureReport(sorted(exchanges), sorted(ids), {}, NO_FILES, []), is_done=False))
+        return JsonResponse(_shape(ErasureReport(sorted(exchanges), sorted(ids), {}, NO_FILES, 0, []), is_done=False))
     if wanted.run is not None:
         return await erase_run(deps, wanted.run, is_settled=is_settled)
     report = await make_eraser(deps).erase_exchanges(exchanges)
@@ -113,7 +113,7 @@ async def _call_exchanges(deps: Deps, call: str) -> Mapping[str, Sequence[str]]:
 
 
 def _answer(report: ErasureReport | None, *, is_settled: bool) -> Response:
-    shape = _shape(report or ErasureReport([], [], {}, NO_FILES, []), is_done=True)
+    shape = _shape(report or ErasureReport([], [], {}, NO_FILES, 0, []), is_done=True)
     if not is_settled:
         shape["remains"].append(UNSETTLED)
     return JsonResponse(shape)
@@ -127,5 +127,6 @@ def _shape(report: ErasureReport, *, is_done: bool) -> Shape:
         "exchanges": list(report.exchanges),
         "rows": dict(report.rows),
         "files": {"spool_bytes": files.spool_bytes, "replays": files.replay_files, "damaged": files.damaged_files},
+        "objects": report.objects,
         "remains": list(report.remains),
     }

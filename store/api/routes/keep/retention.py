@@ -41,7 +41,9 @@ async def run_retention(deps: TheDeps) -> Response:
     parts = [one.part for one in result.runs]
     counts = {"runs": parts.count("run"), "bodies": parts.count("bodies"), "freed": result.freed}
     size = result.plan.size - result.freed
-    return JsonResponse({**counts, "size": size, "days": days, "warnings": list(result.plan.warnings)})
+    return JsonResponse(
+        {**counts, "size": size, "objects": result.objects, "days": days, "warnings": list(result.warnings)}
+    )
 
 
 def _plan_shape(plan: RetentionPlan, policy: RetentionPolicy) -> Shape:
