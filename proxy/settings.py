@@ -170,7 +170,7 @@ class Settings(BaseSettings):
         description="an authority that states when checkpoints existed: its `url`, and `roots`, a PEM file (docs/proof.md)",
     )
     objects: ObjectSettings = Field(
-        default_factory=ObjectSettings, description="object storage for large bodies (docs/operations.md)"
+        ObjectSettings.model_validate({}), description="object storage for large bodies (docs/operations.md)"
     )
     config: Path | None = Field(None, description="the file that was read")
 

@@ -46,6 +46,9 @@ FIRST_TRY_TIMEOUT = 5.0
 EXPORT_PATIENCE = 3.0
 """Seconds that a stopping store server may take to export runs that have just ended."""
 
+OBJECTS_INTERVAL = 20.0
+"""Seconds until object storage is looked at again."""
+
 USER_POLL_INTERVAL = 0.2
 """Seconds between two checks whether other commands still use the store server."""
 
@@ -144,10 +147,21 @@ async def _wait_for_database(
 
 
 async def _check_objects(database: Database, reporter: "_PreparationReporter") -> None:
-    """Report an obstacle of the object storage, once the database can be used."""
+    """Check the object storage after the start, and again as long as something is wrong with it; report what and when it is over."""
     await reporter.wait_until_ready()
-    if (why := await database.objects.check()) is not None:
-        _write_message({"progress": f"object storage: {why}. Large bodies are stored in the database meanwhile"})
+    if database.objects.threshold is None:
+        return
+    reported: str | None = None
+    while True:
+        why = (
+            await database.objects.check() if reported is None or database.objects.trouble else database.objects.trouble
+        )
+        if why is not None and why != reported:
+            _write_message({"progress": f"object storage: {why}. Large bodies are stored in the database meanwhile"})
+        elif why is None and reported:
+            _write_message({"progress": "object storage works again"})
+        reported = why or ""
+        await asyncio.sleep(OBJECTS_INTERVAL)
 
 
 class _PreparationReporter:

@@ -151,7 +151,12 @@ class PartFactory:
             redact_names=self._config.redact_names,
             claims=None if self._config.shared_runs else str(self._data.claims),
         )
-        return Helper(config, command=self._helper_command)
+        objects = self._database.objects
+        return Helper(
+            config,
+            command=self._helper_command,
+            note_reply=lambda reply: objects.add_counts(reply.objects, reply.objects_trouble),
+        )
 
     def _make_ingester(self, writer: BatchWriter, embedded: EmbeddedServer | None) -> Ingester:
         return Ingester(

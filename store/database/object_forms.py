@@ -61,6 +61,12 @@ class ObjectStorage(Protocol):
     def counts(self) -> dict[str, int]:
         """Return what was counted since the start, by the names of metrics; empty without object storage."""
 
+    def take_counts(self) -> dict[str, int]:
+        """Return the counts and begin again at zero."""
+
+    def add_counts(self, counts: Mapping[str, int], trouble: str | None) -> None:
+        """Add what another process has counted, and note why it writes nothing."""
+
     @property
     def trouble(self) -> str | None:
         """Why nothing is written to object storage at present."""
@@ -104,6 +110,13 @@ class NoObjectStorage:
     def counts(self) -> dict[str, int]:
         """Nothing."""
         return {}
+
+    def take_counts(self) -> dict[str, int]:
+        """Nothing."""
+        return {}
+
+    def add_counts(self, counts: Mapping[str, int], trouble: str | None) -> None:
+        """Add nothing."""
 
     @property
     def trouble(self) -> str | None:

@@ -39,11 +39,13 @@ class Helper:
         command: Sequence[str] = HELPER_COMMAND,
         time_limit: float = TIME_LIMIT,
         idle_timeout: float = IDLE_TIMEOUT,
+        note_reply: Callable[[Reply], None] = lambda _: None,
     ) -> None:
         self._config = config
         self._command = command
         self._time_limit = time_limit
         self._idle_timeout = idle_timeout
+        self._note_reply = note_reply
         self._process: asyncio.subprocess.Process | None = None
         self._lock = asyncio.Lock()
         self._kill_timer: asyncio.TimerHandle | None = None
@@ -70,6 +72,7 @@ class Helper:
                 await self.close()
                 raise
             self.peak = max(self.peak, reply.peak)
+            self._note_reply(reply)
             if reply.failed and not reply.is_unavailable:
                 # A failed job may leave objects in memory.
                 await self.close()

@@ -114,5 +114,11 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     is_over: bool = True
     """False in a progress report; then the file has the beginning of the answer."""
 
+    objects: dict[str, int] = {}
+    """What the helper process has counted of object storage since its last reply (`BodyObjects.counts`)."""
+
+    objects_trouble: str | None = None
+    """Why the helper process writes nothing to object storage."""
+
     peak: int = 0
     """The most resident memory, in bytes, that the helper process has had."""

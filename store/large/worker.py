@@ -134,6 +134,8 @@ async def _run_jobs(edit_problem: "EditCheck | None") -> None:
     try:
         async for line in lines:
             reply = await handler.reply(msgspec.json.decode(line, type=HelperJob))
+            objects = handler.database.objects
+            reply = msgspec.structs.replace(reply, objects=objects.take_counts(), objects_trouble=objects.trouble)
             memory.trim_heap()
             _write_reply(reply)
     finally:

@@ -143,6 +143,22 @@ class BodyObjects:
         self.failures += len(contents) - len(written)
         return written
 
+    def take_counts(self) -> dict[str, int]:
+        """Return the counts and begin again at zero."""
+        counts = self.counts()
+        self.written = self.written_bytes = self.failures = 0
+        return counts
+
+    def add_counts(self, counts: Mapping[str, int], trouble: str | None) -> None:
+        """Add what another process has counted, and note why it writes nothing."""
+        self.written += counts.get("objects_written_total", 0)
+        self.written_bytes += counts.get("objects_written_bytes_total", 0)
+        self.failures += counts.get("objects_failed_total", 0)
+        if trouble is not None:
+            self._note_failure(trouble)
+        elif counts.get("objects_written_total"):
+            self._note_success()
+
     async def _require_owner(self, key_id: bytes) -> Bucket:
         """Return the bucket if the objects of a key in it belong to this database. Raises `ObjectStorageDown`."""
         bucket = await asyncio.to_thread(lambda: self.bucket)

@@ -54,7 +54,7 @@ async def counts(database: Database) -> dict[str, int]:
         }
 
 
-PACKED = ("head", "request_body", "response_body", "salt")
+PACKED = ("head", "request_body", "response_body", "salt", "offloaded")
 COLUMNS = [column.name for column in tables.exchanges.columns if column.name not in PACKED]
 
 

@@ -310,7 +310,7 @@ async def test_a_call_that_cannot_be_derived_costs_no_evidence(
 async def test_no_mistake_in_what_is_derived_keeps_the_evidence_from_being_stored(
     mistaken: str, tmp_path: Path, database: Database, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: object) -> None:
+    def broken(*_: object, **_named: object) -> None:
         raise ZeroDivisionError
 
     monkeypatch.setattr(mistaken, broken)
