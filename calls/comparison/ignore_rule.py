@@ -51,8 +51,8 @@ def propose_ignore_rule(difference: Difference, key: KeyResult) -> IgnoreRule:
         part=part,
         path=path,
         guess=_ignoring(guess),
-        times=1,
-        of=1,
+        times=0,
+        of=0,
         one=None,
         other=None,
     )

@@ -76,7 +76,8 @@ def _proposed_rule(found: Finding) -> ProposedRule:
     folded = kind in ("id", "nonces")
     lists = {"body": f"fold.{kind}" if folded else kind, "query": f"query.{kind}", "answer": "answer.ignore"}
     key = lists.get(found.part, "headers.transient")
-    return ProposedRule(key, entry, f"{found.guess.reason}; differed in {found.times} of {found.of} calls")
+    counts = f"; differed in {found.times} of {found.of} calls" if found.of else ""
+    return ProposedRule(key, entry, found.guess.reason + counts)
 
 
 def _toml_string(value: str) -> str:

@@ -11,6 +11,7 @@ from calls.model import Json, Request, header
 from calls.websocket_messages import opening_request
 from replay.misses.miss import MissedRequest, nearest_entry
 from replay.script import RecordedExchange
+from store.diff.word_diff import diff_words
 
 if TYPE_CHECKING:
     from replay.recording import Recording
@@ -55,10 +56,20 @@ def similar_calls(
         rules = [_rule(difference, key) for difference in compared.differences[:_RULES_LISTED]]
         yield {
             **nearest_entry(compared),
+            "differences": [_with_words(difference) for difference in compared.differences],
             "asked": f"{recorded.exchange.request.method} {shorten_pointer(recorded.exchange.request.url)}",
             "profile": key.profile,
             "rules": rules,
         }
+
+
+def _with_words(difference: Difference) -> dict[str, Json]:
+    """Return a difference for display. Texts are also compared word by word."""
+    shown = difference.as_json()
+    recorded, now = shown["recorded"], shown["now"]
+    if difference.only_side is None and isinstance(recorded, str) and isinstance(now, str):
+        shown["words"] = [[piece.fate, piece.text] for piece in diff_words(recorded, now)]
+    return shown
 
 
 def _rule(difference: Difference, key: KeyResult) -> Json:

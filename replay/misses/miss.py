@@ -115,7 +115,7 @@ def miss_answer(miss: Miss) -> Answer:
 
 def problem_body(miss: Miss) -> dict[str, Json]:
     """The body of the response. AWS SDKs show the top-level `message`, the others that of `error`."""
-    look = f" To look at it: {miss.page}" if miss.page else ""
+    look = f". To look at it: {miss.page}" if miss.page else ""
     message = f"{miss.detail} To fix it: {miss.fix}{look}"
     return {
         "type": f"urn:playhead:miss:{miss.reason}",

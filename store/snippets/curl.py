@@ -54,7 +54,10 @@ def _headers_to_remove(request: SentRequest) -> Iterator[str]:
 
 def _header(name: str, value: Pieces) -> str:
     # curl leaves out a header that ends with a colon, and sends one that ends with a semicolon without a value.
-    return _word((f"{name}: ".encode(), *value)) if value else quote(f"{name};")
+    if not value:
+        return quote(f"{name};")
+    start = f"{name}: ".encode()
+    return _word((start + value[0], *value[1:]) if isinstance(value[0], bytes) else (start, *value))
 
 
 def _word(pieces: Pieces) -> str:
