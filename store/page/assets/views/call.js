@@ -3,8 +3,9 @@ import { html, useEffect, useMemo, useState } from "../core/html.js";
 import { get, isOffline } from "../core/api.js";
 import { bytes, count, duration, money, time, tokens, visible } from "../core/format.js";
 import { useKeys } from "../core/keys.js";
-import { Badge, Copy, Duration, ErrorNote, JsonLink, Loading, Menu, Money, PIECE, Tabs, Text, Time, VirtualList, canReadBodies, useLoad, useSession, writeClipboard } from "../core/parts.js";
+import { Badge, Copy, Duration, ErrorNote, JsonLink, Loading, Money, PIECE, Tabs, Text, Time, VirtualList, canReadBodies, useLoad, useSession } from "../core/parts.js";
 import { Link, navigate, setQuery } from "../core/router.js";
+import { CopyAs } from "./snippets.js";
 import { JsonTree, childrenOf, member, nodeAt, valueOf } from "./json.js";
 import { loadTimeline } from "./run.js";
 
@@ -252,20 +253,18 @@ function Same({ facts }) {
 
 // The frame of the view.
 
-const FORMS = [["curl", "curl"], ["python", "Python"], ["pytest", "pytest"], ["jsonl", "JSONL"], ["har", "HAR"], ["vcr", "VCR cassette"]];
-
 const Stat = ({ label, children, note }) => html`<div class="stat"><dt>${label}</dt><dd>${children}</dd>${note && html`<dd class="stat-note">${note}</dd>`}</div>`;
 
 function Header({ facts, steps, move }) {
   const place = steps.findIndex((one) => one.call === facts.id);
   const label = facts.kind === "model" ? facts.model_returned || facts.model_requested || facts.operation : facts.dialect === "generic" ? `${facts.method} ${facts.path ?? facts.host}` : facts.tool_calls[0]?.name || facts.operation;
   const isFailed = facts.status === null || facts.status >= 400 || (facts.outcome !== "completed" && !facts.complete);
-  const copy = (form) => async () => { await writeClipboard((await get(`/v1/calls/${encodeURIComponent(facts.id)}/snippet`, { as: form })).text); };
+  const mayCopy = canReadBodies(useSession());
   const param = ([name, value]) => html`<span class="chip" key=${name}>${visible(name)}=${visible(String(value))}</span>`;
   return html`<header class="run-head">
     <div class="run-title"><${Link} to=${`/runs/${encodeURIComponent(facts.run)}`} params=${{ step: facts.step }} title="Back to the run (Esc)">${visible(facts.run)}</${Link}><span class="muted">/</span><h1>${facts.step}. ${visible(label)}</h1><span class="grow"></span>
       <button class="quiet" disabled=${place <= 0} onClick=${() => move(-1)} aria-label="Step before" title="Step before ([)">◂</button><button class="quiet" disabled=${place < 0 || place >= steps.length - 1} onClick=${() => move(1)} aria-label="Next step" title="Next step (])">▸</button>
-      ${!isOffline && html`<${Menu} label="Copy as" items=${FORMS.map(([form, name]) => ({ label: name, run: copy(form) }))} />`}<${JsonLink} path=${`/v1/calls/${encodeURIComponent(facts.id)}`} /></div>
+      ${mayCopy && html`<${CopyAs} call=${facts.id} />`}<${JsonLink} path=${`/v1/calls/${encodeURIComponent(facts.id)}`} /></div>
     <p class="badges"><${Badge} tone=${isFailed ? "bad" : "good"}>${facts.status ?? "no response"}</${Badge}>${facts.outcome !== "completed" && html`<${Badge} tone="warn">${facts.outcome.replace("_", " ")}</${Badge}>`}${!facts.complete && html`<${Badge} tone="warn">incomplete</${Badge}>`}
       <${Badge}>${facts.kind}</${Badge}><span class="chip">${visible(facts.provider)}</span><span class="chip">${visible(facts.operation)}</span>${facts.streamed && html`<span class="chip">streamed</span>`}${facts.finish_reason && html`<span class="chip">finish: ${visible(facts.finish_reason)}</span>`}${facts.actor && html`<span class="chip">${visible(facts.actor)}</span>`}
       ${facts.attempts > 1 && html`<${Badge} tone="warn">${facts.attempts} attempts</${Badge}>`}${facts.nth > 0 && html`<span class="chip" title="calls of the run with the same key before it">repeat ${facts.nth + 1}</span>`}

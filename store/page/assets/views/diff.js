@@ -105,7 +105,7 @@ function Pairs({ diff, at, select, isSideBySide }) {
     else if (last?.equal) last.equal += 1;
     else blocks.push({ place, equal: 1 });
   }
-  return html`<div class="pairs">
+  return html`<div class="diff-pairs">
     ${diff.equal_prefix > 0 && html`<p class="equal">${count(diff.equal_prefix)} equal ${diff.equal_prefix === 1 ? "call" : "calls"} before the first difference</p>`}
     ${blocks.map(({ place, equal }) => equal
       ? html`<p class="equal" key=${place}>${count(equal)} equal ${equal === 1 ? "call" : "calls"}</p>`
@@ -124,7 +124,7 @@ function Pair({ pair, isOpen, onOpen, isSideBySide }) {
   }, [isOpen]);
   const step = pair.a || pair.b;
   const cause = causeOf(pair);
-  return html`<section class="pair cause-${cause in CAUSES ? cause : "unexamined"} ${isOpen ? "is-open" : ""}" ref=${root} aria-current=${isOpen ? "true" : undefined}>
+  return html`<section class="diff-pair cause-${cause in CAUSES ? cause : "unexamined"} ${isOpen ? "is-open" : ""}" ref=${root} aria-current=${isOpen ? "true" : undefined}>
     <button class="pair-head" onClick=${onOpen} aria-expanded=${isOpen ? "true" : "false"}>
       <span class="pair-steps"><span class="is-a">${stepName(pair.a)}</span><span class="arrow">→</span><span class="is-b">${stepName(pair.b)}</span></span>
       <${Cause} cause=${cause} />

@@ -26,9 +26,9 @@ function Unified({ one }) {
 
 function Side({ one, side }) {
   const isAbsent = one.only && one.only !== side;
-  if (isAbsent) return html`<div class="side is-absent">absent</div>`;
+  if (isAbsent) return html`<div class="diff-side is-absent">absent</div>`;
   const shown = { a: ["same", "gone"], b: ["same", "come"] }[side];
-  return html`<div class="side ${side === "a" ? "is-gone" : "is-come"}" dir="auto">
+  return html`<div class="diff-side ${side === "a" ? "is-gone" : "is-come"}" dir="auto">
     <span class="sign">${side === "a" ? "−" : "+"}<span class="visually-hidden">${side === "a" ? " before: " : " after: "}</span></span>
     ${one.words
       ? one.words.filter(([fate]) => shown.includes(fate)).map(([fate, text], place) => html`<${Word} key=${place} fate=${fate} text=${text} />`)

@@ -87,7 +87,7 @@ function RuleDialog({ rule, onClose }) {
   return html`<${Dialog} title="Ignore ${visible(rule.pointer)}" onClose=${onClose} isWide actions=${rule.rule && html`<${Copy} text=${rule.rule} label="Copy the rule" />`}>
     ${rule.note && html`<div class="note ${rule.rule ? "warn" : "info"}"><p class="sentence">${visible(rule.note)}.</p></div>`}
     ${rule.rule && html`<p>Add this to <code>playhead.toml</code>. Nothing was written.</p>
-      <div class="snippet" tabindex="0" role="region" aria-label="The rule"><${Text} text=${rule.rule} className="code" /></div>
+      <div class="copied-text" tabindex="0" role="region" aria-label="The rule"><${Text} text=${rule.rule} className="code" /></div>
       <p class="muted">The recording stays as it is: its keys are made again with the rule at the next replay.</p>`}
   </${Dialog}>`;
 }

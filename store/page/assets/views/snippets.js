@@ -37,7 +37,7 @@ export function SnippetDialog({ call, form, onClose }) {
     actions=${snippet && html`<button onClick=${() => save(snippet)}>Save ${snippet.file}</button><${Copy} text=${snippet.text} label="Copy" />`}>
     ${error ? html`<${ErrorNote} error=${error} />` : !snippet ? html`<${Loading} height="120px" />` : html`
       ${snippet.notes.length > 0 && html`<ul class="snippet-notes">${snippet.notes.map((note) => html`<li key=${note}>${note}</li>`)}</ul>`}
-      <div class="snippet" tabindex="0" role="region" aria-label="The copy"><${Text} text=${snippet.text} className="code" first=${16384} /></div>`}
+      <div class="copied-text" tabindex="0" role="region" aria-label="The copy"><${Text} text=${snippet.text} className="code" first=${16384} /></div>`}
   </${Dialog}>`;
 }
 
