@@ -24,6 +24,7 @@ doctor             test which clients can be recorded
 fixtures           record and replay for test suites
 terminal           text for terminals
 inference          the batch-invariant model server
+judgement          ask a model for verdicts
 demo               the demo
 clients            programs that run in the interpreters of recorded clients
 """

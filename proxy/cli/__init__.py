@@ -4,6 +4,7 @@ record, replay, fork, up, fixtures, inference, rules    commands of these names
 look         the commands that look at recordings
 explain      explain, why
 compare      diff, bisect, drift
+testing      the commands that test what runs did
 files        export, import
 keys         calibrate, rekey
 environment  env, ca, config, doctor, demo
@@ -55,8 +56,11 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "Compare": {
         "diff": ("compare", "Show where two runs diverge, and why."),
         "bisect": ("compare", "Find the answer that makes a command fail."),
-        "check": ("look.check", "Check what runs did against rules: tools, targets, costs, answers."),
         "drift": ("compare", "Show where a provider changed the model behind a name."),
+    },
+    "Test": {
+        "check": ("testing.check", "Check what runs did against rules: tools, targets, costs, answers."),
+        "judge": ("testing.judge", "Have a model judge what runs did, by the criteria of a rubric."),
     },
     "Keys": {
         "explain": ("explain", "Show what went into a key, what was left out, and why."),

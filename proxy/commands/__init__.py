@@ -6,6 +6,7 @@ fork             `playhead fork` and `playhead resume`
 bisect           `playhead bisect`
 calibrate        `playhead calibrate`
 check            `playhead check`
+judge            `playhead judge`
 export           `playhead export` to files
 export_spans     `playhead export --format otlp`
 up               `playhead up`

@@ -6,5 +6,4 @@ ask            search, stats
 cost           cost
 tail           tail
 show           show
-check          check
 """

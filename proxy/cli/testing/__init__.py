@@ -1,0 +1,5 @@
+"""The commands that test what runs did.
+
+check   check
+judge   judge
+"""
