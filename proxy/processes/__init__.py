@@ -5,6 +5,7 @@ store_server         the process of the store server
 store_helper         a helper process of the store server
 child_process        start one process and wait until it is ready
 store_client         requests to the store server
+http_client          HTTP with the standard library alone
 ports                choose ports
 settings_match       compare the settings of a command with those of a running `up`
 user_command         run the user's command

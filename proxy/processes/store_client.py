@@ -2,7 +2,6 @@
 
 import json
 import math
-import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from decimal import Decimal
@@ -10,18 +9,13 @@ from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import quote
 
-import httpx2
-
 from calls.project_runs import DEFAULT_PROJECT
 from proxy.errors import Failure
+from proxy.processes.http_client import HttpAnswer, HttpClient, HttpError, HttpTimeout
 from store.generations.names import is_failed_candidate
 
 DOT_SEGMENTS: Final = (".", "..")
 """Names that no path can end in, because HTTP clients resolve them as directories."""
-
-
-TRUST_NO_CERTIFICATES: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-"""A TLS context without roots. Store servers speak plain HTTP, and loading the system's roots takes 0.1 s for each client."""
 
 MAX_INT_DIGITS: Final = 4000
 
@@ -35,7 +29,7 @@ class StoreUnavailable(Failure):
 
 
 class Api:
-    """A client of the store server's REST interface. As a context manager it closes its connections."""
+    """A client of the store server's REST interface. It keeps no connection open."""
 
     def __init__(
         self, url: str, token: str | None = None, token_file: Path | None = None, project: str = DEFAULT_PROJECT
@@ -43,15 +37,8 @@ class Api:
         self.url = url
         self._token_file = token_file
         headers = {"authorization": f"Bearer {token}"} if token else {}
-        # The store server is local, so the environment's proxies do not apply.
-        self._http = httpx2.Client(
-            base_url=url,
-            params={"project": project},
-            headers=headers,
-            timeout=30.0,
-            trust_env=False,
-            verify=TRUST_NO_CERTIFICATES,
-        )
+        with _translate_errors(url):
+            self._http = HttpClient(url, params={"project": project}, headers=headers)
 
     def get(self, path: str, **query: Any) -> Any:
         """Get the JSON at a path of `/v1`. Raises NotFound or Failure."""
@@ -89,9 +76,8 @@ class Api:
         """Yield the bytes at a path as they arrive."""
         with _translate_errors(self.url), self._http.stream("GET", f"/v1{path}", params=query) as answer:
             if answer.status_code >= 400:
-                answer.read()
-                raise self._failure_from(answer)
-            yield from answer.iter_raw()
+                raise self._failure_from(answer.read_whole())
+            yield from answer.pieces()
 
     def stream_events(self, query: Mapping[str, Any], last: str | None) -> Iterator[dict[str, Any]]:
         """Yield the events of `/v1/events` after the last one that was seen, each with its name as `event` and its `id`."""
@@ -101,10 +87,9 @@ class Api:
             self._http.stream("GET", "/v1/events", params=query, headers=headers, timeout=60.0) as answer,
         ):
             if answer.status_code >= 400:
-                answer.read()
-                raise self._failure_from(answer)
+                raise self._failure_from(answer.read_whole())
             fields: dict[str, str] = {}
-            for line in answer.iter_lines():
+            for line in answer.lines():
                 name, _, value = line.partition(": ")
                 if line:
                     fields[name] = value
@@ -117,34 +102,33 @@ class Api:
         """Post JSON and yield the JSON Lines of the answer as they arrive. Raises Failure if they break off."""
         with _translate_errors(self.url), self._http.stream("POST", f"/v1{path}", json=body) as answer:
             if answer.status_code >= 400:
-                answer.read()
-                raise self._failure_from(answer)
-            for line in answer.iter_lines():
+                raise self._failure_from(answer.read_whole())
+            for line in answer.lines():
                 yield read_json(line)
 
     def troubles(self) -> list[str]:
         """Return the reasons in `/readyz` why recordings do not reach the database."""
         with _translate_errors(self.url):
-            return list(self._http.get("/readyz").json()["troubles"].values())
+            return list(self._http.request("GET", "/readyz").json()["troubles"].values())
 
     def export_troubles(self) -> dict[str, str]:
         """Return what prevents exports, by endpoint."""
         with _translate_errors(self.url):
-            return dict(self._http.get("/readyz", timeout=5.0).json().get("exports", {}))
+            return dict(self._http.request("GET", "/readyz", timeout=5.0).json().get("exports", {}))
 
     def fetch_obstacle(self) -> str | None:
         """Explain why no recording can be fetched at the moment; None if one can. Takes seconds at most."""
         try:
-            troubles = self._http.get("/readyz", timeout=5.0).json()["troubles"]
-        except (httpx2.HTTPError, ValueError, KeyError, TypeError):
+            troubles = self._http.request("GET", "/readyz", timeout=5.0).json()["troubles"]
+        except (HttpError, ValueError, KeyError, TypeError):
             return f"nothing that answers /readyz listens at {self.url}."
         return str(troubles["database"]) if "database" in troubles else None
 
     def is_healthy(self) -> bool:
         """Whether the store server answers at all."""
         try:
-            return self._http.get("/healthz", timeout=2.0).status_code == 200
-        except httpx2.HTTPError:
+            return self._http.request("GET", "/healthz", timeout=2.0).status_code == 200
+        except HttpError:
             return False
 
     def _request_json(self, method: str, path: str, **request_options: Any) -> Any:
@@ -154,7 +138,7 @@ class Api:
             raise self._failure_from(answer)
         return read_json(answer.content) if answer.content else None
 
-    def _failure_from(self, answer: httpx2.Response) -> Failure:
+    def _failure_from(self, answer: HttpAnswer) -> Failure:
         if answer.status_code == 401:
             return Failure(
                 f"the store server at {self.url} does not accept the API token in {self._token_file}: it was started on another"
@@ -168,8 +152,7 @@ class Api:
         return {404: NotFound, 503: StoreUnavailable}.get(answer.status_code, Failure)(reason)
 
     def close(self) -> None:
-        """Close the client's connections."""
-        self._http.close()
+        """Do nothing: each request closes its connection."""
 
     def __enter__(self) -> Self:
         return self
@@ -183,9 +166,9 @@ def _translate_errors(url: str) -> Iterator[None]:
     """Translate exceptions of the HTTP client library to Failure."""
     try:
         yield
-    except httpx2.TimeoutException as error:
+    except HttpTimeout as error:
         raise StoreUnavailable(f"the store server at {url} took too long to answer: see its /readyz") from error
-    except httpx2.HTTPError as error:
+    except HttpError as error:
         raise Failure(
             f"the store server at {url} cannot be reached ({error}); is `playhead up` still running?"
         ) from error

@@ -4,15 +4,15 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import httpx2
+from typing import Any, Final
 
 from calls.keys.profile import Profiles
 from calls.model import UnknownFormat
 from calls.project_runs import split_run_name
 from calls.redaction.redactor import Redactor
 from proxy.errors import Failure
-from proxy.processes.store_client import TRUST_NO_CERTIFICATES, path_segment
+from proxy.processes.http_client import HttpAnswer, HttpClient, HttpError
+from proxy.processes.store_client import path_segment
 from replay.recording import pause_gc
 from replay.replay_options import RequestedOptions, requested_in_report
 from store.bundle import rows_bundle
@@ -23,6 +23,9 @@ from store.foreign.contents import NotReadable
 from store.foreign.read import default_run_name, open_plain, open_source
 from store.generations.build import FLAWED
 from store.generations.names import newest_generation
+
+FETCH_TIMEOUT: Final = 60.0
+"""Seconds that the store server may take to answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,47 +76,44 @@ def load_file(path: Path, redactor: Redactor, profiles: Profiles) -> Bundle:
 
 def store_loader(api: str, token: str | None) -> Fetch:
     """Return a loader of runs, and of replays and forks that were created over REST with their options, by their full names."""
-    url, headers = f"{api}/v1", {"authorization": f"Bearer {token}"} if token else {}
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+
+    def fetch(project: str, name: str) -> tuple[dict[str, Any], str, dict[str, Any], HttpAnswer]:
+        http = HttpClient(api, params={"project": project}, headers=headers)
+
+        def get(path: str) -> HttpAnswer:
+            return http.request("GET", f"/v1{path}", timeout=FETCH_TIMEOUT)
+
+        replay = get(f"/replays/{path_segment(name)}")
+        report = replay.json() if replay.status_code == 200 else {}
+        run_id = str(report["run"]) if "wishes" in report else name
+        run = get(f"/runs/{path_segment(run_id)}")
+        run_shape = run.json() if run.status_code == 200 else {"labels": {}}
+        return report, run_id, run_shape, get(f"/runs/{path_segment(newest_generation(run_id, run_shape))}/rows")
 
     async def load(full_name: str) -> FoundRecording:
         project, name = split_run_name(full_name)
-        async with httpx2.AsyncClient(
-            base_url=url,
-            headers=headers,
-            params={"project": project},
-            timeout=60,
-            trust_env=False,
-            verify=TRUST_NO_CERTIFICATES,
-        ) as http:
-            try:
-                replay = await http.get(f"/replays/{path_segment(name)}")
-                report = replay.json() if replay.status_code == 200 else {}
-                is_replay = "wishes" in report
-                run_id = str(report["run"]) if is_replay else name
-                run = await http.get(f"/runs/{path_segment(run_id)}")
-                run_shape = run.json() if run.status_code == 200 else {"labels": {}}
-                answer = await http.get(f"/runs/{path_segment(newest_generation(run_id, run_shape))}/rows")
-            except httpx2.HTTPError as error:
-                raise Failure(
-                    f"cannot fetch run {name}: the store server at {api} cannot be reached ({error}); is it running?"
-                ) from error
-            if answer.status_code not in (200, 404):
-                raise Failure(
-                    f"cannot fetch run {name}: the store server at {api} answered {answer.status_code}: {answer.text[:300]}"
-                )
-            # In a thread, so that other requests are answered meanwhile.
-            bundle = (
-                await asyncio.to_thread(pause_gc()(rows_bundle.read_rows), answer.content)
-                if answer.status_code == 200
-                else None
-            )
-            is_flawed = FLAWED in (run_shape["labels"] or {})
-            return FoundRecording(
-                run=run_id,
-                bundle=bundle,
-                replay_options=requested_in_report(report),
-                is_replay=is_replay,
-                is_flawed=is_flawed,
-            )
+        try:
+            # In threads, so that other requests are answered meanwhile.
+            report, run_id, run_shape, answer = await asyncio.to_thread(fetch, project, name)
+        except HttpError as error:
+            raise Failure(
+                f"cannot fetch run {name}: the store server at {api} cannot be reached ({error}); is it running?"
+            ) from error
+        if answer.status_code not in (200, 404):
+            text = answer.content.decode("utf-8", "replace")[:300]
+            raise Failure(f"cannot fetch run {name}: the store server at {api} answered {answer.status_code}: {text}")
+        bundle = (
+            await asyncio.to_thread(pause_gc()(rows_bundle.read_rows), answer.content)
+            if answer.status_code == 200
+            else None
+        )
+        return FoundRecording(
+            run=run_id,
+            bundle=bundle,
+            replay_options=requested_in_report(report),
+            is_replay="wishes" in report,
+            is_flawed=FLAWED in (run_shape["labels"] or {}),
+        )
 
     return load

@@ -2,9 +2,11 @@
 
 import uuid
 from collections.abc import Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-import asyncpg
+if TYPE_CHECKING:
+    # Every command imports this module for its settings.
+    import asyncpg
 
 type AnchorKind = Literal["witness", "timestamp"]
 
@@ -26,13 +28,13 @@ class Anchor(NamedTuple):
     """The line of the witness, or the response of the authority."""
 
 
-async def store_anchor(connection: asyncpg.Connection, project: str, server: uuid.UUID, anchor: Anchor) -> None:
+async def store_anchor(connection: "asyncpg.Connection", project: str, server: uuid.UUID, anchor: Anchor) -> None:
     """Store an answer."""
     await connection.execute(STORE, project, server, *anchor)
 
 
 async def newest_anchor_size(
-    connection: asyncpg.Connection, project: str, server: uuid.UUID, kind: AnchorKind, by: str
+    connection: "asyncpg.Connection", project: str, server: uuid.UUID, kind: AnchorKind, by: str
 ) -> int:
     """Return the size of the newest checkpoint that one of them has vouched for; 0 if there is none."""
     found: int | None = await connection.fetchval(NEWEST, project, server, kind, by)
@@ -40,20 +42,20 @@ async def newest_anchor_size(
 
 
 async def best_anchored_size(
-    connection: asyncpg.Connection, project: str, server: uuid.UUID, beyond: int
+    connection: "asyncpg.Connection", project: str, server: uuid.UUID, beyond: int
 ) -> int | None:
     """Return the size of the first checkpoint over a size that the most have vouched for; None if nobody has for any of them."""
     found: int | None = await connection.fetchval(BEST, project, server, beyond, MOST_ANCHORS)
     return found
 
 
-async def load_anchors(connection: asyncpg.Connection, project: str, server: uuid.UUID, size: int) -> list[Anchor]:
+async def load_anchors(connection: "asyncpg.Connection", project: str, server: uuid.UUID, size: int) -> list[Anchor]:
     """Load what was said about the checkpoint of a size."""
     return [_anchor(row) for row in await connection.fetch(OF_SIZE, project, server, size)]
 
 
 async def load_newest_anchors(
-    connection: asyncpg.Connection, project: str, server: uuid.UUID, beyond: int
+    connection: "asyncpg.Connection", project: str, server: uuid.UUID, beyond: int
 ) -> Sequence[Anchor]:
     """Load the newest answer of each about a checkpoint over a size."""
     return [_anchor(row) for row in await connection.fetch(NEWEST_OF_EACH, project, server, beyond)]
