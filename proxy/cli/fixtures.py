@@ -19,8 +19,9 @@ from proxy.settings import Settings
 @click.command("fixtures", short_help="Serve the plugin of a test suite (pytest-playhead starts it).", hidden=True)
 @with_settings
 @click.option("--directory", type=click.Path(path_type=Path, file_okay=False, exists=True), hidden=True)
+@click.option("--replay-only", is_flag=True, hidden=True, help="No test of the suite records.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-def fixtures_command(command: tuple[str, ...], directory: Path | None, **flags: Any) -> None:
+def fixtures_command(command: tuple[str, ...], directory: Path | None, *, replay_only: bool, **flags: Any) -> None:
     """Serve the plugin of a test suite: JSON lines on stdin and stdout, until stdin ends.
 
     With a command (`playhead fixtures -- pytest …`) the command is run captive, and the lines go over a socket that it inherits.
@@ -37,7 +38,7 @@ def fixtures_command(command: tuple[str, ...], directory: Path | None, **flags: 
     # Standard output is for the protocol; other output goes to standard error.
     with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as out:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-        _run_coroutine(lambda: process.serve(found, out))
+        _run_coroutine(lambda: process.serve(found, out, is_replay_only=replay_only))
 
 
 def _run_suite(found: Settings, command: tuple[str, ...], directory: Path) -> NoReturn:

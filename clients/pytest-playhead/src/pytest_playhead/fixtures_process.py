@@ -31,7 +31,9 @@ class FixturesError(Exception):
 class FixturesProcess:
     """The running process. It ends when this end of the connection is closed, however this process ends."""
 
-    def __init__(self, command: str, directory: Path, connection: socket.socket | None = None) -> None:
+    def __init__(
+        self, command: str, directory: Path, connection: socket.socket | None = None, *, is_replay_only: bool = False
+    ) -> None:
         """Start the process, or use a connection to the one that started this process."""
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -41,7 +43,7 @@ class FixturesProcess:
             self._to, self._from = connection.makefile("wb"), connection.makefile("rb")
             connection.close()
         else:
-            self._start(command, directory)
+            self._start(command, directory, ["--replay-only"] if is_replay_only else [])
         try:
             ready = self._receive()["ready"]
             if ready["version"] != VERSION:
@@ -54,11 +56,11 @@ class FixturesProcess:
             raise
         self.environment: dict[str, str] = ready["environment"]
 
-    def _start(self, command: str, directory: Path) -> None:
+    def _start(self, command: str, directory: Path, options: list[str]) -> None:
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - it is needed as long as the process runs
         try:
             self._process = subprocess.Popen(
-                [*shlex.split(command), "fixtures"],
+                [*shlex.split(command), "fixtures", *options],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._stderr,

@@ -104,7 +104,7 @@ class Suite:
     def start(self) -> FixturesProcess:
         """Start the fixtures process at the first call, and set the environment for it. Raises FixturesError."""
         if self.process is None:
-            self.process = FixturesProcess(self.command, self.root)
+            self.process = FixturesProcess(self.command, self.root, is_replay_only=self.is_replay_only)
             self._previous_environment = {name: os.environ.get(name) for name in self.process.environment}
             os.environ.update(self.process.environment)
             _trust_authority(self.process.environment)
