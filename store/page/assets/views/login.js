@@ -3,9 +3,15 @@ import { html, useEffect, useState } from "../core/html.js";
 import { get, post } from "../core/api.js";
 import { Command, ErrorNote, JsonLink, Loading } from "../core/parts.js";
 
-/** Where to go on: an address of this page only. */
+/** Where to go on: an address of this page only. What looks like a path may not be one: `/\t/host` leads to another host. */
 function nextAddress(next) {
-  return typeof next === "string" && /^\/(?![/\\])/.test(next) && !next.startsWith("/login") ? next : "/";
+  try {
+    const url = new URL(next, location.origin);
+    if (url.origin === location.origin && url.pathname !== "/login") return url.href;
+  } catch {
+    // no address, or none at all
+  }
+  return location.origin;
 }
 
 export default function Login({ query }) {
