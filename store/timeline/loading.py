@@ -72,14 +72,8 @@ class _RunRows:
     has_more: bool
     """Whether the run has more exchanges than were looked at."""
 
-    @property
-    def wholes(self) -> dict[str, list[RowMapping]]:
-        """The rows of each call by its id, in step order."""
-        found: dict[str, list[RowMapping]] = {}
-        for row in self.rows:
-            found.setdefault(self.groups.ids_and_attempts(row["id"])[0][0], []).append(row)
-        # A call whose first exchange is not among the rows is cut.
-        return {name: rows for name, rows in found.items() if name in self.numbers}
+    wholes: Mapping[str, Sequence[RowMapping]]
+    """The rows of each call by its id, in step order."""
 
 
 class RunTimelines:
@@ -157,7 +151,12 @@ class RunTimelines:
             has_more, rows = len(rows) > MOST_EXCHANGES, rows[:MOST_EXCHANGES]
             links = await load_page_links(connection, self._project, run, groups, rows)
         numbers = {str(row["id"]): number for number, row in enumerate(rows, 1)}
-        return _RunRows(rows, groups, links, numbers, has_more)
+        wholes: dict[str, list[RowMapping]] = {}
+        for row in rows:
+            # A call whose first exchange is not among the rows is cut.
+            if (name := groups.ids_and_attempts(row["id"])[0][0]) in numbers:
+                wholes.setdefault(name, []).append(row)
+        return _RunRows(rows, groups, links, numbers, has_more, wholes)
 
     def _facts(self, found: _RunRows, *, shows_texts: bool) -> list[StepFacts]:
         repeated = set(found.groups.repeated_polls)

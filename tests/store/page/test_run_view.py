@@ -1,0 +1,194 @@
+"""A run on one screen: its waterfall, its conversation, and stepping through both."""
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from playwright.async_api import Page, expect
+
+from calls.model import Exchange
+from store.ingest.batch_writer import BatchWriter
+from store.query.runs import Runs
+from tests.store.house import PROFILES
+from tests.store.page.browser import PageServer, Theme, Visitor, take_screenshot
+from tests.store.page.seed import SECOND, Agent, refund_run, write
+from tests.store.samples import NOON
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+HOSTILE = (
+    "<script>alert(1)</script><img src=x onerror=alert(2)>",
+    '<svg onload="alert(3)"><a href="javascript:alert(4)">x</a></svg> ![x](http://evil.example/?q=1)',
+    "]]></textarea></style>{{constructor.constructor('alert(5)')()}}${alert(6)}",
+    "right \u202eto left\u202c, hidden \u200b\u2066text\u2069, tag \U000e0041, ESC \x1b[31m, NUL \x00 end",
+    "x" * 50_000,
+)
+
+
+def writer(server: PageServer) -> BatchWriter:
+    return BatchWriter(server.database, profile=PROFILES.digest, signal=server.house.signal)
+
+
+async def query_of(page: Page) -> dict[str, str]:
+    found: dict[str, str] = await page.evaluate("Object.fromEntries(new URLSearchParams(location.search))")
+    return found
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+async def test_a_run_says_what_it_did_what_it_cost_and_what_failed(visitor: Visitor, theme: Theme, width: int) -> None:
+    page = await visitor.open("/runs/research-nordic", theme=theme, width=width)
+    await expect(page.locator("h1")).to_have_text("Return policies of Nordic shops")
+    await expect(page.locator(".stats")).to_contain_text("11")
+    failure = page.locator(".note.bad").get_by_role("button")
+    await expect(failure).to_have_text("step 7, POST /v2/search_web")
+    await expect(page.locator(".note.bad")).to_contain_text("504: upstream search engine timed out")
+    await expect(page.locator("[role=option]")).to_have_count(11)
+    await expect(page.locator(".lane-label")).to_have_text(["lead", "researcher 1", "researcher 2", "researcher 3"])
+    await failure.click()
+    assert (await query_of(page))["step"] == "7"
+    await expect(page.locator("#turn-7")).to_be_in_viewport()
+    await expect(page.locator("#turn-7.is-selected")).to_contain_text("runs the tool call of step 4")
+    assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    await take_screenshot(page, f"run-{theme}-{width}")
+
+
+async def test_only_what_is_new_is_shown_and_results_lead_to_the_prompts_that_used_them(visitor: Visitor) -> None:
+    page = await visitor.open("/runs/refund-4711")
+    turn = page.locator("#turn-3")
+    await expect(turn.locator(".prompt-head")).to_contain_text("+2 messages after 2 of step 1")
+    await expect(turn.locator(".is-echo")).to_contain_text("the answer of step 1, sent back")
+    await expect(turn.locator(".tool-result")).to_contain_text("result of get_order")
+    await expect(page.locator("#turn-5")).to_contain_text("2 attempts")
+    await page.locator("#turn-1").get_by_role("button", name="result → prompt of step 3").click()
+    assert (await query_of(page))["step"] == "3"
+    await expect(page.locator("#turn-3.is-selected")).to_be_in_viewport()
+    await take_screenshot(page, "run-conversation-light")
+
+
+async def test_keys_step_through_the_run_and_open_its_calls(visitor: Visitor) -> None:
+    page = await visitor.open("/runs/refund-4711", ready="#turn-8")
+    for key, step in (("]", "1"), ("]", "2"), ("]", "3"), ("[", "2"), ("j", "3"), ("k", "2")):
+        await page.keyboard.press(key)
+        await page.locator(f"#turn-{step}.is-selected").wait_for()
+        assert (await query_of(page))["step"] == step
+    await page.keyboard.press("Enter")
+    await expect(page.locator("h1")).to_have_text("2. POST /v2/get_order")
+    await page.keyboard.press("]")
+    await expect(page.locator("h1")).to_contain_text("3. gpt-5-mini")
+    await page.keyboard.press("Escape")
+    await page.locator("#turn-3.is-selected").wait_for()
+    await page.keyboard.press("v")
+    await expect(page.locator("table.steps tbody tr")).to_have_count(7)
+    await expect(page.locator("tr.is-selected")).to_contain_text("gpt-5-mini")
+    await take_screenshot(page, "run-steps-light")
+
+
+async def test_the_scrubber_shows_the_conversation_of_a_moment(visitor: Visitor) -> None:
+    page = await visitor.open("/runs/refund-4711?t=2500", ready="#turn-3")
+    await expect(page.locator(".turn")).to_have_count(3)
+    await expect(page.locator("#turn-3 .waiting")).to_contain_text("waiting for the answer")
+    await expect(page.locator(".later")).to_have_text("4 steps begin after this moment.")
+    await expect(page.locator(".scrubber output")).to_have_text("2.50 s · 3/7 steps")
+    await page.locator(".scrubber input").focus()
+    await page.keyboard.press("Home")
+    await expect(page.locator(".turn")).to_have_count(1)
+    await page.wait_for_url(re.compile(r"[?&]t=0(&|$)"))
+    await page.get_by_label("To the next event").click()
+    await page.wait_for_url(re.compile(r"[?&]t=1900(&|$)"))
+    await expect(page.locator("#turn-1 .is-answer")).to_contain_text("get_order")
+    await page.keyboard.press("Escape")
+    await expect(page.locator(".turn")).to_have_count(7)
+    assert "t" not in await query_of(page)
+
+
+async def test_a_part_of_the_waterfall_is_enlarged_by_drawing_over_it(visitor: Visitor) -> None:
+    page = await visitor.open("/runs/refund-4711", ready=".wf .step")
+    box = await page.locator(".wf").bounding_box()
+    assert box is not None
+    y = box["y"] + box["height"] / 2
+    await page.mouse.move(box["x"] + box["width"] * 0.25, y)
+    await page.mouse.down()
+    await page.mouse.move(box["x"] + box["width"] * 0.5, y, steps=4)
+    await page.mouse.up()
+    await page.locator(".mini-view").wait_for()
+    start, end = map(float, (await query_of(page))["zoom"].split("-"))
+    assert 2500 < start < 3700 < 5700 < end < 6900
+    await page.keyboard.press("Escape")
+    await expect(page.locator(".mini-view")).to_have_count(0)
+    assert "zoom" not in await query_of(page)
+    await page.mouse.move(box["x"] + 20, y)
+    await expect(page.locator(".tip")).to_contain_text("to first byte")
+    await page.mouse.click(box["x"] + 20, y)
+    assert (await query_of(page))["step"] == "1"
+    await take_screenshot(page, "run-tooltip-light")
+
+
+async def test_what_was_not_recorded_and_what_broke_off_is_loud(visitor: Visitor) -> None:
+    page = await visitor.open("/runs/weekly-report", theme="dark")
+    await expect(page.locator(".note.bad").nth(1)).to_contain_text("2 × the spool was full")
+    await expect(page.locator(".badges")).to_contain_text("2 not recorded")
+    await expect(page.locator(".wf .gap")).to_have_count(1)
+    await expect(page.locator("#turn-1")).to_contain_text("broke off")
+    await take_screenshot(page, "run-broken-dark")
+
+
+async def test_a_running_run_grows_before_the_eyes(visitor: Visitor, page_server: PageServer) -> None:
+    exchanges = refund_run("live-run", NOON + 5000 * SECOND)
+    await write(writer(page_server), exchanges[:2])
+    page = await visitor.open("/runs/live-run", ready="#turn-2")
+    await write(writer(page_server), exchanges[2:])
+    page_server.house.signal.send()
+    await page.locator("#turn-8").wait_for()
+    await expect(page.locator("[role=option]")).to_have_count(7)
+    await Runs(page_server.database).delete("live-run")
+
+
+async def test_without_the_scope_no_text_is_shown(visitor: Visitor) -> None:
+    page = await visitor.open("/runs/refund-4711", scopes=["runs:read"], ready="#turn-3 .prompt")
+    await expect(page.locator("#turn-1 .withheld").first).to_contain_text("which this token may not read")
+    assert "kettle (order" not in await page.inner_text("main")
+
+
+def hostile_exchanges(run: str) -> list[Exchange]:
+    agent = Agent(run, NOON + 6000 * SECOND, system=HOSTILE[0], actor=HOSTILE[3][:40].replace("\0", ""))
+    for text in HOSTILE:
+        agent.user(text)
+    ids = agent.answer(HOSTILE[0] + HOSTILE[3], [(HOSTILE[1][:60], {HOSTILE[0]: list(HOSTILE)})])
+    agent.tool(ids[0], "search", {"q": HOSTILE[2]}, {HOSTILE[0]: HOSTILE})
+    agent.fail(500, {"message": HOSTILE[0] + HOSTILE[3]})
+    return agent.exchanges
+
+
+async def call_ids(page: Page, run: str) -> Sequence[str]:
+    found: Any = json.loads(await page.evaluate(f"fetch('/v1/runs/{run}/calls').then((one) => one.text())"))
+    return [one["id"] for one in found["items"]]
+
+
+async def test_hostile_texts_are_texts(visitor: Visitor, page_server: PageServer) -> None:
+    """The visitor fails the test if anything ran, was fetched from elsewhere, or violated the policy."""
+    await write(writer(page_server), hostile_exchanges("hostile"))
+    page = await visitor.open("/runs/hostile", ready="#turn-3", expect=["500"])
+    await expect(page.locator("#turn-1")).to_contain_text("<script>alert(1)</script>")
+    shown = await page.inner_text("main")
+    assert "⟨U+202E⟩" in shown
+    assert "\u202e" not in shown
+    assert "\x1b" not in shown
+    assert await page.locator("main script, main img, main iframe").count() == 0
+    await take_screenshot(page, "run-hostile-light")
+    for call in await call_ids(page, "hostile"):
+        for tab, ready in (
+            ("messages", ".call-talk"),
+            ("json", ".json-row"),
+            ("bytes", ".raw"),
+            ("http", ".headers"),
+            ("key", ".explain"),
+            ("same", "#call-panel p"),
+        ):
+            await page.goto(f"{page_server.url}/runs/hostile/calls/{call}?tab={tab}")
+            await page.locator(ready).first.wait_for()
+            assert await page.locator("main script, main img, main iframe").count() == 0
+            assert "\u202e" not in await page.inner_text("main")
+    await Runs(page_server.database).delete("hostile")
