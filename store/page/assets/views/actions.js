@@ -81,7 +81,7 @@ function Labels({ run, onClose, onChange }) {
 }
 
 const VERDICTS = {
-  proven: ["good", "Verified", "Everything in this run is as it was recorded."],
+  verified: ["good", "Verified", "Everything in this run is as it was recorded."],
   unproven: ["warn", "Not proven", "Something has no record in the chain yet, or is not sealed. Sealing takes a minute at most."],
   failed: ["bad", "Altered", "Something is not as it was recorded."],
 };

@@ -137,7 +137,7 @@ function Pair({ pair, isOpen, onOpen, isSideBySide }) {
 
 function PairBody({ pair, isSideBySide }) {
   const [showsVolatile, setShowsVolatile] = useState(false);
-  const part = (title, list) => list.length > 0 && html`<h3>${title}</h3><${Differences} differences=${list} isSideBySide=${isSideBySide} />`;
+  const part = (title, list) => list.length > 0 && html`<h2>${title}</h2><${Differences} differences=${list} isSideBySide=${isSideBySide} />`;
   const call = (step) => step && html`<${Link} to=${`/runs/${encodeURIComponent(step.run)}/calls/${encodeURIComponent(step.call)}`}>${step.name}</${Link}>`;
   const changed = ["model_returned", "system_fingerprint", "status", "outcome"].filter((name) => pair.a && pair.b && pair.a[name] !== pair.b[name]);
   return html`<div class="pair-body">

@@ -129,10 +129,10 @@ function StepBar({ step, scale, y, isSelected, isDim, place, count: size }) {
     })}
     <rect class="bar-wait" x=${begun} y=${top} width=${Math.max(first - begun, first === to ? LEAST : 0.5)} height=${BAR} rx="2" />
     ${first < to && html`<rect class="bar-stream" x=${first} y=${top} width=${Math.max(to - first, 1)} height=${BAR} rx="2" />`}
-    ${step.tries > 1 && html`<text class="tries" x=${begun + 3} y=${top - 1}>×${step.tries}</text>`}
+    ${step.tries > 1 && html`<text class="tries" aria-hidden="true" x=${begun + 3} y=${top - 1}>×${step.tries}</text>`}
     ${step.failed && html`<path class="fail-mark" d="M${to - 4} ${top - 3}h8l-4 6z" />`}
     ${step.end_ms === null && html`<path class="open-end" d="M${to} ${top}l4 ${BAR / 2}l-4 ${BAR / 2}" />`}
-    ${text && html`<text class="bar-label" x=${from + 5} y=${top + BAR - 3.5}>${text}</text>`}
+    ${text && html`<text class="bar-label" aria-hidden="true" x=${from + 5} y=${top + BAR - 3.5}>${text}</text>`}
     ${isSelected && html`<rect class="ring" x=${from - 2} y=${top - 2.5} width=${to - from + 4} height=${BAR + 5} rx="3.5" />`}
   </g>`;
 }

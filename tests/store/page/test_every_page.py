@@ -1,0 +1,95 @@
+"""Every page in both themes and on a phone: nothing goes wrong, axe finds nothing, nothing moves. Pictures are made on the way."""
+
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from playwright.async_api import Page, expect
+
+from tests.store.page.browser import PageServer, Theme, Visitor, take_screenshot
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+AXE: Final = Path(__file__).with_name("vendor") / "axe.min.js"
+
+PAGES: Final = {
+    "runs": ("/", "table.run-table tbody tr"),
+    "found": ("/?q=kettle", ".matches li"),
+    "run": ("/runs/refund-4711", "h1"),
+    "lanes": ("/runs/research-nordic", "h1"),
+    "broken": ("/runs/weekly-report", "h1"),
+    "call": ("/runs/refund-4711/calls/CALL", "h1"),
+    "diff": ("/diff/refund-4711/refund-4712", "h1"),
+    "costs": ("/costs", ".cost-table"),
+    "tools": ("/costs?by=tool&measure=calls", ".cost-table"),
+    "drift": ("/drift", "table"),
+    "login": ("/login", "#token"),
+    "empty": ("/?project=nothing", ".empty"),
+}
+"""Each page: its address, and what is shown when it is ready."""
+
+# The bars of the waterfall show as much of their names as fits, which an experimental rule takes for another name.
+AUDIT: Final = """
+async () => {
+  const found = await axe.run(document, {
+    runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"],
+    rules: {"label-content-name-mismatch": {enabled: false}},
+  });
+  return found.violations.map((one) => `${one.id}: ${one.help}: ${one.nodes.slice(0, 3).map((node) => node.html.slice(0, 200)).join(" | ")}`);
+}
+"""
+
+SHIFT: Final = """
+new PerformanceObserver((list) => {
+  for (const entry of list.getEntries()) if (!entry.hadRecentInput) window.shifted = (window.shifted || 0) + entry.value;
+}).observe({type: "layout-shift", buffered: true});
+"""
+
+
+async def first_call(server: PageServer, run: str) -> str:
+    """Return the id of the first call of a run."""
+    headers = {"authorization": "Bearer the-token-of-the-team"}
+    found: dict[str, Any] = (await server.house.api.get(f"/v1/runs/{run}/calls", headers=headers)).json()
+    return str(found["items"][0]["id"])
+
+
+async def open_named(visitor: Visitor, name: str, theme: Theme, width: int) -> Page:
+    path, ready = PAGES[name]
+    if "CALL" in path:
+        path = path.replace("CALL", await first_call(visitor.server, "refund-4711"))
+    scopes = None if name == "login" else ("admin",)
+    expected = ["401"] if scopes is None else []
+    page = await visitor.open(path, theme=theme, width=width, scopes=scopes, ready=ready, expect=expected)
+    await page.wait_for_load_state("networkidle" if name == "login" else "load")
+    await expect(page.locator(".loading")).to_have_count(0)
+    return page
+
+
+@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("theme", ["light", "dark"])
+async def test_a_page_is_for_everybody_to_read(visitor: Visitor, name: str, theme: Theme) -> None:
+    page = await open_named(visitor, name, theme, 1280)
+    await page.evaluate(AXE.read_text())
+    assert await page.evaluate(AUDIT) == []
+    await take_screenshot(page, f"{name}-{theme}")
+
+
+@pytest.mark.parametrize("name", PAGES)
+async def test_a_page_fits_a_phone(visitor: Visitor, name: str) -> None:
+    page = await open_named(visitor, name, "light", 390)
+    await take_screenshot(page, f"{name}-phone")
+    wide = await page.evaluate(
+        "[document.documentElement.scrollWidth, innerWidth, [...document.querySelectorAll('main *')]"
+        ".filter((one) => one.getBoundingClientRect().right > innerWidth + 1 && !one.closest('.scroll, .vlist, svg, pre, code, [class*=scroll]'))"
+        ".slice(0, 3).map((one) => one.outerHTML.slice(0, 120))]"
+    )
+    assert wide[0] <= wide[1], wide
+
+
+async def test_nothing_moves_while_the_list_loads(visitor: Visitor) -> None:
+    page = await visitor.open("/", ready="table.run-table tbody tr")
+    await page.context.add_init_script(SHIFT)
+    await page.reload()
+    await page.locator("table.run-table tbody tr").first.wait_for()
+    await expect(page.locator(".facets section")).not_to_have_count(2)
+    assert await page.evaluate("window.shifted || 0") < 0.1
