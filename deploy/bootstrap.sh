@@ -76,9 +76,9 @@ bootstrap() {
     python3=$(command -v python3) || bootstrap_fail "no python3 on PATH; install any Python 3 and run this again"
     uv=$(bootstrap_uv) || exit $?
     [ "$uv" = "$root/.uv/bin/uv" ] && export UV_CACHE_DIR="$root/.uv/cache" UV_PYTHON_INSTALL_DIR="$root/.uv/python"
-    groups="--no-default-groups --group demo"
-    [ "$kind" = dev ] && groups="--group dev"
-    bootstrap_say "setting up .venv from uv.lock (once; 200 MB on disk)"
+    groups="--no-default-groups --group demo" size=300
+    [ "$kind" = dev ] && groups="--group dev" size=900
+    bootstrap_say "setting up .venv from uv.lock (once; about $size MB on disk)"
     export UV_PYTHON="${UV_PYTHON:-$(bootstrap_python)}"
     bootstrap_sync >"$root/.venv.log" 2>&1 ||
         # Behind a company's proxy the roots that uv brings along do not do.
