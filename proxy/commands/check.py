@@ -42,7 +42,7 @@ async def check_recordings(
     processes: CommandProcesses, names: Sequence[str], spec: Sequence[SpecRule], reading: StepReader, redactor: Redactor
 ) -> list[CheckResult]:
     """Check runs and files. Raise Failure if one cannot be read."""
-    runs = await load_checked_runs(processes, names, reading, redactor)
+    runs = await load_checked_runs(processes, names, reading, redactor, stays_ready=True)
     return await asyncio.to_thread(lambda: [check_run(run, spec) for run in runs])
 
 
@@ -50,11 +50,16 @@ async def propose_checks(
     processes: CommandProcesses, names: Sequence[str], reading: StepReader, redactor: Redactor
 ) -> str:
     """Return the text of a spec that these runs and files satisfy."""
-    return propose_spec(await load_checked_runs(processes, names, reading, redactor))
+    return propose_spec(await load_checked_runs(processes, names, reading, redactor, stays_ready=True))
 
 
 async def load_checked_runs(
-    processes: CommandProcesses, names: Sequence[str], reading: StepReader, redactor: Redactor
+    processes: CommandProcesses,
+    names: Sequence[str],
+    reading: StepReader,
+    redactor: Redactor,
+    *,
+    stays_ready: bool = False,
 ) -> list[CheckedRun]:
     """Load runs and files. Only where a run is named is a store server started or asked."""
     files = {name: path for name in names if (path := _recording_file(name)) is not None}
@@ -62,7 +67,7 @@ async def load_checked_runs(
         name: await asyncio.to_thread(_load_checked_file, name, path, reading, redactor) for name, path in files.items()
     }
     if others := [name for name in dict.fromkeys(names) if name not in files]:
-        with await processes.connect_store_server() as api:
+        with await processes.connect_store_server(stays_ready=stays_ready) as api:
             for name in others:
                 loaded[name] = await asyncio.to_thread(_load_checked_run, api, name, reading)
     return [loaded[name] for name in names]
