@@ -1,7 +1,7 @@
 """Copy recorded runs to other days and hours, so that `bench.scale` fills its tables faster than by ingest.
 
 A copy has its own runs, ids and times in every table, also in those that follow the record, so lists, filters and sums work as on
-recorded runs. Its bodies, keys and texts are those of the recorded run: a word or a key is found in every copy of its run. The feed
+recorded runs, but for their proof: copies have none. Its bodies, keys and texts are those of the recorded run: a word or a key is found in every copy of its run. The feed
 is not copied, since its entries are old by then. Secondary indexes are built when all rows are there, so they are more compact than
 those that ingest writes; sizes are therefore reported for the recorded runs as well.
 """
@@ -18,7 +18,8 @@ from store.database.connection import Database
 from store.database.tables import PARTITIONED, metadata
 from store.ingest.partitions import Partitions
 
-NOT_COPIED: Final = frozenset(("feed", "feed_positions", "audit_log", "replays", "gaps", "processes"))
+PROOF: Final = ("chains", "chain_records", "tree_leaves", "tree_tiles", "checkpoints", "anchors")
+NOT_COPIED: Final = frozenset(("feed", "feed_positions", "audit_log", "replays", "gaps", "processes", *PROOF))
 
 MORNING: Final = 12
 """Hours of the recorded day in which the recorded runs begin, after which its copies have room."""
@@ -69,7 +70,7 @@ def _value(table: str, column: str, shift: int, earlier: int) -> str:
     if column == "day":
         # No run of the recorded morning, nor of its copies, is in two days.
         return f"(day - {-(-earlier // DAY)})::date"
-    return "gen_random_uuid()" if column == "incarnation" else column
+    return {"incarnation": "gen_random_uuid()", "salt": "NULL"}.get(column, column)
 
 
 def copy_runs(dsn: str, *, runs: int, copies: int, days: int, newest: int) -> None:

@@ -81,12 +81,20 @@ class Part:
     lasts: int
     first: int
     step: int
+    server: uuid.UUID | None = None
+    """The store server to whose chains the runs are appended; without one they have no proof."""
+
+    offset: int = 0
+    """Added to the numbers of the runs."""
 
 
-def write_runs(dsn: str, *, runs: int, processes: int, begin: int, lasts: int) -> int:
+def write_runs(
+    dsn: str, *, runs: int, processes: int, begin: int, lasts: int, server: uuid.UUID | None = None, offset: int = 0
+) -> int:
     """Write so many runs, which begin within a time, in several processes; return the number of calls."""
     parts = [
-        Part(dsn=dsn, runs=runs, begin=begin, lasts=lasts, first=first, step=processes) for first in range(processes)
+        Part(dsn=dsn, runs=runs, begin=begin, lasts=lasts, first=first, step=processes, server=server, offset=offset)
+        for first in range(processes)
     ]
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         return sum(pool.map(_write_part, parts))
@@ -97,7 +105,7 @@ def _write_part(part: Part) -> int:
 
 
 async def _write(part: Part) -> int:
-    database = Database(part.dsn)
+    database = Database(part.dsn, part.server)
     await database.connect()
     profiles = load_profiles(None)
     writers = {
@@ -109,7 +117,7 @@ async def _write(part: Part) -> int:
             numbers = range(batch * BATCH_RUNS, min((batch + 1) * BATCH_RUNS, part.runs))
             # One batch of ten is another team's.
             project = OTHER_PROJECT if batch % 10 == 9 else "default"
-            made = [one for number in numbers for one in run_exchanges(number, _start(part, number))]
+            made = [one for number in numbers for one in run_exchanges(part.offset + number, _start(part, number))]
             stored += (await writers[project].write_batch(made)).exchanges
             await _describe(Runs(database, project), numbers, part)
     finally:
@@ -128,7 +136,9 @@ async def _describe(runs: Runs, numbers: Sequence[int], part: Part) -> None:
         if number % 5:
             continue
         labels = {"team": ("support", "search", "billing")[number // 5 % 3], "release": f"2026.{number // 500}"}
-        parent = {"parent": run_name(number - number % BATCH_RUNS), "forked_at": 2} if number % 50 == 5 else {}
+        parent = (
+            {"parent": run_name(part.offset + number - number % BATCH_RUNS), "forked_at": 2} if number % 50 == 5 else {}
+        )
         await runs.put(run_name(number), _start(part, number), f"case {number}", labels, **parent)  # type: ignore[arg-type]
 
 

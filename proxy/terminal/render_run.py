@@ -9,7 +9,6 @@ from typing import Any, Final
 import click
 
 from proxy.terminal.text import count_text, money, next_command, print_table, printable, shorten
-from store.bundle.trace import rfc3339_ns
 
 type Shape = Mapping[str, Any]
 
@@ -250,6 +249,6 @@ def show_envelope(found: Mapping[str, Any]) -> None:
         for label, value in thing.get("labels", {}).items():
             click.echo(f"  {printable(label)}={printable(value)}")
         if thing.get("first") is not None:
-            click.echo(f"  from {rfc3339_ns(thing['first'])} to {rfc3339_ns(thing['last'])}, by the recorder's clock")
+            click.echo(f"  from {thing['first']} to {thing['last']}, by the recorder's clock")
         for sentence in thing["missing"]:
             click.echo(click.style(f"  not captured: {printable(sentence)}", dim=True))

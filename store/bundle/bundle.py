@@ -194,11 +194,16 @@ class BundleWriter:
         return self._seal_and_count({"n": self._line + 1, "gap": gap_to_json(gap)} | _proof_member(proof))
 
     def end(
-        self, proof: Mapping[str, Any] | None = None, sign: Callable[[Mapping[str, Any]], str | None] | None = None
+        self,
+        proof: Mapping[str, Any] | None = None,
+        sign: Callable[[Mapping[str, Any]], str | None] | None = None,
+        envelope: Mapping[str, Any] | None = None,
     ) -> bytes:
-        """Return the last line. `sign` returns a signed note about its members."""
+        """Return the last line. `sign` returns a signed note about its members; `envelope` says what was captured of the run."""
         whole = f"sha256:{self._sha.hexdigest()}"
         members: dict[str, Any] = {"end": True, "exchanges": self._exchanges, "gaps": self._gaps, "digest": whole}
+        if envelope is not None:
+            members["envelope"] = envelope
         members |= _proof_member(proof)
         if sign is not None and (note := sign(members)) is not None:
             members["signed"] = note

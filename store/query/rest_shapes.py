@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 from urllib.parse import urlsplit
 
+from calls.comparison.envelope import EnvelopeBuilder
 from calls.model import Body, Call, Exchange, ToolCall, Usage
 from calls.retry_grouping import merge_calls
 from store.attribution.certainty import level_name
@@ -239,3 +240,13 @@ def _chunks(side: str, body: Body) -> list[Shape]:
 
 def _after(exchange: Exchange, ns: int | None) -> str | None:
     return None if ns is None else rfc3339(exchange.started_at + ns)
+
+
+def envelope_shape(builder: EnvelopeBuilder, run: Mapping[str, Any]) -> Shape:
+    """Return what was captured of a run, its times as text; `run` is the run's shape."""
+    found = builder.envelope(run["labels"], run["gaps"])
+    times = found["times"]
+    for name in ("first", "last"):
+        if times[name] is not None:
+            times[name] = rfc3339(times[name])
+    return found

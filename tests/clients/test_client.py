@@ -55,6 +55,9 @@ async def test_runs_calls_and_stats_are_read(tmp_path: Path, database: Database)
         assert stats.total.calls == len(models)
         assert list(playhead.Client(url, TOKEN, project="another").runs()) == []
         assert [step["step"] for step in client.cost("agent-1", limit=2)["steps"]] == [1, 2]
+        captured = client.envelope("agent-1")
+        assert (captured["steps"], captured["code"]["labels"]) == (4, {})
+        assert "sampling" in captured
         best = client.stats("run", sort="name", limit=1)
         assert [one.group["run"] for one in best] == [RUN]
         assert best.total.calls == client.stats("run").total.calls

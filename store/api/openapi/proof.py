@@ -118,11 +118,11 @@ class CapturedToolsSchema(CapturedSchema):
 
 
 class CapturedTimesSchema(TypedDict):
-    """The recorder's clock, in nanoseconds since the Unix epoch."""
+    """When the first exchange began and the last one ended, by the recorder's clock."""
 
     __pydantic_config__ = DESCRIBED  # type: ignore[misc] # pydantic's place for it
-    first: int | None
-    last: int | None
+    first: Time | None
+    last: Time | None
     missing: list[str]
 
 

@@ -24,7 +24,7 @@ from store.proof.sealing import newest_checkpoint
 from store.proof.signing_keys import log_origin
 from store.proof.tiles import load_nodes
 from store.proof.verification import RunVerifier, verification_shape
-from store.query.rest_shapes import Shape, rfc3339
+from store.query.rest_shapes import Shape, envelope_shape, rfc3339
 
 router = APIRouter(tags=["proof"], route_class=DeferredRoute)
 
@@ -97,7 +97,7 @@ async def get_envelope(deps: TheDeps, run: RunId) -> Response:
     async for batch in batch_exchanges(deps.exchange_queries.exchanges(run)):
         await asyncio.to_thread(_add_to_envelope, builder, step, batch, deps.derive)
         step += len(batch)
-    return JsonResponse({"run": run} | builder.envelope(shown["labels"], shown["gaps"]))
+    return JsonResponse({"run": run} | envelope_shape(builder, shown))
 
 
 def _add_to_envelope(

@@ -5,13 +5,14 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import zip_longest
+from itertools import count, zip_longest
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from calls.comparison.envelope import EnvelopeBuilder
 from calls.events import Gap
 from calls.model import Exchange
 from store.api.answers import JsonResponse, page_response
@@ -42,7 +43,7 @@ from store.proof.bundle_proof import load_bundle_proof, signed_text
 from store.proof.signing_keys import log_origin
 from store.query.call_summaries import is_summary
 from store.query.rekey import stored_keys
-from store.query.rest_shapes import Shape, rfc3339
+from store.query.rest_shapes import Shape, envelope_shape, rfc3339
 from store.query.rows_export import RowsExporter
 from store.query.runs import Page
 from store.run_modes import Mode
@@ -319,6 +320,7 @@ async def _bundle_lines(deps: Deps, run: Shape, *, with_proof: bool) -> AsyncIte
     proof = await load_bundle_proof(deps.database, deps.project, run["id"]) if with_proof else None
     proofs = {} if proof is None else proof.lines
     seen: Counter[str] = Counter()
+    envelope, steps = EnvelopeBuilder(), count(1)
     # The keys of the rules that it was recorded under, until it is rekeyed: a replay then sees what the rules changed.
     profiles = run["profile"] or deps.profiles.digest
     current = profiles == deps.profiles.digest
@@ -333,6 +335,7 @@ async def _bundle_lines(deps: Deps, run: Shape, *, with_proof: bool) -> AsyncIte
             key, profile = then[exchange.id]
             call = replace(call, key=key, profile=profile)
         seen[call.key] += 1
+        envelope.add(next(steps), exchange, call)
         return writer.exchange(
             Entry(exchange=exchange, call=call_members(call, seen[call.key] - 1)), proofs.get(exchange.id)
         )
@@ -343,7 +346,9 @@ async def _bundle_lines(deps: Deps, run: Shape, *, with_proof: bool) -> AsyncIte
     gaps = await deps.runs.gaps(run["id"])
     for gap, name in zip_longest(gaps, (proof.gaps if proof else ())[: len(gaps)]):
         yield writer.gap(gap, proofs.get(name or ""))
-    yield writer.end(proof.end if proof else None, partial(_sign_bundle, deps) if proof else None)
+    # Without the proof, a bundle has nothing that can be derived from it.
+    captured = envelope_shape(envelope, run) if with_proof else None
+    yield writer.end(proof.end if proof else None, partial(_sign_bundle, deps) if proof else None, captured)
 
 
 def _sign_bundle(deps: Deps, last_line: Mapping[str, Any]) -> str | None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import playhead
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -227,3 +228,26 @@ def test_the_program_of_the_page_agrees(bundles: list[bytes], tmp_path: Path) ->
         command = [sys.executable, str(program), f"{name}.jsonl", "playhead.key"]
         codes[name] = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False).returncode
     assert codes == {"good": 0, "text": 1, "url": 1, "removed": 1, "path": 1}
+
+
+async def test_a_bundle_carries_the_envelope_that_the_api_shows_and_its_signature_covers_it(
+    tmp_path: Path, database: Database
+) -> None:
+    async with opened(tmp_path / "spool", database) as house:
+        await record(database, RUN)
+        bundle = (await house.api.get(f"/v1/runs/{RUN}/bundle")).content
+        shown = (await house.api.get(f"/v1/runs/{RUN}/envelope")).json()
+        plain = (await house.api.get(f"/v1/runs/{RUN}/bundle?proof=false")).content
+    lines = [json.loads(line) for line in bundle.splitlines()]
+    assert {"run": RUN} | lines[-1]["envelope"] == shown
+    assert shown["times"]["first"].startswith("20")
+    validator("bundle").validate(lines[-1])
+    assert "envelope" not in json.loads(plain.splitlines()[-1])
+    (tmp_path / "run.jsonl").write_bytes(bundle)
+    assert {"run": RUN} | dict(playhead.load(tmp_path / "run.jsonl").envelope()) == shown
+    (tmp_path / "plain.jsonl").write_bytes(plain)
+    with pytest.raises(playhead.Unknown, match="has no envelope"):
+        playhead.load(tmp_path / "plain.jsonl").envelope()
+    lines[-1]["envelope"]["steps"] += 1
+    (finding,) = verify(seal(lines)).findings
+    assert (finding.change, finding.element) == ("altered", "bundle")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Callable, Generic, TypeVar
 from playhead.checks import check_stored_run
 from playhead.environment import hold_variables, release_variables
 from playhead.hooks import install_hooks
-from playhead.rest import fetch_calls
+from playhead.rest import fetch_calls, fetch_envelope
 from playhead.runs import Run
 
 if TYPE_CHECKING:
@@ -167,7 +167,12 @@ class RunBlock:
             _by_generator[generator] = binding
         self._entered.append(binding)
         _bound.set(binding)
-        return Run(self.id, lambda: fetch_calls(self.id), lambda spec: check_stored_run(self.id, spec))
+        return Run(
+            self.id,
+            lambda: fetch_calls(self.id),
+            lambda spec: check_stored_run(self.id, spec),
+            lambda: fetch_envelope(self.id),
+        )
 
     def _exit(self) -> None:
         binding = self._entered.pop()

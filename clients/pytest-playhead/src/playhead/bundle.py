@@ -39,7 +39,8 @@ def load(file: str | os.PathLike[str]) -> Run:
     if not rest or not rest[-1].get("end"):
         raise BadBundle(f"{file} is truncated; export the run again")
     calls = list(_call_entries(rest))
-    return Run(str(head["run"]["id"]), lambda: calls, lambda spec: check_file(file, spec))
+    captured = rest[-1].get("envelope")
+    return Run(str(head["run"]["id"]), lambda: calls, lambda spec: check_file(file, spec), lambda: captured)
 
 
 def _read_line(file: str | os.PathLike[str], number: int, line: bytes) -> dict[str, Any]:

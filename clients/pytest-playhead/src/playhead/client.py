@@ -179,6 +179,13 @@ class Client:
         """
         return self._fetch(f"/v1/runs/{quote(run, safe='')}/cost", {} if limit is None else {"limit": limit})
 
+    def envelope(self, run: str) -> dict[str, Any]:
+        """Fetch what was captured of what moves between runs: models, sampling, prompts, retrieval, tools, times, code and environment.
+
+        Each has the values that were seen with their steps, and in `missing` a sentence for whatever was not captured.
+        """
+        return self._fetch(f"/v1/runs/{quote(run, safe='')}/envelope")
+
     def _items(self, path: str, parameters: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """Iterate over a list. Parameters are checked by the server when the first item is requested."""
         cursor: str | None = None

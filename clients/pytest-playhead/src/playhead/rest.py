@@ -57,6 +57,12 @@ def fetch_calls(run: str) -> list[dict[str, Any]]:
             return found
 
 
+def fetch_envelope(run: str) -> dict[str, Any]:
+    """Fetch the envelope of a run, after everything acknowledged has been stored. Raises Unreachable."""
+    _fetch(f"/v1/runs/{quote(run, safe='')}/calls?settled=true&limit=1")
+    return _fetch(f"/v1/runs/{quote(run, safe='')}/envelope")
+
+
 def fetch_bundle(run: str) -> bytes:
     """Fetch a run as a bundle, after everything acknowledged has been stored. Raises Unreachable."""
     _fetch(f"/v1/runs/{quote(run, safe='')}/calls?settled=true&limit=1")

@@ -59,10 +59,12 @@ class Run:
         id: str,  # noqa: A002 - the name in the public API
         fetch: Callable[[], Sequence[Mapping[str, Any]]],
         check: Callable[[str | os.PathLike[str]], Mapping[str, Any]] | None = None,
+        envelope: Callable[[], Mapping[str, Any] | None] | None = None,
     ) -> None:
         self.id = id
         self._fetch = fetch
         self._check = check
+        self._envelope = envelope
 
     @property
     def calls(self) -> Calls:
@@ -93,6 +95,17 @@ class Run:
                 f"run {self.id} is a part of a test: check the whole test, with playhead_run.check(spec)"
             )
         require_passed(self._check(spec))
+
+    def envelope(self) -> Mapping[str, Any]:
+        """What was captured of what moves between runs: models, sampling, prompts, retrieval, tools, times, code and environment.
+
+        Each has the values that were seen with their steps, and in `missing` a sentence for whatever was not captured. Raises Unknown for a
+        recording that has none: it was exported without its proof, by an earlier version, or by a test suite.
+        """
+        found = None if self._envelope is None else self._envelope()
+        if found is None:
+            raise Unknown(f"the recording of run {self.id} has no envelope: export it with `playhead export`")
+        return found
 
     def __repr__(self) -> str:
         return f"<run {self.id}>"

@@ -1,0 +1,315 @@
+"""Retention while recording goes on: `python -m bench.retention [--calls N] [--days N] [--output FILE]`.
+
+Records runs over simulated days by the real writer, with their proof, copies one day of them to the others (`bench.scale_copies`), and starts a
+store server with three rules over them. While a client asks for
+lists and others record, a pass of retention runs; the store server is killed in its middle, started again, and continues. Then every run
+that stayed is verified, a byte of one is altered as a superuser of Postgres could, and what `playhead verify` says is shown.
+
+The full run, whose table is in docs/retention.md: `python -m bench.retention --calls 100000`.
+"""
+
+import argparse
+import asyncio
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import asyncpg
+import msgspec
+
+from bench.figures import machine, quantile
+from bench.filled import fill, small
+from bench.ingest import SIZE
+from bench.scale import Report, fetch, fetch_value, wait_until_caught_up
+from bench.scale_copies import MORNING, copy_runs
+from bench.scale_rows import BATCH_RUNS, CALLS_A_RUN, DAY, HOUR, OTHER_PROJECT, run_name, write_runs
+from bench.stage import Process
+from proxy.retention_settings import retention_policy
+from store.database.connection import Database
+from store.datadir import DataDir, open_data_dir
+from store.embedded.postgres import ensure_server
+from store.proof.sealing import Sealer
+
+RULES: Final = """
+[[retention]]
+match = { label = { team = "support" } }
+keep = "forever"
+
+[[retention]]
+match = { model = "claude-*" }
+keep = "14d"
+
+[[retention]]
+keep = "7d"
+"""
+
+PROVEN: Final = 1_000_000
+"""The number of the first run that is recorded over all days: copies have no proof."""
+
+PROVEN_RUNS: Final = 100
+
+QUERIES: Final = (
+    "/v1/runs?limit=50",
+    "/v1/calls?limit=50",
+    "/v1/runs?model=gpt-4.1&limit=20",
+    "/v1/stats?group_by=model",
+)
+RECORDED_AT_ONCE: Final = 100
+BASELINE: Final = 20.0
+"""Seconds in which queries are measured without retention."""
+
+KILLED_AFTER: Final = 3
+"""Days that are cleared when the store server is killed."""
+
+
+@dataclass(slots=True)
+class Load:
+    """A client that asks for lists one after another, and a recorder beside it, each in a thread of its own."""
+
+    data: DataDir
+    port: int = 0
+    times: list[float] = field(default_factory=list)
+    failures: Counter[str] = field(default_factory=Counter)
+    recorded: int = 0
+    is_over: bool = False
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Let both run inside of the block."""
+        threads = [threading.Thread(target=work) for work in (self._ask, self._record)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            self.is_over = True
+            for thread in threads:
+                thread.join()
+
+    def take_times(self) -> dict[str, Any]:
+        """Return what the queries since the last time took."""
+        taken, self.times = sorted(self.times), []
+        failures, self.failures = dict(self.failures), Counter()
+        if not taken:
+            return {"n": 0, "failures": failures}
+        p50, p99 = quantile(taken, 0.5) * 1000, quantile(taken, 0.99) * 1000
+        return {"n": len(taken), "p50_ms": p50, "p99_ms": p99, "slowest_ms": taken[-1] * 1000, "failures": failures}
+
+    def _ask(self) -> None:
+        number = 0
+        while not self.is_over:
+            path, number = QUERIES[number % len(QUERIES)], number + 1
+            began = time.monotonic()
+            try:
+                get(self.port, path)
+            except (OSError, http.client.HTTPException, RuntimeError) as error:
+                self.failures[type(error).__name__] += 1
+                time.sleep(0.2)
+            else:
+                self.times.append(time.monotonic() - began)
+
+    def _record(self) -> None:
+        while not self.is_over:
+            name = f"worker-{self.recorded}"
+            aside = self.data.root / name
+            count, _ = asyncio.run(fill(aside, small(10**7 + self.recorded, RECORDED_AT_ONCE)))
+            aside.rename(self.data.spools / name)
+            self.recorded += count
+            time.sleep(2)
+
+
+def request(port: int, method: str, path: str, timeout: float = 900) -> Any:
+    """Ask the API."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+    try:
+        connection.request(method, path)
+        response = connection.getresponse()
+        content = response.read()
+        if response.status >= 400:
+            raise RuntimeError(f"{path} answers {response.status}: {content[:300]!r}")
+        return json.loads(content)
+    finally:
+        connection.close()
+
+
+def get(port: int, path: str) -> Any:
+    """Ask the API."""
+    return request(port, "GET", path)
+
+
+@contextmanager
+def running_store(data: DataDir) -> Iterator[tuple[Process, int]]:
+    """A store server with the rules."""
+    policy = retention_policy(tomllib.loads(RULES)["retention"], "90d", None)
+    config = {"data": str(data.root), "open_api": True, "retention": msgspec.to_builtins(policy)}
+    with Process("proxy.processes.store_server", config) as store_server:
+        yield store_server, store_server.said()["port"]
+
+
+def fill_store(data: DataDir, dsn: str, calls: int, days: int, processes: int, report: Report) -> None:
+    """Record the runs, let the followers catch up, and sign checkpoints."""
+    with running_store(data):
+        pass  # makes the tables
+    began, now, server = time.monotonic(), time.time_ns(), data.signing_keys().server
+    spread = write_runs(
+        dsn,
+        runs=PROVEN_RUNS,
+        processes=processes,
+        begin=now - days * DAY,
+        lasts=days * DAY - HOUR,
+        server=server,
+        offset=PROVEN,
+    )
+    # One morning is recorded and copied to the days before it.
+    newest, runs = now // DAY * DAY, max((calls - spread) // days // CALLS_A_RUN, BATCH_RUNS)
+    morning = write_runs(
+        dsn, runs=runs, processes=processes, begin=newest - DAY, lasts=(MORNING - 1) * HOUR, server=server
+    )
+    report.add("recorded", {"calls": spread + morning, "seconds": time.monotonic() - began})
+    asyncio.run(_seal(data, dsn))
+    with running_store(data):
+        report.add("followers caught up after s", wait_until_caught_up(dsn))
+    began = time.monotonic()
+    copy_runs(dsn, runs=runs, copies=days - 1, days=days, newest=newest)
+    fetch(dsn, "VACUUM (ANALYZE)")
+    stored = fetch_value(dsn, "SELECT count(*) FROM exchanges")
+    report.add("copied", {"calls": stored - spread - morning, "seconds": time.monotonic() - began})
+
+
+async def _seal(data: DataDir, dsn: str) -> None:
+    keys = data.signing_keys()
+    database = Database(dsn, keys.server)
+    await database.connect()
+    try:
+        await Sealer(database, keys, data.checkpoints).seal_all()
+    finally:
+        await database.close()
+
+
+def retain(data: DataDir, dsn: str, report: Report) -> None:
+    """Run a pass under load, kill the store server in its middle, and let it continue."""
+    load = Load(data)
+    with running_store(data) as (store_server, port):
+        plan = get(port, "/v1/retention")
+        report.add(
+            "plan", {name: plan[name] for name in ("runs", "frees", "size", "warnings")} | {"kept": plan["kept"]}
+        )
+        report.add("goes by rule", dict(Counter(one["rule"] for one in plan["items"])))
+        before = {"bytes": fetch_value(dsn, SIZE), "runs": fetch_value(dsn, "SELECT count(*) FROM runs")}
+        report.add("before", before)
+        load.port = port
+        with load.running():
+            time.sleep(BASELINE)
+            report.add("queries before", load.take_times())
+            began = time.monotonic()
+            asking = threading.Thread(target=_start_pass, args=(port,))
+            asking.start()
+            pending = _wait_until_cleared(dsn, KILLED_AFTER)
+            os.kill(store_server.pid, signal.SIGKILL)
+            asking.join()
+            report.add("killed after s", {"seconds": time.monotonic() - began, "days left": pending})
+            report.add("queries until then", load.take_times())
+            with running_store(data) as (_, load.port):
+                again = time.monotonic()
+                done = request(load.port, "POST", "/v1/retention/run")
+                report.add(
+                    "continued", {"seconds": time.monotonic() - again, "runs": done["runs"], "days": len(done["days"])}
+                )
+                report.add("ways", dict(Counter(day["way"] for day in done["days"])))
+                report.add("queries meanwhile", load.take_times())
+                time.sleep(BASELINE)
+                report.add("queries after", load.take_times())
+                load.is_over = True
+    with running_store(data) as (_, port):
+        wait_until_caught_up(dsn)
+        recorded = fetch_value(dsn, "SELECT count(*) FROM exchanges WHERE run LIKE 'tools-%'")
+        report.add("recorded meanwhile", {"acknowledged": load.recorded, "stored": recorded})
+        after = {
+            "bytes": fetch_value(dsn, SIZE),
+            "runs": fetch_value(dsn, "SELECT count(*) FROM runs WHERE id LIKE 'run-%'"),
+        }
+        report.add("after", after)
+        report.add("plan again", get(port, "/v1/retention")["runs"])
+
+
+def _start_pass(port: int) -> None:
+    try:
+        request(port, "POST", "/v1/retention/run")
+    except (OSError, http.client.HTTPException):
+        pass  # the store server was killed
+
+
+def _wait_until_cleared(dsn: str, days: int) -> int:
+    """Wait until so many days are cleared; return how many are left."""
+    most = 0
+    while True:
+        left = fetch_value(dsn, "SELECT count(DISTINCT day) FROM expirations")
+        most = max(most, left)
+        if most and left <= most - days:
+            return int(left)
+        time.sleep(0.02)
+
+
+def prove(data: DataDir, dsn: str, report: Report) -> None:
+    """Verify what stayed, alter one byte, and verify again."""
+    proven = f"project = 'default' AND id >= '{run_name(PROVEN)}' AND id LIKE 'run-%'"
+    runs = [row["id"] for row in fetch(dsn, f"SELECT id FROM runs WHERE {proven} ORDER BY id")]
+    with running_store(data) as (_, port):
+        verdicts = Counter(get(port, f"/v1/runs/{run}/verify")["verdict"] for run in runs)
+        report.add("each run with a proof that stayed", dict(verdicts))
+        for project in ("default", OTHER_PROJECT):
+            report.add(f"all of {project}", get(port, f"/v1/verify?project={project}")["verdict"])
+    # A superuser changes one byte of an answer.
+    run = runs[len(runs) // 2]
+    statement = f"""UPDATE exchanges SET response_body = set_byte(response_body, 30, get_byte(response_body, 30) # 1)
+        WHERE project = 'default' AND run = '{run}' AND id = (
+            SELECT id FROM exchanges WHERE project = 'default' AND run = '{run}' ORDER BY started_at OFFSET 2 LIMIT 1)"""
+    asyncio.run(_execute(dsn, statement))
+    for arguments in ((run,), ("--all",)):
+        command = [str(Path(sys.executable).with_name("playhead")), "verify", *arguments, "--data", str(data.root)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        report.add(f"playhead verify {' '.join(arguments)}", f"exit {done.returncode}\n{done.stdout}{done.stderr}")
+
+
+async def _execute(dsn: str, statement: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m bench.retention", description=__doc__)
+    parser.add_argument("--calls", type=int, default=10_000)
+    parser.add_argument("--days", type=int, default=30)
+    parser.add_argument("--processes", type=int, default=2, help="that fill the tables")
+    parser.add_argument("--output", type=Path, help="a file for everything as JSON")
+    told = parser.parse_args(words)
+    report = Report(told.output, as_json=False)
+    report.add("machine", machine())
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        Path(name).chmod(0o711)  # as root, Postgres runs as another user
+        data = open_data_dir(Path(name) / "data")
+        with ensure_server(data.postgres) as server:
+            fill_store(data, server.dsn, told.calls, told.days, told.processes, report)
+            retain(data, server.dsn, report)
+            prove(data, server.dsn, report)
+
+
+if __name__ == "__main__":
+    main()
