@@ -9,7 +9,7 @@ import hashlib
 import json
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
@@ -163,7 +163,7 @@ def verify_bundle(lines: Iterable[bytes], keys: Collection[VerifierKey], roots: 
     except (_MalformedProof, LookupError, TypeError, ValueError, AttributeError) as error:
         check.add_finding("altered", "proof", f"it is malformed: {error}")
         return conclude(check, [])
-    return conclude(check, seals)
+    return replace(conclude(check, seals), is_signed="signed" in reader.last)
 
 
 class _Trust(NamedTuple):
@@ -229,6 +229,7 @@ def _check_parts(reader: _BundleReader, trust: _Trust, check: RunCheck) -> list[
     for _, gap, line in reader.gaps:
         _place_record(chains, "gap", _gap_id(gap, line), line)
     seals = [seal for chain in chains if (seal := _check_chain(chain, proof["project"], trust, check))]
+    check.unsealed_chains = len(chains) - len(seals)
     previous = (-1, "")
     for number, entry, line in reader.entries:
         exchange = entry.exchange

@@ -49,6 +49,9 @@ class RunCheck:
     unproven: int = 0
     """Those that have neither a record nor a salt: an earlier version stored them, or somebody inserted them."""
 
+    unsealed_chains: int = 0
+    """Chains of which no checkpoint covers anything: anybody may have written them."""
+
     _has_records: bool = False
     _live: dict[str, ChainRecord] = field(default_factory=dict)
     _gone: list[str] = field(default_factory=list)

@@ -72,6 +72,8 @@ class Verification:
     proven: int
     unproven: int
     seals: Sequence[SealState]
+    is_signed: bool | None = None
+    """Whether a store server has signed the bundle as it exported it; None in the database."""
 
 
 class RunVerifier:
@@ -140,9 +142,8 @@ class RunVerifier:
                 detail = "it was sealed, and is missing or shorter"
                 check.add_finding("removed", f"chain {chain_name(row['incarnation'], server)}", detail)
             for row in await connection.fetch(RUNLESS_CHAINS, self._project, server):
-                if not any(is_last_of_run(decode_records(records)[-1]) for records in row["ends"] or ()):
-                    detail = "its run is gone, and no erasure is on record"
-                    check.add_finding("removed", f"chain {chain_name(row['incarnation'], server)}", detail)
+                self._check_erased_run(chain_name(row["incarnation"], server), row["ends"] or (), check)
+            check.unproven += await connection.fetchval(CHAINLESS_RUNS, self._project)
             unsealed = await connection.fetchval(UNSEALED_CHAINS, self._project, server)
             anchors = await self._check_anchors(connection, server, checkpoint, 0, check)
         seal = SealState(
@@ -156,6 +157,15 @@ class RunVerifier:
         )
         check.proven = checkpoint.size
         return conclude(check, [seal])
+
+    def _check_erased_run(self, chain: str, ends: Sequence[Any], check: RunCheck) -> None:
+        """Check that a run that is gone was erased, by the last records of all its chains."""
+        erasers = {other for other, records in ends if is_last_of_run(decode_records(records)[-1])}
+        if not erasers:
+            check.add_finding("removed", f"chain {chain}", "its run is gone, and no erasure is on record")
+        elif not any(key.name == log_origin(other, self._project) for key in self._keys for other in erasers):
+            # Anybody who can write to the database can write the chain of a store server that nobody knows.
+            check.unproven += 1
 
     async def _check_leaves(
         self, connection: asyncpg.Connection, server: uuid.UUID, size: int, check: RunCheck
@@ -213,7 +223,10 @@ class RunVerifier:
             records, links = _read_chain(name, rows[server], check)
             check.add_records(records)
             _check_end(name, len(records), links, ends.get(server), check)
-            if seal := await self._check_seal(connection, server, name, leaves[server], (len(records), links), check):
+            seal = await self._check_seal(connection, server, name, leaves[server], (len(records), links), check)
+            if seal is None:
+                check.unsealed_chains += 1
+            else:
                 seals.append(seal)
         return seals
 
@@ -318,7 +331,7 @@ class RunVerifier:
 
 def conclude(check: RunCheck, seals: Sequence[SealState]) -> Verification:
     """Return the result of a check."""
-    is_sealed = bool(seals) and not any(seal.unsealed for seal in seals)
+    is_sealed = bool(seals) and not check.unsealed_chains and not any(seal.unsealed for seal in seals)
     complete = is_sealed and not check.unproven
     verdict: Verdict = "failed" if check.findings else "verified" if complete else "unproven"
     return Verification(
@@ -343,6 +356,7 @@ def verification_shape(run: str | None, found: Verification) -> dict[str, Any]:
             {"id": one.id or None, "part": one.part, "at": None if one.at is None else rfc3339(one.at)}
             for one in found.erasures
         ],
+        "signed": found.is_signed,
         "seals": [
             {
                 "chain": seal.chain,
@@ -442,12 +456,19 @@ RUNLESS_CHAINS = """
 SELECT chains.incarnation, ends FROM chains
 LEFT JOIN runs ON runs.project = $1 AND runs.incarnation = chains.incarnation
 CROSS JOIN LATERAL (
-    SELECT array_agg(records) AS ends FROM (
-        SELECT DISTINCT ON (server) records FROM chain_records
+    SELECT array_agg(ROW(server, records)) AS ends FROM (
+        SELECT DISTINCT ON (server) server, records FROM chain_records
         WHERE project = $1 AND chain_records.incarnation = chains.incarnation ORDER BY server, first DESC
     ) AS last
 ) AS gathered
 WHERE chains.project = $1 AND chains.server = $2 AND runs.id IS NULL
+"""
+
+# An earlier version stored them, or somebody inserted them.
+CHAINLESS_RUNS = """
+SELECT count(*) FROM runs
+WHERE project = $1 AND NOT EXISTS (SELECT FROM chains WHERE chains.project = $1 AND chains.incarnation = runs.incarnation)
+    AND EXISTS (SELECT FROM exchanges WHERE exchanges.project = $1 AND exchanges.run = runs.id)
 """
 
 UNSEALED_CHAINS = "SELECT count(*) FROM chains WHERE project = $1 AND server = $2 AND is_unsealed"

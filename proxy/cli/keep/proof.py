@@ -195,6 +195,8 @@ def show_verification(found: dict[str, Any]) -> None:
         for one in seal["anchors"]:
             if one["problem"] is None:
                 click.echo(f"  {_anchor_text(one)}")
+    if found["signed"] is False:
+        click.echo("  not signed as a whole: its calls, keys and envelope, which are derived, may have been changed")
     for one in found.get("asked", ()):
         if one["problem"] is not None:
             click.echo(f"  not vouched for yet: {printable(one['problem'])}")
@@ -224,8 +226,9 @@ def _summary(found: dict[str, Any]) -> str:
         case "failed":
             return f"NOT as it was recorded: {count_text(len(found['findings']), 'finding')}"
         case _:
+            what = "runs" if found["run"] is None else "of its exchanges and gaps"
             why = (
-                f"{found['unproven']:,} of its exchanges and gaps have no record"
+                f"{found['unproven']:,} {what} have no record"
                 if found["unproven"]
                 else "nothing, or not everything, is sealed yet"
             )

@@ -85,6 +85,9 @@ class VerificationSchema(TypedDict):
 
     findings: list[FindingSchema]
     erased: list[ErasureSchema]
+    signed: None
+    """Only of a bundle, which `playhead verify` checks."""
+
     seals: list[SealSchema]
     asked: list[AskedSchema]
 

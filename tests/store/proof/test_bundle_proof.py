@@ -251,3 +251,19 @@ async def test_a_bundle_carries_the_envelope_that_the_api_shows_and_its_signatur
     lines[-1]["envelope"]["steps"] += 1
     (finding,) = verify(seal(lines)).findings
     assert (finding.change, finding.element) == ("altered", "bundle")
+
+
+def test_a_chain_that_nobody_signed_proves_no_erasure_in_a_bundle(bundles: list[bytes]) -> None:
+    """Who has no key takes an exchange out, and adds a chain that says that it was erased."""
+    lines = [json.loads(line) for line in bundles[0].splitlines()]
+    taken = lines.pop(2)
+    proof = lines[-1]["proof"]
+    record = {name: taken["proof"][name] for name in ("place", "head", "request", "response") if name in taken["proof"]}
+    chain = proof["chains"][taken["proof"]["chain"]]
+    chain["records"].append(record | {"kind": "exchange", "id": taken["exchange"]["id"]})
+    stranger = f"{chain['chain'].partition('/')[0]}/{STORE_SERVER}1"
+    erased = {"place": 0, "kind": "erased", "id": taken["exchange"]["id"], "part": "whole", "at": "1", "began": "1"}
+    proof["chains"].append({"chain": stranger, "records": [erased]})
+    del lines[-1]["signed"]
+    found = verify(seal(lines))
+    assert (found.verdict, found.is_signed) == ("unproven", False)

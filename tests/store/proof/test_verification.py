@@ -12,8 +12,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from calls.events import Gap
 from calls.model import Exchange
+from calls.proof.records import ChainRecord
 from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter
+from store.proof.chain import append_erasures, append_records
 from store.proof.sealing import Sealer, TreeAltered
 from store.proof.signing_keys import SigningKeys
 from store.proof.verification import RunVerifier, Verification
@@ -354,3 +356,48 @@ async def test_a_run_that_is_gone_without_a_record_is_missed(sealed_database: Da
     assert {one.change for one in (await verify_all()).findings} == {"removed"}
     await execute(sealed_database, "DELETE FROM tree_leaves WHERE place = $1", 0)
     assert "leaf 0" in {one.element for one in (await verify_all()).findings}
+
+
+async def test_a_chain_of_a_store_server_that_nobody_knows_proves_no_erasure(
+    sealed_database: Database, copies: Path
+) -> None:
+    """Who has no key removes an exchange, and writes beside the signed chain one that says that it was erased."""
+    removed = exchange(1).id
+    stranger = uuid.uuid4()
+    async with sealed_database.connection() as connection:
+        incarnation = await connection.fetchval("SELECT incarnation FROM runs WHERE id = $1", RUN)
+        began = await connection.fetchval(
+            "DELETE FROM exchanges WHERE id = $1 RETURNING started_at", uuid.UUID(removed)
+        )
+        erased = {incarnation: [(uuid.UUID(removed), began, "whole")]}
+        await append_erasures(connection, "default", stranger, erased, NOON)  # type: ignore[arg-type]
+    found = await verify(sealed_database, copies)
+    assert (found.verdict, [one.id for one in found.erasures]) == ("unproven", [removed])
+    # With a leaf and a checkpoint of its own it is worse: nobody whom we trust has signed it.
+    keys = SigningKeys(stranger, (Ed25519PrivateKey.generate(),))
+    await Sealer(sealed_database, keys, copies / "stranger").seal("default")
+    found = await verify(sealed_database, copies)
+    assert [one.change for one in found.findings] == ["unsigned"]
+
+
+async def test_a_run_that_a_stranger_s_chain_calls_erased_is_unproven(sealed_database: Database, copies: Path) -> None:
+    async with sealed_database.connection() as connection:
+        incarnation = await connection.fetchval("DELETE FROM runs WHERE id = $1 RETURNING incarnation", RUN)
+        record = {incarnation: [ChainRecord(kind="erased", part="run", at=NOON)]}
+        await append_records(connection, "default", uuid.uuid4(), record)
+    loader, keys = ExchangeQueries(sealed_database, call), SIGNING_KEYS.verifier_keys("default")
+    found = await RunVerifier(sealed_database, "default", loader, keys, copies).verify_project(STORE_SERVER)
+    assert (found.verdict, found.unproven) == ("unproven", 1)
+
+
+async def test_a_run_that_somebody_inserted_is_counted(sealed_database: Database, copies: Path) -> None:
+    stranger = Database(sealed_database.url)
+    await stranger.connect()
+    try:
+        await BatchWriter(stranger).write_batch([kept(6, run="planted")])
+    finally:
+        await stranger.close()
+    assert (await verify(sealed_database, copies, "planted")).verdict == "unproven"
+    loader, keys = ExchangeQueries(sealed_database, call), SIGNING_KEYS.verifier_keys("default")
+    found = await RunVerifier(sealed_database, "default", loader, keys, copies).verify_project(STORE_SERVER)
+    assert (found.verdict, found.unproven, found.findings) == ("unproven", 1, [])
