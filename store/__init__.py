@@ -35,6 +35,7 @@ query              read runs and calls
 diff               compare two runs
 timeline           when a run did what, and what was said in it
 bundle             a run as a file
+recorded_file      show a run that is a file
 snippets           copy a call as a command, code or a file
 foreign            read and write recordings of other programs
 generations        generations of a run, and sessions in mode `auto`

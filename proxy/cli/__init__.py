@@ -52,6 +52,7 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "tail": ("look.tail", "Follow what is recorded, live."),
         "show": ("look.show", "Show a run step by step, or one call in full."),
         "why": ("explain", "Explain what a replay missed, and how to fix it."),
+        "view": ("look.view", "Show a file with a recording in the browser, without a database."),
     },
     "Compare": {
         "diff": ("compare", "Show where two runs diverge, and why."),

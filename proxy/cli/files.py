@@ -32,12 +32,18 @@ LONG = 600.0
 """Seconds that the store server may take to store one file."""
 
 
-@click.command("export", short_help="Write a run as one file: a bundle, a VCR cassette, HAR or OpenTelemetry spans.")
+@click.command(
+    "export", short_help="Write a run as one file: a bundle, a page, a VCR cassette, HAR or OpenTelemetry spans."
+)
 @with_settings
 @as_json
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Default: standard output.")
 @click.option(
-    "--format", "form", type=click.Choice(["bundle", "vcr", "har", "otlp"]), default="bundle", help="Default: bundle."
+    "--format",
+    "form",
+    type=click.Choice(["bundle", "vcr", "har", "html", "otlp"]),
+    default="bundle",
+    help="Default: bundle.",
 )
 @click.option(
     "--allow-secret",
@@ -82,7 +88,8 @@ def export_command(
     """Write a run as one file.
 
     A bundle holds the complete run; it can be replayed and verified without the database. A VCR cassette (YAML, for VCR.py) and HAR
-    hold whole answers; what they cannot represent is listed and left out. With otlp, the run is a trace of OpenTelemetry: a file with
+    hold whole answers; what they cannot represent is listed and left out. With html, the file is the web page of the run: a browser
+    shows it offline, and bodies that are too large are left out. With otlp, the run is a trace of OpenTelemetry: a file with
     an ExportTraceServiceRequest in protobuf, or with --endpoint it is sent to a server such as Phoenix or a Collector.
 
     First the run is searched for secrets under today's rules. If it seems to hold any, their places are listed
@@ -97,7 +104,7 @@ def export_command(
     if endpoint and output:
         raise click.UsageError("--endpoint sends the spans and -o writes them: choose one.")
     try:
-        redactor = _load_redactor(flags)[0]
+        redactor, profiles = _load_redactor(flags)
         search = SecretSearch(redactor=redactor, allowed=allowed)
         made: ExportResult | ExportedSpans
         if form == "otlp":
@@ -112,7 +119,15 @@ def export_command(
         else:
             made = query_store(
                 flags,
-                lambda api: export_run(api, resolve_run_name(api, run), form, search, output, with_proof=not no_proof),
+                lambda api: export_run(
+                    api,
+                    resolve_run_name(api, run),
+                    form,
+                    search,
+                    output,
+                    with_proof=not no_proof and form != "html",
+                    profiles=profiles,
+                ),
             )
     except OSError as error:
         if output is None:

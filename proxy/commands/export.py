@@ -13,17 +13,22 @@ from typing import IO, Any
 
 import click
 
+from calls.events import Gap
+from calls.keys.profile import Profiles
 from calls.redaction.redactor import Redactor
 from proxy.errors import Failure
 from proxy.processes.store_client import Api, incomplete_reason, path_segment
 from proxy.recording_file import lock_for_replacement
 from proxy.terminal.text import count_text, printable, printable_json
-from store.bundle.bundle import BundleHead, Entry, read_parts
+from store.bundle.bundle import BundleHead, BundleTooLarge, Entry, collect_bundle, read_parts
 from store.bundle.leaks import Leak, disallowed_leaks, find_leaks, find_run_leaks
 from store.foreign.contents import SkippedEntry
 from store.foreign.write import Export
 
 SHOWN = 20
+
+LARGEST_PAGE_RUN = 256 << 20
+"""Bytes of all bodies of a run that is written as a page, which is held in memory."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,13 +42,17 @@ class SecretSearch:
 
     def search_lines(self, lines: Iterable[bytes]) -> Iterator[Entry]:
         """Yield the entries of a bundle after searching them."""
-        for part in read_parts(lines):
+        return (part for part in self.search_parts(lines) if isinstance(part, Entry))
+
+    def search_parts(self, lines: Iterable[bytes], room: int | None = None) -> Iterator[BundleHead | Entry | Gap]:
+        """Yield the parts of a bundle after searching them. Raises `BundleTooLarge` before their bodies exceed `room` bytes."""
+        for part in read_parts(lines, room):
             if isinstance(part, BundleHead):
                 self._add_leaks(find_run_leaks(part.run, self.redactor))
             elif isinstance(part, Entry):
                 self.exchanges += 1
                 self._add_leaks(find_leaks(self.exchanges, part.exchange, self.redactor))
-                yield part
+            yield part
 
     def _add_leaks(self, found: Iterable[Leak]) -> None:
         self.found += disallowed_leaks(found, self.allowed)
@@ -81,7 +90,14 @@ def show_skipped(skipped: Sequence[SkippedEntry]) -> None:
 
 
 def export_run(
-    api: Api, run: str, form: str, search: SecretSearch, output: Path | None, *, with_proof: bool = True
+    api: Api,
+    run: str,
+    form: str,
+    search: SecretSearch,
+    output: Path | None,
+    *,
+    with_proof: bool = True,
+    profiles: Profiles,
 ) -> ExportResult:
     """Write the run. Raise Failure and leave no file if it seems to contain a secret."""
     export = Export()
@@ -96,10 +112,44 @@ def export_run(
                 file.writelines(export.vcr(search.search_lines(lines)))
             case "har":
                 file.writelines(map(_printable_line, export.har(search.search_lines(lines), version("playhead"))))
+            case "html":
+                export.exported = _write_page(run, search, lines, file, export.skipped, profiles)
             case _:
                 export.exported = sum(1 for _ in search.search_lines(_write_through(lines, file)))
         require_no_secrets(run, search)
     return ExportResult(run=run, form=form, file=output, exchanges=export.exported, skipped=export.skipped)
+
+
+def _write_page(
+    run: str,
+    search: SecretSearch,
+    lines: Iterable[bytes],
+    file: IO[bytes],
+    skipped: list[SkippedEntry],
+    profiles: Profiles,
+) -> int:
+    """Write the page of the run. Return how many exchanges it has."""
+    # Not at the top: no other export needs the parts of the store server that make its documents.
+    from store.page.assets import load_assets
+    from store.page.single_file import write_single_file
+    from store.recorded_file.documents import FileDocuments
+    from store.recorded_file.embedding import embed_documents, encode_document
+
+    try:
+        bundle = collect_bundle(search.search_parts(lines, LARGEST_PAGE_RUN))
+    except BundleTooLarge as error:
+        raise Failure(
+            f"run {run} is too large for a page in one file: its bodies have more than {LARGEST_PAGE_RUN >> 20} MB;"
+            " export it as a bundle, and look at it with: playhead view FILE"
+        ) from error
+    found = embed_documents(FileDocuments(bundle, profiles, search.redactor.redact_text))
+    skipped += [
+        SkippedEntry(place=address, reason=f"it is too large for the page ({size:,} bytes)")
+        for address, size in found.left_out.items()
+    ]
+    documents = {"left-out": encode_document(found.left_out).decode(), **found.documents}
+    file.write(write_single_file(load_assets(), documents, f"{run} · Playhead"))
+    return len(bundle.entries)
 
 
 def require_no_secrets(run: str, search: SecretSearch) -> None:

@@ -2,6 +2,7 @@
 
 assets       the files of the page
 addresses    the page's addresses, and for each the JSON it shows
+single_file  the page and its documents as one file
 policy       the headers that keep a page with foreign texts safe
 
 `assets/` is served as it lies there, without a build step; `store.api.routes.web.page` serves it. Conventions:

@@ -6,4 +6,6 @@ ask            search, stats
 cost           cost
 tail           tail
 show           show
+check          check
+view           view
 """

@@ -1,6 +1,6 @@
 // The frame of the page: header, the view of the address, help, themes.
 import { html, render, useEffect, useErrorBoundary, useState } from "./core/html.js";
-import { get, isOffline, del } from "./core/api.js";
+import { get, isOffline, leftOut, del } from "./core/api.js";
 import { Link, navigate, useLocation } from "./core/router.js";
 import { activeKeys, useKeys } from "./core/keys.js";
 import { Dialog, ErrorNote, Loading, setSession, useSession } from "./core/parts.js";
@@ -39,6 +39,7 @@ function View({ path, query }) {
     );
     return () => { isCurrent = false; };
   }, [path]);
+  if (isOffline && path === "/") return html`<${Loading} />`;
   if (!route) return html`<${ErrorNote} error=${new Error("There is no such page.")} />`;
   if (fault) return html`<${ErrorNote} error=${fault} />`;
   if (loaded?.path !== path) return html`<${Loading} />`;
@@ -77,6 +78,10 @@ function App() {
   const [isHelpOpen, setHelpOpen] = useState(false);
   const session = useSession();
   useEffect(() => {
+    // A file has one run, and no list.
+    if (isOffline && path === "/") get("/v1/runs").then(({ items }) => navigate(`/runs/${encodeURIComponent(items[0].id)}`, {}, { replace: true }));
+  }, [path]);
+  useEffect(() => {
     if (isOffline || path === "/login") return;
     get("/v1/session").then(setSession, (error) => {
       if (error.status === 401) navigate("/login", { next: location.pathname + location.search }, { replace: true });
@@ -98,6 +103,7 @@ function App() {
     <header class="top">
       <${Link} to="/" class="brand" aria-label="Playhead, all runs"><svg viewBox="0 0 16 16" width="18" height="18" aria-hidden="true"><rect class="logo" width="16" height="16" rx="4" /><path class="logo-mark" d="M5 4v8l6-4z" /><path class="logo-line" d="M12 4v8" /></svg><span>Playhead</span></${Link}>
       ${!isOffline && html`<nav aria-label="Pages">${tab("/", "Runs")}${tab("/costs", "Costs")}${tab("/drift", "Drift")}</nav>`}
+      ${isOffline && html`<span class="chip" title=${leftOut ? "Bodies that are too large are left out, and named where they would be." : "Everything that was recorded is in this file."}>a file${leftOut ? `, ${leftOut} left out` : ""}</span>`}
       <span class="grow"></span>
       ${session?.project && session.project !== "default" && html`<span class="chip" title="project">${session.project}</span>`}
       <button class="quiet" onClick=${nextTheme} title="Theme: ${theme} (t)"><span class="wide">Theme: </span>${theme}</button>

@@ -17,7 +17,7 @@ from proxy.commands.export import SecretSearch, export_run
 from proxy.errors import Failure
 from proxy.processes.store_client import Api
 from store.bundle.bundle import bundle_lines
-from tests.replay.strategies import exchange, ok, run_of
+from tests.replay.strategies import PROFILES, exchange, ok, run_of
 
 HOSTILE = "red \x9b31m, next\x85line, \x7f, \u202eright to left, and € 漢"
 
@@ -36,7 +36,9 @@ class Stub:
 
 
 def exports(form: str, output: Path | None) -> None:
-    export_run(cast(Api, Stub()), "run", form, SecretSearch(redactor=Redactor(key=bytes(32))), output)
+    export_run(
+        cast(Api, Stub()), "run", form, SecretSearch(redactor=Redactor(key=bytes(32))), output, profiles=PROFILES
+    )
 
 
 def terminal(form: str, monkeypatch: pytest.MonkeyPatch) -> bytes:
@@ -84,7 +86,7 @@ def test_a_secret_in_pieces_that_the_rules_of_its_day_did_not_know_is_not_export
     file = tmp_path / "run.jsonl"
 
     def exports_it(redactor: Redactor) -> None:
-        export_run(cast(Api, Stub(made)), "run", "bundle", SecretSearch(redactor=redactor), file)
+        export_run(cast(Api, Stub(made)), "run", "bundle", SecretSearch(redactor=redactor), file, profiles=PROFILES)
 
     exports_it(older)
     file.unlink()

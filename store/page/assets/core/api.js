@@ -38,7 +38,7 @@ export function address(path, params = {}) {
 }
 
 export function get(path, params, options) {
-  if (embedded) return embeddedAnswer(path, params);
+  if (embedded && embedded["*"] !== "fetch") return embeddedAnswer(path, params, options);
   return send("GET", path, undefined, params, options);
 }
 
@@ -47,11 +47,22 @@ export const put = (path, body, params) => send("PUT", path, body, params);
 export const patch = (path, body, params) => send("PATCH", path, body, params);
 export const del = (path, params) => send("DELETE", path, undefined, params);
 
-async function embeddedAnswer(path, params) {
+async function embeddedAnswer(path, params, { as = "json" } = {}) {
   // A document answers by the whole address, or by the path alone.
-  for (const key of [address(path, params), path]) if (key in embedded) return embedded[key];
-  throw new Problem({ status: 404, type: "not_in_file", detail: `This file does not have ${path}: open the run on its store server.` });
+  const key = [address(path, params), path].find((one) => Object.hasOwn(embedded, one));
+  const found = key === undefined ? null : embedded[key];
+  if (found?.problem) throw new Problem(found.problem);
+  if (found === null) {
+    const size = embedded["left-out"]?.[address(path, params)] ?? embedded["left-out"]?.[path];
+    const why = size ? `it was left out, because it has ${(size / 1024).toFixed(0)} KB` : "it is not in this file";
+    throw new Problem({ status: 404, title: "Not in this file", type: "not_in_file", detail: `${path}: ${why}. Open the run on its store server, or export it as a bundle.` });
+  }
+  if (as === "bytes") return { bytes: Uint8Array.from(atob(found.base64), (char) => char.charCodeAt(0)), headers: new Headers() };
+  return as === "text" ? JSON.stringify(found) : found;
 }
+
+/** How many documents a file leaves out. */
+export const leftOut = Object.keys(embedded?.["left-out"] ?? {}).length;
 
 async function send(method, path, body, params, { signal, as = "json" } = {}) {
   const headers = { accept: as === "json" ? "application/json" : "*/*", "playhead-page": "1" };
