@@ -69,7 +69,7 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "rekey": ("keys", "Key stored calls again under the rules in force."),
     },
     "Files": {
-        "export": ("files", "Write a run as one file: a bundle, a VCR cassette, HAR or OpenTelemetry spans."),
+        "export": ("files", "Write a run as one file: a bundle, a page, a VCR cassette, HAR or OpenTelemetry spans."),
         "import": ("files", "Read bundles, VCR cassettes, HAR and fixtures into the store."),
     },
     "Operate": {

@@ -6,6 +6,5 @@ ask            search, stats
 cost           cost
 tail           tail
 show           show
-check          check
 view           view
 """
