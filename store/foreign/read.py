@@ -14,7 +14,7 @@ from typing import IO, Any, Final, cast
 import msgspec
 
 from store.bundle.bundle import CONFLICT, CONFLICTED
-from store.foreign import har, httprr, jsonl, vcr
+from store.foreign import httprr
 from store.foreign.contents import Format, Found, NotReadable
 
 LARGEST: Final = 512 << 20
@@ -149,6 +149,9 @@ def _without_mark(data: Any) -> Any:
 
 
 def _read_items(data: Any, form: Format) -> Iterator[Found]:
+    # Imported here, because most recordings are bundles.
+    from store.foreign import har, jsonl, vcr
+
     match form:
         case "bundle":
             return iter(())
