@@ -78,12 +78,12 @@ export const exactTime = (text) => (text ? `${text} (UTC)` : "");
 /** Milliseconds between two RFC 3339 times. */
 export const between = (start, end) => (start && end ? Date.parse(end) - Date.parse(start) : null);
 
-const CONTROLS = /[\u0000-\u0008\u000b-\u001f\u007f\u0080-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
+const CONTROLS = /[\u0000-\u0008\u000b-\u001f\u007f\u0080-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\u{e0000}-\u{e007f}]/gu;
 
 /** Make characters visible that are not: controls, and marks that change the direction or hide text. */
 export const visible = (text) =>
   text.replace(CONTROLS, (char) => {
-    const code = char.charCodeAt(0);
+    const code = char.codePointAt(0);
     if (char === "\r") return "␍";
     return code < 0x20 ? String.fromCharCode(0x2400 + code) : `⟨U+${code.toString(16).toUpperCase().padStart(4, "0")}⟩`;
   });

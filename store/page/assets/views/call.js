@@ -1,13 +1,13 @@
 // A call: its request and answer as messages, as JSON, as bytes with their times; its key explained; the same key elsewhere.
 import { html, useEffect, useMemo, useState } from "../core/html.js";
 import { get, isOffline } from "../core/api.js";
-import { bytes, count, duration, money, time, tokens, visible } from "../core/format.js";
+import { bytes, count, duration, tokens, visible } from "../core/format.js";
 import { useKeys } from "../core/keys.js";
 import { Badge, Copy, Duration, ErrorNote, JsonLink, Loading, Money, PIECE, Tabs, Text, Time, VirtualList, canReadBodies, useLoad, useSession } from "../core/parts.js";
 import { Link, navigate, setQuery } from "../core/router.js";
 import { CopyAs } from "./snippets.js";
 import { JsonTree, childrenOf, member, nodeAt, valueOf } from "./json.js";
-import { loadTimeline } from "./run.js";
+import { Stat, loadTimeline, seenTimeline } from "./timelines.js";
 
 const BIG = ["request", "answer", "tool_results"];
 const LONGEST_MESSAGE = 256 << 10;
@@ -240,7 +240,7 @@ function Same({ facts }) {
   const { data, error } = useLoad(() => get("/v1/calls", { key: facts.key, limit: 20 }), [facts.key]);
   if (error) return html`<${ErrorNote} error=${error} />`;
   if (!data) return html`<${Loading} height="200px" />`;
-  const saidBy = (one) => one.text ?? one.tool_calls.map((tool) => `${tool.name}(${JSON.stringify(tool.arguments)})`).join("\n");
+  const saidBy = (one) => one.text || one.tool_calls.map((tool) => `${tool.name}(${JSON.stringify(tool.arguments)})`).join("\n");
   const mine = data.items.find((one) => one.id === facts.id);
   const others = data.items.filter((one) => one.id !== facts.id);
   const card = (one, isMine) => html`<article key=${one.id} class="same ${isMine ? "is-mine" : ""}"><header>${isMine ? html`<strong>this call</strong>` : html`<${Link} to=${`/runs/${encodeURIComponent(one.run)}/calls/${one.id}`}>${visible(one.run)} · step ${one.step}</${Link}>`}<span class="grow"></span><${Time} at=${one.started_at} /></header>
@@ -252,8 +252,6 @@ function Same({ facts }) {
 }
 
 // The frame of the view.
-
-const Stat = ({ label, children, note }) => html`<div class="stat"><dt>${label}</dt><dd>${children}</dd>${note && html`<dd class="stat-note">${note}</dd>`}</div>`;
 
 function Header({ facts, steps, move }) {
   const place = steps.findIndex((one) => one.call === facts.id);
@@ -282,7 +280,7 @@ const TABS = [["messages", "Messages"], ["json", "JSON"], ["bytes", "Bytes"], ["
 
 export default function Call({ params, query }) {
   const { data: call, error } = useLoad(() => loadCall(params.call), [params.call]);
-  const { data: timeline } = useLoad(() => loadTimeline(params.run, false), [params.run]);
+  const { data: timeline } = useLoad(() => seenTimeline(params.run) ?? loadTimeline(params.run), [params.run]);
   const session = useSession();
   const steps = timeline?.steps ?? [];
   const tab = TABS.some(([id]) => id === query.tab) ? query.tab : "messages";

@@ -3,7 +3,7 @@ import { html, useEffect, useLayoutEffect, useRef, useState } from "../core/html
 import { get } from "../core/api.js";
 import { count, duration, money, tokens, visible } from "../core/format.js";
 import { Link } from "../core/router.js";
-import { Badge, ErrorNote, Text } from "../core/parts.js";
+import { Badge, ErrorNote, Loading, Text } from "../core/parts.js";
 import { stepEnd } from "./waterfall.js";
 
 const PAGE = 40;
@@ -155,7 +155,7 @@ export function StatusBadge({ step }) {
   return null;
 }
 
-function TurnHead({ step, run, isSelected, onSelect }) {
+function TurnHead({ step, run, isSelected, onSelect, onFork }) {
   return html`<header class="turn-head" onClick=${() => onSelect(step.step)}>
     <${Link} class="turn-number" to=${`/runs/${encodeURIComponent(run)}/calls/${step.call}`} title="Open the call (Enter)">${step.step}</${Link}>
     <strong class="cut">${visible(step.label)}</strong>
@@ -164,17 +164,18 @@ function TurnHead({ step, run, isSelected, onSelect }) {
     ${step.tries > 1 && html`<${Badge} tone="warn">${step.tries} attempts</${Badge}>`}
     ${!step.complete && !step.failed && html`<${Badge} tone="warn">incomplete</${Badge}>`}
     <span class="grow"></span>
+    ${isSelected && onFork && html`<button class="quiet" onClick=${(event) => { event.stopPropagation(); onFork(step.step); }}>Fork from here</button>`}
     <span class="turn-sums num">${duration(stepEnd(step) - step.start_ms)}
       ${step.kind === "model" && html`<span title="input and output tokens">${tokens(step.usage.input_tokens)} → ${tokens(step.usage.output_tokens)}</span>
       <span title="cost of the step, and the sum up to it">${step.unpriced ? "price unknown" : money(step.cost_usd)} <small>Σ ${money(step.cost_so_far_usd)}</small></span>`}</span>
   </header>`;
 }
 
-function Turn({ step, item, run, isSelected, moment, onSelect }) {
+function Turn({ step, item, run, isSelected, moment, onSelect, onFork }) {
   const open = html`<${Link} to=${`/runs/${encodeURIComponent(run)}/calls/${step.call}`}>open the call</${Link}>`;
   const isWaiting = moment !== null && stepEnd(step) > moment;
   return html`<article class="turn is-${step.kind} ${isSelected ? "is-selected" : ""} ${step.failed ? "is-bad" : ""}" id=${`turn-${step.step}`} aria-current=${isSelected ? "step" : undefined}>
-    <${TurnHead} step=${step} run=${run} isSelected=${isSelected} onSelect=${onSelect} />
+    <${TurnHead} step=${step} run=${run} isSelected=${isSelected} onSelect=${onSelect} onFork=${onFork} />
     ${step.failed && step.error && html`<p class="turn-error">${visible(step.error)}</p>`}
     ${!item && html`<p class="muted">…</p>`}
     ${item?.too_large && html`<p class="muted">too large to be shown here: ${open}</p>`}
@@ -204,13 +205,13 @@ function More({ label, onSight }) {
 function showTurn(step) {
   const turn = document.getElementById(`turn-${step}`);
   if (!turn) return;
-  const top = Math.max(0, document.querySelector(".run-stick")?.getBoundingClientRect().bottom ?? 0) + 8;
+  const top = Math.max(46, document.querySelector(".run-stick")?.getBoundingClientRect().bottom ?? 0) + 8;
   const box = turn.getBoundingClientRect();
   if (box.top >= top - 1 && box.bottom <= innerHeight) return;
   window.scrollBy(0, box.top - top);
 }
 
-export function Conversation({ run, timeline, conversation, selected, scrolls, moment, onSelect }) {
+export function Conversation({ run, timeline, conversation, selected, scrolls, moment, onSelect, onFork }) {
   const byStep = new Map(timeline.steps.map((step) => [step.step, step]));
   const { items, shown, hasEarlier, hasLater, loadEarlier, loadLater, error } = conversation;
   const visibleSteps = shown.map((step) => byStep.get(step)).filter((step) => step && (moment === null || step.start_ms <= moment));
@@ -226,8 +227,9 @@ export function Conversation({ run, timeline, conversation, selected, scrolls, m
   return html`<section class="conversation" aria-label="Conversation">
     ${error && html`<${ErrorNote} error=${error} />`}
     ${hasEarlier && html`<div class="more-turns"><button onClick=${loadEarlier}>Show earlier steps</button></div>`}
-    ${visibleSteps.map((step) => html`<${Turn} key=${step.step} step=${step} item=${items.get(step.step)} run=${run} isSelected=${step.step === selected} moment=${moment} onSelect=${onSelect} />`)}
-    ${hasLater && !(moment !== null && later > 0 && visibleSteps.length < shown.length) && html`<${More} label="Show more steps" onSight=${loadLater} />`}
+    ${visibleSteps.map((step) => html`<${Turn} key=${step.step} step=${step} item=${items.get(step.step)} run=${run} isSelected=${step.step === selected} moment=${moment} onSelect=${onSelect} onFork=${onFork} />`)}
+    ${!shown.length && hasLater && !error && html`<${Loading} height="200px" />`}
+    ${hasLater && shown.length > 0 && !(moment !== null && later > 0 && visibleSteps.length < shown.length) && html`<${More} label="Show more steps" onSight=${loadLater} />`}
     ${later > 0 && html`<p class="later">${count(later)} ${later === 1 ? "step begins" : "steps begin"} after this moment.</p>`}
   </section>`;
 }

@@ -1,31 +1,19 @@
 // A run: what it did, what it cost, what failed. The state of the view (`step`, `t`, `zoom`, `view`) is in the address.
 import { html, useEffect, useMemo, useRef, useState } from "../core/html.js";
-import { events, get } from "../core/api.js";
+import { events, isOffline } from "../core/api.js";
 import { count, duration, money, percent, tokens, visible } from "../core/format.js";
 import { useKeys } from "../core/keys.js";
-import { Badge, Copy, Duration, Empty, ErrorNote, JsonLink, Loading, Money, Tabs, Time, Tokens, useLoad } from "../core/parts.js";
+import { Badge, Copy, Duration, Empty, ErrorNote, JsonLink, Loading, Money, Tabs, Time, Tokens, allows, useSession } from "../core/parts.js";
 import { Link, navigate, setQuery } from "../core/router.js";
 import { Conversation, StatusBadge, useConversation } from "./conversation.js";
+import { Fork, RunActions } from "./actions.js";
+import { Stat, loadTimeline, seenTimeline } from "./timelines.js";
 import { Scrubber, Waterfall, stepEnd } from "./waterfall.js";
-
-const MOST_STEPS = 2000;
-
-/** The newest timelines, so that going from a run to a call and back shows something at once. */
-const seen = new Map();
-
-export async function loadTimeline(run, isFresh = true) {
-  if (!isFresh && seen.has(run)) return seen.get(run);
-  const found = await get(`/v1/runs/${encodeURIComponent(run)}/timeline`, { limit: MOST_STEPS });
-  seen.delete(run);
-  seen.set(run, found);
-  if (seen.size > 5) seen.delete(seen.keys().next().value);
-  return found;
-}
 
 const number = (text) => (text === undefined || text === "" || Number.isNaN(Number(text)) ? null : Number(text));
 
 function useTimeline(run) {
-  const [state, setState] = useState({ data: seen.get(run) || null, error: null });
+  const [state, setState] = useState({ data: seenTimeline(run), error: null });
   const [link, setLink] = useState("");
   const timer = useRef(0);
   useEffect(() => {
@@ -52,15 +40,13 @@ function useTimeline(run) {
     }, (name) => isCurrent && setLink(name));
     return () => { isCurrent = false; clearTimeout(timer.current); stop(); };
   }, [run]);
-  return { ...state, link };
+  return { ...state, link, reload: () => loadTimeline(run).then((data) => setState({ data, error: null }), (error) => setState((before) => ({ ...before, error }))) };
 }
-
-const Stat = ({ label, children, note }) => html`<div class="stat"><dt>${label}</dt><dd>${children}</dd>${note && html`<dd class="stat-note">${note}</dd>`}</div>`;
 
 const ISOLATION = { captive: ["good", "all its traffic went through Playhead"], watched: ["", "proxy variables; what ignores them is not seen"], none: ["", "only what was sent to the proxy is recorded"] };
 const ATTRIBUTION = { given: null, derived: ["", "derived from ids in the traffic"], guessed: ["warn", "some calls may belong to another run"] };
 
-function Header({ timeline, link, onSelect }) {
+function Header({ timeline, link, onSelect, onChange }) {
   const { run } = timeline;
   const isRunning = run.ended_at === null;
   const attribution = ATTRIBUTION[run.attribution];
@@ -70,7 +56,7 @@ function Header({ timeline, link, onSelect }) {
     <div class="run-title">
       <h1>${visible(run.name || run.id)}</h1>
       ${run.name && html`<span class="chip mono" title="id">${run.id}</span>`}<${Copy} text=${run.id} label="Copy id" />
-      <span class="grow"></span><${JsonLink} path=${`/v1/runs/${encodeURIComponent(run.id)}/timeline`} />
+      <span class="grow"></span><${RunActions} run=${run} onChange=${onChange} /><${JsonLink} path=${`/v1/runs/${encodeURIComponent(run.id)}/timeline`} />
     </div>
     <p class="badges">
       ${isRunning ? html`<${Badge} tone="info">${link === "waiting" ? "running, reconnecting" : "running"}</${Badge}>` : html`<${Badge}>ended</${Badge}>`}
@@ -116,7 +102,7 @@ function Steps({ timeline, selected, onSelect, run }) {
         <td class="num"><${Link} to=${`/runs/${encodeURIComponent(run)}/calls/${step.call}`}>${step.step}</${Link}></td>
         <td class="cut step-what">${visible(step.label)} ${step.tools.length > 0 && html`<small>→ ${step.tools.map((name) => visible(name)).join(", ")}</small>`}${step.excerpt && html` <small>${visible(step.excerpt)}</small>`}</td>
         <td>${step.failed ? html`<${StatusBadge} step=${step} />` : html`<span>${step.status ?? "–"}</span>`}${step.tries > 1 && html` <small>×${step.tries}</small>`}</td>
-        <td class="num">${duration(step.start_ms)}</td><td class="num">${duration(stepEnd(step) - step.start_ms)}</td>
+        <td class="num">${step.start_ms < 0.01 ? "0" : duration(step.start_ms)}</td><td class="num">${duration(stepEnd(step) - step.start_ms)}</td>
         <td class="num">${duration(step.first_byte_ms === null || !last ? null : step.first_byte_ms - last.start_ms)}</td>
         <td class="num">${tokens(step.usage.input_tokens)}</td><td class="num">${tokens(step.usage.output_tokens)}</td>
         <td class="num">${step.kind !== "model" ? "" : step.unpriced ? "unknown" : money(step.cost_usd)}</td><td class="num">${money(step.cost_so_far_usd)}</td></tr>`;
@@ -143,7 +129,9 @@ function linksOf(step, timeline, items) {
 
 export default function Run({ params, query }) {
   const run = params.run;
-  const { data: timeline, error, link } = useTimeline(run);
+  const { data: timeline, error, link, reload } = useTimeline(run);
+  const session = useSession();
+  const [forkAt, setForkAt] = useState(null);
   const selected = number(query.step);
   const moment = number(query.t);
   const view = query.view === "steps" ? "steps" : "conversation";
@@ -181,7 +169,8 @@ export default function Run({ params, query }) {
     setQuery({ zoom: range && (from > 0 || to < total) ? `${from}-${to}` : null });
   };
   return html`<div class="run-view">
-    <${Header} timeline=${timeline} link=${link} onSelect=${select} />
+    <${Header} timeline=${timeline} link=${link} onSelect=${select} onChange=${reload} />
+    ${forkAt !== null && html`<${Fork} run=${timeline.run} from=${forkAt} onClose=${() => setForkAt(null)} />`}
     ${error && html`<${ErrorNote} error=${error} />`}
     ${timeline.steps.length === 0 ? html`<${Empty} title="No calls yet"><p>${timeline.run.ended_at ? "The run ended without one." : "They appear here as they are recorded."}</p></${Empty}>` : html`
       <div class="run-stick">
@@ -194,7 +183,7 @@ export default function Run({ params, query }) {
       <div id="run-panel" role="tabpanel" aria-label=${view}>
         ${view === "steps"
           ? html`<${Steps} timeline=${timeline} selected=${selected} onSelect=${select} run=${run} />`
-          : html`<${Conversation} run=${run} timeline=${timeline} conversation=${conversation} selected=${selected} scrolls=${scrolls} moment=${moment} onSelect=${select} />`}
+          : html`<${Conversation} run=${run} timeline=${timeline} conversation=${conversation} selected=${selected} scrolls=${scrolls} moment=${moment} onSelect=${select} onFork=${isOffline || !allows(session, "replay") ? null : setForkAt} />`}
       </div>`}
   </div>`;
 }

@@ -236,7 +236,7 @@ export function Waterfall({ timeline, total, selected, moment, zoom, links, onSe
   const arrows = (links || []).map(([from, to]) => [byStep.get(from), byStep.get(to)]).filter(([one, other]) => one && other);
   const hasActors = timeline.lanes.some((lane) => lane.actor !== null);
   return html`<section class="waterfall" aria-label="When each step ran">
-    <div class="legend">
+    <div class="wf-legend">
       ${LEGEND.map(([tone, label]) => html`<span key=${tone}><svg width="14" height="10" aria-hidden="true"><rect class="key-${tone}" width="14" height="10" rx="2" /></svg>${label}</span>`)}
       <span class="grow"></span>
       ${zoom ? html`<button class="quiet" onClick=${() => onZoom(null)}>${shortTime(zoom[0])} – ${shortTime(zoom[1])} <kbd>Esc</kbd></button>` : html`<small class="wide">drag to zoom</small>`}
