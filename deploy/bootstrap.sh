@@ -50,10 +50,22 @@ bootstrap_python() {
 }
 
 bootstrap_sync() {
-    # Compiled once here, or else at every start where PYTHONDONTWRITEBYTECODE is set: two seconds each.
     # shellcheck disable=SC2086 # the groups are words
-    (cd "$root" && UV_COMPILE_BYTECODE=1 "$uv" sync --frozen --quiet --all-extras $groups &&
-        .venv/bin/python -m compileall -q calls store replay proxy)
+    (cd "$root" && UV_COMPILE_BYTECODE=1 "$uv" sync --frozen --quiet --all-extras $groups) && bootstrap_compile
+}
+
+# Compiled once here, or else at every start where PYTHONDONTWRITEBYTECODE is set: two seconds each.
+bootstrap_compile() {
+    (cd "$root" && touch .venv/.playhead-compiling && .venv/bin/python -m compileall -q calls store replay proxy &&
+        mv .venv/.playhead-compiling .venv/.playhead-compiled)
+}
+
+# Whether the checkout has changed since then, and Python itself may not keep what it compiles.
+bootstrap_is_stale() {
+    [ -n "${PYTHONDONTWRITEBYTECODE:-}" ] || return 1
+    [ -e "$root/.venv/.playhead-compiled" ] || return 0
+    newer=$(cd "$root" && find calls store replay proxy -name '*.py' -newer .venv/.playhead-compiled | head -n 1)
+    [ -n "$newer" ]
 }
 
 bootstrap_why() {
@@ -71,7 +83,9 @@ bootstrap() {
     [ -e "$root/.venv/.playhead-dev" ] && kind=dev
     stamp="$root/.venv/.playhead-$kind"
     if [ -e "$stamp" ] && [ ! "$root/uv.lock" -nt "$stamp" ] && [ ! "$root/pyproject.toml" -nt "$stamp" ]; then
-        return
+        # Where the checkout cannot be written, it starts as slowly as without this.
+        ! bootstrap_is_stale || bootstrap_compile 2>/dev/null || :
+        return 0
     fi
     python3=$(command -v python3) || bootstrap_fail "no python3 on PATH; install any Python 3 and run this again"
     uv=$(bootstrap_uv) || exit $?
