@@ -69,11 +69,17 @@ WHERE c.relkind = 'i' GROUP BY 1 HAVING sum(pg_relation_size(c.oid)) > 1000000 O
 
 BEHIND: Final = """
 SELECT count(*) FROM (SELECT project, max(transaction) AS newest FROM feed GROUP BY project) AS written
-CROSS JOIN unnest(ARRAY['sums/1', 'texts/1', 'models/1']) AS known (consumer)
+CROSS JOIN unnest(ARRAY['sums/2', 'texts/1', 'models/1']) AS known (consumer)
 LEFT JOIN feed_positions USING (project, consumer)
 WHERE feed_positions.transaction IS NULL OR feed_positions.transaction < newest
 """
 """The consumers that have not processed the newest entry of a project; one without a position is rebuilding its result."""
+
+
+UNSUMMED: Final = (
+    "SELECT count(*) FROM summed_days WHERE NOT is_valid AND day < extract(epoch FROM now() - interval '1 day') * 1e9"
+)
+"""The days that are over whose sums are not made yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,10 +342,10 @@ def fetch_value(dsn: str, statement: str) -> Any:
     return next(iter(fetch(dsn, statement)[0].values()))
 
 
-def wait_until_caught_up(dsn: str) -> float:
-    """Wait until every follower has processed the whole feed; how many seconds."""
+def wait_until_caught_up(dsn: str, statement: str = BEHIND) -> float:
+    """Wait until every follower has processed the whole feed, or until the statement returns zero; how many seconds."""
     began = time.monotonic()
-    while fetch_value(dsn, BEHIND):
+    while fetch_value(dsn, statement):
         if time.monotonic() - began > CATCH_UP:
             raise MeasurementFailed(f"the followers did not catch up within {CATCH_UP:.0f} s")
         time.sleep(0.5)
@@ -463,8 +469,13 @@ def run_all(told: argparse.Namespace, report: Report) -> None:
             filled = {"newest": newest, "runs": runs} | fill_all(data, server.dsn, runs, told, report, newest)
             note.write_text(json.dumps(filled, default=_jsonable))
         with running_store(data, server.dsn) as (store, port):
+            report.add(
+                "sums made after s", wait_until_caught_up(server.dsn) + wait_until_caught_up(server.dsn, UNSUMMED)
+            )
             report.add("load", os.getloadavg())
             report_queries(store, port, filled["runs"], filled["newest"], told, report)
+            if not told.ingest:
+                return
             after = [asdict(row) for row in measure_ingest(store, told.rounds, told.ingest, int(time.time()))]
             report.add("ingest, full tables", ingest_spreads(after))
             report.add("ingest, full / empty", ingest_ratios(filled["before"], after))
@@ -539,6 +550,8 @@ def report_queries(
     found: list[Measured] = []
     for clients in told.clients:
         for query in queries(runs, newest):
+            if not any(words in f"{query.group} {query.name}" for words in told.match):
+                continue
             found.append(measure_query(port, query, clients, lambda: sum(store.used())))
             head = [f"\n{HEAD}"] if len(found) == 1 else []
             report.add("queries", found, lambda head=head: iter([*head, found[-1].line()]))  # type: ignore[misc]
@@ -559,7 +572,8 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--processes", type=int, default=2, help="that fill the tables")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 4], help="that ask at once (1 4)")
     parser.add_argument("--rounds", type=int, default=3, help="of each measurement of ingest")
-    parser.add_argument("--ingest", type=int, default=2000, help="calls of each workload in each round of ingest")
+    parser.add_argument("--ingest", type=int, default=2000, help="calls of each workload in each round of ingest, or 0")
+    parser.add_argument("--match", nargs="+", default=[""], help="only queries with one of these texts in their names")
     parser.add_argument("--checkout", type=Path, help="another checkout, to compare its ingest with this one's")
     parser.add_argument("--directory", type=Path, help="where the tables are made, for a disk with room")
     parser.add_argument("--data", type=Path, help="a directory whose tables are kept, and not filled again")

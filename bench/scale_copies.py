@@ -19,7 +19,13 @@ from store.database.tables import PARTITIONED, metadata
 from store.ingest.partitions import Partitions
 
 PROOF: Final = ("chains", "chain_records", "tree_leaves", "tree_tiles", "checkpoints", "anchors")
-NOT_COPIED: Final = frozenset(("feed", "feed_positions", "audit_log", "replays", "gaps", "processes", *PROOF))
+NOT_COPIED: Final = frozenset(
+    (
+        *("feed", "feed_positions", "audit_log", "replays", "gaps", "processes", "expirations", "objects", "object_uses"),
+        *("day_sums", "summed_days"),
+        *PROOF,
+    )
+)
 
 MORNING: Final = 12
 """Hours of the recorded day in which the recorded runs begin, after which its copies have room."""

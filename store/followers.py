@@ -16,6 +16,7 @@ from store.feed.model_watch import ModelWatch
 from store.feed.signal import FeedSignal
 from store.search.index import TextIndex
 from store.sums.call_metrics import CallMetrics
+from store.sums.day_sums import DaySums
 from store.sums.run_sums import RunSums
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Followers:
             for exporter in self._exporters:
                 group.create_task(exporter.run())
             group.create_task(IdleRunWatch(self._database, time.time_ns).run())
+            group.create_task(DaySums(self._database, time.time_ns).run())
             group.create_task(self._delete_old_entries())
 
     async def wait_until_caught_up(self) -> None:

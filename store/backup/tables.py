@@ -17,7 +17,7 @@ from store.database.asyncio_engine import create_async_engine
 from store.database.connection import CONNECT_TIMEOUT, MIGRATION_LOCK, DatabaseUnusable, asyncpg_url, translate_errors
 from store.database.upgrade import known_versions, upgrade
 
-MADE_ANEW: Final = frozenset(("feed", "feed_positions", "texts", "call_sums", "run_totals"))
+MADE_ANEW: Final = frozenset(("feed", "feed_positions", "texts", "call_sums", "run_totals", "day_sums", "summed_days"))
 
 _VERSION_TABLE: Final = "alembic_version"
 

@@ -183,6 +183,7 @@ calls = Table(
     Column("first_byte", BigInteger),
     Column("duration", BigInteger),
     Column("traits", ARRAY(Integer)),  # numbers of the values that it is filtered by: `database.traits`
+    Column("failed", Boolean),  # true: its call failed, as far as attempts are known (`sums.failed_calls`); never false
     _primary_key("id"),
     # A run's calls in step order, and whether a run has a call of some kind.
     Index(None, "project", "run", "started_at", "id"),
@@ -195,6 +196,12 @@ calls = Table(
         "calls_cut_idx",
         *("project", "run"),
         postgresql_where=text("outcome IN ('server_closed', 'timed_out') AND status IS NOT NULL AND NOT complete"),
+    ),
+    # The calls that failed, without the attempts that a later one made good.
+    Index("calls_failed_idx", "project", "started_at", "id", postgresql_where=text("failed")),
+    # Few of them have a cost, so the index of costs would be read nearly whole.
+    Index(
+        "calls_failed_cost_idx", "project", "cost_usd", "id", postgresql_where=text("failed AND cost_usd IS NOT NULL")
     ),
     # Lists that are sorted by something else than time.
     Index("calls_cost_idx", "project", "cost_usd", "id", postgresql_where=text("cost_usd IS NOT NULL")),
@@ -329,6 +336,54 @@ call_sums = Table(
     _primary_key("run", "hour", "place"),
     Index(None, "project", "hour"),
     comment="Sums of the calls of a run that have the same traits and began in the same hour. Made from `calls`, a moment later.",
+)
+
+day_sums = Table(
+    "day_sums",
+    metadata,
+    Column("project", Text, nullable=False),
+    Column("day", BigInteger, nullable=False),  # when it began, in nanoseconds since the Unix epoch
+    Column("cube", SmallInteger, nullable=False),  # which of the traits are told apart; the others are null
+    Column("place", Integer, nullable=False),
+    Column("hour", BigInteger),
+    Column("run", Text),
+    Column("kind", Text),
+    Column("provider", Text),
+    Column("dialect", Text),
+    Column("operation", Text),
+    Column("host", Text),
+    Column("model", Text),
+    Column("model_returned", Text),
+    Column("actor", Text),
+    Column("status", Integer),
+    Column("tools", ARRAY(Text)),
+    Column("calls", BigInteger, nullable=False),
+    Column("exchanges", BigInteger, nullable=False),
+    Column("errors", BigInteger, nullable=False),
+    Column("input_tokens", BigInteger),
+    Column("output_tokens", BigInteger),
+    Column("cached_tokens", BigInteger),
+    Column("reasoning_tokens", BigInteger),
+    Column("cost_usd", Numeric),
+    Column("unpriced", BigInteger, nullable=False),
+    Column("first_bytes", ARRAY(SmallInteger)),  # each class of latency once
+    Column("first_byte_counts", ARRAY(Integer)),  # how many exchanges are in it
+    Column("durations", ARRAY(SmallInteger)),
+    Column("duration_counts", ARRAY(Integer)),
+    _primary_key("day", "cube", "place"),
+    comment="Sums of the calls of all runs on a day that is over. Made from `call_sums`, some minutes later.",
+)
+
+summed_days = Table(
+    "summed_days",
+    metadata,
+    Column("project", Text, nullable=False),
+    Column("day", BigInteger, nullable=False),
+    Column("is_valid", Boolean, nullable=False),  # whether `day_sums` has the sums of what `call_sums` has now
+    Column("changes", BigInteger, nullable=False),  # how often `call_sums` has changed
+    Column("changed_at", BigInteger, nullable=False),  # when it changed last, in nanoseconds since the Unix epoch
+    _primary_key("day"),
+    comment="The days of `call_sums`, and which of them `day_sums` has.",
 )
 
 texts = Table(

@@ -38,6 +38,7 @@ from store.feed.feed import append_entries
 from store.ingest.partitions import day_of, first_id_of
 from store.objects.registry import forget_uses, note_uses
 from store.proof.chain import append_erasures, forget_run
+from store.sums.summed_days import delete_call_sums
 
 PAGE: Final = 10
 """Exchanges that are encoded anew at a time."""
@@ -83,13 +84,13 @@ async def erase_run(database: Database, project: str, run: str, now: int) -> Era
         for table in (
             *(one.name for one in PARTITIONED),
             "gaps",
-            "call_sums",
             "run_totals",
             "processes",
             "expirations",
         ):
             found.rows[table] += await _delete(connection, table, "run = $2", project, run)
         found.addresses = await forget_uses(connection, project, [run])
+        found.rows["call_sums"] += await delete_call_sums(connection, project, [run])
         found.rows["runs"] += await _delete(connection, "runs", "id = $2", project, run)
         await forget_run(connection, project, database.store_server, incarnation, now)
         await append_entries(connection, project, [RunDeleted(run, now)])

@@ -166,6 +166,7 @@ def call_row(derived: DerivedExchange, call: Call, project: str, *, is_offloaded
         exchange.first_byte_at,
         exchange_duration(exchange),
         trait_numbers(call_traits(exchange, call)),
+        is_error(exchange, call) or None,
     )
 
 
@@ -354,10 +355,10 @@ INSERT INTO calls (
     project, id, run, started_at, kind, provider, dialect, operation, host, status, outcome, model_requested,
     model_returned, tools, finish_reason, input_tokens, output_tokens, cached_tokens, reasoning_tokens, streamed,
     complete, key, profile, cost_usd, prices, polls, pending, created_ids, returned_ids,
-    fingerprint, answer, summary, actor, first_byte, duration, traits
+    fingerprint, answer, summary, actor, first_byte, duration, traits, failed
 ) VALUES (
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25,
-    $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36
+    $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37
 ) ON CONFLICT DO NOTHING
 """
 

@@ -49,6 +49,7 @@ from store.query.pages import (
 )
 from store.query.rest_shapes import CallExchange, CallPlace, Shape, call_shape, exchange_shape
 from store.query.runs import Page
+from store.sums.positions import has_sums
 
 PAGE_LENGTHS = (20, 200)
 """Exchanges that are read at a time: in the first page, and at most, where they are small."""
@@ -262,12 +263,13 @@ class ExchangeQueries:
         sort: Sort = NEWEST_FIRST,
     ) -> Page:
         """Return a page of the calls of all runs with a matching exchange. Raises `BadCursor`."""
-        conditions = list(call_conditions(filters))
         digest = list_digest("calls", self._project, sort, filters)
         begin = parse_cursor(cursor, digest)
         rows: list[RowMapping] = []
         groups = RetryGroups()
         async with self._database.transaction() as connection:
+            has_marks = bool(filters.error) and await has_sums(connection, self._project)
+            conditions = list(call_conditions(filters, has_marks=has_marks))
             size = limit
             while True:
                 found = await self._page_rows(connection, conditions, size, begin, sort)

@@ -114,11 +114,13 @@ def run_conditions(filters: Filters, project: str) -> Iterator[ColumnElement[boo
         yield or_(is_of_call, runs.c.id == any_(literal(list(filters.matching_runs), ARRAY(Text))))
 
 
-def call_conditions(filters: Filters) -> Iterator[ColumnElement[bool]]:
-    """Yield the conditions on `calls`."""
+def call_conditions(filters: Filters, *, has_marks: bool = False) -> Iterator[ColumnElement[bool]]:
+    """Yield the conditions on `calls`. With `has_marks`, a failure that a later attempt made good is none (`sums.failed_calls`)."""
     yield from _time_conditions(filters, calls)
     yield from _trait_conditions(filters)
-    if filters.error is not None:
+    if filters.error and has_marks:
+        yield calls.c.failed
+    elif filters.error is not None:
         if filters.error:
             yield from _has_any("error", ["true"])
         yield _check(is_failed_exchange()) if filters.error else ~is_failed_exchange()

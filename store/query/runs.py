@@ -37,7 +37,6 @@ from store.database.blobs import unpack
 from store.database.connection import Database
 from store.database.rows import storable_text
 from store.database.tables import (
-    call_sums,
     calls,
     exchanges,
     gaps,
@@ -58,6 +57,7 @@ from store.query.filters import Filters, is_cut_answer, is_unkept_exchange, run_
 from store.query.pages import NEWEST_FIRST, Sort, list_digest, load_sorted_page, next_cursor, parse_cursor
 from store.query.rest_shapes import NO_STATS, Shape, ns_of, run_shape
 from store.retention.remains import remove_remains
+from store.sums.summed_days import delete_call_sums
 
 ISOLATIONS = ("none", "watched", "captive")
 """The levels of isolation, from the weakest to the strongest."""
@@ -223,8 +223,9 @@ class Runs:
             # First, because ingest locks this row: what it stores later goes into a new run.
             gone = delete(runs).where(*self._run_condition(run)).returning(runs.c.incarnation)
             incarnation = await connection.scalar(gone)
-            for table in (exchanges, calls, parts, gaps, texts, call_sums, run_totals):
+            for table in (exchanges, calls, parts, gaps, texts, run_totals):
                 await connection.execute(delete(table).where(table.c.project == self._project, table.c.run == run))
+            await delete_call_sums(await _driver(connection), self._project, [run])
             if incarnation is None:
                 return False
             now, server = time.time_ns(), self._database.store_server

@@ -1,27 +1,34 @@
 """Sum up calls by run, model, tool, day and so on: counts, errors, tokens, cost and latency (`store.sums.call_rows`).
 
-What is stored of each run and hour serves most questions. The runs in which something was stored since are summed from their
-calls, so the answer is exact. Questions that the stored sums do not answer, such as a search, are answered from the calls alone.
+What is stored of each run and hour serves most questions, and what is stored of whole days those over long times. The runs in which
+something was stored since, and the parts of hours at both ends, are summed from their calls, so the answer is exact. Questions that
+the stored sums do not answer, such as a search, are answered from the calls alone.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate
 from typing import Any, Final, Literal, Self
 
 from sqlalchemy import (
+    BigInteger,
     Boolean,
     ColumnElement,
     CompoundSelect,
     FromClause,
+    Integer,
+    Select,
     Subquery,
+    Table,
     Text,
     and_,
     any_,
+    cast,
     func,
     literal,
     literal_column,
+    null,
     or_,
     select,
     text,
@@ -31,19 +38,20 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from calls.model import Usage
-from store.call_graph.retry_query import load_retry_groups
+from store.call_graph.retry_query import RetryGroups, load_retry_groups
 from store.database.asyncio_engine import AsyncConnection
 from store.database.connection import Database
-from store.database.tables import call_sums, calls, feed, feed_positions, runs
+from store.database.tables import call_sums, calls, day_sums, feed, runs, summed_days
 from store.feed.entries import ReplayStored, decode_entries
 from store.query.filters import Filters, call_conditions, run_conditions_of_calls
 from store.query.rest_shapes import Shape, dollars, milliseconds, rfc3339
-from store.sums.call_rows import COUNTS, HOUR, LATENCIES, exchange_rows, stored_rows
+from store.sums.call_rows import COUNTS, HOUR, LATENCIES, TRAITS, exchange_rows, stored_rows
+from store.sums.day_sums import COUNTED, smallest_cube
 from store.sums.latency_classes import class_latency
-from store.sums.run_sums import NAME as SUMS
+from store.sums.positions import sums_position
+from store.sums.summed_days import DAY
 
 PERCENTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
-DAY: Final = 24 * HOUR
 
 GROUPINGS: Final = (
     *("run", "model", "provider", "host", "kind", "dialect", "operation", "actor", "status", "day", "hour", "tool"),
@@ -59,13 +67,22 @@ type GroupSort = Literal["cost", "calls", "errors", "tokens", "name"]
 MOST_CHANGES: Final = 1000
 """Rows of the feed since the stored sums were made, beyond which the calls alone are read."""
 
-SERVED: Final = frozenset(
-    (
-        *("since", "until", "labels", "models", "providers", "tools", "hosts", "statuses", "kinds", "dialects"),
-        *("operations", "actors", "parent"),
-    )
-)
-"""The filters that the stored sums serve: those of whole hours, and of the columns in which their calls are equal."""
+TRAITS_OF_FILTERS: Final[Mapping[str, Collection[str]]] = {
+    "since": (),
+    "until": (),
+    "labels": ("run",),
+    "parent": ("run",),
+    "models": ("model", "model_returned"),
+    "providers": ("provider",),
+    "tools": ("kind", "operation", "host", "tools"),
+    "hosts": ("host",),
+    "statuses": ("status",),
+    "kinds": ("kind",),
+    "dialects": ("dialect",),
+    "operations": ("operation",),
+    "actors": ("actor",),
+}
+"""The filters that the stored sums serve, each with the columns that it needs."""
 
 
 class UnknownGrouping(ValueError):
@@ -105,17 +122,25 @@ class Grouping:
             case _:
                 return rows.c[self.name]
 
+    @property
+    def traits(self) -> tuple[str, ...]:
+        """The columns of stored sums that it needs."""
+        if self.label is not None:
+            return ("run",)
+        return () if self.name == "day" else ("tools",) if self.name == "tool" else (self.name,)
+
     def shape(self, value: Any) -> Any:
         """The group's value in JSON."""
         return rfc3339(value) if self.name in BY_TIME else value
 
 
 class Stats:
-    """The sums over the calls of a project."""
+    """The sums over the calls of a project. Without `uses_sums`, from the calls alone, which has the same result."""
 
-    def __init__(self, database: Database, project: str = "default") -> None:
+    def __init__(self, database: Database, project: str = "default", *, uses_sums: bool = True) -> None:
         self._database = database
         self._project = project
+        self._uses_sums = uses_sums
 
     async def load_stats(
         self,
@@ -128,33 +153,42 @@ class Stats:
         async with self._database.transaction() as connection:
             # One snapshot: what is read as stored sums and what is read as calls belong together.
             await connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
-            rows = await self._source(connection, filters)
-            groups = await _load_groups(connection, rows, groupings, sort, limit)
+            source = await self._load_source(connection, filters)
+            groups = await _load_groups(connection, source.rows(groupings), groupings, sort, limit)
             is_divided = len(groups) < limit and all(grouping.name != "tool" for grouping in groupings)
-            total = _sum_groups(groups) if is_divided else (await _load_groups(connection, rows, []))[0]
+            total = _sum_groups(groups) if is_divided else (await _load_groups(connection, source.rows([]), []))[0]
         return [{"group": group.named_values(groupings)} | group.shape() for group in groups], total.shape()
 
-    async def _source(self, connection: AsyncConnection, filters: Filters) -> Subquery:
-        """The rows to sum: from the stored sums where these serve, and from calls."""
-        is_call = [calls.c.project == self._project, *call_conditions(filters)]
-        changed = await self._changed_runs(connection) if _is_served(filters) else None
-        if changed is None:
-            retried = select(calls.c.run).where(*is_call).distinct()
-            groups = await load_retry_groups(connection, self._project, (await connection.execute(retried)).scalars())
-            return exchange_rows(is_call, groups).subquery("rows")
-        groups = await load_retry_groups(connection, self._project, changed)
-        is_changed = any_(literal(changed, ARRAY(Text)))
-        stored = [call_sums.c.project == self._project, call_sums.c.run != func.all(literal(changed, ARRAY(Text)))]
-        stored += _sum_conditions(filters)
-        fresh = exchange_rows([*is_call, calls.c.run == is_changed], groups)
-        return union_all(stored_rows(stored), fresh).subquery("rows")
+    async def _load_source(self, connection: AsyncConnection, filters: Filters) -> "_Source":
+        """Find out what the stored sums serve, and load the retry groups of the calls that they do not."""
+        source = _Source(project=self._project, filters=filters)
+        if self._uses_sums and source.is_served and (changed := await self._changed_runs(connection)) is not None:
+            source = replace(source, changed=changed, days=await self._summed_days(connection, source, changed))
+        retried = set(source.changed or ())
+        if (unsummed := source.unsummed_calls()) is not None:
+            query = select(calls.c.run).where(*source.is_call(), unsummed).distinct()
+            retried |= set((await connection.execute(query)).scalars())
+        return replace(source, groups=await load_retry_groups(connection, self._project, retried))
+
+    async def _summed_days(
+        self, connection: AsyncConnection, source: "_Source", changed: Sequence[str]
+    ) -> tuple[int, ...]:
+        """The whole days of which the sums over all runs are stored, and do not contain those of changed runs."""
+        days = summed_days.c
+        conditions = [days.project == self._project, days.is_valid]
+        if source.begin is not None:
+            conditions.append(days.day >= source.begin)
+        if source.end is not None:
+            conditions.append(days.day <= source.end - DAY)
+        found = set((await connection.execute(select(days.day).where(*conditions))).scalars())
+        is_changed = call_sums.c.run == any_(literal(list(changed), ARRAY(Text)))
+        hours = select(call_sums.c.hour).where(call_sums.c.project == self._project, is_changed).distinct()
+        stale = {hour - hour % DAY for hour in (await connection.execute(hours)).scalars()} if changed else set()
+        return tuple(sorted(found - stale))
 
     async def _changed_runs(self, connection: AsyncConnection) -> list[str] | None:
         """The runs in which something was stored since the stored sums were made; None where these cannot be used."""
-        is_mine = (feed_positions.c.project == self._project, feed_positions.c.consumer == SUMS)
-        position = (
-            await connection.execute(select(feed_positions.c.transaction, feed_positions.c.feed_row).where(*is_mine))
-        ).first()
+        position = await sums_position(connection, self._project)
         if position is None:
             return None
         is_newer = or_(
@@ -168,20 +202,113 @@ class Stats:
         return sorted({name for entry in entries for name in (entry.run, getattr(entry, "previous_run", None)) if name})
 
 
-def _is_served(filters: Filters) -> bool:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """Where the rows to sum come from: sums of whole days, sums of runs and hours, and calls."""
+
+    project: str
+    filters: Filters
+    changed: Sequence[str] | None = None
+    """The runs that the stored sums lag behind; None if these are not used at all."""
+
+    days: Sequence[int] = ()
+    """The days that are read from `day_sums`, if these have what is asked for."""
+
+    groups: RetryGroups = field(default_factory=RetryGroups)
+    """Of the runs whose calls are read."""
+
+    @property
+    def is_served(self) -> bool:
+        """Whether the stored sums have the columns that the filters need."""
+        return set(_given_filters(self.filters)) <= TRAITS_OF_FILTERS.keys()
+
+    @property
+    def begin(self) -> int | None:
+        """When the first whole hour begins."""
+        return None if self.filters.since is None else -(-self.filters.since // HOUR) * HOUR
+
+    @property
+    def end(self) -> int | None:
+        """When the last whole hour ends."""
+        return None if self.filters.until is None else self.filters.until // HOUR * HOUR
+
+    def is_call(self) -> list[ColumnElement[bool]]:
+        """The conditions on `calls`."""
+        return [calls.c.project == self.project, *call_conditions(self.filters)]
+
+    def unsummed_calls(self) -> ColumnElement[bool] | None:
+        """The condition of the calls that stored sums do not have, apart from those of changed runs; None if there are none."""
+        if self.changed is None:
+            return true()
+        outside = []
+        if self.begin is not None and self.begin != self.filters.since:
+            outside.append(calls.c.started_at < self.begin)
+        if self.end is not None and self.end != self.filters.until:
+            outside.append(calls.c.started_at >= self.end)
+        return or_(*outside) if outside else None
+
+    def rows(self, groupings: Sequence[Grouping]) -> Subquery:
+        """The rows to sum for a question, each with how often it has each class of latency."""
+        if self.changed is None:
+            return _counted_once(exchange_rows(self.is_call(), self.groups)).subquery("rows")
+        unsummed = self.unsummed_calls()
+        fresh = calls.c.run == any_(literal(list(self.changed), ARRAY(Text)))
+        fresh = fresh if unsummed is None else or_(fresh, unsummed)
+        parts = [_counted_once(exchange_rows([*self.is_call(), fresh], self.groups))]
+        cube = self._cube(groupings)
+        if hours := self._hours(() if cube is None else self.days):
+            unchanged = call_sums.c.run != func.all(literal(list(self.changed), ARRAY(Text)))
+            stored = [call_sums.c.project == self.project, unchanged, or_(*hours)]
+            parts.append(_counted_once(stored_rows([*stored, *_sum_conditions(self.filters, call_sums)])))
+        if cube is not None and self.days:
+            parts.append(self._day_rows(cube))
+        return union_all(*parts).subquery("rows")
+
+    def _cube(self, groupings: Sequence[Grouping]) -> int | None:
+        """The cube of `day_sums` that has what is asked for; None if there is none."""
+        needed = {name for grouping in groupings for name in grouping.traits}
+        needed |= {name for filter_name in _given_filters(self.filters) for name in TRAITS_OF_FILTERS[filter_name]}
+        return smallest_cube(needed)
+
+    def _hours(self, days: Sequence[int]) -> list[ColumnElement[bool]]:
+        """The conditions, of which one must hold, of the hours that are not in these days."""
+        hour = call_sums.c.hour
+        found: list[ColumnElement[bool]] = []
+        begin = self.begin
+        for day in days:
+            if begin is None:
+                found.append(hour < day)
+            elif begin < day:
+                found.append(and_(hour >= begin, hour < day))
+            begin = day + DAY
+        if begin is None or self.end is None or begin < self.end:
+            bounds = (begin is not None and hour >= begin, self.end is not None and hour < self.end)
+            found.append(and_(true(), *(bound for bound in bounds if bound is not False)))
+        return found
+
+    def _day_rows(self, cube: int) -> Select[Any]:
+        """Select the columns of `exchange_rows` from `day_sums`; the hour is the first of the day where the cube has none."""
+        hour = func.coalesce(day_sums.c.hour, day_sums.c.day).label("hour")
+        columns = [hour if name == "hour" else day_sums.c[name] for name in TRAITS]
+        columns += [day_sums.c[name] for name in (*COUNTS, *LATENCIES, *COUNTED.values())]
+        is_asked = day_sums.c.day == any_(literal(list(self.days), ARRAY(BigInteger)))
+        conditions = [day_sums.c.project == self.project, day_sums.c.cube == cube, is_asked]
+        return select(*columns).where(*conditions, *_sum_conditions(self.filters, day_sums))
+
+
+def _counted_once(query: Select[Any]) -> Select[Any]:
+    """Add the columns that say how often a row has each class of latency, where it has each once."""
+    return query.add_columns(*(cast(null(), ARRAY(Integer)).label(name) for name in COUNTED.values()))
+
+
+def _given_filters(filters: Filters) -> Iterator[str]:
     empty = Filters()
-    given = {field.name for field in fields(Filters) if getattr(filters, field.name) != getattr(empty, field.name)}
-    whole = all(bound is None or bound % HOUR == 0 for bound in (filters.since, filters.until))
-    return whole and given <= SERVED
+    return (one.name for one in fields(Filters) if getattr(filters, one.name) != getattr(empty, one.name))
 
 
-def _sum_conditions(filters: Filters) -> Iterable[ColumnElement[bool]]:
-    """Yield the conditions of `call_conditions` on `call_sums`."""
-    sums = call_sums.c
-    if filters.since is not None:
-        yield sums.hour >= filters.since
-    if filters.until is not None:
-        yield sums.hour < filters.until
+def _sum_conditions(filters: Filters, table: Table) -> Iterable[ColumnElement[bool]]:
+    """Yield the conditions of `call_conditions` on `call_sums` or `day_sums`, except those of time."""
+    sums = table.c
     if filters.models:
         yield or_(sums.model.in_(filters.models), sums.model_returned.in_(filters.models))
     if filters.tools:
@@ -298,10 +425,12 @@ def _class_query(
     ]
     counts = []
     for name in LATENCIES:
-        classes = func.unnest(rows.c[name]).table_valued("number", name=f"{name}_classes").render_derived()
+        arrays = func.unnest(rows.c[name], rows.c[COUNTED[name]])
+        classes = arrays.table_valued("number", "count", name=f"{name}_classes").render_derived()
         is_duration = literal_column("true" if name == "durations" else "false", Boolean).label("is_duration")
         number = classes.c.number
-        query = select(*names, is_duration, number, func.count()).select_from(source.join(classes, true()))
+        count = func.sum(func.coalesce(classes.c.count, literal_column("1")))
+        query = select(*names, is_duration, number, count).select_from(source.join(classes, true()))
         counts.append(query.where(*is_shown).group_by(*names, number))
     return union_all(*counts)
 

@@ -15,6 +15,7 @@ from store.feed.feed import append_entries
 from store.objects.registry import forget_uses
 from store.proof.chain import forget_run
 from store.retention.plan import Expiry
+from store.sums.summed_days import delete_call_sums
 
 BATCH = 100
 """Runs that are removed in one transaction."""
@@ -43,12 +44,13 @@ async def _expire_batch(database: Database, project: str, batch: Sequence[Expiry
             await forget_run(connection, project, database.store_server, one.judged.incarnation, now)
         await connection.execute("DELETE FROM runs WHERE project = $1 AND id = ANY ($2::text[])", project, names)
         await forget_uses(connection, project, names)
-        for table in ("gaps", "call_sums", "run_totals", "processes"):
+        for table in ("gaps", "run_totals", "processes"):
             await connection.execute(
                 f"DELETE FROM {table} WHERE project = $1 AND run = ANY ($2::text[])",  # noqa: S608 - one of the constants
                 project,
                 names,
             )
+        await delete_call_sums(connection, project, names)
         await append_entries(connection, project, [RunDeleted(name, now, is_expired=True) for name in names])
     return gone
 

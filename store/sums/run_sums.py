@@ -1,7 +1,8 @@
 """Keep the sums of each run: `call_sums`, by hour and traits, and `run_totals`.
 
 Of a run that changed, only the hours are summed again in which something was stored, and the hour before, whose last call may have
-been tried again. So the work does not grow with the length of a run.
+been tried again. So the work does not grow with the length of a run. Which of its failures were tried again is noted beside
+(`sums.failed_calls`), and the sums of its days are to be made anew (`sums.day_sums`).
 """
 
 from collections import defaultdict
@@ -18,8 +19,9 @@ from store.database.tables import call_sums, calls, run_totals, runs
 from store.feed.entries import CallStored, GapStored, ModelChanged, ReplayStored, RunDeleted, RunEnded
 from store.feed.feed import FeedRow
 from store.sums.call_rows import HOUR, hour_rows
-
-NAME: Final = "sums/1"
+from store.sums.failed_calls import mark_failed_calls
+from store.sums.positions import NAME
+from store.sums.summed_days import delete_call_sums, forget_days
 
 REBUILD_BATCH: Final = 200
 """Runs that are summed in one transaction when everything is summed again."""
@@ -44,18 +46,17 @@ class RunSums:
             await sum_runs(own, project, {run: hours[run] for run in hours})
 
     async def rebuild(self, project: str) -> AsyncIterator[None]:
-        """Sum all runs of the project again."""
-        async with self._database.transaction() as own:
-            for table in (call_sums, run_totals):
-                await own.execute(delete(table).where(table.c.project == project))
+        """Sum all runs of the project again, some at a time; the sums of the others stay until then."""
         after = ""
         while True:
             async with self._database.transaction() as own:
                 query = select(runs.c.id).where(runs.c.project == project, runs.c.id > after).order_by(runs.c.id)
                 names = (await own.execute(query.limit(REBUILD_BATCH))).scalars().all()
+                is_last = len(names) < REBUILD_BATCH
+                await _delete_lost_sums(own, project, after, None if is_last else names[-1], names)
                 await sum_runs(own, project, dict.fromkeys(names))
             yield
-            if len(names) < REBUILD_BATCH:
+            if is_last:
                 return
             after = names[-1]
 
@@ -98,14 +99,16 @@ async def sum_runs(connection: AsyncConnection, project: str, hours: Mapping[str
         return or_(run.in_(whole), tuple_(run, hour).in_(parts))
 
     begin = calls.c.started_at - calls.c.started_at % literal(HOUR, BigInteger)
-    await connection.execute(
-        delete(call_sums).where(
-            call_sums.c.project == project, call_sums.c.run.in_(names), is_meant(call_sums.c.run, call_sums.c.hour)
-        )
+    await mark_failed_calls(connection, project, names, groups)
+    removed = delete(call_sums).where(
+        call_sums.c.project == project, call_sums.c.run.in_(names), is_meant(call_sums.c.run, call_sums.c.hour)
     )
+    changed = set((await connection.execute(removed.returning(call_sums.c.hour))).scalars())
     rows = hour_rows((calls.c.project == project, calls.c.run.in_(names), is_meant(calls.c.run, begin)), groups)
     sums = rows.subquery("sums")
-    await connection.execute(insert(call_sums).from_select([one.name for one in sums.columns], select(sums)))
+    added = insert(call_sums).from_select([one.name for one in sums.columns], select(sums))
+    changed |= set((await connection.execute(added.returning(call_sums.c.hour))).scalars())
+    await forget_days(await _driver(connection), project, changed)
     await _sum_totals(connection, project, names)
 
 
@@ -133,5 +136,24 @@ async def _sum_totals(connection: AsyncConnection, project: str, names: Sequence
 
 
 async def _delete_sums(connection: AsyncConnection, project: str, names: Collection[str]) -> None:
+    await connection.execute(delete(run_totals).where(run_totals.c.project == project, run_totals.c.run.in_(names)))
+    await delete_call_sums(await _driver(connection), project, list(names))
+
+
+async def _delete_lost_sums(
+    connection: AsyncConnection, project: str, after: str, last: str | None, names: Sequence[str]
+) -> None:
+    """Delete the sums of runs that are no more, between two names."""
     for table in (call_sums, run_totals):
-        await connection.execute(delete(table).where(table.c.project == project, table.c.run.in_(names)))
+        lost = [table.c.project == project, table.c.run > after, table.c.run.not_in(names)]
+        if last is not None:
+            lost.append(table.c.run <= last)
+        found = (await connection.execute(select(table.c.run).distinct().where(*lost))).scalars().all()
+        await _delete_sums(connection, project, found)
+
+
+async def _driver(connection: AsyncConnection) -> asyncpg.Connection:
+    """The connection of asyncpg below one of SQLAlchemy, in whose transaction a statement has been executed."""
+    driver = (await connection.get_raw_connection()).driver_connection
+    assert driver is not None
+    return driver

@@ -1,0 +1,154 @@
+"""Keep the sums of whole days over all runs, so that sums over a month do not read the sums of each of its runs.
+
+A day has several cubes: each tells other traits apart and sums over the rest, so that a question is answered from the smallest one that
+has what it asks for. They are made from `call_sums` once the day is over and nothing of it has changed for a while. Whatever changes
+`call_sums` forgets the sums of that day in its own transaction, so what is there is always right; days without are read from `call_sums`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from typing import Final, NamedTuple
+
+import asyncpg
+
+from store.database.connection import Database, DatabaseError
+from store.feed.feed import projects_in
+from store.sums.call_rows import COUNTS, LATENCIES, TRAITS
+from store.sums.summed_days import DAY, DELETE_DAYS
+
+log = logging.getLogger(__name__)
+
+COUNTED: Final = {"first_bytes": "first_byte_counts", "durations": "duration_counts"}
+"""The columns with the classes of latencies, each with the column of how many exchanges are in each class."""
+
+SETTLED_AFTER: Final = 60 * 1_000_000_000
+"""Nanoseconds without a change after which the sums of a day are made."""
+
+POLL_INTERVAL: Final = 60.0
+BUILD_TIMEOUT: Final = 600.0
+
+
+class Cube(NamedTuple):
+    """The traits that the rows of a day tell apart."""
+
+    number: int
+    traits: tuple[str, ...]
+
+
+CUBES: Final = (
+    Cube(1, ("actor",)),
+    Cube(2, ("tools",)),
+    Cube(6, ("hour",)),
+    Cube(3, ("kind", "provider", "dialect", "operation", "host", "model", "model_returned", "status")),
+    Cube(4, ("run",)),
+    Cube(5, tuple(name for name in TRAITS if name not in ("project", "run", "hour"))),
+)
+"""From the smallest to the largest. Numbers of cubes whose traits change must change as well."""
+
+
+def smallest_cube(traits: Collection[str]) -> int | None:
+    """Return the number of the smallest cube that has all of these traits; None if none has."""
+    return next((cube.number for cube in CUBES if set(traits) <= set(cube.traits)), None)
+
+
+class DaySums:
+    """Makes the sums of days that are over. `now` is wall time in nanoseconds."""
+
+    def __init__(self, database: Database, now: Callable[[], int]) -> None:
+        self._database = database
+        self._now = now
+
+    async def run(self) -> None:
+        """Make what is missing, again and again, until the task is cancelled."""
+        while True:
+            try:
+                await self.sum_settled_days()
+            except DatabaseError as error:
+                log.warning("the sums of days wait for the database: %s", error)
+            await asyncio.sleep(POLL_INTERVAL)
+
+    async def sum_settled_days(self, settled_after: int = SETTLED_AFTER) -> int:
+        """Make the sums of all days that are over and have settled; return how many."""
+        made = 0
+        now = self._now()
+        async with self._database.connection() as connection:
+            projects = [row["project"] for row in await connection.fetch(PROJECTS)]
+            days = [
+                (project, row["day"])
+                for project in projects
+                for row in await connection.fetch(SETTLED, project, now - DAY, now - settled_after)
+            ]
+        for project, day in days:
+            made += await self._sum_day(project, day)
+            # What is stored meanwhile comes first.
+            await asyncio.sleep(0)
+        return made
+
+    async def _sum_day(self, project: str, day: int) -> bool:
+        """Make the sums of a day, unless it changes meanwhile or another store server makes them."""
+        async with self._database.connection() as connection:
+            transaction = connection.transaction()
+            await transaction.start()
+            is_made = False
+            try:
+                is_made = await _sum_in_transaction(connection, project, day)
+            finally:
+                await (transaction.commit() if is_made else transaction.rollback())
+        return is_made
+
+
+async def _sum_in_transaction(connection: asyncpg.Connection, project: str, day: int) -> bool:
+    if not await connection.fetchval(LOCK_DAY, f"{project}/{day}"):
+        return False
+    changes = await connection.fetchval(CHANGES, project, day)
+    if changes is None:
+        return False
+    await connection.execute(DELETE_DAYS, project, [day])
+    for cube in CUBES:
+        await connection.execute(_insertion(cube), project, day, timeout=BUILD_TIMEOUT)
+    return await connection.fetchval(MARK_VALID, project, day, changes) is not None
+
+
+def _insertion(cube: Cube) -> str:
+    """Return the statement that makes a cube of the day $2 of the project $1."""
+    traits = ", ".join(cube.traits)
+    columns = ", ".join((*cube.traits, *COUNTS, *(name for pair in COUNTED.items() for name in pair)))
+    firsts = ", ".join(f"min({name})" for name in cube.traits)
+    sums = ", ".join(f"sum({name})" for name in COUNTS)
+    classes = "".join(_CLASSES.format(name=name) for name in LATENCIES)
+    arrays = ", ".join(f"{name}.numbers, {name}.counts" for name in LATENCIES)
+    joins = " ".join(f"LEFT JOIN {name} USING (place)" for name in LATENCIES)
+    # Joined by a number, since traits may be null.
+    return f"""
+WITH rows AS MATERIALIZED (
+    SELECT {", ".join((*cube.traits, *COUNTS, *LATENCIES))}, dense_rank() OVER (ORDER BY {traits}) AS place
+    FROM call_sums
+    WHERE project = $1 AND hour >= $2 AND hour < $2 + {DAY}
+){classes}, sums AS (
+    SELECT place, {firsts}, {sums} FROM rows GROUP BY place
+)
+INSERT INTO day_sums (project, day, cube, place, {columns})
+SELECT $1, $2, {cube.number}, sums.*, {arrays} FROM sums {joins}
+"""  # noqa: S608 - our own names
+
+
+_CLASSES = """, {name} AS (
+    SELECT place, array_agg(number ORDER BY number) AS numbers, array_agg(count ORDER BY number) AS counts FROM (
+        SELECT place, number, count(*)::integer AS count FROM rows, unnest({name}) AS number GROUP BY place, number
+    ) AS counted GROUP BY place
+)"""
+
+PROJECTS = projects_in("summed_days")
+
+SETTLED = """
+SELECT day FROM summed_days WHERE project = $1 AND NOT is_valid AND day <= $2 AND changed_at <= $3 ORDER BY day DESC
+"""
+
+LOCK_DAY = "SELECT pg_try_advisory_xact_lock(hashtextextended($1, 20261125))"
+
+CHANGES = "SELECT changes FROM summed_days WHERE project = $1 AND day = $2 AND NOT is_valid"
+
+MARK_VALID = """
+UPDATE summed_days SET is_valid = true WHERE project = $1 AND day = $2 AND changes = $3 RETURNING changes
+"""
