@@ -25,6 +25,7 @@ from store.query.call_summaries import MEMBERS, SUMMARY, Fields
 from store.query.filters import Filters
 from store.query.pages import LAST_TIME, NEWEST_FIRST, STEP_ORDER, Cursor, Sort, SortName
 from store.query.runs import RUN_MEMBERS
+from store.search.pages import SearchWindow
 
 RUN_ID_PATTERN = (
     r"^(?:[A-Za-z0-9_:-][A-Za-z0-9._:-]{0,127}|\.[A-Za-z0-9_:-][A-Za-z0-9._:-]{0,126}|\.\.[A-Za-z0-9._:-]{1,126})$"
@@ -130,6 +131,16 @@ def _checked_cursor(cursor: Next = None) -> str | None:
 
 
 type PageCursor = Annotated[str | None, Depends(_checked_cursor)]
+
+
+def _checked_search_cursor(cursor: Next = None) -> str | None:
+    """Return the cursor, before anything is looked up. Raises `BadCursor` for what no search returned."""
+    if cursor is not None:
+        SearchWindow.parse(cursor)
+    return cursor
+
+
+type SearchCursor = Annotated[str | None, Depends(_checked_search_cursor)]
 
 type SortBy = Annotated[SortName, Query(description="items without a cost, duration or tokens come last, newest first")]
 type Order = Annotated[

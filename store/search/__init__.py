@@ -5,5 +5,6 @@ query        parse what a person searches for
 call_texts   the texts of a call
 index        a consumer of the feed that keeps the index of words
 lookup       find texts by words, the newest first, and calls and runs by them
+pages        cut what is found into pages
 snippets     the part of a text that shows what was found
 """

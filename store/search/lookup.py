@@ -2,11 +2,11 @@
 
 import datetime as dt
 import uuid
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Text, bindparam, exists, func, select
+from sqlalchemy import ColumnElement, Text, bindparam, exists, func, select, tuple_
 from sqlalchemy.dialects.postgresql import TSQUERY
 
 from store.database.asyncio_engine import AsyncConnection
@@ -15,6 +15,8 @@ from store.database.connection import Database
 from store.database.tables import calls, runs, texts
 from store.ingest.partitions import day_of
 from store.query.filters import Filters, call_conditions, contains_run_text
+from store.query.pages import NEWEST_FIRST, list_digest
+from store.search.pages import FoundPage, FoundText, SearchWindow, TextPlace, begin_window
 from store.search.query import SearchQuery
 
 MOST_CANDIDATES: Final = 1000
@@ -30,18 +32,6 @@ FIRST_SPAN: Final = 1
 """Days that are searched first; each span is twice as long as the one before."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundText:
-    """A text that fits."""
-
-    run: str
-    call: uuid.UUID
-    started_at: int
-    role: str
-    rank: float
-    text: str
-
-
 class TextLookup:
     """Searches the texts of a project."""
 
@@ -49,34 +39,62 @@ class TextLookup:
         self._database = database
         self._project = project
 
-    async def find_texts(self, query: SearchQuery, filters: Filters, limit: int) -> list[FoundText]:
-        """Return the texts that fit best, among the newest `MOST_CANDIDATES` that fit."""
+    async def find_texts(
+        self, query: SearchQuery, filters: Filters, limit: int, cursor: str | None = None
+    ) -> FoundPage:
+        """Return a page of the texts that fit, the best of the newest `MOST_CANDIDATES` first, then of those before. Raises `BadCursor`."""
+        digest = list_digest("search", self._project, NEWEST_FIRST, filters)
+        window = begin_window(cursor, digest)
+        async with self._database.transaction() as connection:
+            while True:
+                found = await self._candidates(connection, query, filters, window)
+                rest = window.rest(found)
+                page, is_last = rest[:limit], len(found) < MOST_CANDIDATES and window.bottom is None
+                if page or is_last:
+                    break
+                window = window.before(found)
+            bodies = await self._load_texts(connection, page)
+        window = window.bounded(found, is_last=is_last)
+        if len(rest) > limit:
+            following: SearchWindow | None = window.after(page[-1])
+        else:
+            following = None if is_last else window.before(found)
+        texts_found = [replace(one, text=bodies[one.place]) for one in page if one.place in bodies]
+        return FoundPage(texts_found, None if following is None else str(following))
+
+    async def _candidates(
+        self, connection: AsyncConnection, query: SearchQuery, filters: Filters, window: SearchWindow
+    ) -> list[FoundText]:
+        """Return the newest texts of a window, `MOST_CANDIDATES` at most unless its end is known."""
         fit = [*call_conditions(replace(filters, q=None))]
         is_call = exists().where(calls.c.project == texts.c.project, calls.c.id == texts.c.call, *fit)
         tsquery = _tsquery(query)
-        columns = (texts.c.run, texts.c.call, texts.c.started_at, texts.c.role, texts.c.text)
+        conditions = [texts.c.project == self._project, texts.c.words.op("@@")(tsquery), *([is_call] if fit else [])]
+        if window.top is not None:
+            conditions.append(_place < _bound(window.top) if window.is_below else _place <= _bound(window.top))
+        if window.bottom is not None:
+            conditions.append(_place >= _bound(window.bottom))
+        limit = MOST_CANDIDATES if window.bottom is None else 2 * MOST_CANDIDATES
         rank = func.ts_rank_cd(texts.c.words, tsquery, 4 | 1).label("rank")
-        found: list[Any] = []
-        async with self._database.transaction() as connection:
-            async for is_in_span in self._spans(connection):
-                conditions = [texts.c.project == self._project, texts.c.words.op("@@")(tsquery), *is_in_span]
-                newest = select(*columns, rank).where(*conditions, *([is_call] if fit else []))
-                newest = newest.order_by(texts.c.started_at.desc()).limit(MOST_CANDIDATES - len(found))
-                found += (await connection.execute(newest)).all()
-                if len(found) >= MOST_CANDIDATES:
-                    break
-        best = sorted(found, key=lambda row: (-row.rank, -row.started_at))[:limit]
-        return [
-            FoundText(
-                run=row.run,
-                call=row.call,
-                started_at=row.started_at,
-                role=row.role,
-                rank=row.rank,
-                text=unpack(row.text).decode(),
-            )
-            for row in best
-        ]
+        newest = select(texts.c.run, *_PLACE, texts.c.role, rank).order_by(*(column.desc() for column in _PLACE))
+        found: list[FoundText] = []
+        async for is_in_span in self._spans(connection, window):
+            rows = await connection.execute(newest.where(*conditions, *is_in_span).limit(limit - len(found)))
+            for run, day, started_at, call, digest, role, ranked in rows:
+                place = TextPlace(day, started_at, call, digest)
+                found.append(FoundText(run=run, place=place, role=role, rank=ranked))
+            if len(found) >= limit:
+                break
+        return found
+
+    async def _load_texts(self, connection: AsyncConnection, page: Sequence[FoundText]) -> dict[TextPlace, str]:
+        """Load the contents of texts; those that were deleted meanwhile are missing."""
+        if not page:
+            return {}
+        keys = [(one.run, one.place.day, one.place.hash) for one in page]
+        key = tuple_(texts.c.run, texts.c.day, texts.c.hash)
+        query = select(*_PLACE, texts.c.text).where(texts.c.project == self._project, key.in_(keys))
+        return {TextPlace(*place): unpack(text).decode() for *place, text in await connection.execute(query)}
 
     async def resolve(self, filters: Filters) -> Filters:
         """Look up the words of the filters: add the calls and runs that they find. Raises `InvalidQuery`."""
@@ -103,8 +121,10 @@ class TextLookup:
                     break
         return tuple(found)
 
-    async def _spans(self, connection: AsyncConnection) -> AsyncIterator[tuple[ColumnElement[bool], ...]]:
-        """Yield the conditions for spans of days, the newest first, that cover what is stored."""
+    async def _spans(
+        self, connection: AsyncConnection, window: SearchWindow | None = None
+    ) -> AsyncIterator[tuple[ColumnElement[bool], ...]]:
+        """Yield the conditions for spans of days, the newest first, that cover what is stored, or a window of it."""
         # A text's day is that of its call's id. An import may have ids of other days than its times.
         ids = select(calls.c.id).where(calls.c.project == self._project).limit(1)
         oldest = await connection.scalar(ids.order_by(calls.c.id))
@@ -112,10 +132,22 @@ class TextLookup:
         if oldest is None or newest is None:
             return
         first, last, length = day_of(str(oldest)), day_of(str(newest)), FIRST_SPAN
+        if window is not None:
+            first = max(first, window.bottom.day) if window.bottom else first
+            last = min(last, window.top.day) if window.top else last
         while last >= first:
             begin = last - dt.timedelta(days=length)
             yield (texts.c.day > begin, texts.c.day <= last)
             last, length = begin, length * 2
+
+
+_PLACE: Final = (texts.c.day, texts.c.started_at, texts.c.call, texts.c.hash)
+_place = tuple_(*_PLACE)
+
+
+def _bound(place: TextPlace) -> ColumnElement[Any]:
+    values = (place.day, place.started_at, place.call, place.hash)
+    return tuple_(*(bindparam(None, one, type_=column.type) for one, column in zip(values, _PLACE, strict=True)))
 
 
 def _tsquery(query: SearchQuery) -> ColumnElement[Any]:

@@ -125,7 +125,7 @@ ROUTES: Final[Mapping[str, Answers]] = {
     "GET /v1/stats": Answers(schema=calls.StatsSchema, problems=(*DATABASE, "unknown_group", "invalid_query")),
     "GET /v1/facets": Answers(schema=runs.FacetsSchema, problems=(*DATABASE, "invalid_query")),
     "GET /v1/marks": Answers(schema=runs.MarksSchema, problems=DATABASE),
-    "GET /v1/search": Answers(schema=calls.SearchSchema, problems=(*DATABASE, "invalid_query")),
+    "GET /v1/search": Answers(schema=calls.SearchSchema, problems=(*DATABASE, "invalid_query", "bad_cursor")),
     "POST /v1/search/rebuild": Answers(
         schema=calls.RebuildSchema, statuses=(202,), description="it has begun", problems=DATABASE
     ),

@@ -251,9 +251,10 @@ class FoundTextSchema(TypedDict):
 
 
 class SearchSchema(TypedDict):
-    """The texts that fit best."""
+    """A page of the texts that fit, and the cursor of the next one."""
 
     items: list[FoundTextSchema]
+    next: CursorText
     settled: NotRequired[IsSettled]
 
 

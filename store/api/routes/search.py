@@ -5,11 +5,11 @@ from fastapi import APIRouter, Response
 from store.api.answers import JsonResponse
 from store.api.deferred_route import DeferredRoute
 from store.api.deps import TheDeps
-from store.api.parameters import Limit, TheFilters, WhenCaughtUp
+from store.api.parameters import Limit, SearchCursor, TheFilters, WhenCaughtUp
 from store.api.problems import Problem
 from store.query.rest_shapes import rfc3339
 from store.query.tool_names import resolve_tools
-from store.search.lookup import FoundText
+from store.search.pages import FoundText
 from store.search.query import SearchQuery
 from store.search.snippets import make_snippet
 
@@ -17,8 +17,12 @@ router = APIRouter(tags=["calls"], route_class=DeferredRoute)
 
 
 @router.get("/search", summary="Find words in prompts, answers, tool arguments and results")
-async def search(deps: TheDeps, filters: TheFilters, settled: WhenCaughtUp, limit: Limit = 20) -> Response:
-    """The texts that fit `q` best, among the newest thousand that fit: each with a snippet and the call that has it first.
+async def search(
+    deps: TheDeps, filters: TheFilters, settled: WhenCaughtUp, cursor: SearchCursor, limit: Limit = 20
+) -> Response:
+    """The texts that fit `q`: the best of the newest thousand that fit first, then the best of the thousand before, and so on.
+
+    Each has a snippet and the call that has it first.
 
     All words must occur in one text. `"…"` finds a phrase, `-word` excludes, `prefix*` finds words that begin so, `OR` separates
     alternatives. `highlights` are the places of what was found in the snippet, as [start, end). The index follows the record by
@@ -28,10 +32,10 @@ async def search(deps: TheDeps, filters: TheFilters, settled: WhenCaughtUp, limi
         raise Problem(422, "invalid_request", "q is missing: say what to search for, such as q=refund")
     query = SearchQuery.parse(filters.q)
     resolved = await resolve_tools(deps.database, deps.project, filters)
-    found = await deps.text_lookup.find_texts(query, resolved, limit)
-    steps = await deps.exchange_queries.steps([(one.run, one.call) for one in found])
-    items = [_shape(one, query, steps[one.call]) for one in found if one.call in steps]
-    return JsonResponse({"items": items} | settled.members)
+    page = await deps.text_lookup.find_texts(query, resolved, limit, cursor)
+    steps = await deps.exchange_queries.steps([(one.run, one.place.call) for one in page.texts])
+    items = [_shape(one, query, steps[one.place.call]) for one in page.texts if one.place.call in steps]
+    return JsonResponse({"items": items, "next": page.next} | settled.members)
 
 
 @router.post("/search/rebuild", summary="Make the index of words anew", status_code=202)
@@ -49,10 +53,10 @@ def _shape(found: FoundText, query: SearchQuery, step: int) -> dict[str, object]
     return {
         "run": found.run,
         "step": step,
-        "call": str(found.call),
+        "call": str(found.place.call),
         "role": found.role,
         "rank": found.rank,
         "snippet": snippet.text,
         "highlights": [list(place) for place in snippet.highlights],
-        "started_at": rfc3339(found.started_at),
+        "started_at": rfc3339(found.place.started_at),
     }

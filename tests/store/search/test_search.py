@@ -1,6 +1,6 @@
 """What was said in runs is found over REST, with the step where it was said, and nothing else is."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from store.database.connection import Database
 from store.feed.consumer import ConsumerRunner
 from store.feed.signal import FeedSignal
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
+from store.search import lookup
 from store.search.index import TextIndex
 from tests.store.agents import Agent
 from tests.store.house import PROFILES, House, is_problem, opened
@@ -126,3 +127,62 @@ async def test_a_search_for_nothing_is_refused(house: House) -> None:
     is_problem(await house.api.get("/v1/search"), 422, "invalid_request")
     is_problem(await house.api.get("/v1/search", params={"q": "-zebra"}), 422, "invalid_query")
     is_problem(await house.api.get("/v1/runs", params={"q": "()"}), 422, "invalid_query")
+
+
+async def pages(house: House, q: str, limit: int, between: Callable[[], Awaitable[None]] | None = None) -> list[str]:
+    """All that is found, page by page; something happens between each two."""
+    found: list[str] = []
+    cursor: str | None = None
+    while True:
+        query = {"q": q, "settled": "true", "limit": str(limit)} | ({"cursor": cursor} if cursor else {})
+        response = await house.api.get("/v1/search", params=query)
+        assert response.status_code == 200, response.text
+        page = response.json()
+        assert len(page["items"]) <= limit
+        found += [f"{one['run']} {one['role']} {one['snippet']}" for one in page["items"]]
+        if (cursor := page["next"]) is None:
+            return found
+        if between:
+            await between()
+
+
+@pytest.mark.parametrize("window", [1000, 7, 3])
+async def test_pages_have_each_text_once_while_others_are_stored(
+    house: House, database: Database, monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    for number in range(4):
+        await store(database, f"run {number}", asks=lambda turn: f"zebra {turn} " * (turn + 1), offset=number * 40000)
+    monkeypatch.setattr(lookup, "MOST_CANDIDATES", window)
+    expected = await pages(house, "zebra", 500)
+    assert len(expected) == len(set(expected)) > 7
+    for limit in (1, 2, 5):
+        assert sorted(await pages(house, "zebra", limit)) == sorted(expected)
+    later = iter(range(100))
+
+    async def store_more() -> None:
+        await store(database, f"late {next(later)}", asks=lambda turn: f"zebra {turn}", offset=500_000)
+
+    found = await pages(house, "zebra", 2, store_more)
+    assert len(found) == len(set(found))
+    assert set(found) == set(expected)  # what was stored meanwhile is newer than the first page
+
+
+async def test_the_best_of_a_window_come_first(house: House, database: Database) -> None:
+    await store(database, "a", asks=lambda turn: "zebra " * (1 + 5 * turn))
+    first = await search(house, "zebra", limit=1)
+    everything = await search(house, "zebra")
+    assert first == everything[:1]
+    assert [one["rank"] for one in everything] == sorted((one["rank"] for one in everything), reverse=True)
+
+
+async def test_a_cursor_of_another_search_is_refused(house: House, database: Database) -> None:
+    await store(database, "a", system="zebra lion", asks=lambda turn: f"zebra lion {turn}")
+    answer = await house.api.get("/v1/search", params={"q": "zebra", "settled": "true", "limit": 1})
+    cursor = answer.json()["next"]
+    assert cursor is not None
+    for query in ({"q": "lion"}, {"q": "zebra", "model": "gpt-4o"}):
+        is_problem(await house.api.get("/v1/search", params=query | {"cursor": cursor}), 422, "bad_cursor")
+    calls = await house.api.get("/v1/calls", params={"limit": 1})
+    for wrong in (calls.json()["next"], "!", "bnVsbA==", cursor[:-4] + "AAAA"):
+        is_problem(await house.api.get("/v1/search", params={"q": "zebra", "cursor": wrong}), 422, "bad_cursor")
+    is_problem(await house.api.get("/v1/calls", params={"cursor": cursor}), 422, "bad_cursor")
