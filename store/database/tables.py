@@ -399,6 +399,8 @@ texts = Table(
     Column("text", LargeBinary, nullable=False),  # in a form of `blobs`
     Column("words", TSVECTOR, nullable=False),  # `search.words`
     _primary_key("run", "day", "hash"),
+    # Words that most texts have are found by walking the newest texts, the others by their index.
+    Index(None, "project", "day", "started_at"),
     Index("texts_words_idx", "words", postgresql_using="gin"),
     postgresql_partition_by="RANGE (day)",
     comment="What was said in a run, each text once, for searches. Made from `exchanges`, a moment later.",

@@ -269,7 +269,7 @@ class ExchangeQueries:
         groups = RetryGroups()
         async with self._database.transaction() as connection:
             has_marks = bool(filters.error) and await has_sums(connection, self._project)
-            conditions = list(call_conditions(filters, has_marks=has_marks))
+            conditions = list(call_conditions(filters, self._project, has_marks=has_marks))
             size = limit
             while True:
                 found = await self._page_rows(connection, conditions, size, begin, sort)

@@ -4,6 +4,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
@@ -12,10 +13,10 @@ from sqlalchemy import (
     Text,
     Uuid,
     and_,
-    any_,
     case,
     exists,
     false,
+    func,
     literal,
     literal_column,
     or_,
@@ -109,12 +110,11 @@ def run_conditions(filters: Filters, project: str) -> Iterator[ColumnElement[boo
     if filters.incomplete is not None:
         yield is_incomplete_run(project) if filters.incomplete else ~is_incomplete_run(project)
     if filters.q:
-        # One array each: there may be more of them than a statement has parameters.
-        is_of_call = runs.c.id.in_(select(calls.c.run).where(calls.c.project == project, _is_matching_call(filters)))
-        yield or_(is_of_call, runs.c.id == any_(literal(list(filters.matching_runs), ARRAY(Text))))
+        of_calls = select(calls.c.run).where(calls.c.project == project, calls.c.id.in_(_matching_calls(filters)))
+        yield runs.c.id.in_(union_all(of_calls, _matching_runs(filters)))
 
 
-def call_conditions(filters: Filters, *, has_marks: bool = False) -> Iterator[ColumnElement[bool]]:
+def call_conditions(filters: Filters, project: str, *, has_marks: bool = False) -> Iterator[ColumnElement[bool]]:
     """Yield the conditions on `calls`. With `has_marks`, a failure that a later attempt made good is none (`sums.failed_calls`)."""
     yield from _time_conditions(filters, calls)
     yield from _trait_conditions(filters)
@@ -135,7 +135,12 @@ def call_conditions(filters: Filters, *, has_marks: bool = False) -> Iterator[Co
             yield from _has_any("incomplete", ["true"])
         yield _check(~calls.c.complete) if filters.incomplete else calls.c.complete
     if filters.q:
-        yield or_(_is_matching_call(filters), calls.c.run == any_(literal(list(filters.matching_runs), ARRAY(Text))))
+        matching = _matching_calls(filters)
+        if filters.matching_runs:
+            among = calls.alias("among")
+            of_runs = select(among.c.id).where(among.c.project == project, among.c.run.in_(_matching_runs(filters)))
+            matching = union_all(matching, of_runs)
+        yield calls.c.id.in_(matching)
 
 
 def run_conditions_of_calls(filters: Filters) -> Iterator[ColumnElement[bool]]:
@@ -282,5 +287,11 @@ def contains_run_text(text: str) -> ColumnElement[bool]:
     return or_(*(column.icontains(text, autoescape=True) for column in columns))
 
 
-def _is_matching_call(filters: Filters) -> ColumnElement[bool]:
-    return calls.c.id == any_(literal(list(filters.matching_calls), ARRAY(Uuid)))
+# Each one array, since there may be more of them than a statement has parameters; and read as a table, because Postgres would walk
+# the newest calls to compare each with all of them.
+def _matching_calls(filters: Filters) -> Select[Any]:
+    return select(func.unnest(literal(list(filters.matching_calls), ARRAY(Uuid))))
+
+
+def _matching_runs(filters: Filters) -> Select[Any]:
+    return select(func.unnest(literal(list(filters.matching_runs), ARRAY(Text))))

@@ -234,7 +234,7 @@ class _Source:
 
     def is_call(self) -> list[ColumnElement[bool]]:
         """The conditions on `calls`."""
-        return [calls.c.project == self.project, *call_conditions(self.filters)]
+        return [calls.c.project == self.project, *call_conditions(self.filters, self.project)]
 
     def unsummed_calls(self) -> ColumnElement[bool] | None:
         """The condition of the calls that stored sums do not have, apart from those of changed runs; None if there are none."""

@@ -66,7 +66,7 @@ class TextLookup:
         self, connection: AsyncConnection, query: SearchQuery, filters: Filters, window: SearchWindow
     ) -> list[FoundText]:
         """Return the newest texts of a window, `MOST_CANDIDATES` at most unless its end is known."""
-        fit = [*call_conditions(replace(filters, q=None))]
+        fit = [*call_conditions(replace(filters, q=None), self._project)]
         is_call = exists().where(calls.c.project == texts.c.project, calls.c.id == texts.c.call, *fit)
         tsquery = _tsquery(query)
         conditions = [texts.c.project == self._project, texts.c.words.op("@@")(tsquery), *([is_call] if fit else [])]
@@ -115,8 +115,8 @@ class TextLookup:
         async with self._database.transaction() as connection:
             async for is_in_span in self._spans(connection):
                 fits = (texts.c.project == self._project, texts.c.words.op("@@")(_tsquery(query)), *is_in_span)
-                newest = select(texts.c.call).where(*fits).order_by(texts.c.started_at.desc()).limit(MOST_CALLS)
-                found.update(dict.fromkeys((await connection.execute(newest)).scalars()))
+                newest = select(texts.c.call).where(*fits).order_by(texts.c.day.desc(), texts.c.started_at.desc())
+                found.update(dict.fromkeys((await connection.execute(newest.limit(MOST_CALLS))).scalars()))
                 if len(found) >= MOST_CALLS:
                     break
         return tuple(found)

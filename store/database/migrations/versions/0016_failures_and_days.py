@@ -1,18 +1,20 @@
-"""Add which calls failed in the end, and the sums of whole days.
+"""Add which calls failed in the end, the sums of whole days, and the order in which texts were said.
 
-Both are filled by the consumer of the feed that makes the sums (`store.sums.run_sums`), in pieces, because it has a new name.
+Failures and sums are filled by the consumer of the feed that makes the sums (`store.sums.run_sums`), in pieces, because it has a new name.
 """
 
 from alembic import op
 
-revision = "0015"
-down_revision = "0014"
+revision = "0016"
+down_revision = "0015"
 
 FAILURES = """
 ALTER TABLE calls ADD COLUMN failed boolean;
 CREATE INDEX calls_failed_idx ON calls (project, started_at, id) WHERE failed;
 CREATE INDEX calls_failed_cost_idx ON calls (project, cost_usd, id) WHERE failed AND cost_usd IS NOT NULL
 """
+
+TEXTS = "CREATE INDEX texts_project_day_started_at_idx ON texts (project, day, started_at)"
 
 DAYS = """
 CREATE TABLE day_sums (
@@ -63,6 +65,6 @@ DELETE FROM feed_positions WHERE consumer = 'sums/1'
 
 
 def upgrade() -> None:
-    for part in (FAILURES, DAYS):
+    for part in (FAILURES, TEXTS, DAYS):
         for statement in part.split(";"):
             op.execute(statement)
