@@ -11,6 +11,7 @@ from store.access.audit_log import delete_old_audit_entries
 from store.database.connection import Database, DatabaseError
 from store.feed.consumer import ConsumerRunner
 from store.feed.feed import delete_old_entries
+from store.feed.feed_watch import FeedWatch
 from store.feed.idle_runs import IdleRunWatch
 from store.feed.model_watch import ModelWatch
 from store.feed.signal import FeedSignal
@@ -60,6 +61,7 @@ class Followers:
                 group.create_task(consumer.run())
             for exporter in self._exporters:
                 group.create_task(exporter.run())
+            group.create_task(FeedWatch(self._database, self._signal).run())
             group.create_task(IdleRunWatch(self._database, time.time_ns).run())
             group.create_task(DaySums(self._database, time.time_ns).run())
             group.create_task(self._delete_old_entries())

@@ -18,8 +18,8 @@ from store.feed.signal import FeedSignal
 
 log = logging.getLogger(__name__)
 
-POLL_INTERVAL = 1.0
-"""Seconds between two looks at the feed: another process may have appended to it."""
+POLL_INTERVAL = 30.0
+"""Seconds between two looks at the feed that no signal asked for. `store.feed.feed_watch` notices what other processes append."""
 
 BATCH = 100
 """Rows of the feed that are processed in one transaction."""

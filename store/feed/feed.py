@@ -99,8 +99,8 @@ ON CONFLICT (project, consumer) DO UPDATE SET transaction = greatest(feed_positi
 """
 
 
-def projects_in(table: str) -> str:
-    """The statement that lists the projects that have rows in a table.
+def projects_in(table: str, columns: str = "project") -> str:
+    """The statement that lists the projects that have rows in a table, or something of each.
 
     A loose scan: the index is entered once for each project. It is the only kind of statement that names no project. Citus, which
     has the projects on different nodes, refuses it: there, `SELECT DISTINCT project FROM feed_positions` or a reference table of
@@ -113,7 +113,7 @@ WITH RECURSIVE found AS (
     SELECT (SELECT project FROM {table} AS next WHERE next.project > found.project ORDER BY project LIMIT 1)
     FROM found WHERE found.project IS NOT NULL
 )
-SELECT project FROM found WHERE project IS NOT NULL
+SELECT {columns} FROM found WHERE project IS NOT NULL
 """  # noqa: S608 - the name of a table of ours
 
 

@@ -1,4 +1,4 @@
-"""Tell waiting readers in this process that something was committed. Readers in other processes look once in a while."""
+"""Tell waiting readers in this process that something was committed. In other processes, `feed_watch` notices it."""
 
 import asyncio
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
+    CompoundSelect,
     Select,
     Table,
     Text,
@@ -135,7 +136,7 @@ def call_conditions(filters: Filters, project: str, *, has_marks: bool = False) 
             yield from _has_any("incomplete", ["true"])
         yield _check(~calls.c.complete) if filters.incomplete else calls.c.complete
     if filters.q:
-        matching = _matching_calls(filters)
+        matching: Select[Any] | CompoundSelect[Any] = _matching_calls(filters)
         if filters.matching_runs:
             among = calls.alias("among")
             of_runs = select(among.c.id).where(among.c.project == project, among.c.run.in_(_matching_runs(filters)))

@@ -25,6 +25,7 @@ from store.feed.entries import (
     encode_entries,
 )
 from store.feed.feed import BEGINNING, FeedRow, append_entries, delete_old_entries, read_feed
+from store.feed.feed_watch import FeedWatch
 from store.feed.signal import FeedSignal
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.query.runs import Runs
@@ -153,6 +154,22 @@ async def test_a_consumer_pauses_while_more_is_stored_unless_somebody_waits(
         await runner.wait_until_caught_up()
         assert names.seen == ["first", "second"]
         running.cancel()
+
+
+async def test_one_look_notices_what_other_processes_append_once_it_can_be_read(database: Database) -> None:
+    watch = FeedWatch(database, FeedSignal())
+    assert not await watch.has_more()
+    async with database.connection() as earlier, database.connection() as later:
+        await append_entries(later, PROJECT, [RunChanged("first", 1)])
+        assert await watch.has_more()
+        assert not await watch.has_more()
+        async with earlier.transaction():
+            await append_entries(earlier, "another", [RunChanged("held back", 1)])
+            await append_entries(later, PROJECT, [RunChanged("second", 1)])
+            # Nobody may read it yet: the first transaction began before.
+            assert not await watch.has_more()
+        assert await watch.has_more()
+        assert not await watch.has_more()
 
 
 async def test_a_signal_wakes_every_reader() -> None:
