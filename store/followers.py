@@ -15,6 +15,7 @@ from store.feed.feed_watch import FeedWatch
 from store.feed.idle_runs import IdleRunWatch
 from store.feed.model_watch import ModelWatch
 from store.feed.signal import FeedSignal
+from store.search.fresh_texts import FreshTexts
 from store.search.index import TextIndex
 from store.sums.call_metrics import CallMetrics
 from store.sums.day_sums import DaySums
@@ -36,8 +37,15 @@ class Followers:
     """All parts that follow the record."""
 
     def __init__(
-        self, database: Database, signal: FeedSignal, derive: Derive, exporters: "Sequence[Exporter]" = ()
+        self,
+        database: Database,
+        signal: FeedSignal,
+        derive: Derive,
+        exporters: "Sequence[Exporter]" = (),
+        *,
+        fresh: FreshTexts | None = None,
     ) -> None:
+        """`fresh` has the texts of calls that this process has just stored."""
         self._database = database
         self._signal = signal
         self.call_metrics = CallMetrics(database, time.time_ns())
@@ -45,7 +53,7 @@ class Followers:
 
         self._consumers = tuple(
             ConsumerRunner(database, consumer, signal)
-            for consumer in (RunSums(database), TextIndex(database, derive), ModelWatch(), self.call_metrics)
+            for consumer in (RunSums(database), TextIndex(database, derive, fresh), ModelWatch(), self.call_metrics)
         )
         self._exporters = exporters
 

@@ -32,6 +32,7 @@ from store.proof.sealing import Sealer
 from store.retention.runner import RetentionRunner
 from store.run_modes import RunModes
 from store.run_tokens import is_claimed
+from store.search.fresh_texts import FreshTexts
 from store.server_config import StoreServerConfig
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class PartFactory:
         self._database = database
         self._helper_command = helper_command
         self._signal = FeedSignal()
+        self._fresh = FreshTexts()
         self._keys = data.signing_keys()
         self._profiles = load_profiles(config.profiles_toml)
         self._clean = Redactor(
@@ -104,7 +106,7 @@ class PartFactory:
         ingester = self._make_ingester(writer, embedded)
         auto_sessions = self._make_auto_sessions(ingester, judge_helper)
         exporters = self._make_exporters()
-        followers = Followers(self._database, self._signal, self._derive, exporters)
+        followers = Followers(self._database, self._signal, self._derive, exporters, fresh=self._fresh)
         audit = AuditLog(self._database, time.time_ns)
         anchorer = Anchorer(self._database, self._keys.server, self._config.anchors)
         sealer = Sealer(self._database, self._keys, self._data.checkpoints, note_checkpoint=anchorer.note_checkpoint)
@@ -132,7 +134,12 @@ class PartFactory:
         return [Exporter(self._database, self._derive, target, self._signal) for target in self._config.exports]
 
     def _make_writer(self) -> BatchWriter:
-        return BatchWriter(self._database, profile=self._profiles.digest, signal=self._signal)
+        return BatchWriter(
+            self._database,
+            profile=self._profiles.digest,
+            signal=self._signal,
+            note_call=self._fresh.note_call,
+        )
 
     def _make_helper(self) -> Helper:
         config = HelperConfig(

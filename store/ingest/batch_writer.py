@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import asyncpg
 
 from calls.events import Gap, ReplayReported
-from calls.model import Exchange
+from calls.model import Call, Exchange
 from calls.project_runs import DEFAULT_PROJECT
 from calls.proof.records import ChainRecord
 from store.database.blobs import Element, ElementPlace, Pack, Primer, pack, part_hash, plan_form, split_elements
@@ -83,6 +83,10 @@ BAD_ROW_ERRORS = (
 )
 
 
+type NoteCall = Callable[[str, Exchange, Call, uuid.UUID], None]
+"""Is given the project, the exchange, its call and the encoding of its run."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchResult:
     """What was stored of a batch."""
@@ -144,14 +148,19 @@ class BatchWriter:
         signal: FeedSignal | None = None,
         partitions: Partitions | None = None,
         dedup_cache: DedupCache | None = None,
+        note_call: NoteCall | None = None,
     ) -> None:
-        """`signal` is sent after each commit. Writers of several projects may share the partitions and the cache."""
+        """`signal` is sent after each commit, before which `note_call` is given each call that was new.
+
+        Writers of several projects may share the partitions and the cache.
+        """
         self._signal = signal or FeedSignal()
         self._database = database
         self._project = project
         self._profile = profile
         self._partitions = partitions or Partitions(database)
         self._dedup_cache = dedup_cache or DedupCache()
+        self._note_call = note_call
 
     @property
     def database(self) -> Database:
@@ -174,6 +183,7 @@ class BatchWriter:
             signal=self._signal,
             partitions=self._partitions,
             dedup_cache=self._dedup_cache,
+            note_call=self._note_call,
         )
 
     async def create_upcoming_partitions(self, today: dt.date) -> None:
@@ -300,9 +310,15 @@ class BatchWriter:
             entries = [*began, *_stored_entries(one.derived for one in prepared if one.derived.exchange.id in inserted)]
             entries += [RunDeleted(row["id"], time.time_ns()) for row in deleted]
             await append_entries(connection, self._project, entries)
+        self._note_calls([one for one in prepared if one.derived.exchange.id in inserted], encodings)
         self._signal.send()
         for scope, content in fresh.items():
             self._dedup_cache.remember(scope, encodings[scope[1]], content.places, content.primer)
+
+    def _note_calls(self, stored: Sequence[_PreparedExchange], encodings: Mapping[str, uuid.UUID]) -> None:
+        for derived, scope, *_ in stored:
+            if self._note_call and derived.call is not None and derived.summary is None:
+                self._note_call(self._project, derived.exchange, derived.call, encodings[scope[1]])
 
     def _plan_rows(
         self,

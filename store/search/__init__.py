@@ -3,6 +3,8 @@
 words        divide a text of any language into words
 query        parse what a person searches for
 call_texts   the texts of a call
+text_hash    the hash of a text
+fresh_texts  hand the texts of calls that were just stored to the index
 index        a consumer of the feed that keeps the index of words
 lookup       find texts by words, the newest first, and calls and runs by them
 pages        cut what is found into pages

@@ -2,7 +2,6 @@
 
 import asyncio
 import datetime as dt
-import hashlib
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from itertools import batched
@@ -20,12 +19,17 @@ from store.ingest.partitions import Partitions, day_of
 from store.large.summary import read_summary
 from store.query.exchanges import ExchangeQueries
 from store.search.call_texts import call_texts, summary_texts
+from store.search.fresh_texts import FreshTexts
+from store.search.text_hash import hash_text
 from store.search.words import word_vector
 
 BATCH: Final = 20
 """Calls whose bodies are held at a time."""
 
 REBUILD_BATCH: Final = 100
+
+FRESH_BATCH: Final = 200
+"""Texts that are divided into words and inserted in one transaction."""
 
 type _Scope = tuple[str, dt.date]
 """Run and day."""
@@ -44,9 +48,11 @@ class TextIndex:
 
     name = "texts/1"
 
-    def __init__(self, database: Database, derive: Callable[[Exchange], Call]) -> None:
+    def __init__(self, database: Database, derive: Callable[[Exchange], Call], fresh: FreshTexts | None = None) -> None:
+        """`fresh` has the texts of calls that this process has just stored."""
         self._database = database
         self._derive = derive
+        self._fresh = fresh
         self._partitions = Partitions(database)
 
     async def process(self, _: asyncpg.Connection, project: str, rows: Sequence[FeedRow]) -> None:
@@ -60,7 +66,22 @@ class TextIndex:
                 calls[entry.id] = None
                 if entry.previous_run is not None:
                     await self._execute(DELETE_MOVED, project, entry.previous_run, uuid.UUID(entry.id))
+        await self._index_fresh(project, calls)
         await self.index_calls(project, calls)
+
+    async def _index_fresh(self, project: str, calls: dict[str, None]) -> None:
+        """Index the calls whose texts are held, and remove them from `calls`."""
+        if self._fresh is None or not (held := self._fresh.take_calls(project, calls)):
+            return
+        texts: dict[_TextPlace, _FoundText] = {}
+        for one in sorted(held.values(), key=lambda one: (one.started_at, one.id)):
+            for digest, role, text in one.texts:
+                place = (one.run, one.day, digest)
+                texts.setdefault(place, ((one.run, one.day), (one.id, one.started_at), role, text))
+        for batch in batched(texts.items(), FRESH_BATCH):
+            await self._insert_new(project, dict(batch))
+        for name in held:
+            del calls[name]
 
     async def rebuild(self, project: str) -> AsyncIterator[None]:
         """Index everything anew, the newest calls last, as they were stored."""
@@ -88,14 +109,17 @@ class TextIndex:
         for batch in batched(small, BATCH):
             found, unavailable = await queries.readable_exchanges(batch)
             await self._index_large(project, unavailable)
-            exchanges = list(found.values())
-            texts = await asyncio.to_thread(self._texts_of, exchanges)
-            # A conversation repeats its texts with every call: words are looked for only in those that are new.
-            places = [list(column) for column in zip(*texts, strict=True)] if texts else [[], [], []]
-            async with self._database.connection() as connection:
-                stored = {tuple(row) for row in await connection.fetch(STORED, project, *places)}
-            fresh = [one for place, one in texts.items() if place not in stored]
-            await self._insert(project, await asyncio.to_thread(_rows_of, project, fresh))
+            await self._insert_new(project, await asyncio.to_thread(self._texts_of, list(found.values())))
+
+    async def _insert_new(self, project: str, texts: dict[_TextPlace, _FoundText]) -> None:
+        """Insert the texts that are not stored. A conversation repeats its texts with every call: only new ones are divided into words."""
+        if not texts:
+            return
+        places = [list(column) for column in zip(*texts, strict=True)]
+        async with self._database.connection() as connection:
+            stored = {tuple(row) for row in await connection.fetch(STORED, project, *places)}
+        new = [one for place, one in texts.items() if place not in stored]
+        await self._insert(project, await asyncio.to_thread(_rows_of, project, new))
 
     async def _index_large(self, project: str, calls: Iterable[str]) -> None:
         """Index large exchanges, and those whose bodies cannot be had, by their summaries (`store.large.summary`): the beginning of the answer, and small arguments."""
@@ -113,10 +137,11 @@ class TextIndex:
             return
         await self._partitions.create_missing({day for _, _, day, *_ in rows})
         async with self._database.connection() as connection, connection.transaction():
-            # Locked, so that a run that is deleted meanwhile leaves no texts.
-            locked = await connection.fetch(LOCK_RUNS, project, sorted({run for _, run, *_ in rows}))
-            existing = {row["id"] for row in locked}
-            await connection.executemany(INSERT, [row for row in rows if row[1] in existing])
+            # Locked, so that a run that is deleted meanwhile, or a call that is erased from it, leaves no texts.
+            await connection.execute(LOCK_RUNS, project, sorted({run for _, run, *_ in rows}))
+            calls = sorted({call for _, _, _, _, call, *_ in rows})
+            existing = {(row["run"], row["id"]) for row in await connection.fetch(EXISTING, project, calls)}
+            await connection.executemany(INSERT, [row for row in rows if (row[1], row[4]) in existing])
 
     def _texts_of(self, exchanges: Iterable[Exchange]) -> dict[_TextPlace, _FoundText]:
         """Return the texts of exchanges, each at the first one of its run and day that has it."""
@@ -124,7 +149,7 @@ class TextIndex:
         for one in sorted(exchanges, key=lambda one: (one.started_at, one.id)):
             scope, call = (one.run, day_of(one.id)), (uuid.UUID(one.id), one.started_at)
             for role, text in call_texts(self._derive(one)):
-                found.setdefault((*scope, _text_hash(role, storable_text(text))), (scope, call, role, text))
+                found.setdefault((*scope, hash_text(role, storable_text(text))), (scope, call, role, text))
         return found
 
 
@@ -134,11 +159,7 @@ def _rows_of(project: str, texts: Iterable[_FoundText]) -> list[_TextRow]:
 
 def _row_of(project: str, scope: _Scope, call: tuple[uuid.UUID, int], role: str, text: str) -> _TextRow:
     stored = storable_text(text)
-    return (project, *scope, _text_hash(role, stored), *call, role, pack(stored.encode()), word_vector(stored))
-
-
-def _text_hash(role: str, text: str) -> bytes:
-    return hashlib.sha256(f"{role}\0{text}".encode()).digest()[:16]
+    return (project, *scope, hash_text(role, stored), *call, role, pack(stored.encode()), word_vector(stored))
 
 
 CALLS = "SELECT id FROM calls WHERE project = $1 AND id > $2 ORDER BY id LIMIT $3"
@@ -151,6 +172,11 @@ WHERE calls.project = $1 AND calls.id = ANY ($2::uuid[]) AND summary IS NOT NULL
 STORED = """
 SELECT texts.run, texts.day, texts.hash FROM unnest($2::text[], $3::date[], $4::bytea[]) AS wanted (run, day, hash)
 JOIN texts ON texts.project = $1 AND texts.run = wanted.run AND texts.day = wanted.day AND texts.hash = wanted.hash
+"""
+
+EXISTING = """
+SELECT calls.run, calls.id FROM calls JOIN runs ON runs.project = $1 AND runs.id = calls.run
+WHERE calls.project = $1 AND calls.id = ANY ($2::uuid[])
 """
 
 LOCK_RUNS = "SELECT id FROM runs WHERE project = $1 AND id = ANY ($2::text[]) ORDER BY id FOR KEY SHARE"

@@ -121,3 +121,12 @@ def test_a_snippet_is_cut_around_what_was_found() -> None:
     assert [snippet.text[start:end] for start, end in snippet.highlights] == ["refund", "the order"]
     assert snippet.text.startswith("…")
     assert snippet.text.endswith("…")
+
+
+@given(st.text(alphabet=st.one_of(st.characters(max_codepoint=127), st.sampled_from("ßÜ申请é_")), max_size=60))
+def test_ascii_texts_have_the_words_that_are_found_in_any_text(text: str) -> None:
+    positions: dict[str, list[str]] = {}
+    for position, word in enumerate(find_words(text), 1):
+        if word.text:
+            positions.setdefault(word.text, []).append(str(position))
+    assert word_vector(text) == " ".join(f"'{word}':{','.join(found)}" for word, found in positions.items())

@@ -1,0 +1,104 @@
+"""The index of words is the same whether ingest hands over the texts of calls or the index derives them."""
+
+import uuid
+from functools import partial
+from typing import NoReturn
+
+import pytest
+
+from calls.derive import derive_call
+from calls.model import Exchange
+from store.database.connection import Database
+from store.erasure.erase_rows import erase_exchanges
+from store.feed.consumer import ConsumerRunner
+from store.feed.signal import FeedSignal
+from store.ingest.batch_writer import BatchWriter, DerivedExchange
+from store.query.runs import Runs
+from store.search import fresh_texts
+from store.search.fresh_texts import FreshTexts
+from store.search.index import TextIndex
+from tests.store.agents import Agent
+from tests.store.house import PROFILES
+from tests.store.samples import NOON
+
+derive = partial(derive_call, profiles=PROFILES)
+
+
+def derive_nothing(exchange: Exchange) -> NoReturn:
+    raise AssertionError(f"{exchange.id} is derived a second time")
+
+
+async def store(writer: BatchWriter, exchanges: list[Exchange]) -> None:
+    await writer.write_batch([DerivedExchange(one, derive(one)) for one in exchanges])
+
+
+async def follow(database: Database, index: TextIndex) -> None:
+    runner = ConsumerRunner(database, index, FeedSignal())
+    while await runner.process_new():
+        pass
+
+
+async def stored_texts(database: Database) -> list[tuple[object, ...]]:
+    async with database.connection() as connection:
+        rows = await connection.fetch("SELECT * FROM texts ORDER BY run, day, hash")
+    return [tuple(row) for row in rows]
+
+
+async def derived_texts(database: Database) -> list[tuple[object, ...]]:
+    """The texts as they are when everything is derived again."""
+    async for _ in TextIndex(database, derive).rebuild("default"):
+        pass
+    return await stored_texts(database)
+
+
+@pytest.fixture
+async def begun(database: Database) -> Database:
+    """A database whose consumer has a position, so that it does not rebuild."""
+    await store(BatchWriter(database), Agent(turns=1, offset=-9000).run("first"))
+    await follow(database, TextIndex(database, derive))
+    return database
+
+
+async def test_what_ingest_hands_over_is_indexed_without_deriving(begun: Database) -> None:
+    fresh = FreshTexts()
+    writer = BatchWriter(begun, note_call=fresh.note_call)
+    exchanges = [*Agent(turns=4).run("a"), *Agent(turns=3, offset=50, system="Be polite.").run("b")]
+    for place in range(0, len(exchanges), 3):
+        await store(writer, exchanges[place : place + 3])
+    await store(writer, exchanges[:2])  # stored already
+    await follow(begun, TextIndex(begun, derive_nothing, fresh))
+    found = await stored_texts(begun)
+    assert {row[1] for row in found} == {"first", "a", "b"}
+    assert found == await derived_texts(begun)
+
+
+@pytest.mark.parametrize(("name", "limit"), [("MOST_CHARACTERS", 300), ("MOST_HASHES", 3), ("HELD_SECONDS", -1.0)])
+async def test_what_is_not_held_is_derived(
+    begun: Database, monkeypatch: pytest.MonkeyPatch, name: str, limit: float
+) -> None:
+    monkeypatch.setattr(fresh_texts, name, limit)
+    fresh = FreshTexts()
+    writer = BatchWriter(begun, note_call=fresh.note_call)
+    for run in ("a", "b"):
+        await store(writer, Agent(turns=4).run(run))
+    await follow(begun, TextIndex(begun, derive, fresh))
+    assert await stored_texts(begun) == await derived_texts(begun)
+
+
+async def test_what_was_removed_before_it_was_indexed_is_not_indexed(begun: Database) -> None:
+    fresh = FreshTexts()
+    writer = BatchWriter(begun, note_call=fresh.note_call)
+    index = TextIndex(begun, derive, fresh)
+    erased, *others = Agent(turns=3).run("a")
+    await store(writer, [erased, *others])
+    await store(writer, Agent(turns=3, offset=60).run("gone"))
+    await erase_exchanges(begun, "default", "a", [uuid.UUID(erased.id)], NOON)
+    await Runs(begun).delete("gone")
+    await follow(begun, index)
+    # As the eraser does.
+    await index.index_calls("default", [one.id for one in others])
+    await store(writer, Agent(turns=2, offset=60).run("gone"))
+    await follow(begun, index)
+    found = await stored_texts(begun)
+    assert uuid.UUID(erased.id) not in {row[4] for row in found}
+    assert found == await derived_texts(begun)
