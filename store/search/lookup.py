@@ -54,7 +54,7 @@ class TextLookup:
                     break
                 window = window.before(found)
             bodies = await self._load_texts(connection, page)
-        window = window.bounded(found, is_last=is_last)
+        window = window.with_ends(found, is_last=is_last)
         if len(rest) > limit:
             following: SearchWindow | None = window.after(page[-1])
         else:
@@ -71,9 +71,9 @@ class TextLookup:
         tsquery = _tsquery(query)
         conditions = [texts.c.project == self._project, texts.c.words.op("@@")(tsquery), *([is_call] if fit else [])]
         if window.top is not None:
-            conditions.append(_place < _bound(window.top) if window.is_below else _place <= _bound(window.top))
+            conditions.append(_place < _place_literal(window.top) if window.is_below else _place <= _place_literal(window.top))
         if window.bottom is not None:
-            conditions.append(_place >= _bound(window.bottom))
+            conditions.append(_place >= _place_literal(window.bottom))
         limit = MOST_CANDIDATES if window.bottom is None else 2 * MOST_CANDIDATES
         rank = func.ts_rank_cd(texts.c.words, tsquery, 4 | 1).label("rank")
         newest = select(texts.c.run, *_PLACE, texts.c.role, rank).order_by(*(column.desc() for column in _PLACE))
@@ -145,7 +145,7 @@ _PLACE: Final = (texts.c.day, texts.c.started_at, texts.c.call, texts.c.hash)
 _place = tuple_(*_PLACE)
 
 
-def _bound(place: TextPlace) -> ColumnElement[Any]:
+def _place_literal(place: TextPlace) -> ColumnElement[Any]:
     values = (place.day, place.started_at, place.call, place.hash)
     return tuple_(*(bindparam(None, one, type_=column.type) for one, column in zip(values, _PLACE, strict=True)))
 

@@ -92,7 +92,7 @@ class SearchWindow(msgspec.Struct, frozen=True, array_like=True):
             return ranked
         return [one for one in ranked if one.order < (self.rank, self.place)]
 
-    def bounded(self, found: Sequence[FoundText], *, is_last: bool) -> "SearchWindow":
+    def with_ends(self, found: Sequence[FoundText], *, is_last: bool) -> "SearchWindow":
         """Return the window with its ends, so that what is stored later does not move them."""
         places = [one.place for one in found]
         top, is_below = (self.top, self.is_below) if self.top or not places else (max(places), False)
