@@ -29,3 +29,5 @@ SELECT create_distributed_table('tree_tiles', 'project', colocate_with => 'runs'
 SELECT create_distributed_table('checkpoints', 'project', colocate_with => 'runs');
 SELECT create_distributed_table('expirations', 'project', colocate_with => 'runs');
 SELECT create_distributed_table('anchors', 'project', colocate_with => 'runs');
+SELECT create_distributed_table('objects', 'project', colocate_with => 'runs');
+SELECT create_distributed_table('object_uses', 'project', colocate_with => 'runs');

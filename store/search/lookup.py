@@ -71,7 +71,9 @@ class TextLookup:
         tsquery = _tsquery(query)
         conditions = [texts.c.project == self._project, texts.c.words.op("@@")(tsquery), *([is_call] if fit else [])]
         if window.top is not None:
-            conditions.append(_place < _place_literal(window.top) if window.is_below else _place <= _place_literal(window.top))
+            conditions.append(
+                _place < _place_literal(window.top) if window.is_below else _place <= _place_literal(window.top)
+            )
         if window.bottom is not None:
             conditions.append(_place >= _place_literal(window.bottom))
         limit = MOST_CANDIDATES if window.bottom is None else 2 * MOST_CANDIDATES

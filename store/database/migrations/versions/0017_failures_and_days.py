@@ -5,8 +5,8 @@ Failures and sums are filled by the consumer of the feed that makes the sums (`s
 
 from alembic import op
 
-revision = "0016"
-down_revision = "0015"
+revision = "0017"
+down_revision = "0016"
 
 FAILURES = """
 ALTER TABLE calls ADD COLUMN failed boolean;
