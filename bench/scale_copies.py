@@ -21,7 +21,17 @@ from store.ingest.partitions import Partitions
 PROOF: Final = ("chains", "chain_records", "tree_leaves", "tree_tiles", "checkpoints", "anchors")
 NOT_COPIED: Final = frozenset(
     (
-        *("feed", "feed_positions", "audit_log", "replays", "gaps", "processes", "expirations", "objects", "object_uses"),
+        *(
+            "feed",
+            "feed_positions",
+            "audit_log",
+            "replays",
+            "gaps",
+            "processes",
+            "expirations",
+            "objects",
+            "object_uses",
+        ),
         *("day_sums", "summed_days"),
         *PROOF,
     )
