@@ -23,7 +23,7 @@ FORBIDDEN: Final = {
     r"\beval\s*\(|\bFunction\s*\(": "it makes code from text",
     r"set(Timeout|Interval)\s*\(\s*[\"'`]": "it makes code from text",
     r"\bstyle=(?!\$\{\{|\$\{\w+\})": "the policy allows no inline style: use a class, or an object",
-    r"\bon[a-z]+=": "the policy allows no inline script: use onClick and so on",
+    r"\bon(?!e=)[a-z]+=": "the policy allows no inline script: use onClick and so on",
     r"javascript:": "it makes code from text",
     r"[\"'`](https?:)?//(?!www\.w3\.org)": "the page loads nothing from elsewhere",
 }
