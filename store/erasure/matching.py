@@ -1,17 +1,22 @@
 """Find the calls whose request or answer has a value at an RFC 9535 path, over all runs of a project."""
 
+import asyncio
 import json
 import uuid
-from collections.abc import AsyncIterator, Callable
-from typing import Any, NamedTuple
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from calls.codec.json import parse_json_leniently
 from calls.model import Call, Exchange
+from store.database.blobs import unpacked_size
 from store.database.connection import Database
 from store.query.exchanges import ExchangeQueries
 
-BATCH = 20
-"""Exchanges that are read at a time."""
+BATCH: Final = 20
+"""Exchanges whose stored forms are read at a time."""
+
+HELD: Final = 8 << 20
+"""Bytes of bodies that are held at a time; an exchange with more is held alone."""
 
 
 class BadMatch(ValueError):
@@ -48,18 +53,42 @@ def parse_match(text: str) -> BodyMatch:
 async def find_calls(
     database: Database, derive: Callable[[Exchange], Call], project: str, match: BodyMatch
 ) -> AsyncIterator[tuple[str, str]]:
-    """Yield the runs and ids of all exchanges whose request or answer fits."""
+    """Yield the runs and ids of all exchanges whose request or answer fits.
+
+    As many are held as have bodies of `HELD` bytes, or one; they are read and derived in a thread, so that recording goes on.
+    """
     queries = ExchangeQueries(database, derive, project)
     after = uuid.UUID(int=0)
     while True:
         async with database.connection() as connection:
-            ids = [row["id"] for row in await connection.fetch(IDS, project, after, BATCH)]
-        if not ids:
+            rows = await connection.fetch(FORMS, project, after, BATCH)
+        if not rows:
             return
-        for exchange in (await queries.exchanges_by_id(map(str, ids))).values():
-            if any(map(match.fits, _documents(exchange, derive))):
-                yield exchange.run, exchange.id
-        after = ids[-1]
+        after = rows[-1]["id"]
+        for ids in _held_together(rows):
+            exchanges = await queries.exchanges_by_id(ids)
+            for exchange in await asyncio.to_thread(_matching, exchanges.values(), derive, match):
+                yield exchange
+
+
+def _held_together(rows: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
+    """Divide rows into those whose bodies may be held together; yield their ids."""
+    some: list[str] = []
+    size = 0
+    for row in rows:
+        own = sum(unpacked_size(form) for form in (row["request_body"], row["response_body"]) if form)
+        if some and size + own > HELD:
+            yield some
+            some, size = [], 0
+        some.append(str(row["id"]))
+        size += own
+    yield some
+
+
+def _matching(
+    exchanges: Iterable[Exchange], derive: Callable[[Exchange], Call], match: BodyMatch
+) -> list[tuple[str, str]]:
+    return [(one.run, one.id) for one in exchanges if any(map(match.fits, _documents(one, derive)))]
 
 
 def _documents(exchange: Exchange, derive: Callable[[Exchange], Call]) -> list[Any]:
@@ -84,4 +113,6 @@ def _is_value(node: Any, value: str) -> bool:
         return False
 
 
-IDS = "SELECT id FROM exchanges WHERE project = $1 AND id > $2 ORDER BY id LIMIT $3"
+FORMS = """
+SELECT id, request_body, response_body FROM exchanges WHERE project = $1 AND id > $2 ORDER BY id LIMIT $3
+"""

@@ -1,6 +1,8 @@
 """After an erasure nobody finds the bytes again: not in the API, the tables, the spools, nor in any file on disk."""
 
+import asyncio
 import json
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +13,9 @@ import pytest
 
 from calls.events import Gap
 from calls.model import Exchange
+from calls.redaction.redactor import Redactor
+from proxy.recording.exchange_recording import Recording
+from proxy.recording.recorder import Recorder
 from store.database import blobs
 from store.database.connection import Database
 from store.embedded.postgres import ensure_server
@@ -19,7 +24,8 @@ from store.feed.signal import FeedSignal
 from store.followers import Followers
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.query.exchanges import ExchangeQueries
-from tests.store.house import House, is_problem, opened
+from store.spool import Spool
+from tests.store.house import House, is_problem, kept, opened, running
 from tests.store.samples import NOON, SECOND, exchange
 from tests.store.sums.test_run_sums import derive
 
@@ -175,3 +181,81 @@ async def post(house: House, body: dict[str, Any]) -> dict[str, Any]:
     assert response.status_code == 200, response.text
     found: dict[str, Any] = response.json()
     return found
+
+
+async def test_erasures_at_once_harm_nothing_else(database: Database, tmp_path: Path) -> None:
+    runs = {name: conversation(name, CANARY) for name in ("one", "two", "three")}
+    writer = BatchWriter(database)
+    for made in runs.values():
+        await store(database, made, writer)
+    async with asyncio.TaskGroup() as group:
+        of_one = [
+            group.create_task(eraser(database).erase_exchanges({"one": [runs["one"][turn].id]})) for turn in (1, 1, 2)
+        ]
+        of_two = group.create_task(eraser(database).erase_run("two"))
+        # What is stored meanwhile, in the same run too, is not lost.
+        group.create_task(store(database, conversation("four", "harmless"), writer))
+    reports = [one.result() for one in of_one]
+    # Two of them are about one call: one erases it, the other finds nothing.
+    assert sorted(len(report.exchanges) for report in reports if report) == [1, 1]
+    assert reports.count(None) == 1
+    assert (report := of_two.result()) is not None
+    assert report.runs == ["two"]
+    assert await exchanges_of(database, "one") == [runs["one"][0], runs["one"][3]]
+    assert await exchanges_of(database, "two") == []
+    assert await exchanges_of(database, "three") == runs["three"]
+    assert await exchanges_of(database, "four") == conversation("four", "harmless")
+
+
+def record(spool: Spool, run: str, *, is_ended: bool) -> Recording:
+    """Record an exchange with the canary by the real recorder."""
+    recorder = Recorder(spool, Redactor(key=b"key"), now=time.time_ns)
+    recording = recorder.begin(
+        run=run,
+        run_evidence=(("credentials", run),),
+        step=None,
+        actor=None,
+        method="POST",
+        url="https://tools.example.com/search",
+        http_version="HTTP/1.1",
+        headers=(("Host", "tools.example.com"),),
+    )
+    recording.record_data("request", CANARY.encode() * 20, 1000)
+    recording.record_end("request", 2000)
+    if is_ended:
+        recording.record_response_head(3000, 200, "OK", "HTTP/1.1", (("Content-Type", "text/plain"),))
+        recording.record_data("response", CANARY.encode() * 20, 4000)
+        recording.record_end("response", 5000)
+        recording.record_close(6000, "completed")
+    return recording
+
+
+async def test_spools_and_replay_files_are_erased_and_what_is_open_is_named(database: Database, tmp_path: Path) -> None:
+    spools, replays = tmp_path / "spool", tmp_path / "replays"
+    replays.mkdir()
+    (replays / "of-night.jsonl").write_bytes(b'{"run": "night"}')
+    (replays / "of-other.jsonl").write_bytes(b'{"run": "other"}')
+    with Spool(spools / "worker-1", max_bytes=1 << 20, durability="process") as spool:
+        async with running(kept(spools, database)) as store_server:
+            assert await record(spool, "night", is_ended=True).wait_until_recorded()
+            assert await store_server.wait_until_settled(30)
+            assert files_with(spools, CANARY.encode())
+            report = await eraser(database, tmp_path).erase_run("night")
+            assert report is not None
+            assert files_with(spools, CANARY.encode()) == []
+            assert report.files.spool_bytes > 0
+            assert (report.files.replay_files, files_with(replays, b"other")) == (1, [str(replays / "of-other.jsonl")])
+            # What has not ended is in the spool, is named, and is erased when it has ended.
+            assert await record(spool, "open", is_ended=True).wait_until_recorded()
+            recording = record(spool, "open", is_ended=False)
+            assert await recording.wait_until_recorded()
+            await store_server.wait_until_settled(5)
+            report = await eraser(database, tmp_path).erase_run("open")
+            assert report is not None
+            assert "has exchanges that have not ended" in " ".join(report.remains)
+            recording.record_close(7000, "client_closed")
+            assert await recording.wait_until_recorded()
+            assert await store_server.wait_until_settled(30)
+            report = await eraser(database, tmp_path).erase_run("open")
+            assert report is not None
+            assert files_with(spools, CANARY.encode()) == []
