@@ -80,8 +80,11 @@ class _Duration(click.ParamType[int]):
     shell_complete=complete_run,
     help="Print the token that records into this run alone.",
 )
+@click.option("--login-url", is_flag=True, help="Print a link that logs a browser in to the web page, once.")
 @click.pass_context
-def token_command(ctx: click.Context, /, recording: bool, run_id: str | None, as_json: bool, **flags: Any) -> None:
+def token_command(
+    ctx: click.Context, /, recording: bool, run_id: str | None, login_url: bool, as_json: bool, **flags: Any
+) -> None:
     """Print the token that the REST API requires. It is created on first use and kept in the data directory.
 
     With it one can read and delete all recordings. It goes into a header:
@@ -102,14 +105,21 @@ def token_command(ctx: click.Context, /, recording: bool, run_id: str | None, as
         HTTPS_PROXY=http://RUN:$(playhead token --recording)@HOST:8080
 
     A run that `record`, `fork` or `resume` began takes further requests only with its own token (--run RUN).
+
+    The web page of the running `up` asks for the token once. A link that logs a browser in, valid once and for 5 minutes:
+
+    \b
+        playhead token --login-url
     """
     if ctx.invoked_subcommand is not None:
         ctx.obj = flags
         return
-    if recording and run_id:
-        raise click.UsageError("--recording and --run select different tokens: give one of them.")
+    if recording + login_url + bool(run_id) > 1:
+        raise click.UsageError("--recording, --run and --login-url print different things: give one of them.")
     processes = CommandProcesses(settings_from_flags(**flags))
-    if run_id:
+    if login_url:
+        facts = {"token": _login_url(processes)}
+    elif run_id:
         facts = {"token": processes.run_token(run_id), "run": run_id}
     elif recording:
         facts = {
@@ -122,6 +132,16 @@ def token_command(ctx: click.Context, /, recording: bool, run_id: str | None, as
         print_json(facts)
         return
     click.echo(facts["token"])
+
+
+def _login_url(processes: CommandProcesses) -> str:
+    """Return a link to the web page of the running `up`. Its code is in the fragment, which browsers send to nobody."""
+    note = processes.find_up()
+    if note is None:
+        raise Failure("no `playhead up` runs on this data directory, so there is no web page: start one")
+    api = str(note["api"])
+    code = processes.api_client(api).post("/session/codes")["code"]
+    return f"{api}/login#code={code}"
 
 
 @token_command.command("create", short_help="Create a token with scopes, for one project or all.")

@@ -1,11 +1,13 @@
 """Every page in both themes and on a phone: nothing goes wrong, axe finds nothing, nothing moves. Pictures are made on the way."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from playwright.async_api import Page, expect
 
+from store.access.api_tokens import Scope
 from tests.store.page.browser import PageServer, Theme, Visitor, take_screenshot
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -57,7 +59,7 @@ async def open_named(visitor: Visitor, name: str, theme: Theme, width: int) -> P
     path, ready = PAGES[name]
     if "CALL" in path:
         path = path.replace("CALL", await first_call(visitor.server, "refund-4711"))
-    scopes = None if name == "login" else ("admin",)
+    scopes: Sequence[Scope] | None = None if name == "login" else ("admin",)
     expected = ["401"] if scopes is None else []
     page = await visitor.open(path, theme=theme, width=width, scopes=scopes, ready=ready, expect=expected)
     await page.wait_for_load_state("networkidle" if name == "login" else "load")

@@ -1,0 +1,87 @@
+"""Hostile texts in every view: nothing runs, nothing is fetched from elsewhere, nothing breaks, and nothing freezes."""
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Page, expect
+
+from tests.store.page.browser import PageServer, Visitor, take_screenshot
+from tests.store.page.hostile import record_hostile_runs
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+PROJECT: Final = "hostile"
+
+
+STRANGERS: Final = """
+[...document.querySelectorAll("*")].filter((one) =>
+  ["SCRIPT", "IFRAME", "OBJECT", "EMBED"].includes(one.tagName) && !(one.src || "").startsWith(location.origin)
+  || [...one.attributes].some((attribute) => /^on/i.test(attribute.name) || /^\\s*javascript:/i.test(attribute.value))
+  || (one.tagName === "IMG" || one.tagName === "A") && one.href && new URL(one.href).origin !== location.origin
+).map((one) => one.outerHTML.slice(0, 200))
+"""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def calls(page_server: PageServer) -> AsyncIterator[dict[str, str]]:
+    """A call of each hostile run."""
+    yield await record_hostile_runs(page_server, PROJECT)
+
+
+async def check_harmless(page: Page) -> None:
+    """The texts made no elements, and ran nowhere."""
+    assert await page.evaluate("window.hacked") is None
+    assert await page.evaluate(STRANGERS) == []
+    assert await page.evaluate("({}).x") is None, "a prototype was changed"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/?q=admin",
+        "/runs/hostile",
+        "/runs/hostile?view=steps",
+        "/runs/hostile/calls/{hostile}",
+        "/diff/hostile/hostile-2",
+        "/costs?by=model",
+        "/costs?by=tool",
+        "/costs?by=actor",
+        "/drift",
+        "/runs/%3Cscript%3Ealert(1)",
+        "/?model=%3Cscript%3E&label=%22%3E%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E",
+    ],
+)
+async def test_hostile_texts_do_nothing(visitor: Visitor, calls: dict[str, str], path: str) -> None:
+    address = path.format(**calls) + ("&" if "?" in path else "?") + f"project={PROJECT}"
+    expected = ["404", "422", "400"] if "script" in path else []
+    page = await visitor.open(address, ready="main h1, main .note", expect=expected)
+    await expect(page.locator(".loading")).to_have_count(0, timeout=20_000)
+    await check_harmless(page)
+    for tab in await page.get_by_role("tab").all():
+        await tab.click()
+        await check_harmless(page)
+    await take_screenshot(page, f"hostile-{path.strip('/').replace('/', '-').partition('?')[0][:20] or 'runs'}")
+
+
+async def test_what_is_invisible_is_shown(visitor: Visitor, calls: dict[str, str]) -> None:
+    page = await visitor.open(f"/?project={PROJECT}", ready="table.run-table tbody tr")
+    name = page.locator("tr", has_text="hostile-2").locator("td.name a")
+    await expect(name).to_contain_text("⟨U+202E⟩")
+    await expect(name).to_contain_text("<script>window.hacked")
+
+
+@pytest.mark.parametrize("run", ["large", "crowded"])
+@pytest.mark.parametrize("view", ["run", "call"])
+async def test_a_large_answer_does_not_break_the_page(
+    visitor: Visitor, calls: dict[str, str], run: str, view: str
+) -> None:
+    path = f"/runs/{run}" if view == "run" else f"/runs/{run}/calls/{calls[run]}"
+    page = await visitor.open(f"{path}?project={PROJECT}", ready="main h1")
+    await expect(page.locator(".loading")).to_have_count(0, timeout=30_000)
+    for tab in await page.get_by_role("tab").all():
+        await tab.click()
+        await check_harmless(page)
+    assert await page.evaluate("document.querySelectorAll('*').length") < 20_000, "it is shown in pieces"
