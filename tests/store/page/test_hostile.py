@@ -79,7 +79,9 @@ async def test_a_large_answer_does_not_break_the_page(
     visitor: Visitor, calls: dict[str, str], run: str, view: str
 ) -> None:
     path = f"/runs/{run}" if view == "run" else f"/runs/{run}/calls/{calls[run]}"
-    page = await visitor.open(f"{path}?project={PROJECT}", ready="main h1")
+    page = await visitor.open(f"{path}?project={PROJECT}", ready="header.top")
+    # The store server alone takes seconds to link 100,000 tool calls.
+    await page.locator("main h1").first.wait_for(timeout=60_000)
     await expect(page.locator(".loading")).to_have_count(0, timeout=30_000)
     for tab in await page.get_by_role("tab").all():
         await tab.click()

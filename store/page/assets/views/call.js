@@ -9,6 +9,8 @@ import { CopyAs } from "./snippets.js";
 import { JsonTree, childrenOf, member, nodeAt, valueOf } from "./json.js";
 import { Stat, loadTimeline, seenTimeline } from "./timelines.js";
 
+/** Tool calls of an answer that are shown at a time. */
+const MOST_TOOLS = 100;
 const BIG = ["request", "answer", "tool_results"];
 const LONGEST_MESSAGE = 256 << 10;
 const FIRST_MESSAGES = 30;
@@ -57,7 +59,7 @@ function Message({ text, node }) {
   const content = isLong ? (long?.kind === "string" ? valueOf(text, long) : text.slice(node.start, node.end)) : typeof message === "string" ? message : message?.content ?? message?.parts ?? (message?.tool_calls ? null : message);
   return html`<div class="msg is-${["system", "user", "assistant", "tool"].includes(role) ? role : "other"}"><span class="role">${visible(String(role))}</span><div class="msg-body">
     ${content === null || content === undefined ? null : Array.isArray(content) ? content.map((block, place) => html`<${Block} key=${place} block=${block} />`) : typeof content === "string" ? html`<${Text} text=${content} className=${isLong && long?.kind !== "string" ? "code" : ""} />` : html`<${Block} block=${content} />`}
-    ${!isLong && (message?.tool_calls || []).map((tool, place) => html`<${ToolUse} key=${place} name=${tool.function?.name ?? tool.name ?? "?"} given=${tool.function?.arguments ?? tool.arguments} />`)}
+    ${!isLong && (message?.tool_calls || []).slice(0, MOST_TOOLS).map((tool, place) => html`<${ToolUse} key=${place} name=${tool.function?.name ?? tool.name ?? "?"} given=${tool.function?.arguments ?? tool.arguments} />`)}
   </div></div>`;
 }
 
@@ -77,6 +79,7 @@ function Messages({ call }) {
     }
     return found;
   }, [text]);
+  const [tools, setTools] = useState(MOST_TOOLS);
   const from = Math.max(0, parts.messages.length - shown);
   const isPlain = parts.messages.length === 0;
   const address = `${facts.method} ${facts.host}${facts.path ?? ""}`;
@@ -87,9 +90,10 @@ function Messages({ call }) {
     ${parts.messages.slice(from).map((node) => html`<${Message} key=${node.start} text=${text} node=${node} />`)}
     <div class="msg is-answer"><span class="role">answer</span><div class="msg-body">
       ${facts.text !== null && facts.text !== "" && html`<${Text} text=${facts.text} />`}
-      ${facts.tool_calls.map((tool, place) => html`<${ToolUse} key=${place} name=${tool.name} given=${tool.arguments}>
+      ${facts.tool_calls.slice(0, tools).map((tool, place) => html`<${ToolUse} key=${place} name=${tool.name} given=${tool.arguments}>
         ${tool.executed_by && html`<${Link} to=${`/runs/${encodeURIComponent(facts.run)}/calls/${tool.executed_by}`}>the call that ran it</${Link}>`}
         ${tool.answered_by && html`<${Link} to=${`/runs/${encodeURIComponent(facts.run)}/calls/${tool.answered_by}`}>result → the prompt that used it</${Link}>`}</${ToolUse}>`)}
+      ${facts.tool_calls.length > tools && html`<button onClick=${() => setTools(tools + MOST_TOOLS)}>Show ${count(Math.min(MOST_TOOLS, facts.tool_calls.length - tools))} more of ${count(facts.tool_calls.length)} tool calls</button>`}
       ${!facts.text && !facts.tool_calls.length && (isNothing(text, nodes.answer) ? html`<small>no answer</small>` : html`<${Text} text=${bodyText(text, nodes.answer)} className="code" />`)}
     </div></div>
   </div>`;
