@@ -15,8 +15,8 @@ type RecordKind = Literal["run", "exchange", "gap", "end", "moved", "erased"]
 """What was said about the run itself, an exchange, a gap, the reported end of the run, an exchange or gap that went to another run, one
 that was erased."""
 
-type ErasedPart = Literal["whole", "run"]
-"""An exchange or gap as a whole, or all of its run."""
+type ErasedPart = Literal["whole", "run", "bodies"]
+"""An exchange or gap as a whole, all of its run, or the bodies of an exchange."""
 
 FIRST_LINK: Final = bytes(32)
 """The link before the first record of a chain."""
@@ -43,6 +43,8 @@ class ChainRecord(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """When the run began by what was said about it, or when the exchange that was moved or erased began."""
 
     part: ErasedPart | None = None
+    rule: str | None = None
+    """The rule of retention by which it was erased, as `rule_text` writes it."""
 
 
 def commit(salt: bytes, part: bytes) -> bytes:
@@ -66,7 +68,14 @@ def record_members(chain: str, place: int, record: ChainRecord) -> dict[str, str
             members[name] = str(time)
     if record.part is not None:
         members["part"] = record.part
+    if record.rule is not None:
+        members["rule"] = record.rule
     return members
+
+
+def rule_text(name: str) -> str:
+    """Return the name of a rule as a record has it: in ASCII, without what JSON escapes."""
+    return "".join(each if " " <= each <= "~" and each not in '"\\' else "?" for each in name)
 
 
 _encode: Final = msgspec.json.Encoder(order="sorted").encode

@@ -35,7 +35,7 @@ PAUSE: Final = 30.0
 """Seconds after a failure in which nothing is written to object storage."""
 
 CACHE_SIZE: Final = 16 << 20
-"""Bytes of the newest objects that are held: what was just written is read again for the index of words."""
+"""Bytes of the newest objects that are held until they are read once: what was just written is read again for the index of words."""
 
 
 class BodyObjects:
@@ -175,13 +175,15 @@ class BodyObjects:
             # It is written again if it is lost: the row alone does not say that there is an object.
             if not is_new and await bucket.has(path):
                 return
-            await bucket.put(path, await asyncio.to_thread(seal_object, key, ref.address, data))
+            content, form = await asyncio.to_thread(seal_object, key, ref.address, data)
+            await bucket.put(path, content)
+            self._remember(ref, form)
             self.written += 1
             self.written_bytes += len(data)
 
     async def load(self, project: str, refs: Collection[ObjectRef]) -> dict[ObjectRef, bytes]:
         """Return the form that each object has, or the form of its absence."""
-        found = {ref: form for ref in refs if (form := self._cache.get(ref)) is not None}
+        found = {ref: form for ref in refs if (form := self._take_from_cache(ref)) is not None}
         missing = [ref for ref in refs if ref not in found]
         loaded = await asyncio.gather(*(self._load_one(project, ref) for ref in missing))
         return found | dict(zip(missing, loaded, strict=True))
@@ -210,13 +212,12 @@ class BodyObjects:
             return unavailable_form(
                 "unreachable", f"{name} cannot be loaded: {self._target.url} has not answered for {LOAD_TIMEOUT:g} s"
             )
-        self._remember(ref, form)
         return form
 
     async def delete_unused(self, project: str, addresses: Collection[bytes]) -> int:
         """Delete those of these objects that no row names; return how many. Raises `ObjectStorageDown`."""
         for ref in [one for one in self._cache if one.address in addresses]:
-            self._cached -= len(self._cache.pop(ref))
+            self._take_from_cache(ref)
         if not addresses:
             return 0
         bucket = await asyncio.to_thread(lambda: self.bucket)
@@ -234,6 +235,12 @@ class BodyObjects:
             "objects_written_bytes_total": self.written_bytes,
             "objects_failed_total": self.failures,
         }
+
+    def _take_from_cache(self, ref: ObjectRef) -> bytes | None:
+        """Return what was just written, once: later reads are of the object itself."""
+        form = self._cache.pop(ref, None)
+        self._cached -= len(form or b"")
+        return form
 
     def _remember(self, ref: ObjectRef, form: bytes) -> None:
         if len(form) > CACHE_SIZE // 4 or ref in self._cache:

@@ -22,10 +22,10 @@ class DamagedObject(Exception):
     """What an object has is not what was written."""
 
 
-def seal_object(key: ObjectKey, address: bytes, data: bytes) -> bytes:
-    """Return the object of some bytes."""
-    nonce = os.urandom(_NONCE)
-    return MAGIC + nonce + AESGCM(key.encryption).encrypt(nonce, pack(data), MAGIC + address)
+def seal_object(key: ObjectKey, address: bytes, data: bytes) -> tuple[bytes, bytes]:
+    """Return the object of some bytes, and the form in it."""
+    nonce, form = os.urandom(_NONCE), pack(data)
+    return MAGIC + nonce + AESGCM(key.encryption).encrypt(nonce, form, MAGIC + address), form
 
 
 def open_object(key: ObjectKey, address: bytes, content: bytes) -> bytes:

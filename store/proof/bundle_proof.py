@@ -391,6 +391,7 @@ def _record_from_json(members: Mapping[str, Any]) -> ChainRecord:
         at=read_time("at"),
         began=read_time("began"),
         part=members.get("part"),
+        rule=members.get("rule"),
     )
 
 

@@ -11,7 +11,7 @@ from typing import Final
 import asyncpg
 import msgspec
 
-from calls.proof.records import FIRST_LINK, ChainRecord, ErasedPart, fold_links
+from calls.proof.records import FIRST_LINK, ChainRecord, ErasedPart, fold_links, rule_text
 
 URGENT: Final = ("end", "erased")
 """Kinds of records after which a checkpoint is signed at once."""
@@ -71,11 +71,16 @@ async def append_erasures(
     server: uuid.UUID | None,
     erased: Mapping[uuid.UUID, Sequence[tuple[uuid.UUID, int, ErasedPart]]],
     now: int,
+    rule: str | None = None,
 ) -> None:
-    """Append that exchanges or gaps of runs, by incarnation, were erased: the id of each, when it began, and which part of it."""
+    """Append that exchanges or gaps of runs, by incarnation, were erased: the id of each, when it began, and which part of it.
+
+    `rule` is the rule of retention by which that happened, if it was one.
+    """
     records = {
         incarnation: [
-            ChainRecord(kind="erased", id=str(name), began=began, part=part, at=now) for name, began, part in some
+            ChainRecord(kind="erased", id=str(name), began=began, part=part, at=now, rule=rule and rule_text(rule))
+            for name, began, part in some
         ]
         for incarnation, some in erased.items()
     }

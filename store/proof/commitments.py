@@ -34,3 +34,8 @@ def salt_of(salts: bytes, part: int) -> bytes | None:
     """Return the salt of a part; None if there is no such part."""
     salt = salts[part * SALT : (part + 1) * SALT]
     return None if salt == _ABSENT else salt
+
+
+def without_bodies(salts: bytes) -> bytes:
+    """Return the salts of an exchange without those of its bodies."""
+    return salts[:SALT] + bytes(len(salts) - SALT)

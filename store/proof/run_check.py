@@ -12,9 +12,9 @@ from store.database.rows import body_digest
 from store.proof.commitments import are_salts_of, salt_of
 from store.proof.evidence import has_bodies
 
-type Change = Literal["altered", "removed", "inserted", "reordered", "truncated", "unsigned"]
+type Change = Literal["altered", "removed", "inserted", "reordered", "truncated", "unsigned", "unreachable"]
 """What was done to an element. A chain is truncated if its last records are missing; a checkpoint is unsigned if none of the known keys
-has signed it."""
+has signed it. What is unreachable could not be compared, because object storage does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,8 @@ class Erasure:
     id: str
     part: str
     at: int | None
+    rule: str | None = None
+    """The rule of retention by which it was erased."""
 
 
 @dataclass(slots=True)
@@ -56,6 +58,9 @@ class RunCheck:
     _live: dict[str, ChainRecord] = field(default_factory=dict)
     _gone: list[str] = field(default_factory=list)
     """What was moved or erased by another chain than the one that recorded it."""
+
+    _without_bodies: set[str] = field(default_factory=set)
+    """Exchanges whose bodies were erased."""
 
     _run_records: list[ChainRecord] = field(default_factory=list)
     """The last record about the run in each chain."""
@@ -89,8 +94,11 @@ class RunCheck:
                 case "moved":
                     self._remove(record.id)
                 case "erased":
-                    self._remove(record.id)
-                    self.erasures.append(Erasure(record.id, record.part or "whole", record.at))
+                    if record.part == "bodies":
+                        self._without_bodies.add(record.id)
+                    else:
+                        self._remove(record.id)
+                    self.erasures.append(Erasure(record.id, record.part or "whole", record.at, record.rule))
                 case "run":
                     run_record, is_reopened = record, True
                 case "end":
@@ -121,6 +129,22 @@ class RunCheck:
                 wrong.append(f"the body of its {name}")
         if wrong:
             self.add_finding("altered", element, f"{' and '.join(wrong)} differ from what was recorded")
+        else:
+            self.proven += 1
+
+    def add_bodiless_exchange(self, exchange: Exchange, salts: bytes | None, place: str) -> None:
+        """Check the head of an exchange whose bodies are not there any more, and that their erasure is on record."""
+        element = f"exchange {exchange.id} ({place})"
+        is_erased = exchange.id in self._without_bodies
+        if (record := self._take(exchange.id, salts, element)) is None or salts is None:
+            return
+        self._exchanges_began.append(exchange.started_at)
+        if not is_erased:
+            self.add_finding("removed", element, "its bodies are missing, and no erasure of them is on record")
+        elif not _is_committed(salts, 0, exchange_statement(exchange), record.head):
+            self.add_finding("altered", element, "its head differs from what was recorded")
+        elif not are_salts_of(salts, True, False, False):
+            self.add_finding("altered", element, "it has salts of bodies that were erased")
         else:
             self.proven += 1
 

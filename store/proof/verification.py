@@ -19,13 +19,14 @@ from calls.proof.tree import ReadNode, inclusion_path, is_included, leaf_hash
 from store.anchors.anchor_check import AnchorState, AnchorTrust
 from store.anchors.stored_anchors import check_stored_anchors
 from store.bundle.statement import RUN_FACTS
-from store.database.blobs import CorruptData
+from store.database.blobs import BodyUnavailable, CorruptData, Unavailability
 from store.database.connection import Database
 from store.proof.chain import chain_name, decode_records, is_last_of_run
-from store.proof.run_check import Erasure, Finding, RunCheck, sealed_problem
+from store.proof.run_check import Change, Erasure, Finding, RunCheck, sealed_problem
 from store.proof.sealing import newest_checkpoint
 from store.proof.signing_keys import log_origin
 from store.proof.tiles import load_nodes, load_root
+from store.query.exchanges import ReadableExchanges
 from store.query.rest_shapes import rfc3339
 
 BATCH: Final = 50
@@ -38,7 +39,10 @@ type Verdict = Literal["verified", "failed", "unproven"]
 class ExchangeLoader(Protocol):
     """Loads exchanges by their ids."""
 
-    async def exchanges_by_id(self, ids: Collection[str], /) -> dict[str, Exchange]:
+    async def readable_exchanges(self, ids: Collection[str], /) -> ReadableExchanges:
+        """Raises `CorruptData`."""
+
+    async def exchange_without_bodies(self, id: str, /) -> tuple[Exchange, Any] | None:  # noqa: A002 - what it is
         """Raises `CorruptData`."""
 
 
@@ -189,20 +193,35 @@ class RunVerifier:
         for number, row in enumerate(rows, step):
             name = str(row["id"])
             found = loaded.get(name)
-            if isinstance(found, Exchange):
+            if isinstance(found, BodyUnavailable):
+                await self._check_bodiless(name, row, number, found, check)
+            elif isinstance(found, Exchange):
                 check.add_exchange(found, row["salt"], f"step {number}")
             else:
                 check.skip(name)
                 check.add_finding("altered", f"exchange {name} (step {number})", f"it cannot be read: {found}")
 
-    async def _load(self, names: Sequence[str]) -> dict[str, Exchange | str]:
+    async def _check_bodiless(
+        self, name: str, row: Mapping[str, Any], number: int, why: BodyUnavailable, check: RunCheck
+    ) -> None:
+        """Check an exchange whose bodies cannot be had: erased by retention, or an object that is lost or out of reach."""
+        if row["is_erased"] and (found := await self._loader.exchange_without_bodies(name)) is not None:
+            check.add_bodiless_exchange(found[0], row["salt"], f"step {number}")
+            return
+        check.skip(name)
+        changes: dict[Unavailability, Change] = {"damaged": "altered", "unreachable": "unreachable"}
+        change = changes.get(why.kind, "removed")
+        check.add_finding(change, f"exchange {name} (step {number})", f"a body cannot be read: {why.reason}")
+
+    async def _load(self, names: Sequence[str]) -> dict[str, Exchange | BodyUnavailable | str]:
         """Load exchanges; of one that cannot be read, why."""
         try:
-            return {**await self._loader.exchanges_by_id(names)}
+            found, unavailable = await self._loader.readable_exchanges(names)
+            return {**found, **unavailable}
         except (CorruptData, ValueError) as error:
             if len(names) == 1:
                 return {names[0]: str(error) or type(error).__name__}
-        loaded: dict[str, Exchange | str] = {}
+        loaded: dict[str, Exchange | BodyUnavailable | str] = {}
         for name in names:
             loaded |= await self._load([name])
         return loaded
@@ -333,7 +352,9 @@ def conclude(check: RunCheck, seals: Sequence[SealState]) -> Verification:
     """Return the result of a check."""
     is_sealed = bool(seals) and not check.unsealed_chains and not any(seal.unsealed for seal in seals)
     complete = is_sealed and not check.unproven
-    verdict: Verdict = "failed" if check.findings else "verified" if complete else "unproven"
+    is_wrong = any(finding.change != "unreachable" for finding in check.findings)
+    is_proven = complete and not check.findings
+    verdict: Verdict = "failed" if is_wrong else "verified" if is_proven else "unproven"
     return Verification(
         verdict=verdict,
         findings=check.findings,
@@ -353,7 +374,12 @@ def verification_shape(run: str | None, found: Verification) -> dict[str, Any]:
         "unproven": found.unproven,
         "findings": [{"change": one.change, "element": one.element, "detail": one.detail} for one in found.findings],
         "erased": [
-            {"id": one.id or None, "part": one.part, "at": None if one.at is None else rfc3339(one.at)}
+            {
+                "id": one.id or None,
+                "part": one.part,
+                "at": None if one.at is None else rfc3339(one.at),
+                "rule": one.rule,
+            }
             for one in found.erasures
         ],
         "signed": found.is_signed,
@@ -488,7 +514,7 @@ LEAVES = """
 SELECT server, place, size, head FROM tree_leaves WHERE project = $1 AND incarnation = $2 ORDER BY server, place
 """
 
-SALTS = "SELECT id, salt FROM exchanges WHERE project = $1 AND run = $2 ORDER BY started_at, id"
+SALTS = "SELECT id, salt, request_digest IS NULL AS is_erased FROM exchanges WHERE project = $1 AND run = $2 ORDER BY started_at, id"
 
 GAPS = """
 SELECT id, happened_at, reason, exchange, evidence, count, salt FROM gaps

@@ -156,8 +156,13 @@ class ExchangeQueries:
             large = await self._large_among(connection, [one for text in names if (one := _parse_uuid(text))])
         return [name for name in names if name not in large]
 
-    async def check_run(self, run: str, *, is_held: bool = False) -> None:
-        """Raise `TooLarge` if the run has a large exchange or, with `is_held`, is too large to be held as a whole."""
+    async def check_run(self, run: str, *, is_held: bool = False, needs_bodies: bool = True) -> None:
+        """Raise `TooLarge` if the run has a large exchange or, with `is_held`, is too large to be held as a whole.
+
+        Raises `BodyUnavailable` if it `needs_bodies` and retention has erased some of them.
+        """
+        if needs_bodies:
+            await self._check_bodies(run)
         if self._reads_large:
             return
         async with self._database.connection() as connection:
@@ -165,6 +170,16 @@ class ExchangeQueries:
                 raise TooLarge
             if is_held and await self._is_heavy(connection, run):
                 raise TooLarge
+
+    async def _check_bodies(self, run: str) -> None:
+        async with self._database.connection() as connection:
+            count = await connection.fetchval(ERASED_COUNT, self._project, run)
+        if count:
+            raise BodyUnavailable(
+                "erased",
+                f"retention has erased the bodies of {count} exchanges of run {run}, without which it cannot be replayed,"
+                " exported, compared or forked; its calls, times and costs are still there (docs/retention.md)",
+            )
 
     async def _is_heavy(self, connection: asyncpg.Connection, run: str) -> bool:
         """Whether its bodies are too large to be held together."""
@@ -178,7 +193,11 @@ class ExchangeQueries:
         return False
 
     async def row_batch_size(self, run: str) -> int:
-        """Return how many of the run's rows may be held at a time. Raises `TooLarge` if only a helper process may read them."""
+        """Return how many of the run's rows may be held at a time. Raises `TooLarge` if only a helper process may read them.
+
+        Raises `BodyUnavailable` if retention has erased bodies of it.
+        """
+        await self._check_bodies(run)
         async with self._database.connection() as connection:
             if await connection.fetchval(HAS_LARGE, self._project, run):
                 size, batch = HELD_ROWS + 1, 1
@@ -635,6 +654,11 @@ def _parse_uuid(text: str) -> uuid.UUID | None:
 LARGE_AMONG = "SELECT id FROM exchanges WHERE project = $1 AND id = ANY ($2::uuid[]) AND large"
 
 HAS_LARGE = "SELECT EXISTS (SELECT FROM exchanges WHERE project = $1 AND run = $2 AND large)"
+
+ERASED_COUNT = """
+SELECT count(*) FROM exchanges WHERE project = $1 AND run = $2 AND request_digest IS NULL
+    AND EXISTS (SELECT FROM runs WHERE runs.project = $1 AND runs.id = $2 AND bodies_erased_at IS NOT NULL)
+"""
 
 ANY_LARGE = "SELECT EXISTS (SELECT FROM exchanges WHERE project = $1 AND large)"
 

@@ -4,16 +4,18 @@ From then on a run is gone for everybody. Its rows in the partitions follow day 
 the next one continues with what is noted in `expirations`. A new run of the same name begins without them: `remains`.
 """
 
+import uuid
 from collections.abc import Mapping, Sequence
 from itertools import batched
 
 import asyncpg
 
+from calls.proof.records import ErasedPart
 from store.database.connection import Database
-from store.feed.entries import RunDeleted
+from store.feed.entries import RunChanged, RunDeleted
 from store.feed.feed import append_entries
 from store.objects.registry import forget_uses
-from store.proof.chain import forget_run
+from store.proof.chain import append_erasures, forget_run
 from store.retention.plan import Expiry
 from store.sums.summed_days import delete_call_sums
 
@@ -22,7 +24,7 @@ BATCH = 100
 
 
 async def expire_runs(database: Database, expiries: Sequence[Expiry], now: int) -> list[Expiry]:
-    """Remove whole runs, not bodies alone; return those that went. A run that has changed since it was judged stays."""
+    """Remove whole runs; return those that went. A run that has changed since it was judged stays."""
     gone: list[Expiry] = []
     for project in sorted({one.judged.facts.project for one in expiries}):
         mine = [one for one in expiries if one.judged.facts.project == project and one.part == "run"]
@@ -61,6 +63,33 @@ def _is_unchanged(row: asyncpg.Record, expiry: Expiry) -> bool:
     return is_same and row["pinned"] == facts.is_pinned and not row["is_forked_from"]
 
 
+async def expire_bodies(database: Database, expiries: Sequence[Expiry], now: int) -> list[Expiry]:
+    """Note that the bodies of runs go, in the chains of the runs too; return the runs. One that has changed since it was judged stays.
+
+    From then on its caches of content are forgotten, and its bodies go day by day (`bodies`).
+    """
+    gone: list[Expiry] = []
+    for one in (one for one in expiries if one.part == "bodies"):
+        facts = one.judged.facts
+        async with database.connection() as connection, connection.transaction():
+            locked = await connection.fetch(LOCK_RUNS, facts.project, [facts.run])
+            if not locked or not _is_unchanged(locked[0], one):
+                continue
+            await connection.execute(NOTE_DAYS, facts.project, [facts.run], "bodies")
+            rows = await connection.fetch(WITH_BODIES, facts.project, facts.run)
+            bodies: ErasedPart = "bodies"
+            erased = [(row["id"], row["started_at"], bodies) for row in rows if row["salt"] is not None]
+            if erased:
+                await append_erasures(
+                    connection, facts.project, database.store_server, {one.judged.incarnation: erased}, now, one.rule
+                )
+            await forget_uses(connection, facts.project, [facts.run])
+            await connection.execute(MARK_ERASED, facts.project, facts.run, facts.newest_at, uuid.uuid4())
+            await append_entries(connection, facts.project, [RunChanged(facts.run, now)])
+        gone.append(one)
+    return gone
+
+
 async def delete_replays(
     database: Database, expiries: Sequence[Expiry], replays: Mapping[tuple[str, str], Sequence[str]]
 ) -> None:
@@ -79,6 +108,12 @@ SELECT id, incarnation, newest_at, pinned,
     EXISTS (SELECT FROM runs AS child WHERE child.project = $1 AND child.parent = runs.id) AS is_forked_from
 FROM runs WHERE project = $1 AND id = ANY ($2::text[]) ORDER BY id FOR UPDATE
 """
+
+WITH_BODIES = """
+SELECT id, started_at, salt FROM exchanges WHERE project = $1 AND run = $2 AND request_digest IS NOT NULL ORDER BY started_at, id
+"""
+
+MARK_ERASED = "UPDATE runs SET bodies_erased_at = $3, encoding = $4 WHERE project = $1 AND id = $2"
 
 # The days are those in the names of the partitions. Parts and texts have the days of their exchanges.
 NOTE_DAYS = """

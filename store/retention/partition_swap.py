@@ -18,6 +18,7 @@ from sqlalchemy import Table
 from store.database.connection import MIGRATION_LOCK, Database
 from store.database.tables import PARTITIONED
 from store.ingest.partitions import partition_bounds, partition_check
+from store.retention.bodies import erase_bodies
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +71,7 @@ async def pending_days(database: Database, projects: list[str]) -> list[dt.date]
 async def clear_day(database: Database, day: dt.date, today: dt.date, share: float = 1.0) -> ClearedDay:
     """Remove from a day what has expired. `share`: the part of it that goes."""
     before = await _day_size(database, day)
+    await erase_bodies(database, day)
     may_grow = day >= today - dt.timedelta(days=1)
     if may_grow or share < REWRITE_SHARE:
         await delete_rows(database, day)

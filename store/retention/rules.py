@@ -176,14 +176,14 @@ def shipped_rules(keep_failed: str = FOREVER) -> tuple[RetentionRule, ...]:
 
 def parse_rule(table: Mapping[str, Any], number: int) -> RetentionRule:
     """Read a `[[retention]]` table, the `number`th. Raises `BadRule`."""
-    _refuse_unknown(table, ("name", "match", "keep", "bodies"), "a [[retention]] table")
+    _refuse_unknown(table, ("name", "match", "keep", "keep_bodies"), "a [[retention]] table")
     if "keep" not in table:
         raise BadRule('a [[retention]] table needs keep, such as keep = "7d" or keep = "forever"')
     keep = parse_duration(table["keep"])
-    if "bodies" in table:
-        # The rules and the plan know it; nothing reads an exchange without its bodies yet.
+    bodies = parse_duration(table["keep_bodies"]) if "keep_bodies" in table else None
+    if bodies is not None and keep is not None and bodies >= keep:
         raise BadRule(
-            "bodies cannot go before their run in this version: leave bodies out, and shorten keep if they must go"
+            f"keep_bodies = {table['keep_bodies']!r} is no shorter than keep = {table['keep']!r}: leave keep_bodies out"
         )
     name = table.get("name", f"rule {number}")
     if not isinstance(name, str) or not 0 < len(name) <= 100:
@@ -191,7 +191,7 @@ def parse_rule(table: Mapping[str, Any], number: int) -> RetentionRule:
     match = table.get("match", {})
     if not isinstance(match, Mapping):
         raise BadRule('match is a table, such as match = { label = { env = "ci" } }')
-    return RetentionRule(name=name, match=_parse_match(match), keep=keep)
+    return RetentionRule(name=name, match=_parse_match(match), keep=keep, bodies=bodies)
 
 
 def _parse_match(match: Mapping[str, Any]) -> RunMatch:

@@ -15,7 +15,7 @@ from store.database.connection import Database, DatabaseError
 from store.database.object_forms import ObjectStorageDown
 from store.feed.feed import PROJECTS
 from store.feed.signal import FeedSignal
-from store.retention.expiry import delete_replays, expire_runs
+from store.retention.expiry import delete_replays, expire_bodies, expire_runs
 from store.retention.facts import load_replay_reports
 from store.retention.partition_swap import ClearedDay, clear_day, pending_days
 from store.retention.plan import Expiry, RetentionPlan, make_plan
@@ -96,10 +96,11 @@ class RetentionRunner:
         async with self._lock():
             days = await self._clear_days(None)
             plan = await self.plan()
-            gone = await expire_runs(self._database, plan.expiries, plan.at)
+            expired = await expire_runs(self._database, plan.expiries, plan.at)
+            gone = [*expired, *await expire_bodies(self._database, plan.expiries, plan.at)]
             self._signal.send()
-            await self._delete_replays(gone)
-            for one in gone:
+            await self._delete_replays(expired)
+            for one in expired:
                 self._forget(one.judged.facts.project, one.judged.facts.run)
             days += await self._clear_days(plan)
             objects, warnings = await self._collect_objects()
@@ -160,7 +161,9 @@ class RetentionRunner:
 
 def _log_result(result: RetentionResult) -> None:
     if result.runs:
-        log.info("retention removed %d runs and freed %d bytes", len(result.runs), result.freed)
+        parts = [one.part for one in result.runs]
+        runs, bodies = parts.count("run"), parts.count("bodies")
+        log.info("retention removed %d runs and the bodies of %d, and freed %d bytes", runs, bodies, result.freed)
     for warning in result.warnings:
         log.warning("retention: %s", warning)
 

@@ -202,7 +202,8 @@ def show_verification(found: dict[str, Any]) -> None:
             click.echo(f"  not vouched for yet: {printable(one['problem'])}")
     for one in found["erased"]:
         at = f", {one['at']}" if one["at"] else ""
-        click.echo(f"  erased: {one['part']} of {one['id'] or 'the run'}{at}")
+        rule = f", by the rule {printable(one['rule'])}" if one.get("rule") else ""
+        click.echo(f"  erased: {one['part']} of {one['id'] or 'the run'}{at}{rule}")
     for one in found["findings"]:
         click.echo(f"  {one['change']}: {printable(one['element'])}: {printable(one['detail'])}")
 

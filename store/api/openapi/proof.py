@@ -13,7 +13,7 @@ class FindingSchema(TypedDict):
     """An element that does not fit its proof."""
 
     __pydantic_config__ = DESCRIBED  # type: ignore[misc] # pydantic's place for it
-    change: Literal["altered", "removed", "inserted", "reordered", "truncated", "unsigned"]
+    change: Literal["altered", "removed", "inserted", "reordered", "truncated", "unsigned", "unreachable"]
     element: Annotated[str, Field(examples=["exchange 01a20078-edd5-778b-9029-9b14161f0986 (step 3)"])]
     detail: Annotated[str, Field(examples=["the body of its response differs from what was recorded"])]
 
@@ -23,8 +23,10 @@ class ErasureSchema(TypedDict):
 
     __pydantic_config__ = DESCRIBED  # type: ignore[misc] # pydantic's place for it
     id: str | None
-    part: Literal["whole", "run"]
+    part: Literal["whole", "run", "bodies"]
     at: Time | None
+    rule: str | None
+    """The rule of retention by which it was erased."""
 
 
 class AnchorSchema(TypedDict):

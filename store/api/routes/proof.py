@@ -41,7 +41,7 @@ async def verify_run(deps: TheDeps, run: RunId) -> Response:
     `failed` if something does not fit: `findings` has each element and what was done to it. `unproven` if something was stored without
     a record, or is not sealed yet, which takes a minute at most.
     """
-    await deps.exchange_queries.check_run(run)
+    await deps.exchange_queries.check_run(run, needs_bodies=False)
     keys = deps.log_keys.verifier_keys(deps.project) if deps.log_keys else []
     verifier = _make_verifier(deps, keys)
     if deps.sealer is not None:

@@ -98,14 +98,14 @@ def test_a_run_that_ended_badly_is_kept_unless_the_setting_says_how_long() -> No
         ({"keep": "7x"}, "invalid duration '7x': use 30m, 12h, 7d, 2w, 1y or forever"),
         ({"keep": 7}, "invalid duration 7"),
         ({"keep": "0d"}, "invalid duration '0d'"),
-        ({"keep": "7d", "mach": {}}, "no member 'mach': it may have name, match, keep, bodies"),
+        ({"keep": "7d", "mach": {}}, "no member 'mach': it may have name, match, keep, keep_bodies"),
         ({"keep": "7d", "match": {"modell": "x"}}, "no member 'modell': it may have project, label, model"),
         ({"keep": "7d", "match": {"has_error": "yes"}}, "neither true nor false"),
         ({"keep": "7d", "match": {"status": "50"}}, "write 429, or 5xx"),
         ({"keep": "7d", "match": {"verdict": "wrong"}}, "use right, diverged, unknown"),
         ({"keep": "7d", "match": {"label": "ci"}}, "label is a table"),
         ({"keep": "7d", "match": {"min_cost": "1"}}, "not an amount in US dollars"),
-        ({"keep": "7d", "bodies": "2d"}, "bodies cannot go before their run in this version"),
+        ({"keep": "7d", "keep_bodies": "7d"}, "is no shorter than keep"),
     ],
 )
 def test_a_mistake_in_a_rule_says_what_to_write(table: dict[str, Any], words: str) -> None:
