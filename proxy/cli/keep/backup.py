@@ -50,6 +50,12 @@ def backup_command(file: Path, as_json: bool, **flags: Any) -> None:
         print_json({"file": str(file), "size": summary.size, "files": summary.files, "rows": summary.rows})
         return
     click.echo(f"{file}: {size_text(summary.size)}, {_contents(summary.files, summary.rows)}, every digest checked")
+    if objects := summary.rows.get("objects"):
+        click.echo(
+            f"playhead: {count_text(objects, 'object')} in object storage are not in this file: copy the bucket as well"
+            " (docs/operations.md)",
+            err=True,
+        )
 
 
 @click.command("restore", short_help="Restore a backup into an empty data directory.")
