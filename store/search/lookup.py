@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Text, bindparam, exists, func, select, tuple_
+from sqlalchemy import text as sql
 from sqlalchemy.dialects.postgresql import TSQUERY
 
 from store.database.asyncio_engine import AsyncConnection
@@ -27,6 +28,12 @@ MOST_CALLS: Final = 10_000
 
 MOST_RUNS: Final = 1000
 """Runs, the newest whose id, name or labels fit, among which a list with `q` selects."""
+
+SAMPLE: Final = 500
+"""Texts, the newest, by which it is judged how many fit."""
+
+FREQUENT: Final = 0.2
+"""The part of them from which on the newest texts are walked until enough fit."""
 
 FIRST_SPAN: Final = 1
 """Days that are searched first; each span is twice as long as the one before."""
@@ -78,7 +85,7 @@ class TextLookup:
             conditions.append(_place >= _place_literal(window.bottom))
         limit = MOST_CANDIDATES if window.bottom is None else 2 * MOST_CANDIDATES
         rank = func.ts_rank_cd(texts.c.words, tsquery, 4 | 1).label("rank")
-        newest = select(texts.c.run, *_PLACE, texts.c.role, rank).order_by(*(column.desc() for column in _PLACE))
+        newest = select(texts.c.run, *_PLACE, texts.c.role, rank).order_by(*await self._newest_first(connection, query))
         found: list[FoundText] = []
         async for is_in_span in self._spans(connection, window):
             rows = await connection.execute(newest.where(*conditions, *is_in_span).limit(limit - len(found)))
@@ -115,13 +122,31 @@ class TextLookup:
         """Return the newest calls that have a text that fits, `MOST_CALLS` at most."""
         found: dict[uuid.UUID, None] = {}
         async with self._database.transaction() as connection:
+            order = await self._newest_first(connection, query)
             async for is_in_span in self._spans(connection):
                 fits = (texts.c.project == self._project, texts.c.words.op("@@")(_tsquery(query)), *is_in_span)
-                newest = select(texts.c.call).where(*fits).order_by(texts.c.day.desc(), texts.c.started_at.desc())
+                newest = select(texts.c.call).where(*fits).order_by(*order)
                 found.update(dict.fromkeys((await connection.execute(newest.limit(MOST_CALLS))).scalars()))
                 if len(found) >= MOST_CALLS:
                     break
         return tuple(found)
+
+    async def _newest_first(self, connection: AsyncConnection, query: SearchQuery) -> Sequence[ColumnElement[Any]]:
+        """Return the order of texts, in a form by which Postgres walks the newest texts if many of them fit, and else looks words up.
+
+        It cannot know how many fit: it has statistics of words, and none of phrases and beginnings of words.
+        """
+        await connection.execute(_PLAN_FOR_VALUES)
+        newest = select(texts.c.words).where(texts.c.project == self._project)
+        newest = newest.order_by(texts.c.day.desc(), texts.c.started_at.desc()).limit(SAMPLE)
+        sample = newest.subquery("sample")
+        fitting = func.count().filter(sample.c.words.op("@@")(_tsquery(query)))
+        fits, number = (await connection.execute(select(fitting, func.count()).select_from(sample))).one()
+        if fits < number * FREQUENT:
+            # No index has these expressions.
+            return [(column + 0).desc() for column in _PLACE[:2]] + [column.desc() for column in _PLACE[2:]]
+        await connection.execute(_USE_NO_WORDS)
+        return [column.desc() for column in _PLACE]
 
     async def _spans(
         self, connection: AsyncConnection, window: SearchWindow | None = None
@@ -143,6 +168,10 @@ class TextLookup:
             last, length = begin, length * 2
 
 
+# Both until the end of the transaction. A plan for any days and any words would read all texts.
+_PLAN_FOR_VALUES: Final = sql("SET LOCAL plan_cache_mode = force_custom_plan")
+_USE_NO_WORDS: Final = sql("SET LOCAL enable_bitmapscan = off")
+
 _PLACE: Final = (texts.c.day, texts.c.started_at, texts.c.call, texts.c.hash)
 _place = tuple_(*_PLACE)
 
@@ -153,6 +182,4 @@ def _place_literal(place: TextPlace) -> ColumnElement[Any]:
 
 
 def _tsquery(query: SearchQuery) -> ColumnElement[Any]:
-    # Written into the statement, so that Postgres plans for these very words: whether it walks the newest texts or looks words up
-    # depends on how many texts have them.
-    return bindparam("words", query.as_tsquery(), type_=Text, literal_execute=True).cast(TSQUERY)
+    return bindparam("words", query.as_tsquery(), type_=Text).cast(TSQUERY)
