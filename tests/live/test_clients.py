@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,8 @@ SDKS = (
 )
 NODE = ("fetch", "https", "https_own_agent")
 NODE_PACKAGES = ("openai", "openai_streamed", "openai4_streamed", "undici", "axios")
+WHOLE = ("openai", "openai_whole", "openai_async", "anthropic_whole", "anthropic_async")
+"""Those that do not ask for a stream."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,43 +142,41 @@ async def run_client(line: list[str], env: dict[str, str], cwd: Path | None = No
     return answers
 
 
-async def check(
-    matrix: Matrix, client: str, line: list[str], path: str, *, streamed: bool, cwd: Path | None = None
-) -> None:
-    run = f"live-{Path(line[0]).name}-{client}"
+async def check(matrix: Matrix, clients: Sequence[str], line: list[str], cwd: Path | None = None) -> None:
+    """Ask with each client without and with us, and compare.
+
+    One process for all, because an SDK takes longer to start than to ask.
+    """
+    run = f"live-{Path(line[0]).name}-{clients[0]}"
     env = matrix.environment(run)
-    # One process for both: an SDK takes longer to start than to ask.
-    straight, through = await run_client(
-        [*line, client, f"http://127.0.0.1:{matrix.port}", f"https://{HOSTS[0]}"], env, cwd
-    )
-    assert through == straight
-    (call,) = await matrix.calls(run)
-    assert (call["outcome"], call["complete"], call["status"], call["host"]) == ("completed", True, 200, HOSTS[0])
-    recorded = await matrix.exchange(call, "/response")
-    assert recorded.content == upstream.response_body(path, streamed=streamed)
+    words = [*line, ",".join(clients), f"http://127.0.0.1:{matrix.port}", f"https://{HOSTS[0]}"]
+    answers = await run_client(words, env, cwd)
+    calls = await matrix.calls(run)
+    assert len(answers) == 2 * len(calls) == 2 * len(clients)
+    pairs = zip(answers[::2], answers[1::2], strict=True)
+    for client, (straight, through), call in zip(clients, pairs, calls, strict=True):
+        assert through == straight, client
+        assert (call["outcome"], call["complete"], call["status"], call["host"]) == ("completed", True, 200, HOSTS[0])
+        path = "/v1/messages" if client.startswith("anthropic") else "/v1/chat/completions"
+        assert call["path"] == path, client
+        expected = upstream.response_body(path, streamed=client not in WHOLE)
+        assert (await matrix.exchange(call, "/response")).content == expected, client
 
 
-@pytest.mark.parametrize("client", BYTES)
-async def test_a_python_or_curl_client_is_recorded_as_it_was_answered(matrix: Matrix, client: str) -> None:
-    await check(matrix, client, [sys.executable, str(CLIENTS / "ask.py")], "/v1/chat/completions", streamed=True)
+async def test_python_clients_and_curl_are_recorded_as_they_were_answered(matrix: Matrix) -> None:
+    await check(matrix, BYTES, [sys.executable, str(CLIENTS / "ask.py")])
 
 
-@pytest.mark.parametrize("client", SDKS)
-async def test_a_python_sdk_gets_the_same_answer_through_us(matrix: Matrix, client: str) -> None:
-    path = "/v1/messages" if client.startswith("anthropic") else "/v1/chat/completions"
-    line = [sys.executable, str(CLIENTS / "ask.py")]
-    await check(matrix, client, line, path, streamed=client.endswith("streamed"))
+async def test_python_sdks_get_the_same_answer_through_us(matrix: Matrix) -> None:
+    await check(matrix, SDKS, [sys.executable, str(CLIENTS / "ask.py")])
 
 
-@pytest.mark.parametrize("client", NODE)
-async def test_a_client_of_nodes_own_is_recorded_as_it_was_answered(matrix: Matrix, client: str) -> None:
-    await check(matrix, client, [npm.node(), str(CLIENTS / "ask.mjs")], "/v1/chat/completions", streamed=True)
+async def test_clients_of_nodes_own_are_recorded_as_they_were_answered(matrix: Matrix) -> None:
+    await check(matrix, NODE, [npm.node(), str(CLIENTS / "ask.mjs")])
 
 
-@pytest.mark.parametrize("client", NODE_PACKAGES)
-async def test_a_node_package_gets_the_same_answer_through_us(matrix: Matrix, client: str) -> None:
-    line = [npm.node(), str(CLIENTS / "ask.mjs")]
-    await check(matrix, client, line, "/v1/chat/completions", streamed=client != "openai", cwd=npm.packages())
+async def test_node_packages_get_the_same_answer_through_us(matrix: Matrix) -> None:
+    await check(matrix, NODE_PACKAGES, [npm.node(), str(CLIENTS / "ask.mjs")], cwd=npm.packages())
 
 
 async def test_plain_http_is_recorded_too(matrix: Matrix) -> None:

@@ -250,8 +250,8 @@ fault = { status = 429, retry_after = 0.01, times = 2 }
 """
 
 
-def test_a_fault_makes_the_sdk_ask_again(place: Place, base: tuple[str, list[str]]) -> None:
-    run, words = base
+def test_a_fault_makes_the_sdk_ask_again(place: Place, streamed: tuple[str, list[str]]) -> None:
+    run, words = streamed
     report = place.directory / "report.json"
     ran = place("replay", run, "--override", place.overrides(FAULT), "--report", str(report), *place.agent(*words))
     assert ran.code == 0, ran.err

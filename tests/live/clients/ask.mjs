@@ -1,4 +1,4 @@
-// Ask a model API with one Node client: `node ask.mjs CLIENT BASE_URL`. It prints what it got as one JSON line.
+// Ask a model API with Node clients: `node ask.mjs CLIENT,… BASE_URL…`. Each prints what it got from each as a JSON line.
 
 import { createHash } from "node:crypto";
 import http from "node:http";
@@ -77,6 +77,7 @@ const clients = {
   },
 };
 
-const [client, ...bases] = process.argv.slice(2);
-for (const base of bases) console.log(JSON.stringify(await clients[client](base)));
+const [names, ...bases] = process.argv.slice(2);
+for (const name of names.split(","))
+  for (const base of bases) console.log(JSON.stringify(await clients[name](base)));
 process.exit(0);

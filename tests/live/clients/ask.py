@@ -1,4 +1,4 @@
-"""Ask a model API with one Python client: `python ask.py CLIENT BASE_URL…`. It prints what it got from each as a JSON line.
+"""Ask a model API with Python clients: `python ask.py CLIENT,… BASE_URL…`. Each prints what it got from each as a JSON line.
 
 Clients that show the bytes print their digest; the SDKs print what they made of them.
 """
@@ -137,11 +137,12 @@ async def anthropic_async_streamed(base):
         return [event.model_dump() async for event in stream]
 
 
-def main(client, *bases):
-    ask = globals().get(f"{client}_") or globals()[client]
-    for base in bases:
-        got = ask(base)
-        print(json.dumps(asyncio.run(got) if asyncio.iscoroutine(got) else got, default=str))
+def main(clients, *bases):
+    for client in clients.split(","):
+        ask = globals().get(f"{client}_") or globals()[client]
+        for base in bases:
+            got = ask(base)
+            print(json.dumps(asyncio.run(got) if asyncio.iscoroutine(got) else got, default=str))
 
 
 if __name__ == "__main__":

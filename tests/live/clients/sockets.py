@@ -1,4 +1,4 @@
-"""A client of WebSockets, run as a process of its own: `sockets.py WHAT [WORDS]` prints what it was told, as JSON."""
+"""Clients of WebSockets, run as a process of their own: `sockets.py WHAT,… [WORDS]` prints what they were told, as JSON."""
 
 import asyncio
 import base64
@@ -115,11 +115,13 @@ async def live(words: str) -> list[Any]:
 
 
 def main(what: str, words: str = "Be brief.") -> None:
-    """Run one of them."""
-    run: Any = {"realtime": realtime, "responses": responses, "plain": plain, "at_once": at_once, "live": live}[what]
+    """Run some of them, one after the other."""
+    known: Any = {"realtime": realtime, "responses": responses, "plain": plain, "at_once": at_once, "live": live}
+    told = []
     try:
-        told = run(words)
-        told = asyncio.run(told) if asyncio.iscoroutine(told) else told
+        for name in what.split(","):
+            heard = known[name](words)
+            told.append(asyncio.run(heard) if asyncio.iscoroutine(heard) else heard)
     except Exception as fault:  # noqa: BLE001 # whatever the SDKs make of it is what we want to see
         print(f"{type(fault).__name__}: {fault}", file=sys.stderr)
         sys.exit(3)
