@@ -124,17 +124,26 @@ class Stage:
             **more,
         }
 
-    def pytest(self, *arguments: str, plugins: Sequence[str] = (), forked: bool = True, **environment: str) -> Ran:
+    def pytest(
+        self,
+        *arguments: str,
+        plugins: Sequence[str] = (),
+        forked: bool = True,
+        has_child: bool = False,
+        **environment: str,
+    ) -> Ran:
         """Run pytest on the suite: as a fork with its Playhead as another one, or as processes that import everything.
 
         Isolation and xdist start pytest again by the command line of its process, and further plugins have their assertions
-        rewritten when they are imported, so they need the latter.
+        rewritten when they are imported, so they need the latter. Their Playhead may be a fork all the same; but not in
+        isolation, nor where a test looks for it among the children of pytest (`has_child`).
         """
         loaded = [part for name in ("pytest_playhead", *plugins) for part in ("-p", name)]
-        forked = forked and not plugins and "--block-network" not in arguments
+        is_isolated = "--block-network" in arguments
         command = [sys.executable, "-m", "pytest"]
-        if forked:
+        if forked and not plugins and not is_isolated:
             command = self._fork_command("pytest")
+        if not is_isolated and not has_child:
             environment = {"PLAYHEAD_COMMAND": shlex.join(self._fork_command("playhead")), **environment}
         done = subprocess.run(
             [*command, *loaded, "-p", "no:cacheprovider", "--rootdir", ".", *arguments],

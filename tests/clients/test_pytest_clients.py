@@ -304,7 +304,7 @@ def test_it(attempt):
     assert stage.pytest("--record-mode=once").counts == {"passed": 2}
     stage.asked.clear()
     # Not as a fork: its Playhead must be a child of pytest to be measured.
-    ran = stage.pytest("-s", forked=False)
+    ran = stage.pytest("-s", forked=False, has_child=True)
     assert ran.counts == {"passed": 2}, ran.out
     assert not stage.asked
     # The better of two, to exclude first imports.
@@ -409,7 +409,7 @@ def test_a_proxy_that_dies_fails_every_test_after_it_and_says_so(stage: Stage) -
         def test_third(): pass
         """,
     )
-    ran = stage.pytest("--record-mode=once", forked=False)
+    ran = stage.pytest("--record-mode=once", forked=False, has_child=True)
     assert ran.code == pytest.ExitCode.TESTS_FAILED
     assert "the process that answers the tests ended with exit code -9" in ran
     assert ran.counts == {"failed": 1, "error": 2}
