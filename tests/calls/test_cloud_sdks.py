@@ -10,6 +10,7 @@ Each SDK is imported where it is used: together they take seconds, and every pyt
 import io
 import json
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -92,17 +93,26 @@ class Raw(io.BytesIO):
             yield piece
 
 
-def amazon(data: bytes, media: str) -> Any:
-    """Amazon's client, whose every answer is this."""
+@lru_cache(maxsize=1)
+def amazon_client() -> tuple[Any, list[Any]]:
+    """Amazon's client, whose every answer is the last of the list: it reads its description of the API for a tenth of a second."""
     import botocore.session
     from botocore import UNSIGNED
-    from botocore.awsrequest import AWSResponse
     from botocore.config import Config
 
     config = Config(signature_version=UNSIGNED, retries={"max_attempts": 0})
     client = botocore.session.Session().create_client("bedrock-runtime", region_name="us-east-1", config=config)
-    answer = AWSResponse("https://any", 200, {"content-type": media}, Raw(data))
-    client.meta.events.register("before-send.bedrock-runtime.*", lambda **_: answer)
+    answers: list[Any] = []
+    client.meta.events.register("before-send.bedrock-runtime.*", lambda **_: answers[-1])
+    return client, answers
+
+
+def amazon(data: bytes, media: str) -> Any:
+    """Amazon's client, whose next answer is this."""
+    from botocore.awsrequest import AWSResponse
+
+    client, answers = amazon_client()
+    answers[:] = [AWSResponse("https://any", 200, {"content-type": media}, Raw(data))]
     return client
 
 

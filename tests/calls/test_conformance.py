@@ -198,7 +198,13 @@ def test_a_capture_becomes_what_is_expected_of_it(dialect: Dialect, file: Path) 
 
 
 @pytest.mark.parametrize(("dialect", "file"), FILES)
-@settings(max_examples=examples(15))
+def test_a_body_that_comes_byte_by_byte_is_read_as_one_that_comes_whole(dialect: Dialect, file: Path) -> None:
+    media, body = MEDIA[file.suffix], content(file)
+    assert outcome(dialect, media, *(body[at : at + 1] for at in range(len(body)))) == outcome(dialect, media, body)
+
+
+@pytest.mark.parametrize(("dialect", "file"), FILES)
+@settings(max_examples=examples(5))
 @given(data=st.data())
 def test_chunking_does_not_matter(dialect: Dialect, file: Path, data: st.DataObject) -> None:
     media, body = MEDIA[file.suffix], content(file)
@@ -233,9 +239,8 @@ def test_the_media_type_may_be_wrong(dialect: Dialect, file: Path) -> None:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
-@pytest.mark.parametrize("media", MEDIA.values())
-@settings(max_examples=examples(30))
-@given(body=st.binary(max_size=60))
+@settings(max_examples=examples(70))
+@given(media=st.sampled_from(sorted(MEDIA.values())), body=st.binary(max_size=60))
 def test_no_bytes_make_a_dialect_raise(dialect: Dialect, media: str, body: bytes) -> None:
     outcome(dialect, media, body)
     outcome(dialect, media, b"data: " + body + b"\n\n")
@@ -258,7 +263,7 @@ def altered_json(draw: st.DrawFn, value: Json) -> Json:
 
 
 @pytest.mark.parametrize(("dialect", "file"), STREAMS)
-@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(10), suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_no_event_makes_a_dialect_raise(dialect: Dialect, file: Path, data: st.DataObject) -> None:
     messages = shapes(file)
@@ -299,7 +304,7 @@ def test_no_websocket_message_makes_a_dialect_raise(dialect: Dialect, file: Path
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(20))
 @given(body=json_values)
 def test_no_body_makes_a_dialect_raise(dialect: Dialect, body: Json) -> None:
     dialect.summarize_request(body)
@@ -332,7 +337,7 @@ def test_a_whole_answer_that_is_written_as_a_stream_is_read_as_the_same(dialect:
 
 
 @pytest.mark.parametrize(("dialect", "form"), WRITERS)
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(20))
 @given(data=st.data())
 def test_no_answer_makes_a_stream_writer_raise(dialect: Dialect, form: AnswerForm, data: st.DataObject) -> None:
     file = data.draw(st.sampled_from(sorted((CAPTURES / dialect.name).glob("*.json"))))
@@ -376,7 +381,7 @@ def streams() -> dict[str, list[tuple[str, bytes]]]:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
-@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=examples(30), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
 def test_chunking_does_not_matter_for_recorded_streams(dialect: Dialect, data: st.DataObject) -> None:
     found = streams().get(dialect.name)
