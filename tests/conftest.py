@@ -7,6 +7,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -121,8 +122,22 @@ def data() -> Iterator[Path]:
 
     pytest's own `tmp_path` lies under a directory that nobody else may enter.
     """
+    with reachable_directory() as place:
+        yield place / "d"
+
+
+@pytest.fixture(scope="module")
+def module_data() -> Iterator[Path]:
+    """The same, for a service that a whole module shares."""
+    with reachable_directory() as place:
+        yield place / "d"
+
+
+@contextmanager
+def reachable_directory() -> Iterator[Path]:
+    """A directory through which other users may pass."""
     place = Path(tempfile.mkdtemp(prefix="playhead-test-"))
     if os.geteuid() == 0:
         place.chmod(0o711)
-    yield place / "d"
+    yield place
     shutil.rmtree(place, ignore_errors=True)

@@ -112,12 +112,12 @@ class Up:
         assert found
         return found
 
-    async def stop(self) -> float:
+    async def stop(self, patience: float = STOPPED) -> float:
         """Stop it as a service manager does; the seconds it took. It must end cleanly, and in time."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         self.process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(STOPPED):
+        async with asyncio.timeout(patience):
             code = await self.process.wait()
         assert code == 0, f"playhead up ended with {code}"
         return loop.time() - began

@@ -1,16 +1,19 @@
 """A run in mode `auto` keeps its good recording, whatever becomes of what it lacks: failed, cut, or killed in the middle."""
 
 import asyncio
+import re
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import httpx
 import httpx2
 import pytest
+import pytest_asyncio
 
 from store.generations.build import FLAWED
 from store.generations.names import GENERATION_LABEL, GENERATION_OF
@@ -19,6 +22,8 @@ from tests.support import wire
 from tests.support.api import authorization
 from tests.support.service import command
 from tests.support.wire import read_request, serving
+
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
 HOST = "tools.takes.example"
 
@@ -84,8 +89,10 @@ async def end_run(house: Up, run: str, **told: Any) -> dict[str, Any]:
     return await send(house, "PATCH", f"/runs/{run}", {"ended": True, **told})
 
 
-async def runs(house: Up) -> set[str]:
-    return {run["id"] for run in (await get(house.api, "/runs"))["items"]}
+async def runs(house: Up, run: str = "") -> set[str]:
+    """All runs but those of other tests."""
+    found = {run["id"] for run in (await get(house.api, "/runs"))["items"]}
+    return {one for one in found if not re.match(r"r\d\d\b", one) or one.startswith(run)}
 
 
 @asynccontextmanager
@@ -97,26 +104,49 @@ async def start_auto(data: Path, database_url: str, source: Tool) -> AsyncIterat
         yield house
 
 
-@pytest.mark.slow
-async def test_what_was_recorded_answers_and_what_was_not_makes_the_next_generation(
-    data: Path, database_url: str
-) -> None:
-    async with tool() as source, start_auto(data, database_url, source) as house:
-        assert await send_requests(house, "r", "/a", "/b", "/c") == ["replayed /a 1", "replayed /b 2", "live /c 3"]
-        shape = await end_run(house, "r", succeeded=True)
-        assert (shape["labels"], shape["exchanges"]) == ({GENERATION_LABEL: "r:g2"}, 2)
-        assert await runs(house) == {"r", "r:g2"}
-        assert (await get(house.api, "/runs/r:g2"))["labels"] == {GENERATION_OF: "r"}
-        assert (await get(house.api, "/replays/r"))["generation"] == {"run": "r:g2", "why": None}
-        assert [one.response and one.response.body.data for one in (await bundle(house.api, "r:g2")).exchanges] == [
-            *(b"/a 1", b"/b 2", b"/c 3")
-        ]
-        assert await send_requests(house, "r", "/c", "/b", "/a") == ["replayed /c 3", "replayed /b 2", "replayed /a 1"]
-        assert (await end_run(house, "r", succeeded=True))["labels"] == {GENERATION_LABEL: "r:g2"}
-        assert await runs(house) == {"r", "r:g2"}
+@dataclass(frozen=True)
+class Auto:
+    """An `up` in mode auto for many tests, each with a good recording of a run of its own, and with names that begin like it."""
+
+    house: Up
+    source: Tool
+    numbers: Iterator[int] = field(default_factory=lambda: count(10))
+
+    async def record(self) -> str:
+        """Record, and return the name of the run."""
+        self.source.asked.clear()
+        self.source.status, self.source.cuts = 200, False
+        run = f"r{next(self.numbers)}"
+        assert await send_requests(self.house, run, "/a", "/b") == ["live /a 1", "live /b 2"]
+        await end_run(self.house, run)
+        return run
 
 
-@pytest.mark.slow
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def auto(module_data: Path, module_database_url: str) -> AsyncIterator[Auto]:
+    words = ("--mode", "auto", "--database-url", module_database_url)
+    async with tool() as source, up(module_data, *words, config=source.config) as house:
+        yield Auto(house, source)
+        # It judges what all tests left open.
+        await house.stop(60)
+
+
+async def test_what_was_recorded_answers_and_what_was_not_makes_the_next_generation(auto: Auto) -> None:
+    house, r = auto.house, await auto.record()
+    assert await send_requests(house, r, "/a", "/b", "/c") == ["replayed /a 1", "replayed /b 2", "live /c 3"]
+    shape = await end_run(house, r, succeeded=True)
+    assert (shape["labels"], shape["exchanges"]) == ({GENERATION_LABEL: f"{r}:g2"}, 2)
+    assert await runs(house, r) == {r, f"{r}:g2"}
+    assert (await get(house.api, f"/runs/{r}:g2"))["labels"] == {GENERATION_OF: r}
+    assert (await get(house.api, f"/replays/{r}"))["generation"] == {"run": f"{r}:g2", "why": None}
+    assert [one.response and one.response.body.data for one in (await bundle(house.api, f"{r}:g2")).exchanges] == [
+        *(b"/a 1", b"/b 2", b"/c 3")
+    ]
+    assert await send_requests(house, r, "/c", "/b", "/a") == ["replayed /c 3", "replayed /b 2", "replayed /a 1"]
+    assert (await end_run(house, r, succeeded=True))["labels"] == {GENERATION_LABEL: f"{r}:g2"}
+    assert await runs(house, r) == {r, f"{r}:g2"}
+
+
 async def test_a_run_that_an_up_was_started_with_has_generations_too(data: Path, database_url: str) -> None:
     async with tool() as source:
         async with start_auto(data, database_url, source):
@@ -133,87 +163,82 @@ async def test_a_run_that_an_up_was_started_with_has_generations_too(data: Path,
             assert await runs(house) == {"r", "r:g2"}
 
 
-@pytest.mark.slow
-async def test_a_run_that_is_given_a_mode_has_it_from_its_next_request_on(data: Path, database_url: str) -> None:
-    async with tool() as source, start_auto(data, database_url, source) as house:
+async def test_a_run_that_is_given_a_mode_has_it_from_its_next_request_on(auto: Auto) -> None:
+    house, r = auto.house, await auto.record()
 
-        async def switched(mode: str | None) -> None:
-            assert (await send(house, "PUT", "/runs/r", {"mode": mode}))["mode"] == mode
+    async def switched(mode: str | None) -> None:
+        assert (await send(house, "PUT", f"/runs/{r}", {"mode": mode}))["mode"] == mode
 
-        await switched("replay")
-        assert await send_requests(house, "r", "/c", "/a") == ["miss 424", "replayed /a 1"]
-        await switched("record")
-        assert await send_requests(house, "r", "/a") == ["unmarked /a 3"]
-        await switched("passthrough")
-        assert await send_requests(house, "r", "/b") == ["unmarked /b 4"]
-        assert await send_requests(house, "other", "/b") == ["live /b 5"], "other runs go on as they did"
-        assert (await send(house, "GET", "/runs/r/calls?settled=true", None))["settled"]
-        assert (await get(house.api, "/runs/r"))["exchanges"] == 3, (
-            "two of the first time, and the one that was recorded"
-        )
-        await switched(None)
-        assert await send_requests(house, "r", "/a", "/d") == ["replayed /a 1", "live /d 6"]
+    await switched("replay")
+    assert await send_requests(house, r, "/c", "/a") == ["miss 424", "replayed /a 1"]
+    await switched("record")
+    assert await send_requests(house, r, "/a") == ["unmarked /a 3"]
+    await switched("passthrough")
+    assert await send_requests(house, r, "/b") == ["unmarked /b 4"]
+    assert await send_requests(house, f"{r}-other", "/b") == ["live /b 5"], "other runs go on as they did"
+    assert (await send(house, "GET", f"/runs/{r}/calls?settled=true", None))["settled"]
+    assert (await get(house.api, f"/runs/{r}"))["exchanges"] == 3, (
+        "two of the first time, and the one that was recorded"
+    )
+    await switched(None)
+    assert await send_requests(house, r, "/a", "/d") == ["replayed /a 1", "live /d 6"]
 
 
-@pytest.mark.slow
 async def test_calls_that_were_not_asked_for_stay_unless_the_agent_is_known_to_have_done_all_it_does(
-    data: Path, database_url: str
+    auto: Auto,
 ) -> None:
-    async with tool() as source, start_auto(data, database_url, source) as house:
-        await send_requests(house, "r", "/a", "/c")
-        assert (await end_run(house, "r"))["labels"] == {GENERATION_LABEL: "r:g2"}
-        assert (await get(house.api, "/runs/r:g2"))["exchanges"] == 3
-        await send_requests(house, "r", "/a", "/d")
-        assert (await end_run(house, "r", succeeded=True))["labels"] == {GENERATION_LABEL: "r:g3"}
-        assert await send_requests(house, "r", "/a", "/d", "/b") == ["replayed /a 1", "replayed /d 4", "live /b 5"]
-        shape = await end_run(house, "r", succeeded=False)
-        assert shape["labels"] == {GENERATION_LABEL: "r:g3"}
-        assert (await get(house.api, "/replays/r"))["generation"]["why"] == "the agent did not succeed"
+    house, r = auto.house, await auto.record()
+    await send_requests(house, r, "/a", "/c")
+    assert (await end_run(house, r))["labels"] == {GENERATION_LABEL: f"{r}:g2"}
+    assert (await get(house.api, f"/runs/{r}:g2"))["exchanges"] == 3
+    await send_requests(house, r, "/a", "/d")
+    assert (await end_run(house, r, succeeded=True))["labels"] == {GENERATION_LABEL: f"{r}:g3"}
+    assert await send_requests(house, r, "/a", "/d", "/b") == ["replayed /a 1", "replayed /d 4", "live /b 5"]
+    shape = await end_run(house, r, succeeded=False)
+    assert shape["labels"] == {GENERATION_LABEL: f"{r}:g3"}
+    assert (await get(house.api, f"/replays/{r}"))["generation"]["why"] == "the agent did not succeed"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("wrong", "why"), [({"status": 503}, "status 503"), ({"cuts": True}, "is incomplete")])
 async def test_a_recording_that_failed_or_was_cut_replaces_nothing_and_is_kept_as_evidence(
-    data: Path, database_url: str, wrong: dict[str, Any], why: str
+    auto: Auto, wrong: dict[str, Any], why: str
 ) -> None:
-    async with tool() as source, start_auto(data, database_url, source) as house:
-        for name, value in wrong.items():
-            setattr(source, name, value)
-        assert (await send_requests(house, "r", "/a", "/b", "/c"))[:2] == ["replayed /a 1", "replayed /b 2"]
-        shape = await end_run(house, "r", succeeded=True)
-        assert (shape["labels"], shape["exchanges"]) == ({}, 2)
-        told = (await get(house.api, "/replays/r"))["generation"]
-        assert told["run"] is None
-        assert why in told["why"]
-        (candidate,) = await runs(house) - {"r"}
-        assert (await get(house.api, f"/runs/{candidate}"))["labels"] == {GENERATION_OF: "r", FLAWED: told["why"]}
-        source.status, source.cuts = 200, False
-        assert await send_requests(house, "r", "/a", "/b", "/c") == ["replayed /a 1", "replayed /b 2", "live /c 4"]
-        assert (await end_run(house, "r"))["labels"] == {GENERATION_LABEL: "r:g2"}
+    house, source, r = auto.house, auto.source, await auto.record()
+    for name, value in wrong.items():
+        setattr(source, name, value)
+    assert (await send_requests(house, r, "/a", "/b", "/c"))[:2] == ["replayed /a 1", "replayed /b 2"]
+    shape = await end_run(house, r, succeeded=True)
+    assert (shape["labels"], shape["exchanges"]) == ({}, 2)
+    told = (await get(house.api, f"/replays/{r}"))["generation"]
+    assert told["run"] is None
+    assert why in told["why"]
+    (candidate,) = await runs(house, r) - {r}
+    assert (await get(house.api, f"/runs/{candidate}"))["labels"] == {GENERATION_OF: r, FLAWED: told["why"]}
+    source.status, source.cuts = 200, False
+    assert await send_requests(house, r, "/a", "/b", "/c") == ["replayed /a 1", "replayed /b 2", "live /c 4"]
+    assert (await end_run(house, r))["labels"] == {GENERATION_LABEL: f"{r}:g2"}
 
 
-@pytest.mark.slow
-async def test_a_first_recording_that_failed_does_not_answer_for_ever(data: Path, database_url: str) -> None:
-    async with tool() as source, start_auto(data, database_url, source) as house:
-        source.status = 500
-        assert await send_requests(house, "new", "/x") == ["live 500"]
-        assert "status 500" in (await end_run(house, "new"))["labels"][FLAWED]
-        source.status = 200
-        assert await send_requests(house, "new", "/x") == ["live /x 4"]
-        assert (await end_run(house, "new"))["labels"] == {GENERATION_LABEL: "new:g2"}
-        assert await send_requests(house, "new", "/x") == ["replayed /x 4"]
+async def test_a_first_recording_that_failed_does_not_answer_for_ever(auto: Auto) -> None:
+    house, source, r = auto.house, auto.source, await auto.record()
+    source.status = 500
+    assert await send_requests(house, f"{r}-new", "/x") == ["live 500"]
+    assert "status 500" in (await end_run(house, f"{r}-new"))["labels"][FLAWED]
+    source.status = 200
+    assert await send_requests(house, f"{r}-new", "/x") == ["live /x 4"]
+    assert (await end_run(house, f"{r}-new"))["labels"] == {GENERATION_LABEL: f"{r}-new:g2"}
+    assert await send_requests(house, f"{r}-new", "/x") == ["replayed /x 4"]
 
 
-@pytest.mark.slow
-async def test_a_recorded_command_says_what_became_of_what_it_lacked(data: Path, database_url: str) -> None:
-    async with tool() as source, start_auto(data, database_url, source) as house:
-        first = await record_requests(house, "mine", "/x")
-        assert "recorded mine: 1 call" in first
-        assert "nothing was missing" in await record_requests(house, "mine", "/x")
-        assert "generation mine:g2 is replayed from now on" in await record_requests(house, "mine", "/x", "/y")
-        source.status = 500
-        said = await record_requests(house, "mine", "/x", "/z")
-        assert "its recording is unchanged: the agent did not succeed; what went out is kept as run mine:live-" in said
+async def test_a_recorded_command_says_what_became_of_what_it_lacked(auto: Auto) -> None:
+    house, source, r = auto.house, auto.source, await auto.record()
+    first = await record_requests(house, f"{r}-mine", "/x")
+    assert f"recorded {r}-mine: 1 call" in first
+    assert "nothing was missing" in await record_requests(house, f"{r}-mine", "/x")
+    assert f"generation {r}-mine:g2 is replayed from now on" in await record_requests(house, f"{r}-mine", "/x", "/y")
+    source.status = 500
+    said = await record_requests(house, f"{r}-mine", "/x", "/z")
+    assert f"the agent did not succeed; what went out is kept as run {r}-mine:live-" in said
 
 
 async def record_requests(house: Up, run: str, *paths: str) -> str:
@@ -227,19 +252,17 @@ async def record_requests(house: Up, run: str, *paths: str) -> str:
     return err.decode()
 
 
-@pytest.mark.slow
-async def test_equal_calls_of_a_first_recording_all_go_out(data: Path, database_url: str) -> None:
-    async with tool() as source, start_auto(data, database_url, source) as house:
-        assert await send_requests(house, "new", "/x", "/x", "/x") == ["live /x 3", "live /x 4", "live /x 5"]
-        await end_run(house, "new")
-        assert await send_requests(house, "new", "/x", "/x", "/x") == [
-            "replayed /x 3",
-            "replayed /x 4",
-            "replayed /x 5",
-        ]
+async def test_equal_calls_of_a_first_recording_all_go_out(auto: Auto) -> None:
+    house, r = auto.house, await auto.record()
+    assert await send_requests(house, f"{r}-new", "/x", "/x", "/x") == ["live /x 3", "live /x 4", "live /x 5"]
+    await end_run(house, f"{r}-new")
+    assert await send_requests(house, f"{r}-new", "/x", "/x", "/x") == [
+        "replayed /x 3",
+        "replayed /x 4",
+        "replayed /x 5",
+    ]
 
 
-@pytest.mark.slow
 async def test_a_worker_killed_in_the_middle_leaves_the_run_as_it_was(data: Path, database_url: str) -> None:
     async with tool() as source, start_auto(data, database_url, source) as house:
         assert await send_requests(house, "r", "/a", "/c") == ["replayed /a 1", "live /c 3"]
@@ -257,7 +280,6 @@ async def test_a_worker_killed_in_the_middle_leaves_the_run_as_it_was(data: Path
         assert (await end_run(house, "r"))["labels"] == {GENERATION_LABEL: "r:g2"}
 
 
-@pytest.mark.slow
 async def test_an_up_that_is_stopped_lets_count_what_was_whole(data: Path, database_url: str) -> None:
     flags = ("--mode", "auto", "--database-url", database_url)
     async with tool() as source:
@@ -268,32 +290,30 @@ async def test_an_up_that_is_stopped_lets_count_what_was_whole(data: Path, datab
             assert await send_requests(house, "r", "/c", "/b") == ["replayed /c 3", "replayed /b 2"]
 
 
-@pytest.mark.slow
-async def test_a_replay_over_rest_is_strict_where_runs_are_recorded(data: Path, database_url: str) -> None:
-    async with tool() as source, start_auto(data, database_url, source) as house:
-        await send(house, "POST", "/replays", {"run": "r", "id": "strict"})
-        assert await send_requests(house, "strict", "/a", "/c") == ["replayed /a 1", "miss 424"]
-        assert await send_requests(house, "other", "/c") == ["live /c 3"]
-        wanted = {"on_miss": "live", "after_last": "cycle", "allow_unused": True}
-        await send(house, "POST", "/replays", {"run": "r", "id": "open", **wanted})
-        assert await send_requests(house, "open", "/a", "/a", "/c") == ["replayed /a 1", "replayed /a 1", "live /c 4"]
-        await send(house, "POST", "/replays", {"run": "r", "id": "host", "allowed_hosts": ["*.takes.example"]})
-        assert await send_requests(house, "host", "/a") == ["live /a 5"]
+async def test_a_replay_over_rest_is_strict_where_runs_are_recorded(auto: Auto) -> None:
+    house, r = auto.house, await auto.record()
+    await send(house, "POST", "/replays", {"run": r, "id": f"{r}-strict"})
+    assert await send_requests(house, f"{r}-strict", "/a", "/c") == ["replayed /a 1", "miss 424"]
+    assert await send_requests(house, f"{r}-other", "/c") == ["live /c 3"]
+    wanted = {"on_miss": "live", "after_last": "cycle", "allow_unused": True}
+    await send(house, "POST", "/replays", {"run": r, "id": f"{r}-open", **wanted})
+    assert await send_requests(house, f"{r}-open", "/a", "/a", "/c") == ["replayed /a 1", "replayed /a 1", "live /c 4"]
+    await send(house, "POST", "/replays", {"run": r, "id": f"{r}-host", "allowed_hosts": ["*.takes.example"]})
+    assert await send_requests(house, f"{r}-host", "/a") == ["live /a 5"]
 
-        async def told() -> dict[str, Any] | None:
-            found: dict[str, Any] = await get(house.api, "/replays/host")
-            return found if found.get("allowed") else None
+    async def told() -> dict[str, Any] | None:
+        found: dict[str, Any] = await get(house.api, f"/replays/{r}-host")
+        return found if found.get("allowed") else None
 
-        assert (await until(told))["missed"] == 0
-        assert (await get(house.api, "/runs/r"))["labels"] == {}
+    assert (await until(told))["missed"] == 0
+    assert (await get(house.api, f"/runs/{r}"))["labels"] == {}
 
 
-@pytest.mark.slow
-async def test_a_replay_over_rest_records_what_it_lacks_when_it_is_told_to(data: Path, database_url: str) -> None:
-    async with tool() as source, start_auto(data, database_url, source) as house:
-        await send(house, "POST", "/replays", {"run": "r", "id": "mine", "on_miss": "record"})
-        assert await send_requests(house, "mine", "/a", "/c") == ["replayed /a 1", "live /c 3"]
-        report = await send(house, "POST", "/replays/mine/end", {"succeeded": True})
-        assert report["generation"] == {"run": "r:g2", "why": None}
-        assert [one.request.url[-2:] for one in (await bundle(house.api, "r:g2")).exchanges] == ["/a", "/c"]
-        assert await runs(house) == {"r", "r:g2"}
+async def test_a_replay_over_rest_records_what_it_lacks_when_it_is_told_to(auto: Auto) -> None:
+    house, r = auto.house, await auto.record()
+    await send(house, "POST", "/replays", {"run": r, "id": f"{r}-mine", "on_miss": "record"})
+    assert await send_requests(house, f"{r}-mine", "/a", "/c") == ["replayed /a 1", "live /c 3"]
+    report = await send(house, "POST", f"/replays/{r}-mine/end", {"succeeded": True})
+    assert report["generation"] == {"run": f"{r}:g2", "why": None}
+    assert [one.request.url[-2:] for one in (await bundle(house.api, f"{r}:g2")).exchanges] == ["/a", "/c"]
+    assert await runs(house, r) == {r, f"{r}:g2"}

@@ -3,10 +3,11 @@
 import gzip
 import socket
 import subprocess
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from calls.redaction.redactor import Redactor
 from proxy.commands.up import reserve_ports
@@ -244,24 +245,29 @@ def test_a_data_directory_that_cannot_be_used(
     assert_one_sentence(done, *words)
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def serving(module_data: Path, module_database_url: str) -> AsyncIterator[Path]:
+    """The data directory of a service in which nothing is recorded."""
+    async with running(module_data, "--database-url", module_database_url):
+        yield module_data
+
+
 @pytest.mark.slow
-async def test_two_ups_on_one_data_directory(tmp_path: Path, data: Path, database_url: str) -> None:
-    async with running(data, "--database-url", database_url):
-        done = playhead("up", "--data", data, "--proxy-port", "0", "--api-port", "0", cwd=tmp_path)
+def test_two_ups_on_one_data_directory(tmp_path: Path, serving: Path) -> None:
+    done = playhead("up", "--data", serving, "--proxy-port", "0", "--api-port", "0", cwd=tmp_path)
     assert_one_sentence(done, "another `playhead up` runs", "--data")
 
 
 @pytest.mark.slow
-async def test_runs_that_do_not_exist(tmp_path: Path, data: Path, database_url: str) -> None:
-    async with running(data, "--database-url", database_url):
-        assert_one_sentence(
-            playhead("replay", "--data", data, "nope", "--", "true", cwd=tmp_path), "nope", "playhead ls"
-        )
-        assert_one_sentence(playhead("export", "--data", data, "nope", cwd=tmp_path), "nope")
-        assert_one_sentence(playhead("show", "--data", data, "nope", cwd=tmp_path), "nope")
-        assert_one_sentence(
-            playhead("replay", "--data", data, "last", "--", "true", cwd=tmp_path), "nothing was recorded"
-        )
+def test_runs_that_do_not_exist(tmp_path: Path, serving: Path) -> None:
+    assert_one_sentence(
+        playhead("replay", "--data", serving, "nope", "--", "true", cwd=tmp_path), "nope", "playhead ls"
+    )
+    assert_one_sentence(playhead("export", "--data", serving, "nope", cwd=tmp_path), "nope")
+    assert_one_sentence(playhead("show", "--data", serving, "nope", cwd=tmp_path), "nope")
+    assert_one_sentence(
+        playhead("replay", "--data", serving, "last", "--", "true", cwd=tmp_path), "nothing was recorded"
+    )
 
 
 def test_a_bundle_that_is_not_there(tmp_path: Path, data: Path) -> None:
@@ -332,13 +338,10 @@ def test_a_file_that_holds_no_recording_is_not_replayed(tmp_path: Path, content:
 
 
 @pytest.mark.slow
-async def test_a_bundle_that_is_not_as_it_was_written_is_not_imported(
-    tmp_path: Path, data: Path, database_url: str
-) -> None:
+def test_a_bundle_that_is_not_as_it_was_written_is_not_imported(tmp_path: Path, serving: Path) -> None:
     path = tmp_path / "night.jsonl"
-    async with running(data, "--database-url", database_url):
-        for spoil, words in SPOILED:
-            path.write_bytes(spoil(_bundle(path)))
-            done = playhead("import", "--data", data, path, cwd=tmp_path)
-            assert_one_sentence(done, "night.jsonl", *words)
-        assert "no runs" in playhead("ls", "--data", data, cwd=tmp_path).stderr
+    for spoil, words in SPOILED:
+        path.write_bytes(spoil(_bundle(path)))
+        done = playhead("import", "--data", serving, path, cwd=tmp_path)
+        assert_one_sentence(done, "night.jsonl", *words)
+    assert "no runs" in playhead("ls", "--data", serving, cwd=tmp_path).stderr

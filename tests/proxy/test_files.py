@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 import yaml
 
 from tests.proxy.test_cli import Desk, EndedCommand, bundle_file
@@ -97,10 +98,11 @@ def archive(place: Path) -> Path:
     return place
 
 
-@pytest.fixture
-async def desk(data: Path, database_url: str) -> AsyncIterator[Desk]:
-    async with running(data, "--database-url", database_url):
-        yield Desk(data=data)
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def desk(module_data: Path, module_database_url: str) -> AsyncIterator[Desk]:
+    """A service for all: each test names its runs for itself."""
+    async with running(module_data, "--database-url", module_database_url):
+        yield Desk(data=module_data)
 
 
 async def playhead(data: Path, *arguments: str | Path) -> EndedCommand:
@@ -165,13 +167,13 @@ async def test_an_imported_cassette_is_a_run_like_any_other(tmp_path: Path, desk
 async def test_what_goes_out_in_another_form_comes_in_and_answers_the_same(
     tmp_path: Path, desk: Desk, agent: list[str]
 ) -> None:
-    await desk("import", cassette(tmp_path / "talk.yaml"))
+    await desk("import", cassette(tmp_path / "talk2.yaml"))
     for form, file in (("vcr", tmp_path / "again.yaml"), ("har", tmp_path / "again2.har")):
-        told = json.loads((await desk("export", "talk", "--format", form, "-o", file, "--json")).out)
+        told = json.loads((await desk("export", "talk2", "--format", form, "-o", file, "--json")).out)
         assert (told["exchanges"], told["skipped"], told["format"]) == (3, [], form)
         done = await desk("replay", file, "--", *agent)
         assert (done.out.splitlines(), done.code) == (SAID, 0), done.err
-    refused = await desk("import", file, "--run", "talk")
+    refused = await desk("import", file, "--run", "talk2")
     assert refused.code == 125
     assert "import it under another id: --run ID" in refused.err
 
