@@ -165,4 +165,5 @@ def _source(text: str) -> str:
 
 
 def _escape(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;")
+    plain = "".join(char if char.isprintable() else " " for char in text)
+    return plain.replace("&", "&amp;").replace("<", "&lt;")
