@@ -192,3 +192,25 @@ async def test_hostile_texts_are_texts(visitor: Visitor, page_server: PageServer
             assert await page.locator("main script, main img, main iframe").count() == 0
             assert "\u202e" not in await page.inner_text("main")
     await Runs(page_server.database).delete("hostile")
+
+
+async def test_a_run_of_hundreds_of_calls_is_a_small_document(visitor: Visitor, page_server: PageServer) -> None:
+    """Steps that are too narrow for details are drawn together, and only the turns in sight are loaded."""
+    agent = Agent("many-calls", NOON + 8000 * SECOND)
+    for number in range(250):
+        agent.messages = [{"role": "user", "content": f"order {number}"}]
+        ids = agent.answer("", [("get_order", {"order_id": f"A-{number}"})], took=900)
+        agent.tool(ids[0], "get_order", {"order_id": f"A-{number}"}, {"ok": number})
+    await write(writer(page_server), agent.exchanges)
+    page = await visitor.open("/runs/many-calls", ready="#turn-1")
+    await expect(page.locator(".run-tabs")).to_contain_text("500")
+    assert await page.locator(".wf *").count() < 150
+    assert 30 < await page.locator(".turn").count() < 130
+    await page.goto(f"{page_server.url}/runs/many-calls?step=400&zoom=203000-204000")
+    await page.locator("#turn-400.is-selected").wait_for()
+    await expect(page.locator("#turn-400")).to_be_in_viewport()
+    assert await page.locator("[role=option]").count() < 10
+    await page.get_by_role("button", name="Show earlier steps").click()
+    await page.locator("#turn-360").wait_for(state="attached")
+    await take_screenshot(page, "run-many-light")
+    await Runs(page_server.database).delete("many-calls")
