@@ -2,9 +2,11 @@
 
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+VERSION_LABELS: Final = ("git", "git-dirty")
 TIMEOUT: Final = 2.0
 """Seconds that Git may take; without an answer there are no labels."""
 
@@ -37,3 +39,19 @@ def code_labels(directory: Path) -> dict[str, str]:
         return {}
     is_dirty = any(not line.startswith("#") for line in lines)
     return {"git": commit, "git-dirty": str(is_dirty).lower()}
+
+
+MOST_VERSIONS: Final = 10
+"""Commits that a run's label names at most; the newest stay."""
+
+
+def add_version(known: Mapping[str, str], labels: Mapping[str, str]) -> dict[str, str]:
+    """Return the labels of a recording that is added to a run, with the versions that the run's labels name already before its own."""
+    if not all(name in labels and name in known for name in VERSION_LABELS):
+        return dict(labels)
+    pairs = list(zip(*(known[name].split(", ") for name in VERSION_LABELS), strict=False))
+    own = (labels["git"], labels["git-dirty"])
+    versions = [*(pair for pair in pairs if pair != own), own][-MOST_VERSIONS:]
+    return dict(labels) | {
+        name: ", ".join(pair[place] for pair in versions) for place, name in enumerate(VERSION_LABELS)
+    }

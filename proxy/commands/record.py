@@ -19,6 +19,7 @@ from proxy.capture.command import (
     run_command,
     store_escapes,
 )
+from proxy.commands.code_version import add_version
 from proxy.doctor.doctor import environment_problems
 from proxy.errors import Failure
 from proxy.processes.command_processes import CommandProcesses
@@ -59,6 +60,8 @@ async def record(
             click.echo(f"playhead: {printable(worker_info['apart'])}", err=True)
         if is_named and not append and worker_info.get("mode") != "auto":
             _refuse_to_append(api, run)
+        if append:
+            labels = _with_earlier_version(api, run, labels)
         opened = _open_run(api, run, labels)
         for sentence in environment_problems(os.environ):
             click.echo(f"playhead: {sentence}", err=True)
@@ -107,6 +110,15 @@ def _refuse_to_append(api: Api, run: str) -> None:
             f"run {run} exists already, with {count_text(found['calls'], 'call')} since {found['started_at'][:19]}Z, and a replay"
             " would answer from both recordings; choose another --run ID, or add to it with --append"
         )
+
+
+def _with_earlier_version(api: Api, run: str, labels: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the labels with the versions of the code that the run was recorded with before."""
+    try:
+        known: Mapping[str, str] = api.get(f"/runs/{path_segment(run)}")["labels"]
+    except (NotFound, StoreUnavailable):
+        return labels
+    return add_version(known, labels)
 
 
 def _open_run(api: Api, run: str, labels: Mapping[str, str]) -> bool:

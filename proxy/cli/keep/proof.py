@@ -197,8 +197,9 @@ def show_verification(found: dict[str, Any]) -> None:
                 click.echo(f"  {_anchor_text(one)}")
     if found["signed"] is False:
         click.echo("  not signed as a whole: its calls, keys and envelope, which are derived, may have been changed")
+    details = {one["detail"] for one in found["findings"]}
     for one in found.get("asked", ()):
-        if one["problem"] is not None:
+        if one["problem"] is not None and one["problem"] not in details:
             click.echo(f"  not vouched for yet: {printable(one['problem'])}")
     for one in found["erased"]:
         at = f", {one['at']}" if one["at"] else ""

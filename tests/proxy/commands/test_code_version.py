@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from proxy.commands import code_version
-from proxy.commands.code_version import code_labels
+from proxy.commands.code_version import add_version, code_labels
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 
@@ -38,3 +38,17 @@ def test_the_commit_is_named_and_whether_files_differ(tmp_path: Path, monkeypatc
     assert not touched.exists()
     monkeypatch.setattr(code_version, "TIMEOUT", 0.0)
     assert code_labels(inner) == {}
+
+
+def test_what_is_added_to_a_run_keeps_the_versions_that_it_has() -> None:
+    first, second = {"git": "aaa", "git-dirty": "true"}, {"git": "bbb", "git-dirty": "false"}
+    both = add_version(first, second | {"team": "support"})
+    assert both == {"git": "aaa, bbb", "git-dirty": "true, false", "team": "support"}
+    assert add_version(both, second) == {"git": "aaa, bbb", "git-dirty": "true, false"}
+    assert add_version(both, first) == {"git": "bbb, aaa", "git-dirty": "false, true"}
+    assert add_version({"git": "aaa"}, second) == add_version({}, second) == second
+    assert add_version(first, {"team": "support"}) == {"team": "support"}
+    versions: dict[str, str] = {}
+    for number in range(20):
+        versions = add_version(versions, {"git": str(number), "git-dirty": "false"})
+    assert versions["git"].split(", ") == [str(number) for number in range(10, 20)]
