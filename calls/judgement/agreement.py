@@ -5,7 +5,6 @@ that paper; with few labels it is wide, and says so.
 """
 
 import csv
-import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,7 +35,7 @@ class Agreement:
 
 def parse_labels_file(text: str) -> dict[tuple[str, str], JudgeVerdict]:
     """Parse CSV with the columns run, criterion and verdict. Raises BadLabels."""
-    reader = csv.DictReader(io.StringIO(text))
+    reader = csv.DictReader(text.splitlines(keepends=True))
     if missing := {"run", "criterion", "verdict"} - set(reader.fieldnames or ()):
         raise BadLabels(f"line 1: the columns {', '.join(sorted(missing))} are missing; write run,criterion,verdict")
     found: dict[tuple[str, str], JudgeVerdict] = {}
