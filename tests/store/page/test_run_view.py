@@ -210,6 +210,8 @@ async def test_a_run_of_hundreds_of_calls_is_a_small_document(visitor: Visitor, 
     await page.locator("#turn-400.is-selected").wait_for()
     await expect(page.locator("#turn-400")).to_be_in_viewport()
     assert await page.locator("[role=option]").count() < 10
+    marks = await page.locator(".tick-label").all_text_contents()
+    assert len(set(marks)) == len(marks) > 5
     await page.get_by_role("button", name="Show earlier steps").click()
     await page.locator("#turn-360").wait_for(state="attached")
     await take_screenshot(page, "run-many-light")

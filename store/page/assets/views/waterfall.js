@@ -18,11 +18,19 @@ function ticks(from, to, most) {
   const power = 10 ** Math.floor(Math.log10(Math.max(rough, 1e-6)));
   const size = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough);
   const found = [];
-  for (let at = Math.ceil(from / size) * size; at <= to && found.length < 40; at += size) found.push(at);
+  for (let at = Math.ceil(from / size) * size; at <= to && found.length < 40; at += size) found.push([at, exactly(at, size)]);
   return found;
 }
 
 const shortTime = (ms) => (ms === 0 ? "0" : duration(ms));
+
+/** A time with as many digits as its neighbours at a distance of `size` need to differ from it. */
+function exactly(ms, size) {
+  if (size >= 1000 || ms < 1000) return shortTime(ms);
+  const minutes = Math.floor(ms / 60_000);
+  const seconds = ((ms % 60_000) / 1000).toFixed(Math.min(4, Math.ceil(-Math.log10(size / 1000) - 1e-9)));
+  return `${minutes ? `${minutes} m ` : ""}${seconds} s`;
+}
 
 /** One path for many bars: the minimap of thousands of steps is three elements. */
 function barsPath(bars, scale, y, height) {
@@ -239,7 +247,7 @@ export function Waterfall({ timeline, total, selected, moment, zoom, links, onSe
     <div class="wf-legend">
       ${LEGEND.map(([tone, label]) => html`<span key=${tone}><svg width="14" height="10" aria-hidden="true"><rect class="key-${tone}" width="14" height="10" rx="2" /></svg>${label}</span>`)}
       <span class="grow"></span>
-      ${zoom ? html`<button class="quiet" onClick=${() => onZoom(null)}>${shortTime(zoom[0])} – ${shortTime(zoom[1])} <kbd>Esc</kbd></button>` : html`<small class="wide">drag to zoom</small>`}
+      ${zoom ? html`<button class="quiet" onClick=${() => onZoom(null)}>${exactly(zoom[0], span / 10)} – ${exactly(zoom[1], span / 10)} <kbd>Esc</kbd></button>` : html`<small class="wide">drag to zoom</small>`}
     </div>
     <div class="wf-root" ref=${root}>
       ${width > 0 && html`
@@ -253,7 +261,7 @@ export function Waterfall({ timeline, total, selected, moment, zoom, links, onSe
           </defs>
           <g aria-hidden="true">
             ${Array.from({ length: lanes }, (_, lane) => html`<rect key=${lane} class="lane ${lane % 2 ? "is-odd" : ""}" x="0" y=${top(lane)} width=${width} height=${LANE} />`)}
-            ${ticks(view[0], view[1], width / 110).map((at) => html`<g key=${at}><line class="tick" x1=${scale(at)} x2=${scale(at)} y1=${AXIS - 5} y2=${height} /><text class="tick-label" x=${scale(at) + 3} y="12">${shortTime(at)}</text></g>`)}
+            ${ticks(view[0], view[1], width / 110).map(([at, label]) => html`<g key=${at}><line class="tick" x1=${scale(at)} x2=${scale(at)} y1=${AXIS - 5} y2=${height} /><text class="tick-label" x=${scale(at) + 3} y="12">${label}</text></g>`)}
             <path class="think" d=${thinking} />
           </g>
           ${isCrowd && crowd}
