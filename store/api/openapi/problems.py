@@ -89,6 +89,7 @@ PROBLEMS: Final[Mapping[str, tuple[tuple[int, ...], str]]] = {
     "corrupt_data": ((500,), "what is stored cannot be read; the last line of a list says so"),
     "store_server_failed": ((500,), "the store server failed; its log has the details"),
     "tokens_unreadable": ((503,), "the file of tokens cannot be read"),
+    "body_unreachable": ((503,), "a body is in object storage, which does not answer: try again later"),
     "too_many_streams": ((503,), "too many streams of events are open"),
     "database_unavailable": ((503,), "the database does not answer; recording continues"),
 }
