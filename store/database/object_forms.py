@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple, Protocol
 
-from store.database.blobs import COMPOSED, OBJECT, split_composed, unavailable_form
+from store.database.blobs import COMPOSED, OBJECT, BodyUnavailable, split_composed, unavailable_form
 
 NOT_SET: Final = "are in object storage, and no [objects] url is set here: set it as where they were recorded"
 
@@ -51,6 +51,9 @@ class ObjectStorage(Protocol):
 
     async def delete_unused(self, project: str, addresses: Collection[bytes]) -> int:
         """Delete those of these objects that no row names; return how many. Raises `ObjectStorageDown`."""
+
+    async def find_absence(self, project: str, refs: Collection[ObjectRef]) -> BodyUnavailable | None:
+        """Return why one of these objects cannot be loaded, as far as that is known without loading them; None if they can."""
 
     async def check(self) -> str | None:
         """Return why objects cannot be written and read; None if they can, or if there is no object storage."""
@@ -97,6 +100,11 @@ class NoObjectStorage:
         if addresses:
             raise ObjectStorageDown(f"{len(addresses)} objects of project {project} {NOT_SET}")
         return 0
+
+    async def find_absence(self, project: str, refs: Collection[ObjectRef]) -> BodyUnavailable | None:
+        """Return that there is no object storage, if there are objects."""
+        del project
+        return BodyUnavailable("unreachable", f"the bytes {NOT_SET}") if refs else None
 
     async def check(self) -> str | None:
         """None."""

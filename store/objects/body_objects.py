@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from store.database.blobs import unavailable_form
+from store.database.blobs import BodyUnavailable, unavailable_form
 from store.database.connection import Database
 from store.database.object_forms import ObjectRef, ObjectStorageDown, WrittenObject
 from store.objects.bucket import Bucket, ObjectMissing
@@ -187,6 +187,28 @@ class BodyObjects:
         missing = [ref for ref in refs if ref not in found]
         loaded = await asyncio.gather(*(self._load_one(project, ref) for ref in missing))
         return found | dict(zip(missing, loaded, strict=True))
+
+    async def find_absence(self, project: str, refs: Collection[ObjectRef]) -> BodyUnavailable | None:
+        """Return why one of these objects cannot be loaded, as far as that is known without loading them; None if they can."""
+
+        async def find_one(ref: ObjectRef) -> BodyUnavailable | None:
+            path = object_path(ref.key_id, ref.address)
+            try:
+                async with self._slots, asyncio.timeout(LOAD_TIMEOUT):
+                    bucket = await asyncio.to_thread(lambda: self.bucket)
+                    is_there = await bucket.has(path)
+            except ObjectStorageDown as error:
+                return BodyUnavailable("unreachable", f"the object {path} cannot be loaded: {error}")
+            except TimeoutError:
+                return BodyUnavailable("unreachable", f"{self._target.url} has not answered for {LOAD_TIMEOUT:g} s")
+            reason = f"the object {path} is missing in {self._target.url}"
+            return None if is_there else BodyUnavailable("missing", reason)
+
+        if refs and self.keys.id_of(project) is None:
+            return BodyUnavailable(
+                "erased", f"the key of project {project} is gone, and with it every object of the project"
+            )
+        return next((why for why in await asyncio.gather(*map(find_one, refs)) if why is not None), None)
 
     async def _load_one(self, project: str, ref: ObjectRef) -> bytes:
         path = object_path(ref.key_id, ref.address)

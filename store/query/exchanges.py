@@ -171,6 +171,15 @@ class ExchangeQueries:
             if is_held and await self._is_heavy(connection, run):
                 raise TooLarge
 
+    async def check_objects(self, run: str) -> None:
+        """Raise `BodyUnavailable` if an object that the run needs is missing: for answers that can only break off later."""
+        async with self._database.connection() as connection:
+            rows = await connection.fetch(RUN_OBJECTS, self._project, run)
+        refs = [ObjectRef(row["key_id"], row["address"], row["size"]) for row in rows]
+        why = await self._database.objects.find_absence(self._project, refs) if refs else None
+        if why is not None:
+            raise BodyUnavailable(why.kind, f"run {run} is not whole: {why.reason}")
+
     async def _check_bodies(self, run: str) -> None:
         async with self._database.connection() as connection:
             count = await connection.fetchval(ERASED_COUNT, self._project, run)
@@ -654,6 +663,11 @@ def _parse_uuid(text: str) -> uuid.UUID | None:
 LARGE_AMONG = "SELECT id FROM exchanges WHERE project = $1 AND id = ANY ($2::uuid[]) AND large"
 
 HAS_LARGE = "SELECT EXISTS (SELECT FROM exchanges WHERE project = $1 AND run = $2 AND large)"
+
+RUN_OBJECTS = """
+SELECT DISTINCT objects.key_id, objects.address, objects.size FROM object_uses AS uses
+JOIN objects ON objects.project = $1 AND objects.address = uses.address WHERE uses.project = $1 AND uses.run = $2
+"""
 
 ERASED_COUNT = """
 SELECT count(*) FROM exchanges WHERE project = $1 AND run = $2 AND request_digest IS NULL

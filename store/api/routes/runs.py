@@ -226,6 +226,7 @@ async def run_bundle(
     proof, it depends on nothing but what was recorded."""
     head = await require_run(deps, run)
     await deps.exchange_queries.check_run(run)
+    await deps.exchange_queries.check_objects(run)
     name = f'attachment; filename="{run.replace(":", "_")}.jsonl"'
     headers = {"content-disposition": name}
     return StreamingResponse(
