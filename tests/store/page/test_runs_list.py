@@ -226,10 +226,13 @@ async def test_logging_in_and_out(visitor: Visitor) -> None:
     await page.locator("#token").wait_for()
 
 
-async def test_a_login_link_works_once_and_leads_nowhere_else(visitor: Visitor) -> None:
+@pytest.mark.parametrize(
+    "query", ["", "?next=//evil.example/x", "?next=/%09/evil.example", "?next=javascript:alert(1)"]
+)
+async def test_a_login_link_works_once_and_leads_nowhere_else(visitor: Visitor, query: str) -> None:
     headers = {"authorization": f"Bearer {FULL_TOKEN}"}
     code = (await visitor.server.house.api.post("/v1/session/codes", headers=headers)).json()["code"]
-    path = f"/login?next=//evil.example/x#code={code}"
+    path = f"/login{query}#code={code}"
     page = await visitor.open(path, scopes=None, ready=ROW, expect=["401"])
     assert page.url == f"{visitor.server.url}/"
     again = await visitor.open(path, scopes=None, ready="[role=alert]", expect=["401"])

@@ -6,7 +6,7 @@ import { Command, ErrorNote, JsonLink, Loading } from "../core/parts.js";
 /** Where to go on: an address of this page only. What looks like a path may not be one: `/\t/host` leads to another host. */
 function nextAddress(next) {
   try {
-    const url = new URL(next, location.origin);
+    const url = new URL(next ?? "/", location.origin);
     if (url.origin === location.origin && url.pathname !== "/login") return url.href;
   } catch {
     // no address, or none at all

@@ -1,0 +1,146 @@
+"""Measure the web page in a real browser: first paint of the list, a run of 500 calls, a body of 5 MB.
+
+    python -m bench.page [--runs 10000]
+
+Prints the median of five visits of each, in milliseconds since the navigation began, and the longest task of the page's thread.
+"""
+
+import argparse
+import asyncio
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from calls.model import Exchange
+from store.embedded.postgres import ensure_server
+from store.ingest.batch_writer import BatchWriter
+from tests.store.house import PROFILES
+from tests.store.page.browser import PageServer, Visitor, running_browser, serving_page
+from tests.store.page.hostile import large_exchanges
+from tests.store.page.seed import SECOND, Agent, derived, write
+from tests.store.samples import NOON, uuid7
+from tests.support.postgres import CARELESS, TEMPLATE, console, create, fresh, migrate, url
+
+PROJECT: Final = "measured"
+VISITS: Final = 5
+BATCH: Final = 500
+
+WATCH: Final = """
+window.longest = 0;
+new PerformanceObserver((list) => {
+  for (const entry of list.getEntries()) window.longest = Math.max(window.longest, entry.duration);
+}).observe({type: "longtask", buffered: true});
+new MutationObserver(() => {
+  if (!window.shownAt && document.querySelector(window.READY)) requestAnimationFrame(() => { window.shownAt ||= performance.now(); });
+}).observe(document, {childList: true, subtree: true});
+"""
+
+
+def long_run(run: str, calls: int) -> list[Exchange]:
+    """Return a run of so many calls: a model and a tool in turns, in conversations of twenty."""
+    made: list[Exchange] = []
+    at = NOON
+    while len(made) < calls:
+        agent = Agent(run, at)
+        agent.user("Look up the next orders.")
+        for turn in range(10):
+            ids = agent.answer(f"Order {turn}.", [("get_order", {"order_id": f"A-{len(made)}-{turn}"})])
+            agent.tool(ids[0], "get_order", {"order_id": f"A-{len(made)}-{turn}"}, {"state": "sent"})
+        made += agent.exchanges
+        at = agent.at
+    return made[:calls]
+
+
+async def fill(server: PageServer, runs: int) -> dict[str, str]:
+    """Record what is looked at; return the address of each page by its name."""
+    writer = BatchWriter(server.database, project=PROJECT, profile=PROFILES.digest, signal=server.house.signal)
+    agent = Agent("many-0", NOON)
+    agent.user("Hello.")
+    agent.answer("Hello, how can I help?", streamed=False)
+    one = derived(agent.exchanges[0])
+    for begin in range(0, runs, BATCH):
+        batch = [
+            replace(
+                one,
+                exchange=replace(
+                    one.exchange,
+                    run=f"many-{number}",
+                    id=uuid7(NOON + number * SECOND, number),
+                    started_at=NOON + number * SECOND,
+                ),
+            )
+            for number in range(begin, min(runs, begin + BATCH))
+        ]
+        await writer.write_batch(batch)
+    await write(writer, long_run("long", 500))
+    large = large_exchanges("large")
+    await write(writer, large)
+    await server.house.followers.wait_until_caught_up()
+    return {
+        f"list of {runs:,} runs": "/",
+        "run of 500 calls": "/runs/long",
+        "call with 5 MB": f"/runs/large/calls/{large[0].id}",
+    }
+
+
+READY: Final = {
+    "/": "table.run-table tbody tr",
+    "/runs/long": ".waterfall .step",
+    "/runs/large": ".msg .text",
+}
+
+
+async def measure(visitor: Visitor, path: str) -> tuple[float, float, float]:
+    """Return the first paint, when the content was shown, and the longest task."""
+    ready = next(selector for prefix, selector in reversed(READY.items()) if path.startswith(prefix))
+    page = await visitor.open("/login", scopes=("admin",), ready="main h1", expect=[""])
+    await page.context.add_init_script(f"window.READY = {json.dumps(ready)};{WATCH}")
+    await page.goto(f"{visitor.server.url}{path}?project={PROJECT}")
+    await page.wait_for_function("window.shownAt", timeout=60_000)
+    await page.wait_for_load_state("load")
+    found: dict[str, Any] = await page.evaluate(
+        "({paint: performance.getEntriesByName('first-contentful-paint')[0]?.startTime || 0, shown: window.shownAt, longest: window.longest})"
+    )
+    await page.context.close()
+    visitor.contexts.clear()
+    return found["paint"], found["shown"], found["longest"]
+
+
+async def run_benchmark(address: str, runs: int) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        async with serving_page(address, Path(directory), time.time_ns) as server, running_browser() as browser:
+            began = time.monotonic()
+            pages = await fill(server, runs)
+            print(f"recorded in {time.monotonic() - began:.0f} s")
+            visitor = Visitor(browser=browser, server=server)
+            print(f"{'page':24}{'first paint':>12}{'shown':>10}{'longest task':>14}")
+            for name, path in pages.items():
+                visits = [await measure(visitor, path) for _ in range(VISITS)]
+                print(f"{name:24}" + _row([statistics.median(one) for one in zip(*visits, strict=True)]), flush=True)
+
+
+def _row(values: Sequence[float]) -> str:
+    return "".join(f"{value:{width}.0f}" for value, width in zip(values, (12, 10, 14), strict=True))
+
+
+def main() -> None:
+    """Measure."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=10_000)
+    options = parser.parse_args()
+    base = Path(tempfile.mkdtemp(prefix="playhead-test-"))
+    base.chmod(0o711)
+    with ensure_server(base / "pg", CARELESS) as server, console(server):
+        create(server, TEMPLATE)
+        asyncio.run(migrate(url(server, TEMPLATE)))
+        with fresh(server) as address:
+            asyncio.run(run_benchmark(address, options.runs))
+
+
+if __name__ == "__main__":
+    main()
