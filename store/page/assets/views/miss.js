@@ -23,6 +23,8 @@ export default function MissView({ params, query }) {
 
 function Report({ report, path, query }) {
   const misses = report.misses || [];
+  // A recording that is a file has no run here to link to.
+  const { data: run } = useLoad(() => get(`/v1/runs/${encodeURIComponent(report.run)}`).catch(() => null), [report.run]);
   const place = Math.max(0, misses.findIndex((one) => String(one.number) === query.request));
   const select = (next) => misses[next] && setQuery({ request: String(misses[next].number), near: null });
   useKeys({
@@ -30,7 +32,7 @@ function Report({ report, path, query }) {
     j: () => select(place + 1), k: () => select(place - 1),
   });
   return html`
-    <div class="bar"><h1 class="cut">Replay of <${Link} to=${`/runs/${encodeURIComponent(report.run)}`}>${visible(report.run)}</${Link}></h1>
+    <div class="bar"><h1 class="cut">Replay of ${run ? html`<${Link} to=${`/runs/${encodeURIComponent(report.run)}`}>${visible(report.run)}</${Link}>` : visible(report.run)}</h1>
       <${Badge} tone=${VERDICTS[report.verdict] || ""}>${report.verdict}</${Badge}>
       <span class="count">${count(report.served)} served · ${count(report.missed)} missed · ${count(report.unused)} unused · ${count(report.live)} live · ${count(report.recorded)} recorded</span>
       <span class="grow"></span><small class="cut">${visible(report.id)}</small><${JsonLink} path=${path} /></div>
@@ -41,7 +43,7 @@ function Report({ report, path, query }) {
             <span class="num">${one.number ?? "–"}</span><span class="cut">${visible(one.asked || one.detail || "")}</span><${Badge} tone="bad">${REASONS[one.reason] || one.reason}</${Badge}></button></li>`)}
           ${report.missed + report.live > misses.length && html`<li class="count">and ${count(report.missed + report.live - misses.length)} more, which mostly follow from these</li>`}
         </ol>
-        <${Miss} key=${place} miss=${misses[place]} query=${query} run=${report.run} />
+        <${Miss} key=${place} miss=${misses[place]} query=${query} run=${run && report.run} />
       </div>`}
     <${Unused} report=${report} />`;
 }
@@ -63,7 +65,7 @@ function Miss({ miss, query, run }) {
       <${Tabs} label="Nearest recordings" active=${String(near)} panel="near" onSelect=${(id) => setQuery({ near: id })}
         tabs=${candidates.map((one, place) => ({ id: String(place), label: `Step ${one.step}`, badge: one.differences.length + (one.more || 0) }))} />
       <div id="near" role="tabpanel" class="near">
-        <p class="count wrap">${visible(candidate.asked || "")} · <${Link} to=${`/runs/${encodeURIComponent(run)}/calls/${encodeURIComponent(candidate.call)}`}>open the call</${Link}>${candidate.profile ? ` · profile ${candidate.profile}` : ""}</p>
+        <p class="count wrap">${visible(candidate.asked || "")}${run && html` · <${Link} to=${`/runs/${encodeURIComponent(run)}/calls/${encodeURIComponent(candidate.call)}`}>open the call</${Link}>`}${candidate.profile ? ` · profile ${candidate.profile}` : ""}</p>
         ${differences.length ? html`<${Differences} differences=${differences} isSideBySide names=${["the recording", "the request"]} actions=${ignore} />` : html`<p class="muted">Only the raw bytes differ.</p>`}
         ${candidate.more > 0 && html`<p class="count">and ${count(candidate.more)} more places</p>`}
       </div>`}
