@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from bench.figures import Spread, cpu
 from bench.wire import MeasurementFailed
 from proxy.processes.command_processes import CommandProcesses
@@ -31,6 +29,13 @@ HERE: Final = Path(__file__).parent.parent
 
 type Cost = tuple[float, float]
 """Seconds of CPU, and seconds that passed."""
+
+WORKER_CONFIG: Final = """
+import sys, msgspec
+from proxy.processes.command_processes import CommandProcesses
+from proxy.settings import load_settings
+print(msgspec.json.encode(CommandProcesses(load_settings({"data": sys.argv[1]}, None)).worker_config()).decode())
+"""
 
 COMMAND: Final = "import sys; from proxy.cli import main; sys.argv[0] = 'playhead'; main()"
 
@@ -66,6 +71,13 @@ class Side:
         if ran.returncode:
             raise MeasurementFailed(f"{command[3:]} ended with {ran.returncode}: {ran.stderr}")
         return spent.ru_utime + spent.ru_stime - used.ru_utime - used.ru_stime, wall
+
+    def worker_config(self, data: Path) -> dict[str, Any]:
+        """The configuration of a worker of this checkout, which may have other fields than ours."""
+        asked = self.python("-c", WORKER_CONFIG, str(data))
+        done = subprocess.run(asked, env=self.environment, cwd=self.directory, capture_output=True, check=True)
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
 
     def ready(self, module: str, config: Mapping[str, Any]) -> Cost:
         """Start one of its processes until it is ready."""
@@ -115,7 +127,7 @@ def processes(side: Side, dsn: str) -> Iterator[tuple[str, Callable[[], Cost]]]:
     """What is measured without a running `up`."""
     ours = CommandProcesses(load_settings({"data": side.directory / "alone"}, None))
     store = {"data": str(ours.data.root), "database_url": dsn}
-    recording = msgspec.to_builtins(ours.worker_config())
+    recording = side.worker_config(ours.data.root)
     replaying = {**recording, "mode": "replay", "spooled": False, "replay_options": {"id": "r"}, "replay": []}
     yield "playhead --help", lambda: side.run(side.playhead("--help"))
     yield "store server, until it is ready", lambda: side.ready("proxy.processes.store_server", store)

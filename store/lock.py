@@ -58,6 +58,14 @@ class Lock:
         os.close(handle)
         return None
 
+    def try_exclusive(self) -> int | None:
+        """Acquire an exclusive lock like `acquire_exclusive`, but create no file. Raises FileNotFoundError."""
+        handle = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        if _try_flock(handle, fcntl.LOCK_EX):
+            return handle
+        os.close(handle)
+        return None
+
     def is_held(self) -> bool:
         """Whether a process holds the lock now."""
         try:

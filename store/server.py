@@ -49,6 +49,12 @@ EXPORT_PATIENCE = 3.0
 OBJECTS_INTERVAL = 20.0
 """Seconds until object storage is looked at again."""
 
+REMOVAL_TIME = 2.0
+"""Seconds that removing a data directory may take."""
+
+REMOVAL_GRACE = 10.0
+"""Seconds after which a store server without its data directory ends, whatever it does."""
+
 USER_POLL_INTERVAL = 0.2
 """Seconds between two checks whether other commands still use the store server."""
 
@@ -301,21 +307,29 @@ async def _stop_when_unused(
     await abandoned.wait()
     loop = asyncio.get_running_loop()
     own_lock = data.store_lock.identity()
+    if (users_lock := data.users_lock.acquire_shared()) is not None:
+        # From now on the file exists unless the directory was removed.
+        os.close(users_lock)
     last_use = loop.time()
-    while True:
-        users_lock = data.users_lock.acquire_exclusive() if data.root.exists() else None
+    while data.store_lock.identity() == own_lock:
+        try:
+            users_lock = data.users_lock.try_exclusive()
+        except FileNotFoundError:
+            break
         if users_lock is None:
             last_use = loop.time()
         elif loop.time() - last_use >= idle_timeout or data.successor_lock.is_held():
-            # Held until this process ends, so that a command that comes later starts its own store server.
-            break
+            # The users' lock is held until this process ends, so that a command that comes later starts its own store server.
+            data.withdraw("store")
+            stopped.set()
+            return
         else:
             os.close(users_lock)
-        if data.store_lock.identity() != own_lock:
-            break
         await asyncio.sleep(USER_POLL_INTERVAL)
-    if data.store_lock.identity() == own_lock:
-        data.withdraw("store")
+    # The directory is being removed, and files that are written meanwhile would stay behind.
+    await asyncio.sleep(REMOVAL_TIME)
+    # What waits for a database that is gone would wait for ever, and has nothing left to lose.
+    loop.call_later(REMOVAL_GRACE, os._exit, 0)
     stopped.set()
 
 

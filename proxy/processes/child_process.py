@@ -101,6 +101,8 @@ class ChildProcess:
         # asyncio kills the process of a transport that is closed or collected, unless it is closed already.
         transport: Any = vars(self._process)["_transport"]
         transport._closed = True
+        # Or subprocess would warn that the process still runs.
+        transport._proc.returncode = 0
         for number in (0, 1):
             transport.get_pipe_transport(number).close()
 

@@ -71,8 +71,15 @@ class EmbeddedServer:
         self.dsn = cluster.dsn
         self.bindir = Path(cluster.job.bindir)
 
+    @property
+    def _is_removed(self) -> bool:
+        """Whether the directory is gone or about to be: a file that is created in it would stay behind."""
+        return not (self._cluster.base / "clients.lock").exists()
+
     def revive(self) -> None:
-        """Start the server again if it and its supervisor were killed."""
+        """Start the server again if it and its supervisor were killed, unless its directory was removed."""
+        if self._is_removed:
+            return
         if not self._cluster.job.is_ready():
             with self._cluster.start_lock():
                 self._cluster.serve()
@@ -84,7 +91,7 @@ class EmbeddedServer:
             return
         is_last = _is_last_client(hold)
         os.close(hold)
-        if is_last:
+        if is_last and not self._is_removed:
             self._cluster.await_stop(wait)
 
     def __enter__(self) -> Self:

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ START_TIMEOUT = 300.0
 
 STOP_TIMEOUT = 60.0
 MAX_RESTART_PAUSE = 5.0
+STOP_SIGNALS = (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL)
+STOP_NOW = (signal.SIGQUIT, signal.SIGKILL)
 MAX_LOG_SIZE = 16 << 20
 PR_SET_PDEATHSIG = 1
 
@@ -83,9 +86,9 @@ def bare_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("PG")}
 
 
-def try_lock(path: str, mode: int) -> int | None:
+def try_lock(path: str, mode: int, *, create: bool = True) -> int | None:
     """Lock a file and return the handle that holds the lock; None if another process holds it."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    handle = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o600)
     try:
         fcntl.flock(handle, mode | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -101,6 +104,9 @@ class Supervisor:
         self.job = job
         self.has_reported = False
         self.is_stopping = False
+        self.is_removed = False
+        """Whether the directory was removed: nothing is written any more."""
+
         signal.signal(signal.SIGTERM, self.request_stop)
 
     def request_stop(self, *_: object) -> None:
@@ -119,7 +125,7 @@ class Supervisor:
                 self.report_ready(ready_pipe)
                 pause = POLL_INTERVAL
                 self.watch(postmaster)
-            stop_postmaster(postmaster)
+            stop_postmaster(postmaster, how=STOP_NOW if self.is_removed else STOP_SIGNALS)
             if not self.has_reported:
                 return
             if not self.should_stop():
@@ -170,7 +176,10 @@ class Supervisor:
     def should_stop(self) -> bool:
         """Whether to stop. If no client is left, the clients' lock is kept, so that new clients wait until this has ended."""
         if not self.is_stopping:
-            self.is_stopping = try_lock(f"{self.job.base}/clients.lock", fcntl.LOCK_EX) is not None
+            try:
+                self.is_stopping = try_lock(f"{self.job.base}/clients.lock", fcntl.LOCK_EX, create=False) is not None
+            except FileNotFoundError:
+                self.is_stopping = self.is_removed = True
         return self.is_stopping
 
     def report_ready(self, ready_pipe: int) -> None:
@@ -194,10 +203,10 @@ def stop_with_parent(parent: int) -> Any:
     return set_death_signal
 
 
-def stop_postmaster(postmaster: subprocess.Popen[bytes]) -> None:
+def stop_postmaster(postmaster: subprocess.Popen[bytes], *, how: Sequence[signal.Signals]) -> None:
     """Shut down with a checkpoint, or without if that takes too long. A postmaster that has ended is only reaped."""
-    for how in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
-        postmaster.send_signal(how)
+    for number in how:
+        postmaster.send_signal(number)
         try:
             postmaster.wait(STOP_TIMEOUT)
             return

@@ -1,6 +1,10 @@
 """A store server that a reading command started stays ready for the next command, and ends by itself."""
 
+import asyncio
+import shutil
+import socket
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -15,6 +19,12 @@ async def read(settings: Settings) -> str:
         with await processes.connect_store_server(stays_ready=True) as api:
             assert api.get("/runs")["items"] == []
             return api.url
+
+
+def can_connect(host: str | None, port: int | None) -> bool:
+    """Whether anything listens there."""
+    with socket.socket() as client:
+        return client.connect_ex((host or "", port or 0)) == 0
 
 
 @pytest.mark.timeout(240)
@@ -40,6 +50,12 @@ async def test_a_store_server_stays_ready_until_it_is_idle_or_another_is_needed(
     assert not lock.is_held()
     assert not notice.exists()
     assert not (data / "pg" / "data" / "postmaster.pid").exists()
+    # Whoever removes the directory meanwhile is not hindered by files that are created in it.
+    last = urlsplit(await read(settings))
+    await asyncio.to_thread(shutil.rmtree, data)
+    await until_true(lambda: not can_connect(last.hostname, last.port))
+    assert not await asyncio.to_thread(data.exists)
+    await asyncio.to_thread(data.mkdir)
 
 
 @pytest.mark.parametrize(
