@@ -302,7 +302,9 @@ def main(words: Sequence[str] | None = None) -> None:
     told = parser.parse_args(words)
     report = Report(told.output, as_json=False)
     report.add("machine", machine())
-    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+    with tempfile.TemporaryDirectory(
+        prefix="bench-", ignore_cleanup_errors=True
+    ) as name:  # a store server is kept ready there
         Path(name).chmod(0o711)  # as root, Postgres runs as another user
         data = open_data_dir(Path(name) / "data")
         with ensure_server(data.postgres) as server:
