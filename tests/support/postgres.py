@@ -1,14 +1,16 @@
 """A real Postgres for tests: one embedded server for each test process, one fresh migrated database for each test."""
 
 import asyncio
+import fcntl
 import itertools
 import os
 import shutil
 import subprocess
 import tempfile
+import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -32,15 +34,26 @@ def postgres_server() -> Iterator[EmbeddedServer]:
     except EmbeddedPostgresError as error:
         pytest.skip(str(error))
     # Not pytest's own directory: that is closed to the account as which Postgres runs for root.
-    base = Path(tempfile.mkdtemp(prefix="playhead-test-", dir=memory_directory()))
+    base = Path(tempfile.mkdtemp(prefix=PREFIX, dir=memory_directory()))
     base.chmod(0o711)
     try:
-        with ensure_server(base / "pg", CARELESS) as server, console(server):
-            create(server, TEMPLATE)
-            asyncio.run(migrate(url(server, TEMPLATE)))
-            yield server
+        with (base / OWNER).open("w") as owner:
+            fcntl.flock(owner, fcntl.LOCK_EX)
+            yield from _serve(base / "pg")
     finally:
         shutil.rmtree(base)
+
+
+def _serve(place: Path) -> Iterator[EmbeddedServer]:
+    with ensure_server(place, CARELESS) as server, console(server):
+        create(server, TEMPLATE)
+        asyncio.run(migrate(url(server, TEMPLATE)))
+        yield server
+
+
+PREFIX: Final = "playhead-test-postgres-"
+OWNER: Final = "owner"
+"""A file in the directory of a server, which its test process keeps locked."""
 
 
 def memory_directory() -> Path | None:
@@ -48,6 +61,12 @@ def memory_directory() -> Path | None:
     shared = Path("/dev/shm")
     if not shared.is_dir() or not os.access(shared, os.W_OK | os.X_OK):
         return None
+    # What a test process that was killed has left would take memory for ever.
+    for owner in shared.glob(f"{PREFIX}*/{OWNER}"):
+        with suppress(OSError), owner.open("r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if time.time() - owner.stat().st_mtime > 60:
+                shutil.rmtree(owner.parent, ignore_errors=True)
     return shared if shutil.disk_usage(shared).free > 4 << 30 else None
 
 
