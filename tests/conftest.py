@@ -79,6 +79,15 @@ LONG: Final = 120
 """The usual time limit of a test, in seconds. Tests with a longer one are started first."""
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import what `./check --quick` leaves out as a whole."""
+    if config.option.markexpr != "not slow" or not collection_path.is_relative_to(TESTS):
+        return None
+    place = collection_path.relative_to(TESTS).as_posix()
+    is_needed = place.startswith((*QUICK, "test_layout")) or any(folder.startswith(f"{place}/") for folder in QUICK)
+    return None if is_needed or place == "." else True
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     """Mark what `./check --quick` leaves out: whole folders, and whatever needs a Postgres. Start with the longest tests."""
