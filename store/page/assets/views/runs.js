@@ -73,10 +73,13 @@ function useNews(query, list) {
     };
     const stop = events(pick(query, OF_EVENTS), (name, data) => {
       if (!data.run || name === "drift" || name === "replay") return;
-      if (current.current.items?.some((run) => run.id === data.run)) {
+      if (name === "run.deleted") {
+        changed.current.delete(data.run);
+        current.current.replace(data.run, null);
+      } else if (current.current.items?.some((run) => run.id === data.run)) {
         changed.current.add(data.run);
         timer ||= setTimeout(flush, 700);
-      } else if (name !== "run.deleted" && current.current.items) {
+      } else if (current.current.items) {
         setFresh((before) => (before.has(data.run) ? before : new Set(before).add(data.run)));
       }
     }, setState);
