@@ -139,9 +139,11 @@ def test_bash_is_offered_what_follows_the_last_colon(claimed: Path, tmp_path: Pa
 @pytest.mark.parametrize("text", ["= nonsense [", 'data = "/proc/nowhere"\n', "[[profile]]\nname = 3\n"])
 def test_what_is_wrong_with_a_configuration_completes_to_nothing_and_says_nothing(text: str, tmp_path: Path) -> None:
     (tmp_path / "playhead.toml").write_text(text)
+    data = {} if text.startswith("data") else {"PLAYHEAD_DATA": str(tmp_path / "none")}
     done = subprocess.run(
         [sys.executable, "-c", "from proxy.cli import main; main()"],
-        env={**os.environ, "_PLAYHEAD_COMPLETE": "bash_complete", "COMP_WORDS": "playhead show "},
+        # Not the data directory of whoever runs the tests, which has runs.
+        env={**os.environ, **data, "_PLAYHEAD_COMPLETE": "bash_complete", "COMP_WORDS": "playhead show "},
         cwd=tmp_path,
         capture_output=True,
         text=True,

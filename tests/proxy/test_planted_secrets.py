@@ -106,7 +106,8 @@ async def test_a_redacted_secret_is_found_by_no_search(tmp_path: Path, database:
         pass
 
     async def is_found(words: str) -> bool:
-        return bool(await TextLookup(database, "default").find_texts(SearchQuery.parse(words), Filters(), 10))
+        page = await TextLookup(database, "default").find_texts(SearchQuery.parse(words), Filters(), 10)
+        return bool(page.texts)
 
     for around in (ASKED, "4712", "4713", "my key is", "for order"):
         assert await is_found(f'"{around}"'), "what is around a secret is found"
