@@ -123,6 +123,15 @@ async def test_search_shows_where_it_was_said(visitor: Visitor) -> None:
     assert query_of(page) == {"q": ["bank has booked"]}
 
 
+async def test_what_is_typed_stays_while_the_list_changes(visitor: Visitor) -> None:
+    page = await visitor.open("/", ready=ROW)
+    await page.keyboard.press("/")
+    await page.keyboard.type("bank has")
+    # Drawn anew, as when runs arrive.
+    await page.get_by_role("button", name="Filters").click()
+    await expect(page.get_by_role("searchbox")).to_have_value("bank has")
+
+
 async def test_two_runs_are_compared(visitor: Visitor) -> None:
     page = await visitor.open("/", ready=ROW)
     for run in ("Refund for a cracked kettle", "Refund for a cracked kettle, strict policy"):

@@ -103,6 +103,14 @@ export async function writeClipboard(text) {
   return undefined;
 }
 
+/** An input whose value is in the address: `onCommit(text or null)` when it is left or entered. What is being typed is kept here, because
+    drawing the view anew would put the value of the address over it. */
+export function AddressInput({ value = "", onCommit, ...rest }) {
+  const [text, setText] = useState(value);
+  useEffect(() => setText(value), [value]);
+  return html`<input ...${rest} value=${text} onInput=${(event) => setText(event.target.value)} onChange=${(event) => onCommit(event.target.value.trim() || null)} />`;
+}
+
 /** `tabs`: `[{id, label, badge}]`. Arrow keys move; `panel` is the id of the element that they change. */
 export function Tabs({ tabs, active, onSelect, label, panel }) {
   const list = useRef(null);

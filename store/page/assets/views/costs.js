@@ -4,7 +4,7 @@ import { get } from "../core/api.js";
 import { listOf, navigate, setQuery } from "../core/router.js";
 import { count, duration, exactTime, money, percent, time, tokens, visible } from "../core/format.js";
 import { useKeys } from "../core/keys.js";
-import { Empty, ErrorNote, JsonLink, Loading, Money, Tokens, useLoad } from "../core/parts.js";
+import { AddressInput, Empty, ErrorNote, JsonLink, Loading, Money, Tokens, useLoad } from "../core/parts.js";
 import { COLOURS, Legend, StackedBars } from "./charts.js";
 
 const GROUPS = [["model", "Model"], ["tool", "Tool"], ["provider", "Provider"], ["label", "Label"], ["actor", "Agent"], ["host", "Host"], ["operation", "Operation"], ["status", "HTTP status"]];
@@ -78,7 +78,7 @@ export default function Costs({ query }) {
     <div class="bar"><h1>Costs</h1>
       <div class="segments" role="group" aria-label="Measure">${Object.entries(MEASURES).map(([name, [label]]) => html`<button key=${name} aria-pressed=${(query.measure || "cost") === name ? "true" : "false"} onClick=${() => setQuery({ measure: name === "cost" ? null : name })}>${label}</button>`)}</div>
       <label>by <select value=${query.by || "model"} onChange=${(event) => setQuery({ by: event.target.value === "model" ? null : event.target.value })}>${GROUPS.map(([name, label]) => html`<option key=${name} value=${name}>${label}</option>`)}</select></label>
-      ${query.by === "label" && html`<input type="text" aria-label="Name of the label" value=${query.name || "env"} onChange=${(event) => setQuery({ name: event.target.value.trim() || null })} />`}
+      ${query.by === "label" && html`<${AddressInput} type="text" aria-label="Name of the label" value=${query.name || "env"} onCommit=${(name) => setQuery({ name })} />`}
       <span class="grow"></span>
       <div class="segments" role="group" aria-label="Time">${SPANS.map(([days, label]) => html`<button key=${days} aria-pressed=${days === "all" && !query.since ? "true" : "false"} onClick=${() => span(days)}>${label}</button>`)}</div>
       <${JsonLink} path="/v1/stats" params=${{ ...filters, group_by: [by, group] }} />

@@ -3,7 +3,7 @@ import { html, useRef } from "../core/html.js";
 import { get } from "../core/api.js";
 import { Link, setQuery } from "../core/router.js";
 import { count, exactTime, percent, shortDay, time, visible } from "../core/format.js";
-import { Badge, Empty, ErrorNote, JsonLink, Loading, Time, useLoad } from "../core/parts.js";
+import { AddressInput, Badge, Empty, ErrorNote, JsonLink, Loading, Time, useLoad } from "../core/parts.js";
 import { useWidth } from "./charts.js";
 
 const LANE = 22;
@@ -48,7 +48,7 @@ export default function Drift({ query }) {
   const { data, error, reload } = useLoad(() => get("/v1/drift", filters), [JSON.stringify(filters)]);
   return html`<div class="drift">
     <div class="bar"><h1>Drift</h1><span class="muted">when another model, or another version of it, began to answer to the same name</span><span class="grow"></span>
-      <form onSubmit=${(event) => event.preventDefault()}><input type="search" aria-label="Model" placeholder="Model" value=${query.model || ""} onChange=${(event) => setQuery({ model: event.target.value.trim() || null })} /></form>
+      <form onSubmit=${(event) => event.preventDefault()}><${AddressInput} type="search" aria-label="Model" placeholder="Model" value=${query.model || ""} onCommit=${(model) => setQuery({ model })} /></form>
       <${JsonLink} path="/v1/drift" params=${filters} /></div>
     ${error && html`<${ErrorNote} error=${error} retry=${reload} />`}
     ${!data && !error && html`<${Loading} height="300px" />`}

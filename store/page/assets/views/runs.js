@@ -4,7 +4,7 @@ import { events, get } from "../core/api.js";
 import { Link, listOf, navigate, setQuery } from "../core/router.js";
 import { between, count, visible } from "../core/format.js";
 import { useKeys } from "../core/keys.js";
-import { Badge, canReadBodies, Command, Duration, Empty, ErrorNote, JsonLink, Loading, Money, Time, Tokens, useLoad, useSession } from "../core/parts.js";
+import { AddressInput, Badge, canReadBodies, Command, Duration, Empty, ErrorNote, JsonLink, Loading, Money, Time, Tokens, useLoad, useSession } from "../core/parts.js";
 import { RunActions, setPinned } from "./actions.js";
 
 const FACETS = [["model", "Model"], ["label", "Label"], ["tool", "Tool"], ["status", "HTTP status"], ["provider", "Provider"], ["actor", "Agent"], ["host", "Host"], ["kind", "Kind"]];
@@ -97,6 +97,9 @@ export default function Runs({ query }) {
   const [checked, setChecked] = useState([]);
   const [menuOf, setMenuOf] = useState(null);
   const [areFiltersOpen, setFiltersOpen] = useState(() => innerWidth > 900);
+  // In the state, because drawing the list anew would otherwise put the address's words over what is being typed.
+  const [words, setWords] = useState(query.q || "");
+  useEffect(() => setWords(query.q || ""), [query.q]);
   const search = useRef(null);
   const table = useRef(null);
   const session = useSession();
@@ -133,8 +136,8 @@ export default function Runs({ query }) {
     <div class="bar">
       <h1>Runs</h1>
       <button class="quiet" aria-expanded=${areFiltersOpen ? "true" : "false"} aria-controls="facets" onClick=${() => setFiltersOpen(!areFiltersOpen)}>Filters${hasFilters ? ` (${Object.keys(filters).length})` : ""}</button>
-      <form role="search" class="search" onSubmit=${(event) => { event.preventDefault(); setQuery({ q: search.current.value.trim() || null }); }}>
-        <input ref=${search} type="search" aria-label="Search prompts, answers and tools" placeholder=${canReadBodies(session) ? "Search what was said   /" : "Search needs the scope bodies:read"} disabled=${!canReadBodies(session)} value=${query.q || ""}
+      <form role="search" class="search" onSubmit=${(event) => { event.preventDefault(); setQuery({ q: words.trim() || null }); }}>
+        <input ref=${search} type="search" aria-label="Search prompts, answers and tools" placeholder=${canReadBodies(session) ? "Search what was said   /" : "Search needs the scope bodies:read"} disabled=${!canReadBodies(session)} value=${words} onInput=${(event) => setWords(event.target.value)}
           onSearch=${(event) => !event.target.value && query.q && setQuery({ q: null })} />
       </form>
       <span class="grow"></span>
@@ -224,7 +227,7 @@ function Facets({ filters }) {
       <label class="check"><input type="checkbox" checked=${filters.incomplete === "true"} onChange=${(event) => setQuery({ incomplete: event.target.checked ? "true" : null })} /> Incomplete</label></section>
     ${error && html`<${ErrorNote} error=${error} />`}
     ${FACETS.map(([name, label]) => html`<${Facet} key=${name} label=${label} values=${data?.facets[name] || []} chosen=${listOf(filters[name])} onToggle=${(value) => toggle(name, value)} />`)}
-    <details><summary>More filters</summary>${TEXTS.map(([name, label, type, hint]) => html`<label key=${name} class="field">${label}<input type=${type} min="0" step="any" placeholder=${hint} value=${listOf(filters[name])[0] || ""} onChange=${(event) => setQuery({ [name]: event.target.value.trim() || null })} /></label>`)}</details>
+    <details><summary>More filters</summary>${TEXTS.map(([name, label, type, hint]) => html`<label key=${name} class="field">${label}<${AddressInput} type=${type} min="0" step="any" placeholder=${hint} value=${listOf(filters[name])[0] || ""} onCommit=${(text) => setQuery({ [name]: text })} /></label>`)}</details>
     ${data && !data.is_complete && html`<p><small>Counts are of the newest ${count(data.runs)} runs that fit.</small></p>`}
   </aside>`;
 }
