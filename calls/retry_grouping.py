@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from calls.model import Call, Outcome
+from calls.model import Call, Exchange, Outcome
 
 RETRY_WITHIN: Final = 90 * 1_000_000_000
 """Nanoseconds. SDKs wait up to a minute before they retry, if the server asks for it."""
@@ -43,6 +43,21 @@ class Attempt:
         if self.status is not None and (self.status in _RETRIED_STATUSES or self.status >= 500):
             return True
         return self.outcome in _BROKEN_OUTCOMES and not self.complete
+
+
+def attempt_of(exchange: Exchange, call: Call) -> Attempt:
+    """Return the attempt that an exchange is, with the call derived from it."""
+    return Attempt(
+        id=exchange.id,
+        key=call.key,
+        started_at=exchange.started_at,
+        ended_at=None if exchange.ended_at is None else exchange.started_at + exchange.ended_at,
+        status=exchange.response.status if exchange.response else None,
+        outcome=exchange.outcome,
+        complete=call.complete,
+        polls=call.polls,
+        pending=call.pending,
+    )
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from calls.checking.spec import BadSpec, SpecRule, parse_spec
 from calls.effects import is_read_only
 from calls.model import Call, Exchange
 from calls.redaction.redactor import Redactor
-from calls.retry_grouping import Attempt, group_retries, merge_calls
+from calls.retry_grouping import attempt_of, group_retries, merge_calls
 from proxy.errors import Failure
 from proxy.processes.command_processes import CommandProcesses
 from proxy.processes.store_client import Api, NotFound, path_segment, resolve_run_name
@@ -106,27 +106,13 @@ def build_checked_run(name: str, exchanges: Sequence[Exchange], reading: StepRea
     derived = {exchange.id: reading.call(exchange, reading.key(exchange)) for exchange in exchanges}
     numbers = {exchange.id: number for number, exchange in enumerate(exchanges, 1)}
     by_id = {exchange.id: exchange for exchange in exchanges}
-    groups = group_retries(_attempt(exchange, derived[exchange.id]) for exchange in exchanges)
+    groups = group_retries(attempt_of(exchange, derived[exchange.id]) for exchange in exchanges)
     steps = []
     for group in groups:
         first, last = by_id[group.ids[0]], by_id[group.ids[-1]]
         step = _checked_step(first, last, [derived[name] for name in group.ids], reading)
         steps.append(replace(step, number=numbers[first.id], attempts=group.attempts))
     return CheckedRun(name, tuple(steps))
-
-
-def _attempt(exchange: Exchange, call: Call) -> Attempt:
-    return Attempt(
-        id=exchange.id,
-        key=call.key,
-        started_at=exchange.started_at,
-        ended_at=_end_time(exchange),
-        status=_status(exchange),
-        outcome=exchange.outcome,
-        complete=call.complete,
-        polls=call.polls,
-        pending=call.pending,
-    )
 
 
 def _checked_step(first: Exchange, last: Exchange, calls: Sequence[Call], reading: StepReader) -> CheckedStep:

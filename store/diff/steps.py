@@ -14,7 +14,7 @@ from calls.keys.profile import Profiles
 from calls.keys.rules import Plan
 from calls.model import Call, Exchange, Json, Usage
 from calls.redaction.call import Clean, clean_call
-from calls.retry_grouping import Attempt, group_retries
+from calls.retry_grouping import Attempt, attempt_of, group_retries
 from store.prices import call_cost
 from store.query.rest_shapes import Shape, dollars, milliseconds, path_of
 
@@ -111,7 +111,7 @@ def make_gist(exchange: Exchange, reader: StepReader) -> Gist:
     ignored = reader.ignore_plan(call)
     meaning = answer_digest(exchange, call, ignored)
     return Gist(
-        attempt=_attempt(exchange, call),
+        attempt=attempt_of(exchange, call),
         marks=_marks(key, call),
         host=key.route.host,
         answer_digest=meaning,
@@ -124,20 +124,6 @@ def make_gist(exchange: Exchange, reader: StepReader) -> Gist:
         usage=call.usage,
         usd=price.usd if price else None,
         first_byte_at=exchange.first_byte_at,
-    )
-
-
-def _attempt(exchange: Exchange, call: Call) -> Attempt:
-    return Attempt(
-        id=exchange.id,
-        key=call.key,
-        started_at=exchange.started_at,
-        ended_at=None if exchange.ended_at is None else exchange.started_at + exchange.ended_at,
-        status=exchange.response.status if exchange.response else None,
-        outcome=exchange.outcome,
-        complete=call.complete,
-        polls=call.polls,
-        pending=call.pending,
     )
 
 

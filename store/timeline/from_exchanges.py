@@ -13,7 +13,7 @@ from calls.codec.json import dumps
 from calls.codec.lenient_json import as_object, as_text_or_none
 from calls.dialects.generic import DIALECT as GENERIC
 from calls.model import Call, Exchange, Json, header
-from calls.retry_grouping import Attempt, RetryGroup, group_retries, merge_calls
+from calls.retry_grouping import RetryGroup, attempt_of, group_retries, merge_calls
 from store.call_graph.call_graph import MOST_BETWEEN, CallGraph, Node, ToolRound, match_executions, tool_execution
 from store.call_graph.call_ids import created_ids, returned_ids
 from store.timeline.facts import AttemptFacts, SpokenCall, StepFacts, ToolLinks
@@ -37,7 +37,7 @@ def read_facts(pairs: Iterable[tuple[Exchange, Call]], cost_of: Costs, *, is_for
     """Make the facts of a run from its exchanges in step order, each with the call that is derived from it."""
     by_id = {exchange.id: (exchange, call) for exchange, call in pairs}
     places = {name: number for number, name in enumerate(by_id, 1)}
-    groups = group_retries(_attempt(exchange, call) for exchange, call in by_id.values())
+    groups = group_retries(attempt_of(exchange, call) for exchange, call in by_id.values())
     merged = [(group, [by_id[name] for name in group.ids]) for group in groups]
     graph = CallGraph(_nodes(merged))
     between = list(_tool_calls_between(graph, merged))
@@ -130,20 +130,6 @@ def answer_origin(exchange: Exchange) -> str:
     headers = exchange.response.headers if exchange.response else ()
     mark = header(headers, "playhead") or "live"
     return ORIGINS.get(mark.partition(";")[0].strip(), "live")
-
-
-def _attempt(exchange: Exchange, call: Call) -> Attempt:
-    return Attempt(
-        id=exchange.id,
-        key=call.key,
-        started_at=exchange.started_at,
-        ended_at=None if exchange.ended_at is None else exchange.started_at + exchange.ended_at,
-        status=exchange.response.status if exchange.response else None,
-        outcome=exchange.outcome,
-        complete=call.complete,
-        polls=call.polls,
-        pending=call.pending,
-    )
 
 
 type _Merged = Sequence[tuple[RetryGroup, Sequence[tuple[Exchange, Call]]]]
