@@ -32,8 +32,10 @@ def read_spec(path: Path) -> tuple[SpecRule, ...]:
         raise Failure(
             f"there is no spec {path}: make one from a good run with playhead check --init RUN -o {path}, or name one with --spec"
         ) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise Failure(f"cannot read the spec {path}: {error}") from error
+    except OSError as error:
+        raise Failure(f"cannot read the spec {path}: {error.strerror}; name another one with --spec") from error
+    except UnicodeDecodeError as error:
+        raise Failure(f"{path} is no text in UTF-8, so no spec can be read from it: save it as UTF-8") from error
     except BadSpec as error:
         raise Failure(f"{path}: {error}") from error
 

@@ -50,8 +50,12 @@ def read_rubric(path: Path) -> tuple[Criterion, ...]:
     """Read a rubric. Raise Failure that says what is wrong."""
     try:
         return parse_rubric(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise Failure(f"cannot read the rubric {path}: {error}") from error
+    except OSError as error:
+        raise Failure(
+            f"cannot read the rubric {path}: {error.strerror}; name a file with [[criterion]] tables, each with `name` and `question`"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise Failure(f"{path} is no text in UTF-8, so no rubric can be read from it: save it as UTF-8") from error
     except BadRubric as error:
         raise Failure(f"{path}: {error}") from error
 

@@ -28,7 +28,9 @@ _STYLES: Final = {"pass": "good", "fail": "bad", "unknown": "warn"}
 
 def _summary(result: CheckResult) -> str:
     count = {name: sum(rule.verdict == name for rule in result.rules) for name in ("pass", "fail", "unknown")}
-    parts = [f"{count['pass']} of {count_text(len(result.rules), 'rule')} hold"]
+    parts = [
+        f"{count['pass']} of {count_text(len(result.rules), 'rule')} {'holds' if len(result.rules) == 1 else 'hold'}"
+    ]
     parts += [f"{count['fail']} broken"] if count["fail"] else []
     parts += [f"{count['unknown']} cannot be decided"] if count["unknown"] else []
     return f"{', '.join(parts)} ({count_text(result.steps, 'step')})"

@@ -152,8 +152,8 @@ async def test_runs_of_the_store_are_compared_with_one_another_and_with_files_an
         (home / "checks.toml").write_text('[[rule]]\nkind = "require"\ntools = ["search"]\n')
         checked = await run_playhead(home, "check", "good", "bad.jsonl")
         assert checked.out.splitlines() == [
-            "good: 1 of 1 rule hold (12 steps)",
-            "bad.jsonl: 1 of 1 rule hold (12 steps)",
+            "good: 1 of 1 rule holds (12 steps)",
+            "bad.jsonl: 1 of 1 rule holds (12 steps)",
         ]
         unknown = await run_playhead(home, "diff", "good", "nothing")
         assert unknown.code == 125

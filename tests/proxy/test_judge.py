@@ -109,7 +109,11 @@ async def test_a_judgement_is_recorded_and_costs_nothing_the_second_time(
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["--rubric", "absent.toml"], 125, "cannot read the rubric absent.toml"),
+        (
+            ["--rubric", "absent.toml"],
+            125,
+            "cannot read the rubric absent.toml: No such file or directory; name a file with [[criterion]] tables",
+        ),
         (["--rubric", "wrong.toml"], 125, "wrong.toml: line 1: Object missing required field `question`"),
         (["--rubric", "rubric.toml", "--url", "here"], 2, "is no URL"),
         (["--rubric", "rubric.toml", "--labels", "rubric.toml"], 125, "write run,criterion,verdict"),

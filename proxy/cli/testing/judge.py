@@ -138,8 +138,12 @@ def judge_command(
 def _read_labels(path: Path) -> Any:
     try:
         return parse_labels_file(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise Failure(f"cannot read the labels {path}: {error}") from error
+    except OSError as error:
+        raise Failure(
+            f"cannot read the labels {path}: {error.strerror}; name a CSV file with the columns run, criterion, verdict"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise Failure(f"{path} is no text in UTF-8, so no labels can be read from it: save it as UTF-8") from error
     except BadLabels as error:
         raise Failure(f"{path}: {error}") from error
 
