@@ -157,12 +157,12 @@ async def test_a_pass_that_was_killed_is_continued(
     await store(database, conversation("night", turns=2, size=500))
     real: Any = getattr(runner, step)
 
-    async def killed(*what: Any) -> Any:
+    async def raise_killed(*what: Any) -> Any:
         if step == "expire_bodies":
             await real(*what)
         raise ZeroDivisionError
 
-    monkeypatch.setattr(runner, step, killed)
+    monkeypatch.setattr(runner, step, raise_killed)
     with pytest.raises(ZeroDivisionError):
         await retention(database).run_once()
     monkeypatch.undo()

@@ -140,7 +140,7 @@ def run_python(snippet: CallCopy) -> None:
     subprocess.run([sys.executable, "-c", snippet.text], env=environment, check=True, timeout=60)
 
 
-def lowered(headers: Headers) -> Headers:
+def lowercase_headers(headers: Headers) -> Headers:
     return tuple((name.lower(), value) for name, value in headers)
 
 
@@ -234,7 +234,7 @@ HEADERS: Headers = (
 def test_headers_arrive_as_they_were_sent_with_secrets_from_the_environment(target: Target, form: str) -> None:
     made = copied(recorded(f"{target.url}/", b"{}", headers=HEADERS), form)
     run_shell(made) if form == "curl" else run_python(made)
-    got = dict(lowered(target.last().headers))
+    got = dict(lowercase_headers(target.last().headers))
     secret = "s3cret '\"$x" if form == "curl" else "s3cret"
     assert made.variables == ["OPENAI_API_KEY", "X_TENANT"]
     assert got["authorization"] == f"Bearer {secret}"
@@ -247,7 +247,7 @@ def test_headers_arrive_as_they_were_sent_with_secrets_from_the_environment(targ
 
 def test_curl_adds_no_headers_of_its_own(target: Target) -> None:
     run_shell(copied(recorded(f"{target.url}/", b"x"), "curl"))
-    assert {name for name, _ in lowered(target.last().headers)} == {"host", "content-length"}
+    assert {name for name, _ in lowercase_headers(target.last().headers)} == {"host", "content-length"}
     run_shell(copied(recorded(f"{target.url}/a[1-3]/../{{b,c}}?q=%00", b"", method="GET"), "curl"))
     assert target.last().target == "/a[1-3]/../{b,c}?q=%00"
 
@@ -301,7 +301,7 @@ def test_one_step_is_a_bundle_with_names_in_place_of_secrets() -> None:
         sent.body.data[first.offset :][: first.size] + sent.body.data[second.offset :][: second.size] == sent.body.data
     )
     assert sent.body.data[second.offset :].startswith(b"again")
-    assert dict(lowered(sent.headers))["content-length"] == str(len(sent.body.data))
+    assert dict(lowercase_headers(sent.headers))["content-length"] == str(len(sent.body.data))
 
 
 @pytest.mark.parametrize("form", ["har", "vcr"])
@@ -313,7 +313,7 @@ def test_one_step_is_read_back_from_other_formats(form: Any, tmp_path: Path) -> 
     (found,) = list(open_source(tmp_path / made.file).items)
     assert isinstance(found, Interaction)
     assert (found.request.body.data, found.response.body.data) == (body, b"\xff\x00")
-    assert dict(lowered(found.request.headers))["authorization"] == "Bearer $OPENAI_API_KEY"
+    assert dict(lowercase_headers(found.request.headers))["authorization"] == "Bearer $OPENAI_API_KEY"
 
 
 @pytest.mark.parametrize(

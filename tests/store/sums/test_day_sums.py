@@ -55,7 +55,7 @@ async def valid_days(database: Database) -> int:
 
 
 @pytest.fixture
-async def summed(database: Database) -> Database:
+async def summed_database(database: Database) -> Database:
     await write(database, three_days())
     await Runs(database).patch("b", labels={"team": "support"})
     await catch_up(database)
@@ -64,16 +64,16 @@ async def summed(database: Database) -> Database:
 
 
 @pytest.mark.parametrize("filters", FILTERS)
-async def test_sums_of_days_are_those_of_the_calls(summed: Database, filters: Filters) -> None:
-    assert await valid_days(summed) == 3
-    await compare(summed, filters)
+async def test_sums_of_days_are_those_of_the_calls(summed_database: Database, filters: Filters) -> None:
+    assert await valid_days(summed_database) == 3
+    await compare(summed_database, filters)
 
 
-async def test_sums_of_days_are_what_is_read(summed: Database) -> None:
-    async with summed.transaction() as connection:
+async def test_sums_of_days_are_what_is_read(summed_database: Database) -> None:
+    async with summed_database.transaction() as connection:
         await connection.execute(day_sums.update().values(calls=day_sums.c.calls + 1000))
     with pytest.raises(AssertionError):
-        await compare(summed)
+        await compare(summed_database)
 
 
 async def test_every_question_has_the_smallest_cube() -> None:
@@ -83,36 +83,36 @@ async def test_every_question_has_the_smallest_cube() -> None:
     assert smallest_cube(("run", "model")) is None
 
 
-async def test_they_stay_right_whatever_is_stored_and_removed(summed: Database) -> None:
+async def test_they_stay_right_whatever_is_stored_and_removed(summed_database: Database) -> None:
     draw = random.Random(15)
     for number in range(6):
         match draw.randrange(4):
             case 0:
-                await write(summed, Agent(turns=2, offset=draw.randrange(60) * HOUR).run(f"late {number}"))
+                await write(summed_database, Agent(turns=2, offset=draw.randrange(60) * HOUR).run(f"late {number}"))
             case 1:
-                await write(summed, Agent(turns=1, offset=draw.randrange(60) * HOUR, model="gpt-4o").run("a"))
+                await write(summed_database, Agent(turns=1, offset=draw.randrange(60) * HOUR, model="gpt-4o").run("a"))
             case 2:
-                await erase_run(summed, "default", draw.choice("abc"), NOON)
+                await erase_run(summed_database, "default", draw.choice("abc"), NOON)
             case _:
-                async with summed.transaction() as connection:
+                async with summed_database.transaction() as connection:
                     ids = (await connection.execute(select(calls.c.id, calls.c.run))).all()
                 one = draw.choice(ids)
-                await erase_exchanges(summed, "default", one[1], [one[0]], NOON)
-        await compare(summed, groupings=("tool day",))
-        await catch_up(summed)
-        await compare(summed, FILTERS[2], ("model",))
-        await sum_days(summed)
-        assert await valid_days(summed) >= 3
-        await compare(summed, groupings=("run", "model actor"))
+                await erase_exchanges(summed_database, "default", one[1], [one[0]], NOON)
+        await compare(summed_database, groupings=("tool day",))
+        await catch_up(summed_database)
+        await compare(summed_database, FILTERS[2], ("model",))
+        await sum_days(summed_database)
+        assert await valid_days(summed_database) >= 3
+        await compare(summed_database, groupings=("run", "model actor"))
 
 
-async def test_an_erased_run_leaves_nothing_in_the_sums_of_days(summed: Database) -> None:
-    await Runs(summed).delete("b")
-    async with summed.transaction() as connection:
+async def test_an_erased_run_leaves_nothing_in_the_sums_of_days(summed_database: Database) -> None:
+    await Runs(summed_database).delete("b")
+    async with summed_database.transaction() as connection:
         rows = select(func.count()).select_from(day_sums).where(day_sums.c.day == NOON + DAY - (NOON + DAY) % DAY)
         assert await connection.scalar(rows) == 0
-    assert await valid_days(summed) == 2
-    await compare(summed)
+    assert await valid_days(summed_database) == 2
+    await compare(summed_database)
 
 
 async def test_a_day_that_is_not_over_or_has_not_settled_is_not_summed(database: Database) -> None:
@@ -122,23 +122,23 @@ async def test_a_day_that_is_not_over_or_has_not_settled_is_not_summed(database:
     assert await DaySums(database, lambda: NOON + 9 * DAY).sum_settled_days(settled_after=1000 * DAY) == 0
 
 
-async def test_a_day_that_changes_while_it_is_summed_is_not_valid(summed: Database) -> None:
-    await write(summed, Agent(turns=2).run("late"))
-    await catch_up(summed)
+async def test_a_day_that_changes_while_it_is_summed_is_not_valid(summed_database: Database) -> None:
+    await write(summed_database, Agent(turns=2).run("late"))
+    await catch_up(summed_database)
     async with (
         asyncio.TaskGroup() as group,
-        summed.connection() as watching,
-        summed.connection() as connection,
+        summed_database.connection() as watching,
+        summed_database.connection() as connection,
         connection.transaction(),
     ):
         # What changes a day has its row until it commits: the sums wait for it, and are not taken.
         await connection.execute("UPDATE summed_days SET changes = changes + 1 WHERE NOT is_valid")
-        summing = group.create_task(sum_days(summed))
+        summing = group.create_task(sum_days(summed_database))
         while not await watching.fetchval(WAITING):  # noqa: ASYNC110 - only Postgres knows it
             await asyncio.sleep(0.01)
     assert summing.result() == 0
-    assert await sum_days(summed) == 1
-    await compare(summed)
+    assert await sum_days(summed_database) == 1
+    await compare(summed_database)
 
 
 WAITING = """
