@@ -54,11 +54,11 @@ class Measurements:
         with stage.round(f"round-{number}") as fresh:
             engines = Engines(stage=fresh, sources=sources)
             for workload in self._workloads:
-                names = self._asked(workload, number)
+                names = self._select_engines(workload, number)
                 for name in names if number % 2 else names[::-1]:
                     self._ask(engines, name, workload, number)
 
-    def _asked(self, workload: str, number: int) -> list[str]:
+    def _select_engines(self, workload: str, number: int) -> list[str]:
         there, at_most = WORKLOADS[workload].engines, WORKLOADS[workload].at_most
         if at_most is not None and number >= at_most:
             return []

@@ -86,7 +86,7 @@ def running_store() -> Iterator[tuple[RunningStore, int]]:
         data = open_data_dir(Path(name) / "data")
         Path(name).chmod(0o711)
         with Process("proxy.processes.store_server", {"data": str(data.root), "open_api": True}) as process:
-            port = int(process.said()["port"])
+            port = int(process.read_line()["port"])
             with ensure_server(data.postgres) as server:
                 postgres = int((data.postgres / "data" / "postmaster.pid").read_text().split()[0])
                 yield RunningStore(data=data, store_server=process.pid, postgres=postgres, dsn=server.dsn), port

@@ -47,11 +47,11 @@ class RunningStore:
     postgres: int
     dsn: str
 
-    def used(self) -> tuple[float, float]:
+    def read_cpu(self) -> tuple[float, float]:
         """Seconds of CPU: the store server's, and those of Postgres with all its processes."""
         return cpu(self.store_server), cpu_with_children(self.postgres)
 
-    async def counted(self) -> tuple[int, int]:
+    async def count_exchanges(self) -> tuple[int, int]:
         """How many exchanges there are, and how many bytes everything takes."""
         connection = await asyncpg.connect(self.dsn)
         try:
@@ -68,7 +68,7 @@ def keeping() -> Iterator[RunningStore]:
         # As root, Postgres runs as another user, who must be able to pass through.
         Path(name).chmod(0o711)
         with Process("proxy.processes.store_server", {"data": str(data.root)}) as store_server:
-            store_server.said()
+            store_server.read_line()
             with ensure_server(data.postgres) as server:
                 postgres = int((data.postgres / "data" / "postmaster.pid").read_text().split()[0])
                 yield RunningStore(data=data, store_server=store_server.pid, postgres=postgres, dsn=server.dsn)
@@ -78,11 +78,11 @@ async def measure(kept: RunningStore, workload: str, number: int, calls: int) ->
     """Fill a spool, hand it over, wait until it is drained."""
     aside = kept.data.root / f"filled-{workload}-{number}"
     count, raw = await fill(aside, WORKLOADS[workload](number * calls, calls))
-    exchanges, size = await kept.counted()
-    before, began = kept.used(), time.monotonic()
+    exchanges, size = await kept.count_exchanges()
+    before, began = kept.read_cpu(), time.monotonic()
     lasted = _wait_until_drained(aside.rename(kept.data.spools / aside.name)) - began
-    after = kept.used()
-    now, grown = await kept.counted()
+    after = kept.read_cpu()
+    now, grown = await kept.count_exchanges()
     if now - exchanges != count:
         raise MeasurementFailed(f"of {count} calls {now - exchanges} reached Postgres")
     store_server, postgres = ((late - early) / count * 1e6 for early, late in zip(before, after, strict=True))

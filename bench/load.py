@@ -81,11 +81,11 @@ class Load:
         self.begin(list(self._connections.values()))
         self._until(time.monotonic() + self.told["warm"])
         self.times.clear()
-        before, began = self._used(), time.monotonic()
+        before, began = self._read_cpu(), time.monotonic()
         self._until(began + self.told["seconds"])
-        after, lasted = self._used(), time.monotonic() - began
+        after, lasted = self._read_cpu(), time.monotonic() - began
         used = {name: after[name] - before[name] for name in after}
-        return {"seconds": lasted, "cpu": used, "rss": [empty, self._sizes()], **self._found()}
+        return {"seconds": lasted, "cpu": used, "rss": [empty, self._sizes()], **self._summarize()}
 
     def begin(self, connections: list[Connection]) -> None:
         """Ask for the first time on each connection."""
@@ -95,7 +95,7 @@ class Load:
         """Something came."""
         raise NotImplementedError
 
-    def due(self, now: float) -> float:
+    def ask_due(self, now: float) -> float:
         """Ask what is to be asked by now; when to look again."""
         return now + 1.0
 
@@ -106,23 +106,23 @@ class Load:
 
     def _until(self, end: float) -> None:
         while (now := time.monotonic()) < end and not self.over:
-            wait = max(min(end, self.due(now)) - now, 0)
+            wait = max(min(end, self.ask_due(now)) - now, 0)
             for number, _ in self._poll.poll(wait):
                 connection = self._connections[number]
-                data = connection.received()
+                data = connection.receive()
                 if data == b"":
                     raise MeasurementFailed(f"a connection was closed after {len(self.times)} measured")
                 if data is not None:
                     self.take(connection, data)
 
-    def _used(self) -> dict[str, float]:
+    def _read_cpu(self) -> dict[str, float]:
         read = {name: (cpu_with_children if name in TREES else cpu)(pid) for name, pid in self.told["pids"].items()}
         return read | {"load": time.process_time()}
 
     def _sizes(self) -> dict[str, float]:
         return {name: rss(pid) for name, pid in self.told["pids"].items()}
 
-    def _found(self) -> dict[str, Any]:
+    def _summarize(self) -> dict[str, Any]:
         times = sorted(self.times)
         if not times:
             raise MeasurementFailed("nothing was answered within the window")
@@ -151,7 +151,7 @@ class Calls(Load):
         for order, connection in enumerate(connections):
             heapq.heappush(self._waiting, (now + self._interval * order / len(connections), order, connection))
 
-    def due(self, now: float) -> float:
+    def ask_due(self, now: float) -> float:
         while self._waiting and self._waiting[0][0] <= now:
             self._ask(heapq.heappop(self._waiting)[2])
         return self._waiting[0][0] if self._waiting else now + 1.0
@@ -164,8 +164,8 @@ class Calls(Load):
     def take(self, connection: Connection, data: bytes) -> None:
         number = connection.fileno()
         spoken = self.spoken[number]
-        if not spoken.answered(data):
-            if left := spoken.left():
+        if not spoken.take_answer(data):
+            if left := spoken.take_output():
                 _send(connection, left)
             return
         asked = self._asked.pop(number)
@@ -185,8 +185,8 @@ class Calls(Load):
         body = self._bodies[number].replace(*self._changes, 1)
         _send(connection, self.spoken[connection.fileno()].ask(body))
 
-    def _found(self) -> dict[str, Any]:
-        return super()._found() | {"asked": self._number}
+    def _summarize(self) -> dict[str, Any]:
+        return super()._summarize() | {"asked": self._number}
 
 
 class Events(Load):
@@ -224,11 +224,11 @@ class Connects(Load):
     def run(self) -> dict[str, Any]:
         if not self.told["new"]:
             self._once()  # so that the host is known
-        before, began = self._used(), time.monotonic()
+        before, began = self._read_cpu(), time.monotonic()
         self.times = [self._once() for _ in range(self.told["calls"])]
-        after, lasted = self._used(), time.monotonic() - began
+        after, lasted = self._read_cpu(), time.monotonic() - began
         used = {name: after[name] - before[name] for name in after}
-        return {"seconds": lasted, "cpu": used, "asked": self._number, **self._found()}
+        return {"seconds": lasted, "cpu": used, "asked": self._number, **self._summarize()}
 
     def _once(self) -> float:
         host = NEW_HOST.format(self._number) if self.told["new"] else HOST
@@ -239,9 +239,9 @@ class Connects(Load):
         with closing(self.connection(host)) as connection:
             _send(connection, asked)
             answer: bytes | None = None
-            while answer is None or not spoken.answered(answer):
+            while answer is None or not spoken.take_answer(answer):
                 connection.wait(reading=True)
-                answer = connection.received()
+                answer = connection.receive()
                 if answer == b"":
                     raise MeasurementFailed("a connection was closed during its answer")
         return time.monotonic() - began

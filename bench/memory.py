@@ -208,7 +208,7 @@ class Stand:
         authorization = f"authorization: Bearer {self.token}\r\n" if self.token else ""
         return f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n{authorization}connection: close\r\n\r\n".encode()
 
-    async def stored(self, run: str, seconds: float = 240) -> float:
+    async def wait_until_stored(self, run: str, seconds: float = 240) -> float:
         """Wait until everything of a run is stored; how long that took."""
         begin = time.monotonic()
         while time.monotonic() - begin < seconds:
@@ -232,14 +232,14 @@ async def sse(stand: Stand) -> None:
     """Streams of 30 MB, eight at once."""
     await asyncio.gather(*(stand.ask(f"/sse/{n}", "sse") for n in range(STREAMS)))
     await _visible(stand)
-    print(f"  stored after {await stand.stored('sse'):.1f} s")
+    print(f"  stored after {await stand.wait_until_stored('sse'):.1f} s")
 
 
 async def keys(stand: Stand) -> None:
     """An answer of 13 MB with a million names."""
     await stand.ask("/keys", "keys")
     await _visible(stand)
-    print(f"  stored after {await stand.stored('keys'):.1f} s")
+    print(f"  stored after {await stand.wait_until_stored('keys'):.1f} s")
 
 
 async def _visible(stand: Stand) -> None:
@@ -253,7 +253,7 @@ async def _visible(stand: Stand) -> None:
 async def readers(stand: Stand) -> None:
     """500 clients of the API that ask for 5 MB and stop reading."""
     await stand.ask("/text", "text")
-    await stand.stored("text")
+    await stand.wait_until_stored("text")
     answer = await stand.get("/v1/runs/text/calls?limit=1")
     call = _body(answer)
     name = call["items"][0]["id"]
@@ -292,7 +292,7 @@ async def lists(stand: Stand) -> None:
     """A list of five calls with answers of 5 MB."""
     for n in range(5):
         await stand.ask(f"/text/{n}", "text")
-    await stand.stored("text")
+    await stand.wait_until_stored("text")
     begin = time.monotonic()
     answer = await stand.get("/v1/calls?limit=5")
     print(f"  calls?limit=5: {len(answer)} bytes in {time.monotonic() - begin:.2f} s")
@@ -304,13 +304,13 @@ async def lists(stand: Stand) -> None:
 async def brotli(stand: Stand) -> None:
     """An answer of 1 KB in brotli that opens to 1 GiB."""
     print(f"  {await stand.ask('/brotli', 'bomb')} bytes came")
-    await stand.stored("bomb")
+    await stand.wait_until_stored("bomb")
 
 
 async def serve_gzip_bomb(stand: Stand) -> None:
     """An answer in gzip that opens to 640 MiB."""
     print(f"  {await stand.ask('/gzip', 'bomb')} bytes came")
-    await stand.stored("bomb")
+    await stand.wait_until_stored("bomb")
 
 
 async def _websocket(stand: Stand, path: str, wanted: int) -> int:
@@ -377,7 +377,7 @@ async def _measure_workload(name: str, flags: list[str]) -> None:
         for path in {"brotli": ["/brotli"], "gzipped": ["/gzip"]}.get(name, []):
             stand.upstream.body(path)
         await stand.ask("/small", "warm")
-        await stand.stored("warm")
+        await stand.wait_until_stored("warm")
         processes = Processes(pid)
         processes.look()
         print("  before:", _format_sizes(processes.now))

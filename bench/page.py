@@ -22,7 +22,7 @@ from store.ingest.batch_writer import BatchWriter
 from tests.store.house import PROFILES
 from tests.store.page.browser import PageServer, Visitor, running_browser, serving_page
 from tests.store.page.hostile import large_exchanges
-from tests.store.page.seed import SECOND, Agent, derived, write
+from tests.store.page.seed import SECOND, Agent, derive_exchange, write
 from tests.store.samples import NOON, uuid7
 from tests.support.postgres import CARELESS, TEMPLATE, console, create, fresh, migrate, url
 
@@ -62,7 +62,7 @@ async def fill(server: PageServer, runs: int) -> dict[str, str]:
     agent = Agent("many-0", NOON)
     agent.user("Hello.")
     agent.answer("Hello, how can I help?", streamed=False)
-    one = derived(agent.exchanges[0])
+    one = derive_exchange(agent.exchanges[0])
     for begin in range(0, runs, BATCH):
         batch = [
             replace(

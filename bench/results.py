@@ -121,7 +121,7 @@ class Target:
     spelled: str = ".2f"
 
     @property
-    def met(self) -> bool:
+    def is_met(self) -> bool:
         return self.found.median >= self.wanted if self.least else self.found.median <= self.wanted
 
 

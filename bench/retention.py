@@ -156,7 +156,7 @@ def running_store(data: DataDir) -> Iterator[tuple[Process, int]]:
     policy = retention_policy(tomllib.loads(RULES)["retention"], "90d", None)
     config = {"data": str(data.root), "open_api": True, "retention": msgspec.to_builtins(policy)}
     with Process("proxy.processes.store_server", config) as store_server:
-        yield store_server, store_server.said()["port"]
+        yield store_server, store_server.read_line()["port"]
 
 
 def fill_store(data: DataDir, dsn: str, calls: int, days: int, processes: int, report: Report) -> None:

@@ -100,7 +100,7 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class QueryTimes:
     """The times of a query."""
 
     group: str
@@ -254,25 +254,25 @@ class Client:
         return took, response.status, json.loads(body)
 
 
-def measure_query(port: int, query: Query, clients: int, cpu_seconds: Callable[[], float] = float) -> Measured:
+def measure_query(port: int, query: Query, clients: int, cpu_seconds: Callable[[], float] = float) -> QueryTimes:
     """Ask again and again, as so many clients at once. `cpu_seconds` is the CPU time that the servers have spent so far."""
     client = Client(port)
     cursor = None
     for _ in range(query.page - 1):
         _, status, page = client.get(query.target(cursor))
         if status != 200 or page.get("next") is None:
-            return _unmeasured(query, clients, page.get("detail", "") or "has no such page")
+            return _without_times(query, clients, page.get("detail", "") or "has no such page")
         cursor = page["next"]
     target = query.target(cursor)
     first, status, answer = client.get(target)
     if status != 200:
-        return _unmeasured(query, clients, f"{status} {answer.get('detail', '')[:60]}")
+        return _without_times(query, clients, f"{status} {answer.get('detail', '')[:60]}")
     spent = cpu_seconds()
     with ThreadPoolExecutor(clients) as pool:
         times = sorted(
             each for some in pool.map(lambda _: _repeat(Client(port), target), range(clients)) for each in some
         )
-    return Measured(
+    return QueryTimes(
         group=query.group,
         name=query.name,
         target=target,
@@ -298,8 +298,8 @@ def _repeat(client: Client, target: str) -> list[float]:
     return times
 
 
-def _unmeasured(query: Query, clients: int, problem: str) -> Measured:
-    return Measured(
+def _without_times(query: Query, clients: int, problem: str) -> QueryTimes:
+    return QueryTimes(
         group=query.group,
         name=query.name,
         target=query.target(),
@@ -319,7 +319,7 @@ def _unmeasured(query: Query, clients: int, problem: str) -> Measured:
 def running_store(data: DataDir, dsn: str) -> Iterator[tuple[RunningStore, int]]:
     """A store server over the tables, and the port of its API."""
     with Process("proxy.processes.store_server", {"data": str(data.root), "open_api": True}) as store_server:
-        port = store_server.said()["port"]
+        port = store_server.read_line()["port"]
         postgres = int((data.postgres / "data" / "postmaster.pid").read_text().split()[0])
         yield RunningStore(data=data, store_server=store_server.pid, postgres=postgres, dsn=dsn), port
 
@@ -421,7 +421,7 @@ class Report:
 
 
 def _jsonable(value: Any) -> Any:
-    return asdict(value) if isinstance(value, Row | Spread | Measured) else str(value)
+    return asdict(value) if isinstance(value, Row | Spread | QueryTimes) else str(value)
 
 
 def _text(value: Any) -> str:
@@ -547,12 +547,12 @@ def report_queries(
     store: RunningStore, port: int, runs: int, newest: int, told: argparse.Namespace, report: Report
 ) -> None:
     """Measure all queries, by so many clients at once."""
-    found: list[Measured] = []
+    found: list[QueryTimes] = []
     for clients in told.clients:
         for query in queries(runs, newest):
             if not any(words in f"{query.group} {query.name}" for words in told.match):
                 continue
-            found.append(measure_query(port, query, clients, lambda: sum(store.used())))
+            found.append(measure_query(port, query, clients, lambda: sum(store.read_cpu())))
             head = [f"\n{HEAD}"] if len(found) == 1 else []
             report.add("queries", found, lambda head=head: iter([*head, found[-1].line()]))  # type: ignore[misc]
     over = [one.name for one in found if one.verdict not in ("", "ok")]

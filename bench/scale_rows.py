@@ -61,7 +61,7 @@ TOOL_URL: Final = "https://tickets.example.com/v2/search"
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _TemplateExchange:
     """One exchange of a template before it has a time."""
 
     url: str
@@ -209,10 +209,10 @@ def _rare_template() -> list[DerivedExchange]:
 def _template(profiles: Profiles, number: int, url: str, model: str) -> list[DerivedExchange]:
     draw = random.Random(number)
     asked = _conversation(draw, url, model, LENGTHS[number % len(LENGTHS)])
-    return [_derived(profiles, one) for one in asked]
+    return [_derive_exchange(profiles, one) for one in asked]
 
 
-def _derived(profiles: Profiles, one: _Asked) -> DerivedExchange:
+def _derive_exchange(profiles: Profiles, one: _TemplateExchange) -> DerivedExchange:
     host = one.url.split("/")[2]
     headers = tuple((name, host if name == "Host" else value) for name, value in REQUEST_HEADERS)
     exchange = Exchange(
@@ -235,7 +235,7 @@ def _body(data: bytes) -> Body:
     return Body(data=data, chunks=(Chunk(1_000_000, 0, len(data)),), size=len(data))
 
 
-def _conversation(draw: random.Random, url: str, model: str, count: int) -> Iterator[_Asked]:
+def _conversation(draw: random.Random, url: str, model: str, count: int) -> Iterator[_TemplateExchange]:
     """An agent at work: its model, each fourth time a tool's server, and two errors in a hundred, each asked again."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": f"{CASE}: {prose(draw, 400)}"}]
     actor = draw.choice(ACTORS)
@@ -244,18 +244,18 @@ def _conversation(draw: random.Random, url: str, model: str, count: int) -> Iter
         if made % 5 == 4:
             query = json.dumps({"query": f"{CASE} {prose(draw, 100)}", "limit": 20, "page": made})
             found = {"results": [{"id": n, "text": prose(draw, 300)} for n in range(4)], "case": CASE}
-            yield _Asked(TOOL_URL, query.encode(), json.dumps(found).encode(), actor=actor)
+            yield _TemplateExchange(TOOL_URL, query.encode(), json.dumps(found).encode(), actor=actor)
             made += 1
             continue
         request = _request(url, model, messages)
         if draw.random() < 0.025:
             problem = {"error": {"type": "rate_limit_error", "message": f"try again later ({CASE})"}}
-            yield _Asked(url, request, json.dumps(problem).encode(), draw.choice((429, 429, 500)), actor)
+            yield _TemplateExchange(url, request, json.dumps(problem).encode(), draw.choice((429, 429, 500)), actor)
             made += 1
         tool = f"{draw.choice(('search', 'fetch', 'write', 'delete'))}_{draw.randrange(6)}"
         text, argument = f"{prose(draw, draw.randint(200, 700))} {CASE}", f"{CASE} {prose(draw, 120)}"
         answer, turn = _answer(url, model, text, (tool, argument, f"call_{draw.getrandbits(80):020x}"), len(request))
-        yield _Asked(url, request, answer, actor=actor)
+        yield _TemplateExchange(url, request, answer, actor=actor)
         made += 1
         messages += [*turn, *_result(url, turn, f"{CASE} {prose(draw, draw.randint(500, 2500))}")]
 

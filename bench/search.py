@@ -91,7 +91,7 @@ class OurWords:
     index = "USING gin (words)"
     insert = "$2::text::tsvector"
 
-    def stored(self, text: str) -> str:
+    def stored_form(self, text: str) -> str:
         """What is sent to Postgres of a text."""
         return word_vector(text)
 
@@ -108,7 +108,7 @@ class SimpleWords:
     index = "USING gin (words)"
     insert = "to_tsvector('simple', $2::text)"
 
-    def stored(self, text: str) -> str:
+    def stored_form(self, text: str) -> str:
         """The text itself."""
         return text
 
@@ -127,7 +127,7 @@ class Trigrams:
     index = "USING gin (body gin_trgm_ops)"
     insert = "$2::text"
 
-    def stored(self, text: str) -> str:
+    def stored_form(self, text: str) -> str:
         """The text itself."""
         return text
 
@@ -164,7 +164,7 @@ async def fill(connection: asyncpg.Connection, way: Way, texts: Sequence[str]) -
     await connection.execute(f"CREATE INDEX {table}_idx ON {table} {way.index}")
     began = time.perf_counter()
     for some in batched(enumerate(texts), BATCH):
-        rows = [(number, way.stored(text)) for number, text in some]
+        rows = [(number, way.stored_form(text)) for number, text in some]
         await connection.executemany(f"INSERT INTO {table} VALUES ($1, {way.insert})", rows)
     # A search must not read what GIN has not merged yet.
     await connection.execute(f"VACUUM ANALYZE {table}")

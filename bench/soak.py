@@ -127,7 +127,7 @@ class Crew:
 
     async def _ask_on(self, run: str) -> None:
         while mine := [number for _, number in zip(range(EACH), self._left, strict=False)]:
-            reader, writer = await self._connected(run)
+            reader, writer = await self._connect(run)
             for number in mine:
                 body = self._bodies[number]
                 head = f"POST /v1/notes HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\n"
@@ -139,7 +139,7 @@ class Crew:
                 self.done += 1
             writer.close()
 
-    async def _connected(self, run: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _connect(self, run: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._house.port)
         named = base64.b64encode(f"{run}:x".encode()).decode()
         writer.write(f"CONNECT {HOST}:443 HTTP/1.1\r\nProxy-Authorization: Basic {named}\r\n\r\n".encode())

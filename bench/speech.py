@@ -41,10 +41,10 @@ class Asking(Protocol):
     def ask(self, body: bytes) -> bytes:
         """A request."""
 
-    def answered(self, data: bytes) -> bool:
+    def take_answer(self, data: bytes) -> bool:
         """Whether this makes an answer whole. Raises Broken when it is not a good one."""
 
-    def left(self) -> bytes:
+    def take_output(self) -> bytes:
         """What is to be sent besides."""
 
 
@@ -63,7 +63,7 @@ class ClientConnection(Protocol):
     def piece(self, number: int, data: bytes, /) -> bytes:
         """A piece of it."""
 
-    def left(self) -> bytes:
+    def take_output(self) -> bytes:
         """What is to be sent besides."""
 
 
@@ -85,7 +85,7 @@ class Http1Asking:
             head = self._heads[len(body)] = f"{self._before}{len(body)}\r\n\r\n".encode()
         return head + body
 
-    def answered(self, data: bytes) -> bool:
+    def take_answer(self, data: bytes) -> bool:
         self._buffer += data
         head, blank, body = self._buffer.partition(b"\r\n\r\n")
         if not blank:
@@ -100,7 +100,7 @@ class Http1Asking:
         self._buffer = b""
         return True
 
-    def left(self) -> bytes:
+    def take_output(self) -> bytes:
         return b""
 
 
@@ -128,7 +128,7 @@ class Http1Asked:
     def piece(self, _number: int, data: bytes) -> bytes:
         return b"%x\r\n%s\r\n" % (len(data), data)
 
-    def left(self) -> bytes:
+    def take_output(self) -> bytes:
         return b""
 
 
@@ -149,7 +149,7 @@ class _Http2:
         self._session.initiate_connection({ngh2.Setting.INITIAL_WINDOW_SIZE: WINDOW})
         self._session.set_local_window_size(WINDOW)
 
-    def left(self) -> bytes:
+    def take_output(self) -> bytes:
         return self._session.data_to_send()
 
     def _came(self, data: bytes) -> Iterator[Any]:
@@ -173,7 +173,7 @@ class Http2Asking(_Http2):
         self._session.send_data(number, body, end_stream=True)
         return self._session.data_to_send()
 
-    def answered(self, data: bytes) -> bool:
+    def take_answer(self, data: bytes) -> bool:
         whole = False
         for event in self._came(data):
             match event:

@@ -51,7 +51,7 @@ class Process:
         self._process.stdin.write(json.dumps(config).encode() + b"\n")
         self._process.stdin.flush()
 
-    def said(self) -> dict[str, Any]:
+    def read_line(self) -> dict[str, Any]:
         """The line that it says."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
@@ -64,7 +64,7 @@ class Process:
         return found
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether it runs no more."""
         return self._process.poll() is not None
 
@@ -138,7 +138,7 @@ class Stage:
     def process(self, module: str, config: Mapping[str, Any]) -> tuple[Process, dict[str, Any]]:
         """Start one, to be stopped with the stage, and wait until it is ready."""
         process = self.stack.enter_context(Process(module, config))
-        return process, process.said()
+        return process, process.read_line()
 
     @contextmanager
     def round(self, name: str) -> Iterator["Stage"]:
@@ -183,14 +183,14 @@ class Stage:
 
     def ask(self, worker: Worker, *, pids: Mapping[str, int] = MappingProxyType({}), **what: Any) -> dict[str, Any]:
         """Have a process ask for as long as `what` says; what it found."""
-        if self.upstream.ended:
+        if self.upstream.has_ended:
             raise RuntimeError(f"the upstream has failed: {self.upstream.last_words()}")
         watched = {"upstream": self.upstream.pid, **pids, **worker.pids}
         upstream = self.port_h2 if what.get("h2") else self.port
         told = {**DEFAULTS, "first": self.first, "proxy": worker.port, "ca": worker.ca, "upstream": upstream}
         told |= {"run": f"bench-{self.first}", **what, **worker.how, "pids": watched}
         with Process("bench.load", told) as load:
-            found = load.said()
+            found = load.read_line()
         self.first += int(found.get("asked", told["connections"]))
         return found
 
@@ -227,7 +227,7 @@ def open_stage() -> Iterator[Stage]:
         certificate, ca = _certificates(directory)
         told = {"certificate": certificate, "answer": ANSWER, "more": NEW_HOSTS}
         upstream = stack.enter_context(Process("bench.upstream", told))
-        port, port_h2, *more = upstream.said()["ports"]
+        port, port_h2, *more = upstream.read_line()["ports"]
         yield Stage(
             directory=directory,
             upstream=upstream,

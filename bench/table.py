@@ -101,7 +101,7 @@ def _target_table(found: Sequence[Result]) -> str:
             target.says,
             f"{target.found:{target.spelled}}",
             f"{'at least' if target.least else 'at most'} {target.wanted:,g}",
-            "kept" if target.met else "**missed**",
+            "kept" if target.is_met else "**missed**",
         ]
         for target in targets(found)
     ]

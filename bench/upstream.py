@@ -68,7 +68,7 @@ class Upstream:
         try:
             if what & select.EPOLLOUT:
                 self._send(number)
-            if number in self._connections and (data := self._connections[number].received()) is not None:
+            if number in self._connections and (data := self._connections[number].receive()) is not None:
                 self._read(number, data)
         except (OSError, MeasurementFailed):
             self._drop(number)  # whoever asked has left: its window was over
@@ -93,7 +93,7 @@ class Upstream:
         for stream, path in spoken.paths(data):
             with suppress(ClientGone):
                 self._answer(number, spoken, stream, path)
-        self._send(number, spoken.left())
+        self._send(number, spoken.take_output())
 
     def _drop(self, number: int) -> None:
         self._poll.unregister(number)
@@ -127,12 +127,12 @@ class Upstream:
         while self._due and self._due[0][0] <= now:
             due, number, interval, connection, stream = heapq.heappop(self._due)
             # A closed connection has no number.
-            if connection.fileno() in self._connections and self._sent(connection.fileno(), stream):
+            if connection.fileno() in self._connections and self._send_event(connection.fileno(), stream):
                 # Who is late leaves events out: a heap of them at once would be cheaper for a worker than events are.
                 later = due + interval if due + interval > now else now + interval
                 heapq.heappush(self._due, (later, number, interval, connection, stream))
 
-    def _sent(self, number: int, stream: int) -> bool:
+    def _send_event(self, number: int, stream: int) -> bool:
         """Send an event, unless the last one still waits; whether the stream goes on."""
         if self._connections[number].waits:
             return True

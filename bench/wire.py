@@ -69,7 +69,7 @@ class Connection:
         """At once: nobody waits for a goodbye."""
         self._plain.close()
 
-    def received(self) -> bytes | None:
+    def receive(self) -> bytes | None:
         """What has come; b"" at the end, None when that is less than a record. OSError where it was broken off."""
         try:
             data = self._plain.recv(READ)

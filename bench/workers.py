@@ -58,9 +58,9 @@ class Engines:
         """Have an engine asked; what was found. Raises Broken."""
         what = {"seconds": seconds, **WORKLOADS[workload].asks}
         if WORKLOADS[workload].unit == "stream":
-            return self._kept(name, what)
+            return self._measure_stream_memory(name, what)
         if name == STORED:
-            return self.stored.ask()
+            return self.stored_worker.ask()
         return self.stage.ask(self._worker(name), **what)
 
     def _worker(self, name: str) -> Worker:
@@ -68,7 +68,7 @@ class Engines:
             self._workers[name] = ENGINES[name](self)
         return self._workers[name]
 
-    def _kept(self, name: str, what: Mapping[str, Any]) -> dict[str, Any]:
+    def _measure_stream_memory(self, name: str, what: Mapping[str, Any]) -> dict[str, Any]:
         """What open streams add to a fresh engine: what was once used stays with a process."""
         with self.stage.round(f"memory-{name}") as stage:
             fresh = Engines(stage=stage, sources=self.sources)
@@ -79,7 +79,7 @@ class Engines:
         return found | {"detail": {"kib": (full - empty) * 1024 / what["connections"]}}
 
     @cached_property
-    def stored(self) -> "StoredWorker":
+    def stored_worker(self) -> "StoredWorker":
         worker = self.ours(STORED)
         store_server, api = self.stage.store_server(STORED)
         data = self.stage.house(STORED).data.postgres / "data"
@@ -113,17 +113,17 @@ class StoredWorker:
     def ask(self) -> dict[str, Any]:
         """Record calls until each is in its rows; the CPU of all three."""
         run = f"stored-{self.stage.first}"
-        before = self._used()
+        before = self._read_cpu()
         found = self.stage.ask(self.worker, calls=STORED_CALLS, seconds=PATIENCE, warm=0.0, run=run)
-        self._settled(run, found["asked"])
-        parts = {f"{part}_us": (late - before[part]) / found["asked"] * 1e6 for part, late in self._used().items()}
+        self._wait_until_stored(run, found["asked"])
+        parts = {f"{part}_us": (late - before[part]) / found["asked"] * 1e6 for part, late in self._read_cpu().items()}
         return found | {"cpu_us": sum(parts.values()), "detail": parts}
 
-    def _used(self) -> dict[str, float]:
+    def _read_cpu(self) -> dict[str, float]:
         worker = cpu(self.worker.pids["worker"])
         return {"worker": worker, "store": cpu(self.store_server.pid), "postgres": cpu_with_children(self.postgres)}
 
-    def _settled(self, run: str, calls: int) -> None:
+    def _wait_until_stored(self, run: str, calls: int) -> None:
         end = time.monotonic() + PATIENCE
         self.api.get(f"/runs/{run}/calls", settled="true", limit=1)
         while (kept := self.api.get(f"/runs/{run}")["exchanges"]) != calls:
@@ -142,7 +142,7 @@ ENGINES: Final[Mapping[str, Callable[[Engines], Worker]]] = MappingProxyType(
         "nginx": lambda engines: engines.enter(peers.nginx(engines.stage, engines.sources.nginx)),
         "lane-relay": lambda engines: engines.ours("lane-relay", mode="passthrough"),
         "lane-record": lambda engines: engines.ours("lane-record"),
-        STORED: lambda engines: engines.stored.worker,
+        STORED: lambda engines: engines.stored_worker.worker,
         "lane-replay": lambda engines: engines.replaying("lane-replay", "lane"),
         "mitmproxy-bare": lambda engines: engines.stage.bare(),
         "mitmproxy-record": lambda engines: engines.ours("mitmproxy-record", "mitmproxy"),

@@ -22,7 +22,7 @@ def helm(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([HELM or "helm", *words], capture_output=True, text=True, check=False)
 
 
-def rendered(*values: str) -> dict[str, Any]:
+def render_chart(*values: str) -> dict[str, Any]:
     """What the chart makes of these values, by kind and name."""
     done = helm("template", "r", str(CHART), *(word for value in values for word in ("--set", value)))
     assert done.returncode == 0, done.stderr
@@ -41,7 +41,7 @@ def test_it_is_linted() -> None:
 
 
 def test_workers_and_store_server_share_the_spool_and_no_model_server_is_brought_unasked() -> None:
-    found = rendered("secret=s")
+    found = render_chart("secret=s")
     assert sorted(found) == ["Service r-playhead", "StatefulSet r-playhead"]
     containers = found["StatefulSet r-playhead"]["spec"]["template"]["spec"]["containers"]
     assert [each["name"] for each in containers] == ["store", "proxy"]
@@ -52,7 +52,7 @@ def test_workers_and_store_server_share_the_spool_and_no_model_server_is_brought
 
 
 def test_settings_reach_both_containers_and_all_that_are_named_are_settings() -> None:
-    found = rendered("secret=s", *INFERENCE, "settings.PLAYHEAD_DURABILITY=fsync")
+    found = render_chart("secret=s", *INFERENCE, "settings.PLAYHEAD_DURABILITY=fsync")
     containers = found["StatefulSet r-playhead"]["spec"]["template"]["spec"]["containers"]
     for container in containers:
         given = environment(container)
@@ -64,7 +64,7 @@ def test_settings_reach_both_containers_and_all_that_are_named_are_settings() ->
 
 
 def test_the_model_server_is_one_value_and_gets_what_was_meant_for_the_provider() -> None:
-    found = rendered("secret=s", *INFERENCE)
+    found = render_chart("secret=s", *INFERENCE)
     server = found["Deployment r-playhead-inference"]["spec"]["template"]["spec"]
     assert server["volumes"][0] == {"name": "model", "persistentVolumeClaim": {"claimName": "weights"}}
     assert environment(server["containers"][0]) == {"OMP_NUM_THREADS": "2", "VLLM_CPU_KVCACHE_SPACE": "1"}

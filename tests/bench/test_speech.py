@@ -34,9 +34,9 @@ def test_every_question_is_answered_once(
     for _ in range(2):
         heard = [found for piece in pieces(client.ask(question), size) for found in server.paths(piece)]
         assert [path for _, path in heard] == [PATH.encode()]
-        said = server.left() + server.answer(heard[0][0], answer)
-        assert sum(client.answered(piece) for piece in pieces(said, size)) == 1
-        assert not list(server.paths(client.left()))
+        said = server.take_output() + server.answer(heard[0][0], answer)
+        assert sum(client.take_answer(piece) for piece in pieces(said, size)) == 1
+        assert not list(server.paths(client.take_output()))
 
 
 @BOTH
@@ -51,7 +51,7 @@ def test_events_of_a_stream_can_be_found_in_what_comes(
 
 def test_a_refusal_is_no_answer() -> None:
     with pytest.raises(MeasurementFailed, match="503"):
-        Http1Asking(PATH, "api.example").answered(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n")
+        Http1Asking(PATH, "api.example").take_answer(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n")
 
 
 def test_nobody_is_told_more_on_a_stream_that_was_never_opened() -> None:

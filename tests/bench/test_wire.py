@@ -23,15 +23,15 @@ def test_what_comes_with_the_end_of_the_handshake_is_received() -> None:
     trust, trusted = contexts()
     here, there = socket.socketpair(socket.AF_UNIX)
 
-    def asked() -> Connection:
+    def ask() -> Connection:
         connection = Connection(here, trust, server_hostname="localhost")
         connection.send(b"question")
         return connection
 
     with ThreadPoolExecutor() as threads:
-        asking = threads.submit(asked)
+        asking = threads.submit(ask)
         with closing(Connection(there, trusted, server_side=True)) as server, closing(asking.result()):
-            while (data := server.received()) is None:
+            while (data := server.receive()) is None:
                 server.wait(reading=True)
             assert data == b"question"
 
@@ -44,7 +44,7 @@ def test_what_does_not_go_at_once_goes_later_and_in_order() -> None:
         assert sending.waits
         came = b""
         while len(came) < len(data):
-            came += receiving.received() or b""
+            came += receiving.receive() or b""
             sending.send()
         assert came == data
         assert not sending.waits
@@ -53,6 +53,6 @@ def test_what_does_not_go_at_once_goes_later_and_in_order() -> None:
 def test_the_end_is_not_half_a_record() -> None:
     here, there = socket.socketpair(socket.AF_UNIX)
     with closing(Connection(there, None)) as receiving:
-        assert receiving.received() is None
+        assert receiving.receive() is None
         here.close()
-        assert receiving.received() == b""
+        assert receiving.receive() == b""

@@ -178,11 +178,11 @@ def test_what_changes_the_answer_is_in_the_key_without_a_warning(url: str, one: 
     ],
 )  # fmt: skip
 def test_what_an_api_says_in_a_header_is_in_the_key(url: str, name: str, one: str, other: str) -> None:
-    def kept(value: str) -> str:
+    def key_with_header(value: str) -> str:
         headers, _ = Redactor(profiles=PROFILES, key=b"k" * 32).redact_request_headers(((name, value),))
         return key(url, {"Text": "It rained."}, *headers)
 
-    assert kept(one) != kept(other)
+    assert key_with_header(one) != key_with_header(other)
 
 
 def test_a_session_that_an_agent_is_asked_in_is_in_no_key() -> None:
@@ -192,13 +192,13 @@ def test_a_session_that_an_agent_is_asked_in_is_in_no_key() -> None:
 def test_what_a_thing_is_and_the_thing_count_without_the_boundary_between_them() -> None:
     """As Google's storage is uploaded to (logfire's `test_pydantic_ai_gcs_upload.yaml`): `multipart/related`."""
 
-    def uploaded(boundary: str, content: str) -> str:
+    def key_of_upload(boundary: str, content: str) -> str:
         body = f'--{boundary}\r\ncontent-type: application/json\r\n\r\n{{"name": "a"}}\r\n--{boundary}\r\n\r\n{content}\r\n--{boundary}--'
         media = ("content-type", f'multipart/related; boundary="{boundary}"')
         url = "https://storage.googleapis.com/upload/storage/v1/b/bucket/o?uploadType=multipart"
         return make_key(request(url, body.encode(), media), PROFILES).key
 
-    assert uploaded("==1==", "x") == uploaded("==2==", "x") != uploaded("==1==", "y")
+    assert key_of_upload("==1==", "x") == key_of_upload("==2==", "x") != key_of_upload("==1==", "y")
 
 
 def test_the_model_that_answers_out_of_documents_is_known() -> None:

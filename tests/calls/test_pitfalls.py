@@ -148,13 +148,13 @@ def test_9_ids_of_a_provider_count_by_where_they_occur(name: str) -> None:
 
 
 def test_10_ids_that_a_client_makes_up_count_by_where_they_occur() -> None:
-    def called(name: str) -> dict[str, Any]:
+    def chat_with_call(name: str) -> dict[str, Any]:
         call = {"functionCall": {"id": name, "name": "f", "args": {}}}
         answer = {"functionResponse": {"id": name, "name": "f", "response": {}}}
         return {"contents": [{"role": "model", "parts": [call]}, {"role": "user", "parts": [answer]}]}
 
     one, other = "pyd_ai_9f8e7d6c5b4a39281706f5e4d3c2b1a0", "pyd_ai_00112233445566778899aabbccddeeff"
-    assert key(GEMINI, called(one)) == key(GEMINI, called(other))
+    assert key(GEMINI, chat_with_call(one)) == key(GEMINI, chat_with_call(other))
     assert key(OPENAI, turn(one, "{}")) == key(OPENAI, turn(other, "{}"))
     rpc = [{"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": {"name": "f"}} for number in (1, "x-2")]
     accepts = ("accept", "application/json, text/event-stream")
@@ -166,23 +166,23 @@ def test_10_ids_that_a_client_makes_up_count_by_where_they_occur() -> None:
 
 
 def test_11_a_thought_that_is_encrypted_anew_in_every_copy_does_not_count() -> None:
-    def thought(blob: str, summary: str = "s") -> dict[str, Any]:
+    def chat_with_thought(blob: str, summary: str = "s") -> dict[str, Any]:
         item = {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": summary}]}
         return {"model": "m", "input": [{**item, "encrypted_content": blob}]}
 
-    assert key(RESPONSES, thought("gAAAAABo")) == key(RESPONSES, thought("gAAAAABp"))
-    assert key(RESPONSES, thought("gAAAAABo")) != key(RESPONSES, thought("gAAAAABo", "other"))
+    assert key(RESPONSES, chat_with_thought("gAAAAABo")) == key(RESPONSES, chat_with_thought("gAAAAABp"))
+    assert key(RESPONSES, chat_with_thought("gAAAAABo")) != key(RESPONSES, chat_with_thought("gAAAAABo", "other"))
 
 
 def test_12_bytes_count_in_either_alphabet_padded_or_not() -> None:
     data = bytes(range(250, 256)) * 11
     spelled = [base64.b64encode(data), base64.urlsafe_b64encode(data), base64.urlsafe_b64encode(data).rstrip(b"=")]
 
-    def signed(signature: str) -> dict[str, Any]:
+    def chat_with_signature(signature: str) -> dict[str, Any]:
         return {"contents": [{"role": "model", "parts": [{"text": "hi", "thoughtSignature": signature}]}]}
 
-    assert len({key(GEMINI, signed(one.decode())) for one in spelled}) == 1
-    assert key(GEMINI, signed("AAAA")) != key(GEMINI, signed("AAAB"))
+    assert len({key(GEMINI, chat_with_signature(one.decode())) for one in spelled}) == 1
+    assert key(GEMINI, chat_with_signature("AAAA")) != key(GEMINI, chat_with_signature("AAAB"))
 
 
 def test_13_media_counts_by_its_bytes_and_as_what_it_is() -> None:

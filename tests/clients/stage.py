@@ -95,7 +95,7 @@ class Stage:
     """The directory of the sockets of `tests/clients/forking.py`."""
 
     @property
-    def asked(self) -> list[str]:
+    def upstream_requests(self) -> list[str]:
         """The requests that reached the upstream."""
         found: list[str] = self.server.asked  # type: ignore[attr-defined]
         return found

@@ -34,7 +34,7 @@ async def test_no_call_is_in_the_wrong_run(data: Path, stage: Stage, database_ur
     async def echo(connection: websockets.asyncio.server.ServerConnection) -> None:
         assert connection.request is not None
         named = [name for name in connection.request.headers if name.lower().startswith("x-playhead-")]
-        stage.asked.append(f"WS {connection.request.path}{' NAMED' if named else ''}")
+        stage.upstream_requests.append(f"WS {connection.request.path}{' NAMED' if named else ''}")
         async for message in connection:
             await connection.send(message)
 
@@ -76,9 +76,9 @@ async def test_no_call_is_in_the_wrong_run(data: Path, stage: Stage, database_ur
         "process-2": 1,
     }
     assert others["None"] == 46
-    assert len([asked for asked in stage.asked if asked.startswith("WS ")]) == 18
-    assert "GET /direct" in stage.asked
-    assert not [asked for asked in stage.asked if "NAMED" in asked], "a run's name reached an upstream"
+    assert len([asked for asked in stage.upstream_requests if asked.startswith("WS ")]) == 18
+    assert "GET /direct" in stage.upstream_requests
+    assert not [asked for asked in stage.upstream_requests if "NAMED" in asked], "a run's name reached an upstream"
 
 
 def calls_by_run(service: Service) -> dict[str, Counter[str]]:
@@ -100,7 +100,7 @@ def get_json(service: Service, path: str) -> Any:
 
 
 @pytest.fixture
-def known(monkeypatch: pytest.MonkeyPatch) -> None:
+def playhead_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that Playhead started."""
     monkeypatch.setenv("PLAYHEAD_RUN", "outer")
     monkeypatch.setenv("PLAYHEAD_PROXY", "http://127.0.0.1:9")
@@ -112,7 +112,7 @@ def test_a_run_may_be_named_here_as_it_may_at_the_proxy() -> None:
     assert identity.RUN_ID.pattern == RUN_ID.pattern
 
 
-@pytest.mark.usefixtures("known")
+@pytest.mark.usefixtures("playhead_environment")
 def test_the_innermost_block_counts_and_the_environment_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert playhead.current_run() is None
     with playhead.run("a"), playhead.run("b:1"):
@@ -151,7 +151,7 @@ def test_a_host_with_a_certificate_of_its_own_is_told_of_no_run(tmp_path: Path) 
     assert not has_playhead_certificate(object())
 
 
-@pytest.mark.usefixtures("known")
+@pytest.mark.usefixtures("playhead_environment")
 def test_a_block_is_left_after_an_error_and_in_any_order() -> None:
     with pytest.raises(ZeroDivisionError), playhead.run("a"):
         _ = 1 / 0
@@ -165,7 +165,7 @@ def test_a_block_is_left_after_an_error_and_in_any_order() -> None:
     assert playhead.current_run() is None
 
 
-@pytest.mark.usefixtures("known")
+@pytest.mark.usefixtures("playhead_environment")
 async def test_a_block_decorates_functions_of_both_kinds() -> None:
     @playhead.run("sync")
     def work(*, more: int) -> tuple[str | None, int]:
@@ -185,7 +185,7 @@ async def test_a_block_decorates_functions_of_both_kinds() -> None:
             yield
 
 
-@pytest.mark.usefixtures("known")
+@pytest.mark.usefixtures("playhead_environment")
 def test_a_generator_in_another_threads_hands_keeps_its_run() -> None:
     def steps() -> Iterator[str | None]:
         with playhead.run("outer-block"), playhead.run("a"):
@@ -203,19 +203,19 @@ def test_a_generator_in_another_threads_hands_keeps_its_run() -> None:
     assert found == ["a", "a", "b", "b"]
 
 
-@pytest.mark.usefixtures("known")
+@pytest.mark.usefixtures("playhead_environment")
 def test_programs_with_an_environment_that_does_not_lead_to_playhead_keep_it() -> None:
     show = [sys.executable, "-c", "import os; print(os.environ.get('PLAYHEAD_RUN'), os.environ.get('HTTPS_PROXY'))"]
 
-    def shown(**more: Any) -> str:
+    def run_program(**more: Any) -> str:
         ran: subprocess.CompletedProcess[str] = subprocess.run(show, capture_output=True, text=True, check=True, **more)
         return ran.stdout.strip()
 
     with playhead.run("a"):
-        assert shown() == "a http://a:tok%3An@127.0.0.1:9"
-        assert shown(env={"HTTPS_PROXY": "http://company:3128"}) == "None http://company:3128"
-        assert shown(env={b"HTTPS_PROXY": b"http://company:3128"}) == "None http://company:3128"
-    assert shown() == "outer http://outer:tok%3An@127.0.0.1:9"
+        assert run_program() == "a http://a:tok%3An@127.0.0.1:9"
+        assert run_program(env={"HTTPS_PROXY": "http://company:3128"}) == "None http://company:3128"
+        assert run_program(env={b"HTTPS_PROXY": b"http://company:3128"}) == "None http://company:3128"
+    assert run_program() == "outer http://outer:tok%3An@127.0.0.1:9"
 
 
 def test_without_playhead_nothing_is_bound_and_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from store.api.openapi.document import openapi_document
 from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from tests.store.agents import Agent
-from tests.store.house import PROFILES, RUN, imported, opened
+from tests.store.house import PROFILES, RUN, import_bundle, open_house
 
 TOKEN = "correct-horse-battery-staple"
 
@@ -27,9 +27,9 @@ TOKEN = "correct-horse-battery-staple"
 @asynccontextmanager
 async def _api(directory: Path, database: Database) -> AsyncIterator[str]:
     """The API with the example and some runs of an agent; its address."""
-    async with opened(directory / "spool", database, tokens=(TOKEN,)) as house:
+    async with open_house(directory / "spool", database, tokens=(TOKEN,)) as house:
         house.api.headers["authorization"] = f"Bearer {TOKEN}"
-        await imported(house)
+        await import_bundle(house)
         writer = BatchWriter(database, profile=PROFILES.digest)
         for number in range(5):
             made = Agent(turns=2, offset=10 * number).run(f"agent-{number}")

@@ -23,10 +23,10 @@ def record_then_replay(
     """Record, then replay without a request to the upstream."""
     ran = stage.pytest("--record-mode=once", *arguments, plugins=plugins, forked=forked)
     assert ran.counts == {"passed": passed}, ran.out
-    stage.asked.clear()
+    stage.upstream_requests.clear()
     ran = stage.pytest(*arguments, plugins=plugins, forked=forked)
     assert ran.counts == {"passed": passed}, ran.out
-    assert not stage.asked
+    assert not stage.upstream_requests
 
 
 ASKING = """
@@ -147,10 +147,10 @@ def test_found(query):
     assert told.counts == {"passed": 6}, told.out
     assert told.out.count("holds 3 calls, recorded just now") == 6
     assert len(list((stage.directory / "recordings" / "test_many").iterdir())) == 6
-    stage.asked.clear()
+    stage.upstream_requests.clear()
     ran = stage.pytest("-n", "2", plugins=("xdist",))
     assert ran.counts == {"passed": 6}, ran.out
-    assert not stage.asked
+    assert not stage.upstream_requests
 
 
 def test_asyncio_tests(stage: Stage) -> None:
@@ -302,11 +302,11 @@ def test_it(attempt):
 """,
     )
     assert stage.pytest("--record-mode=once").counts == {"passed": 2}
-    stage.asked.clear()
+    stage.upstream_requests.clear()
     # Not as a fork: its Playhead must be a child of pytest to be measured.
     ran = stage.pytest("-s", forked=False, has_child=True)
     assert ran.counts == {"passed": 2}, ran.out
-    assert not stage.asked
+    assert not stage.upstream_requests
     # The better of two, to exclude first imports.
     assert min(float(took) for took in re.findall(r"TOOK ([\d.]+) s", ran.out)) < 1, ran.out
 
@@ -356,7 +356,7 @@ def test_tests_that_share_a_file_add_to_it_and_no_advice_takes_from_another(stag
     assert ran
     assert "holds 1 call, recorded just now in place of 2: any other test that uses it must be" in ran
     assert (ran := stage.pytest()).counts == {"passed": 2}, ran.out
-    assert len(stage.asked) == 6
+    assert len(stage.upstream_requests) == 6
     shared.write_text(shared.read_text().replace("[1, 2]", "[1, 3]"))
     assert (ran := stage.pytest("-k", "test_it[3]")).counts == {"failed": 1, "deselected": 1}, ran.out
     advised = "pytest 'test_shared.py::test_it[3]' --record-mode=new_episodes"

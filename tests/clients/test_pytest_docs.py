@@ -28,7 +28,7 @@ def test_the_page_in_an_environment_that_holds_nothing_of_playhead_s_but_the_plu
 ) -> None:
     interpreter = python("hatchling>=1.27", "pytest>=8", "requests>=2.32")
     environment = {
-        **stage.environment(PYTHONPATH=str(installed(interpreter, tmp_path))),
+        **stage.environment(PYTHONPATH=str(install(interpreter, tmp_path))),
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "",
     }
     for name, content in FILE.findall(PAGE):
@@ -39,10 +39,10 @@ def test_the_page_in_an_environment_that_holds_nothing_of_playhead_s_but_the_plu
         words = [str(interpreter), "-m", *shlex.split(line)]
         ran = subprocess.run(words, cwd=stage.directory, env=environment, capture_output=True, text=True, check=False)
         assert ran.returncode == 0, f"{line}\n{ran.stdout}{ran.stderr}"
-    assert len(stage.asked) == 2
+    assert len(stage.upstream_requests) == 2
 
 
-def installed(interpreter: Path, place: Path) -> Path:
+def install(interpreter: Path, place: Path) -> Path:
     """The distribution, built and unpacked like an installer does: packages and entry points."""
     build: list[str | Path] = [interpreter, "-m", "hatchling", "build", "-t", "wheel", "-d", place / "wheels"]
     subprocess.run(build, cwd=SOURCES.parent, check=True, capture_output=True, timeout=60)

@@ -52,12 +52,12 @@ def test_clients_that_read_no_variable_are_recorded_and_replayed(stage: Stage, w
     plugins = ("xdist",) if workers else ()
     ran = stage.pytest("--record-mode=once", *flags, plugins=plugins)
     assert ran.counts == {"passed": 2}, ran.out
-    assert sorted(stage.asked) == [f"GET /v2/tickets?client={name}" for name in ("aiohttp", "curl")]
-    stage.asked.clear()
+    assert sorted(stage.upstream_requests) == [f"GET /v2/tickets?client={name}" for name in ("aiohttp", "curl")]
+    stage.upstream_requests.clear()
     if not workers:
         ran = stage.pytest(*flags)
         assert ran.counts == {"passed": 2}, ran.out
-        assert not stage.asked
+        assert not stage.upstream_requests
 
 
 REFUSED = """
@@ -102,7 +102,7 @@ def test_what_may_not_leave_is_refused_and_named(stage: Stage) -> None:
     assert "a connection to 198.51.100.7:5432" in ran
     assert "the test passed, but Playhead failed it" in ran
     assert "playhead: refused: udp 198.51.100.8:123" in ran
-    assert not stage.asked
+    assert not stage.upstream_requests
 
 
 class Greeting(socketserver.BaseRequestHandler):

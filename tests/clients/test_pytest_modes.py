@@ -43,14 +43,14 @@ MADE: list[bytes] = []
 
 
 @pytest.fixture
-def recorded(suite: Stage) -> Stage:
+def recorded_suite(suite: Stage) -> Stage:
     if MADE:
         suite.write(FILE, MADE[0].decode())
         return suite
     ran = suite.pytest("--record-mode=once")
     assert ran.counts == {"passed": 1}, ran.out
     MADE.append((suite.directory / FILE).read_bytes())
-    suite.asked.clear()
+    suite.upstream_requests.clear()
     return suite
 
 
@@ -59,18 +59,18 @@ def test_a_test_is_recorded_once_and_answered_from_then_on(suite: Stage) -> None
     assert ran.counts == {"passed": 1}, ran.out
     assert f"{FILE} holds 2 calls, recorded just now" in ran
     assert [each["request"]["method"] for each in suite.recording(FILE)] == ["POST", "GET"]
-    assert len(suite.asked) == 2
+    assert len(suite.upstream_requests) == 2
     again = suite.pytest("--record-mode=once")
     assert again.counts == {"passed": 1}, again.out
-    assert len(suite.asked) == 2
+    assert len(suite.upstream_requests) == 2
 
 
-def test_nothing_is_asked_by_default(recorded: Stage) -> None:
-    recorded.server.shutdown()
-    recorded.server.server_close()
-    assert (ran := recorded.pytest("-s")).counts == {"passed": 1}, ran.out
+def test_nothing_is_asked_by_default(recorded_suite: Stage) -> None:
+    recorded_suite.server.shutdown()
+    recorded_suite.server.server_close()
+    assert (ran := recorded_suite.pytest("-s")).counts == {"passed": 1}, ran.out
     assert "ASKED 2" in ran
-    assert not recorded.asked
+    assert not recorded_suite.upstream_requests
 
 
 OTHERS = """
@@ -104,84 +104,84 @@ def test_without_a_recording_a_test_fails_with_the_command_that_makes_it(suite: 
     assert f"record it: pytest {agent} --record-mode=once" in ran
     assert "its mark got an unexpected keyword argument 'fiel'; it is playhead(file, " in ran
     assert "Traceback" not in ran
-    assert not suite.asked
+    assert not suite.upstream_requests
 
 
-def test_a_miss_fails_the_test_and_says_what_differs(recorded: Stage) -> None:
-    recorded.write("test_agent.py", AGENT.replace("any refunds?", "any parcels?"))
-    ran = recorded.pytest()
+def test_a_miss_fails_the_test_and_says_what_differs(recorded_suite: Stage) -> None:
+    recorded_suite.write("test_agent.py", AGENT.replace("any refunds?", "any parcels?"))
+    ran = recorded_suite.pytest()
     assert ran.counts == {"failed": 1}, ran.out
     assert "- playhead -" in ran
     assert "/body/messages/0/content" in ran
     assert "- 'any refunds?'" in ran
     assert "+ 'any parcels?'" in ran
     assert "--record-mode=new_episodes" in ran
-    assert not recorded.asked
+    assert not recorded_suite.upstream_requests
 
 
-def test_a_miss_that_the_test_swallows_fails_it_all_the_same(recorded: Stage) -> None:
+def test_a_miss_that_the_test_swallows_fails_it_all_the_same(recorded_suite: Stage) -> None:
     swallowed = AGENT.replace("any refunds?", "any parcels?").replace(
         "    message, asked = agent()", "    try:\n        agent()\n    except Exception:\n        return"
     )
-    recorded.write("test_agent.py", swallowed)
-    ran = recorded.pytest()
+    recorded_suite.write("test_agent.py", swallowed)
+    ran = recorded_suite.pytest()
     assert ran.counts == {"failed": 1}, ran.out
     assert "the test passed, but Playhead failed it" in ran
     assert "/body/messages/0/content" in ran
 
 
-def test_an_unused_recording_fails_the_test_unless_it_may_be(recorded: Stage) -> None:
+def test_an_unused_recording_fails_the_test_unless_it_may_be(recorded_suite: Stage) -> None:
     shorter = AGENT.replace("    found = requests", "    return said['message'], 0\n    found = requests")
-    recorded.write("test_agent.py", shorter)
-    ran = recorded.pytest()
+    recorded_suite.write("test_agent.py", shorter)
+    ran = recorded_suite.pytest()
     assert ran.counts == {"failed": 1}, ran.out
     assert "unused: 1 recorded call that the test did not make" in ran
     assert "step 2, GET https://tickets.example.com/v2/tickets?query=refund" in ran
-    recorded.write("test_agent.py", shorter.replace("mark.playhead", "mark.playhead(allow_unused=True)"))
-    assert recorded.pytest().counts == {"passed": 1}
+    recorded_suite.write("test_agent.py", shorter.replace("mark.playhead", "mark.playhead(allow_unused=True)"))
+    assert recorded_suite.pytest().counts == {"passed": 1}
 
 
-def test_new_episodes_records_only_what_is_missing(recorded: Stage, engine: str) -> None:
-    config = recorded.directory / "playhead.toml"
+def test_new_episodes_records_only_what_is_missing(recorded_suite: Stage, engine: str) -> None:
+    config = recorded_suite.directory / "playhead.toml"
     config.write_text(f'engine = "{engine}"\n{config.read_text()}')
-    first = recorded.recording(FILE)
+    first = recorded_suite.recording(FILE)
     more = AGENT.replace(
         "    return said", '    agent("any parcels?") if prompt == "any refunds?" else None\n    return said'
     )
-    recorded.write("test_agent.py", more.replace('params={"query": "refund"}', 'params={"query": prompt}'))
-    ran = recorded.pytest("--record-mode=new_episodes")
+    recorded_suite.write("test_agent.py", more.replace('params={"query": "refund"}', 'params={"query": prompt}'))
+    ran = recorded_suite.pytest("--record-mode=new_episodes")
     assert ran.counts == {"passed": 1}, ran.out
     assert "holds 3 new calls beside 1 that answered, without 1 call that the test did not make" in ran
-    assert recorded.recording(FILE)[0] == first[0]
-    assert len(recorded.asked) == 3
-    assert (again := recorded.pytest()).counts == {"passed": 1}, again.out
-    assert len(recorded.asked) == 3
+    assert recorded_suite.recording(FILE)[0] == first[0]
+    assert len(recorded_suite.upstream_requests) == 3
+    assert (again := recorded_suite.pytest()).counts == {"passed": 1}, again.out
+    assert len(recorded_suite.upstream_requests) == 3
 
 
-def test_all_records_anew_and_keeps_the_old_one_where_the_test_fails(recorded: Stage) -> None:
-    before = (recorded.directory / FILE).read_bytes()
-    recorded.write("test_agent.py", AGENT.replace('== "search_tickets"', '== "delete_tickets"'))
-    ran = recorded.pytest("--record-mode=all")
+def test_all_records_anew_and_keeps_the_old_one_where_the_test_fails(recorded_suite: Stage) -> None:
+    before = (recorded_suite.directory / FILE).read_bytes()
+    recorded_suite.write("test_agent.py", AGENT.replace('== "search_tickets"', '== "delete_tickets"'))
+    ran = recorded_suite.pytest("--record-mode=all")
     assert ran.counts == {"failed": 1}, ran.out
-    assert (recorded.directory / FILE).read_bytes() == before
-    recorded.write("test_agent.py", AGENT)
-    assert recorded.pytest("--record-mode=all").counts == {"passed": 1}
-    assert (recorded.directory / FILE).read_bytes() != before
+    assert (recorded_suite.directory / FILE).read_bytes() == before
+    recorded_suite.write("test_agent.py", AGENT)
+    assert recorded_suite.pytest("--record-mode=all").counts == {"passed": 1}
+    assert (recorded_suite.directory / FILE).read_bytes() != before
 
 
-def test_a_failed_answer_never_takes_the_place_of_a_good_one(recorded: Stage) -> None:
-    before = (recorded.directory / FILE).read_bytes()
+def test_a_failed_answer_never_takes_the_place_of_a_good_one(recorded_suite: Stage) -> None:
+    before = (recorded_suite.directory / FILE).read_bytes()
     failing = AGENT.replace("/v2/tickets", "/status/503").replace(".json()\n", '.json() and {"asked": 0}\n')
-    recorded.write("test_agent.py", failing)
-    ran = recorded.pytest("--record-mode=all")
+    recorded_suite.write("test_agent.py", failing)
+    ran = recorded_suite.pytest("--record-mode=all")
     assert ran.counts == {"failed": 1}, ran.out
     assert "was answered with status 503" in ran
     assert "playhead(allow_failed=True)" in ran
-    assert (recorded.directory / FILE).read_bytes() == before
-    recorded.write("test_agent.py", failing.replace("mark.playhead", "mark.playhead(allow_failed=True)"))
-    assert recorded.pytest("--record-mode=all").counts == {"passed": 1}
-    assert recorded.recording(FILE)[1]["response"]["status"] == 503
-    assert recorded.pytest().counts == {"passed": 1}
+    assert (recorded_suite.directory / FILE).read_bytes() == before
+    recorded_suite.write("test_agent.py", failing.replace("mark.playhead", "mark.playhead(allow_failed=True)"))
+    assert recorded_suite.pytest("--record-mode=all").counts == {"passed": 1}
+    assert recorded_suite.recording(FILE)[1]["response"]["status"] == 503
+    assert recorded_suite.pytest().counts == {"passed": 1}
 
 
 SHARED = """
@@ -211,13 +211,13 @@ def test_sessions_at_once_lose_nothing_of_a_recording(stage: Stage, is_there: bo
     assert [path.name for path in (stage.directory / "recordings").iterdir()] == ["shared.jsonl"]
 
 
-def test_rewrite_lets_the_old_one_go_first(recorded: Stage) -> None:
-    recorded.write("test_agent.py", AGENT.replace('== "search_tickets"', '== "delete_tickets"'))
-    assert recorded.pytest("--record-mode=rewrite").counts == {"failed": 1}
-    assert not (recorded.directory / FILE).exists()
-    recorded.write("test_agent.py", AGENT)
-    assert recorded.pytest("--record-mode=rewrite").counts == {"passed": 1}
-    assert recorded.pytest().counts == {"passed": 1}
+def test_rewrite_lets_the_old_one_go_first(recorded_suite: Stage) -> None:
+    recorded_suite.write("test_agent.py", AGENT.replace('== "search_tickets"', '== "delete_tickets"'))
+    assert recorded_suite.pytest("--record-mode=rewrite").counts == {"failed": 1}
+    assert not (recorded_suite.directory / FILE).exists()
+    recorded_suite.write("test_agent.py", AGENT)
+    assert recorded_suite.pytest("--record-mode=rewrite").counts == {"passed": 1}
+    assert recorded_suite.pytest().counts == {"passed": 1}
 
 
 def test_the_ini_file_may_say_the_mode(suite: Stage) -> None:

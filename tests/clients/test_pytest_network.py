@@ -20,16 +20,16 @@ def test_it():
 """
 
 
-def recorded(stage: Stage, name: str, content: str) -> None:
+def record_suite(stage: Stage, name: str, content: str) -> None:
     """A suite with a recording for each of its tests, made while no client bypasses the proxy."""
     stage.write(name, content)
     ran = stage.pytest("--record-mode=once", name)
     assert ran.code == 0, ran.out
-    stage.asked.clear()
+    stage.upstream_requests.clear()
 
 
 def test_a_client_that_goes_past_the_proxy_is_refused_with_the_likely_reasons(stage: Stage) -> None:
-    recorded(stage, "test_past.py", PAST_THE_PROXY.format(body="pass"))
+    record_suite(stage, "test_past.py", PAST_THE_PROXY.format(body="pass"))
     stage.write("test_past.py", PAST_THE_PROXY.format(body="ask()"))
     ran = stage.pytest()
     assert ran.counts == {"failed": 1}, ran.out
@@ -39,7 +39,7 @@ def test_a_client_that_goes_past_the_proxy_is_refused_with_the_likely_reasons(st
 
 
 def test_so_it_is_where_the_test_swallows_it(stage: Stage) -> None:
-    recorded(stage, "test_past.py", PAST_THE_PROXY.format(body="pass"))
+    record_suite(stage, "test_past.py", PAST_THE_PROXY.format(body="pass"))
     body = "try:\n        ask()\n    except Exception:\n        pass"
     stage.write("test_past.py", PAST_THE_PROXY.format(body=body))
     ran = stage.pytest()
@@ -109,7 +109,7 @@ def test_an_unmarked_test_is_left_alone(stage: Stage) -> None:
     stage.write("test_unmarked.py", UNMARKED)
     ran = stage.pytest("--record-mode=once")
     assert ran.counts == {"passed": 2}, ran.out
-    assert len(stage.asked) == 1
+    assert len(stage.upstream_requests) == 1
     assert [path.name for path in stage.directory.rglob("*.jsonl")] == ["test_marked.jsonl"]
 
 
@@ -118,24 +118,24 @@ def test_block_network_is_for_unmarked_tests_too(stage: Stage) -> None:
     ran = stage.pytest("--block-network")
     assert ran.counts == {"failed": 1}, ran.out
     assert "https://tickets.example.com/v2/tickets was refused: --block-network is set" in ran
-    assert not stage.asked
+    assert not stage.upstream_requests
 
 
 @pytest.mark.parametrize("allowed", ["tickets.example.com", "other.example,*.example.com"])
 def test_allowed_hosts_open_it_by_name(stage: Stage, allowed: str) -> None:
     stage.write("test_unmarked.py", UNMARKED)
     assert (ran := stage.pytest("--block-network", f"--allowed-hosts={allowed}")).counts == {"passed": 1}, ran.out
-    assert len(stage.asked) == 1
+    assert len(stage.upstream_requests) == 1
 
 
 def test_an_allowed_host_of_a_marked_test_is_asked_and_not_recorded(stage: Stage) -> None:
     content = UNMARKED.replace(
         "def test", 'import pytest\n@pytest.mark.playhead(allowed_hosts=["tickets.*"])\ndef test'
     )
-    recorded(stage, "test_allowed.py", content)
+    record_suite(stage, "test_allowed.py", content)
     ran = stage.pytest()
     assert ran.counts == {"passed": 1}, ran.out
-    assert len(stage.asked) == 1
+    assert len(stage.upstream_requests) == 1
     assert stage.recording("recordings/test_allowed/test_somebody_is_asked.jsonl") == []
 
 
@@ -160,7 +160,7 @@ def test_a_fixture_of_a_wider_scope_may_not_ask_for_one_of_its_tests(stage: Stag
         ran = stage.pytest(f"--record-mode={mode}")
         assert ran.counts == {"failed": 1}, ran.out
         assert "refused:\n  GET https://tickets.example.com/v2/tickets: it was sent while no test was running" in ran
-    assert not stage.asked
+    assert not stage.upstream_requests
 
 
 CLEANING = """
@@ -181,10 +181,10 @@ def test_it(ticket):
 
 
 def test_a_fixture_that_cleans_up_is_part_of_its_test(stage: Stage) -> None:
-    recorded(stage, "test_clean.py", CLEANING)
+    record_suite(stage, "test_clean.py", CLEANING)
     assert len(stage.recording("recordings/test_clean/test_it.jsonl")) == 2
     assert (ran := stage.pytest()).counts == {"passed": 1}, ran.out
-    assert not stage.asked
+    assert not stage.upstream_requests
     stage.write("test_clean.py", CLEANING.replace('    post("/v2/tickets/delete")\n', ""))
     ran = stage.pytest()
     assert ran.counts == {"passed": 1, "error": 1}, ran.out

@@ -208,7 +208,7 @@ def test_new_calls_stand_where_they_were_made_among_recorded_ones(stage: Stage) 
     assert (ran := stage.pytest("--record-mode=once")).counts == {"passed": 1}, ran.out
     stage.write("test_order.py", suite.replace("NUMBERS", "(1, 2, 3, 4, 5)"))
     assert (ran := stage.pytest("--record-mode=new_episodes")).counts == {"passed": 1}, ran.out
-    assert len(stage.asked) == 5
+    assert len(stage.upstream_requests) == 5
 
 
 def test_a_file_that_is_no_bundle_or_was_altered_is_refused(tmp_path: Path, stage: Stage) -> None:

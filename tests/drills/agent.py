@@ -92,13 +92,13 @@ class Agent:
     async def ask_again(self, target: str) -> SeenRequest:
         """Ask until somebody listens again."""
 
-        async def asked() -> SeenRequest | None:
+        async def ask_if_reachable() -> SeenRequest | None:
             try:
                 return await self.ask(target)
             except ConnectionRefusedError:
                 return None
 
-        return await until(asked)
+        return await until(ask_if_reachable)
 
     async def ask_on(self, stop: asyncio.Event, *targets: str) -> None:
         """Ask one after the other, and again from the first, until told to stop."""

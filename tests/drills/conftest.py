@@ -34,7 +34,7 @@ def cluster(postgres_server: EmbeddedServer) -> Iterator[Path]:
 
 
 @pytest.fixture
-def embedded(data: Path, cluster: Path) -> Path:
+def data_with_postgres(data: Path, cluster: Path) -> Path:
     """A data directory in which an embedded Postgres lies ready to be started."""
     data.mkdir(mode=0o711 if os.geteuid() == 0 else 0o700)
     subprocess.run(["cp", "-a", cluster, data / "pg"], check=True)

@@ -186,11 +186,11 @@ async def get(api: str, path: str, **query: str) -> Any:
 async def bundle(api: str, run: str) -> Bundle:
     """All that is recorded of a run, once everything acknowledged is in."""
 
-    async def settled() -> bool:
+    async def is_settled() -> bool:
         calls = await get(api, f"/runs/{run}/calls", settled="true", limit="1")
         return bool(calls and calls["settled"])
 
-    await until(settled)
+    await until(is_settled)
     async with httpx2.AsyncClient(
         base_url=f"{api}/v1", headers=authorization(api), trust_env=False, verify=False, timeout=30
     ) as http:

@@ -38,11 +38,11 @@ async def test_a_backup_under_load_is_restored_with_every_acknowledged_call(data
         async with asyncio.TaskGroup() as group:
             for run in RUNS:
                 group.create_task(crew.agent(run).ask_on(stop, "/whole?size=3000", "/stream?pieces=10"))
-            await source.served(60)
+            await source.wait_for_requests(60)
             acknowledged = Ledger(list(crew.ledger.whole))
             code, out, err = await playhead("backup", str(file), "--data", str(data), *database, "--json")
             assert code == 0, err
-            await source.served(20)  # recording went on
+            await source.wait_for_requests(20)  # recording went on
             stop.set()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert json.loads(out)["rows"]["exchanges"] > 0

@@ -76,7 +76,7 @@ async def test_an_agent_that_leaves_is_recorded_as_that_and_may_leave_again(data
     ):
         seen = await crew.agent("leaver").ask("/hold?pieces=10", enough=lambda seen: seen.body.count(b"data:") == 5)
         async with asyncio.timeout(1):
-            await source.gone(1)
+            await source.wait_until_left(1)
         comparison = await compare_when_sound(house, crew.ledger, source, crew.runs)
         recording = await save_bundle(house.api, "leaver", data.with_suffix(".jsonl"))
         (exchange,) = (await bundle(house.api, "leaver")).exchanges

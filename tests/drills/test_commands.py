@@ -62,17 +62,20 @@ def answered_requests(run: str, count: int) -> Ledger:
 
 
 @pytest.mark.slow
-async def test_two_recordings_at_once_and_one_that_goes_on_are_all_there(embedded: Path) -> None:
+async def test_two_recordings_at_once_and_one_that_goes_on_are_all_there(data_with_postgres: Path) -> None:
     async with upstream() as source:
-        embedded.with_suffix(".toml").write_text(source.config)
+        data_with_postgres.with_suffix(".toml").write_text(source.config)
         both = await asyncio.gather(
-            playhead(*recording(embedded, "long", 0, 30, pause=0.1)), playhead(*recording(embedded, "short", 0, 5))
+            playhead(*recording(data_with_postgres, "long", 0, 30, pause=0.1)),
+            playhead(*recording(data_with_postgres, "short", 0, 5)),
         )
-        name, *rest = recording(embedded, "short", 5, 9)
+        name, *rest = recording(data_with_postgres, "short", 5, 9)
         later = await playhead(name, "--append", *rest)
     assert [done[0] for done in (*both, later)] == [0, 0, 0], (both, later)
-    assert not list((embedded / "log").glob("worker-*.log")), "workers that had nothing to say left an empty file each"
-    async with up(embedded) as house:
+    assert not list((data_with_postgres / "log").glob("worker-*.log")), (
+        "workers that had nothing to say left an empty file each"
+    )
+    async with up(data_with_postgres) as house:
         listed = (await get(house.api, "/runs"))["items"]
         found = {run: await bundle(house.api, run) for run in ("long", "short")}
     wanted = {"long": (30, True), "short": (9, True)}

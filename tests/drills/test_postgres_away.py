@@ -24,7 +24,7 @@ from tests.support.service import command
 async def _away(source: Upstream, database: Relay, house: Up) -> None:
     """Gone for a while, and the store server dies meanwhile."""
     database.go_away()
-    await source.served(20)
+    await source.wait_for_requests(20)
     await kill_process(house.store_server)
     before = database.refused
     await until_true(lambda: database.refused > before)
@@ -34,7 +34,7 @@ async def _away(source: Upstream, database: Relay, house: Up) -> None:
 async def _hang_database(source: Upstream, database: Relay) -> None:
     """There, and silent."""
     database.goes_on.clear()
-    await source.served(40)
+    await source.wait_for_requests(40)
     await asyncio.sleep(2)
     database.come_back()
 
@@ -45,11 +45,11 @@ async def test_up_serves_and_records_until_a_postgres_comes_that_it_can_use(
     """At start: away, then without our database, then with tables of a newer Playhead, and at last as it should be."""
 
     async def reason(words: str) -> None:
-        async def said() -> bool:
+        async def is_database_named() -> bool:
             answer = await client.get("/readyz")
             return answer.status_code == 503 and words in answer.json()["troubles"]["database"]
 
-        await until(said)
+        await until(is_database_named)
 
     async def ready() -> bool:
         return (await client.get("/readyz")).status_code == 200
@@ -107,11 +107,11 @@ async def test_a_postgres_that_does_not_answer_is_waited_for(data: Path, databas
         async with asyncio.TaskGroup() as group:
             for n in range(3):
                 group.create_task(crew.agent(f"agent-{n}").ask_on(stop, "/whole?size=3000", "/stream?pieces=5"))
-            await source.served(20)
+            await source.wait_for_requests(20)
             await _hang_database(source, database)
-            await source.served(20)
+            await source.wait_for_requests(20)
             await _away(source, database, house)
-            await source.served(20)
+            await source.wait_for_requests(20)
             stop.set()
         comparison = await compare_when_sound(house, crew.ledger, source, crew.runs)
     assert comparison.sound, str(comparison)
@@ -119,25 +119,25 @@ async def test_a_postgres_that_does_not_answer_is_waited_for(data: Path, databas
 
 
 @pytest.mark.slow
-async def test_our_own_postgres_may_be_stopped_and_killed(embedded: Path) -> None:
-    async with upstream() as source, up(embedded, config=source.config) as house, Crew(house.port) as crew:
+async def test_our_own_postgres_may_be_stopped_and_killed(data_with_postgres: Path) -> None:
+    async with upstream() as source, up(data_with_postgres, config=source.config) as house, Crew(house.port) as crew:
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             for n in range(3):
                 group.create_task(crew.agent(f"agent-{n}").ask_on(stop, "/whole?size=3000"))
-            await source.served(20)
+            await source.wait_for_requests(20)
             postmaster = house.postmaster
             server = [postmaster, *descendants(postmaster.pid)]
             for process in server:
                 process.kill(signal.SIGSTOP)
-            await source.served(60)
+            await source.wait_for_requests(60)
             async with httpx2.AsyncClient(trust_env=False, verify=False, timeout=5) as client:
                 assert (await client.get(f"{house.api}/readyz")).status_code == 503
             for process in server:
                 process.kill(signal.SIGCONT)
-            await source.served(20)
+            await source.wait_for_requests(20)
             await kill_process(postmaster)
-            await source.served(20)
+            await source.wait_for_requests(20)
             stop.set()
         comparison = await compare_when_sound(house, crew.ledger, source, crew.runs)
     assert comparison.sound, str(comparison)

@@ -41,11 +41,11 @@ def client(house: Up, run: str = "run-1") -> httpx.AsyncClient:
 async def report(house: Up, replay: str, **wanted: Any) -> dict[str, Any]:
     """The report of a replay, as soon as the store server has one that says so."""
 
-    async def told() -> dict[str, Any] | None:
+    async def fetch_report() -> dict[str, Any] | None:
         found = await get(house.api, f"/replays/{replay}")
         return found if found and all(found.get(name) == value for name, value in wanted.items()) else None
 
-    return await until(told)
+    return await until(fetch_report)
 
 
 async def run_replay(
@@ -266,8 +266,8 @@ for path in sys.argv[1:]:
 
 
 @pytest.mark.slow
-async def test_what_a_bundle_lacks_is_recorded_and_then_replayed(embedded: Path) -> None:
-    data = embedded
+async def test_what_a_bundle_lacks_is_recorded_and_then_replayed(data_with_postgres: Path) -> None:
+    data = data_with_postgres
     recording = data.with_suffix(".jsonl")
     async with upstream() as source:
         data.with_suffix(".toml").write_text(source.config)
@@ -307,9 +307,9 @@ async def test_a_replay_that_is_killed_says_so_in_its_report(data: Path) -> None
     process.kill()
     await process.communicate()
 
-    async def reported() -> dict[str, Any] | None:
+    async def read_report() -> dict[str, Any] | None:
         found = [json.loads(path.read_bytes()) for path in (data / "replays").glob("replay-*.json")]
         return found[0] if found and found[0]["interrupted"] else None
 
-    told = await until(reported)
+    told = await until(read_report)
     assert (told["verdict"], told["served"]) == ("unknown", 1)

@@ -92,11 +92,11 @@ async def _receive_until_killed(house: Up, size: int) -> bytes:
         except httpx.TransportError:
             pass
 
-    async def stored() -> bool:
+    async def is_stored() -> bool:
         found = (await bundle(house.api, "night")).exchanges
         return bool(found)
 
-    await until(stored)
+    await until(is_stored)
     return received
 
 

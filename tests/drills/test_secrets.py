@@ -117,17 +117,17 @@ REQUESTS = (
 
 
 @pytest.mark.slow
-async def test_no_planted_secret_reaches_a_disk_or_a_screen(embedded: Path) -> None:
+async def test_no_planted_secret_reaches_a_disk_or_a_screen(data_with_postgres: Path) -> None:
     upstream = Upstream()
     async with serving(answering, upstream=upstream):
         config = f'[upstreams]\n"{HOST}" = "http://127.0.0.1:{upstream.port}"\n'
-        async with up(embedded, config=config) as house:
+        async with up(data_with_postgres, config=config) as house:
             house.store_server.kill(signal.SIGSTOP)
             answers = await asking(house, *REQUESTS)
-            in_spool = [(f"spool {name}", data) for name, data in files(embedded / "spool")]
+            in_spool = [(f"spool {name}", data) for name, data in files(data_with_postgres / "spool")]
             house.store_server.kill(signal.SIGCONT)
-            bundle = await saved_when_settled(house, embedded.with_suffix(".jsonl"))
-            stored = await tables(f"postgresql:///postgres?host={embedded / 'pg'}&user=playhead")
+            bundle = await saved_when_settled(house, data_with_postgres.with_suffix(".jsonl"))
+            stored = await tables(f"postgresql:///postgres?host={data_with_postgres / 'pg'}&user=playhead")
             printed = await output(house)
             calls = (await get(house.api, "/runs/night/calls", fields="*"))["items"]
     assert [answer.status_code for answer in answers] == [200] * 3
@@ -137,11 +137,13 @@ async def test_no_planted_secret_reaches_a_disk_or_a_screen(embedded: Path) -> N
     assert len(calls) == 3
     for places in (in_spool, stored, [("bundle", bundle.read_bytes())], printed):
         assert find_leaks({"canary": CANARY}, places), f"the scan is blind: {[place for place, _ in places]}"
-    found = find_leaks(SECRETS, [*in_spool, *stored, ("bundle", bundle.read_bytes()), *printed, *files(embedded)])
+    found = find_leaks(
+        SECRETS, [*in_spool, *stored, ("bundle", bundle.read_bytes()), *printed, *files(data_with_postgres)]
+    )
     assert not found, "\n".join(found)
 
     # On another machine, whose placeholders are made with another key; and one question that was never asked.
-    elsewhere = embedded.with_name("ci")
+    elsewhere = data_with_postgres.with_name("ci")
     unasked = request_with_secrets("/v1/chat/completions/never")
     async with up(elsewhere, "--part", "proxy", "--mode", "replay", "--replay", str(bundle)) as house:
         again = await asking(house, *REQUESTS, unasked)

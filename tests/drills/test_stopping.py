@@ -26,8 +26,8 @@ async def test_stopped_under_load_it_ends_in_time_and_loses_nothing(data: Path, 
                 targets = ("/whole?size=3000", "/stream?pieces=5")
                 group.create_task(crew.agent(f"agent-{n}").ask_until_refused(*targets))
             endless = group.create_task(crew.agent("endless").ask("/hold?pieces=10"))
-            await source.held(1)
-            await source.served(50)
+            await source.wait_until_holding(1)
+            await source.wait_for_requests(50)
             await house.stop()
         assert endless.result().end == "cut"
         async with up(data, *flags, config=source.config) as house:

@@ -24,7 +24,7 @@ async def test_a_store_server_killed_again_and_again_loses_nothing_and_doubles_n
             for n in range(5):
                 group.create_task(crew.agent(f"agent-{n}").ask_on(stop, "/whole?size=3000", "/stream?pieces=10"))
             for _ in range(2):
-                await source.served(30)
+                await source.wait_for_requests(30)
                 await kill_process(house.store_server)
                 await until(lambda: get(house.api, "/runs/agent-0"))
             stop.set()

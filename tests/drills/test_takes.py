@@ -166,21 +166,21 @@ async def test_a_run_that_an_up_was_started_with_has_generations_too(data: Path,
 async def test_a_run_that_is_given_a_mode_has_it_from_its_next_request_on(auto: Auto) -> None:
     house, r = auto.house, await auto.record()
 
-    async def switched(mode: str | None) -> None:
+    async def switch_mode(mode: str | None) -> None:
         assert (await send(house, "PUT", f"/runs/{r}", {"mode": mode}))["mode"] == mode
 
-    await switched("replay")
+    await switch_mode("replay")
     assert await send_requests(house, r, "/c", "/a") == ["miss 424", "replayed /a 1"]
-    await switched("record")
+    await switch_mode("record")
     assert await send_requests(house, r, "/a") == ["unmarked /a 3"]
-    await switched("passthrough")
+    await switch_mode("passthrough")
     assert await send_requests(house, r, "/b") == ["unmarked /b 4"]
     assert await send_requests(house, f"{r}-other", "/b") == ["live /b 5"], "other runs go on as they did"
     assert (await send(house, "GET", f"/runs/{r}/calls?settled=true", None))["settled"]
     assert (await get(house.api, f"/runs/{r}"))["exchanges"] == 3, (
         "two of the first time, and the one that was recorded"
     )
-    await switched(None)
+    await switch_mode(None)
     assert await send_requests(house, r, "/a", "/d") == ["replayed /a 1", "live /d 6"]
 
 
@@ -301,11 +301,11 @@ async def test_a_replay_over_rest_is_strict_where_runs_are_recorded(auto: Auto) 
     await send(house, "POST", "/replays", {"run": r, "id": f"{r}-host", "allowed_hosts": ["*.takes.example"]})
     assert await send_requests(house, f"{r}-host", "/a") == ["live /a 5"]
 
-    async def told() -> dict[str, Any] | None:
+    async def fetch_report() -> dict[str, Any] | None:
         found: dict[str, Any] = await get(house.api, f"/replays/{r}-host")
         return found if found.get("allowed") else None
 
-    assert (await until(told))["missed"] == 0
+    assert (await until(fetch_report))["missed"] == 0
     assert (await get(house.api, f"/runs/{r}"))["labels"] == {}
 
 

@@ -11,19 +11,19 @@ from tests.drills.upstream import upstream
 
 
 @pytest.mark.slow
-async def test_a_killed_up_leaves_nothing_running_and_nothing_lost(embedded: Path, tmp_path: Path) -> None:
+async def test_a_killed_up_leaves_nothing_running_and_nothing_lost(data_with_postgres: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "tmp"
     elsewhere.mkdir()
     async with upstream() as source:
         env = {"TMPDIR": str(elsewhere)}
-        async with up(embedded, config=source.config, env=env) as house, Crew(house.port) as crew:
+        async with up(data_with_postgres, config=source.config, env=env) as house, Crew(house.port) as crew:
             started = [*descendants(house.process.pid), *_postgres(house.postmaster)]
             async with asyncio.TaskGroup() as group:
                 for n in range(3):
                     group.create_task(crew.agent(f"agent-{n}").ask_until_cut("/whole?size=3000", "/stream?pieces=5"))
                 streaming = group.create_task(crew.agent("stream").ask("/hold?pieces=10"))
-                await source.held(1)
-                await source.served(40)
+                await source.wait_until_holding(1)
+                await source.wait_for_requests(40)
                 itself = Process.of(house.process.pid)
                 assert itself
                 await kill_process(itself)
@@ -31,7 +31,7 @@ async def test_a_killed_up_leaves_nothing_running_and_nothing_lost(embedded: Pat
             assert streaming.result().end == "cut"
             await until_true(lambda: not any(process.alive for process in started), patience=15)
             assert not list(elsewhere.iterdir()), "something was left outside of the data directory"
-        async with up(embedded, config=source.config) as house:
+        async with up(data_with_postgres, config=source.config) as house:
             comparison = await compare_when_sound(house, crew.ledger, source, crew.runs)
             stream = (await bundle(house.api, "stream")).exchanges[0]
     assert comparison.sound, str(comparison)

@@ -37,7 +37,7 @@ async def test_a_worker_killed_in_mid_stream_loses_nothing_that_was_acknowledged
         async with asyncio.TaskGroup() as group:
             for n in range(STREAMS):
                 group.create_task(crew.agent(f"stream-{n}", run="night").ask(TARGET))
-            await source.held(STREAMS)
+            await source.wait_until_holding(STREAMS)
             for _ in range(5):
                 await busy.ask("/whole?size=2000")
             await until_true(lambda: _all_spooled(house))
@@ -76,7 +76,7 @@ async def test_workers_killed_again_and_again_under_load_keep_every_promise(data
             async with asyncio.TaskGroup() as group:
                 for agent in agents:
                     group.create_task(agent.ask_until_cut("/whole?size=500", "/stream?pieces=20"))
-                await source.served(30)
+                await source.wait_for_requests(30)
                 await kill_process(house.workers[0])
         comparison = await compare_when_sound(house, crew.ledger, source, crew.runs)
     assert comparison.sound, str(comparison)

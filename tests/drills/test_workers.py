@@ -21,10 +21,10 @@ async def test_a_run_spread_over_two_workers_of_which_one_is_killed_is_one_run(d
             for n in range(16):
                 agent = crew.agent(f"agent-{n}", run="shared")
                 group.create_task(agent.ask_on(stop, "/whole?size=500", "/stream?pieces=5"))
-            await source.served(60)
+            await source.wait_for_requests(60)
             spools = {path.parent.name for path in (data / "spool").glob("*/*.seg") if path.stat().st_size > 1000}
             await kill_process(first)
-            await source.served(60)
+            await source.wait_for_requests(60)
             stop.set()
         await until_true(lambda: len(house.workers) == 2)
         comparison = await compare_when_sound(house, crew.ledger, source, crew.runs)

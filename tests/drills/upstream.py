@@ -59,18 +59,18 @@ class Upstream(wire.Upstream):
         """A playhead.toml that sends the drills' host here."""
         return f'[upstreams]\n"{HOST}" = "http://127.0.0.1:{self.port}"\n'
 
-    async def held(self, count: int) -> None:
+    async def wait_until_holding(self, count: int) -> None:
         """Wait until so many requests are held."""
         async with self.changed:
             await self.changed.wait_for(lambda: self.holding >= count)
 
-    async def served(self, count: int) -> None:
+    async def wait_for_requests(self, count: int) -> None:
         """Wait until so many more requests have come."""
         wanted = len(self.asked) + count
         async with self.changed:
             await self.changed.wait_for(lambda: len(self.asked) >= wanted)
 
-    async def gone(self, count: int) -> None:
+    async def wait_until_left(self, count: int) -> None:
         """Wait until so many clients went away while they were held."""
         async with self.changed:
             await self.changed.wait_for(lambda: len(self.left) >= count)

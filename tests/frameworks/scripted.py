@@ -174,7 +174,7 @@ class ScriptedApi(Handler):
     def do_POST(self) -> None:  # noqa: N802 - the name that the base class looks for
         body = self.read_json()
         path = urlsplit(self.path).path
-        self._noted(path)
+        self._note_path(path)
         match path:
             case "/v1/chat/completions" if body.get("stream"):
                 self.answer_in_pieces(chat_events(body), 0.001)
@@ -192,11 +192,11 @@ class ScriptedApi(Handler):
 
     def do_GET(self) -> None:  # noqa: N802 - likewise
         url = urlsplit(self.path)
-        self._noted(url.path)
+        self._note_path(url.path)
         city = parse_qs(url.query).get("city", ["?"])[0]
         self.answer(200, json.dumps({"city": city, "degrees": secrets.randbelow(60) - 20, "at": time.time()}).encode())
 
-    def _noted(self, path: str) -> None:
+    def _note_path(self, path: str) -> None:
         with self._lock:
             self.asked.append(path)
 

@@ -49,7 +49,7 @@ class EndedCommand:
     err: str
 
     @property
-    def served(self) -> int:
+    def served_count(self) -> int:
         """How many calls the replay answered; fails unless it was right in every respect."""
         assert self.code == 0, self.err
         found = re.search(r"(\d+) served, 0 missed, 0 live, 0 unused", self.err)
@@ -113,7 +113,7 @@ async def recorded_then_replayed(place: Path, port: int, name: str, *program: st
     assert first.code == 0, first.err
     second = await playhead(place, "replay", name, "--", *program)
     assert second.out == first.out, second.err
-    assert second.served >= asked > 0
+    assert second.served_count >= asked > 0
     return first.out, asked
 
 
@@ -185,4 +185,4 @@ async def test_an_agent_s_tools_behind_mcp_are_replayed_without_a_miss(
     assert first.code == 0, first.err
     second = await playhead(place, "replay", "mcp", "--", str(interpreter), str(PROGRAMS / "mcp_agent.py"))
     assert second.out == first.out, second.err
-    assert second.served > 4
+    assert second.served_count > 4

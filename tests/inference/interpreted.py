@@ -56,7 +56,7 @@ def in_place() -> dict[str, float]:
     return {name: off(have[name], want[name]) for name in want}
 
 
-def refused() -> str:
+def refusal_of_wrong_kernel() -> str:
     """The message about a kernel that fails: a matmul that depends on the number of rows."""
     from playhead_inference import kernels
 
@@ -73,7 +73,11 @@ def refused() -> str:
 def main() -> None:
     calls = []
     gpu.matmul, ours = lambda *words, **named: calls.append(1) or ours(*words, **named), gpu.matmul
-    found = {"alone": gpu.kernel_results(torch.device("cpu")), "refused": refused(), "in_place": in_place()}
+    found = {
+        "alone": gpu.kernel_results(torch.device("cpu")),
+        "refused": refusal_of_wrong_kernel(),
+        "in_place": in_place(),
+    }
     print(json.dumps(found | {"multiplied": len(calls)}))
 
 

@@ -29,10 +29,10 @@ REFUSED = {"verdict": "refused", "fingerprint": HOLDS["fingerprint"], "refused":
 async def start_app(report: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> tuple[TestClient, Any]:
     """A server with the plugin, whose self-check returns this report."""
 
-    async def found(_: Any) -> dict[str, Any]:
+    async def serve_report(_: Any) -> dict[str, Any]:
         return report
 
-    check = SimpleNamespace(SelfCheck=lambda engine, _: SimpleNamespace(report=lambda: found(engine)))
+    check = SimpleNamespace(SelfCheck=lambda engine, _: SimpleNamespace(report=lambda: serve_report(engine)))
     monkeypatch.setitem(sys.modules, "playhead_inference.check", check)  # type: ignore[arg-type] # it is only read
     app, endpoint = FastAPI(), Endpoint()
 

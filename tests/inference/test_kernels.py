@@ -20,7 +20,7 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def interpreted() -> dict[str, Any]:
+def interpreted_kernels() -> dict[str, Any]:
     done = subprocess.run(
         [Path(ENVIRONMENT or "").absolute() / "bin" / "python", Path(__file__).parent / "interpreted.py"],
         env=os.environ | {"TRITON_INTERPRET": "1"},
@@ -32,18 +32,18 @@ def interpreted() -> dict[str, Any]:
     return found
 
 
-def test_a_row_does_not_depend_on_the_others(interpreted: dict[str, Any]) -> None:
-    results = interpreted["alone"]
+def test_a_row_does_not_depend_on_the_others(interpreted_kernels: dict[str, Any]) -> None:
+    results = interpreted_kernels["alone"]
     assert {result["kernel"] for result in results} == {"matmul", "rms_norm", "log_softmax", "mean"}
     assert [result for result in results if not result["kept"]] == []
     assert max(result["off"] for result in results) < 1e-4
 
 
-def test_vllm_s_functions_and_torch_s_matmul_take_them(interpreted: dict[str, Any]) -> None:
-    assert max(interpreted["in_place"].values()) < 1e-4
-    assert interpreted["multiplied"] == 3
+def test_vllm_s_functions_and_torch_s_matmul_take_them(interpreted_kernels: dict[str, Any]) -> None:
+    assert max(interpreted_kernels["in_place"].values()) < 1e-4
+    assert interpreted_kernels["multiplied"] == 3
 
 
-def test_kernels_that_do_not_hold_on_a_device_are_refused_there(interpreted: dict[str, Any]) -> None:
-    assert "do not hold on cpu" in interpreted["refused"]
-    assert "without --kernels own" in interpreted["refused"]
+def test_kernels_that_do_not_hold_on_a_device_are_refused_there(interpreted_kernels: dict[str, Any]) -> None:
+    assert "do not hold on cpu" in interpreted_kernels["refused"]
+    assert "without --kernels own" in interpreted_kernels["refused"]

@@ -34,7 +34,7 @@ class World:
         with self.lock:
             self.asked.append(f"{method} {path}")
 
-    def taken(self) -> list[str]:
+    def take_requests(self) -> list[str]:
         """What was asked since the last look."""
         with self.lock:
             asked, self.asked = self.asked, []
@@ -159,23 +159,23 @@ def place(module_database_url: str) -> Iterator[Place]:
         subprocess.run(["rm", "-rf", str(directory)], check=True)
 
 
-def recorded(place: Place, run: str, words: list[str]) -> tuple[str, list[str]]:
+def record_agent(place: Place, run: str, words: list[str]) -> tuple[str, list[str]]:
     ran = place("record", "--run", run, *place.agent(*words))
     assert ran.tools == [("search_tickets", 200), ("add_note", 201)], ran.err
-    place.world.taken()
+    place.world.take_requests()
     return run, words
 
 
 @pytest.fixture(scope="module")
-def streamed(place: Place) -> tuple[str, list[str]]:
+def streamed_run(place: Place) -> tuple[str, list[str]]:
     """A recorded run, and how the agent was started for it."""
-    return recorded(place, "base-streamed", ["--stream"])
+    return record_agent(place, "base-streamed", ["--stream"])
 
 
 @pytest.fixture(scope="module", params=["whole", "streamed"])
-def base(request: pytest.FixtureRequest, place: Place, streamed: tuple[str, list[str]]) -> tuple[str, list[str]]:
+def base(request: pytest.FixtureRequest, place: Place, streamed_run: tuple[str, list[str]]) -> tuple[str, list[str]]:
     """The same, also of an agent that wants its answers whole."""
-    return streamed if request.param == "streamed" else recorded(place, "base-whole", [])
+    return streamed_run if request.param == "streamed" else record_agent(place, "base-whole", [])
 
 
 LOGIN = """
@@ -195,7 +195,7 @@ def test_an_edited_argument_changes_what_the_agent_does_next(place: Place, base:
     )
     assert ran.code == 0, ran.err
     assert "Login code never arrives" in ran.texts[-1]
-    assert place.world.taken() == [
+    assert place.world.take_requests() == [
         "GET /v2/tickets?query=login&status=open&limit=3",
         "POST /v2/tickets/T-1042/notes",
         "POST /v1/chat/completions",
@@ -212,11 +212,13 @@ def test_an_edited_argument_changes_what_the_agent_does_next(place: Place, base:
     again = place("replay", child, *place.agent(*words))
     assert (again.code, again.said) == (0, ran.said), again.err
     assert "4 served, 0 missed, 0 live, 0 unused" in again.err
-    assert place.world.taken() == []
+    assert place.world.take_requests() == []
 
 
-def test_a_call_that_may_change_something_is_blocked_and_says_so(place: Place, streamed: tuple[str, list[str]]) -> None:
-    run, words = streamed
+def test_a_call_that_may_change_something_is_blocked_and_says_so(
+    place: Place, streamed_run: tuple[str, list[str]]
+) -> None:
+    run, words = streamed_run
     child = f"blocked-{run}"
     ran = place("fork", run, "--after-step", "1", "--run", child, *place.agent(*words))
     assert ran.tools == [("search_tickets", 200), ("add_note", 403)]
@@ -224,22 +226,27 @@ def test_a_call_that_may_change_something_is_blocked_and_says_so(place: Place, s
     assert "may change something at tickets.example.com, so it was not sent" in told["detail"]
     assert (told["error"]["type"], told["status"]) == ("fork_blocked", 403)
     assert "1 blocked" in ran.err
-    assert place.world.taken() == ["GET /v2/tickets?query=refund&status=open&limit=3", "POST /v1/chat/completions"]
+    assert place.world.take_requests() == [
+        "GET /v2/tickets?query=refund&status=open&limit=3",
+        "POST /v1/chat/completions",
+    ]
     assert [(call["status"], call["outcome"]) for call in place.calls(child)][2] == (403, "refused")
 
 
-def test_tools_may_be_answered_from_what_the_parent_did_later(place: Place, streamed: tuple[str, list[str]]) -> None:
-    run, words = streamed
+def test_tools_may_be_answered_from_what_the_parent_did_later(
+    place: Place, streamed_run: tuple[str, list[str]]
+) -> None:
+    run, words = streamed_run
     ran = place("fork", run, "--after-step", "1", "--effects", "serve-recorded", *place.agent(*words))
     assert ran.tools == [("search_tickets", 200), ("add_note", 201)]
-    assert place.world.taken() == ["POST /v1/chat/completions"]
+    assert place.world.take_requests() == ["POST /v1/chat/completions"]
     assert "3 calls answered free of charge, 1 live" in ran.err
 
 
-def test_a_fork_at_the_end_asks_nobody(place: Place, streamed: tuple[str, list[str]]) -> None:
-    run, words = streamed
+def test_a_fork_at_the_end_asks_nobody(place: Place, streamed_run: tuple[str, list[str]]) -> None:
+    run, words = streamed_run
     ran = place("fork", run, "--after-step", "4", *place.agent(*words))
-    assert (ran.code, place.world.taken()) == (0, [])
+    assert (ran.code, place.world.take_requests()) == (0, [])
     assert "4 calls answered free of charge, 0 live ($0)" in ran.err
 
 
@@ -250,18 +257,18 @@ fault = { status = 429, retry_after = 0.01, times = 2 }
 """
 
 
-def test_a_fault_makes_the_sdk_ask_again(place: Place, streamed: tuple[str, list[str]]) -> None:
-    run, words = streamed
+def test_a_fault_makes_the_sdk_ask_again(place: Place, streamed_run: tuple[str, list[str]]) -> None:
+    run, words = streamed_run
     report = place.directory / "report.json"
     ran = place("replay", run, "--override", place.overrides(FAULT), "--report", str(report), *place.agent(*words))
     assert ran.code == 0, ran.err
     told = json.loads(report.read_text())
     assert (told["served"], told["edited"], told["unused"], told["verdict"]) == (4, 2, 0, "right")
-    assert place.world.taken() == []
+    assert place.world.take_requests() == []
 
 
-def test_an_edited_tool_result_is_what_the_agent_sees(place: Place, streamed: tuple[str, list[str]]) -> None:
-    run, words = streamed
+def test_an_edited_tool_result_is_what_the_agent_sees(place: Place, streamed_run: tuple[str, list[str]]) -> None:
+    run, words = streamed_run
     edit = '[[override]]\nmatch = { path = "/v2/tickets" }\ntool_result = { tickets = [], total = 0 }\n'
     ran = place("replay", run, "--override", place.overrides(edit), *place.agent(*words))
     assert ran.said[1]["answer"] == {"tickets": [], "total": 0}
@@ -270,8 +277,8 @@ def test_an_edited_tool_result_is_what_the_agent_sees(place: Place, streamed: tu
     assert "no_match" in ran.err
 
 
-def test_an_override_that_is_not_met_is_no_right_replay(place: Place, streamed: tuple[str, list[str]]) -> None:
-    run, words = streamed
+def test_an_override_that_is_not_met_is_no_right_replay(place: Place, streamed_run: tuple[str, list[str]]) -> None:
+    run, words = streamed_run
     idle = '[[override]]\nmatch = { host = "nobody.example.com" }\nfault = { status = 500 }\n'
     ran = place("replay", run, "--override", place.overrides(idle), *place.agent(*words))
     assert ran.code == 1
@@ -287,22 +294,22 @@ def test_an_override_that_is_not_met_is_no_right_replay(place: Place, streamed: 
     ],
 )
 def test_what_cannot_be_is_refused_before_the_command_runs(
-    place: Place, streamed: tuple[str, list[str]], text: str, words: str
+    place: Place, streamed_run: tuple[str, list[str]], text: str, words: str
 ) -> None:
-    run, agent = streamed
+    run, agent = streamed_run
     ran = place("replay", run, "--override", place.overrides(text), *place.agent(*agent))
     assert (ran.code, ran.said) == (125, [])
     assert words in ran.err
 
 
 def test_a_run_that_waited_for_a_person_goes_on_without_paying_again(
-    place: Place, streamed: tuple[str, list[str]]
+    place: Place, streamed_run: tuple[str, list[str]]
 ) -> None:
-    run, words = streamed
+    run, words = streamed_run
     stopped = f"stopped-{run}"
     waiting = place("record", "--run", stopped, *place.agent("--ask-first", *words))
     assert waiting.said[-1] == {"waits": "for a person"}
-    assert place.world.taken() == ["POST /v1/chat/completions"]
+    assert place.world.take_requests() == ["POST /v1/chat/completions"]
 
     ran = place(
         "resume", "last", "--run", f"resumed-{run}", "--effects", "tickets.example.com=allow", *place.agent(*words)
@@ -310,13 +317,13 @@ def test_a_run_that_waited_for_a_person_goes_on_without_paying_again(
     assert ran.code == 0, ran.err
     assert f"compare: playhead diff {stopped} resumed-{run}" in ran.err, "its child is the last now"
     assert ran.texts[0] == waiting.texts[0]
-    assert place.world.taken()[0].startswith("GET /v2/tickets")
+    assert place.world.take_requests()[0].startswith("GET /v2/tickets")
     told = place.get(f"/runs/resumed-{run}")
     assert (told["parent"], told["forked_at"], told["calls"]) == (stopped, 1, 4)
 
 
-def test_a_fork_made_over_rest_is_used_by_its_name(place: Place, streamed: tuple[str, list[str]]) -> None:
-    run, words = streamed
+def test_a_fork_made_over_rest_is_used_by_its_name(place: Place, streamed_run: tuple[str, list[str]]) -> None:
+    run, words = streamed_run
     child = f"rest-{run}"
     overrides = [{"match": {"operation": "chat", "nth": 1}, "arguments": {"tool": "search_tickets", "patch": [
         {"op": "replace", "path": "/query", "value": "login"}]}}]  # fmt: skip
@@ -327,7 +334,10 @@ def test_a_fork_made_over_rest_is_used_by_its_name(place: Place, streamed: tuple
     # What the program calls its runs does not lead out of the fork.
     ran = place(sys.executable, "-c", BOUND, str(AGENT), *words, env=env)
     assert ran.tools == [("search_tickets", 200), ("add_note", 403)], ran.err
-    assert place.world.taken() == ["GET /v2/tickets?query=login&status=open&limit=3", "POST /v1/chat/completions"]
+    assert place.world.take_requests() == [
+        "GET /v2/tickets?query=login&status=open&limit=3",
+        "POST /v1/chat/completions",
+    ]
     report = place.get(f"/replays/{child}?settled=true")
     assert (report["edited"], report["live"], report["fork"]["blocked"], report["verdict"]) == (1, 2, 1, "right")
     assert [call["status"] for call in place.calls(child)] == [200, 200, 403, 200]

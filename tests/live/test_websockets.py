@@ -30,7 +30,7 @@ class EndedCommand:
     err: str
 
     @property
-    def told(self) -> Any:
+    def answer(self) -> Any:
         assert self.code == 0, self.err
         return json.loads(self.out)
 
@@ -68,7 +68,7 @@ async def home(tmp_path_factory: pytest.TempPathFactory, module_database_url: st
         yield Home(path)
 
 
-async def recorded(home: Home, what: str) -> Any:
+async def record_client(home: Home, what: str) -> Any:
     """What a client is told by the upstream, which is gone afterwards. The run has its name, with dashes."""
     run = what.replace(",", "-")
     if what in home.recorded:
@@ -81,7 +81,7 @@ async def recorded(home: Home, what: str) -> Any:
         lines = "\n".join(f'"{host}" = "{origin}"' for host, origin in sockets.origins(port).items())
         text = f'upstream_ca = "{home.path / "upstream.pem"}"\n[upstreams]\n{lines}\n'
         (home.path / "playhead.toml").write_text(text)
-        home.recorded[what] = (await home.client("record", run, what)).told
+        home.recorded[what] = (await home.client("record", run, what)).answer
     return home.recorded[what]
 
 
@@ -92,16 +92,16 @@ RUN_OF_ALL = ALL.replace(",", "-")
 
 @pytest.mark.timeout(300)
 async def test_clients_are_told_the_same_when_the_upstream_is_gone(home: Home) -> None:
-    told = await recorded(home, ALL)
+    told = await record_client(home, ALL)
     again = await home.client("replay", RUN_OF_ALL, ALL, STEP="11")
     print(again.err)
-    for what, before, now in zip(ALL.split(","), told, again.told, strict=True):
+    for what, before, now in zip(ALL.split(","), told, again.answer, strict=True):
         assert now == before, what
     assert "4 served, 0 missed, 0 live, 0 unused" in again.err
 
 
 async def test_a_client_that_says_something_else_is_told_where_and_so_is_whoever_reads_the_report(home: Home) -> None:
-    await recorded(home, ALL)
+    await record_client(home, ALL)
     missed = await home.client("replay", RUN_OF_ALL, "realtime", "Be long.")
     assert missed.code == 3
     assert "4424" in missed.err
@@ -112,7 +112,7 @@ async def test_a_client_that_says_something_else_is_told_where_and_so_is_whoever
 
 
 async def test_a_client_that_leaves_early_has_not_replayed_its_run(home: Home) -> None:
-    await recorded(home, ALL)
+    await record_client(home, ALL)
     # What the other clients said is unused.
     left = await home.playhead(
         "replay", RUN_OF_ALL, "--allow-unused", "--", sys.executable, str(CLIENT), "responses", ONLY="1"
@@ -122,15 +122,15 @@ async def test_a_client_that_leaves_early_has_not_replayed_its_run(home: Home) -
 
 
 async def test_of_sockets_that_are_opened_alike_what_is_said_decides(home: Home) -> None:
-    told = await recorded(home, "at_once")
+    told = await record_client(home, "at_once")
     for order in ("turned", "straight"):
         again = await home.client("replay", "at_once", "at_once", order)
-        assert again.told == told == [["first", "second"]]
+        assert again.answer == told == [["first", "second"]]
         assert "2 served, 0 missed, 0 live, 0 unused" in again.err
 
 
 async def test_a_session_is_shown_as_a_call(home: Home) -> None:
-    await recorded(home, ALL)
+    await record_client(home, ALL)
     exported = await home.playhead("export", RUN_OF_ALL, "-o", str(home.path / "talk.jsonl"))
     assert exported.code == 0, exported.err
     (call,) = [

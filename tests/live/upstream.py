@@ -76,14 +76,14 @@ class Upstream(Handler):
             case ["", "bytes", size]:
                 return self.answer(200, pattern_bytes(int(size)), "application/octet-stream")
             case ["", "gated"]:
-                return self.answer_in_pieces(self.gated(), 0)
+                return self.answer_in_pieces(self.stream_until_gate(), 0)
             case ["", "go"]:
                 self.gate.set()
                 return self.answer(200, b"gone")
             case _:
                 return self.answer_not_found()
 
-    def gated(self) -> Iterator[bytes]:
+    def stream_until_gate(self) -> Iterator[bytes]:
         yield b"data: first\n\n"
         yield b"data: second\n\n" if self.gate.wait(20) else b"data: too late\n\n"
 

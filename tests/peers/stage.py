@@ -174,7 +174,7 @@ class Service:
     def calls(self, run: str) -> list[dict[str, Any]]:
         """A run's calls, once all that was acknowledged is in. On a busy machine that takes longer than one question may."""
 
-        def settled() -> list[dict[str, Any]] | None:
+        def fetch_settled() -> list[dict[str, Any]] | None:
             params = {"settled": "true", "limit": 500, "fields": "*"}
             answer = self.request("GET", f"/runs/{run}/calls", params=params)
             if answer.status_code == 404:
@@ -182,7 +182,7 @@ class Service:
             told = answer.raise_for_status().json()
             return told["items"] if told["settled"] else None
 
-        return until(settled)
+        return until(fetch_settled)
 
 
 @contextmanager
@@ -222,11 +222,11 @@ class Replay:
     def report(self, requests: int) -> dict[str, Any]:
         """Its report, as soon as it tells of so many requests: the worker tells it a moment after it has answered."""
 
-        def told() -> dict[str, Any] | None:
+        def fetch_report() -> dict[str, Any] | None:
             found: dict[str, Any] = self.at.ask("GET", f"/replays/{self.id}", params={"settled": "true"})
             return found if found["served"] + found["missed"] >= requests else None
 
-        return until(told)
+        return until(fetch_report)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -172,7 +172,7 @@ def test_10_a_100_mb_body(stage: Stage) -> None:
     stage.answers("/huge", [head, *([block] * 100)])
     wanted = hashlib.sha256(block * 100).hexdigest()
 
-    def fetched(client: httpx.Client) -> str:
+    def fetch_digest(client: httpx.Client) -> str:
         seen = hashlib.sha256()
         with client.stream("GET", f"https://{TOOLS}/huge") as answer:
             for piece in answer.iter_raw():
@@ -181,13 +181,13 @@ def test_10_a_100_mb_body(stage: Stage) -> None:
 
     before = resident(worker(stage.recorder))
     with stage.recording() as agent:
-        assert fetched(agent) == wanted
+        assert fetch_digest(agent) == wanted
     assert resident(worker(stage.recorder)) - before < 80
     [call] = stage.calls()
     assert call["complete"] is True
     replay = stage.replay()
     with replay.client() as agent:
-        assert fetched(agent) == wanted
+        assert fetch_digest(agent) == wanted
     assert replay.report(1)["verdict"] == "right"
 
 
@@ -233,7 +233,7 @@ def test_12_a_codex_websocket_upgrade(stage: Stage) -> None:
     """Codex speaks Responses over a WebSocket. It is recorded, and replayed, as one: no 404, no fall-back."""
     asked = json.dumps({"type": "response.create", "model": "gpt-5", "input": "hello"})
 
-    async def spoken(at: Service, run: str) -> list[str]:
+    async def speak(at: Service, run: str) -> list[str]:
         context = ssl.create_default_context(cafile=at.ca)
         proxy = at.proxy.replace("//", f"//{run}:@")
         headers = {"originator": "codex_cli_rs", "session-id": "b7e1"}
@@ -249,10 +249,10 @@ def test_12_a_codex_websocket_upgrade(stage: Stage) -> None:
         with service(
             stage.recorder.data.parent / "sockets", "--database-url", _database(stage), config=told
         ) as recorder:
-            live = asyncio.run(spoken(recorder, stage.run))
+            live = asyncio.run(speak(recorder, stage.run))
             [call] = recorder.calls(stage.run)
             file = recorder.request("GET", f"/runs/{stage.run}/bundle").content
     assert call["text"] == "answer 1 to hello"
     replay = stage.replay(file)
-    assert asyncio.run(spoken(stage.player, replay.id)) == live
+    assert asyncio.run(speak(stage.player, replay.id)) == live
     assert replay.report(1)["verdict"] == "right"

@@ -32,7 +32,7 @@ PREPARE = {
 
 
 @pytest.fixture
-def claimed(tmp_path: Path) -> Path:
+def data_with_claims(tmp_path: Path) -> Path:
     """A data directory in which `record` has begun runs, and no store server runs."""
     data = tmp_path / "data"
     directory = open_data_dir(data)
@@ -86,10 +86,10 @@ class Terminal:
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_a_shell_completes_the_names_of_runs(shell: str, claimed: Path, tmp_path: Path) -> None:
+def test_a_shell_completes_the_names_of_runs(shell: str, data_with_claims: Path, tmp_path: Path) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
-    terminal = Terminal(shell, surroundings(tmp_path, claimed), tmp_path)
+    terminal = Terminal(shell, surroundings(tmp_path, data_with_claims), tmp_path)
     try:
         terminal.type(f"{PREPARE[shell]}; echo rea''dy\r", "ready\r\n")
         assert "show" in terminal.type("playhead sho\tnight\t", "-shift")
@@ -98,7 +98,7 @@ def test_a_shell_completes_the_names_of_runs(shell: str, claimed: Path, tmp_path
         assert "Show a run" in (tmp_path / "out").read_text()
     finally:
         terminal.close()
-    assert not (claimed / "pg").exists()
+    assert not (data_with_claims / "pg").exists()
     assert not (tmp_path / "pwned").exists()
 
 
@@ -118,8 +118,8 @@ def completions(line: str, environment: Mapping[str, str], *words: str) -> list[
     return done.stdout.split("\n")[:-1]
 
 
-def test_bash_is_offered_commands_options_runs_and_files(claimed: Path, tmp_path: Path) -> None:
-    environment = surroundings(tmp_path, claimed)
+def test_bash_is_offered_commands_options_runs_and_files(data_with_claims: Path, tmp_path: Path) -> None:
+    environment = surroundings(tmp_path, data_with_claims)
     assert completions("playhead re", environment) == ["record", "replay", "resume", "rekey", "retention", "restore"]
     assert completions("playhead replay --after-", environment) == ["--after-last"]
     assert completions("playhead replay --after-last=c", environment) == ["cycle"]
@@ -129,8 +129,8 @@ def test_bash_is_offered_commands_options_runs_and_files(claimed: Path, tmp_path
     assert completions("playhead show 'ni", environment) == ["night-shift"]
 
 
-def test_bash_is_offered_what_follows_the_last_colon(claimed: Path, tmp_path: Path) -> None:
-    environment = surroundings(tmp_path, claimed)
+def test_bash_is_offered_what_follows_the_last_colon(data_with_claims: Path, tmp_path: Path) -> None:
+    environment = surroundings(tmp_path, data_with_claims)
     assert completions("playhead show ticket:9", environment) == ["904:g2"]
     assert completions("playhead token --run=ticket:904:", environment) == ["g2"]
     assert completions("playhead show ticket:9", environment, 'COMP_WORDBREAKS=" "') == ["ticket:904:g2"]
@@ -168,15 +168,17 @@ class Listing(BaseHTTPRequestHandler):
         pass
 
 
-def test_a_running_store_server_is_asked(claimed: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_running_store_server_is_asked(
+    data_with_claims: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
-    directory = open_data_dir(claimed)
+    directory = open_data_dir(data_with_claims)
     directory.api_token()
     with ThreadingHTTPServer(("127.0.0.1", 0), Listing) as server, directory.store_lock.hold():
         Thread(target=server.serve_forever, daemon=True).start()
         directory.announce("store", {"api": f"http://127.0.0.1:{server.server_port}"})
         command = click.Command("show", params=[click.Option(["--data"])])
-        with command.make_context("show", ["--data", str(claimed)]) as context:
+        with command.make_context("show", ["--data", str(data_with_claims)]) as context:
             found = complete_run(context, command.params[0], "")
         server.shutdown()
     assert [(one.value, one.help) for one in found] == [

@@ -272,10 +272,10 @@ def test_an_output_that_takes_no_more_is_told_in_a_sentence() -> None:
 
 
 def test_a_reader_of_an_export_may_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def left(*_: object) -> None:
+    def break_pipe(*_: object) -> None:
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
-    monkeypatch.setattr(files, "query_store", left)
+    monkeypatch.setattr(files, "query_store", break_pipe)
     done = CliRunner().invoke(playhead, ["export", "--data", str(tmp_path), "night"])
     assert (done.exit_code, done.output) == (1, ""), "as of any command whose reader leaves"
 

@@ -128,14 +128,14 @@ async def test_ctrl_c_ends_what_was_started(tmp_path: Path, monkeypatch: pytest.
     terminal = WatchedTerminal("waiting for a model")
     hanging = story(tmp_path, Screen(terminal, {}), agent="echo $$ > agent.pid; echo waiting for a model; sleep 600")
 
-    async def interrupted() -> None:
+    async def interrupt_story() -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(run_story(hanging))
             await terminal.seen.wait()
             raise CtrlC
 
     with pytest.raises(CtrlC):
-        await interrupted()
+        await interrupt_story()
     home = hanging.shell.directory
     assert not lives((home / "up.pid").read_text())
     assert not lives((home / "agent.pid").read_text())

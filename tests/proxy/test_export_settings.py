@@ -9,7 +9,7 @@ from proxy.export_settings import ExportSettings
 from proxy.settings import Settings, load_settings
 
 
-def loaded(tmp_path: Path, text: str) -> Settings:
+def load(tmp_path: Path, text: str) -> Settings:
     file = tmp_path / "playhead.toml"
     file.write_text(text)
     return load_settings({}, file)
@@ -17,7 +17,7 @@ def loaded(tmp_path: Path, text: str) -> Settings:
 
 def test_a_target_has_the_values_of_variables_in_its_headers(tmp_path: Path) -> None:
     text = '[[export]]\nendpoint = "https://a/otel/"\nheaders = { Authorization = "Basic ${KEY}" }\nproject = "p"\ncontent = true\n'
-    (one,) = loaded(tmp_path, text).export
+    (one,) = load(tmp_path, text).export
     target = one.target({"KEY": "c2VjcmV0"})
     assert target.headers == {"Authorization": "Basic c2VjcmV0"}
     assert (target.url, target.options.project, target.options.content) == ("https://a/otel/v1/traces", "p", True)
@@ -48,11 +48,11 @@ def test_a_variable_that_is_not_set_is_named() -> None:
 )
 def test_a_wrong_target_is_refused_with_the_reason(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(Failure, match=message):
-        loaded(tmp_path, text)
+        load(tmp_path, text)
 
 
 def test_a_refusal_does_not_show_the_value_of_a_header(tmp_path: Path) -> None:
     text = '[[export]]\nendpoint = "http://a"\nheaders = { X-Key = "hunter\\u0007two" }'
     with pytest.raises(Failure, match="header X-Key has characters") as refused:
-        loaded(tmp_path, text)
+        load(tmp_path, text)
     assert "hunter" not in str(refused.value)

@@ -27,7 +27,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def kept(file: Path) -> Path:
+def write_bundle(file: Path) -> Path:
     entries = tuple(Entry(exchange=exchange) for exchange in conversation(1))
     file.write_bytes(b"".join(bundle_lines(Bundle(run={"id": "night"}, profiles="sha256:0", entries=entries))))
     return file
@@ -35,7 +35,7 @@ def kept(file: Path) -> Path:
 
 def test_a_recording_goes_by_any_name(here: Path) -> None:
     for name in ("night", "night.jsonl", "a night"):
-        kept(here / name)
+        write_bundle(here / name)
         assert recording_path(name) == Path(name)
         assert recording_path(f"./{name}") == Path(name)
 
@@ -116,5 +116,5 @@ async def test_what_is_recorded_beside_a_replay_of_the_last_run_does_not_take_it
     house = cast(CommandProcesses, StoreServer(*RUNS[3:], data=here / "data"))
     async with AsyncExitStack() as stack:
         assert (await Generations.begin(house, "replay-1", "last", stack)).recording == "night"
-        file = str(kept(here / "night.jsonl"))
+        file = str(write_bundle(here / "night.jsonl"))
         assert (await Generations.begin(house, "replay-1", file, stack)).recording == file

@@ -320,11 +320,11 @@ async def test_a_heavy_one_is_unpacked_beside_the_loop() -> None:
     whole = entry.brief.load_exchange
     threads: list[int] = []
 
-    def unpacked() -> Exchange:
+    def unpack() -> Exchange:
         threads.append(threading.get_ident())
         return whole()
 
-    entry.brief = entry.brief._replace(is_heavy=True, load_exchange=unpacked)
+    entry.brief = entry.brief._replace(is_heavy=True, load_exchange=unpack)
     assert (await answer_request(session, chat("a"))).status == 200
     assert len(threads) == 1
     assert threads[0] != threading.get_ident()

@@ -90,6 +90,6 @@ class Agent:
         }
 
 
-def interleaved(*runs: Sequence[Exchange]) -> list[Exchange]:
+def interleave(*runs: Sequence[Exchange]) -> list[Exchange]:
     """Several agents' exchanges as one run's, in step order."""
     return sorted((each for run in runs for each in run), key=lambda each: (each.started_at, each.id))

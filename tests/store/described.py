@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator, FormatChecker
 JSON_TYPES = ("application/json", "application/problem+json")
 
 
-class Undescribed(AssertionError):
+class UndescribedAnswer(AssertionError):
     """The document does not describe an answer."""
 
 
@@ -41,21 +41,23 @@ class Description:
         for template in sorted(self._paths, key=lambda one: one.count("{")):
             if self._paths[template].match(path) and f"{method} {template}" in self.operations:
                 return f"{method} {template}"
-        raise Undescribed(f"{method} {path} is in no document")
+        raise UndescribedAnswer(f"{method} {path} is in no document")
 
     def check(self, answer: httpx2.Response) -> None:
         """The answer is one that the document describes, down to its members."""
         name = self.operation_of(answer.request.method, answer.request.url.path)
         described = self.operations[name]["responses"].get(str(answer.status_code))
         if described is None:
-            raise Undescribed(f"{name} answered {answer.status_code}, which is not described: {answer.text[:500]}")
+            raise UndescribedAnswer(
+                f"{name} answered {answer.status_code}, which is not described: {answer.text[:500]}"
+            )
         self.seen.add((name, answer.status_code))
         content = described.get("content", {})
         media_type = answer.headers.get("content-type", "").partition(";")[0]
         if not content and answer.num_bytes_downloaded == 0:
             return
         if media_type not in content:
-            raise Undescribed(
+            raise UndescribedAnswer(
                 f"{name} answered {answer.status_code} with {media_type!r}, described are {list(content)}"
             )
         if media_type in JSON_TYPES:
@@ -76,7 +78,7 @@ class Description:
         whole = dict(_close_schema(schema)) | {"components": {"schemas": self._strict}}
         fault = next(Draft202012Validator(whole, format_checker=FormatChecker()).iter_errors(value), None)
         if fault is not None:
-            raise Undescribed(
+            raise UndescribedAnswer(
                 f"{about}: {fault.message[:500]} at /{'/'.join(map(str, fault.absolute_path))}: declare it in store/api/openapi"
             )
 

@@ -56,7 +56,7 @@ class House:
     followers: Followers
 
 
-def kept(spools: Path, database: Database, derived: Callable[[Exchange], Call] | None = None) -> Ingester:
+def make_ingester(spools: Path, database: Database, derived: Callable[[Exchange], Call] | None = None) -> Ingester:
     """A store server that is not running yet."""
     ingest = BatchWriter(database, profile=PROFILES.digest)
     return Ingester(spools, ingest, derived or partial(derive_call, profiles=PROFILES))
@@ -147,7 +147,7 @@ async def _in_background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]
 
 
 @asynccontextmanager
-async def opened(
+async def open_house(
     spools: Path,
     database: Database,
     *,
@@ -161,7 +161,7 @@ async def opened(
     signal = FeedSignal()
     followers = Followers(database, signal, partial(derive_call, profiles=PROFILES))
     async with (
-        running(kept(spools, database)) as store_server,
+        running(make_ingester(spools, database)) as store_server,
         serving_api(
             store_server,
             database,
@@ -178,7 +178,7 @@ async def opened(
         yield House(api=api, store_server=store_server, spools=spools, signal=signal, followers=followers)
 
 
-async def imported(house: House, content: bytes | None = None) -> dict[str, Any]:
+async def import_bundle(house: House, content: bytes | None = None) -> dict[str, Any]:
     """Import a bundle, the example where none is given."""
     answer = await house.api.post("/v1/import", content=content or EXAMPLE.read_bytes())
     assert answer.status_code == 201, answer.text

@@ -128,7 +128,7 @@ def model_call(of: Exchange, *, tokens: int = 10, tools: Sequence[str] = (), **m
     )
 
 
-def kept(number: int = 0, **more: Any) -> DerivedExchange:
+def tool_exchange(number: int = 0, **more: Any) -> DerivedExchange:
     """A small tool call, ready to be stored."""
     made = exchange(number, **more)
     return DerivedExchange(made, call(made))

@@ -11,13 +11,13 @@ from calls.redaction.redactor import Redactor
 from store.bundle.bundle import load_bundle
 from store.database.connection import Database
 from store.query.exchanges import ExchangeQueries
-from tests.store.house import EXAMPLE, RUN, imported, is_problem, opened
+from tests.store.house import EXAMPLE, RUN, import_bundle, is_problem, open_house
 
 # Runs
 
 
 async def test_a_run_is_made_named_labelled_pinned_ended_and_deleted(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database) as house:
         made = (await house.api.put("/v1/runs/night", json={"name": "Night", "labels": {"a": "1", "b": "2"}})).json()
         assert (made["id"], made["name"], made["labels"], made["ended_at"]) == (
             "night",
@@ -36,7 +36,7 @@ async def test_a_run_is_made_named_labelled_pinned_ended_and_deleted(tmp_path: P
 
 
 async def test_runs_are_listed_newest_first_page_by_page(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database) as house:
         for n in range(5):
             await house.api.put(f"/v1/runs/run-{n}")
         seen, cursor = [], None
@@ -76,8 +76,8 @@ NARROWED = {
 
 
 async def test_lists_are_narrowed_by_the_contract_s_filters(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path / "spool", database) as house:
-        await imported(house)
+    async with open_house(tmp_path / "spool", database) as house:
+        await import_bundle(house)
         for query, found in NARROWED.items():
             for noun in ("runs", "calls"):
                 answer = await house.api.get(f"/v1/{noun}?{query}")
@@ -89,8 +89,8 @@ async def test_lists_are_narrowed_by_the_contract_s_filters(tmp_path: Path, data
 
 
 async def test_a_run_s_calls_come_in_the_order_of_their_steps(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path / "spool", database) as house:
-        await imported(house)
+    async with open_house(tmp_path / "spool", database) as house:
+        await import_bundle(house)
         answer = (await house.api.get(f"/v1/runs/{RUN}/calls?settled=true&fields=*")).json()
         assert [call["step"] for call in answer["items"]] == [1, 2, 3]
         assert (answer["settled"], answer["next"]) == (True, None)
@@ -100,8 +100,8 @@ async def test_a_run_s_calls_come_in_the_order_of_their_steps(tmp_path: Path, da
 
 
 async def test_a_stored_body_comes_back_exactly_and_no_browser_acts_on_it(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path / "spool", database) as house:
-        await imported(house)
+    async with open_house(tmp_path / "spool", database) as house:
+        await import_bundle(house)
         for exchange in load_bundle(EXAMPLE).exchanges:
             assert exchange.response is not None
             for side, body in (("request", exchange.request.body), ("response", exchange.response.body)):
@@ -119,8 +119,8 @@ async def test_a_stored_body_comes_back_exactly_and_no_browser_acts_on_it(tmp_pa
 
 
 async def test_an_exchange_and_its_chunks_are_told_in_the_contract_s_form(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path / "spool", database) as house:
-        await imported(house)
+    async with open_house(tmp_path / "spool", database) as house:
+        await import_bundle(house)
         streamed = load_bundle(EXAMPLE).exchanges[2]
         told = (await house.api.get(f"/v1/exchanges/{streamed.id}")).json()
         assert (told["run"], told["step"], told["method"], told["status"], told["chunks"]) == (RUN, 3, "POST", 200, 3)
@@ -133,8 +133,8 @@ async def test_an_exchange_and_its_chunks_are_told_in_the_contract_s_form(tmp_pa
 
 
 async def test_a_call_is_explained(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path / "spool", database) as house:
-        await imported(house)
+    async with open_house(tmp_path / "spool", database) as house:
+        await import_bundle(house)
         told = (await house.api.get(f"/v1/calls/{load_bundle(EXAMPLE).exchanges[2].id}/explain")).json()
         assert told["key"] == told["stored_key"]
         assert told["selected"]["path"] == "/v1/chat/completions"
@@ -153,18 +153,18 @@ async def test_a_run_that_is_deleted_while_it_is_told_of_is_not_there(
         await house.api.delete(f"/v1/runs/{RUN}")
         return await fetched(self, ids)
 
-    async with opened(tmp_path / "spool", database) as house:
-        await imported(house)
+    async with open_house(tmp_path / "spool", database) as house:
+        await import_bundle(house)
         call = (await house.api.get(f"/v1/runs/{RUN}/calls")).json()["items"][0]["id"]
         monkeypatch.setattr(ExchangeQueries, "_rows_by_id", too_late)
         is_problem(await house.api.get(f"/v1/calls/{call}"), 404, "unknown_call")
         monkeypatch.undo()
-        await imported(house)
+        await import_bundle(house)
         monkeypatch.setattr(ExchangeQueries, "_rows_by_id", too_late)
         # Summaries need no exchanges.
         assert (await house.api.get(f"/v1/runs/{RUN}/calls?fields=*")).json()["items"] == []
         monkeypatch.undo()
-        await imported(house)
+        await import_bundle(house)
         monkeypatch.setattr(ExchangeQueries, "_needed_parts", between)
         assert (await house.api.get(f"/v1/exchanges/{call}/response")).status_code == 200
 
@@ -173,7 +173,7 @@ async def test_what_a_client_says_of_a_run_is_redacted(tmp_path: Path, database:
     secret = "ghp_" + "a1B2c3D4e5F6" * 3
     said, labels = f"connected to https://x:{secret}@10.0.0.1", {f"key {secret}": "v", "plain": f"is {secret}"}
     clean = Redactor(key=b"k" * 32).redact_text
-    async with opened(tmp_path / "spool", database, clean=clean, mode="auto") as house:
+    async with open_house(tmp_path / "spool", database, clean=clean, mode="auto") as house:
         sent = (
             ("PUT", "r", {"name": said, "labels": labels}),
             ("PATCH", "r", {"name": said, "labels": labels}),
@@ -188,7 +188,7 @@ async def test_what_a_client_says_of_a_run_is_redacted(tmp_path: Path, database:
 
 
 async def test_whoever_watches_a_command_adds_gaps_to_its_run(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database) as house:
         await house.api.put("/v1/runs/r1", json={})
         gaps = [{"reason": "a connection to 10.0.0.1:443", "count": 3}]
         assert (await house.api.post("/v1/runs/r1/gaps", json={"gaps": gaps})).status_code == 201

@@ -17,7 +17,7 @@ from store.api.parameters import RUN_ID_PATTERN
 from store.bundle.bundle import Bundle, bundle_lines, read_bundle
 from store.database.connection import Database
 from store.query.rest_shapes import ns_of, rfc3339
-from tests.store.house import House, imported, is_problem, opened
+from tests.store.house import House, import_bundle, is_problem, open_house
 
 CONTRACT = {
     *("id", "run", "served", "missed", "unused", "live", "edited", "ambiguous", "drift", "first_divergence", "verdict")
@@ -33,8 +33,8 @@ async def get_items(house: House, path: str, **query: str) -> list[dict[str, Any
 
 
 async def test_what_a_model_said_and_what_it_asked_of_tools_is_found(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path, database) as house:
-        run = (await imported(house))["id"]
+    async with open_house(tmp_path, database) as house:
+        run = (await import_bundle(house))["id"]
         for words in (SAID, "IT RAINS", '{"city":"Reykjavík"}', "weather {", run[3:9]):
             assert [one["id"] for one in await get_items(house, "runs", q=words, settled="true")] == [run], words
         assert [call["step"] for call in await get_items(house, "calls", q=SAID)] == [3]
@@ -55,7 +55,7 @@ def test_the_api_takes_for_a_run_s_id_what_the_worker_takes(text: str) -> None:
 async def test_a_parameter_that_we_do_not_know_is_refused_by_name(
     tmp_path: Path, database: Database, path: str, name: str
 ) -> None:
-    async with opened(tmp_path, database) as house:
+    async with open_house(tmp_path, database) as house:
         told = is_problem(await house.api.get(path), 400, "unknown_parameter")
         assert repr(name) in told["detail"]
         assert told["known"] == sorted(told["known"])
@@ -66,7 +66,7 @@ async def test_a_parameter_that_we_do_not_know_is_refused_by_name(
 
 @pytest.mark.parametrize("text", ["garbage", "2026-02-30T00:00:00Z", "2026-01-01T00:00:00", "\ud7ff", " "])
 async def test_a_time_that_is_none_is_told_in_one_sentence(tmp_path: Path, database: Database, text: str) -> None:
-    async with opened(tmp_path, database) as house:
+    async with open_house(tmp_path, database) as house:
         told = is_problem(await house.api.get("/v1/runs", params={"since": text}), 422, "invalid_request")
         assert told["detail"] == (
             f"invalid time since={text}: use a date and time with its offset, such as 2026-11-21T18:30:00Z"
@@ -75,8 +75,8 @@ async def test_a_time_that_is_none_is_told_in_one_sentence(tmp_path: Path, datab
 
 async def test_the_first_report_of_a_replay_has_all_that_later_ones_have(tmp_path: Path, database: Database) -> None:
     later = build_report(Tally(), replay="r", run="x", recorded=3, unused_steps=[], unused=3, allow_unused=False)
-    async with opened(tmp_path, database, mode="auto") as house:
-        run = (await imported(house))["id"]
+    async with open_house(tmp_path, database, mode="auto") as house:
+        run = (await import_bundle(house))["id"]
         first = (await house.api.post("/v1/replays", json={"run": run, "id": "r"})).json()
         assert (await house.api.get("/v1/replays/r")).json() == first
         wishes = first.pop("wishes")  # the worker writes them with its own report
@@ -92,37 +92,39 @@ async def export_run(house: House, run: str) -> bytes:
 
 
 async def test_a_bundle_that_was_imported_is_exported_as_the_same_bytes(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path, database) as house:
-        run = (await imported(house))["id"]
+    async with open_house(tmp_path, database) as house:
+        run = (await import_bundle(house))["id"]
         for change in ({}, {"pinned": True, "labels": {"a": "b"}}, {"ended": True}, {"name": "the umbrella"}):
             assert (await house.api.patch(f"/v1/runs/{run}", json=change)).status_code == 200
             before = await export_run(house, run)
             assert (await house.api.delete(f"/v1/runs/{run}")).status_code == 200
-            await imported(house, before)
+            await import_bundle(house, before)
             assert await export_run(house, run) == before
 
 
 async def test_what_only_a_run_says_of_itself_travels(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path, database) as house:
-        run = (await imported(house))["id"]
+    async with open_house(tmp_path, database) as house:
+        run = (await import_bundle(house))["id"]
         bundle = read_bundle((await export_run(house, run)).splitlines(keepends=True))
         await house.api.delete(f"/v1/runs/{run}")
         began = "2026-11-21T22:00:00.000001Z"
-        told = await imported(house, told_otherwise(bundle, started_at=began, parent="first-try", forked_at=2))
+        told = await import_bundle(house, told_otherwise(bundle, started_at=began, parent="first-try", forked_at=2))
         assert (told["started_at"], told["parent"], told["forked_at"]) == (began, "first-try", 2)
         before = await export_run(house, run)
         await house.api.delete(f"/v1/runs/{run}")
-        await imported(house, before)
+        await import_bundle(house, before)
         assert await export_run(house, run) == before
 
 
 @pytest.mark.parametrize("time", ["9999-01-01T00:00:00.000000Z", "soon", 7, "1969-01-01T00:00:00.000000Z"])
 async def test_what_cannot_be_is_not_believed(tmp_path: Path, database: Database, time: Any) -> None:
-    async with opened(tmp_path, database) as house:
-        first = await imported(house)
+    async with open_house(tmp_path, database) as house:
+        first = await import_bundle(house)
         bundle = read_bundle((await export_run(house, first["id"])).splitlines(keepends=True))
         await house.api.delete(f"/v1/runs/{first['id']}")
-        told = await imported(house, told_otherwise(bundle, started_at=time, ended_at=time, forked_at=-1, parent=7))
+        told = await import_bundle(
+            house, told_otherwise(bundle, started_at=time, ended_at=time, forked_at=-1, parent=7)
+        )
         assert (told["started_at"], told["ended_at"]) == (first["started_at"], told["active_at"])
         assert (told["parent"], told["forked_at"]) == (None, None)
 
@@ -144,7 +146,7 @@ def test_any_text_is_a_time_or_none(text: Any) -> None:
 
 
 async def test_the_page_for_people_is_styled_by_nothing_but_its_own_sheet(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path, database) as house:
+    async with open_house(tmp_path, database) as house:
         answer = await house.api.get("/docs")
         sheet = re.search(r"<style>(.*?)</style>", answer.text, re.DOTALL)
         assert sheet

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from store.database.connection import Database
-from tests.store.house import RUN, House, imported, is_problem, opened
+from tests.store.house import RUN, House, import_bundle, is_problem, open_house
 
 TOKEN = "correct-horse-battery-staple"
 
@@ -58,22 +58,22 @@ async def _cursors(house: House) -> dict[str, str]:
     return {what: (await house.api.get(f"/v1/{what}?limit=1")).json()["next"] for what in ("runs", "calls")}
 
 
-async def _stored(house: House) -> Any:
+async def _list_items(house: House) -> Any:
     """What is stored."""
     return [(await house.api.get(f"/v1/{what}?limit=500")).json()["items"] for what in ("runs", "calls")]
 
 
 async def test_bad_input_is_one_problem_each_and_changes_nothing(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path / "spool", database) as house:
-        await imported(house)
+    async with open_house(tmp_path / "spool", database) as house:
+        await import_bundle(house)
         await house.api.put("/v1/runs/second")
-        before, cursors = await _stored(house), await _cursors(house)
+        before, cursors = await _list_items(house), await _cursors(house)
         for path, (status, name, named) in REFUSED.items():
             asked = path.replace("{runs}", cursors["runs"]).replace("{calls}", cursors["calls"])
             problem = is_problem(await house.api.get(asked), status, name)
             assert named in problem["detail"], (path, problem["detail"])
             assert len(problem["detail"]) < 1500, path
-        assert await _stored(house) == before
+        assert await _list_items(house) == before
 
 
 TOKENS = {
@@ -93,7 +93,7 @@ async def test_a_bad_token_is_one_problem_whatever_is_asked(
     token: str | bytes | None, tmp_path: Path, database: Database
 ) -> None:
     headers = {} if token is None else {b"authorization": token if isinstance(token, bytes) else token.encode()}
-    async with opened(tmp_path / "spool", database, tokens=(TOKEN,)) as house:
+    async with open_house(tmp_path / "spool", database, tokens=(TOKEN,)) as house:
         for path in ("/v1/runs", "/v1/runs/never", "/v1/nothing", "/openapi.json", "/v1/calls?limit=x"):
             answer = await house.api.get(path, headers=headers)
             is_problem(answer, 401, "token_required")
@@ -103,8 +103,8 @@ async def test_a_bad_token_is_one_problem_whatever_is_asked(
 async def test_a_run_that_is_deleted_while_it_is_paged_is_a_404_and_the_other_lists_go_on(
     tmp_path: Path, database: Database
 ) -> None:
-    async with opened(tmp_path / "spool", database) as house:
-        await imported(house)
+    async with open_house(tmp_path / "spool", database) as house:
+        await import_bundle(house)
         content = (await house.api.get(f"/v1/runs/{RUN}/bundle")).content
         assert (await house.api.post("/v1/import?as=other", content=content)).status_code == 201
         first = (await house.api.get(f"/v1/runs/{RUN}/calls?limit=1")).json()

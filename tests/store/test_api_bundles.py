@@ -14,7 +14,7 @@ from store.bundle.exchange_summary import summarize_exchange
 from store.database.connection import Database
 from store.database.schema_version import SCHEMA
 from tests.store import exchanges as made
-from tests.store.house import EXAMPLE, PROFILES, RUN, House, imported, is_problem, opened
+from tests.store.house import EXAMPLE, PROFILES, RUN, House, import_bundle, is_problem, open_house
 from tests.store.samples import NOON, uuid7
 
 
@@ -36,8 +36,8 @@ async def fetch_bundle(house: House, run: str) -> Bundle:
 
 
 async def test_a_bundle_goes_out_as_it_came_in(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path / "spool", database) as house:
-        await imported(house)
+    async with open_house(tmp_path / "spool", database) as house:
+        await import_bundle(house)
         again, example = await fetch_bundle(house, RUN), load_bundle(EXAMPLE)
         assert again.exchanges == example.exchanges
         assert [entry.call and entry.call["text"] for entry in again.entries] == [
@@ -47,16 +47,16 @@ async def test_a_bundle_goes_out_as_it_came_in(tmp_path: Path, database: Databas
 
 
 async def test_a_bundle_is_the_same_each_time(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path / "spool", database) as house:
-        await imported(house)
+    async with open_house(tmp_path / "spool", database) as house:
+        await import_bundle(house)
         one, two = [(await house.api.get(f"/v1/runs/{RUN}/bundle")).content for _ in range(2)]
         assert one == two
 
 
 async def test_every_exchange_of_a_long_run_is_in_its_bundle(tmp_path: Path, database: Database) -> None:
     many = [each for n in range(90) for each in conversation("long", 3 * n)]
-    async with opened(tmp_path / "spool", database) as house:
-        assert (await imported(house, content("long", many)))["imported"] == 270
+    async with open_house(tmp_path / "spool", database) as house:
+        assert (await import_bundle(house, content("long", many)))["imported"] == 270
         bundle = await fetch_bundle(house, "long")
         assert bundle.exchanges == many
         nths = [entry.call["nth"] for entry in bundle.entries if entry.call]
@@ -67,9 +67,9 @@ async def test_the_rows_of_a_run_are_its_bundle_with_only_the_keys_of_its_calls(
     tmp_path: Path, database: Database
 ) -> None:
     talk = conversation("long", count=30)
-    async with opened(tmp_path / "spool", database) as house:
-        await imported(house)
-        await imported(house, content("long", talk))
+    async with open_house(tmp_path / "spool", database) as house:
+        await import_bundle(house)
+        await import_bundle(house, content("long", talk))
         for run in (RUN, "long"):
             whole = await fetch_bundle(house, run)
             rows = packed.read_rows((await house.api.get(f"/v1/runs/{run}/rows")).content)
@@ -84,8 +84,8 @@ async def test_the_rows_of_a_run_are_its_bundle_with_only_the_keys_of_its_calls(
 
 
 async def test_rows_that_break_off_or_are_of_another_version_are_refused(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path / "spool", database) as house:
-        await imported(house)
+    async with open_house(tmp_path / "spool", database) as house:
+        await import_bundle(house)
         rows = (await house.api.get(f"/v1/runs/{RUN}/rows")).content
     for size in range(len(packed.MAGIC), len(rows)):
         with pytest.raises(BadBundle, match="is incomplete"):
@@ -96,25 +96,25 @@ async def test_rows_that_break_off_or_are_of_another_version_are_refused(tmp_pat
 
 
 async def test_a_bundle_that_is_sent_twice_is_there_once(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path / "spool", database) as house:
-        assert (await imported(house))["imported"] == 3
+    async with open_house(tmp_path / "spool", database) as house:
+        assert (await import_bundle(house))["imported"] == 3
         again = await house.api.post("/v1/import", content=EXAMPLE.read_bytes())
         assert (again.status_code, again.json()["imported"], again.json()["calls"]) == (200, 0, 3)
 
 
 async def test_an_import_that_was_cut_off_is_completed_by_the_next(tmp_path: Path, database: Database) -> None:
     whole = conversation("half")
-    async with opened(tmp_path / "spool", database) as house:
-        await imported(house, content("half", whole[:2]))
-        assert (await imported(house, content("half", whole)))["imported"] == 1
+    async with open_house(tmp_path / "spool", database) as house:
+        await import_bundle(house, content("half", whole[:2]))
+        assert (await import_bundle(house, content("half", whole)))["imported"] == 1
         assert (await fetch_bundle(house, "half")).exchanges == whole
 
 
 async def test_gaps_come_along(tmp_path: Path, database: Database) -> None:
     whole = conversation("torn")
     gap = Gap("torn", NOON, "the spool was full", whole[0].id)
-    async with opened(tmp_path / "spool", database) as house:
-        run = await imported(house, content("torn", whole, gap))
+    async with open_house(tmp_path / "spool", database) as house:
+        run = await import_bundle(house, content("torn", whole, gap))
         assert (run["gaps"], run["complete"]) == (1, False)
         assert (await fetch_bundle(house, "torn")).gaps == (gap,)
         listed = (await house.api.get("/v1/runs/torn/gaps")).json()["items"]
@@ -122,8 +122,8 @@ async def test_gaps_come_along(tmp_path: Path, database: Database) -> None:
 
 
 async def test_a_bundle_can_be_imported_under_another_name_beside_the_first(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path / "spool", database) as house:
-        await imported(house)
+    async with open_house(tmp_path / "spool", database) as house:
+        await import_bundle(house)
         for status in (201, 200):
             answer = await house.api.post("/v1/import?as=second", content=EXAMPLE.read_bytes())
             assert (answer.status_code, answer.json()["calls"]) == (status, 3)
@@ -134,14 +134,14 @@ async def test_a_bundle_can_be_imported_under_another_name_beside_the_first(tmp_
 
 
 async def test_its_own_name_is_no_other_name(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path / "spool", database) as house:
-        await imported(house)
+    async with open_house(tmp_path / "spool", database) as house:
+        await import_bundle(house)
         assert (await house.api.post(f"/v1/import?as={RUN}", content=EXAMPLE.read_bytes())).status_code == 200
 
 
 async def test_a_different_run_of_the_same_name_is_never_touched(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path / "spool", database) as house:
-        await imported(house, content("night", conversation("night")))
+    async with open_house(tmp_path / "spool", database) as house:
+        await import_bundle(house, content("night", conversation("night")))
         before = await fetch_bundle(house, "night")
         other = content("night", conversation("night", first=10))
         told = is_problem(await house.api.post("/v1/import", content=other), 409, "run_exists")
@@ -150,8 +150,8 @@ async def test_a_different_run_of_the_same_name_is_never_touched(tmp_path: Path,
 
 
 async def test_exchanges_that_another_run_has_are_not_lost_in_silence(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path / "spool", database) as house:
-        await imported(house, content("one", conversation("one")))
+    async with open_house(tmp_path / "spool", database) as house:
+        await import_bundle(house, content("one", conversation("one")))
         stolen = content("two", conversation("two"))
         is_problem(await house.api.post("/v1/import", content=stolen), 409, "exchanges_exist")
         is_problem(await house.api.get("/v1/runs/two"), 404)
@@ -162,7 +162,7 @@ async def test_a_flipped_byte_is_refused_with_its_line_and_nothing_is_stored(
     tmp_path: Path, database: Database
 ) -> None:
     broken = EXAMPLE.read_bytes().replace(b"umbrella", b"umbrellb", 1)
-    async with opened(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database) as house:
         told = is_problem(await house.api.post("/v1/import", content=broken), 422, "bad_bundle")
         assert told["line"] == 2
         assert (await house.api.get("/v1/runs")).json()["items"] == []
@@ -170,7 +170,7 @@ async def test_a_flipped_byte_is_refused_with_its_line_and_nothing_is_stored(
 
 async def test_a_newer_format_is_refused_by_its_number(tmp_path: Path, database: Database) -> None:
     newer = seal_line(b'{"playhead":"bundle","format":2}')
-    async with opened(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database) as house:
         told = is_problem(await house.api.post("/v1/import", content=newer), 422, "unknown_format")
         assert "version 2" in told["detail"]
 
@@ -193,7 +193,7 @@ def first(change: dict[str, object]) -> list[Exchange]:
 async def test_a_bundle_of_what_cannot_be_is_refused(
     run: str, exchanges: list[Exchange], why: str, tmp_path: Path, database: Database
 ) -> None:
-    async with opened(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database) as house:
         told = is_problem(await house.api.post("/v1/import", content=content(run, exchanges)), 422, "bad_bundle")
         assert why in told["detail"]
 
@@ -202,7 +202,7 @@ async def test_a_bundle_that_no_memory_would_hold_is_not_imported(
     tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = content("large", conversation("large", count=20))
-    async with opened(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database) as house:
         # Each request refers to the beginning of the one before.
         monkeypatch.setattr(imports, "LARGEST_UNPACKED", len(file))
         is_problem(await house.api.post("/v1/import", content=file), 413, "too_large")
@@ -217,6 +217,6 @@ async def test_a_header_that_would_split_a_response_is_not_imported(
     whole = conversation("split")
     assert whole[0].response is not None
     whole[0] = replace(whole[0], response=replace(whole[0].response, headers=(("x-a", value),)))
-    async with opened(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database) as house:
         told = is_problem(await house.api.post("/v1/import", content=content("split", whole)), 422, "bad_bundle")
         assert "line break" in told["detail"]

@@ -11,14 +11,14 @@ from store.database.connection import Database
 from store.diff.diff import compare_runs
 from store.diff.steps import StepReader
 from tests.store.agents import Agent
-from tests.store.house import PROFILES, House, imported, is_problem, opened
+from tests.store.house import PROFILES, House, import_bundle, is_problem, open_house
 
 READING = StepReader(profiles=PROFILES, clean=str)
 
 
 @pytest.fixture
 async def house(tmp_path: Path, database: Database) -> AsyncIterator[House]:
-    async with opened(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database) as house:
         yield house
 
 
@@ -26,7 +26,7 @@ async def import_agent(house: House, name: str, agent: Agent) -> None:
     bundle = Bundle(
         run={"id": name}, profiles=PROFILES.digest, entries=tuple(Entry(exchange=each) for each in agent.run(name))
     )
-    await imported(house, b"".join(bundle_lines(bundle)))
+    await import_bundle(house, b"".join(bundle_lines(bundle)))
 
 
 async def test_two_runs_of_the_store_differ_as_they_do_in_memory(house: House) -> None:

@@ -13,12 +13,12 @@ from replay.replay_options import rejection_reason
 from store.database.connection import Database
 from store.generations.fork_point import last_complete_step
 from tests.store.exchanges import conversation
-from tests.store.house import PROFILES, RUN, imported, is_problem, opened
+from tests.store.house import PROFILES, RUN, import_bundle, is_problem, open_house
 
 
 async def test_a_fork_is_a_run_with_a_parent_and_a_report(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path / "spool", database, mode="auto") as house:
-        await imported(house)
+    async with open_house(tmp_path / "spool", database, mode="auto") as house:
+        await import_bundle(house)
         wanted = {"from": 1, "id": "what-if", "labels": {"a": "b"}, "allow": ["POST tools.example.com"]}
         answer = await house.api.post(f"/v1/runs/{RUN}/forks", json=wanted)
         assert answer.status_code == 201, answer.text
@@ -44,24 +44,24 @@ async def test_a_fork_is_a_run_with_a_parent_and_a_report(tmp_path: Path, databa
 async def test_what_cannot_be_is_refused(
     tmp_path: Path, database: Database, wanted: dict[str, Any], name: str, words: str
 ) -> None:
-    async with opened(tmp_path / "spool", database, mode="auto") as house:
-        await imported(house)
+    async with open_house(tmp_path / "spool", database, mode="auto") as house:
+        await import_bundle(house)
         answer = await house.api.post(f"/v1/runs/{RUN}/forks", json=wanted)
         is_problem(answer, 422, name)
         assert words in answer.json()["detail"]
 
 
 async def test_forks_are_made_only_where_workers_may_go_live(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path / "spool", database, mode="replay") as house:
-        await imported(house)
+    async with open_house(tmp_path / "spool", database, mode="replay") as house:
+        await import_bundle(house)
         answer = await house.api.post(f"/v1/runs/{RUN}/forks", json={"from": 1})
         is_problem(answer, 409, "not_forking")
         is_problem(await house.api.post("/v1/runs/nobody/forks", json={"from": 1}), 404, "unknown_run")
 
 
 async def test_a_replay_may_be_made_with_overrides(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path / "spool", database, mode="auto", unfit=rejection_reason) as house:
-        await imported(house)
+    async with open_house(tmp_path / "spool", database, mode="auto", unfit=rejection_reason) as house:
+        await import_bundle(house)
         overrides = [{"step": 1, "text": "another"}]
         answer = await house.api.post("/v1/replays", json={"run": RUN, "overrides": overrides})
         assert answer.status_code == 201

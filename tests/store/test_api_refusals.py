@@ -19,7 +19,7 @@ from store.api.guard import PUBLIC, is_loopback, is_tokenless
 from store.api.parameters import refuse_unknown_parameters
 from store.database.connection import Database
 from store.query.exchanges import ExchangeQueries
-from tests.store.house import PROFILES, House, imported, is_problem, kept, opened, serving_api
+from tests.store.house import PROFILES, House, import_bundle, is_problem, make_ingester, open_house, serving_api
 
 TOKEN = "a-token-of-the-team"
 
@@ -27,7 +27,8 @@ TOKEN = "a-token-of-the-team"
 def routes(database: Database, spools: Path) -> list[tuple[str, str]]:
     """Return every method and path of the API."""
     app = create_app(
-        Deps(store_server=kept(spools, database), database=database, profiles=PROFILES, clean=str), {"team": TOKEN}
+        Deps(store_server=make_ingester(spools, database), database=database, profiles=PROFILES, clean=str),
+        {"team": TOKEN},
     )
     routes = [route for route in app.routes if isinstance(route, APIRoute)]
     assert len(routes) == len(app.routes), "a bare route would know no dependencies"
@@ -40,7 +41,7 @@ def routes(database: Database, spools: Path) -> list[tuple[str, str]]:
 async def test_every_route_asks_for_the_token_of_the_api(tmp_path: Path, database: Database) -> None:
     data = datadir.open_data_dir(tmp_path / "data")
     own, recording, run = data.api_token(), data.recording_token(), data.run_tokens().claim("r")
-    async with opened(tmp_path / "spool", database, tokens=[own]) as house:
+    async with open_house(tmp_path / "spool", database, tokens=[own]) as house:
         asked = routes(database, tmp_path / "spool")
         assert len(asked) > 20
         asked += [("GET", "/nothing"), ("DELETE", "/v1/runs"), ("OPTIONS", "/v1/runs/r"), ("TRACE", "/v1/runs/r")]
@@ -73,7 +74,7 @@ async def test_every_route_asks_for_the_token_of_the_api(tmp_path: Path, databas
 
 
 async def test_no_body_is_waited_for_without_the_token(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path / "spool", database, tokens=[TOKEN]) as house:
+    async with open_house(tmp_path / "spool", database, tokens=[TOKEN]) as house:
         reader, writer = await asyncio.open_connection("127.0.0.1", house.api.base_url.port)
         writer.write(b"PUT /v1/runs/r HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n")
         assert (await reader.readline()).startswith(b"HTTP/1.1 401 ")
@@ -81,7 +82,7 @@ async def test_no_body_is_waited_for_without_the_token(tmp_path: Path, database:
 
 
 async def test_the_right_token_opens_them(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path / "spool", database, tokens=["another", TOKEN]) as house:
+    async with open_house(tmp_path / "spool", database, tokens=["another", TOKEN]) as house:
         house.api.headers["authorization"] = f"bearer {TOKEN}"
         for path in ("/v1/runs", "/docs", "/openapi.json", "/metrics"):
             assert (await house.api.get(path)).status_code == 200
@@ -94,7 +95,7 @@ async def test_certificates_are_for_everybody_and_nothing_else_in_their_files_is
     authority = ensure_ca(tmp_path)
     certificate = authority.certificate.read_bytes()
     authority.certificate.write_bytes((tmp_path / "ca.key").read_bytes() + certificate)
-    async with serving_api(kept(tmp_path / "spool", database), database, tokens=tokens, keys=tmp_path) as api:
+    async with serving_api(make_ingester(tmp_path / "spool", database), database, tokens=tokens, keys=tmp_path) as api:
         for path, content in (("/ca.pem", certificate), ("/ca-bundle.pem", authority.bundle.read_bytes())):
             answer = await api.get(path, headers={"host": "host.docker.internal:8081"})
             assert (answer.status_code, answer.content) == (200, content)
@@ -108,7 +109,7 @@ OURS = ("localhost:1", "127.0.0.1", "127.8.8.8:80", "[::1]:8081", "playhead.loca
 
 
 async def test_only_a_loopback_name_is_ours(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database) as house:
         for host in FOREIGN:
             is_problem(await house.api.get("/v1/runs", headers={"host": host}), 403, "foreign_host")
         for host in OURS:
@@ -116,7 +117,7 @@ async def test_only_a_loopback_name_is_ours(tmp_path: Path, database: Database) 
 
 
 async def test_with_a_token_the_store_server_may_have_any_name(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path / "spool", database, tokens=[TOKEN]) as house:
+    async with open_house(tmp_path / "spool", database, tokens=[TOKEN]) as house:
         headers = {"host": "store:8081", "authorization": f"Bearer {TOKEN}"}
         assert (await house.api.get("/v1/runs", headers=headers)).status_code == 200
 
@@ -130,14 +131,14 @@ ELSEWHERE: tuple[dict[str, str], ...] = (
 
 
 async def test_a_page_of_another_site_is_refused(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database) as house:
         for headers in ELSEWHERE:
             answer = await house.api.post("/v1/import", content=b"", headers={"content-type": "text/plain"} | headers)
             is_problem(answer, 403, "foreign_origin")
 
 
 async def test_our_own_page_is_not(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database) as house:
         origin = str(house.api.base_url).rstrip("/")
         headers = {"origin": origin, "sec-fetch-site": "same-origin"}
         assert (await house.api.put("/v1/runs/a", headers=headers)).status_code == 200
@@ -217,7 +218,7 @@ BAD = (
 
 
 async def test_a_bad_request_is_a_problem_that_says_so(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database) as house:
         for method, path, status in BAD:
             told = is_problem(await house.api.request(method, path), status)
             assert len(told["detail"]) > 20
@@ -236,7 +237,7 @@ BAD_WORDS: tuple[tuple[str, object, str], ...] = (
 
 
 async def test_a_bad_body_is_a_problem(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database) as house:
         await house.api.put("/v1/runs/a")
         for body in BAD_BODIES:
             headers = {"content-type": "application/json"}
@@ -276,8 +277,8 @@ async def test_no_query_makes_the_store_server_fail(tmp_path: Path, database: Da
         ["/v1/runs", "/v1/calls", "/v1/runs/{}", "/v1/calls/{}", "/v1/exchanges/{}/chunks", "/v1/replays/{}"]
     )
     loop = asyncio.get_running_loop()
-    async with opened(tmp_path / "spool", database) as house:
-        await imported(house)
+    async with open_house(tmp_path / "spool", database) as house:
+        await import_bundle(house)
 
         @settings(max_examples=150, suppress_health_check=list(HealthCheck))
         @given(paths, words, st.dictionaries(names, words, max_size=3))
@@ -290,7 +291,7 @@ async def test_no_query_makes_the_store_server_fail(tmp_path: Path, database: Da
 
 
 async def test_a_store_server_without_its_database_says_so(tmp_path: Path, database: Database) -> None:
-    store_server = kept(tmp_path, Database("postgresql://nobody@127.0.0.1:1/none"))
+    store_server = make_ingester(tmp_path, Database("postgresql://nobody@127.0.0.1:1/none"))
     away = Database("postgresql://nobody@127.0.0.1:1/none")
     async with serving_api(store_server, away) as api:
         told = is_problem(await api.get("/v1/runs"), 503, "database_unavailable")
@@ -308,13 +309,13 @@ async def test_our_own_failure_is_a_problem_that_tells_no_secrets(
         raise ZeroDivisionError("sk-secret")
 
     monkeypatch.setattr(ExchangeQueries, "call", fails)
-    async with opened(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database) as house:
         told = is_problem(await house.api.get("/v1/calls/x"), 500, "store_server_failed")
         assert "secret" not in str(told)
 
 
 async def test_every_answer_is_kept_out_of_caches_and_frames(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database) as house:
         for path in ("/healthz", "/docs", "/v1/runs", "/nothing"):
             headers = (await house.api.get(path)).headers
             assert headers["cache-control"] == "no-store"
@@ -323,7 +324,7 @@ async def test_every_answer_is_kept_out_of_caches_and_frames(tmp_path: Path, dat
 
 
 async def test_the_page_loads_nothing_from_anywhere(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database) as house:
         page = (await house.api.get("/docs")).text
         assert not re.search(r"<script|<link|<img|https?://", page)
         paths = (await house.api.get("/openapi.json")).json()["paths"]
@@ -339,8 +340,8 @@ def test_what_loopback_is(host: str, ours: bool) -> None:
 
 
 async def test_replays_are_made_only_where_workers_replay(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path / "spool", database) as house:
-        run = (await imported(house))["id"]
+    async with open_house(tmp_path / "spool", database) as house:
+        run = (await import_bundle(house))["id"]
         told = is_problem(await house.api.post("/v1/replays", json={"run": run}), 409, "not_replaying")
         assert f"playhead replay {run} -- COMMAND" in told["detail"]
         told = is_problem(await house.api.put(f"/v1/runs/{run}", json={"mode": "auto"}), 409, "not_switchable")
@@ -354,8 +355,8 @@ async def made_replay(house: House, **wanted: str) -> httpx2.Response:
 
 
 async def test_a_replay_has_an_id_of_its_own_and_a_report(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path / "spool", database, mode="auto") as house:
-        run = (await imported(house))["id"]
+    async with open_house(tmp_path / "spool", database, mode="auto") as house:
+        run = (await import_bundle(house))["id"]
         one, two = await made_replay(house, run=run), await made_replay(house, run=run)
         assert (one.status_code, two.status_code) == (201, 201)
         assert one.json()["id"] != two.json()["id"]

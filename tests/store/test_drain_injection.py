@@ -70,7 +70,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def damaged_spool(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A spool of a dead worker: several segments, an exchange that is open from the start, and a damaged part."""
     directory = tmp_path_factory.mktemp("written") / "worker-a"
     asyncio.run(write(directory))
@@ -129,11 +129,11 @@ def reasons(gaps: Sequence[Gap]) -> set[str]:
 
 @pytest.mark.parametrize("call", [*CALLS, "write"])
 async def test_what_a_worker_left_is_stored_whatever_call_fails(
-    tmp_path: Path, written: Path, call: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, damaged_spool: Path, call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ingester, "RETRY_PAUSES", (0.002, 0.005))
     monkeypatch.setattr(ingester, "COMMIT_EVERY", 0.0)
-    shutil.copytree(written, tmp_path / "calm" / "spool" / "worker-a")
+    shutil.copytree(damaged_spool, tmp_path / "calm" / "spool" / "worker-a")
     calm = await drain_all(tmp_path / "calm" / "spool")
     assert len(calm.exchanges) >= EXCHANGES
     assert any(": damaged" in reason for reason in reasons(calm.gaps))
@@ -142,7 +142,7 @@ async def test_what_a_worker_left_is_stored_whatever_call_fails(
     for error in ERRORS:
         for first, times in PATTERNS:
             spools = tmp_path / f"{error}-{first}" / "spool"
-            shutil.copytree(written, spools / "worker-a")
+            shutil.copytree(damaged_spool, spools / "worker-a")
             failing = FailingCalls(call, error, spools, first=first, times=times)
             with failing.injected_into(monkeypatch):
                 found = await drain_all(spools)
@@ -159,10 +159,10 @@ async def test_what_a_worker_left_is_stored_whatever_call_fails(
 @pytest.mark.parametrize("call", [call for call in (*CALLS, "write") if call not in ("close", "truncate")])
 @pytest.mark.parametrize("error", [errno.EIO, errno.EROFS])
 async def test_a_call_that_fails_for_ever_is_tried_seldom_and_said(
-    tmp_path: Path, written: Path, call: str, error: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, damaged_spool: Path, call: str, error: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spools = tmp_path / "spool"
-    shutil.copytree(written, spools / "worker-a")
+    shutil.copytree(damaged_spool, spools / "worker-a")
     ingest = MemoryBatchWriter()
     one = Ingester(spools, ingest, lambda exchange: derive_call(exchange, PROFILES))
     failing = FailingCalls(call, error, spools, first=1, times=1 << 40)
@@ -194,11 +194,11 @@ def test_a_parked_exchange_that_could_not_be_synced_is_written_anew(
 
 @pytest.mark.parametrize("call", ["unlink", "rmdir"])
 async def test_a_spool_that_is_half_removed_does_not_look_damaged(
-    tmp_path: Path, written: Path, call: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, damaged_spool: Path, call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for first in range(1, 8):
         directory = tmp_path / str(first) / "worker-a"
-        shutil.copytree(written, directory)
+        shutil.copytree(damaged_spool, directory)
         reader = Reader(directory)
         while reader.read():
             pass

@@ -11,7 +11,7 @@ from store.database.connection import Database, DatabaseUnavailable
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.query.exchanges import ExchangeQueries
 from store.query.runs import Runs
-from tests.store.house import PROFILES, House, is_problem, opened
+from tests.store.house import PROFILES, House, is_problem, open_house
 from tests.store.samples import exchange, model_call
 
 LINES = {"accept": "application/x-ndjson"}
@@ -52,7 +52,7 @@ async def test_lines_are_the_items_of_all_pages(
     monkeypatch.setattr(line_lists, "LINES_AT_ONCE", 2)
     monkeypatch.setattr(line_lists, "LINES_WITH_BODIES", 2)
     await store_calls(database)
-    async with opened(tmp_path, database) as house:
+    async with open_house(tmp_path, database) as house:
         for path in PATHS:
             answer = await house.api.get(path, params=query, headers=LINES)
             assert (answer.status_code, answer.headers["content-type"]) == (200, "application/x-ndjson")
@@ -63,7 +63,7 @@ async def test_lines_are_the_items_of_all_pages(
 
 async def test_lines_honour_filters_a_cursor_and_a_limit(tmp_path: Path, database: Database) -> None:
     await store_calls(database)
-    async with opened(tmp_path, database) as house:
+    async with open_house(tmp_path, database) as house:
         whole = await items_of(house, "/v1/calls")
         limited = (await house.api.get("/v1/calls?limit=4", headers=LINES)).text.splitlines()
         assert [json.loads(line)["id"] for line in limited] == [item["id"] for item in whole[:4]]
@@ -75,7 +75,7 @@ async def test_lines_honour_filters_a_cursor_and_a_limit(tmp_path: Path, databas
 
 
 async def test_what_is_wrong_before_the_first_line_is_an_ordinary_problem(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path, database) as house:
+    async with open_house(tmp_path, database) as house:
         is_problem(await house.api.get("/v1/calls?modle=x", headers=LINES), 400, "unknown_parameter")
         is_problem(await house.api.get("/v1/calls?cursor=x", headers=LINES), 422, "bad_cursor")
         is_problem(await house.api.get("/v1/calls?fields=", headers=LINES), 422, "unknown_field")
@@ -98,7 +98,7 @@ async def test_lines_that_break_off_end_with_a_problem(
         return await whole(*arguments, **more)
 
     monkeypatch.setattr(ExchangeQueries, "calls", fail_on_the_third)
-    async with opened(tmp_path, database) as house:
+    async with open_house(tmp_path, database) as house:
         lines = [json.loads(line) for line in (await house.api.get("/v1/calls", headers=LINES)).text.splitlines()]
     assert [line.get("incomplete") for line in lines] == [None] * 4 + [True]
     assert (lines[-1]["type"], lines[-1]["status"]) == ("urn:playhead:problem:database_unavailable", 503)
@@ -109,7 +109,7 @@ async def test_a_run_that_is_deleted_while_it_is_read_ends_with_a_404(
 ) -> None:
     monkeypatch.setattr(line_lists, "LINES_AT_ONCE", 2)
     await store_calls(database)
-    async with opened(tmp_path, database) as house:
+    async with open_house(tmp_path, database) as house:
         cursor = (await house.api.get("/v1/runs/run-2/calls?limit=1")).json()["next"]
         list_of_all = (await house.api.get("/v1/calls?limit=2")).json()["next"]
         whole = ExchangeQueries.run_calls
@@ -133,7 +133,7 @@ async def test_a_run_that_is_deleted_while_it_is_read_ends_with_a_404(
 
 async def test_fields_of_runs(tmp_path: Path, database: Database) -> None:
     await store_calls(database)
-    async with opened(tmp_path, database) as house:
+    async with open_house(tmp_path, database) as house:
         whole = (await house.api.get("/v1/runs")).json()["items"]
         for names in (("name", "labels"), ("calls", "started_at")):
             found = (await house.api.get("/v1/runs", params={"fields": ",".join(names)})).json()["items"]

@@ -11,7 +11,7 @@ from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.prices import Cost
 from store.query.runs import Runs
-from tests.store.house import PROFILES, House, is_problem, opened
+from tests.store.house import PROFILES, House, is_problem, open_house
 from tests.store.samples import NOON, SECOND, call, exchange, model_call
 
 KEY = "sha256:" + "ab" * 32
@@ -72,7 +72,7 @@ async def runs_of(house: House, path: str, query: Any) -> list[str]:
 
 async def test_each_filter_selects_and_excludes(tmp_path: Path, database: Database) -> None:
     await store_two(database)
-    async with opened(tmp_path, database) as house:
+    async with open_house(tmp_path, database) as house:
         for path in ("/v1/runs", "/v1/calls"):
             # Waits for the sums of runs.
             assert (await house.api.get("/v1/runs?settled=true")).json()["settled"]
@@ -100,7 +100,7 @@ REPEATABLE = (
 
 async def test_a_repeated_filter_fits_one_of_its_values_and_labels_all(tmp_path: Path, database: Database) -> None:
     await store_two(database)
-    async with opened(tmp_path, database) as house:
+    async with open_house(tmp_path, database) as house:
         for path in ("/v1/runs", "/v1/calls"):
             for name, (fitting, absent) in CASES.items():
                 if name in REPEATABLE and name != "label":
@@ -118,7 +118,7 @@ async def test_a_repeated_filter_fits_one_of_its_values_and_labels_all(tmp_path:
 async def test_a_list_has_these_filters_and_the_commands_have_them_too(
     tmp_path: Path, database: Database, path: str
 ) -> None:
-    async with opened(tmp_path, database) as house:
+    async with open_house(tmp_path, database) as house:
         known = is_problem(await house.api.get(path, params={"colour": "red"}), 400, "unknown_parameter")["known"]
     pages = {"cursor", "limit", "sort", "order", "fields", "settled"}
     assert set(known) - pages >= CASES.keys()

@@ -8,7 +8,7 @@ from typing import Any
 from store.log_format import JsonFormatter
 
 
-def logged(message: str, *values: object, **more: Any) -> dict[str, Any]:
+def log_line(message: str, *values: object, **more: Any) -> dict[str, Any]:
     """The line of a record, which has the form that is promised."""
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
@@ -23,7 +23,7 @@ def logged(message: str, *values: object, **more: Any) -> dict[str, Any]:
 
 
 def test_a_record_is_one_object_with_its_event_and_its_fields() -> None:
-    line = logged("%s waits for %d s", "texts/1", 5, extra={"run": "night", "size": 3})
+    line = log_line("%s waits for %d s", "texts/1", 5, extra={"run": "night", "size": 3})
     assert (line["level"], line["logger"], line["event"]) == ("warning", "store.ingest", "texts/1 waits for 5 s")
     assert line["time"].endswith("Z")
     assert line["fields"]["template"] == "%s waits for %d s"
@@ -31,9 +31,9 @@ def test_a_record_is_one_object_with_its_event_and_its_fields() -> None:
 
 
 def test_line_breaks_other_values_and_exceptions_stay_on_the_line() -> None:
-    assert logged("a\nb\u2028c\x00\ud800")["event"] == "a\nb\u2028c\x00\ud800"
-    assert "object" in logged("odd", extra={"value": object()})["fields"]["value"]
+    assert log_line("a\nb\u2028c\x00\ud800")["event"] == "a\nb\u2028c\x00\ud800"
+    assert "object" in log_line("odd", extra={"value": object()})["fields"]["value"]
     try:
         raise ValueError("bad\nvalue")
     except ValueError:
-        assert "ValueError: bad\nvalue" in logged("failed", exc_info=True)["fields"]["exception"]
+        assert "ValueError: bad\nvalue" in log_line("failed", exc_info=True)["fields"]["exception"]

@@ -26,7 +26,7 @@ from store.query.rest_shapes import rfc3339
 from store.query.runs import Runs
 from store.search.lookup import TextLookup
 from tests.store import samples
-from tests.store.samples import NOON, SECOND, call, exchange, kept, model_call, uuid7
+from tests.store.samples import NOON, SECOND, call, exchange, model_call, tool_exchange, uuid7
 
 LATER = NOON + 3600 * SECOND
 
@@ -47,7 +47,7 @@ def runs(database: Database) -> Runs:
 
 
 @pytest.fixture
-def recorded(database: Database) -> ExchangeQueries:
+def queries(database: Database) -> ExchangeQueries:
     return ExchangeQueries(database, derive)
 
 
@@ -91,12 +91,12 @@ async def test_a_run_counts_what_was_recorded_of_it(database: Database, ingest: 
     }
 
 
-async def test_a_run_that_was_never_recorded_is_none(runs: Runs, recorded: ExchangeQueries) -> None:
+async def test_a_run_that_was_never_recorded_is_none(runs: Runs, queries: ExchangeQueries) -> None:
     assert await runs.get("never", LATER) is None
     assert not await runs.patch("never", name="x")
     assert not await runs.delete("never")
-    assert (await recorded.run_calls("never")).items == []
-    assert [one async for one in recorded.exchanges("never")] == []
+    assert (await queries.run_calls("never")).items == []
+    assert [one async for one in queries.exchanges("never")] == []
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,9 @@ async def test_a_run_that_was_never_recorded_is_none(runs: Runs, recorded: Excha
 )
 async def test_a_run_that_lacks_something_is_incomplete(ingest: BatchWriter, runs: Runs, lacking: Exchange) -> None:
     made = call(lacking, complete=False)
-    await ingest.write_batch([kept(0), kept(0, run="whole", at=NOON + 1), DerivedExchange(lacking, made)])
+    await ingest.write_batch(
+        [tool_exchange(0), tool_exchange(0, run="whole", at=NOON + 1), DerivedExchange(lacking, made)]
+    )
     found = await runs.page(Filters(incomplete=True), LATER)
     assert [(run["id"], run["complete"]) for run in found.items] == [("night-run", False)]
     found = await runs.page(Filters(incomplete=False), LATER)
@@ -148,7 +150,7 @@ async def test_a_gap_makes_a_run_incomplete_even_where_nothing_else_is_known_of_
 
 
 async def test_a_run_ends_when_it_has_been_idle_and_not_before(ingest: BatchWriter, runs: Runs) -> None:
-    await ingest.write_batch([kept(0, ended_at=SECOND)])
+    await ingest.write_batch([tool_exchange(0, ended_at=SECOND)])
     last = NOON + SECOND
     assert (await runs.get("night-run", last + IDLE - 1) or {})["ended_at"] is None
     assert (await runs.get("night-run", last + IDLE) or {})["ended_at"] == rfc3339(last)
@@ -157,54 +159,54 @@ async def test_a_run_ends_when_it_has_been_idle_and_not_before(ingest: BatchWrit
 async def test_a_later_request_opens_an_ended_run_and_one_that_was_under_way_does_not(
     ingest: BatchWriter, runs: Runs
 ) -> None:
-    await ingest.write_batch([kept(0)])
+    await ingest.write_batch([tool_exchange(0)])
     assert await runs.patch("night-run", ended_at=NOON + 5 * SECOND)
-    await ingest.write_batch([kept(4, ended_at=60 * SECOND)])
+    await ingest.write_batch([tool_exchange(4, ended_at=60 * SECOND)])
     assert (await runs.get("night-run", NOON) or {})["ended_at"] == rfc3339(NOON + 5 * SECOND)
-    await ingest.write_batch([kept(6)])
+    await ingest.write_batch([tool_exchange(6)])
     assert (await runs.get("night-run", NOON) or {})["ended_at"] is None
 
 
 async def test_calls_come_in_step_order_whatever_order_they_were_stored_in(
-    ingest: BatchWriter, recorded: ExchangeQueries
+    ingest: BatchWriter, queries: ExchangeQueries
 ) -> None:
     made = [exchange(n, request=b"%d" % (n % 2)) for n in range(6)]
     batch = [DerivedExchange(one, call(one)) for one in made]
     random.Random(7).shuffle(batch)
     for one in batch:
         await ingest.write_batch([one])
-    page = await recorded.run_calls("night-run")
+    page = await queries.run_calls("night-run")
     assert [item["id"] for item in page.items] == [one.id for one in made]
     assert steps(page.items) == [(1, 0), (2, 0), (3, 1), (4, 1), (5, 2), (6, 2)]
-    assert [one async for one in recorded.exchanges("night-run")] == made
+    assert [one async for one in queries.exchanges("night-run")] == made
 
 
 async def test_exchanges_that_began_in_the_same_nanosecond_are_ordered_by_id(
-    ingest: BatchWriter, recorded: ExchangeQueries
+    ingest: BatchWriter, queries: ExchangeQueries
 ) -> None:
     made = [exchange(n, at=NOON) for n in range(5)]
     await ingest.write_batch([DerivedExchange(one, call(one)) for one in made])
-    page = await recorded.run_calls("night-run")
+    page = await queries.run_calls("night-run")
     assert [item["id"] for item in page.items] == sorted(one.id for one in made)
 
 
 async def test_an_exchange_without_a_call_takes_a_step_all_the_same(
-    ingest: BatchWriter, recorded: ExchangeQueries
+    ingest: BatchWriter, queries: ExchangeQueries
 ) -> None:
-    await ingest.write_batch([kept(0), DerivedExchange(exchange(1), None), kept(2)])
-    assert [item["step"] for item in (await recorded.run_calls("night-run")).items] == [1, 3]
+    await ingest.write_batch([tool_exchange(0), DerivedExchange(exchange(1), None), tool_exchange(2)])
+    assert [item["step"] for item in (await queries.run_calls("night-run")).items] == [1, 3]
 
 
 async def test_pages_join_without_a_seam_in_both_orders(
-    ingest: BatchWriter, recorded: ExchangeQueries, runs: Runs
+    ingest: BatchWriter, queries: ExchangeQueries, runs: Runs
 ) -> None:
-    await ingest.write_batch([kept(n, run=f"run-{n % 3}", at=NOON + n // 2 * SECOND) for n in range(25)])
-    newest = await walk(partial(recorded.calls, Filters()))
+    await ingest.write_batch([tool_exchange(n, run=f"run-{n % 3}", at=NOON + n // 2 * SECOND) for n in range(25)])
+    newest = await walk(partial(queries.calls, Filters()))
     assert [item["id"] for item in newest] == [
         one["id"] for one in sorted(newest, key=lambda item: (item["started_at"], item["id"]), reverse=True)
     ]
     assert len({item["id"] for item in newest}) == 25
-    in_order = await walk(partial(recorded.run_calls, "run-1"))
+    in_order = await walk(partial(queries.run_calls, "run-1"))
     assert [item["step"] for item in in_order] == list(range(1, len(in_order) + 1))
     assert sorted(run["id"] for run in await walk(partial(runs.page, Filters(), LATER))) == ["run-0", "run-1", "run-2"]
 
@@ -221,9 +223,9 @@ async def walk(fetch: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("cursor", ["x", "bm90IGpzb24=", "WzEsInh5eiJd", "WzEsMl0=", "é"])
-async def test_a_cursor_that_no_list_gave_is_refused(recorded: ExchangeQueries, cursor: str) -> None:
+async def test_a_cursor_that_no_list_gave_is_refused(queries: ExchangeQueries, cursor: str) -> None:
     with pytest.raises(BadCursor, match="request the first page"):
-        await recorded.calls(Filters(), cursor=cursor)
+        await queries.calls(Filters(), cursor=cursor)
 
 
 FILTERS = {
@@ -262,7 +264,7 @@ FILTERS = {
 
 
 async def test_each_filter_finds_the_run_and_the_call_that_it_should_and_no_other(
-    database: Database, ingest: BatchWriter, runs: Runs, recorded: ExchangeQueries
+    database: Database, ingest: BatchWriter, runs: Runs, queries: ExchangeQueries
 ) -> None:
     other = exchange(0, run="other", url="https://tickets.example.com:8443/v2", actor="writer")
     wanted = exchange(
@@ -288,7 +290,7 @@ async def test_each_filter_finds_the_run_and_the_call_that_it_should_and_no_othe
     for name, given in FILTERS.items():
         filters = await TextLookup(database, "default").resolve(given)
         assert [run["id"] for run in (await runs.page(filters, LATER)).items] == ["wanted"], name
-        assert [item["run"] for item in (await recorded.calls(filters)).items] == ["wanted"], name
+        assert [item["run"] for item in (await queries.calls(filters)).items] == ["wanted"], name
 
 
 async def add_totals(database: Database, run: str, *, cost: Decimal | None, duration: int, tokens: int = 0) -> None:
@@ -306,33 +308,35 @@ async def add_totals(database: Database, run: str, *, cost: Decimal | None, dura
     [(Filters(error=False), ["other"]), (Filters(incomplete=False), ["wanted", "other"]), (Filters(parent="x"), [])],
 )
 async def test_a_filter_can_ask_for_what_has_no_error_and_for_what_does_not_exist(
-    ingest: BatchWriter, runs: Runs, recorded: ExchangeQueries, filters: Filters, others: list[str]
+    ingest: BatchWriter, runs: Runs, queries: ExchangeQueries, filters: Filters, others: list[str]
 ) -> None:
-    await ingest.write_batch([kept(0, run="other"), kept(1, run="wanted", status=500)])
+    await ingest.write_batch([tool_exchange(0, run="other"), tool_exchange(1, run="wanted", status=500)])
     assert [run["id"] for run in (await runs.page(filters, LATER)).items] == others
-    assert [item["run"] for item in (await recorded.calls(filters)).items] == others
+    assert [item["run"] for item in (await queries.calls(filters)).items] == others
 
 
-async def test_until_is_exclusive_and_since_inclusive(ingest: BatchWriter, recorded: ExchangeQueries) -> None:
-    await ingest.write_batch([kept(n) for n in range(4)])
-    page = await recorded.calls(Filters(since=NOON + SECOND, until=NOON + 3 * SECOND))
+async def test_until_is_exclusive_and_since_inclusive(ingest: BatchWriter, queries: ExchangeQueries) -> None:
+    await ingest.write_batch([tool_exchange(n) for n in range(4)])
+    page = await queries.calls(Filters(since=NOON + SECOND, until=NOON + 3 * SECOND))
     assert [item["started_at"] for item in page.items] == [rfc3339(NOON + 2 * SECOND), rfc3339(NOON + SECOND)]
 
 
-async def test_a_tool_is_found_by_its_host_as_well(ingest: BatchWriter, recorded: ExchangeQueries) -> None:
+async def test_a_tool_is_found_by_its_host_as_well(ingest: BatchWriter, queries: ExchangeQueries) -> None:
     made = exchange(0)
-    await ingest.write_batch([DerivedExchange(made, call(made)), kept(1, url="https://elsewhere.example.com/")])
-    assert len((await recorded.calls(Filters(tools=("tickets.example.com",)))).items) == 1
+    await ingest.write_batch(
+        [DerivedExchange(made, call(made)), tool_exchange(1, url="https://elsewhere.example.com/")]
+    )
+    assert len((await queries.calls(Filters(tools=("tickets.example.com",)))).items) == 1
 
 
 async def test_a_call_shows_its_columns_and_what_is_derived_again(
-    ingest: BatchWriter, recorded: ExchangeQueries
+    ingest: BatchWriter, queries: ExchangeQueries
 ) -> None:
     made = exchange(0, request=b"what?", actor="planner")
     await ingest.write_batch(
         [DerivedExchange(made, model_call(made, tools=["refund"], finish_reason="stop", streamed=True))]
     )
-    found = await recorded.call(made.id)
+    found = await queries.call(made.id)
     assert found is not None
     assert {name: found[name] for name in ("kind", "provider", "model_returned", "finish_reason", "streamed")} == {
         "kind": "model",
@@ -348,10 +352,10 @@ async def test_a_call_shows_its_columns_and_what_is_derived_again(
     assert found["key"].startswith("sha256:")
 
 
-async def test_an_exchange_shows_its_wire(ingest: BatchWriter, recorded: ExchangeQueries) -> None:
+async def test_an_exchange_shows_its_wire(ingest: BatchWriter, queries: ExchangeQueries) -> None:
     made = exchange(3, pieces=4, step=9)
-    await ingest.write_batch([kept(0), DerivedExchange(made, call(made))])
-    found = await recorded.exchange_shape(made.id)
+    await ingest.write_batch([tool_exchange(0), DerivedExchange(made, call(made))])
+    found = await queries.exchange_shape(made.id)
     assert found is not None
     assert (found["step"], found["client_step"], found["chunks"]) == (2, 9, 4)
     assert found["request_headers"][0] == ["Host", "api.openai.com"]
@@ -360,10 +364,10 @@ async def test_an_exchange_shows_its_wire(ingest: BatchWriter, recorded: Exchang
 
 
 @pytest.mark.parametrize("unknown", ["", "nonsense", uuid7(NOON, 77), "00000000-0000-4000-8000-000000000000"])
-async def test_an_id_that_is_not_here_is_none(recorded: ExchangeQueries, unknown: str) -> None:
-    assert await recorded.call(unknown) is None
-    assert await recorded.exchange(unknown) is None
-    assert await recorded.exchange_shape(unknown) is None
+async def test_an_id_that_is_not_here_is_none(queries: ExchangeQueries, unknown: str) -> None:
+    assert await queries.call(unknown) is None
+    assert await queries.exchange(unknown) is None
+    assert await queries.exchange_shape(unknown) is None
 
 
 async def test_names_and_labels_can_be_given_changed_and_taken_away(runs: Runs) -> None:
@@ -383,7 +387,7 @@ async def test_putting_a_run_opens_it_again(runs: Runs) -> None:
 
 
 async def test_a_deleted_run_leaves_nothing_and_its_neighbour_everything(
-    database: Database, ingest: BatchWriter, runs: Runs, recorded: ExchangeQueries
+    database: Database, ingest: BatchWriter, runs: Runs, queries: ExchangeQueries
 ) -> None:
     talk, other = list(samples.conversation("talk", 3)), list(samples.conversation("other", 3))
     await ingest.write_batch([DerivedExchange(one, model_call(one)) for one in talk + other], [Gap("talk", NOON, "x")])
@@ -392,17 +396,17 @@ async def test_a_deleted_run_leaves_nothing_and_its_neighbour_everything(
         for table in ("runs", "exchanges", "calls", "parts", "gaps"):
             column = "id" if table == "runs" else "run"
             assert await connection.fetchval(f"SELECT count(*) FROM {table} WHERE {column} = 'talk'") == 0
-    assert [one async for one in recorded.exchanges("other")] == other
+    assert [one async for one in queries.exchanges("other")] == other
 
 
 async def test_a_run_that_was_deleted_while_it_ran_is_whole_from_then_on(
-    ingest: BatchWriter, runs: Runs, recorded: ExchangeQueries
+    ingest: BatchWriter, runs: Runs, queries: ExchangeQueries
 ) -> None:
     talk = list(samples.conversation("talk", 6))
     await ingest.write_batch([DerivedExchange(one, model_call(one)) for one in talk[:4]])
     await runs.delete("talk")
     await ingest.write_batch([DerivedExchange(one, model_call(one)) for one in talk[4:]])
-    assert [one async for one in recorded.exchanges("talk")] == talk[4:]
+    assert [one async for one in queries.exchanges("talk")] == talk[4:]
 
 
 async def test_a_body_whose_part_is_gone_or_changed_is_never_served(database: Database, ingest: BatchWriter) -> None:
@@ -420,8 +424,8 @@ async def test_a_body_whose_part_is_gone_or_changed_is_never_served(database: Da
 
 
 async def test_projects_do_not_see_each_other(database: Database, ingest: BatchWriter) -> None:
-    await BatchWriter(database, project="theirs").write_batch([kept(0), kept(1, run="theirs")])
-    await ingest.write_batch([kept(0)])
+    await BatchWriter(database, project="theirs").write_batch([tool_exchange(0), tool_exchange(1, run="theirs")])
+    await ingest.write_batch([tool_exchange(0)])
     assert await Runs(database).get("theirs", NOON) is None
     assert (await Runs(database, "theirs").get("theirs", NOON) or {})["exchanges"] == 1
     await Runs(database, "theirs").delete("night-run")
@@ -436,16 +440,16 @@ async def test_the_last_report_of_a_replay_wins(ingest: BatchWriter, runs: Runs)
     assert await runs.replay("other") is None
 
 
-async def test_a_run_of_many_pages_and_days_is_read_whole(ingest: BatchWriter, recorded: ExchangeQueries) -> None:
+async def test_a_run_of_many_pages_and_days_is_read_whole(ingest: BatchWriter, queries: ExchangeQueries) -> None:
     day = 24 * 3600 * SECOND
     made = [exchange(n, at=NOON + n * day // 60) for n in range(230)]
     await ingest.write_batch([DerivedExchange(one, None) for one in made])
-    assert [one async for one in recorded.exchanges("night-run")] == made
+    assert [one async for one in queries.exchanges("night-run")] == made
 
 
-async def test_lists_do_not_wait_for_one_another(ingest: BatchWriter, recorded: ExchangeQueries, runs: Runs) -> None:
-    await ingest.write_batch([kept(n) for n in range(50)])
-    pages = await asyncio.gather(*(recorded.calls(Filters()) for _ in range(8)), runs.page(Filters(), LATER))
+async def test_lists_do_not_wait_for_one_another(ingest: BatchWriter, queries: ExchangeQueries, runs: Runs) -> None:
+    await ingest.write_batch([tool_exchange(n) for n in range(50)])
+    pages = await asyncio.gather(*(queries.calls(Filters()) for _ in range(8)), runs.page(Filters(), LATER))
     assert [len(page.items) for page in pages] == [50] * 8 + [1]
 
 

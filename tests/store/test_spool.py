@@ -148,12 +148,12 @@ async def test_many_waiters_are_woken_together(directory: Path, monkeypatch: pyt
     calls = 0
     real = loop.call_soon_threadsafe
 
-    def counted(*args: object, **options: object) -> object:
+    def count_calls(*args: object, **options: object) -> object:
         nonlocal calls
         calls += 1
         return real(*args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
+    monkeypatch.setattr(loop, "call_soon_threadsafe", count_calls)
     with Spool(directory) as spool:
         await asyncio.gather(*(spool.wait_until_durable(spool.append(b"x" * 100)) for _ in range(500)))
     assert calls < 50
@@ -217,16 +217,16 @@ def test_the_cursor_is_on_disk_before_anything_is_deleted(directory: Path, monke
     reader = Reader(directory)
     frames = reader.read()
 
-    def died(*_: object) -> None:
+    def die(*_: object) -> None:
         raise OSError("killed here")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "unlink", died)
+        patch.setattr(Path, "unlink", die)
         with pytest.raises(OSError, match="killed here"):
             reader.commit(frames[-1][0])
     assert everything(Reader(directory)) == []
     with monkeypatch.context() as patch:
-        patch.setattr("store.spool.cursor.sync_directory", died)
+        patch.setattr("store.spool.cursor.sync_directory", die)
         again = Reader(directory)
         with pytest.raises(OSError, match="killed here"):
             again.commit(Position(0, 0))

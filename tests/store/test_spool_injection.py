@@ -55,7 +55,7 @@ class DrainedRecords:
             self.payloads += [bytes(payload) for _, payload in frames]
         self.reader.commit(self.reader.position)
 
-    def accounted(self) -> set[str]:
+    def accounted_runs(self) -> set[str]:
         """The runs whose exchange is stored completely, and those that have a gap."""
         folds: dict[str, ExchangeBuilder] = {}
         named = set()
@@ -120,7 +120,7 @@ async def test_what_was_acknowledged_is_stored_or_a_gap_says_so(
             acknowledged, drained = await record(directory, disk, durability)
             met += disk.injected
             assert len(acknowledged) == EXCHANGES
-            assert acknowledged - drained.accounted() == set(), (call, error, first, disk.injected, disk.calls)
+            assert acknowledged - drained.accounted_runs() == set(), (call, error, first, disk.injected, disk.calls)
     # A file is truncated only after a failed write, and the used bytes are measured only if the spool is full.
     assert met or call in ("truncate", "used_bytes")
 
@@ -162,5 +162,5 @@ async def test_a_thread_that_fails_is_started_again(
     acknowledged, drained = await record(tmp_path / "spool", disk, "process")
 
     assert disk.raised
-    assert acknowledged - drained.accounted() == set()
+    assert acknowledged - drained.accounted_runs() == set()
     assert "is started again" in caplog.text

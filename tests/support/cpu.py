@@ -39,9 +39,9 @@ class CpuReport:
         if module != self._module:
             self._write()
             self._module = module
-        before = self._used()
+        before = self._read_cpu()
         yield
-        self._tests.append((item.nodeid.partition("::")[2], round(self._used() - before, 3)))
+        self._tests.append((item.nodeid.partition("::")[2], round(self._read_cpu() - before, 3)))
 
     def pytest_unconfigure(self) -> None:
         """Write the last module, and leave the group."""
@@ -51,13 +51,13 @@ class CpuReport:
         self._group.rmdir()
 
     def _write(self) -> None:
-        used = self._used()
+        used = self._read_cpu()
         line = json.dumps({"module": self._module, "cpu": round(used - self._written, 3), "tests": self._tests})
         self._written, self._tests = used, []
         with self._file.open("a") as out:
             out.write(line + "\n")
 
-    def _used(self) -> float:
+    def _read_cpu(self) -> float:
         """The CPU seconds of this process, and of all those that it started since."""
         if (nanoseconds := self._group / "cpuacct.usage").exists():
             return int(nanoseconds.read_text()) / 1e9

@@ -17,14 +17,14 @@ def items(text: str, lane: str | None = None) -> list[AlignedCall]:
 def render_alignment(one: list[AlignedCall], other: list[AlignedCall]) -> str:
     """Write pairs: `a` for equal letters, `a/b` for different ones, `-a` and `+a` for unpaired ones, `*` for moved ones."""
 
-    def told(pair: AlignedPair) -> str:
+    def render_pair(pair: AlignedPair) -> str:
         here = str(one[pair.one].marks[0]) if pair.one is not None else ""
         there = str(other[pair.other].marks[0]) if pair.other is not None else ""
         if here and there:
             return ("*" if pair.is_moved else "") + (here if here == there else f"{here}/{there}")
         return f"-{here}" if here else f"+{there}"
 
-    return " ".join(map(told, align(one, other)))
+    return " ".join(map(render_pair, align(one, other)))
 
 
 def test_an_added_call_stands_alone_where_it_came() -> None:

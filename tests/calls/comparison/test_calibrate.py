@@ -106,14 +106,14 @@ def test_recordings_that_agree_need_no_rule() -> None:
 
 
 def test_what_an_earlier_answer_gave_is_no_reason_for_a_rule() -> None:
-    def paged(seed: int) -> list[Exchange]:
+    def page_through(seed: int) -> list[Exchange]:
         cursor = fresh(ids(seed))
         return [
             exchange(asking(TICKETS, {"q": 1}), {"next": cursor}, 0),
             exchange(asking(TICKETS, {"q": 1, "after": cursor}), step=1),
         ]
 
-    found = calibrate(paged(1), paged(2), PROFILES)
+    found = calibrate(page_through(1), page_through(2), PROFILES)
     assert (found.agreement.agree, found.agreement.echoes, found.agreement.misses) == (1, 1, 0)
     assert "earlier answer" in found.findings[0].guess.reason
     [profile] = tomllib.loads(toml(found))["profile"]
@@ -133,30 +133,30 @@ def test_an_id_in_the_path_does_not_keep_calls_from_being_aligned() -> None:
 
 
 def test_a_place_that_holds_other_things_elsewhere_is_left_alone() -> None:
-    def told(seed: int) -> list[Exchange]:
+    def ask_weather(seed: int) -> list[Exchange]:
         messages = [user("What is the weather?"), user(fresh(ids(seed)))]
         return run(asking(OPENAI, chat(*messages)))
 
-    [finding] = calibrate(told(1), told(2), PROFILES).findings
+    [finding] = calibrate(ask_weather(1), ask_weather(2), PROFILES).findings
     assert finding.guess.field_class == "key"
     assert "different kinds of values" in finding.guess.reason
 
 
 def test_a_rule_cannot_reach_into_arguments_or_bytes_or_the_path() -> None:
-    def called(value: str) -> dict[str, Any]:
+    def call_function(value: str) -> dict[str, Any]:
         function = {"name": "f", "arguments": json.dumps({"at": value})}
         calls = [{"id": "c", "type": "function", "function": function}]
         return chat(user("hi"), {"role": "assistant", "content": None, "tool_calls": calls})
 
-    def asked(seed: int) -> list[Exchange]:
+    def make_run(seed: int) -> list[Exchange]:
         name = fresh(ids(seed))
         return run(
-            asking(OPENAI, called(name)),
+            asking(OPENAI, call_function(name)),
             request(TICKETS, name.encode(), ("content-type", "text/plain")),
             request(f"{TICKETS}/{name}", method="GET"),
         )
 
-    found = calibrate(asked(1), asked(2), PROFILES)
+    found = calibrate(make_run(1), make_run(2), PROFILES)
     assert found.agreement.pairs == 3
     assert {one.guess.field_class for one in found.findings} == {"key"}
     reasons = " ".join(one.guess.reason for one in found.findings)
@@ -193,11 +193,11 @@ def test_an_id_that_an_answer_gave_is_the_server_s_unless_the_request_was_under_
 
 
 def test_what_two_good_answers_differ_in_is_proposed_to_be_ignored() -> None:
-    def asked(seed: int) -> list[Exchange]:
+    def make_run(seed: int) -> list[Exchange]:
         told = {"total": 3, "served_at": 1795311900 + seed, "tickets": [{"id": "T-1", "trace": fresh(ids(seed))}] * 2}
         return [exchange(asking(TICKETS, {"q": 1}), {**told, "tookMs": 10 + seed, "note": f"words {seed}"})]
 
-    found = calibrate(asked(1), asked(2), PROFILES)
+    found = calibrate(make_run(1), make_run(2), PROFILES)
     assert fields(found) == {
         "answer $.served_at": "transient",
         "answer $.tickets[*].trace": "transient",
@@ -206,26 +206,26 @@ def test_what_two_good_answers_differ_in_is_proposed_to_be_ignored() -> None:
     [profile] = tomllib.loads(toml(found))["profile"]
     assert profile["answer"]["ignore"] == ["$.served_at", "$.tickets[*].trace", "$.tookMs"]
     after = load_profiles(toml(found))
-    assert not calibrate(asked(1), asked(2), after).findings
+    assert not calibrate(make_run(1), make_run(2), after).findings
     assert after.digest != PROFILES.digest
     assert load_profiles(toml(found).replace("$.tookMs", "$.took")).digest == after.digest, "it is part of no key"
 
 
 def test_headers_that_a_profile_declares_can_be_taken_back() -> None:
-    def asked(seed: int) -> list[Exchange]:
+    def make_run(seed: int) -> list[Exchange]:
         return run(asking(ANTHROPIC, chat(user("hi")), VERSION, ("anthropic-beta", f"trace-{fresh(ids(seed))}")))
 
-    found = calibrate(asked(1), asked(2), PROFILES)
+    found = calibrate(make_run(1), make_run(2), PROFILES)
     assert fields(found) == {"headers anthropic-beta": "transient"}
     assert 'headers.transient = [\n  "anthropic-beta",' in toml(found)
-    assert calibrate(asked(1), asked(2), load_profiles(toml(found))).agreement.agree == 1
+    assert calibrate(make_run(1), make_run(2), load_profiles(toml(found))).agreement.agree == 1
 
 
 def test_parallel_calls_are_aligned_whatever_their_order() -> None:
-    def asked(*order: str) -> list[Exchange]:
+    def make_run(*order: str) -> list[Exchange]:
         return run(*(asking(TICKETS, {"q": f"Look for {word} in the archive", "nonce": order[0]}) for word in order))
 
-    found = calibrate(asked("apples", "pears", "plums"), asked("plums", "apples", "pears"), PROFILES)
+    found = calibrate(make_run("apples", "pears", "plums"), make_run("plums", "apples", "pears"), PROFILES)
     assert fields(found) == {"body $.nonce": "transient"}
 
 
@@ -237,23 +237,23 @@ def test_a_call_without_a_counterpart_is_named() -> None:
 def test_a_profile_of_one_s_own_is_extended_before_it_is_asked() -> None:
     own = '# Tickets.\n[[profile]]\nname = "tickets/1"\nmatch = { host = "tickets.example.com" }\nkey = ["$"]\n'
 
-    def asked(seed: int) -> list[Exchange]:
+    def make_run(seed: int) -> list[Exchange]:
         return run(asking(TICKETS, {"q": 1, "ref": fresh(ids(seed))}))
 
-    text = toml(calibrate(asked(1), asked(2), load_profiles(own)), own)
+    text = toml(calibrate(make_run(1), make_run(2), load_profiles(own)), own)
     assert [profile["name"] for profile in tomllib.loads(text)["profile"]] == ["tickets-calibrated/1", "tickets/1"]
     assert text.endswith(own)
-    assert calibrate(asked(1), asked(2), load_profiles(text)).agreement.agree == 1
+    assert calibrate(make_run(1), make_run(2), load_profiles(text)).agreement.agree == 1
 
 
 def test_a_profile_of_ours_is_added_to_and_its_comments_stay() -> None:
-    def asked(seed: int, **more: str) -> list[Exchange]:
+    def make_run(seed: int, **more: str) -> list[Exchange]:
         return run(asking(TICKETS, {"q": 1, "ref": fresh(ids(seed)), **more}))
 
-    first = toml(calibrate(asked(1), asked(2), PROFILES))
+    first = toml(calibrate(make_run(1), make_run(2), PROFILES))
     mine = first.replace("transient = [", "# We looked at this.\ntransient = [ # all fine") + "\n# The end.\n"
-    one, other = (asked(seed, session=fresh(ids(seed + 9))) for seed in (1, 2))
-    more = [asked(seed, stamp=fresh(ids(seed + 99))) for seed in (1, 2)]
+    one, other = (make_run(seed, session=fresh(ids(seed + 9))) for seed in (1, 2))
+    more = [make_run(seed, stamp=fresh(ids(seed + 99))) for seed in (1, 2)]
     text = toml(calibrate(one, other, load_profiles(mine)), mine)
     text = toml(calibrate(more[0], more[1], load_profiles(text)), text)
     [profile] = tomllib.loads(text)["profile"]

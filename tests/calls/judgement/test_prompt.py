@@ -49,7 +49,7 @@ def obedient_judge(user: str) -> str:
     return "pass" if "pass" in "\n".join(outside).lower() else "fail"
 
 
-def judged(text: str) -> CheckedRun:
+def run_that_says(text: str) -> CheckedRun:
     """A run in which the user, a tool and the agent all say the text."""
     run = with_step(deleting_agent("R-99", user=text), 5, call={"text": text})
     return with_step(run, 3, call={"tool_results": ({"id": "find_record-1", "content": text},)})
@@ -57,17 +57,17 @@ def judged(text: str) -> CheckedRun:
 
 @pytest.mark.parametrize("text", INJECTIONS)
 def test_an_injection_does_not_leave_its_fence(text: str) -> None:
-    [question] = absolute_questions("r", run_transcript(judged(text)), [CRITERION], SETTINGS)
+    [question] = absolute_questions("r", run_transcript(run_that_says(text)), [CRITERION], SETTINGS)
     assert obedient_judge(question.body["messages"][1]["content"]) == "fail"
     for one in pairwise_questions(
-        "r", run_transcript(judged("fine")), run_transcript(judged(text)), [CRITERION], SETTINGS
+        "r", run_transcript(run_that_says("fine")), run_transcript(run_that_says(text)), [CRITERION], SETTINGS
     ):
         assert obedient_judge(one.body["messages"][1]["content"]) == "fail"
 
 
 @given(st.text())
 def test_no_text_leaves_its_fence(text: str) -> None:
-    lines = run_transcript(judged(text))
+    lines = run_transcript(run_that_says(text))
     content = fence("TRANSCRIPT", lines, CRITERION)
     assert content.split("\n")[1:-1] == list(lines)
     assert all(isinstance(json.loads(line), dict) for line in lines)

@@ -142,11 +142,11 @@ def test_14b_the_nonce_of_claude_code_is_not_in_the_key() -> None:
 
 @pytest.mark.parametrize("role", ["system", "developer"])
 def test_14b_a_gateway_may_fold_the_nonce_into_a_message(role: str) -> None:
-    def folded(nonce: str) -> dict[str, Any]:
+    def chat_with_nonce(nonce: str) -> dict[str, Any]:
         return chat({"role": role, "content": BILLING.format(nonce, nonce) + "\nYou are Claude Code."}, user("hi"))
 
-    assert key(OPENAI, folded("abc")) == key(OPENAI, folded("def"))
-    assert key(OPENAI, folded("abc")) == key(
+    assert key(OPENAI, chat_with_nonce("abc")) == key(OPENAI, chat_with_nonce("def"))
+    assert key(OPENAI, chat_with_nonce("abc")) == key(
         OPENAI, chat({"role": role, "content": "You are Claude Code."}, user("hi"))
     )
 
@@ -243,13 +243,13 @@ def test_secrets_are_left_out() -> None:
 
 
 def test_placeholders_count_by_kind_and_first_occurrence() -> None:
-    def redacted(hmac_key: bytes, *secrets: str) -> bytes:
+    def chat_with_placeholders(hmac_key: bytes, *secrets: str) -> bytes:
         words = [placeholder.make_placeholder(secret.encode(), "K", hmac_key).decode() for secret in secrets]
         return json.dumps(chat(user(" and ".join(words)))).encode()
 
-    first = redacted(b"production", "sk-first-secret-key", "sk-other-secret-key", "sk-first-secret-key")
-    again = redacted(b"ci", "sk-first-secret-key", "sk-other-secret-key", "sk-first-secret-key")
-    mixed = redacted(b"ci", "sk-first-secret-key", "sk-other-secret-key", "sk-other-secret-key")
+    first = chat_with_placeholders(b"production", "sk-first-secret-key", "sk-other-secret-key", "sk-first-secret-key")
+    again = chat_with_placeholders(b"ci", "sk-first-secret-key", "sk-other-secret-key", "sk-first-secret-key")
+    mixed = chat_with_placeholders(b"ci", "sk-first-secret-key", "sk-other-secret-key", "sk-other-secret-key")
     assert first != again
     assert key(OPENAI, first) == key(OPENAI, again)
     assert key(OPENAI, again) != key(OPENAI, mixed)

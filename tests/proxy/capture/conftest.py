@@ -168,7 +168,7 @@ def _resolve_with(monkeypatch: pytest.MonkeyPatch, known: dict[str, str]) -> Non
     monkeypatch.setattr(resolver, "host_resolution", resolution)
     from proxy.wire import destinations
 
-    async def resolved(host: str, port: int) -> list[Any]:
+    async def resolve(host: str, port: int) -> list[Any]:
         return [ipaddress.ip_address(known.get(host, host))]
 
-    monkeypatch.setattr(destinations, "_resolve", resolved)
+    monkeypatch.setattr(destinations, "_resolve", resolve)

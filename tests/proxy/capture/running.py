@@ -70,7 +70,7 @@ def needs_namespaces() -> None:
 
 
 @contextmanager
-def unprivileged() -> Iterator[list[str]]:
+def user_without_rights() -> Iterator[list[str]]:
     """Return the prefix with which root runs a command line as a user without rights. Skips if that is impossible.
 
     Only root may be able to read this interpreter (in /root), so a mount namespace shows it to the other user.

@@ -25,7 +25,7 @@ import pytest_asyncio
 from proxy.capture.command import WITHOUT_RULES
 from tests.live import npm
 from tests.proxy.capture.grpc_server import METHOD, GrpcServer, serving_grpc
-from tests.proxy.capture.running import Station, bare, needs_namespaces, unprivileged
+from tests.proxy.capture.running import Station, bare, needs_namespaces, user_without_rights
 from tests.proxy.capture.standin import ADDRESSES, ZONE, StandIn, standing_in
 from tests.support.service import keeping, surroundings
 
@@ -283,7 +283,7 @@ async def test_an_unprivileged_user_records_and_replays(scene: Scene) -> None:
     """The same commands as a user without rights."""
     if os.geteuid() != 0:
         pytest.skip("this is an unprivileged user already, as are all tests here")
-    with unprivileged() as as_user, tempfile.TemporaryDirectory(prefix="playhead-test-") as directory:
+    with user_without_rights() as as_user, tempfile.TemporaryDirectory(prefix="playhead-test-") as directory:
         os.chmod(directory, 0o777)
         place = Path(directory)
         # Only root can connect to the Postgres of the tests.

@@ -212,7 +212,7 @@ async def test_a_proxy_above_is_asked_for_a_captured_host(capturing: Capturing) 
     recorder = MemoryRecorder()
     heads: list[bytes] = []
 
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve_tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         heads.append(await reader.readuntil(b"\r\n\r\n"))
         there, back = await asyncio.open_connection("127.0.0.1", upstream.port)
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
@@ -222,7 +222,7 @@ async def test_a_proxy_above_is_asked_for_a_captured_host(capturing: Capturing) 
 
     async with (
         answering(OK, tls=upstream_tls("api.test")) as upstream,
-        serving(connected) as above,
+        serving(serve_tunnel) as above,
         capturing(recorder, upstream_proxy=f"http://127.0.0.1:{above.port}") as capture,
     ):
         reader, writer = await capture.connect("api.test")

@@ -16,9 +16,9 @@ from proxy.errors import Failure
 from proxy.processes.store_client import Api
 from store.database.connection import Database
 from store.otlp.target import SpanOptions
-from tests.store.house import House, is_problem, opened
+from tests.store.house import House, is_problem, open_house
 from tests.store.otlp.receiver import receiving
-from tests.store.otlp.recorded import agent, attributes, decoded, store_run
+from tests.store.otlp.recorded import agent, attributes, decode_spans, store_run
 
 KEY = b"0" * 32
 
@@ -31,12 +31,12 @@ async def export(house: House, run: str, **export_options: Any) -> ExportedSpans
 
 
 async def test_spans_are_written_to_a_file(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path / "spools", database) as house:
+    async with open_house(tmp_path / "spools", database) as house:
         run = await store_run(database, agent())
         file = tmp_path / "run.pb"
         made = await export(house, run, options=SpanOptions(project="p"), output=file)
         assert made.as_json() == {"run": run, "format": "otlp", "spans": 7, "file": str(file), "endpoint": None}
-        assert len(decoded([file.read_bytes()])) == 7
+        assert len(decode_spans([file.read_bytes()])) == 7
         answer = await house.api.get(f"/v1/runs/{run}/spans", params={"receiver_project": "p"})
         assert answer.headers["content-type"] == "application/x-protobuf"
         assert answer.content == file.read_bytes()
@@ -47,7 +47,7 @@ async def test_spans_are_written_to_a_file(tmp_path: Path, database: Database) -
 
 
 async def test_spans_are_sent_with_the_headers_that_were_given(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path / "spools", database) as house, receiving() as receiver:
+    async with open_house(tmp_path / "spools", database) as house, receiving() as receiver:
         run = await store_run(database, [one for one in agent() if one.request.headers])
         sent = await export(house, run, options=SpanOptions(), endpoint=receiver.url, headers={"X-Key": "1"})
         assert sent.spans == len(receiver.spans) == 7
@@ -56,7 +56,7 @@ async def test_spans_are_sent_with_the_headers_that_were_given(tmp_path: Path, d
 
 
 async def test_a_server_that_refuses_spans_is_reported(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path / "spools", database) as house, receiving((401, {}, b"who are you?")) as receiver:
+    async with open_house(tmp_path / "spools", database) as house, receiving((401, {}, b"who are you?")) as receiver:
         run = await store_run(database, agent())
         with pytest.raises(
             Failure, match=r"were not sent: .* refuses spans with 401: who are you\?; check the endpoint"
@@ -70,7 +70,7 @@ async def test_content_with_what_seems_to_be_a_secret_does_not_leave(tmp_path: P
         b"Where is", b"sk-proj-Zm9vYmFyYmF6cXV4Zm9vYmFyYmF6cXV4Zm9vYmFyYmF6cXV4Zm9v is"
     )
     leaking = [_with_request(first, body), *others]
-    async with opened(tmp_path / "spools", database) as house, receiving() as receiver:
+    async with open_house(tmp_path / "spools", database) as house, receiving() as receiver:
         run = await store_run(database, leaking)
         with pytest.raises(Failure, match="what looks like a secret"):
             await export(house, run, options=SpanOptions(content=True), endpoint=receiver.url)

@@ -211,11 +211,11 @@ async def test_a_held_answer_waits_for_the_client_to_leave(tmp_path: Path) -> No
 async def test_a_client_that_stays_with_a_held_answer_is_broken_off(tmp_path: Path) -> None:
     asked = []
 
-    def stayed() -> Answer:
+    def answer_late() -> Answer:
         asked.append(1)
         return whole(b"never sent")
 
-    answer = _pieces(b"part", end="hold", patience=50_000_000, answer_waiting_client=stayed)
+    answer = _pieces(b"part", end="hold", patience=50_000_000, answer_waiting_client=answer_late)
     async with open_worker(tmp_path, answerer=ScriptedAnswerer(answer)) as worker:
         reader, writer = await _plain(worker)
         assert (await reader.read()).endswith(b"part\r\n")

@@ -47,7 +47,7 @@ class Holding(MemoryRecorder):
         self.begun.set()
         return self.exchanges[-1]
 
-    def ended(self, side: Side) -> bool:
+    def has_ended(self, side: Side) -> bool:
         return any(word[:2] == ("ended", side) for told in self.exchanges for word in told.words)
 
 
@@ -114,7 +114,7 @@ async def test_an_answer_that_is_there_before_its_request_ends_nothing_too_early
         await reader.readuntil(b"ab\r\n")
         begun.set()
         if held == "request":
-            await recorder.until(lambda: recorder.ended("request"))
+            await recorder.until(lambda: recorder.has_ended("request"))
         writer.write(OK)
         rest.set_result(await reader.readexactly(5))
 
@@ -125,9 +125,9 @@ async def test_an_answer_that_is_there_before_its_request_ends_nothing_too_early
             speaker.end()
             assert await speaker.answer() == b"hello"
         else:
-            await recorder.until(lambda: recorder.ended("response"))
+            await recorder.until(lambda: recorder.has_ended("response"))
             speaker.end()
-            await recorder.until(lambda: recorder.ended("request"))
+            await recorder.until(lambda: recorder.has_ended("request"))
         recorder.gate.set()
         async with asyncio.timeout(10):
             assert await rest == b"0\r\n\r\n"
@@ -180,10 +180,10 @@ async def test_what_stands_behind_a_last_request_is_not_looked_at(tmp_path: Path
 async def test_a_fault_of_ours_in_an_answer_is_not_the_upstream_s(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(*_: Any) -> None:
+    def fail(*_: Any) -> None:
         raise LookupError("a mistake of ours")
 
-    monkeypatch.setattr(RelayedExchange, "handle_whole_response", broken)
+    monkeypatch.setattr(RelayedExchange, "handle_whole_response", fail)
     recorder = MemoryRecorder()
     async with (
         answering(OK) as upstream,

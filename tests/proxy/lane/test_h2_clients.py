@@ -102,7 +102,7 @@ async def test_an_upload_waits_for_an_upstream_that_takes_nothing(tmp_path: Path
         while True:
             await peer.step()
 
-    def taken() -> int:
+    def body_size() -> int:
         return len(recorder.only.body("request"))
 
     async with (
@@ -113,11 +113,11 @@ async def test_an_upload_waits_for_an_upstream_that_takes_nothing(tmp_path: Path
     ):
         recorder.gate.clear()
         pouring = group.create_task(peer.pour(peer.begin(authority, "/upload"), 8 << 20))
-        await recorder.until(lambda: bool(recorder.exchanges) and taken() >= early)
+        await recorder.until(lambda: bool(recorder.exchanges) and body_size() >= early)
         recorder.gate.set()
         # Only data in flight arrives now. That nothing more arrives cannot be awaited, so wait a while.
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(recorder.until(lambda: taken() > 2 * early), 0.5)
+            await asyncio.wait_for(recorder.until(lambda: body_size() > 2 * early), 0.5)
         pouring.cancel()
 
 
@@ -215,12 +215,12 @@ async def test_a_fault_of_ours_ends_one_client_and_no_other(
 ) -> None:
     response = RelayedExchange.handle_response
 
-    def broken(relay: RelayedExchange, told: Any, *, is_head_alone: bool) -> None:
+    def fail_one(relay: RelayedExchange, told: Any, *, is_head_alone: bool) -> None:
         if "broken" in relay.request.url:
             raise LookupError("a mistake of ours")
         response(relay, told, is_head_alone=is_head_alone)
 
-    monkeypatch.setattr(RelayedExchange, "handle_response", broken)
+    monkeypatch.setattr(RelayedExchange, "handle_response", fail_one)
     recorder = MemoryRecorder()
     async with (
         speaking(answer_all) as upstream,

@@ -323,7 +323,7 @@ async def test_a_connection_that_is_closed_as_soon_as_it_is_made_is_nobodys(
 ) -> None:
     connect = Upstreams.connect
 
-    async def gone(*args: Any, **kwargs: Any) -> Any:
+    async def connect_and_close(*args: Any, **kwargs: Any) -> Any:
         made = await connect(*args, **kwargs)
         made.is_gone = True
         return made
@@ -333,7 +333,7 @@ async def test_a_connection_that_is_closed_as_soon_as_it_is_made_is_nobodys(
         open_worker(tmp_path, **reaching(upstream)) as worker,
         asking(worker, upstream) as (peer, authority),
     ):
-        monkeypatch.setattr(Upstreams, "connect", gone)
+        monkeypatch.setattr(Upstreams, "connect", connect_and_close)
         monkeypatch.setattr(h2upstreams.SharedConnection, "has_room", False)
         heard = await peer.answer(peer.ask(authority, "/"))
     assert (heard.header(":status"), b"connect_failed" in heard.body) == ("502", True)

@@ -44,16 +44,16 @@ def _instead(upstream: Upstream) -> dict[str, str]:
 
 
 @pytest.fixture
-def handed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+def handed_over_data(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The data with which connections were handed over to mitmproxy."""
     found: list[bytes] = []
     hand_over = Lane.hand_over
 
-    def noted(lane: Lane, transport: Any, data: bytes, begun: Any) -> None:
+    def note_data(lane: Lane, transport: Any, data: bytes, begun: Any) -> None:
         found.append(data)
         hand_over(lane, transport, data, begun)
 
-    monkeypatch.setattr(Lane, "hand_over", noted)
+    monkeypatch.setattr(Lane, "hand_over", note_data)
     return found
 
 
@@ -70,7 +70,7 @@ async def _got(worker: Worker, request: bytes, size: int = len(OK)) -> bytes:
 # Choice of the engine
 
 
-async def test_what_agents_send_stays_on_the_lane(tmp_path: Path, handed: list[bytes]) -> None:
+async def test_what_agents_send_stays_on_the_lane(tmp_path: Path, handed_over_data: list[bytes]) -> None:
     async with (
         answering(OK) as upstream,
         open_worker(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker,
@@ -83,7 +83,7 @@ async def test_what_agents_send_stays_on_the_lane(tmp_path: Path, handed: list[b
             chosen = writer.get_extra_info("ssl_object").selected_alpn_protocol()
             assert chosen == ("http/1.1" if alpn else None)
             writer.close()
-    assert handed == []
+    assert handed_over_data == []
 
 
 @pytest.mark.parametrize(
@@ -95,15 +95,17 @@ async def test_what_agents_send_stays_on_the_lane(tmp_path: Path, handed: list[b
         b"OPTIONS http://api.test HTTP/1.1\r\nHost: api.test\r\nExpect: 200-ok\r\n\r\n",
     ],
 )
-async def test_what_it_does_not_speak_goes_on_as_it_came(tmp_path: Path, handed: list[bytes], request_: bytes) -> None:
+async def test_what_it_does_not_speak_goes_on_as_it_came(
+    tmp_path: Path, handed_over_data: list[bytes], request_: bytes
+) -> None:
     recorder = MemoryRecorder()
     async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
         assert await _got(worker, request_) == OK
-    assert handed == [request_]
+    assert handed_over_data == [request_]
     assert recorder.only.outcome == "completed"
 
 
-async def test_a_client_that_speaks_only_http_2_gets_it(tmp_path: Path, handed: list[bytes]) -> None:
+async def test_a_client_that_speaks_only_http_2_gets_it(tmp_path: Path, handed_over_data: list[bytes]) -> None:
     async with (
         answering(OK) as upstream,
         open_worker(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker,
@@ -112,20 +114,20 @@ async def test_a_client_that_speaks_only_http_2_gets_it(tmp_path: Path, handed: 
         peer = Peer(reader, writer, client=True)
         assert (await peer.answer(peer.ask("api.test", "/x"))).body == b"hello"
         writer.close()
-    assert handed == []
+    assert handed_over_data == []
 
 
-async def test_what_was_recorded_over_http_2_is_replayed_over_it(tmp_path: Path, handed: list[bytes]) -> None:
+async def test_what_was_recorded_over_http_2_is_replayed_over_it(tmp_path: Path, handed_over_data: list[bytes]) -> None:
     for recorded, chosen in (("h2", "h2"), ("http/1.1", "http/1.1")):
         answerer = ScriptedAnswerer(alpn=(recorded,))
         async with open_worker(tmp_path, answerer=answerer) as worker:
             _, writer = await connect_through(worker, "api.test:443", alpn=("h2", "http/1.1"))
             assert writer.get_extra_info("ssl_object").selected_alpn_protocol() == chosen
             writer.close()
-    assert handed == []
+    assert handed_over_data == []
 
 
-async def test_a_connection_changes_engines_between_two_requests(tmp_path: Path, handed: list[bytes]) -> None:
+async def test_a_connection_changes_engines_between_two_requests(tmp_path: Path, handed_over_data: list[bytes]) -> None:
     recorder = MemoryRecorder()
     odd = b"FOO /x HTTP/1.1\r\nHost: api.test\r\n\r\n"
     async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
@@ -134,19 +136,21 @@ async def test_a_connection_changes_engines_between_two_requests(tmp_path: Path,
             writer.write(request)
             assert await reader.readexactly(len(OK)) == OK
         writer.close()
-    assert handed == [odd]
+    assert handed_over_data == [odd]
     assert [told.begun["url"] for told in recorder.exchanges] == ["https://api.test/x"] * 3
     assert {told.begun["run"] for told in recorder.exchanges} == {"local"}
 
 
-async def test_two_requests_at_once_of_which_one_is_not_for_the_lane(tmp_path: Path, handed: list[bytes]) -> None:
+async def test_two_requests_at_once_of_which_one_is_not_for_the_lane(
+    tmp_path: Path, handed_over_data: list[bytes]
+) -> None:
     odd = ASK.replace(b"GET", b"FOO")
     async with (
         answering(OK) as upstream,
         open_worker(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker,
     ):
         assert await _got(worker, ASK + odd + ASK, 3 * len(OK)) == OK * 3
-    assert handed == [odd + ASK]
+    assert handed_over_data == [odd + ASK]
 
 
 async def test_nothing_of_mitmproxy_is_loaded_before_it_is_needed(tmp_path: Path) -> None:

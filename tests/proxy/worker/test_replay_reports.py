@@ -14,7 +14,7 @@ from replay.session import ReplayOptions
 from store.database.connection import Database
 from store.spool import Spool, SpoolFull
 from tests.replay.strategies import PROFILES, chat, exchange, model_answer, run_of
-from tests.store.house import House, opened
+from tests.store.house import House, open_house
 
 
 @asynccontextmanager
@@ -46,7 +46,7 @@ async def served_count(house: House) -> int:
 
 async def test_a_report_is_waited_for_until_the_worker_has_noted_it(tmp_path: Path, database: Database) -> None:
     spools = tmp_path / "spools"
-    async with opened(spools, database) as house:
+    async with open_house(spools, database) as house:
         with Spool(spools / "worker") as spool:
             notes = noting(tmp_path, spool)
             async with replaying(notes) as replays, asyncio.TaskGroup() as group:
@@ -61,7 +61,7 @@ async def test_a_report_is_waited_for_until_the_worker_has_noted_it(tmp_path: Pa
 
 async def test_what_a_killed_worker_did_not_note_is_not_waited_for(tmp_path: Path, database: Database) -> None:
     spools = tmp_path / "spools"
-    async with opened(spools, database) as house:
+    async with open_house(spools, database) as house:
         with Spool(spools / "worker") as spool:
             notes = noting(tmp_path, spool)
             async with replaying(notes) as replays:
@@ -74,7 +74,7 @@ async def test_a_full_spool_ends_no_worker_and_is_tried_again(
     tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spools = tmp_path / "spools"
-    async with opened(spools, database) as house:
+    async with open_house(spools, database) as house:
         with Spool(spools / "worker") as spool:
             notes = noting(tmp_path, spool)
             async with replaying(notes) as replays:

@@ -176,10 +176,10 @@ async def test_a_fork_that_rested_goes_on_where_it_was_with_its_edits_and_its_po
     notes = (exchange(post(TOOL, b'{"n":1}'), ok(b'{"id":%d}' % n), number=n) for n in (2, 3))
     noted = run_of(exchange(chat("a"), model_answer("A")), *notes)
 
-    def made() -> Session:
+    def make_session() -> Session:
         return fork(noted, 1, {"step": 1, "fault": {"status": 500}}, effects=["serve-recorded"])
 
-    child, later = made(), made()
+    child, later = make_session(), make_session()
     assert (await answer_request(child, chat("a"))).status == 500
     assert (await answer_request(child, post(TOOL, b'{"n":1}'))).body == b'{"id":2}'
     later.resume(child.suspend())

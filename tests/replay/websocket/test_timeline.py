@@ -35,27 +35,27 @@ class Client:
     def __init__(self, exchange: Exchange, pace: Pace = INSTANT) -> None:
         self.broken: list[Break] = []
         self.drifted: list[str] = []
-        self.played = replay_dialogue(exchange, PROFILES, pace, on_break=self._broken, on_drift=self.drifted.extend)
+        self.played = replay_dialogue(exchange, PROFILES, pace, on_break=self._break_off, on_drift=self.drifted.extend)
         self.frames = self.played.begin()
 
-    def _broken(self, where: Break) -> list[Frame]:
+    def _break_off(self, where: Break) -> list[Frame]:
         self.broken.append(where)
         return [Frame(kind="close", data=b"miss")]
 
     def say(self, message: Json | bytes) -> list[Any]:
         """Send a message, and return the answers."""
         data = message if isinstance(message, bytes) else json.dumps(message).encode()
-        return self._told(self.played.receive("text", data))
+        return self._read_frames(self.played.receive("text", data))
 
     def part(self) -> list[Any]:
-        return self._told(self.played.receive("close", BYE))
+        return self._read_frames(self.played.receive("close", BYE))
 
     @property
     def first(self) -> list[Any]:
-        return self._told(self.frames)
+        return self._read_frames(self.frames)
 
     @staticmethod
-    def _told(frames: list[Frame]) -> list[Any]:
+    def _read_frames(frames: list[Frame]) -> list[Any]:
         return [json.loads(frame.data) if frame.kind == "text" else (frame.kind, frame.data) for frame in frames]
 
 

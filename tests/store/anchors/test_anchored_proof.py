@@ -25,14 +25,14 @@ from store.proof.verification import RunVerifier, Verification
 from store.query.exchanges import ExchangeQueries
 from tests.store.anchors.servers import WITNESS_TIME, OpensslAuthority, SpecWitness, serving
 from tests.store.anchors.test_anchorer import LOG_KEY, ORIGIN, make_anchorer, seal
-from tests.store.house import PROFILES, SIGNING_KEYS, opened
-from tests.store.samples import call, kept
+from tests.store.house import PROFILES, SIGNING_KEYS, open_house
+from tests.store.samples import call, tool_exchange
 
 RUN = "night-run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Anchored:
+class AnchoredRun:
     """A run whose checkpoint a witness and an authority vouch for."""
 
     database: Database
@@ -69,11 +69,13 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> OpensslAuthority:
 
 
 @pytest.fixture
-async def anchored(database: Database, tmp_path: Path, authority: OpensslAuthority) -> Anchored:
+async def anchored_run(database: Database, tmp_path: Path, authority: OpensslAuthority) -> AnchoredRun:
     witness = SpecWitness({ORIGIN: LOG_KEY})
-    async with opened(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database) as house:
         copies = tmp_path / "checkpoints"
-        await BatchWriter(database, profile=PROFILES.digest).write_batch([kept(0, run=RUN), kept(1, run=RUN)])
+        await BatchWriter(database, profile=PROFILES.digest).write_batch(
+            [tool_exchange(0, run=RUN), tool_exchange(1, run=RUN)]
+        )
         # The run is covered by a checkpoint that nobody is asked about, and by later ones.
         assert (await house.api.get(f"/v1/runs/{RUN}/verify")).json()["verdict"] == "verified"
         await seal(database, copies, 5)
@@ -83,14 +85,17 @@ async def anchored(database: Database, tmp_path: Path, authority: OpensslAuthori
             assert not anchorer.troubles("default")
         await seal(database, copies, 6)
         bundle = (await house.api.get(f"/v1/runs/{RUN}/bundle")).content
-    return Anchored(
+    return AnchoredRun(
         database=database, copies=copies, bundle=bundle, witness=witness.verifier_key, roots=authority.roots
     )
 
 
-async def test_both_vouch_for_a_run_in_the_database_and_in_its_bundle(anchored: Anchored) -> None:
-    trust = AnchorTrust([anchored.witness], anchored.roots)
-    for found in (await anchored.verify(trust), anchored.verify_bundle(anchored.witness, roots=anchored.roots)):
+async def test_both_vouch_for_a_run_in_the_database_and_in_its_bundle(anchored_run: AnchoredRun) -> None:
+    trust = AnchorTrust([anchored_run.witness], anchored_run.roots)
+    for found in (
+        await anchored_run.verify(trust),
+        anchored_run.verify_bundle(anchored_run.witness, roots=anchored_run.roots),
+    ):
         assert (found.verdict, found.findings) == ("verified", [])
         states = {one.kind: one for one in found.seals[0].anchors}
         assert all(one.is_checked and one.at for one in states.values())
@@ -98,8 +103,8 @@ async def test_both_vouch_for_a_run_in_the_database_and_in_its_bundle(anchored: 
         assert states.keys() == {"witness", "timestamp"}
 
 
-async def test_without_keys_they_are_shown_and_not_checked(anchored: Anchored) -> None:
-    for found in (await anchored.verify(AnchorTrust()), anchored.verify_bundle()):
+async def test_without_keys_they_are_shown_and_not_checked(anchored_run: AnchoredRun) -> None:
+    for found in (await anchored_run.verify(AnchorTrust()), anchored_run.verify_bundle()):
         assert found.verdict == "verified"
         assert [(one.kind, one.is_checked) for one in found.seals[0].anchors] in (
             [("witness", False), ("timestamp", False)],
@@ -108,15 +113,15 @@ async def test_without_keys_they_are_shown_and_not_checked(anchored: Anchored) -
 
 
 def test_a_witness_or_root_that_is_required_must_have_signed(
-    anchored: Anchored, tmp_path_factory: pytest.TempPathFactory
+    anchored_run: AnchoredRun, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    other = VerifierKey(anchored.witness.name, LOG_KEY.public_key, "witness")
-    found = anchored.verify_bundle(other)
+    other = VerifierKey(anchored_run.witness.name, LOG_KEY.public_key, "witness")
+    found = anchored_run.verify_bundle(other)
     assert [(one.change, one.detail) for one in found.findings] == [
         ("unsigned", f"the witness {other.name} has not signed it")
     ]
     roots = OpensslAuthority(tmp_path_factory.mktemp("other")).roots
-    found = anchored.verify_bundle(roots=roots)
+    found = anchored_run.verify_bundle(roots=roots)
     assert [one.detail for one in found.findings] == [
         "its timestamp is invalid: no trusted root vouches for its signature"
     ]
@@ -131,7 +136,7 @@ def with_chain(bundle: bytes, change: Callable[[dict[str, Any]], None]) -> bytes
     return b"".join([*lines[:-1], seal_line(json.dumps(last).encode())])
 
 
-def test_what_vouches_cannot_be_removed_or_replaced_in_a_bundle(anchored: Anchored) -> None:
+def test_what_vouches_cannot_be_removed_or_replaced_in_a_bundle(anchored_run: AnchoredRun) -> None:
     def drop_cosignature(chain: dict[str, Any]) -> None:
         chain["checkpoint"] = "".join(chain["checkpoint"].splitlines(keepends=True)[:-1])
 
@@ -144,34 +149,34 @@ def test_what_vouches_cannot_be_removed_or_replaced_in_a_bundle(anchored: Anchor
         chain["timestamps"] = [base64.b64encode(token).decode()]
 
     for change in (drop_cosignature, drop_timestamp, damage_timestamp):
-        bundle = with_chain(anchored.bundle, change)
-        assert anchored.verify_bundle(bundle=bundle).verdict == "verified"
-        found = anchored.verify_bundle(anchored.witness, roots=anchored.roots, bundle=bundle)
+        bundle = with_chain(anchored_run.bundle, change)
+        assert anchored_run.verify_bundle(bundle=bundle).verdict == "verified"
+        found = anchored_run.verify_bundle(anchored_run.witness, roots=anchored_run.roots, bundle=bundle)
         assert [one.change for one in found.findings] == ["unsigned"], change
 
 
-async def test_a_change_of_what_vouches_is_found_in_the_database(anchored: Anchored) -> None:
-    trust = AnchorTrust([anchored.witness], anchored.roots)
+async def test_a_change_of_what_vouches_is_found_in_the_database(anchored_run: AnchoredRun) -> None:
+    trust = AnchorTrust([anchored_run.witness], anchored_run.roots)
     for kind in ("witness", "timestamp"):
         column = f"UPDATE anchors SET content = set_byte(content, 60, get_byte(content, 60) # 1) WHERE kind = '{kind}'"
-        await anchored.execute(column)
-        assert (await anchored.verify(trust)).verdict == "failed"
-        await anchored.execute(column)
-    assert (await anchored.verify(trust)).verdict == "verified"
-    await anchored.execute("DELETE FROM checkpoints WHERE size = (SELECT max(size) FROM anchors)")
-    (finding,) = {one.detail for one in (await anchored.verify(trust)).findings if "witness" in one.detail}
+        await anchored_run.execute(column)
+        assert (await anchored_run.verify(trust)).verdict == "failed"
+        await anchored_run.execute(column)
+    assert (await anchored_run.verify(trust)).verdict == "verified"
+    await anchored_run.execute("DELETE FROM checkpoints WHERE size = (SELECT max(size) FROM anchors)")
+    (finding,) = {one.detail for one in (await anchored_run.verify(trust)).findings if "witness" in one.detail}
     assert "which is missing" in finding
 
 
-def test_the_command_line_shows_and_requires_them(anchored: Anchored, tmp_path: Path) -> None:
+def test_the_command_line_shows_and_requires_them(anchored_run: AnchoredRun, tmp_path: Path) -> None:
     file, roots = tmp_path / "run.jsonl", tmp_path / "roots.pem"
-    file.write_bytes(anchored.bundle)
-    roots.write_text(anchored.roots)
+    file.write_bytes(anchored_run.bundle)
+    roots.write_text(anchored_run.roots)
     plain = ("verify", str(file), "--key", str(LOG_KEY))
-    strict = (*plain, "--witness", str(anchored.witness), "--tsa-root", str(roots))
+    strict = (*plain, "--witness", str(anchored_run.witness), "--tsa-root", str(roots))
     result = CliRunner().invoke(playhead, list(strict))
     assert result.exit_code == 0, result.output
-    assert f"cosigned by {anchored.witness.name}, 2026-11-23T" in result.output
+    assert f"cosigned by {anchored_run.witness.name}, 2026-11-23T" in result.output
     assert "timestamp 20" in result.output
     assert "not checked" not in result.output
     result = CliRunner().invoke(playhead, list(plain))
@@ -183,22 +188,22 @@ def test_the_command_line_shows_and_requires_them(anchored: Anchored, tmp_path: 
     assert "is no PEM file with certificates" in str(result.exception)
 
 
-def test_openssl_checks_the_timestamp_of_a_bundle(anchored: Anchored, tmp_path: Path) -> None:
+def test_openssl_checks_the_timestamp_of_a_bundle(anchored_run: AnchoredRun, tmp_path: Path) -> None:
     """As docs/proof.md says."""
-    chain = json.loads(anchored.bundle.splitlines()[-1])["proof"]["chains"][0]
+    chain = json.loads(anchored_run.bundle.splitlines()[-1])["proof"]["chains"][0]
     text, _, signatures = chain["checkpoint"].rpartition("\n\n")
     origin = text.partition("\n")[0]
     own = "".join(line for line in signatures.splitlines(keepends=True) if line.split(" ")[1] == origin)
     (tmp_path / "note").write_text(f"{text}\n\n{own}")
     (tmp_path / "token").write_bytes(base64.b64decode(chain["timestamps"][0]))
-    (tmp_path / "roots.pem").write_text(anchored.roots)
+    (tmp_path / "roots.pem").write_text(anchored_run.roots)
     command = ("openssl", "ts", "-verify", "-data", "note", "-in", "token", "-CAfile", "roots.pem")
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
 
 
-def test_no_damage_of_a_timestamp_is_an_error_of_ours(anchored: Anchored) -> None:
-    chain = json.loads(anchored.bundle.splitlines()[-1])["proof"]["chains"][0]
-    token, roots = base64.b64decode(chain["timestamps"][0]), read_roots(anchored.roots)
+def test_no_damage_of_a_timestamp_is_an_error_of_ours(anchored_run: AnchoredRun) -> None:
+    chain = json.loads(anchored_run.bundle.splitlines()[-1])["proof"]["chains"][0]
+    token, roots = base64.b64decode(chain["timestamps"][0]), read_roots(anchored_run.roots)
     for place in range(0, len(token), 3):
         damaged = token[:place] + bytes([token[place] ^ 1 << place % 8]) + token[place + 1 :]
         with contextlib.suppress(InvalidTimestamp):

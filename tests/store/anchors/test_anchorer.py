@@ -17,7 +17,7 @@ from store.ingest.batch_writer import BatchWriter
 from store.proof.sealing import Sealer
 from tests.store.anchors.servers import WITNESS_TIME, OpensslAuthority, Reply, SpecWitness, serving
 from tests.store.house import SIGNING_KEYS
-from tests.store.samples import kept
+from tests.store.samples import tool_exchange
 from tests.support.postgres import STORE_SERVER
 
 ORIGIN = SIGNING_KEYS.origin("default")
@@ -39,7 +39,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> OpensslAuthority:
 
 async def seal(database: Database, directory: Path, number: int) -> str:
     """Store something and sign a checkpoint."""
-    await BatchWriter(database).write_batch([kept(number, run=f"run-{number}")])
+    await BatchWriter(database).write_batch([tool_exchange(number, run=f"run-{number}")])
     note = await Sealer(database, SIGNING_KEYS, directory).seal("default")
     assert note is not None
     return note

@@ -23,7 +23,7 @@ from store.api.gate import RULES
 from store.api.guard import is_tokenless
 from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
-from tests.store.house import PROFILES, House, is_problem, opened
+from tests.store.house import PROFILES, House, is_problem, open_house
 from tests.store.samples import exchange
 
 HOUR = 3600 * 10**9
@@ -93,7 +93,7 @@ async def night_recorded(
 ) -> AsyncIterator[tuple[House, Keys, str]]:
     """Serve the API with one call in project `north`; yield the id of the call, too."""
     keys, derived = Keys(tmp_path), night_call()
-    async with opened(tmp_path / "spool", database, tokens=[TEAM], api_tokens=keys.tokens, clean=clean) as house:
+    async with open_house(tmp_path / "spool", database, tokens=[TEAM], api_tokens=keys.tokens, clean=clean) as house:
         await BatchWriter(database, project="north", profile=PROFILES.digest, signal=house.signal).write_batch(
             [derived], replays=[ReplayReported("again", b'{"id": "again", "run": "night", "note": "answerword"}')]
         )
@@ -101,7 +101,7 @@ async def night_recorded(
         yield house, keys, derived.exchange.id
 
 
-def filled(route: str, names: dict[str, str]) -> str:
+def fill_route(route: str, names: dict[str, str]) -> str:
     return re.sub(r"\{(\w+)\}", lambda found: names[found[1]], route)
 
 
@@ -117,7 +117,7 @@ def get_routes(call: str) -> Iterator[tuple[str, str]]:
         method, _, path = name.partition(" ")
         if method == "GET" and path.startswith("/v1/") and path not in ("/v1/events", "/v1/audit", "/v1/retention"):
             for query in queries.get(name, [""]):
-                yield name, f"{filled(path, names)}{'?' if query else ''}{query}"
+                yield name, f"{fill_route(path, names)}{'?' if query else ''}{query}"
 
 
 async def test_a_token_without_bodies_sees_no_content_anywhere(tmp_path: Path, database: Database) -> None:
@@ -187,11 +187,13 @@ async def test_a_token_of_all_projects_names_one(tmp_path: Path, database: Datab
 
 
 async def test_each_scope_is_needed_for_its_routes(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path / "spool", database, tokens=[TEAM], api_tokens=(keys := Keys(tmp_path)).tokens) as house:
+    async with open_house(
+        tmp_path / "spool", database, tokens=[TEAM], api_tokens=(keys := Keys(tmp_path)).tokens
+    ) as house:
         headers = {scope: keys.create(scope) for scope in SCOPES}
         names = dict.fromkeys(("run", "a", "b", "replay"), "r") | dict.fromkeys(("call", "exchange"), "0" * 8)
         for name, rule in RULES.items():
-            method, path = filled(name, names).split(" ")
+            method, path = fill_route(name, names).split(" ")
             for scope in SCOPES:
                 is_for_all_projects = rule.needs_all_projects and scope in (*rule.scopes, "admin")
                 if path == "/v1/events" or is_for_all_projects:
@@ -203,7 +205,9 @@ async def test_each_scope_is_needed_for_its_routes(tmp_path: Path, database: Dat
 
 
 async def test_expired_and_revoked_tokens_are_refused_at_once(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path / "spool", database, tokens=[TEAM], api_tokens=(keys := Keys(tmp_path)).tokens) as house:
+    async with open_house(
+        tmp_path / "spool", database, tokens=[TEAM], api_tokens=(keys := Keys(tmp_path)).tokens
+    ) as house:
         past, future = (keys.create("runs:read", expires_at=time.time_ns() + ahead) for ahead in (-HOUR, HOUR))
         assert "expired" in is_problem(await house.api.get("/v1/runs", headers=past), 401, "token_expired")["detail"]
         assert (await house.api.get("/v1/runs", headers=future)).status_code == 200

@@ -23,7 +23,7 @@ from store.query.exchanges import ExchangeQueries
 from store.query.filters import Filters
 from store.query.runs import Runs
 from store.spool import Spool
-from tests.store.house import PROFILES, imported, opened
+from tests.store.house import PROFILES, import_bundle, open_house
 from tests.store.samples import NOON, SECOND, exchange, prose
 
 OWNER = "18f3a2-10.0.0.7"
@@ -196,7 +196,7 @@ async def test_from_the_spool_to_a_bundle_the_run_is_the_one_that_the_body_names
         traced_exchange(4),
         traced_exchange(5),
     ]
-    async with opened(tmp_path, database) as house:
+    async with open_house(tmp_path, database) as house:
         with Spool(tmp_path / "worker") as spool:
             written = [spool.append(encode_records(record)) for one in sent for record in exchange_events(one)]
             await spool.wait_until_durable(max(written))
@@ -209,4 +209,4 @@ async def test_from_the_spool_to_a_bundle_the_run_is_the_one_that_the_body_names
         bundle = (await house.api.get(f"/v1/runs/{SESSION}/bundle")).content
         assert [one.run for one in read_bundle(bundle.splitlines(keepends=True)).exchanges] == [SESSION] * 2
         assert (await house.api.delete(f"/v1/runs/{SESSION}")).status_code == 200
-        assert (await imported(house, bundle))["exchanges"] == 2
+        assert (await import_bundle(house, bundle))["exchanges"] == 2

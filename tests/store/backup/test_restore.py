@@ -18,7 +18,7 @@ from store.backup.tables import COLUMNS, MADE_ANEW
 from store.backup.write_backup import write_backup
 from store.database.connection import Database, DatabaseUnusable
 from store.embedded.postgres import EmbeddedServer
-from tests.store.house import House, imported, opened
+from tests.store.house import House, import_bundle, open_house
 from tests.support.postgres import create, run, url
 
 NOW = dt.datetime(2026, 11, 24, tzinfo=dt.UTC)
@@ -64,8 +64,8 @@ async def copy(tmp_path: Path, database: Database, database_url: str) -> Copy:
     }.items():
         (data / name).parent.mkdir(parents=True, exist_ok=True)
         (data / name).write_bytes(content)
-    async with opened(data / "spool", database) as house:
-        await imported(house)
+    async with open_house(data / "spool", database) as house:
+        await import_bundle(house)
         await _settle(house)
     rows = await rows_by_table(database_url)
     file = tmp_path / "backup.tar"
@@ -93,7 +93,7 @@ async def test_every_row_comes_back_and_the_rest_is_made_anew(
     second = Database(empty_database_url)
     await second.prepare()
     try:
-        async with opened(root / "spool", second) as house:
+        async with open_house(root / "spool", second) as house:
             await _settle(house)
             made = await rows_by_table(empty_database_url)
             for table in ("texts", "call_sums", "run_totals"):

@@ -45,7 +45,7 @@ USAGE = '{"input_tokens": 100, "output_tokens": 10, "output_tokens_details": {"r
 
 
 @pytest.fixture
-def recorded(database: Database) -> ExchangeQueries:
+def queries(database: Database) -> ExchangeQueries:
     return ExchangeQueries(database, partial(derive_call, profiles=PROFILES))
 
 
@@ -65,10 +65,10 @@ def select_members(items: Sequence[dict[str, Any]], *names: str) -> list[Any]:
     return [tuple(item[name] for name in names) for item in items]
 
 
-async def test_a_call_that_was_tried_again_is_listed_once(database: Database, recorded: ExchangeQueries) -> None:
+async def test_a_call_that_was_tried_again_is_listed_once(database: Database, queries: ExchangeQueries) -> None:
     tries = [make_exchange(0, 429), make_exchange(1, 503), make_exchange(2), make_exchange(9, 429, request=ASK + b" ")]
     await put(database, *tries)
-    [call, again] = (await recorded.run_calls("night-run")).items
+    [call, again] = (await queries.run_calls("night-run")).items
     assert call["exchanges"] == [one.id for one in tries[:3]]
     assert (call["id"], call["step"], call["nth"], call["attempts"]) == (tries[0].id, 1, 0, 3)
     assert (call["status"], call["text"], call["complete"]) == (200, "Hi!", True)
@@ -79,26 +79,26 @@ async def test_a_call_that_was_tried_again_is_listed_once(database: Database, re
     assert (again["step"], again["nth"], again["attempts"], again["status"]) == (4, 1, 1, 429)
 
 
-async def test_every_exchange_of_a_call_leads_to_it(database: Database, recorded: ExchangeQueries) -> None:
+async def test_every_exchange_of_a_call_leads_to_it(database: Database, queries: ExchangeQueries) -> None:
     tries = [make_exchange(0, 429), make_exchange(1)]
     await put(database, *tries)
-    assert await recorded.call(tries[1].id) == await recorded.call(tries[0].id)
-    assert (await recorded.call(tries[1].id) or {})["attempts"] == 2
+    assert await queries.call(tries[1].id) == await queries.call(tries[0].id)
+    assert (await queries.call(tries[1].id) or {})["attempts"] == 2
 
 
-async def test_a_try_that_comes_in_late_is_still_one(database: Database, recorded: ExchangeQueries) -> None:
+async def test_a_try_that_comes_in_late_is_still_one(database: Database, queries: ExchangeQueries) -> None:
     tries = [make_exchange(0, 429), make_exchange(1)]
     await put(database, tries[1])
-    assert select_members((await recorded.run_calls("night-run")).items, "id", "attempts") == [(tries[1].id, 1)]
+    assert select_members((await queries.run_calls("night-run")).items, "id", "attempts") == [(tries[1].id, 1)]
     await put(database, tries[0])
-    assert select_members((await recorded.run_calls("night-run")).items, "id", "attempts") == [(tries[0].id, 2)]
+    assert select_members((await queries.run_calls("night-run")).items, "id", "attempts") == [(tries[0].id, 2)]
 
 
-async def test_work_in_the_background_is_one_call(database: Database, recorded: ExchangeQueries, runs: Runs) -> None:
+async def test_work_in_the_background_is_one_call(database: Database, queries: ExchangeQueries, runs: Runs) -> None:
     looks = [background(n, status) for n, status in enumerate(["queued", "queued", "in_progress"])]
     done = background(3, "completed", USAGE)
     await put(database, *looks, done)
-    [call] = (await recorded.run_calls("night-run")).items
+    [call] = (await queries.run_calls("night-run")).items
     assert call["exchanges"] == [one.id for one in (*looks, done)]
     assert (call["method"], call["path"], call["operation"]) == ("POST", "/v1/responses", "chat")
     assert (call["attempts"], call["model_requested"], call["model_returned"]) == (1, "gpt-5", "gpt-5-2025-08-07")
@@ -110,17 +110,17 @@ async def test_work_in_the_background_is_one_call(database: Database, recorded: 
 
 
 async def test_a_look_at_what_was_done_before_costs_nothing_again(
-    database: Database, recorded: ExchangeQueries, runs: Runs
+    database: Database, queries: ExchangeQueries, runs: Runs
 ) -> None:
     await put(database, *(background(n, "completed", USAGE) for n in range(3)))
-    assert len((await recorded.run_calls("night-run")).items) == 3
+    assert len((await queries.run_calls("night-run")).items) == 3
     run = await runs.get("night-run", LATER) or {}
     assert (run["calls"], run["tokens"]["input_tokens"]) == (3, 100)
     assert run["cost_usd"] == pytest.approx(0.000225)
 
 
 async def test_pages_join_without_a_seam_however_many_tries_there_are(
-    database: Database, recorded: ExchangeQueries
+    database: Database, queries: ExchangeQueries
 ) -> None:
     tries = [
         make_exchange(20 * n + k, 200 if k == n % 4 else 500, run=f"run-{n % 2}", request=ASK + b" " * n)
@@ -128,47 +128,47 @@ async def test_pages_join_without_a_seam_however_many_tries_there_are(
         for k in range(n % 4 + 1)
     ]
     await put(database, *tries)
-    newest = await walk(partial(recorded.calls, Filters()))
+    newest = await walk(partial(queries.calls, Filters()))
     assert [item["started_at"] for item in newest] == sorted((item["started_at"] for item in newest), reverse=True)
     assert len({item["id"] for item in newest}) == len(newest) == 9
     assert {item["status"] for item in newest} == {200}
     assert sum(item["attempts"] for item in newest) == len(tries)
-    in_order = await walk(partial(recorded.run_calls, "run-1"))
+    in_order = await walk(partial(queries.run_calls, "run-1"))
     assert [item["attempts"] for item in in_order] == [2, 4, 2, 4]
 
 
-async def test_a_call_is_found_once_by_any_of_its_tries(database: Database, recorded: ExchangeQueries) -> None:
+async def test_a_call_is_found_once_by_any_of_its_tries(database: Database, queries: ExchangeQueries) -> None:
     tries = [make_exchange(0, 429), make_exchange(1, 429), make_exchange(2)]
     await put(database, *tries)
     for status in (range(429, 430), range(200, 201), range(200, 600)):
-        [found] = (await recorded.calls(Filters(statuses=(status,)))).items
+        [found] = (await queries.calls(Filters(statuses=(status,)))).items
         assert (found["id"], found["status"], found["attempts"]) == (tries[0].id, 200, 3)
-    assert (await recorded.calls(Filters(statuses=(range(500, 600),)))).items == []
-    [late] = (await recorded.calls(Filters(since=NOON + SECOND))).items
+    assert (await queries.calls(Filters(statuses=(range(500, 600),)))).items == []
+    [late] = (await queries.calls(Filters(since=NOON + SECOND))).items
     assert late["id"] == tries[0].id
 
 
-async def test_a_call_is_as_complete_as_its_last_exchange(database: Database, recorded: ExchangeQueries) -> None:
+async def test_a_call_is_as_complete_as_its_last_exchange(database: Database, queries: ExchangeQueries) -> None:
     await put(database, background(0, "queued"), background(1, "completed", USAGE))
     await put(database, background(0, "queued", run="left", at=NOON - SECOND))
-    assert select_members((await recorded.calls(Filters(incomplete=True))).items, "run") == [("left",)]
-    assert select_members((await recorded.calls(Filters(incomplete=False))).items, "run", "complete") == [
+    assert select_members((await queries.calls(Filters(incomplete=True))).items, "run") == [("left",)]
+    assert select_members((await queries.calls(Filters(incomplete=False))).items, "run", "complete") == [
         ("night-run", True)
     ]
 
 
-async def test_other_runs_tries_are_their_own(database: Database, recorded: ExchangeQueries) -> None:
+async def test_other_runs_tries_are_their_own(database: Database, queries: ExchangeQueries) -> None:
     await put(database, make_exchange(0, 429, run="one"), make_exchange(1, run="other"))
-    assert select_members((await recorded.calls(Filters())).items, "run", "attempts") == [("other", 1), ("one", 1)]
+    assert select_members((await queries.calls(Filters())).items, "run", "attempts") == [("other", 1), ("one", 1)]
 
 
 async def test_a_run_of_many_looks_is_no_longer_statement(
-    database: Database, recorded: ExchangeQueries, runs: Runs
+    database: Database, queries: ExchangeQueries, runs: Runs
 ) -> None:
     looks = [background(0, "queued"), *(background(n, "in_progress") for n in range(1, 300))]
     await put(database, *looks)
     assert (await runs.get("night-run", LATER) or {})["calls"] == 1
-    [call] = (await recorded.calls(Filters(), limit=1)).items
+    [call] = (await queries.calls(Filters(), limit=1)).items
     assert len(call["exchanges"]) == 300
 
 

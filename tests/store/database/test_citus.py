@@ -39,38 +39,38 @@ UNION ALL SELECT relname::text FROM pg_class WHERE relkind = 'S' AND relnamespac
 """
 
 
-async def found(database: Database, statement: str) -> set[str]:
+async def fetch_names(database: Database, statement: str) -> set[str]:
     async with database.connection() as connection:
         return {row[0] for row in await connection.fetch(statement)}
 
 
 async def test_every_unique_key_has_the_project(database: Database) -> None:
-    assert not await found(database, UNIQUE_WITHOUT_PROJECT)
+    assert not await fetch_names(database, UNIQUE_WITHOUT_PROJECT)
 
 
 async def test_a_unique_key_without_the_project_is_found(database: Database) -> None:
     async with database.connection() as connection:
         await connection.execute("CREATE UNIQUE INDEX strange ON gaps (id)")
-    assert await found(database, UNIQUE_WITHOUT_PROJECT) == {"strange"}
+    assert await fetch_names(database, UNIQUE_WITHOUT_PROJECT) == {"strange"}
 
 
 async def test_every_table_has_a_primary_key(database: Database) -> None:
-    assert not await found(database, WITHOUT_PRIMARY_KEY)
+    assert not await fetch_names(database, WITHOUT_PRIMARY_KEY)
 
 
 async def test_there_are_no_foreign_keys_exclusions_triggers_and_sequences(database: Database) -> None:
-    assert not await found(database, FORBIDDEN)
+    assert not await fetch_names(database, FORBIDDEN)
 
 
 async def test_a_trigger_or_sequence_is_found(database: Database) -> None:
     async with database.connection() as connection:
         await connection.execute("CREATE SEQUENCE strange")
-    assert await found(database, FORBIDDEN) == {"strange"}
+    assert await fetch_names(database, FORBIDDEN) == {"strange"}
 
 
 async def test_the_script_distributes_every_table(database: Database) -> None:
     listed = DISTRIBUTED.findall(SCRIPT.read_text())
-    assert {name for name, _ in listed} == await found(database, TABLES)
+    assert {name for name, _ in listed} == await fetch_names(database, TABLES)
     assert len(listed) == len({name for name, _ in listed})
     assert [with_what for _, with_what in listed] == ["", *["runs"] * (len(listed) - 1)]
 

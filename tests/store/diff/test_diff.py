@@ -8,7 +8,7 @@ from calls.model import Exchange
 from store.active_profiles import load_profiles
 from store.diff.diff import compare_runs
 from store.diff.steps import StepReader
-from tests.store.agents import Agent, interleaved
+from tests.store.agents import Agent, interleave
 from tests.store.samples import exchange
 
 READING = StepReader(profiles=load_profiles(None), clean=str)
@@ -133,7 +133,7 @@ def test_a_turn_more_in_the_middle_does_not_shift_the_rest() -> None:
 def test_agents_that_run_side_by_side_are_compared_each_by_itself() -> None:
     def both(order: tuple[int, int]) -> list[Exchange]:
         first, second = (Agent(actor=name, system=name, offset=shift) for name, shift in zip("xy", order, strict=True))
-        return interleaved(first.run("one"), second.run("one"))
+        return interleave(first.run("one"), second.run("one"))
 
     told = diff(both((0, 5)), both((5, 0)))
     assert told["same"] is True

@@ -272,7 +272,7 @@ child process exited with exit code 134
 def test_a_killed_initdb_leaves_nothing_in_the_way(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = Cluster._run_program
 
-    def killed(cluster: Cluster, program: str, *arguments: str) -> str:
+    def run_half(cluster: Cluster, program: str, *arguments: str) -> str:
         if program != "initdb":
             return runs(cluster, program, *arguments)
         half = Path(arguments[arguments.index("-D") + 1])
@@ -281,7 +281,7 @@ def test_a_killed_initdb_leaves_nothing_in_the_way(base: Path, monkeypatch: pyte
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(Cluster, "_run_program", killed)
+        patched.setattr(Cluster, "_run_program", run_half)
         with pytest.raises(KeyboardInterrupt):
             ensure_server(base, CARELESS)
     with ensure_server(base, CARELESS) as server:

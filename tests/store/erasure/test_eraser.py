@@ -25,7 +25,7 @@ from store.followers import Followers
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.query.exchanges import ExchangeQueries
 from store.spool import Spool
-from tests.store.house import House, is_problem, kept, opened, running
+from tests.store.house import House, is_problem, make_ingester, open_house, running
 from tests.store.samples import NOON, SECOND, exchange
 from tests.store.sums.test_run_sums import derive
 
@@ -146,7 +146,7 @@ async def test_no_file_has_the_erased_bytes(own_server: Any, tmp_path: Path, mon
 
 
 async def test_a_match_finds_a_person_over_all_runs(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database) as house:
         people = [
             exchange(number, run=f"run-{number}", request=json.dumps({"user": {"id": 7 if number < 2 else 8}}).encode())
             for number in range(3)
@@ -236,7 +236,7 @@ async def test_spools_and_replay_files_are_erased_and_what_is_open_is_named(data
     (replays / "of-night.jsonl").write_bytes(b'{"run": "night"}')
     (replays / "of-other.jsonl").write_bytes(b'{"run": "other"}')
     with Spool(spools / "worker-1", max_bytes=1 << 20, durability="process") as spool:
-        async with running(kept(spools, database)) as store_server:
+        async with running(make_ingester(spools, database)) as store_server:
             assert await record(spool, "night", is_ended=True).wait_until_recorded()
             assert await store_server.wait_until_settled(30)
             assert files_with(spools, CANARY.encode())

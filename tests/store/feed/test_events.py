@@ -18,7 +18,7 @@ from store.feed.feed import BEGINNING, delete_old_entries, read_feed
 from store.feed.idle_runs import IdleRunWatch
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from tests.store.agents import Agent
-from tests.store.house import PROFILES, House, is_problem, opened
+from tests.store.house import PROFILES, House, is_problem, open_house
 from tests.store.samples import NOON
 
 derive = partial(derive_call, profiles=PROFILES)
@@ -35,7 +35,7 @@ class Event:
 
 @pytest.fixture
 async def house(tmp_path: Path, database: Database) -> AsyncIterator[House]:
-    async with opened(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database) as house:
         yield house
 
 

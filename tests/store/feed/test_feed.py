@@ -29,7 +29,7 @@ from store.feed.feed_watch import FeedWatch
 from store.feed.signal import FeedSignal
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.query.runs import Runs
-from tests.store.samples import NOON, kept, model_call
+from tests.store.samples import NOON, model_call, tool_exchange
 from tests.store.samples import exchange as made_exchange
 
 PROJECT = "default"
@@ -43,7 +43,7 @@ async def entries(database: Database) -> list[FeedEntry]:
 
 async def test_a_batch_that_is_written_twice_is_in_the_feed_once(database: Database) -> None:
     writer = BatchWriter(database)
-    batch = [kept(0, run="night"), kept(1, run="night")]
+    batch = [tool_exchange(0, run="night"), tool_exchange(1, run="night")]
     for _ in range(2):
         await writer.write_batch(batch, [Gap("night", NOON, "a cut", None)])
     began, *rest = await entries(database)
@@ -190,7 +190,7 @@ async def test_the_traits_that_ingest_writes_are_those_of_the_columns(database: 
     plain, failed, cut = (made_exchange(n, status=status) for n, status in enumerate((200, 429, 200)))
     asked = replace(made_exchange(3), actor="planner")
     batch = [
-        kept(9, run="night"),
+        tool_exchange(9, run="night"),
         DerivedExchange(plain, model_call(plain, tools=["search", "naïve"])),
         DerivedExchange(failed, model_call(failed)),
         DerivedExchange(replace(cut, outcome="server_closed"), model_call(cut, complete=False, model_returned=None)),

@@ -33,7 +33,7 @@ from store.query.exchanges import ExchangeQueries
 from store.query.runs import Runs
 from tests.store import samples
 from tests.store.exchanges import exchanges
-from tests.store.samples import NOON, SECOND, call, exchange, kept, model_call, uuid7
+from tests.store.samples import NOON, SECOND, call, exchange, model_call, tool_exchange, uuid7
 from tests.support.postgres import run as run_program
 from tests.support.postgres import url
 
@@ -106,7 +106,7 @@ async def test_storing_a_batch_twice_stores_it_once(database: Database) -> None:
 
 
 async def test_two_store_servers_may_store_the_same_at_once(database: Database) -> None:
-    batch = [kept(n, run=f"run-{n % 7}") for n in range(80)]
+    batch = [tool_exchange(n, run=f"run-{n % 7}") for n in range(80)]
     await asyncio.gather(*(BatchWriter(database).write_batch(part) for part in (batch, batch[::-1], batch[20:])))
     assert (await counts(database))["exchanges"] == 80
 
@@ -167,7 +167,7 @@ BAD = {
 async def test_what_postgres_cannot_hold_becomes_a_gap_with_its_evidence_and_the_rest_is_stored(
     database: Database, bad: Exchange
 ) -> None:
-    good = [kept(n) for n in range(2, 9)]
+    good = [tool_exchange(n) for n in range(2, 9)]
     done = await BatchWriter(database).write_batch(
         [*good[:3], DerivedExchange(bad, None, ("worker-1 before 77",)), *good[3:]]
     )
@@ -185,10 +185,10 @@ async def test_what_postgres_cannot_hold_becomes_a_gap_with_its_evidence_and_the
 
 
 async def test_a_bad_call_does_not_keep_its_neighbours_from_being_stored(database: Database) -> None:
-    bad = kept(1)
+    bad = tool_exchange(1)
     assert bad.call
     done = await BatchWriter(database).write_batch(
-        [kept(0), replace(bad, call=replace(bad.call, key="nonsense")), kept(2)]
+        [tool_exchange(0), replace(bad, call=replace(bad.call, key="nonsense")), tool_exchange(2)]
     )
     assert (done.exchanges, [gap.exchange for gap in done.quarantined]) == (2, [bad.exchange.id])
 
@@ -240,7 +240,7 @@ CREATE TRIGGER fail BEFORE INSERT ON runs FOR EACH STATEMENT EXECUTE FUNCTION fa
 async def test_a_write_that_was_in_anothers_way_is_tried_again(database: Database, code: str) -> None:
     async with database.connection() as connection:
         await connection.execute(FAILS_TWICE.format(times=2, code=code))
-    await BatchWriter(database).write_batch([kept(0)])
+    await BatchWriter(database).write_batch([tool_exchange(0)])
     assert (await counts(database))["exchanges"] == 1
 
 
@@ -251,7 +251,7 @@ async def test_a_write_that_is_in_the_way_for_ever_is_unavailable_and_nothing_is
     async with database.connection() as connection:
         await connection.execute(FAILS_TWICE.format(times=99, code="40001"))
     with pytest.raises(DatabaseUnavailable):
-        await BatchWriter(database).write_batch([kept(0), kept(1)])
+        await BatchWriter(database).write_batch([tool_exchange(0), tool_exchange(1)])
     assert (await counts(database))["gaps"] == 0
 
 
@@ -261,8 +261,8 @@ async def test_a_full_disk_is_no_fault_of_the_rows(database: Database, code: str
         await connection.execute(FAILS_TWICE.format(times=1, code=code))
     ingest = BatchWriter(database)
     with pytest.raises(DatabaseUnavailable):
-        await ingest.write_batch([kept(0)])
-    await ingest.write_batch([kept(0)])
+        await ingest.write_batch([tool_exchange(0)])
+    await ingest.write_batch([tool_exchange(0)])
     assert (await counts(database)) == {"runs": 1, "exchanges": 1, "calls": 1, "parts": 0, "gaps": 0, "replays": 0}
 
 
@@ -298,7 +298,7 @@ async def test_partitions_are_made_ahead_and_for_whatever_comes_late(database: D
     ingest = BatchWriter(database)
     await ingest.create_upcoming_partitions(TODAY)
     late = exchange(1, at=NOON - 400 * DAY)
-    await ingest.write_batch([kept(0), DerivedExchange(late, None)])
+    await ingest.write_batch([tool_exchange(0), DerivedExchange(late, None)])
     async with database.connection() as connection:
         made = await connection.fetch(
             "SELECT inhrelid::regclass::text AS name FROM pg_inherits WHERE inhparent = 'exchanges'::regclass"

@@ -20,7 +20,7 @@ from store.query.exchanges import ExchangeQueries
 from store.query.runs import Runs
 from store.spool import Spool
 from tests.store import exchanges as made
-from tests.store.house import kept, opened, running
+from tests.store.house import make_ingester, open_house, running
 from tests.store.samples import NOON, uuid7
 
 RUN = "night"
@@ -77,7 +77,7 @@ async def test_what_a_worker_spools_comes_back_over_rest_byte_for_byte(tmp_path:
     body = Body(data=bytes(range(256)), chunks=(Chunk(5, 0, 100), Chunk(9, 100, 156)), size=256)
     binary = replace(binary, response=replace(binary.response, body=body))
     sent = [*conversation(3), binary]
-    async with opened(tmp_path, database) as house:
+    async with open_house(tmp_path, database) as house:
         with Spool(tmp_path / "worker") as spool:
             for exchange in sent:
                 await write_records(spool, exchange_events(exchange))
@@ -96,7 +96,7 @@ async def test_what_a_worker_spools_comes_back_over_rest_byte_for_byte(tmp_path:
 
 async def test_an_exchange_whose_answer_was_seen_to_end_is_waited_for(tmp_path: Path, database: Database) -> None:
     *events, last = exchange_events(conversation(1)[0])
-    async with opened(tmp_path, database) as house:
+    async with open_house(tmp_path, database) as house:
         with Spool(tmp_path / "worker") as spool:
             await write_records(spool, events)
             assert not await house.store_server.wait_until_settled(0.3), (
@@ -110,7 +110,7 @@ async def test_an_exchange_whose_answer_was_seen_to_end_is_waited_for(tmp_path: 
 
 async def test_an_exchange_in_flight_is_not_waited_for(tmp_path: Path, database: Database) -> None:
     one, other = conversation(2)
-    async with opened(tmp_path, database) as house:
+    async with open_house(tmp_path, database) as house:
         with Spool(tmp_path / "worker") as spool:
             await write_records(spool, [*list(exchange_events(one))[:3], *exchange_events(other)])
             run = (await house.api.get(f"/v1/runs/{RUN}?settled=true")).json()
@@ -119,7 +119,7 @@ async def test_an_exchange_in_flight_is_not_waited_for(tmp_path: Path, database:
 
 async def test_several_workers_are_drained_side_by_side(tmp_path: Path, database: Database) -> None:
     sent = conversation(6)
-    async with opened(tmp_path, database) as house:
+    async with open_house(tmp_path, database) as house:
         with Spool(tmp_path / "one") as one, Spool(tmp_path / "two") as two:
             for n, exchange in enumerate(sent):
                 await write_records(two if n % 2 else one, exchange_events(exchange))
@@ -131,7 +131,7 @@ async def test_what_a_dead_worker_left_open_is_stored_as_cut_with_a_gap(tmp_path
     whole, torn = conversation(2)
     with Spool(tmp_path / "worker") as spool:
         await write_records(spool, [*exchange_events(whole), *list(exchange_events(torn))[:-2]])
-    async with running(kept(tmp_path, database)) as store_server:
+    async with running(make_ingester(tmp_path, database)) as store_server:
         await until(lambda: not (tmp_path / "worker").exists())
         assert await store_server.wait_until_settled(5)
     first, second = await load_exchanges(database)
@@ -147,7 +147,7 @@ async def test_a_dead_worker_s_open_exchange_waits_for_the_database(
 ) -> None:
     monkeypatch.setattr("store.ingest.ingester.MAX_OPEN_WEIGHT", 0)  # so that it is parked as well
     torn = conversation(1)[0]
-    store_server = kept(tmp_path, database)
+    store_server = make_ingester(tmp_path, database)
     async with running(store_server):
         with Spool(tmp_path / "worker") as spool:
             await write_records(spool, list(exchange_events(torn))[:-2])
@@ -155,7 +155,7 @@ async def test_a_dead_worker_s_open_exchange_waits_for_the_database(
         away = replace_writer(store_server, Flaky(database, ["before"] * 1000))
         await away.tried.wait()
     assert await load_exchanges(database) == []
-    async with running(kept(tmp_path, database)):
+    async with running(make_ingester(tmp_path, database)):
         await until(lambda: not (tmp_path / "worker").exists())
     assert [each.request for each in await load_exchanges(database)] == [torn.request]
     assert len(await gaps(database)) == 1
@@ -175,7 +175,7 @@ async def until(met: Callable[[], bool], seconds: float = 10) -> None:
 
 async def test_a_living_worker_s_spool_is_left_alone(tmp_path: Path, database: Database) -> None:
     with Spool(tmp_path / "worker") as spool:
-        async with running(kept(tmp_path, database)) as store_server:
+        async with running(make_ingester(tmp_path, database)) as store_server:
             await write_records(spool, exchange_events(conversation(1)[0]))
             assert await store_server.wait_until_settled(10)
         assert (tmp_path / "worker").is_dir()
@@ -185,7 +185,7 @@ async def test_a_living_worker_s_spool_is_left_alone(tmp_path: Path, database: D
 async def test_gaps_and_replay_reports_go_through(tmp_path: Path, database: Database) -> None:
     gap = Gap(RUN, NOON, "the spool was full", None)
     with Spool(tmp_path / "worker") as spool:
-        async with running(kept(tmp_path, database)) as store_server:
+        async with running(make_ingester(tmp_path, database)) as store_server:
             await write_records(
                 spool, [gap, ReplayReported("r", b'{"served":1}'), ReplayReported("r", b'{"served":2}')]
             )
@@ -198,7 +198,7 @@ async def test_gaps_and_replay_reports_go_through(tmp_path: Path, database: Data
 async def test_a_database_that_goes_away_loses_nothing_and_doubles_nothing(
     faults: list[str], tmp_path: Path, database: Database
 ) -> None:
-    store_server = kept(tmp_path, database)
+    store_server = make_ingester(tmp_path, database)
     replace_writer(store_server, Flaky(database, faults))
     with Spool(tmp_path / "worker") as spool:
         async with running(store_server):
@@ -214,14 +214,14 @@ async def test_a_store_server_that_is_stopped_while_the_database_is_away_forgets
 ) -> None:
     with Spool(tmp_path / "worker") as spool:
         await write_records(spool, [each for exchange in conversation(3) for each in exchange_events(exchange)])
-        first = kept(tmp_path, database)
+        first = make_ingester(tmp_path, database)
         away = replace_writer(first, Flaky(database, ["before"] * 1000))
         async with running(first):
             await away.tried.wait()
             assert not await first.wait_until_settled(0.2)
             assert "away" in first.troubles["database"]
         assert await load_exchanges(database) == []
-        async with running(kept(tmp_path, database)) as second:
+        async with running(make_ingester(tmp_path, database)) as second:
             assert await second.wait_until_settled(10)
     assert await load_exchanges(database) == conversation(3)
 
@@ -233,11 +233,11 @@ async def test_a_store_server_may_die_after_any_event(cut: int, tmp_path: Path, 
     mixed = [event for group in zip(one, two, three, strict=True) for event in group]
     with Spool(tmp_path / "worker") as spool:
         await write_records(spool, mixed[:cut])
-        async with running(kept(tmp_path, database)) as store_server:
+        async with running(make_ingester(tmp_path, database)) as store_server:
             # Not always, because an answer may have ended whose exchange is not closed.
             await store_server.wait_until_settled(1)
         await write_records(spool, mixed[cut:])
-        async with running(kept(tmp_path, database)) as store_server:
+        async with running(make_ingester(tmp_path, database)) as store_server:
             assert await store_server.wait_until_settled(10)
     assert await load_exchanges(database) == conversation(3)
     assert await gaps(database) == []
@@ -258,7 +258,7 @@ async def test_an_event_that_nobody_understands_is_set_aside_and_the_rest_goes_o
 ) -> None:
     one, two = conversation(2)
     with Spool(tmp_path / "worker") as spool:
-        async with running(kept(tmp_path, database)) as store_server:
+        async with running(make_ingester(tmp_path, database)) as store_server:
             await write_records(spool, exchange_events(one))
             spool.append(poison)
             await write_records(spool, exchange_events(two))
@@ -281,7 +281,7 @@ async def test_damage_in_a_spool_is_a_gap_and_its_bytes_outlive_the_spool(tmp_pa
     data = bytearray(segment.read_bytes())
     data[size + 20] ^= 1
     segment.write_bytes(data)
-    async with running(kept(spools, database)):
+    async with running(make_ingester(spools, database)):
         await until(lambda: not (spools / "worker").exists())
     assert (await load_exchanges(database))[0] == one
     assert any("cannot be read" in gap.reason for gap in await gaps(database))
@@ -291,10 +291,10 @@ async def test_damage_in_a_spool_is_a_gap_and_its_bytes_outlive_the_spool(tmp_pa
 async def test_a_call_that_cannot_be_derived_costs_no_evidence(
     tmp_path: Path, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(exchange: Exchange) -> Call:
+    def fail_to_derive(exchange: Exchange) -> Call:
         raise ZeroDivisionError
 
-    store_server = kept(tmp_path, database, broken)
+    store_server = make_ingester(tmp_path, database, fail_to_derive)
     with Spool(tmp_path / "worker") as spool:
         async with running(store_server):
             await write_records(spool, exchange_events(conversation(1)[0]))
@@ -310,12 +310,12 @@ async def test_a_call_that_cannot_be_derived_costs_no_evidence(
 async def test_no_mistake_in_what_is_derived_keeps_the_evidence_from_being_stored(
     mistaken: str, tmp_path: Path, database: Database, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: object, **_named: object) -> None:
+    def fail_to_derive(*_: object, **_named: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(mistaken, broken)
+    monkeypatch.setattr(mistaken, fail_to_derive)
     with Spool(tmp_path / "worker") as spool:
-        async with running(kept(tmp_path, database)) as store_server:
+        async with running(make_ingester(tmp_path, database)) as store_server:
             await write_records(spool, exchange_events(conversation(1)[0]))
             assert await store_server.wait_until_settled(10)
     assert await load_exchanges(database) == conversation(1)
@@ -325,7 +325,7 @@ async def test_no_mistake_in_what_is_derived_keeps_the_evidence_from_being_store
 async def test_a_spool_that_cannot_be_read_is_named_and_the_others_go_on(tmp_path: Path, database: Database) -> None:
     (tmp_path / "bad" / "cursor").mkdir(parents=True)
     with Spool(tmp_path / "worker") as spool:
-        async with running(kept(tmp_path, database)) as store_server:
+        async with running(make_ingester(tmp_path, database)) as store_server:
             await write_records(spool, exchange_events(conversation(1)[0]))
             assert not await store_server.wait_until_settled(10), "nobody knows what is in there"
             assert list(store_server.troubles) == ["bad"]
@@ -336,7 +336,7 @@ async def test_what_is_no_spool_is_no_trouble(tmp_path: Path, database: Database
     (tmp_path / ".DS_Store").write_bytes(b"stray")
     (tmp_path / "lost+found").mkdir()
     with Spool(tmp_path / "worker") as spool:
-        async with running(kept(tmp_path, database)) as store_server:
+        async with running(make_ingester(tmp_path, database)) as store_server:
             await write_records(spool, exchange_events(conversation(1)[0]))
             assert await store_server.wait_until_settled(10)
             assert store_server.troubles == {}
@@ -345,7 +345,7 @@ async def test_what_is_no_spool_is_no_trouble(tmp_path: Path, database: Database
 
 async def test_an_idle_store_server_forgets_what_it_has_stored(tmp_path: Path, database: Database) -> None:
     with Spool(tmp_path / "worker", max_bytes=64 << 10) as spool:
-        async with running(kept(tmp_path, database)) as store_server:
+        async with running(make_ingester(tmp_path, database)) as store_server:
             for n in range(12):
                 await write_records(
                     spool, [each for exchange in conversation(1, n) for each in exchange_events(exchange)]
@@ -363,7 +363,7 @@ async def test_what_a_worker_recorded_is_stored_in_the_projects_of_its_full_name
     here, there = conversation(2)[:2]
     there = replace(there, run=f"web/{RUN}")
     with Spool(tmp_path / "worker") as spool:
-        async with running(kept(tmp_path, database)) as store_server:
+        async with running(make_ingester(tmp_path, database)) as store_server:
             records = [*exchange_events(here), *exchange_events(there), Gap(f"web/{RUN}", NOON, "the disk was full")]
             await write_records(spool, [*records, ReplayReported("web/again", b"{}")])
             assert await store_server.wait_until_settled(10)

@@ -17,7 +17,7 @@ from store.objects.target import ObjectTarget
 from store.query.call_summaries import SUMMARY
 from store.query.exchanges import ExchangeQueries
 from store.query.filters import Filters
-from tests.store.house import is_problem, opened
+from tests.store.house import is_problem, open_house
 from tests.store.samples import NOON, SECOND, exchange
 from tests.store.sums.test_run_sums import derive
 
@@ -66,7 +66,7 @@ async def store(database: Database, exchanges: Sequence[Exchange], writer: Batch
         await writer.write_batch([DerivedExchange(one, derive(one))])
 
 
-async def stored(database: Database, run: str = "night") -> list[Exchange]:
+async def read_exchanges(database: Database, run: str = "night") -> list[Exchange]:
     return [one async for one in ExchangeQueries(database, derive).exchanges(run)]
 
 
@@ -88,13 +88,13 @@ async def test_large_bodies_are_objects_and_come_back(database: Database, tmp_pa
     database.objects = storage = object_storage(database, tmp_path)
     made = conversation()
     await store(database, made)
-    assert await stored(database) == made
+    assert await read_exchanges(database) == made
     # What is new in each request, and each answer.
     assert len(object_files(tmp_path)) == storage.written == 6
     assert await forms_size(database) < 20_000
     # A new process reads them from the folder.
     database.objects = object_storage(database, tmp_path)
-    assert await stored(database) == made
+    assert await read_exchanges(database) == made
     content = b"".join(path.read_bytes() for path in object_files(tmp_path))
     assert noise(20_000, 0)[:50].encode() not in content
 
@@ -180,20 +180,20 @@ async def test_bodies_are_in_the_database_while_object_storage_is_down(database:
     await store(database, made)
     assert storage.trouble
     assert storage.failures
-    assert await stored(database) == made
+    assert await read_exchanges(database) == made
     assert await forms_size(database) > 50_000
     (tmp_path / "bucket").unlink()
     assert await storage.check() is None
     more = conversation("day", turns=1, seed=1)
     await store(database, more)
     assert object_files(tmp_path)
-    assert await stored(database, "day") == more
+    assert await read_exchanges(database, "day") == more
 
 
 async def test_a_run_that_is_not_whole_is_not_exported(database: Database, tmp_path: Path) -> None:
     database.objects = object_storage(database, tmp_path)
     await store(database, conversation())
-    async with opened(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database) as house:
         whole = await house.api.get("/v1/runs/night/bundle")
         assert (whole.status_code, whole.text.count("\n")) == (200, 5)
         lost = object_files(tmp_path)[0]

@@ -17,7 +17,14 @@ from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.objects import collection
 from store.objects.body_objects import BodyObjects
 from store.objects.registry import reserve_objects
-from tests.store.objects.test_body_objects import conversation, noise, object_files, object_storage, store, stored
+from tests.store.objects.test_body_objects import (
+    conversation,
+    noise,
+    object_files,
+    object_storage,
+    read_exchanges,
+    store,
+)
 from tests.store.samples import NOON
 from tests.store.sums.test_run_sums import derive
 
@@ -36,7 +43,7 @@ async def test_erasing_a_run_deletes_the_objects_that_no_other_needs(database: D
     assert report is not None
     # The first answer and the first message of both are equal.
     assert (report.objects, len(object_files(tmp_path))) == (4, 2)
-    assert await stored(database, "day") == _renumber(day)
+    assert await read_exchanges(database, "day") == _renumber(day)
     report = await eraser(database).erase_run("day")
     assert report is not None
     assert (report.objects, object_files(tmp_path)) == (2, [])
@@ -54,10 +61,10 @@ async def test_erasing_a_call_keeps_the_others_of_its_run(database: Database, tm
     report = await eraser(database).erase_exchanges({"night": [made[2].id]})
     assert report is not None
     assert report.objects == 2
-    assert await stored(database) == made[:2]
+    assert await read_exchanges(database) == made[:2]
     report = await eraser(database).erase_exchanges({"night": [made[0].id]})
     assert report is not None
-    assert await stored(database) == [made[1]]
+    assert await read_exchanges(database) == [made[1]]
 
 
 async def test_an_erasure_while_object_storage_is_down_changes_nothing(database: Database, tmp_path: Path) -> None:
@@ -72,7 +79,7 @@ async def test_an_erasure_while_object_storage_is_down_changes_nothing(database:
     (tmp_path / "bucket").unlink()
     (tmp_path / "away").rename(tmp_path / "bucket")
     database.objects = object_storage(database, tmp_path)
-    assert await stored(database) == made
+    assert await read_exchanges(database) == made
 
 
 async def test_what_a_killed_writer_left_goes_after_a_while(database: Database, tmp_path: Path) -> None:
@@ -147,7 +154,7 @@ async def test_what_is_deleted_before_its_row_is_stored_in_the_database(database
         deleted.set()
     database.objects = object_storage(database, tmp_path)
     assert object_files(tmp_path) == []
-    assert await stored(database) == made
+    assert await read_exchanges(database) == made
 
 
 async def test_many_writers_and_collectors_lose_nothing(database: Database, tmp_path: Path) -> None:
@@ -173,11 +180,11 @@ async def _run_storm(database: Database, storage: BodyObjects, tmp_path: Path) -
         writer = BatchWriter(database)
         for number in range(6):
             run = f"{name}-{number}"
-            made = [_moved(one, run, seed * 100 + number) for one in conversation(run, turns=2)]
+            made = [_move_exchange(one, run, seed * 100 + number) for one in conversation(run, turns=2)]
             for one in made:
                 await writer.write_batch([DerivedExchange(one, derive(one))])
             storage._cache.clear()
-            assert await stored(database, run) == made
+            assert await read_exchanges(database, run) == made
             if number % 2:
                 gone = await erase_run(database, "default", run, NOON)
                 assert gone is not None
@@ -190,8 +197,8 @@ async def _run_storm(database: Database, storage: BodyObjects, tmp_path: Path) -
         await collecting
     for name in ("a-0", "b-4", "c-2"):
         storage._cache.clear()
-        assert len(await stored(database, name)) == 2
+        assert len(await read_exchanges(database, name)) == 2
 
 
-def _moved(one: Exchange, run: str, number: int) -> Exchange:
+def _move_exchange(one: Exchange, run: str, number: int) -> Exchange:
     return replace(one, run=run, id=str(uuid.UUID(int=uuid.UUID(one.id).int + number * 1000)))

@@ -22,8 +22,8 @@ from tests.store.objects.test_body_objects import (
     conversation,
     object_files,
     object_storage,
+    read_exchanges,
     store,
-    stored,
 )
 from tests.store.objects.test_collection import eraser
 from tests.store.sums.test_run_sums import derive
@@ -70,7 +70,7 @@ async def test_bodies_are_in_a_bucket_and_come_back(database: Database, tmp_path
     key_id = storage.keys.key("default").id
     assert len(await _paths(storage, key_id)) == storage.written == 6
     database.objects = storage = s3_storage(database, tmp_path, server)
-    assert await stored(database) == made
+    assert await read_exchanges(database) == made
     lost = (await _paths(storage, key_id))[0]
     await storage.bucket.delete(lost)
     calls = (await ExchangeQueries(database, derive).run_calls("night")).items
@@ -102,7 +102,7 @@ async def test_a_mistake_is_one_sentence_and_bodies_go_into_the_database(
     assert "\n" not in why
     made = conversation(turns=1)
     await store(database, made)
-    assert await stored(database) == made
+    assert await read_exchanges(database) == made
     assert storage.counts()["objects_failed_total"] == 2
 
 
@@ -160,11 +160,11 @@ async def test_a_process_that_is_killed_before_the_row_leaves_an_object_that_is_
     assert killed.returncode == -signal.SIGKILL
     left = object_files(tmp_path)
     assert len(left) == 2
-    assert await stored(database) == []
+    assert await read_exchanges(database) == []
     # The spool is drained again.
     database.objects = storage = object_storage(database, tmp_path)
     made = conversation(turns=1)
     await store(database, made)
     assert (object_files(tmp_path), storage.written) == (left, 0)
     database.objects = object_storage(database, tmp_path)
-    assert await stored(database) == made
+    assert await read_exchanges(database) == made

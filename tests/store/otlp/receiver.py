@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from tests.store.otlp.recorded import decoded
+from tests.store.otlp.recorded import decode_spans
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Receiver:
     @property
     def spans(self) -> list[Span]:
         """The spans that it took."""
-        return decoded(self.requests)
+        return decode_spans(self.requests)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -30,7 +30,7 @@ def derive(of: Exchange) -> Call:
     return derive_call(of, PROFILES)
 
 
-def made(number: int, run: str, url: str, asked: Any, told: Any, **more: Any) -> Exchange:
+def make_exchange(number: int, run: str, url: str, asked: Any, told: Any, **more: Any) -> Exchange:
     """An exchange of JSON, two seconds after the one before. Each run has ids of its own."""
     request, response = json.dumps(asked).encode(), json.dumps(told).encode()
     unique = number + 1000 * zlib.crc32(run.encode())
@@ -74,7 +74,7 @@ def agent(run: str = "night") -> list[Exchange]:
     found = {"matches": [{"id": "doc-1", "score": 0.75, "metadata": {"text": f"{SECRET} again", "page": 3}}]}
     refused = {"error": {"type": "rate_limit", "message": f"too much {SECRET}"}}
     return [
-        made(
+        make_exchange(
             0,
             run,
             chat,
@@ -82,9 +82,13 @@ def agent(run: str = "night") -> list[Exchange]:
             completion(calls, "tool_calls", "chatcmpl-1"),
             actor="scout",
         ),
-        made(1, run, "https://tools.example.com/places", {"place": SECRET}, {"found": f"{SECRET} is an island"}),
-        made(2, run, "https://my-index.svc.pinecone.io/query", {"vector": [0.1], "topK": 1, "query": SECRET}, found),
-        made(
+        make_exchange(
+            1, run, "https://tools.example.com/places", {"place": SECRET}, {"found": f"{SECRET} is an island"}
+        ),
+        make_exchange(
+            2, run, "https://my-index.svc.pinecone.io/query", {"vector": [0.1], "topK": 1, "query": SECRET}, found
+        ),
+        make_exchange(
             3,
             run,
             "https://api.openai.com/v1/embeddings",
@@ -96,8 +100,8 @@ def agent(run: str = "night") -> list[Exchange]:
                 "usage": {"prompt_tokens": 2, "total_tokens": 2},
             },
         ),
-        made(4, run, chat, request, refused, status=429),
-        made(
+        make_exchange(4, run, chat, request, refused, status=429),
+        make_exchange(
             5,
             run,
             chat,
@@ -126,7 +130,7 @@ def claude(run: str = "claude") -> list[Exchange]:
     headers = (("Content-Type", "application/json"), ("anthropic-version", "2023-06-01"))
 
     def post(number: int, asked: Any, content: Any, stop: str) -> Exchange:
-        one = made(
+        one = make_exchange(
             number,
             run,
             "https://api.anthropic.com/v1/messages",
@@ -174,13 +178,13 @@ async def store_run(database: Database, exchanges: Iterable[Exchange], *, ends: 
     return run
 
 
-async def exported(database: Database, run: str, **options: Any) -> list[bytes]:
+async def export_run(database: Database, run: str, **options: Any) -> list[bytes]:
     """The requests with the spans of a run."""
     export = RunExport(database, derive, "default", SpanOptions(**options), NOON + 10_000 * SECOND)
     return [request async for request in export.requests(run)]
 
 
-def decoded(requests: Sequence[bytes]) -> list[Span]:
+def decode_spans(requests: Sequence[bytes]) -> list[Span]:
     """The spans in requests, as OpenTelemetry's own messages."""
     found = ExportTraceServiceRequest.FromString(b"".join(requests))
     return [span for traces in found.resource_spans for scope in traces.scope_spans for span in scope.spans]

@@ -10,7 +10,7 @@ from calls.codec.json import parse_json_leniently
 from store.database.connection import Database
 from store.otlp.spans.conversation import Message, Part, embedded_texts, request_conversation
 from store.otlp.spans.limits import MAX_MESSAGES, MAX_TEXT, cut_messages
-from tests.store.otlp.recorded import agent, attributes, claude, decoded, exported, from_corpus, store_run
+from tests.store.otlp.recorded import agent, attributes, claude, decode_spans, export_run, from_corpus, store_run
 from tests.support.corpus import cassettes
 
 
@@ -54,7 +54,7 @@ their last alternative, which allows any part with a type: of those we only writ
 async def check_messages(database: Database, run: str) -> int:
     """Check the messages of all spans of a run; return their number."""
     checked = 0
-    for span in map(attributes, decoded(await exported(database, run, content=True))):
+    for span in map(attributes, decode_spans(await export_run(database, run, content=True))):
         for name, schema in (
             ("gen_ai.input.messages", INPUT),
             ("gen_ai.output.messages", OUTPUT),

@@ -22,7 +22,7 @@ from store.database.connection import Database
 from store.otlp.sender import OtlpSender
 from store.otlp.target import ExportTarget
 from tests.frameworks.environments import python
-from tests.store.otlp.recorded import agent, claude, decoded, exported, from_corpus, store_run
+from tests.store.otlp.recorded import agent, claude, decode_spans, export_run, from_corpus, store_run
 from tests.support.corpus import Cassette, cassettes
 
 VERSION = "20.26.1"
@@ -130,7 +130,7 @@ async def test_the_tree_messages_tools_tokens_and_costs_come_back(
     phoenix: str, database: Database, project: str
 ) -> None:
     async with client_of(phoenix) as client:
-        requests = await exported(database, await store_run(database, agent()), content=True, project=project)
+        requests = await export_run(database, await store_run(database, agent()), content=True, project=project)
         await send(phoenix, requests)
         root, first, tool, found, embedded, failed, last = await spans_of(client, project, 7)
         kinds = [one["span_kind"] for one in (root, first, tool, found, embedded, failed, last)]
@@ -152,7 +152,7 @@ async def test_the_tree_messages_tools_tokens_and_costs_come_back(
 
         # Sent again, nothing is doubled.
         await send(phoenix, requests)
-        other = await exported(database, await store_run(database, claude()), content=True, project=project)
+        other = await export_run(database, await store_run(database, claude()), content=True, project=project)
         await send(phoenix, other)
         spans = await spans_of(client, project, 10)
         assert len(spans) == 10
@@ -172,7 +172,7 @@ async def test_the_tree_messages_tools_tokens_and_costs_come_back(
 
 async def test_without_content_phoenix_has_only_counts(phoenix: str, database: Database, project: str) -> None:
     async with client_of(phoenix) as client:
-        await send(phoenix, await exported(database, await store_run(database, agent()), project=project))
+        await send(phoenix, await export_run(database, await store_run(database, agent()), project=project))
         spans = await spans_of(client, project, 7)
         assert "zanzibar" not in json.dumps(spans)
         assert spans[1]["attributes"]["llm.token_count.total"] == 150
@@ -187,7 +187,7 @@ async def test_runs_of_the_corpus_come_back(phoenix: str, database: Database, pr
         wanted = 0
         for number, tape in enumerate(chosen.values()):
             run = await store_run(database, from_corpus(tape, f"tape-{number}"))
-            requests = await exported(database, run, content=True, project=project)
+            requests = await export_run(database, run, content=True, project=project)
             await send(phoenix, requests)
             wanted += sum(map(_count, requests))
         spans = await spans_of(client, project, wanted)
@@ -204,4 +204,4 @@ async def test_runs_of_the_corpus_come_back(phoenix: str, database: Database, pr
 
 
 def _count(request: bytes) -> int:
-    return len(decoded([request]))
+    return len(decode_spans([request]))

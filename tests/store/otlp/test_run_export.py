@@ -12,7 +12,16 @@ from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter
 from store.otlp.spans.names import VERSIONS
 from store.query.runs import Runs
-from tests.store.otlp.recorded import SECRET, agent, attributes, claude, decoded, exported, from_corpus, store_run
+from tests.store.otlp.recorded import (
+    SECRET,
+    agent,
+    attributes,
+    claude,
+    decode_spans,
+    export_run,
+    from_corpus,
+    store_run,
+)
 from tests.store.samples import NOON, SECOND
 from tests.support.corpus import cassettes
 
@@ -23,7 +32,7 @@ def kinds(spans: list[Span]) -> list[str]:
 
 async def test_a_run_is_a_trace_with_a_span_for_each_call(database: Database) -> None:
     run = await store_run(database, agent())
-    spans = decoded(await exported(database, run))
+    spans = decode_spans(await export_run(database, run))
     *calls, root = spans
     assert kinds(spans) == ["LLM", "TOOL", "RETRIEVER", "EMBEDDING", "LLM", "LLM", "AGENT"]
     assert {span.trace_id for span in spans} == {root.trace_id}
@@ -45,20 +54,20 @@ async def test_a_run_is_a_trace_with_a_span_for_each_call(database: Database) ->
 
 async def test_every_export_of_a_run_is_the_same(database: Database) -> None:
     run = await store_run(database, agent())
-    assert await exported(database, run, content=True) == await exported(database, run, content=True)
+    assert await export_run(database, run, content=True) == await export_run(database, run, content=True)
 
 
 async def test_a_run_that_was_recorded_again_is_another_trace(database: Database) -> None:
     run = await store_run(database, agent())
-    first = decoded(await exported(database, run))
+    first = decode_spans(await export_run(database, run))
     await Runs(database).delete(run)
     await store_run(database, agent())
-    second = decoded(await exported(database, run))
+    second = decode_spans(await export_run(database, run))
     assert first[0].trace_id != second[0].trace_id
 
 
 async def test_tokens_costs_and_parameters_are_numbers_of_both_vocabularies(database: Database) -> None:
-    span = attributes(decoded(await exported(database, await store_run(database, agent())))[0])
+    span = attributes(decode_spans(await export_run(database, await store_run(database, agent())))[0])
     expected: dict[str, Any] = {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": "openai",
@@ -93,7 +102,7 @@ async def test_tokens_costs_and_parameters_are_numbers_of_both_vocabularies(data
 
 
 async def test_tokens_that_a_provider_counts_apart_are_part_of_the_input(database: Database) -> None:
-    span = attributes(decoded(await exported(database, await store_run(database, claude())))[0])
+    span = attributes(decode_spans(await export_run(database, await store_run(database, claude())))[0])
     assert span["gen_ai.usage.input_tokens"] == span["llm.token_count.prompt"] == 350
     assert span["gen_ai.usage.cache_read.input_tokens"] == 300
     assert span["gen_ai.usage.cache_write.input_tokens"] == span["llm.token_count.prompt_details.cache_write"] == 40
@@ -102,14 +111,14 @@ async def test_tokens_that_a_provider_counts_apart_are_part_of_the_input(databas
 @pytest.mark.parametrize("made", [agent, claude])
 async def test_without_content_nothing_that_was_said_is_exported(database: Database, made: Any) -> None:
     run = await store_run(database, made())
-    said = b"".join(await exported(database, run)).lower()
+    said = b"".join(await export_run(database, run)).lower()
     assert SECRET.encode() not in said
-    assert SECRET.encode() in b"".join(await exported(database, run, content=True)).lower()
+    assert SECRET.encode() in b"".join(await export_run(database, run, content=True)).lower()
 
 
 async def test_content_is_exported_in_both_vocabularies(database: Database) -> None:
     first, tool, found, embedded, failed, last, root = map(
-        attributes, decoded(await exported(database, await store_run(database, agent()), content=True))
+        attributes, decode_spans(await export_run(database, await store_run(database, agent()), content=True))
     )
     assert first["llm.input_messages.0.message.role"] == "system"
     assert first["llm.input_messages.1.message.content"] == "Where is zanzibar?"
@@ -136,7 +145,9 @@ async def test_content_is_exported_in_both_vocabularies(database: Database) -> N
 
 
 async def test_anthropics_messages_are_told_apart(database: Database) -> None:
-    _, last, _ = map(attributes, decoded(await exported(database, await store_run(database, claude()), content=True)))
+    _, last, _ = map(
+        attributes, decode_spans(await export_run(database, await store_run(database, claude()), content=True))
+    )
     roles = [last[f"llm.input_messages.{number}.message.role"] for number in range(4)]
     assert roles == ["system", "user", "assistant", "tool"]
     assert last["llm.input_messages.2.message.tool_calls.0.tool_call.id"] == "toolu_1"
@@ -146,9 +157,9 @@ async def test_anthropics_messages_are_told_apart(database: Database) -> None:
 
 
 async def test_errors_have_a_status_and_a_type(database: Database) -> None:
-    lean = decoded(await exported(database, await store_run(database, agent())))[4]
+    lean = decode_spans(await export_run(database, await store_run(database, agent())))[4]
     assert (lean.status.code, lean.status.message) == (Status.STATUS_CODE_ERROR, "HTTP 429")
-    full = decoded(await exported(database, "night", content=True))[4]
+    full = decode_spans(await export_run(database, "night", content=True))[4]
     assert full.status.message == "too much zanzibar"
     assert [event.name for event in full.events] == ["exception"]
 
@@ -158,7 +169,7 @@ async def test_gaps_and_cut_answers_are_events(database: Database) -> None:
     cut = replace(last, outcome="server_closed")
     run = await store_run(database, [*others, cut])
     await BatchWriter(database).write_batch((), [Gap(run, NOON + SECOND, "the disk was full", None, 3)])
-    *_, span, root = decoded(await exported(database, run))
+    *_, span, root = decode_spans(await export_run(database, run))
     assert "playhead.cut_answer" in [event.name for event in span.events] or attributes(span)["playhead.complete"]
     assert attributes(span)["error.type"] == "server_closed"
     (gap,) = root.events
@@ -168,25 +179,25 @@ async def test_gaps_and_cut_answers_are_events(database: Database) -> None:
 
 
 async def test_a_fork_is_linked_to_the_trace_of_its_parent(database: Database) -> None:
-    parent = decoded(await exported(database, await store_run(database, agent())))[-1]
+    parent = decode_spans(await export_run(database, await store_run(database, agent())))[-1]
     fork = await store_run(database, agent("fork"))
     await Runs(database).put(fork, NOON, parent="night", forked_at=3)
-    root = decoded(await exported(database, fork))[-1]
+    root = decode_spans(await export_run(database, fork))[-1]
     (link,) = root.links
     assert (link.trace_id, link.span_id) == (parent.trace_id, parent.span_id)
     assert attributes(root)["playhead.parent"] == "night"
     await Runs(database).delete("night")
-    assert not decoded(await exported(database, fork))[-1].links
+    assert not decode_spans(await export_run(database, fork))[-1].links
 
 
 async def test_a_run_that_does_not_exist_is_nothing(database: Database) -> None:
-    assert await exported(database, "nowhere") == []
+    assert await export_run(database, "nowhere") == []
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_each_version_of_the_conventions_has_its_names(database: Database, version: str) -> None:
     span = attributes(
-        decoded(await exported(database, await store_run(database, agent()), content=True, semconv=version))[0]
+        decode_spans(await export_run(database, await store_run(database, agent()), content=True, semconv=version))[0]
     )
     known = {*VERSIONS[version].values()}
     assert {name for name in span if name.startswith("gen_ai.")} <= known
@@ -197,6 +208,6 @@ async def test_each_version_of_the_conventions_has_its_names(database: Database,
 async def test_every_run_of_the_corpus_can_be_exported(database: Database) -> None:
     for number, tape in enumerate(cassettes()[::25]):
         run = await store_run(database, from_corpus(tape, f"tape-{number}"))
-        *calls, root = decoded(await exported(database, run, content=True))
+        *calls, root = decode_spans(await export_run(database, run, content=True))
         assert not root.parent_span_id
         assert all(span.end_time_unix_nano >= span.start_time_unix_nano for span in calls)

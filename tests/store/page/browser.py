@@ -12,7 +12,7 @@ from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, 
 
 from store.access.api_tokens import SCOPES, ApiTokens, Scope
 from store.database.connection import Database
-from tests.store.house import House, opened
+from tests.store.house import House, open_house
 from tests.store.page.seed import seed_runs
 from tests.support.postgres import STORE_SERVER
 
@@ -62,7 +62,7 @@ async def serving_page(url: str, directory: Path, now: Callable[[], int]) -> Asy
 
     async def serve() -> None:
         try:
-            async with opened(directory / "spool", database, tokens=[FULL_TOKEN], api_tokens=tokens) as house:
+            async with open_house(directory / "spool", database, tokens=[FULL_TOKEN], api_tokens=tokens) as house:
                 started.set_result(house)
                 await stopping.wait()
         except BaseException as error:

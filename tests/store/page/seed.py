@@ -176,7 +176,7 @@ class Agent:
                 status=status,
                 reason="OK" if status < 400 else "Error",
                 headers=(*content_type, *(one for one in response_headers(number) if one[0] != "Content-Type")),
-                body=_timed(pieces, first_byte, took),
+                body=_body_with_times(pieces, first_byte, took),
             ),
             outcome="server_closed" if outcome else "completed",
             error=outcome,
@@ -190,7 +190,7 @@ class Agent:
         self.at += int(took * MS)
 
 
-def _timed(pieces: Sequence[bytes], first_byte: float, took: float) -> Body:
+def _body_with_times(pieces: Sequence[bytes], first_byte: float, took: float) -> Body:
     chunks, offset = [], 0
     for place, piece in enumerate(pieces):
         at = first_byte + (took - first_byte) * place / max(1, len(pieces))
@@ -404,10 +404,10 @@ async def seed_runs(house: House, database: Database, at: int = NOON) -> None:
 
 async def write(writer: BatchWriter, exchanges: Sequence[Exchange], gaps: Sequence[Gap] = ()) -> None:
     """Store exchanges with their calls and costs."""
-    await writer.write_batch([derived(one) for one in exchanges], gaps)
+    await writer.write_batch([derive_exchange(one) for one in exchanges], gaps)
 
 
-def derived(exchange: Exchange) -> DerivedExchange:
+def derive_exchange(exchange: Exchange) -> DerivedExchange:
     """An exchange with its call and its cost."""
     call = derive_call(exchange, PROFILES)
     return DerivedExchange(exchange, call, cost=call_cost(exchange, call))

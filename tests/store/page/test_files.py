@@ -128,7 +128,7 @@ async def guarded_page(browser: Browser, allowed: str, *, theme: Theme = "light"
 
 
 @pytest.fixture
-def served() -> Iterator[FileServer]:
+def file_server() -> Iterator[FileServer]:
     server = FileServer(0, FileDocuments(good_run(), PROFILES, str))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
@@ -194,10 +194,10 @@ async def test_what_is_too_large_for_a_file_is_named(browser: Browser, tmp_path:
         await page.get_by_text("it was left out").first.wait_for()
 
 
-async def test_view_serves_the_same_page_to_its_user_only(browser: Browser, served: FileServer) -> None:
-    origin = f"http://127.0.0.1:{served.server_port}"
+async def test_view_serves_the_same_page_to_its_user_only(browser: Browser, file_server: FileServer) -> None:
+    origin = f"http://127.0.0.1:{file_server.server_port}"
     async with guarded_page(browser, origin, theme="dark") as page:
-        await page.goto(served.address)
+        await page.goto(file_server.address)
         await page.get_by_text("Refund for a cracked kettle", exact=True).first.wait_for()
         assert "key=" not in page.url
         await take_screenshot(page, "view-dark")

@@ -23,8 +23,8 @@ from store.proof.bundle_proof import NoProof, verify_bundle
 from store.proof.signing_keys import SigningKeys
 from store.proof.verification import Verification
 from store.query.runs import Runs
-from tests.store.house import PROFILES, SIGNING_KEYS, opened
-from tests.store.samples import NOON, SECOND, kept
+from tests.store.house import PROFILES, SIGNING_KEYS, open_house
+from tests.store.samples import NOON, SECOND, tool_exchange
 from tests.store.test_trace_format import validator
 from tests.support.postgres import STORE_SERVER
 
@@ -40,15 +40,15 @@ async def record(database: Database, run: str) -> None:
     writer = BatchWriter(database, profile=PROFILES.digest)
     await Runs(database).put(run, NOON, "Night run", {"team": "support"})
     first = len(run)
-    await writer.write_batch([kept(first, run=run), kept(first + 1, run=run)])
-    await writer.write_batch([kept(first + 2, run=run)], [Gap(run, NOON + 9 * SECOND, "the disk was full")])
+    await writer.write_batch([tool_exchange(first, run=run), tool_exchange(first + 1, run=run)])
+    await writer.write_batch([tool_exchange(first + 2, run=run)], [Gap(run, NOON + 9 * SECOND, "the disk was full")])
     await Runs(database).patch(run, ended_at=NOON + 60 * SECOND)
 
 
 @pytest.fixture
 async def bundles(tmp_path: Path, database: Database) -> list[bytes]:
     """The bundles of two runs, and that of the first without its proof."""
-    async with opened(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database) as house:
         for run in (RUN, "other"):
             await record(database, run)
         names = (f"{RUN}/bundle", "other/bundle", f"{RUN}/bundle?proof=false")
@@ -233,7 +233,7 @@ def test_the_program_of_the_page_agrees(bundles: list[bytes], tmp_path: Path) ->
 async def test_a_bundle_carries_the_envelope_that_the_api_shows_and_its_signature_covers_it(
     tmp_path: Path, database: Database
 ) -> None:
-    async with opened(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database) as house:
         await record(database, RUN)
         bundle = (await house.api.get(f"/v1/runs/{RUN}/bundle")).content
         shown = (await house.api.get(f"/v1/runs/{RUN}/envelope")).json()

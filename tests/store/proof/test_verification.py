@@ -22,7 +22,7 @@ from store.proof.verification import RunVerifier, Verification
 from store.query.exchanges import ExchangeQueries
 from store.query.runs import Runs
 from tests.store.house import SIGNING_KEYS
-from tests.store.samples import NOON, SECOND, call, exchange, kept
+from tests.store.samples import NOON, SECOND, call, exchange, tool_exchange
 from tests.support.postgres import STORE_SERVER
 
 RUN = "night-run"
@@ -65,11 +65,11 @@ async def sealed_database(database: Database, copies: Path) -> Database:
     """A small run with everything that is proven, and another one beside it."""
     runs, writer = Runs(database), BatchWriter(database)
     await runs.put(RUN, NOON, "Night run", {"team": "support"}, parent="evening", forked_at=2)
-    await writer.write_batch([kept(0), kept(1)])
-    await writer.write_batch([kept(2, run="other")])
+    await writer.write_batch([tool_exchange(0), tool_exchange(1)])
+    await writer.write_batch([tool_exchange(2, run="other")])
     gap = Gap(RUN, NOON + 5 * SECOND, "the disk was full", exchange(1).id, 2)
     await writer.write_batch(
-        [replace(kept(3), exchange=replace(exchange(3), response=None, first_byte_at=None))], [gap]
+        [replace(tool_exchange(3), exchange=replace(exchange(3), response=None, first_byte_at=None))], [gap]
     )
     await Sealer(database, SIGNING_KEYS, copies).seal("default")
     await runs.patch(RUN, labels={"release": "7"}, isolation="captive")
@@ -103,7 +103,7 @@ async def test_a_run_that_nobody_touched_verifies(sealed_database: Database, cop
 
 
 async def test_what_is_not_sealed_yet_is_not_verified(sealed_database: Database, copies: Path) -> None:
-    await BatchWriter(sealed_database).write_batch([kept(4)])
+    await BatchWriter(sealed_database).write_batch([tool_exchange(4)])
     found = await verify(sealed_database, copies)
     assert (found.verdict, [seal.unsealed for seal in found.seals]) == ("unproven", [1])
     await Sealer(sealed_database, SIGNING_KEYS, copies).seal("default")
@@ -216,15 +216,15 @@ async def verdict(database: Database, copies: Path) -> str:
 async def test_what_moves_to_another_run_is_proven_there(database: Database, copies: Path) -> None:
     writer = BatchWriter(database)
     gap = Gap("guess", NOON, "the disk was full", exchange(1).id)
-    await writer.write_batch([kept(0, run="guess"), kept(1, run="guess")], [gap])
-    moved = replace(kept(1, run=RUN), previous_run="guess")
+    await writer.write_batch([tool_exchange(0, run="guess"), tool_exchange(1, run="guess")], [gap])
+    moved = replace(tool_exchange(1, run=RUN), previous_run="guess")
     await writer.write_batch([moved])
     await Sealer(database, SIGNING_KEYS, copies).seal("default")
     found, left = await verify(database, copies), await verify(database, copies, "guess")
     assert (found.verdict, found.proven, found.findings) == ("verified", 2, [])
     assert (left.verdict, left.proven, left.findings) == ("verified", 1, [])
     # Back again, and the other exchange as well: then the run that it came from is dissolved.
-    back = [replace(kept(number, run="guess"), previous_run=RUN) for number in (1,)]
+    back = [replace(tool_exchange(number, run="guess"), previous_run=RUN) for number in (1,)]
     await writer.write_batch(back)
     await Sealer(database, SIGNING_KEYS, copies).seal("default")
     found = await verify(database, copies, "guess")
@@ -238,8 +238,8 @@ async def test_two_store_servers_append_to_chains_of_their_own(
     other = Database(database_url, other_keys.server)
     await other.prepare()
     try:
-        await BatchWriter(database).write_batch([kept(0)])
-        await BatchWriter(other).write_batch([kept(1)])
+        await BatchWriter(database).write_batch([tool_exchange(0)])
+        await BatchWriter(other).write_batch([tool_exchange(1)])
         await Runs(other).patch(RUN, ended_at=NOON + 60 * SECOND)
         for one, keys in ((database, SIGNING_KEYS), (other, other_keys)):
             await Sealer(one, keys, copies / str(keys.server)).seal("default")
@@ -261,7 +261,7 @@ async def test_two_store_servers_append_to_chains_of_their_own(
 
 
 async def test_an_altered_tree_is_not_signed(sealed_database: Database, copies: Path) -> None:
-    await BatchWriter(sealed_database).write_batch([kept(4)])
+    await BatchWriter(sealed_database).write_batch([tool_exchange(4)])
     sealer = Sealer(sealed_database, SIGNING_KEYS, copies)
     hashes: bytes
     async with sealed_database.connection() as connection:
@@ -318,13 +318,13 @@ async def test_what_an_earlier_version_stored_is_unproven_and_not_altered(
     await earlier.prepare()
     try:
         await Runs(earlier).put(RUN, NOON, "Night run", {"team": "support"})
-        await BatchWriter(earlier).write_batch([kept(0)], [Gap(RUN, NOON, "the disk was full")])
+        await BatchWriter(earlier).write_batch([tool_exchange(0)], [Gap(RUN, NOON, "the disk was full")])
         await Runs(earlier).patch(RUN, ended_at=NOON + 60 * SECOND)
     finally:
         await earlier.close()
     for new in (False, True):
         if new:
-            await BatchWriter(database).write_batch([kept(1)])
+            await BatchWriter(database).write_batch([tool_exchange(1)])
             await Sealer(database, SIGNING_KEYS, copies).seal("default")
         found = await verify(database, copies)
         assert (found.verdict, found.findings, found.proven, found.unproven) == ("unproven", [], int(new), 2)
@@ -341,9 +341,9 @@ async def test_a_run_that_is_gone_without_a_record_is_missed(sealed_database: Da
     assert (await verify_all()).verdict == "verified"
     assert await Runs(sealed_database).delete("other")
     # Both exchanges of this one go to our run, and so the run is dissolved.
-    await BatchWriter(sealed_database).write_batch([kept(5, run="guess")])
+    await BatchWriter(sealed_database).write_batch([tool_exchange(5, run="guess")])
     await verify_all()
-    await BatchWriter(sealed_database).write_batch([replace(kept(5, run=RUN), previous_run="guess")])
+    await BatchWriter(sealed_database).write_batch([replace(tool_exchange(5, run=RUN), previous_run="guess")])
     found = await verify_all()
     assert (found.verdict, found.findings, found.proven) == ("verified", [], 7)
     await execute(sealed_database, "DELETE FROM runs WHERE id = $1", RUN)
@@ -394,7 +394,7 @@ async def test_a_run_that_somebody_inserted_is_counted(sealed_database: Database
     stranger = Database(sealed_database.url)
     await stranger.connect()
     try:
-        await BatchWriter(stranger).write_batch([kept(6, run="planted")])
+        await BatchWriter(stranger).write_batch([tool_exchange(6, run="planted")])
     finally:
         await stranger.close()
     assert (await verify(sealed_database, copies, "planted")).verdict == "unproven"

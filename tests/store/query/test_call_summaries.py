@@ -25,18 +25,18 @@ LISTED = MEMBERS - {"request", "answer", "tool_results"}
 
 
 @pytest.fixture
-def recorded(database: Database) -> ExchangeQueries:
+def queries(database: Database) -> ExchangeQueries:
     return ExchangeQueries(database, derive)
 
 
-def failed(one: Exchange) -> Exchange:
+def refuse(one: Exchange) -> Exchange:
     """The same request, refused."""
     assert one.response is not None
     refusal = body(b'{"error": {"type": "rate_limit_error"}}')
     return replace(one, response=replace(one.response, status=429, body=refusal))
 
 
-def answered(one: Exchange, message: object, **more: object) -> Exchange:
+def with_answer(one: Exchange, message: object, **more: object) -> Exchange:
     """The exchange with another message as its answer."""
     assert one.response is not None
     answer = json.dumps({"model": "m", "choices": [{"message": message, "finish_reason": "stop"}]}).encode()
@@ -58,7 +58,7 @@ def exchanges() -> Iterator[Exchange]:
     """Calls whose summaries are whole, cut, or cannot be stored."""
     one, two, three, four, five, six, seven = conversation("talk", 7)
     yield one
-    yield replace(failed(two), id=two.id)
+    yield replace(refuse(two), id=two.id)
     # Tried again.
     yield replace(two, id=three.id, started_at=two.started_at + SECOND, request=two.request)
     tool = {
@@ -66,49 +66,49 @@ def exchanges() -> Iterator[Exchange]:
         "type": "function",
         "function": {"name": "find", "arguments": '{"limit": 1.50, "words": "x"}'},
     }
-    yield answered(four, {"role": "assistant", "content": "y" * 2000, "tool_calls": [tool]})
+    yield with_answer(four, {"role": "assistant", "content": "y" * 2000, "tool_calls": [tool]})
     long = {
         "id": "call_2",
         "type": "function",
         "function": {"name": "n" * 300, "arguments": json.dumps({"x": "z" * 5000})},
     }
-    yield answered(five, {"role": "assistant", "content": "\ud800", "tool_calls": [long]}, actor="planner" * 50)
+    yield with_answer(five, {"role": "assistant", "content": "\ud800", "tool_calls": [long]}, actor="planner" * 50)
     yield mcp_request(six)
     yield replace(seven, response=None, outcome="client_closed")
 
 
-async def listed(recorded: ExchangeQueries, fields: Fields) -> list[Shape]:
-    return (await recorded.calls(Filters(), 50, None, fields)).items
+async def list_calls(queries: ExchangeQueries, fields: Fields) -> list[Shape]:
+    return (await queries.calls(Filters(), 50, None, fields)).items
 
 
 async def test_a_list_shows_the_same_from_summaries_as_from_bodies(
-    database: Database, recorded: ExchangeQueries
+    database: Database, queries: ExchangeQueries
 ) -> None:
     calls = [(one, derive(one)) for one in exchanges()]
     await BatchWriter(database).write_batch(
         [DerivedExchange(one, call, cost=call_cost(one, call)) for one, call in calls]
     )
     every: list[Fields] = [SUMMARY, LISTED, *(frozenset((name,)) for name in sorted(LISTED))]
-    summed = [await listed(recorded, fields) for fields in every]
-    run = [(await recorded.run_calls(calls[0][0].run, fields=fields)).items for fields in every]
+    summed = [await list_calls(queries, fields) for fields in every]
+    run = [(await queries.run_calls(calls[0][0].run, fields=fields)).items for fields in every]
     async with database.connection() as connection:
         assert await connection.fetchval("SELECT count(*) FROM calls WHERE summary IS NOT NULL") == 5
         await connection.execute("UPDATE calls SET summary = NULL")
-    assert summed == [await listed(recorded, fields) for fields in every]
-    assert run == [(await recorded.run_calls(calls[0][0].run, fields=fields)).items for fields in every]
+    assert summed == [await list_calls(queries, fields) for fields in every]
+    assert run == [(await queries.run_calls(calls[0][0].run, fields=fields)).items for fields in every]
     assert len(summed[0]) == 6
 
 
-async def test_a_list_reads_no_bodies(database: Database, recorded: ExchangeQueries) -> None:
+async def test_a_list_reads_no_bodies(database: Database, queries: ExchangeQueries) -> None:
     made = list(conversation("talk", 3))
     await BatchWriter(database).write_batch([DerivedExchange(one, derive(one)) for one in made])
-    expected = await listed(recorded, SUMMARY)
+    expected = await list_calls(queries, SUMMARY)
     async with database.connection() as connection:
         await connection.execute("UPDATE exchanges SET request_body = '', response_body = '', head = ''")
-    assert await listed(recorded, SUMMARY) == expected
+    assert await list_calls(queries, SUMMARY) == expected
     # Whose summaries follow older rules of deriving are derived, which the damage prevents; ids need neither.
     async with database.connection() as connection:
         await connection.execute("UPDATE calls SET summary = NULL")
-    assert [item["id"] for item in await listed(recorded, frozenset(("id", "cost_usd")))] == [
+    assert [item["id"] for item in await list_calls(queries, frozenset(("id", "cost_usd")))] == [
         one["id"] for one in expected
     ]

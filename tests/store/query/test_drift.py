@@ -14,7 +14,7 @@ from store.query.drift import AnswerComparison, DriftQuestion
 from store.query.drift import find_model_changes as store_drift
 from store.query.rest_shapes import rfc3339
 from tests.store.agents import Agent
-from tests.store.house import PROFILES, House, imported, is_problem, kept, opened
+from tests.store.house import PROFILES, House, import_bundle, is_problem, make_ingester, open_house
 from tests.store.samples import NOON, SECOND
 
 HOUR = 3600
@@ -22,7 +22,7 @@ HOUR = 3600
 
 @pytest.fixture
 async def house(tmp_path: Path, database: Database) -> AsyncIterator[House]:
-    async with opened(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database) as house:
         yield house
 
 
@@ -30,7 +30,7 @@ async def ran(house: House, name: str, hour: int, **agent: Any) -> list[str]:
     """Store a run that began at this hour, and return the ids of its model calls."""
     made = Agent(turns=2, offset=hour * HOUR, **agent).run(name)
     bundle = Bundle(run={"id": name}, profiles=PROFILES.digest, entries=tuple(Entry(exchange=each) for each in made))
-    await imported(house, b"".join(bundle_lines(bundle)))
+    await import_bundle(house, b"".join(bundle_lines(bundle)))
     return [made[0].id, made[2].id]
 
 
@@ -111,12 +111,14 @@ async def test_what_a_profile_says_to_ignore_in_answers_is_no_other_answer(
     tmp_path: Path, database: Database, path: str, otherwise: int
 ) -> None:
     """As in a diff, the profiles in force apply, even if they are newer than the calls."""
-    async with opened(tmp_path / "spool", database) as before:
+    async with open_house(tmp_path / "spool", database) as before:
         await ran(before, "a", 0)
         await ran(before, "b", 1, asks=lambda turn: "something else")
     rule = '[[profile]]\nname = "mine/1"\nextends = "openai_chat/1"\nmatch = { host = "*" }\n'
     profiles = load_profiles(f'{rule}answer = {{ ignore = ["{path}"] }}\n')
-    desk = Deps(store_server=kept(tmp_path / "spool", database), database=database, profiles=profiles, clean=str)
+    desk = Deps(
+        store_server=make_ingester(tmp_path / "spool", database), database=database, profiles=profiles, clean=str
+    )
     ignoring = AnswerComparison(recorded=desk.exchange_queries, derive=desk.derive, profiles=profiles)
     [answers] = (await store_drift(database, DriftQuestion(), comparison=ignoring))["answers"]
     assert (answers["asked_again"], answers["answered_otherwise"]) == (1, otherwise)

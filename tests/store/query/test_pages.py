@@ -25,7 +25,7 @@ LATER = NOON + 3600 * SECOND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
+class StoredCall:
     """A call, by what it may be sorted by."""
 
     at: int
@@ -33,7 +33,7 @@ class Stored:
     duration: int
     tokens: int | None
 
-    def derived(self, number: int, run: str) -> DerivedExchange:
+    def derive_exchange(self, number: int, run: str) -> DerivedExchange:
         made = exchange(number, run=run, at=NOON + self.at * SECOND, ended_at=self.duration * SECOND)
         usage = Usage() if self.tokens is None else Usage(input_tokens=self.tokens, output_tokens=1)
         cost = None if self.cost is None else Cost(usd=Decimal(self.cost) / 8, prices="test")
@@ -44,7 +44,7 @@ class Stored:
 
 
 small = st.integers(0, 4)
-stored = st.builds(Stored, at=small, cost=st.none() | small, duration=small, tokens=st.none() | small)
+stored = st.builds(StoredCall, at=small, cost=st.none() | small, duration=small, tokens=st.none() | small)
 sorts = st.builds(Sort, st.sampled_from(["time", "cost", "duration", "tokens"]), st.booleans())
 
 
@@ -52,7 +52,7 @@ def derive(of: Exchange) -> Call:
     return model_call(of)
 
 
-def in_order(rows: Sequence[tuple[Stored, str]], sort: Sort) -> list[str]:
+def in_order(rows: Sequence[tuple[StoredCall, str]], sort: Sort) -> list[str]:
     """Sort in Python: those without a value last, newest first."""
     known = sorted((row.value(sort.by), name) for row, name in rows if row.value(sort.by) is not None)
     unknown = sorted(((row.at, name) for row, name in rows if row.value(sort.by) is None), reverse=True)
@@ -74,14 +74,14 @@ async def walk_while_storing(fetch: Any, stores: Any) -> list[str]:
 async def test_pages_join_to_the_sorted_list_whatever_is_stored_meanwhile(database: Database) -> None:
     loop, projects = asyncio.get_running_loop(), itertools.count()
 
-    async def check(before: list[Stored], between: list[Stored], limit: int, sort: Sort, of_run: bool) -> None:
+    async def check(before: list[StoredCall], between: list[StoredCall], limit: int, sort: Sort, of_run: bool) -> None:
         # A project of its own is as good as an empty database.
         project = f"project-{next(projects)}"
         writer = BatchWriter(database, project=project, profile="sha256:profiles")
         numbers = itertools.count()
 
-        async def store(*rows: Stored) -> list[tuple[Stored, str]]:
-            put = [row.derived(next(numbers), "run" if of_run else f"run-{row.at % 2}") for row in rows]
+        async def store(*rows: StoredCall) -> list[tuple[StoredCall, str]]:
+            put = [row.derive_exchange(next(numbers), "run" if of_run else f"run-{row.at % 2}") for row in rows]
             await writer.write_batch(put)
             return [(row, one.exchange.id) for row, one in zip(rows, put, strict=True)]
 
@@ -104,7 +104,7 @@ async def test_pages_join_to_the_sorted_list_whatever_is_stored_meanwhile(databa
 
     @settings(max_examples=40, suppress_health_check=list(HealthCheck))
     @given(st.lists(stored, max_size=9), st.lists(stored, max_size=4), st.integers(1, 4), sorts, st.booleans())
-    def try_it(before: list[Stored], between: list[Stored], limit: int, sort: Sort, of_run: bool) -> None:
+    def try_it(before: list[StoredCall], between: list[StoredCall], limit: int, sort: Sort, of_run: bool) -> None:
         asyncio.run_coroutine_threadsafe(check(before, between, limit, sort, of_run), loop).result()
 
     await asyncio.to_thread(try_it)
@@ -133,17 +133,17 @@ async def test_runs_are_sorted_by_their_sums_and_those_without_come_last(
     new = await add_run(database, 9, Decimal(99), has_totals=False)
     runs = Runs(database)
 
-    async def listed(sort: Sort) -> list[str]:
+    async def list_runs(sort: Sort) -> list[str]:
         return await walk_while_storing(lambda cursor: runs.page(Filters(), LATER, 2, cursor, sort), no_more)
 
     known = [names[5], names[0], names[3], names[2]]
     unknown = [new, names[4], names[1]]
     by_cost = [*(reversed(known) if is_descending else known), *unknown]
-    assert await listed(Sort("cost", is_descending)) == by_cost
+    assert await list_runs(Sort("cost", is_descending)) == by_cost
     tokens = sorted(names, key=lambda name: (int(name[4:]) % 3, name), reverse=is_descending)
-    assert await listed(Sort("tokens", is_descending)) == [*tokens, new]
+    assert await list_runs(Sort("tokens", is_descending)) == [*tokens, new]
     durations = sorted(names, key=lambda name: (int(name[4:]) % 2, name), reverse=is_descending)
-    assert await listed(Sort("duration", is_descending)) == [*durations, new]
+    assert await list_runs(Sort("duration", is_descending)) == [*durations, new]
 
 
 async def no_more() -> None:
@@ -172,7 +172,7 @@ async def test_a_call_that_was_tried_again_is_sorted_by_its_last_attempt(databas
 
 async def test_a_cursor_is_refused_on_another_list(database: Database) -> None:
     await BatchWriter(database, profile="sha256:profiles").write_batch(
-        [Stored(at=n, cost=n, duration=n, tokens=n).derived(n, f"run-{n % 2}") for n in range(6)]
+        [StoredCall(at=n, cost=n, duration=n, tokens=n).derive_exchange(n, f"run-{n % 2}") for n in range(6)]
     )
     queries, runs = ExchangeQueries(database, derive), Runs(database)
     sort = Sort("cost")

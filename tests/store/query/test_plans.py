@@ -19,7 +19,7 @@ import pytest
 from store.database.connection import Database
 from store.database.tables import metadata
 from store.ingest.partitions import Partitions
-from tests.store.house import House, imported, opened
+from tests.store.house import House, import_bundle, open_house
 from tests.store.samples import NOON
 
 type Plan = Mapping[str, Any]
@@ -115,7 +115,7 @@ OTHERS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
+class ExplainedStatement:
     """A statement and the plan by which it was executed."""
 
     text: str
@@ -123,14 +123,14 @@ class Explained:
 
 
 @pytest.fixture
-def explained(monkeypatch: pytest.MonkeyPatch) -> list[Explained]:
+def explained_statements(monkeypatch: pytest.MonkeyPatch) -> list[ExplainedStatement]:
     """Everything that is executed by the connections that are opened from now on."""
-    found: list[Explained] = []
+    found: list[ExplainedStatement] = []
 
     def note(_: object, fields: Mapping[str, str], __: object) -> None:
         if "plan:\n" in (text := fields.get("M", "")):
             answer = json.loads(text.partition("plan:\n")[2])
-            found.append(Explained(answer["Query Text"], answer["Plan"]))
+            found.append(ExplainedStatement(answer["Query Text"], answer["Plan"]))
 
     monkeypatch.setattr(asyncpg.Connection, "_process_log_message", note)
     return found
@@ -167,7 +167,7 @@ def table_of(node: Plan) -> str | None:
     return None if name is None or node["Node Type"] == "ModifyTable" else PARTITION.sub("", name)
 
 
-def whole_reads(statements: list[Explained]) -> set[str]:
+def whole_reads(statements: list[ExplainedStatement]) -> set[str]:
     """The large tables that are read as a whole, each with the statement."""
     return {
         f"{table}: {one.text}"
@@ -178,7 +178,7 @@ def whole_reads(statements: list[Explained]) -> set[str]:
     }
 
 
-def reads_without_project(statements: list[Explained]) -> set[str]:
+def reads_without_project(statements: list[ExplainedStatement]) -> set[str]:
     """The tables that are read without a condition on the project, each with the statement."""
     return {
         f"{table}: {one.text}"
@@ -192,7 +192,7 @@ def reads_without_project(statements: list[Explained]) -> set[str]:
 
 async def serve(house: House, database: Database) -> None:
     """Record a run, have everything follow it, and ask for all that can be asked."""
-    run = (await imported(house))["id"]
+    run = (await import_bundle(house))["id"]
     await house.followers.wait_until_caught_up()
     [call, *_] = (await house.api.get(f"/v1/runs/{run}/calls", params={"fields": "id"})).json()["items"]
     for path in (*LISTS, *OTHERS):
@@ -203,20 +203,22 @@ async def serve(house: House, database: Database) -> None:
 
 
 async def test_no_statement_reads_a_whole_large_table_or_several_projects(
-    tmp_path: Path, database: Database, explained: list[Explained]
+    tmp_path: Path, database: Database, explained_statements: list[ExplainedStatement]
 ) -> None:
     await fill(database)
     await database.close()
-    async with opened(tmp_path / "spool", fresh := Database(database.url)) as house:
+    async with open_house(tmp_path / "spool", fresh := Database(database.url)) as house:
         await fresh.connect()
         await serve(house, fresh)
     await fresh.close()
-    assert len({one.text for one in explained}) > 100
-    assert not whole_reads(explained)
-    assert not reads_without_project(explained)
+    assert len({one.text for one in explained_statements}) > 100
+    assert not whole_reads(explained_statements)
+    assert not reads_without_project(explained_statements)
 
 
-async def test_a_missing_index_and_a_missing_project_are_found(database: Database, explained: list[Explained]) -> None:
+async def test_a_missing_index_and_a_missing_project_are_found(
+    database: Database, explained_statements: list[ExplainedStatement]
+) -> None:
     await fill(database)
     await database.close()
     connection = await asyncpg.connect(database.url)
@@ -226,5 +228,5 @@ async def test_a_missing_index_and_a_missing_project_are_found(database: Databas
         "SELECT FROM runs JOIN gaps ON gaps.run = runs.id WHERE runs.project = 'default' AND runs.id = 'run-1'"
     )
     await connection.close()
-    assert {one.partition(":")[0] for one in whole_reads(explained)} == {"calls"}
-    assert {one.partition(":")[0] for one in reads_without_project(explained)} == {"gaps"}
+    assert {one.partition(":")[0] for one in whole_reads(explained_statements)} == {"calls"}
+    assert {one.partition(":")[0] for one in reads_without_project(explained_statements)} == {"gaps"}

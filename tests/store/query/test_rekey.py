@@ -83,12 +83,12 @@ async def house(spools: Path, database: Database, profiles: Profiles) -> AsyncIt
                 yield client
 
 
-async def stored(database: Database, exchanges: Sequence[Exchange], profiles: Profiles = PLAIN) -> None:
+async def store_exchanges(database: Database, exchanges: Sequence[Exchange], profiles: Profiles = PLAIN) -> None:
     kept = [DerivedExchange(one, derive_call(one, profiles)) for one in exchanges]
     await BatchWriter(database, profile=profiles.digest).write_batch(kept)
 
 
-async def rekeyed(api: httpx2.AsyncClient, **wanted: Any) -> list[dict[str, Any]]:
+async def rekey(api: httpx2.AsyncClient, **wanted: Any) -> list[dict[str, Any]]:
     answer = await api.post("/v1/rekey", json=wanted)
     assert answer.status_code == 200, answer.text
     return [line for line in map(json.loads, answer.text.splitlines()) if "done" not in line]
@@ -112,10 +112,10 @@ MEETING = [
 
 
 async def test_a_run_is_keyed_again_and_who_meets_whom_is_told(tmp_path: Path, database: Database) -> None:
-    await stored(database, MEETING)
+    await store_exchanges(database, MEETING)
     changed = load_profiles(CHANGED)
     async with house(tmp_path, database, changed) as api:
-        run, end = await rekeyed(api, runs=["run-1"])
+        run, end = await rekey(api, runs=["run-1"])
         assert run["counts"] == {"runs": 1, "calls": 4, "changed": 4, "unchanged": 0, "collide": 1, "part": 0}
         # Steps 2 and 4 share a key now as well, but have the same answer.
         assert [one["steps"] for one in run["collide"]] == [[1, 3]]
@@ -128,18 +128,18 @@ async def test_a_run_is_keyed_again_and_who_meets_whom_is_told(tmp_path: Path, d
 
 
 async def test_keyed_twice_is_keyed_once(tmp_path: Path, database: Database) -> None:
-    await stored(database, MEETING)
+    await store_exchanges(database, MEETING)
     async with house(tmp_path, database, load_profiles(CHANGED)) as api:
-        await rekeyed(api)
-        [run, end] = await rekeyed(api)
+        await rekey(api)
+        [run, end] = await rekey(api)
     assert (run["counts"]["changed"], run["counts"]["unchanged"], run["collide"], end["runs"]) == (0, 4, [], 1)
 
 
 async def test_a_dry_run_tells_and_changes_nothing(tmp_path: Path, database: Database) -> None:
-    await stored(database, MEETING)
+    await store_exchanges(database, MEETING)
     async with house(tmp_path, database, load_profiles(CHANGED)) as api:
         before = (await api.get("/v1/runs/run-1/calls")).json()["items"]
-        [run, end] = await rekeyed(api, dry_run=True)
+        [run, end] = await rekey(api, dry_run=True)
         assert (run["counts"]["changed"], end["dry_run"]) == (4, True)
         assert (await api.get("/v1/runs/run-1/calls")).json()["items"] == before
         assert (await api.get("/v1/runs/run-1")).json()["profile"] == PLAIN.digest
@@ -147,21 +147,23 @@ async def test_a_dry_run_tells_and_changes_nothing(tmp_path: Path, database: Dat
 
 async def test_calls_that_part_are_told_by_their_steps(tmp_path: Path, database: Database) -> None:
     tenants = ("a", "b", "a")
-    await stored(database, [exchange(n, {"q": 1}, {}, **{"x-tenant": name}) for n, name in enumerate(tenants, 1)])
+    await store_exchanges(
+        database, [exchange(n, {"q": 1}, {}, **{"x-tenant": name}) for n, name in enumerate(tenants, 1)]
+    )
     async with house(tmp_path, database, load_profiles(STRICTER)) as api:
-        [run, _] = await rekeyed(api)
+        [run, _] = await rekey(api)
     assert [one["steps"] for one in run["part"]] == [[[1, 3], [2]]]
     assert run["counts"]["collide"] == 0
 
 
 async def test_all_runs_or_those_that_are_named(tmp_path: Path, database: Database) -> None:
     for run in ("run-1", "run-2", "run-3"):
-        await stored(database, [exchange(int(run[-1]), {"ref": 1}, {}, run)])
+        await store_exchanges(database, [exchange(int(run[-1]), {"ref": 1}, {}, run)])
     async with house(tmp_path, database, load_profiles(CHANGED)) as api:
-        *some, end = await rekeyed(api, runs=["run-2", "run-1", "run-2"])
+        *some, end = await rekey(api, runs=["run-2", "run-1", "run-2"])
         assert [one["run"] for one in some] == ["run-2", "run-1"]
         assert end["runs"] == 2
-        *every, end = await rekeyed(api)
+        *every, end = await rekey(api)
         assert {one["run"]: one["counts"]["changed"] for one in every} == {"run-1": 0, "run-2": 0, "run-3": 1}
         is_problem(await api.post("/v1/rekey", json={"runs": ["run-1", "nobody"]}), 404, "unknown_run")
         is_problem(await api.post("/v1/rekey", json={"runs": ["no/run"]}), 422)
@@ -177,13 +179,13 @@ async def test_other_rules_than_the_store_server_s_are_refused(tmp_path: Path, d
 async def test_a_bundle_has_the_keys_of_its_recording_until_it_is_keyed_again(
     tmp_path: Path, database: Database
 ) -> None:
-    await stored(database, MEETING)
+    await store_exchanges(database, MEETING)
     changed = load_profiles(CHANGED)
     async with house(tmp_path, database, changed) as api:
         before = await bundle(api)
         assert before.profiles == PLAIN.digest
         assert keys(before) == [make_key(one.request, PLAIN).key for one in MEETING]
-        await rekeyed(api)
+        await rekey(api)
         after = await bundle(api)
         assert after.profiles == changed.digest
         assert keys(after) == [make_key(one.request, changed).key for one in MEETING]
@@ -192,7 +194,7 @@ async def test_a_bundle_has_the_keys_of_its_recording_until_it_is_keyed_again(
 async def test_a_replay_of_a_run_that_was_recorded_under_other_rules_says_so(
     tmp_path: Path, database: Database
 ) -> None:
-    await stored(database, [exchange(1, {"q": "a"}, {"found": 1}, **{"x-tenant": "one"})])
+    await store_exchanges(database, [exchange(1, {"q": "a"}, {"found": 1}, **{"x-tenant": "one"})])
     stricter = load_profiles(STRICTER)
     async with house(tmp_path, database, stricter) as api:
         made = build_recording(await bundle(api), stricter)
@@ -207,7 +209,7 @@ async def test_a_replay_of_a_run_that_was_recorded_under_other_rules_says_so(
 async def test_a_run_is_written_whole_or_not_at_all(
     tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await stored(database, MEETING)
+    await store_exchanges(database, MEETING)
     changed = load_profiles(CHANGED)
     work = Rekeyer(database, ExchangeQueries(database, partial(derive_call, profiles=changed)), changed)
     monkeypatch.setattr("store.query.rekey.WRITE_BATCH", 1)
@@ -227,12 +229,12 @@ async def test_a_run_is_written_whole_or_not_at_all(
 async def test_a_run_whose_evidence_is_damaged_is_named_and_the_others_go_on(
     tmp_path: Path, database: Database
 ) -> None:
-    await stored(database, [exchange(1, {"ref": 1}, {}, "run-1")])
-    await stored(database, [exchange(2, {"ref": 2}, {}, "run-2")])
+    await store_exchanges(database, [exchange(1, {"ref": 1}, {}, "run-1")])
+    await store_exchanges(database, [exchange(2, {"ref": 2}, {}, "run-2")])
     async with database.connection() as connection:
         await connection.execute("UPDATE exchanges SET request_digest = $1 WHERE run = 'run-2'", bytes(32))
     async with house(tmp_path, database, load_profiles(CHANGED)) as api:
-        damaged, whole, end = await rekeyed(api)
+        damaged, whole, end = await rekey(api)
     assert (damaged["run"], whole["run"], whole["counts"]["changed"]) == ("run-2", "run-1", 1)
     assert "digest" in damaged["failed"]
     assert end["failed"] == 1

@@ -14,21 +14,23 @@ from store.bundle.bundle import Bundle, Entry, bundle_lines
 from store.database.connection import Database
 from store.query.prompt_parts import PromptPart
 from store.query.run_cost import CostStep, PromptHistory
-from tests.store.agents import MODEL, Agent, interleaved
-from tests.store.house import PROFILES, House, imported, is_problem, opened
+from tests.store.agents import MODEL, Agent, interleave
+from tests.store.house import PROFILES, House, import_bundle, is_problem, open_house
 from tests.store.samples import NOON, SECOND, exchange
 
 
 @pytest.fixture
 async def house(tmp_path: Path, database: Database) -> AsyncIterator[House]:
-    async with opened(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database) as house:
         yield house
 
 
 async def cost(house: House, run: str, exchanges: Sequence[Exchange], **query: Any) -> dict[str, Any]:
     """Store a run, and ask what it cost."""
     entries = tuple(Entry(exchange=each) for each in exchanges)
-    await imported(house, b"".join(bundle_lines(Bundle(run={"id": run}, profiles=PROFILES.digest, entries=entries))))
+    await import_bundle(
+        house, b"".join(bundle_lines(Bundle(run={"id": run}, profiles=PROFILES.digest, entries=entries)))
+    )
     response = await house.api.get(f"/v1/runs/{run}/cost", params=query)
     assert response.status_code == 200, response.text
     found: dict[str, Any] = response.json()
@@ -61,7 +63,7 @@ def say(words: str) -> dict[str, str]:
 
 async def test_the_steps_and_the_tree_add_up_to_the_run(house: House) -> None:
     agents = [Agent(turns=3, actor="planner").run("one"), Agent(turns=2, actor="worker", offset=3).run("other")]
-    found = await cost(house, "team", [replace(each, run="team") for each in interleaved(*agents)])
+    found = await cost(house, "team", [replace(each, run="team") for each in interleave(*agents)])
     total, steps, tree = found["total"], found["steps"], found["tree"]
     assert total["calls"] == len(steps) == tree["calls"] == 10
     assert total["known_cost_usd"] == pytest.approx(sum(step["known_cost_usd"] or 0 for step in steps))
@@ -139,7 +141,7 @@ def step_of(number: int, tokens: int | None, *, follows: str | None = None, bran
     return step
 
 
-def divided(
+def divide_prompt(
     history: PromptHistory, step: CostStep, *texts: str, is_continued: bool = False
 ) -> tuple[int | None, int | None]:
     history.divide(step, [PromptPart(text.encode(), 100) for text in texts], is_continued=is_continued)
@@ -148,21 +150,23 @@ def divided(
 
 def test_what_the_server_kept_of_a_conversation_is_repeated() -> None:
     history = PromptHistory()
-    assert divided(history, step_of(1, 100, branch=1), "a") == (100, 0)
+    assert divide_prompt(history, step_of(1, 100, branch=1), "a") == (100, 0)
     more = step_of(2, 300, follows="1", branch=1)
-    assert divided(history, more, "b", is_continued=True) == (200, 100), "the first answer and the new input are new"
-    assert divided(history, step_of(3, 300), "b", is_continued=True) == (None, None), "it continues another run"
+    assert divide_prompt(history, more, "b", is_continued=True) == (200, 100), (
+        "the first answer and the new input are new"
+    )
+    assert divide_prompt(history, step_of(3, 300), "b", is_continued=True) == (None, None), "it continues another run"
 
 
 def test_a_branch_has_what_was_sent_up_to_where_it_begins() -> None:
     history = PromptHistory()
-    divided(history, step_of(1, 100, branch=1), "common")
-    divided(history, step_of(2, 200, follows="1", branch=1), "common", "later")
-    assert divided(history, step_of(3, 200, follows="1", branch=2), "common", "later") == (100, 100)
-    assert divided(history, step_of(4, 200, branch=3), "common", "later") == (200, 0), "a branch of its own"
+    divide_prompt(history, step_of(1, 100, branch=1), "common")
+    divide_prompt(history, step_of(2, 200, follows="1", branch=1), "common", "later")
+    assert divide_prompt(history, step_of(3, 200, follows="1", branch=2), "common", "later") == (100, 100)
+    assert divide_prompt(history, step_of(4, 200, branch=3), "common", "later") == (200, 0), "a branch of its own"
 
 
 def test_without_tokens_or_a_prompt_nothing_is_divided() -> None:
     history = PromptHistory()
-    assert divided(history, step_of(1, None), "a") == (None, None)
-    assert divided(history, step_of(2, 100)) == (None, None)
+    assert divide_prompt(history, step_of(1, None), "a") == (None, None)
+    assert divide_prompt(history, step_of(2, 100)) == (None, None)

@@ -9,14 +9,14 @@ import pytest
 from store.bundle.bundle import Bundle, Entry, bundle_lines
 from store.database.connection import Database
 from tests.store.agents import Agent
-from tests.store.house import PROFILES, House, imported, is_problem, opened
+from tests.store.house import PROFILES, House, import_bundle, is_problem, open_house
 
 HOUR = 3600
 
 
 @pytest.fixture
 async def house(tmp_path: Path, database: Database) -> AsyncIterator[House]:
-    async with opened(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database) as house:
         yield house
 
 
@@ -26,7 +26,7 @@ async def record(house: House, name: str, **agent: Any) -> None:
     bundle = Bundle(
         run={"id": name}, profiles=PROFILES.digest, entries=tuple(Entry(exchange=each) for each in exchanges)
     )
-    await imported(house, b"".join(bundle_lines(bundle)))
+    await import_bundle(house, b"".join(bundle_lines(bundle)))
 
 
 async def stats(house: House, **query: Any) -> dict[str, Any]:

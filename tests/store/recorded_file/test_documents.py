@@ -11,7 +11,7 @@ from store.bundle.bundle import read_bundle
 from store.database.connection import Database
 from store.recorded_file.documents import FileDocuments, FileProblem, StoredBody
 from store.recorded_file.embedding import embed_documents, encode_document
-from tests.store.house import PROFILES, imported, opened
+from tests.store.house import PROFILES, import_bundle, open_house
 
 ONLY_IN_THE_STORE = {"active_at", "head", "mode", "pinned", "profile", "settled"}
 """Members of a run that a bundle leaves out, or that depend on the store."""
@@ -30,8 +30,8 @@ def without(value: Any) -> Any:
 
 
 async def test_a_file_and_a_store_server_answer_the_same(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path, database) as house:
-        run = (await imported(house))["id"]
+    async with open_house(tmp_path, database) as house:
+        run = (await import_bundle(house))["id"]
         exported = (await house.api.get(f"/v1/runs/{run}/bundle")).content
         file = FileDocuments(read_bundle(BytesIO(exported)), PROFILES, str)
         compared = 0

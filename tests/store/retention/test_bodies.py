@@ -16,7 +16,7 @@ from store.query.filters import Filters
 from store.retention import runner
 from store.retention.runner import RetentionRunner
 from tests.store.erasure.test_eraser import index
-from tests.store.house import SIGNING_KEYS, is_problem, opened
+from tests.store.house import SIGNING_KEYS, is_problem, open_house
 from tests.store.objects.test_body_objects import conversation, object_files, object_storage
 from tests.store.retention.test_runner import fetch, policy
 from tests.store.retention.test_runner import store as store_with_sums
@@ -110,7 +110,7 @@ def _with_body(one: Exchange, data: bytes) -> Exchange:
 
 
 async def test_the_proof_is_whole_and_lists_what_is_gone(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database) as house:
         await store(database, conversation("night", turns=2, size=500))
         (tmp_path / "checkpoints").mkdir(exist_ok=True)
         sealer = Sealer(database, SIGNING_KEYS, tmp_path / "checkpoints")

@@ -23,7 +23,7 @@ from store.retention import partition_swap
 from store.retention.rules import RetentionPolicy, parse_rule, shipped_rules
 from store.retention.runner import RetentionBusy, RetentionRunner
 from store.sums.run_sums import RunSums
-from tests.store.house import is_problem, opened
+from tests.store.house import is_problem, open_house
 from tests.store.samples import NOON, SECOND, call, exchange, prose
 
 DAY = 86_400 * SECOND
@@ -231,7 +231,7 @@ async def test_the_swap_gives_way_to_a_query_and_tries_again(
 
 
 async def test_the_api_shows_the_plan_and_runs_it(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database) as house:
         await store(database, [make_exchange("old", 20, 1)])
         plan = (await house.api.get("/v1/retention")).json()
         assert (plan["runs"], plan["items"], plan["kept"][0]["reason"]) == (0, [], "no rule matches")

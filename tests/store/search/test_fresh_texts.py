@@ -52,53 +52,53 @@ async def derived_texts(database: Database) -> list[tuple[object, ...]]:
 
 
 @pytest.fixture
-async def begun(database: Database) -> Database:
+async def followed_database(database: Database) -> Database:
     """A database whose consumer has a position, so that it does not rebuild."""
     await store(BatchWriter(database), Agent(turns=1, offset=-9000).run("first"))
     await follow(database, TextIndex(database, derive))
     return database
 
 
-async def test_what_ingest_hands_over_is_indexed_without_deriving(begun: Database) -> None:
+async def test_what_ingest_hands_over_is_indexed_without_deriving(followed_database: Database) -> None:
     fresh = FreshTexts()
-    writer = BatchWriter(begun, note_call=fresh.note_call)
+    writer = BatchWriter(followed_database, note_call=fresh.note_call)
     exchanges = [*Agent(turns=4).run("a"), *Agent(turns=3, offset=50, system="Be polite.").run("b")]
     for place in range(0, len(exchanges), 3):
         await store(writer, exchanges[place : place + 3])
     await store(writer, exchanges[:2])  # stored already
-    await follow(begun, TextIndex(begun, derive_nothing, fresh))
-    found = await stored_texts(begun)
+    await follow(followed_database, TextIndex(followed_database, derive_nothing, fresh))
+    found = await stored_texts(followed_database)
     assert {row[1] for row in found} == {"first", "a", "b"}
-    assert found == await derived_texts(begun)
+    assert found == await derived_texts(followed_database)
 
 
 @pytest.mark.parametrize(("name", "limit"), [("MOST_CHARACTERS", 300), ("MOST_HASHES", 3), ("HELD_SECONDS", -1.0)])
 async def test_what_is_not_held_is_derived(
-    begun: Database, monkeypatch: pytest.MonkeyPatch, name: str, limit: float
+    followed_database: Database, monkeypatch: pytest.MonkeyPatch, name: str, limit: float
 ) -> None:
     monkeypatch.setattr(fresh_texts, name, limit)
     fresh = FreshTexts()
-    writer = BatchWriter(begun, note_call=fresh.note_call)
+    writer = BatchWriter(followed_database, note_call=fresh.note_call)
     for run in ("a", "b"):
         await store(writer, Agent(turns=4).run(run))
-    await follow(begun, TextIndex(begun, derive, fresh))
-    assert await stored_texts(begun) == await derived_texts(begun)
+    await follow(followed_database, TextIndex(followed_database, derive, fresh))
+    assert await stored_texts(followed_database) == await derived_texts(followed_database)
 
 
-async def test_what_was_removed_before_it_was_indexed_is_not_indexed(begun: Database) -> None:
+async def test_what_was_removed_before_it_was_indexed_is_not_indexed(followed_database: Database) -> None:
     fresh = FreshTexts()
-    writer = BatchWriter(begun, note_call=fresh.note_call)
-    index = TextIndex(begun, derive, fresh)
+    writer = BatchWriter(followed_database, note_call=fresh.note_call)
+    index = TextIndex(followed_database, derive, fresh)
     erased, *others = Agent(turns=3).run("a")
     await store(writer, [erased, *others])
     await store(writer, Agent(turns=3, offset=60).run("gone"))
-    await erase_exchanges(begun, "default", "a", [uuid.UUID(erased.id)], NOON)
-    await Runs(begun).delete("gone")
-    await follow(begun, index)
+    await erase_exchanges(followed_database, "default", "a", [uuid.UUID(erased.id)], NOON)
+    await Runs(followed_database).delete("gone")
+    await follow(followed_database, index)
     # As the eraser does.
     await index.index_calls("default", [one.id for one in others])
     await store(writer, Agent(turns=2, offset=60).run("gone"))
-    await follow(begun, index)
-    found = await stored_texts(begun)
+    await follow(followed_database, index)
+    found = await stored_texts(followed_database)
     assert uuid.UUID(erased.id) not in {row[4] for row in found}
-    assert found == await derived_texts(begun)
+    assert found == await derived_texts(followed_database)

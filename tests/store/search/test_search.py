@@ -15,14 +15,14 @@ from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.search import lookup
 from store.search.index import TextIndex
 from tests.store.agents import Agent
-from tests.store.house import PROFILES, House, is_problem, opened
+from tests.store.house import PROFILES, House, is_problem, open_house
 
 derive = partial(derive_call, profiles=PROFILES)
 
 
 @pytest.fixture
 async def house(tmp_path: Path, database: Database) -> AsyncIterator[House]:
-    async with opened(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database) as house:
         yield house
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 from store.api.gate import match_route
 from store.database.connection import Database
 from store.snippets.snippet import FORMS
-from tests.store.house import imported, opened
+from tests.store.house import import_bundle, open_house
 
 
 async def test_every_form_of_every_call_is_copied(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path, database) as house:
-        run = (await imported(house))["id"]
+    async with open_house(tmp_path, database) as house:
+        run = (await import_bundle(house))["id"]
         calls = (await house.api.get(f"/v1/runs/{run}/calls")).json()["items"]
         for call in calls:
             for form in FORMS:

@@ -46,7 +46,7 @@ HOSTILE = (
 
 
 @dataclass
-class Received:
+class ReceivedRequest:
     """What the server got last."""
 
     method: str = ""
@@ -58,9 +58,9 @@ class Received:
 @dataclass
 class Target:
     url: str
-    got: list[Received] = field(default_factory=list)
+    got: list[ReceivedRequest] = field(default_factory=list)
 
-    def last(self) -> Received:
+    def last(self) -> ReceivedRequest:
         """Return the only request since the last call."""
         (one,) = self.got
         self.got.clear()
@@ -78,7 +78,7 @@ def target() -> Iterator[Target]:
                 self.close_connection = True
                 return
             body = self.rfile.read(int(self.headers.get("content-length") or 0))
-            found.got.append(Received(self.command, self.path, tuple(self.headers.items()), body))
+            found.got.append(ReceivedRequest(self.command, self.path, tuple(self.headers.items()), body))
             self.send_response(200)
             self.send_header("content-length", "0")
             self.end_headers()
@@ -96,7 +96,9 @@ def target() -> Iterator[Target]:
     thread.join()
 
 
-def recorded(url: str, body: bytes, *, headers: Headers = (), method: str = "POST", answer: bytes = b"{}") -> Exchange:
+def make_exchange(
+    url: str, body: bytes, *, headers: Headers = (), method: str = "POST", answer: bytes = b"{}"
+) -> Exchange:
     return Exchange(
         id="01936f1d-8d5a-7d51-9ad4-1c57a5d1d7c3",
         run="night run",
@@ -114,7 +116,7 @@ def recorded(url: str, body: bytes, *, headers: Headers = (), method: str = "POS
     )
 
 
-def copied(exchange: Exchange, form: Any, provider: str = "openai") -> CallCopy:
+def copy_call(exchange: Exchange, form: Any, provider: str = "openai") -> CallCopy:
     return make_snippet(
         CopiedCall(exchange=exchange, run="night run", step=3, provider=provider, streamed=False, profiles="sha256:0"),
         form,
@@ -147,7 +149,7 @@ def lowercase_headers(headers: Headers) -> Headers:
 @pytest.mark.parametrize("shell", ["dash", "bash"])
 def test_a_shell_sends_hostile_bodies_byte_by_byte(target: Target, shell: str) -> None:
     for body in HOSTILE:
-        run_shell(copied(recorded(f"{target.url}/v1/x?a=1&b=$(id)", body), "curl"), shell)
+        run_shell(copy_call(make_exchange(f"{target.url}/v1/x?a=1&b=$(id)", body), "curl"), shell)
         got = target.last()
         assert (got.method, got.target, got.body) == ("POST", "/v1/x?a=1&b=$(id)", body)
 
@@ -163,13 +165,13 @@ bodies = st.one_of(
 @given(body=bodies)
 @example(body=b"")
 def test_a_shell_sends_any_body(target: Target, body: bytes) -> None:
-    run_shell(copied(recorded(f"{target.url}/any", body), "curl"))
+    run_shell(copy_call(make_exchange(f"{target.url}/any", body), "curl"))
     assert target.last().body == body
 
 
 def test_python_sends_hostile_bodies_byte_by_byte(target: Target) -> None:
     for body in (HOSTILE[5], HOSTILE[7], HOSTILE[9], HOSTILE[11]):
-        run_python(copied(recorded(f"{target.url}/v1/x?a=1", body), "python"))
+        run_python(copy_call(make_exchange(f"{target.url}/v1/x?a=1", body), "python"))
         got = target.last()
         assert (got.method, got.target, got.body) == ("POST", "/v1/x?a=1", body)
 
@@ -185,7 +187,7 @@ class StandIn:
         return httpx.Response(200)
 
 
-def executed(source: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def execute(source: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     stand_in = StandIn()
     with monkeypatch.context() as patched:
         patched.setitem(sys.modules, "httpx", stand_in)
@@ -204,13 +206,13 @@ def executed(source: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 )
 def test_python_sends_any_body(body: bytes) -> None:
     with pytest.MonkeyPatch.context() as patched:
-        sent = executed(copied(recorded("https://api.example.com/", body), "python").text, patched)
+        sent = execute(copy_call(make_exchange("https://api.example.com/", body), "python").text, patched)
     assert sent.get("content", b"") == body
 
 
 def test_a_json_body_is_code_that_a_person_can_edit() -> None:
     body = b'{"model":"gpt-4o","messages":[{"role":"user","content":"' + b"hello " * 20 + b'"}]}'
-    text = copied(recorded("https://api.openai.com/v1/chat/completions", body), "python").text
+    text = copy_call(make_exchange("https://api.openai.com/v1/chat/completions", body), "python").text
     assert "body = {\n    'model': 'gpt-4o',\n    'messages': [" in text
 
 
@@ -232,7 +234,7 @@ HEADERS: Headers = (
 
 @pytest.mark.parametrize("form", ["curl", "python"])
 def test_headers_arrive_as_they_were_sent_with_secrets_from_the_environment(target: Target, form: str) -> None:
-    made = copied(recorded(f"{target.url}/", b"{}", headers=HEADERS), form)
+    made = copy_call(make_exchange(f"{target.url}/", b"{}", headers=HEADERS), form)
     run_shell(made) if form == "curl" else run_python(made)
     got = dict(lowercase_headers(target.last().headers))
     secret = "s3cret '\"$x" if form == "curl" else "s3cret"
@@ -246,13 +248,13 @@ def test_headers_arrive_as_they_were_sent_with_secrets_from_the_environment(targ
 
 
 def test_curl_adds_no_headers_of_its_own(target: Target) -> None:
-    run_shell(copied(recorded(f"{target.url}/", b"x"), "curl"))
+    run_shell(copy_call(make_exchange(f"{target.url}/", b"x"), "curl"))
     assert {name for name, _ in lowercase_headers(target.last().headers)} == {"host", "content-length"}
-    run_shell(copied(recorded(f"{target.url}/a[1-3]/../{{b,c}}?q=%00", b"", method="GET"), "curl"))
+    run_shell(copy_call(make_exchange(f"{target.url}/a[1-3]/../{{b,c}}?q=%00", b"", method="GET"), "curl"))
     assert target.last().target == "/a[1-3]/../{b,c}?q=%00"
 
 
-SECRETS = recorded(
+SECRETS = make_exchange(
     f"https://generativelanguage.googleapis.com/v1beta/models/g:generateContent?key={PLACEHOLDER}",
     f'{{"token":"{OTHER}","again":"{PLACEHOLDER}","text":"x"}}'.encode(),
     headers=(
@@ -267,7 +269,7 @@ SECRETS = recorded(
 
 @pytest.mark.parametrize("form", FORMS)
 def test_no_placeholder_and_no_credential_is_ever_copied(form: Any) -> None:
-    made = copied(SECRETS, form, "gcp.gemini")
+    made = copy_call(SECRETS, form, "gcp.gemini")
     assert "PLAYHEAD_" not in made.text
     assert "never-redacted" not in made.text
     assert "a=plain" not in made.text
@@ -278,11 +280,11 @@ def test_no_placeholder_and_no_credential_is_ever_copied(form: Any) -> None:
 
 def test_a_secret_in_the_body_comes_from_the_environment(target: Target) -> None:
     body = f'{{"a":"{OTHER}","b":"it\'s","c":"{OTHER}"}}'.encode()
-    run_shell(copied(recorded(f"{target.url}/", body), "curl"))
+    run_shell(copy_call(make_exchange(f"{target.url}/", body), "curl"))
     assert target.last().body == b'{"a":"s3cret \'"$x","b":"it\'s","c":"s3cret \'"$x"}'
-    run_shell(copied(recorded(f"{target.url}/", body + b"\0"), "curl"))
+    run_shell(copy_call(make_exchange(f"{target.url}/", body + b"\0"), "curl"))
     assert target.last().body == b'{"a":"s3cret \'"$x","b":"it\'s","c":"s3cret \'"$x"}\0'
-    run_python(copied(recorded(f"{target.url}/", body), "python"))
+    run_python(copy_call(make_exchange(f"{target.url}/", body), "python"))
     assert target.last().body == b'{"a":"s3cret","b":"it\'s","c":"s3cret"}'
 
 
@@ -291,7 +293,7 @@ def test_one_step_is_a_bundle_with_names_in_place_of_secrets() -> None:
     at = body.data.index(b"again")
     chunks = (Chunk(0, 0, at), Chunk(5, at, len(body.data) - at))
     exchange = replace(SECRETS, request=replace(SECRETS.request, body=replace(body, chunks=chunks)))
-    bundle = read_bundle(BytesIO(copied(exchange, "jsonl", "gcp.gemini").text.encode()))
+    bundle = read_bundle(BytesIO(copy_call(exchange, "jsonl", "gcp.gemini").text.encode()))
     (entry,) = bundle.entries
     sent = entry.exchange.request
     assert bundle.run["id"] == entry.exchange.run == "night-run-step-3"
@@ -307,8 +309,8 @@ def test_one_step_is_a_bundle_with_names_in_place_of_secrets() -> None:
 @pytest.mark.parametrize("form", ["har", "vcr"])
 def test_one_step_is_read_back_from_other_formats(form: Any, tmp_path: Path) -> None:
     body = b'{"a":"</script>\\u0000"}'
-    exchange = recorded("https://api.openai.com/v1/x", body, headers=HEADERS, answer=b"\xff\x00")
-    made = copied(exchange, form)
+    exchange = make_exchange("https://api.openai.com/v1/x", body, headers=HEADERS, answer=b"\xff\x00")
+    made = copy_call(exchange, form)
     (tmp_path / made.file).write_text(made.text)
     (found,) = list(open_source(tmp_path / made.file).items)
     assert isinstance(found, Interaction)
@@ -328,19 +330,21 @@ def test_one_step_is_read_back_from_other_formats(form: Any, tmp_path: Path) -> 
     ],
 )
 def test_what_no_client_can_send_is_refused_with_the_reason(change: dict[str, Any], why: str) -> None:
-    exchange = recorded("https://api.example.com/", b"x")
+    exchange = make_exchange("https://api.example.com/", b"x")
     with pytest.raises(NotCopyable, match=why):
-        copied(replace(exchange, request=replace(exchange.request, **change)), "curl")
+        copy_call(replace(exchange, request=replace(exchange.request, **change)), "curl")
 
 
 def test_a_header_that_http_forbids_is_left_out_and_named() -> None:
-    made = copied(recorded("https://a.example/", b"", headers=(("X-A", "b\r\nX-Evil: 1"), ("x y", "1"))), "curl")
+    made = copy_call(
+        make_exchange("https://a.example/", b"", headers=(("X-A", "b\r\nX-Evil: 1"), ("x y", "1"))), "curl"
+    )
     assert "Evil" not in made.text
     assert any("'X-A'" in note for note in made.notes)
 
 
 def test_the_test_for_pytest_is_python_with_one_test() -> None:
-    made = copied(recorded("https://api.openai.com/v1/x", HOSTILE[5], headers=HEADERS), "pytest")
+    made = copy_call(make_exchange("https://api.openai.com/v1/x", HOSTILE[5], headers=HEADERS), "pytest")
     assert made.file == "test_night_run_step_3.py"
     assert "def test_step_3_of_night_run():" in made.text
     compile(made.text, made.file, "exec")

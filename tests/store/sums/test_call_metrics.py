@@ -10,10 +10,10 @@ from store.feed.entries import CallStored
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.sums.call_metrics import BOUNDS, MOST_SERIES, CallMetrics
 from tests.store.agents import Agent
-from tests.store.house import PROFILES, opened
+from tests.store.house import PROFILES, open_house
 
 
-def stored(**more: Any) -> CallStored:
+def stored_call(**more: Any) -> CallStored:
     members: dict[str, Any] = {
         "run": "r",
         "at": 1,
@@ -51,7 +51,7 @@ def lines_of(calls: Sequence[CallStored]) -> list[str]:
 
 
 def test_calls_tokens_costs_errors_and_latencies_are_counted() -> None:
-    lines = lines_of([stored(), stored(is_error=True, cost_usd=None, duration=None)])
+    lines = lines_of([stored_call(), stored_call(is_error=True, cost_usd=None, duration=None)])
     labels = 'kind="model",provider="openai",model="gpt-5"'
     for line in (
         f"playhead_calls_total{{{labels}}} 2",
@@ -69,8 +69,8 @@ def test_calls_tokens_costs_errors_and_latencies_are_counted() -> None:
 
 
 def test_any_number_of_models_makes_a_bounded_number_of_series() -> None:
-    calls = [stored(model=f"model-{number}" + "x" * 1000) for number in range(10 * MOST_SERIES)]
-    calls += [stored(kind="tool", provider=f"host-{number}.example.com") for number in range(1000)]
+    calls = [stored_call(model=f"model-{number}" + "x" * 1000) for number in range(10 * MOST_SERIES)]
+    calls += [stored_call(kind="tool", provider=f"host-{number}.example.com") for number in range(1000)]
     lines = lines_of(calls)
     counts = [line for line in lines if line.startswith("playhead_calls_total")]
     assert len(counts) <= MOST_SERIES + 2
@@ -81,13 +81,13 @@ def test_any_number_of_models_makes_a_bounded_number_of_series() -> None:
 
 
 def test_a_name_cannot_write_lines_of_its_own() -> None:
-    lines = lines_of([stored(model='a"} 1\nevil_total 7\\')])
+    lines = lines_of([stored_call(model='a"} 1\nevil_total 7\\')])
     assert not any(line.startswith("evil") for text in lines for line in text.splitlines())
 
 
 async def test_the_api_shows_what_was_stored_since_the_start(tmp_path: Path, database: Database) -> None:
     made = [(one, derive_call(one, PROFILES)) for one in Agent(turns=2).run("a")]
-    async with opened(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database) as house:
         for some in (made[:3], made[3:]):
             await BatchWriter(database).write_batch([DerivedExchange(*one) for one in some])
             await house.followers.wait_until_caught_up()

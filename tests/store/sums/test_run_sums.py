@@ -61,7 +61,7 @@ async def compare(database: Database, filters: Filters | None = None, groupings:
 
 
 @pytest.fixture
-async def recorded(database: Database) -> Database:
+async def filled_database(database: Database) -> Database:
     await write(database, Agent(turns=3).run("a"))
     await write(
         database, Agent(turns=5, offset=HOUR, model="gpt-4o", status=lambda turn: 500 if turn == 2 else 200).run("b")
@@ -86,19 +86,19 @@ async def recorded(database: Database) -> Database:
         Filters(models=["none"]),
     ],
 )
-async def test_stored_sums_are_those_of_the_calls(recorded: Database, filters: Filters) -> None:
-    await compare(recorded, filters)
+async def test_stored_sums_are_those_of_the_calls(filled_database: Database, filters: Filters) -> None:
+    await compare(filled_database, filters)
 
 
-async def test_statistics_are_exact_while_the_sums_lag_behind(recorded: Database) -> None:
-    await write(recorded, Agent(turns=4, offset=5 * HOUR).run("d"))
-    await write(recorded, Agent(turns=3).run("a")[:2])  # stored already
-    await write(recorded, Agent(turns=2, offset=HOUR // 2).run("a"))
-    await compare(recorded)
-    await Runs(recorded).delete("b")
-    await compare(recorded)
-    await catch_up(recorded)
-    await compare(recorded)
+async def test_statistics_are_exact_while_the_sums_lag_behind(filled_database: Database) -> None:
+    await write(filled_database, Agent(turns=4, offset=5 * HOUR).run("d"))
+    await write(filled_database, Agent(turns=3).run("a")[:2])  # stored already
+    await write(filled_database, Agent(turns=2, offset=HOUR // 2).run("a"))
+    await compare(filled_database)
+    await Runs(filled_database).delete("b")
+    await compare(filled_database)
+    await catch_up(filled_database)
+    await compare(filled_database)
 
 
 async def test_latencies_are_those_of_the_group_within_one_percent(database: Database) -> None:
@@ -113,21 +113,21 @@ async def test_latencies_are_those_of_the_group_within_one_percent(database: Dat
         await catch_up(database)
 
 
-async def test_only_the_hours_that_changed_are_summed_again_and_all_hours_are_there(recorded: Database) -> None:
-    await write(recorded, Agent(turns=2, offset=9 * HOUR).run("a"))
-    await catch_up(recorded)
-    await compare(recorded)
-    async with recorded.transaction() as connection:
+async def test_only_the_hours_that_changed_are_summed_again_and_all_hours_are_there(filled_database: Database) -> None:
+    await write(filled_database, Agent(turns=2, offset=9 * HOUR).run("a"))
+    await catch_up(filled_database)
+    await compare(filled_database)
+    async with filled_database.transaction() as connection:
         hours = select(func.count(call_sums.c.hour.distinct())).where(call_sums.c.run == "a")
         assert await connection.scalar(hours) == 2
 
 
-async def test_run_totals_are_those_of_the_run(recorded: Database) -> None:
-    async with recorded.transaction() as connection:
+async def test_run_totals_are_those_of_the_run(filled_database: Database) -> None:
+    async with filled_database.transaction() as connection:
         rows = {row["run"]: row for row in (await connection.execute(select(run_totals))).mappings()}
     assert rows.keys() == {"a", "b", "c"}
     for name, row in rows.items():
-        run = await Runs(recorded).get(name, NOON)
+        run = await Runs(filled_database).get(name, NOON)
         assert run is not None
         assert row["calls"] == run["calls"]
         assert row["tokens"] == (run["tokens"]["input_tokens"] or 0) + (run["tokens"]["output_tokens"] or 0)
@@ -135,11 +135,11 @@ async def test_run_totals_are_those_of_the_run(recorded: Database) -> None:
     assert rows["b"]["errors"] == 1
 
 
-async def test_a_deleted_run_has_no_sums(recorded: Database) -> None:
-    await Runs(recorded).delete("a")
-    await write(recorded, Agent(turns=1).run("a"))
-    await Runs(recorded).delete("a")
-    await catch_up(recorded)
-    async with recorded.transaction() as connection:
+async def test_a_deleted_run_has_no_sums(filled_database: Database) -> None:
+    await Runs(filled_database).delete("a")
+    await write(filled_database, Agent(turns=1).run("a"))
+    await Runs(filled_database).delete("a")
+    await catch_up(filled_database)
+    async with filled_database.transaction() as connection:
         for table in (call_sums, run_totals):
             assert await connection.scalar(select(func.count()).where(table.c.run == "a")) == 0

@@ -16,13 +16,13 @@ from store.query.rest_shapes import ns_of
 from store.timeline.conversation import make_conversation
 from store.timeline.from_exchanges import read_facts
 from store.timeline.timeline import make_timeline
-from tests.store.agents import Agent, interleaved
-from tests.store.house import PROFILES, House, imported, is_problem, opened
+from tests.store.agents import Agent, interleave
+from tests.store.house import PROFILES, House, import_bundle, is_problem, open_house
 
 
 @pytest.fixture
 async def house(tmp_path: Path, database: Database) -> AsyncIterator[House]:
-    async with opened(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database) as house:
         yield house
 
 
@@ -31,7 +31,7 @@ def team() -> list[Exchange]:
         Agent(turns=3, actor="planner").run("one"),
         Agent(turns=3, actor="worker", offset=3, status=lambda turn: 400 if turn == 2 else 200).run("other"),
     ]
-    made = [replace(each, run="team") for each in interleaved(*agents)]
+    made = [replace(each, run="team") for each in interleave(*agents)]
     assert made[0].response is not None
     failed = replace(
         made[0],
@@ -44,7 +44,9 @@ def team() -> list[Exchange]:
 
 async def store(house: House, exchanges: Sequence[Exchange]) -> None:
     entries = tuple(Entry(exchange=each) for each in exchanges)
-    await imported(house, b"".join(bundle_lines(Bundle(run={"id": "team"}, profiles=PROFILES.digest, entries=entries))))
+    await import_bundle(
+        house, b"".join(bundle_lines(Bundle(run={"id": "team"}, profiles=PROFILES.digest, entries=entries)))
+    )
 
 
 async def get(house: House, path: str, **query: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from store.timeline.facts import AttemptFacts, StepFacts
 from store.timeline.from_exchanges import read_facts
 from store.timeline.lanes import StepTime, assign_lanes
 from store.timeline.timeline import MOST_ATTEMPTS, MOST_GAPS, Earlier, make_timeline
-from tests.store.agents import Agent, interleaved
+from tests.store.agents import Agent, interleave
 from tests.store.house import PROFILES
 from tests.store.samples import NOON
 
@@ -171,7 +171,7 @@ def no_cost(_: Exchange, __: Call) -> None:
 
 def test_sub_agents_have_lanes_of_their_own_and_tools_are_on_that_of_their_model() -> None:
     agents = [Agent(turns=3, actor="planner").run("one"), Agent(turns=2, actor="worker", offset=3).run("other")]
-    facts = read_facts(pairs([replace(each, run="team") for each in interleaved(*agents)]), no_cost)
+    facts = read_facts(pairs([replace(each, run="team") for each in interleave(*agents)]), no_cost)
     made = make_timeline(RUN, NOON, facts.steps, [])
     assert sorted(one["call"] for one in made["steps"]) == sorted(each.id for agent in agents for each in agent)
     assert [lane["actor"] for lane in made["lanes"]] == ["planner", "worker"]

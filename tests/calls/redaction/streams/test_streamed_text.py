@@ -277,12 +277,14 @@ def test_what_waits_is_bounded_however_long_it_takes() -> None:
 
 @pytest.mark.parametrize("kind", ["sse", "lines", "array"])
 def test_a_message_of_any_size_is_passed_and_what_follows_it_is_read(kind: str) -> None:
-    def written(text: str) -> bytes:
+    def stream_message(text: str) -> bytes:
         value = json.dumps({"candidates": [{"content": {"parts": [{"text": text}]}}]}).encode()
         return {"sse": b"data: %s\n\n", "lines": b"%s\n", "array": b",%s"}[kind] % value
 
-    long = written("word " * MAX_MESSAGE)
-    body = b"[" * (kind == "array") + b"".join([written("a"), long, *map(written, ["the key: ", *cut(GHP)])])
+    long = stream_message("word " * MAX_MESSAGE)
+    body = b"[" * (kind == "array") + b"".join(
+        [stream_message("a"), long, *map(stream_message, ["the key: ", *cut(GHP)])]
+    )
     media = {"sse": SSE, "lines": "application/x-ndjson", "array": "application/json"}[kind]
     work = REDACTOR.new_body_redactor(media)
     waiting = 0

@@ -18,7 +18,7 @@ from proxy.capture.namespace.trust_files import AuthorityFiles
 from proxy.errors import Failure
 from proxy.trust.ca import ensure_ca
 from tests.proxy.capture.receiver import Receiver, receiving
-from tests.proxy.capture.running import needs_namespaces, unprivileged
+from tests.proxy.capture.running import needs_namespaces, user_without_rights
 
 PYTHON = sys.executable
 
@@ -362,7 +362,7 @@ def test_all_of_this_holds_for_an_unprivileged_user() -> None:
     if os.geteuid() != 0:
         pytest.skip("this is an unprivileged user already")
     needs_namespaces()
-    with unprivileged() as as_user:
+    with user_without_rights() as as_user:
         files = [__file__, str(Path(__file__).parents[1] / "watch" / "test_watcher.py")]
         tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", *files]
         done = subprocess.run([*as_user, *tests], capture_output=True, text=True, check=False, timeout=200)

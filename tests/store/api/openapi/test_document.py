@@ -19,8 +19,8 @@ from store.api.openapi.problems import PROBLEMS
 from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from tests.store.agents import Agent
-from tests.store.described import Description, Undescribed
-from tests.store.house import EXAMPLE, PROFILES, RUN, House, imported, opened
+from tests.store.described import Description, UndescribedAnswer
+from tests.store.house import EXAMPLE, PROFILES, RUN, House, import_bundle, open_house
 from tests.store.samples import exchange
 
 API = Path(__file__).parents[4] / "store" / "api"
@@ -65,7 +65,7 @@ async def _store(database: Database, run: str, agent: Agent) -> None:
 async def _visit(house: House, database: Database, description: Description) -> None:
     """Ask every route for something that exists."""
     api = house.api
-    await imported(house)
+    await import_bundle(house)
     await import_again(house)
     await _store(database, "one", Agent(turns=3))
     await _store(
@@ -148,7 +148,7 @@ async def _visit_run(api: httpx2.AsyncClient, run: str) -> None:
 
 
 async def test_every_route_answers_what_the_document_says(tmp_path: Path, database: Database) -> None:
-    async with opened(tmp_path / "spool", database, mode="auto") as house, check_answers(house) as description:
+    async with open_house(tmp_path / "spool", database, mode="auto") as house, check_answers(house) as description:
         await _visit(house, database, description)
     promised = {(name, status) for name, answers in ROUTES.items() for status in answers.statuses}
     assert promised - description.seen == set(UNREACHED), "visit every route, or say here why not"
@@ -218,7 +218,7 @@ def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
 
 async def test_a_member_that_is_not_declared_is_found(document: dict[str, Any]) -> None:
     request = httpx2.Request("GET", "http://127.0.0.1/healthz")
-    with pytest.raises(Undescribed, match="Additional properties are not allowed"):
+    with pytest.raises(UndescribedAnswer, match="Additional properties are not allowed"):
         Description(document).check(httpx2.Response(200, json={"status": "ok", "new": 1}, request=request))
-    with pytest.raises(Undescribed, match="answered 418, which is not described"):
+    with pytest.raises(UndescribedAnswer, match="answered 418, which is not described"):
         Description(document).check(httpx2.Response(418, json={}, request=request))

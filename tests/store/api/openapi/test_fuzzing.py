@@ -14,7 +14,7 @@ import pytest
 
 from store.database.connection import Database
 from tests.frameworks.environments import python
-from tests.store.house import RUN, House, imported, opened
+from tests.store.house import RUN, House, import_bundle, open_house
 
 SCHEMATHESIS = "schemathesis==4.32.5"
 TOKEN = "correct-horse-battery-staple"
@@ -89,9 +89,9 @@ async def test_no_request_makes_the_server_fail_or_answer_what_is_not_described(
     limit = ["--max-examples", "8", "--phases", "examples,fuzzing"]
     if seconds:
         limit = ["--max-time", str(seconds), "--phases", "examples,coverage,fuzzing,stateful"]
-    async with opened(tmp_path / "spool", database, mode="auto", tokens=(TOKEN,)) as house:
+    async with open_house(tmp_path / "spool", database, mode="auto", tokens=(TOKEN,)) as house:
         house.api.headers["authorization"] = f"Bearer {TOKEN}"
-        await imported(house)
+        await import_bundle(house)
         await house.api.post("/v1/replays", json={"run": RUN, "id": "again"})
         await house.api.post("/v1/import?as=second", content=(await house.api.get(f"/v1/runs/{RUN}/bundle")).content)
         if found := await _fuzz(house, tmp_path, *limit):
