@@ -1,6 +1,7 @@
 """The proxy, the recorder and the command line.
 
 settings           the settings: files, environment variables and flags
+setting_values     read the values of settings
 export_settings    the setting `[[export]]`
 anchor_settings    the settings `[[witness]]` and `[timestamp]`
 retention_settings  the settings of retention

@@ -1,58 +1,53 @@
 """The settings `[[witness]]` and `[timestamp]`: who is asked to vouch for checkpoints."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-
-from pydantic import BaseModel, ConfigDict, field_validator
 
 from calls.proof.checkpoint import InvalidNote, parse_verifier_key
 from proxy.export_settings import check_endpoint
+from proxy.setting_values import read_path, read_text, setting, with_checks
 from store.anchors.targets import AnchorTargets, TimestampTarget, WitnessTarget
 
 
-class WitnessSettings(BaseModel):
+def _check_url(value: str) -> str:
+    try:
+        return check_endpoint(value)
+    except ValueError as error:
+        raise ValueError(f"{value!r} is not a URL such as https://witness.example.com") from error
+
+
+def _check_key(value: str) -> str:
+    try:
+        is_witness = parse_verifier_key(value).kind == "witness"
+    except InvalidNote as error:
+        raise ValueError(str(error)) from error
+    if not is_witness:
+        raise ValueError(
+            f"{value[:80]!r} is the key of a log, not of a witness: take the one that its operator publishes"
+        )
+    return value
+
+
+def _check_roots(value: Path) -> Path:
+    read_root_file(value)
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WitnessSettings:
     """A witness, whose name is in its key."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    url: str
-    key: str
-
-    @field_validator("url")
-    @classmethod
-    def _check_url(cls, value: str) -> str:
-        return _check_url(value)
-
-    @field_validator("key")
-    @classmethod
-    def _check_key(cls, value: str) -> str:
-        try:
-            is_witness = parse_verifier_key(value).kind == "witness"
-        except InvalidNote as error:
-            raise ValueError(str(error)) from error
-        if not is_witness:
-            raise ValueError(
-                f"{value[:80]!r} is the key of a log, not of a witness: take the one that its operator publishes"
-            )
-        return value
+    url: str = setting(with_checks(read_text, _check_url))
+    key: str = setting(with_checks(read_text, _check_key))
 
 
-class TimestampSettings(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimestampSettings:
     """A timestamp authority. `roots` is a PEM file with the root certificates that its certificate must lead to."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    url: str
-    roots: Path
-
-    @field_validator("url")
-    @classmethod
-    def _check_url(cls, value: str) -> str:
-        return _check_url(value)
-
-    @field_validator("roots")
-    @classmethod
-    def _check_roots(cls, value: Path) -> Path:
-        read_root_file(value)
-        return value
+    url: str = setting(with_checks(read_text, _check_url))
+    roots: Path = setting(with_checks(read_path, _check_roots))
 
 
 def anchor_targets(witnesses: Sequence[WitnessSettings], timestamp: TimestampSettings | None) -> AnchorTargets:
@@ -80,10 +75,3 @@ def read_root_file(path: Path) -> str:
             f"{path} is no PEM file with certificates: export the authority's root certificate as PEM"
         ) from error
     return pem
-
-
-def _check_url(value: str) -> str:
-    try:
-        return check_endpoint(value)
-    except ValueError as error:
-        raise ValueError(f"{value!r} is not a URL such as https://witness.example.com") from error

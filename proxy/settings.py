@@ -3,19 +3,17 @@
 They are read once, by the command line, which passes plain values on.
 """
 
+import dataclasses
 import difflib
+import json
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
-
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
-from pydantic_core import ErrorDetails
-from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, SettingsConfigDict, SettingsError
-from pydantic_settings import PydanticBaseSettingsSource as Source
 
 from calls.project_runs import DEFAULT_PROJECT, PROJECT_NAME
 from calls.redaction.rules.personal_names import MAX_LETTERS, MAX_NAMES, MIN_LETTERS, find_unfit_name, read_names
@@ -24,25 +22,34 @@ from proxy.errors import Failure
 from proxy.export_settings import ExportSettings
 from proxy.object_settings import ObjectSettings
 from proxy.retention_settings import check_duration, check_rules, check_size
+from proxy.setting_values import (
+    UNKNOWN_NAME,
+    InvalidValue,
+    Reader,
+    Secret,
+    list_of,
+    members_of,
+    one_of,
+    optional,
+    read_any_table,
+    read_fields,
+    read_flag,
+    read_path,
+    read_secret,
+    read_text,
+    setting,
+    shown_value,
+    table_of,
+    whole_number,
+    with_checks,
+)
 from proxy.worker_config import EngineName, Mode
-
-type Port = Annotated[int, Field(ge=1, le=65535)]
 
 UNKNOWN_SETTING = "there is no such setting; `playhead config` lists all"
 _OTHER_VARIABLES = ("run", "api", "proxy", "command", "uv", "inference_env")
 """`PLAYHEAD_*` variables that are not settings."""
 
-_EXPECTED_TYPES = {
-    "int_parsing": "a whole number",
-    "int_type": "a whole number",
-    "bool_parsing": "true or false",
-    "string_type": "text in quotes",
-    "path_type": "text in quotes",
-    "tuple_type": "a list in square brackets",
-    "dict_type": "a table",
-    "model_type": "a table",
-}
-"""What a value should be, in the words of TOML, by pydantic's error type."""
+_TABLES: Final = "each {} is a table of its own, under {} in double brackets"
 
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
@@ -51,208 +58,249 @@ class WrongFlag(Failure):
     """A flag on the command line has an invalid value."""
 
 
-class TunnelSettings(BaseModel):
+def _parse_origin(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/"):
+        raise ValueError(f"{text!r} is not an origin such as https://host:port")
+    return text.rstrip("/")
+
+
+def _check_project(name: str) -> str:
+    if not PROJECT_NAME.fullmatch(name):
+        raise ValueError(f"{name[:80]!r} is not a name of a project: use 1 to 63 of a-z 0-9 . _ -, no sign first")
+    return name
+
+
+def _lower_names[T](table: dict[str, T]) -> dict[str, T]:
+    return {host.lower(): each for host, each in table.items()}
+
+
+def _check_retention(tables: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
+    check_rules(tables)
+    return tables
+
+
+def _check_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    if (name := find_unfit_name(names)) is not None:
+        raise ValueError(
+            f"{name!r} cannot be looked for: a name has {MIN_LETTERS} to {MAX_LETTERS} letters; write the whole name, or leave it out"
+        )
+    if len(names) > MAX_NAMES:
+        raise ValueError(f"{len(names)} names are more than the {MAX_NAMES} that can be looked for: list fewer")
+    return names
+
+
+def default_data_directory() -> Path:
+    """Return this user's data directory. Root's is outside /root, because Postgres runs as another user."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/playhead")
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share") / "playhead"
+
+
+_read_mode: Final[Reader[Mode]] = one_of("record", "replay", "auto", "passthrough")
+_read_words: Final = list_of(read_text, separated=True)
+_read_origin: Final = with_checks(read_text, _parse_origin)
+_read_size: Final[Reader[str]] = with_checks(read_text, check_size)
+_read_port: Final = whole_number(1, 65535)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunnelSettings:
     """Hosts whose connections pass undecrypted, for clients that pin certificates. The run gets a note of each."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    hosts: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = setting(list_of(read_text), ())
 
 
-class Settings(BaseSettings):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
     """All settings. Sizes are in bytes."""
 
-    # In a compose file an unset variable becomes an empty one.
-    model_config = SettingsConfigDict(
-        env_prefix="PLAYHEAD_", env_nested_delimiter="__", env_ignore_empty=True, extra="forbid", frozen=True
+    mode: Mode = setting(_read_mode, "record", description="record, replay, auto or passthrough")
+    data: Path = setting(
+        read_path, factory=default_data_directory, description="where recordings, keys and the database live"
     )
-
-    mode: Mode = Field("record", description="record, replay, auto or passthrough")
-    data: Path = Field(
-        default_factory=lambda: default_data_directory(), description="where recordings, keys and the database live"
+    listen: str = setting(
+        read_text, "127.0.0.1", description="address of the workers and the API; beyond loopback clients need a token"
     )
-    listen: str = Field(
-        "127.0.0.1", description="address of the workers and the API; beyond loopback clients need a token"
+    proxy_port: int = setting(whole_number(0, 65535), 8080, description="port of the proxy; 0: a free one")
+    api_port: int = setting(whole_number(0, 65535), 8081, description="port of the REST API; 0: a free one")
+    transparent: int | None = setting(
+        optional(_read_port),
+        None,
+        description="port for connections that the kernel redirects (playhead rules); unset: none",
     )
-    proxy_port: int = Field(8080, ge=0, le=65535, description="port of the proxy; 0: a free one")
-    api_port: int = Field(8081, ge=0, le=65535, description="port of the REST API; 0: a free one")
-    transparent: int | None = Field(
-        None, ge=1, le=65535, description="port for connections that the kernel redirects (playhead rules); unset: none"
+    workers: int = setting(whole_number(1, 64), 1, description="worker processes that share the proxy port")
+    part: Literal["all", "store", "proxy"] = setting(
+        one_of("all", "store", "proxy"), "all", description="what `up` runs; the images run one part each"
     )
-    workers: int = Field(1, ge=1, le=64, description="worker processes that share the proxy port")
-    part: Literal["all", "store", "proxy"] = Field("all", description="what `up` runs; the images run one part each")
-    store_url: str | None = Field(
+    store_url: str | None = setting(
+        optional(_read_origin),
         None,
         description="URL of the store server for `part = proxy`, e.g. http://store:8081; unset: this machine's `api_port`",
     )
-    store_idle: int = Field(
+    store_idle: int = setting(
+        whole_number(0, 3600),
         60,
-        ge=0,
-        le=3600,
         description="seconds that the store server which a reading command started stays ready for the next one; 0: it ends at once",
     )
-    project: str = Field(
+    project: str = setting(
+        with_checks(read_text, _check_project),
         DEFAULT_PROJECT,
         description="the project to record into and to look at; a token with a project of its own has priority",
     )
-    engine: EngineName = Field(
-        "lane", description="the wire engine; the lane hands what it does not support to mitmproxy"
+    engine: EngineName = setting(
+        one_of("mitmproxy", "lane"),
+        "lane",
+        description="the wire engine; the lane hands what it does not support to mitmproxy",
     )
-    reverse: str | None = Field(None, description="serve this one origin in reverse mode, e.g. https://api.openai.com")
-    database_url: SecretStr | None = Field(None, description="a PostgreSQL to use instead of the embedded one")
-    token: SecretStr | None = Field(
+    reverse: str | None = setting(
+        optional(_read_origin), None, description="serve this one origin in reverse mode, e.g. https://api.openai.com"
+    )
+    database_url: Secret | None = setting(
+        optional(read_secret), None, description="a PostgreSQL to use instead of the embedded one"
+    )
+    token: Secret | None = setting(
+        optional(read_secret),
         None,
         description="a recording token that clients of the proxy must send; beyond loopback one is generated if none is set",
     )
-    token_file: Path | None = Field(None, description="a file to read `token` from, such as a mounted secret")
-    api_token: SecretStr | None = Field(
-        None, description="a token that the API accepts beside the one in the data directory"
+    token_file: Path | None = setting(
+        optional(read_path), None, description="a file to read `token` from, such as a mounted secret"
     )
-    api_token_file: Path | None = Field(None, description="a file to read `api_token` from, such as a mounted secret")
-    open_api: bool = Field(
+    api_token: Secret | None = setting(
+        optional(read_secret), None, description="a token that the API accepts beside the one in the data directory"
+    )
+    api_token_file: Path | None = setting(
+        optional(read_path), None, description="a file to read `api_token` from, such as a mounted secret"
+    )
+    open_api: bool = setting(
+        read_flag,
         False,
         description="answer API requests on loopback without a token: every user of this machine may read and delete",
     )
-    shared_runs: bool = Field(
-        False, description="let clients without a run's token write into runs that record, fork and resume began"
+    shared_runs: bool = setting(
+        read_flag,
+        False,
+        description="let clients without a run's token write into runs that record, fork and resume began",
     )
-    replay: Annotated[tuple[str, ...], NoDecode] = Field((), description="runs or bundles that answer in replay mode")
-    log_format: Literal["text", "json"] = Field(
-        "text", description="how the store server and the workers log: lines for people, or a JSON object a line"
+    replay: tuple[str, ...] = setting(_read_words, (), description="runs or bundles that answer in replay mode")
+    log_format: Literal["text", "json"] = setting(
+        one_of("text", "json"),
+        "text",
+        description="how the store server and the workers log: lines for people, or a JSON object a line",
     )
-    durability: Literal["process", "fsync"] = Field(
-        "process", description="what the end of an answer waits for: write(2) or the disk"
+    durability: Literal["process", "fsync"] = setting(
+        one_of("process", "fsync"), "process", description="what the end of an answer waits for: write(2) or the disk"
     )
-    on_record_failure: Literal["gap", "refuse"] = Field(
-        "gap", description="what happens to a request that cannot be recorded"
+    on_record_failure: Literal["gap", "refuse"] = setting(
+        one_of("gap", "refuse"), "gap", description="what happens to a request that cannot be recorded"
     )
-    body_limit: int = Field(
-        32 << 20, ge=0, description="bytes recorded of one body; the rest passes, and is marked truncated"
+    body_limit: int = setting(
+        whole_number(0), 32 << 20, description="bytes recorded of one body; the rest passes, and is marked truncated"
     )
-    spool_limit: int = Field(2 << 30, ge=1 << 20, description="bytes that may wait on disk for the database")
-    redact_personal_data: bool = Field(
+    spool_limit: int = setting(
+        whole_number(1 << 20), 2 << 30, description="bytes that may wait on disk for the database"
+    )
+    redact_personal_data: bool = setting(
+        read_flag,
         False,
         description="also replace card numbers, IBANs, e-mail addresses and telephone numbers, in recording and replay",
     )
-    redact_names: tuple[str, ...] = Field(
-        (), description="names of people to replace as well, in recording and replay; usually read from a file"
+    redact_names: tuple[str, ...] = setting(
+        with_checks(list_of(read_text), _check_names),
+        (),
+        description="names of people to replace as well, in recording and replay; usually read from a file",
+        is_json=True,
     )
-    redact_names_file: Path | None = Field(None, description="a file to read `redact_names` from, one name a line")
-    upstream_proxy: str | None = Field(
-        None, description="a proxy for upstream connections, e.g. http://proxy.corp:3128"
+    redact_names_file: Path | None = setting(
+        optional(read_path), None, description="a file to read `redact_names` from, one name a line"
     )
-    upstream_ca: Path | None = Field(None, description="PEM file with private CAs that upstreams may use")
-    connect_ports: Annotated[tuple[Port, ...], NoDecode] = Field((80, 443), description="ports that agents may reach")
-    allow_private: bool = Field(False, description="let agents reach private and loopback addresses through the proxy")
-    upstreams: dict[str, str] = Field(default_factory=dict, description="origins to connect to in place of hosts")
-    modes: dict[str, Mode] = Field(
-        default_factory=dict, description="the mode for a host (api.example.com, or *.example.com) in place of `mode`"
+    upstream_proxy: str | None = setting(
+        optional(_read_origin), None, description="a proxy for upstream connections, e.g. http://proxy.corp:3128"
     )
-    allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
-        (), description="hosts that may be reached in replay, unrecorded: short for the mode passthrough"
+    upstream_ca: Path | None = setting(
+        optional(read_path), None, description="PEM file with private CAs that upstreams may use"
     )
-    tunnel: TunnelSettings = Field(
-        TunnelSettings(), description="hosts whose connections pass undecrypted, and are noted"
+    connect_ports: tuple[int, ...] = setting(
+        list_of(_read_port, separated=True), (80, 443), description="ports that agents may reach"
     )
-    profile: tuple[dict[str, Any], ...] = Field((), description="how requests to an API become keys (docs/keys.md)")
-    export: tuple[ExportSettings, ...] = Field(
-        (), description="servers that receive the runs that end, as traces of OpenTelemetry (docs/operations.md)"
+    allow_private: bool = setting(
+        read_flag, False, description="let agents reach private and loopback addresses through the proxy"
     )
-    retention: tuple[dict[str, Any], ...] = Field((), description="how long runs are kept (docs/retention.md)")
-    retention_failed: str = Field("forever", description="how long runs that ended badly are kept, e.g. 90d")
-    retention_budget: str | None = Field(
-        None, description="size of the database from which the oldest runs go, e.g. 50GB; unset: no limit"
+    upstreams: dict[str, str] = setting(
+        with_checks(table_of(_read_origin), _lower_names),
+        factory=dict,
+        description="origins to connect to in place of hosts",
+        is_json=True,
     )
-    witness: tuple[WitnessSettings, ...] = Field(
-        (), description="witnesses that cosign checkpoints: `url` and `key` of each (docs/proof.md)"
+    modes: dict[str, Mode] = setting(
+        with_checks(table_of(_read_mode), _lower_names),
+        factory=dict,
+        description="the mode for a host (api.example.com, or *.example.com) in place of `mode`",
+        is_json=True,
     )
-    timestamp: TimestampSettings | None = Field(
+    allowed_hosts: tuple[str, ...] = setting(
+        list_of(with_checks(read_text, str.lower), separated=True),
+        (),
+        description="hosts that may be reached in replay, unrecorded: short for the mode passthrough",
+    )
+    tunnel: TunnelSettings = setting(
+        members_of(TunnelSettings),
+        TunnelSettings(),
+        description="hosts whose connections pass undecrypted, and are noted",
+        is_json=True,
+    )
+    profile: tuple[dict[str, Any], ...] = setting(
+        list_of(read_any_table, wrong=_TABLES.format("profile", "[[profile]]")),
+        (),
+        description="how requests to an API become keys (docs/keys.md)",
+        is_json=True,
+    )
+    export: tuple[ExportSettings, ...] = setting(
+        list_of(members_of(ExportSettings), wrong=_TABLES.format("target", "[[export]]")),
+        (),
+        description="servers that receive the runs that end, as traces of OpenTelemetry (docs/operations.md)",
+        is_json=True,
+    )
+    retention: tuple[dict[str, Any], ...] = setting(
+        with_checks(list_of(read_any_table, wrong=_TABLES.format("rule", "[[retention]]")), _check_retention),
+        (),
+        description="how long runs are kept (docs/retention.md)",
+        is_json=True,
+    )
+    retention_failed: str = setting(
+        with_checks(read_text, check_duration),
+        "forever",
+        description="how long runs that ended badly are kept, e.g. 90d",
+    )
+    retention_budget: str | None = setting(
+        optional(_read_size),
+        None,
+        description="size of the database from which the oldest runs go, e.g. 50GB; unset: no limit",
+    )
+    witness: tuple[WitnessSettings, ...] = setting(
+        list_of(members_of(WitnessSettings), wrong=_TABLES.format("witness", "[[witness]]")),
+        (),
+        description="witnesses that cosign checkpoints: `url` and `key` of each (docs/proof.md)",
+        is_json=True,
+    )
+    timestamp: TimestampSettings | None = setting(
+        optional(members_of(TimestampSettings)),
         None,
         description="an authority that states when checkpoints existed: its `url`, and `roots`, a PEM file (docs/proof.md)",
+        is_json=True,
     )
-    objects: ObjectSettings = Field(
-        ObjectSettings.model_validate({}), description="object storage for large bodies (docs/operations.md)"
+    objects: ObjectSettings = setting(
+        members_of(ObjectSettings),
+        ObjectSettings(),
+        description="object storage for large bodies (docs/operations.md)",
+        is_json=True,
     )
-    config: Path | None = Field(None, description="the file that was read")
+    config: Path | None = setting(optional(read_path), None, description="the file that was read")
+    given_names: frozenset[str] = frozenset()
+    """The names of the settings that are set somewhere, perhaps to their defaults."""
 
-    @field_validator("project")
-    @classmethod
-    def _check_project(cls, name: str) -> str:
-        if not PROJECT_NAME.fullmatch(name):
-            raise ValueError(f"{name[:80]!r} is not a name of a project: use 1 to 63 of a-z 0-9 . _ -, no sign first")
-        return name
-
-    @field_validator("replay", "connect_ports", "allowed_hosts", mode="before")
-    @classmethod
-    def _split_words(cls, value: object) -> object:
-        """Split a list from an environment variable, which has commas or blanks between its items."""
-        return value.replace(",", " ").split() if isinstance(value, str) else value
-
-    @field_validator("modes")
-    @classmethod
-    def _lower_mode_hosts(cls, value: dict[str, Mode]) -> dict[str, Mode]:
-        return {host.lower(): mode for host, mode in value.items()}
-
-    @field_validator("allowed_hosts")
-    @classmethod
-    def _lower_allowed_hosts(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(host.lower() for host in value)
-
-    @field_validator("upstreams")
-    @classmethod
-    def _parse_upstreams(cls, value: dict[str, str]) -> dict[str, str]:
-        return {host.lower(): _parse_origin(origin) for host, origin in value.items()}
-
-    @field_validator("retention")
-    @classmethod
-    def _check_retention(cls, tables: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
-        check_rules(tables)
-        return tables
-
-    @field_validator("retention_failed")
-    @classmethod
-    def _check_retention_failed(cls, text: str) -> str:
-        return check_duration(text)
-
-    @field_validator("retention_budget")
-    @classmethod
-    def _check_retention_budget(cls, text: str | None) -> str | None:
-        return text if text is None else check_size(text)
-
-    @field_validator("reverse", "upstream_proxy", "store_url")
-    @classmethod
-    def _parse_origin_setting(cls, value: str | None) -> str | None:
-        return value if value is None else _parse_origin(value)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_setting_files(cls, values: dict[str, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = {
-            name: _read_secret(name, Path(str(file)))
-            for name in ("token", "api_token")
-            if (file := values.get(f"{name}_file")) and not values.get(name)
-        }
-        if file := values.get("redact_names_file"):
-            names = read_names(_read_text("redact_names_file", Path(str(file)), "names, one a line"))
-            if not names:
-                raise ValueError(
-                    f"redact_names_file: {file} holds no names: write one per line, or leave the setting out"
-                )
-            found["redact_names"] = (*values.get("redact_names", ()), *names)
-        return values | found
-
-    @field_validator("redact_names")
-    @classmethod
-    def _check_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        if (name := find_unfit_name(names)) is not None:
-            raise ValueError(
-                f"{name!r} cannot be looked for: a name has {MIN_LETTERS} to {MAX_LETTERS} letters; write the whole name, or leave it out"
-            )
-        if len(names) > MAX_NAMES:
-            raise ValueError(f"{len(names)} names are more than the {MAX_NAMES} that can be looked for: list fewer")
-        return names
-
-    @model_validator(mode="after")
-    def _check_combinations(self) -> Self:
+    def __post_init__(self) -> None:
         if self.listen not in LOOPBACK and self.open_api:
             raise ValueError(
                 f"open_api would let other machines read and delete recordings through {self.listen}: leave it out"
@@ -269,7 +317,6 @@ class Settings(BaseSettings):
             raise ValueError(f"mode {self.mode} answers nothing from recordings: add --mode replay to --replay")
         if self.workers > 1 and self.mode in ("replay", "auto"):
             raise ValueError(f"mode {self.mode} keeps its position in the recording in one process: use --workers 1")
-        return self
 
     @property
     def host_modes(self) -> dict[str, Mode]:
@@ -277,30 +324,45 @@ class Settings(BaseSettings):
         return {**dict.fromkeys(self.allowed_hosts, "passthrough"), **self.modes}
 
 
-def _read_secret(name: str, path: Path) -> str:
-    return _read_text(f"{name}_file", path, "the token alone").strip()
+def setting_descriptions() -> dict[str, str]:
+    """Return what each setting means, in order."""
+    return {field.name: field.metadata["description"] for field in _FIELDS.values()}
 
 
-def _read_text(name: str, path: Path, content: str) -> str:
+def shown_settings(settings: Settings) -> dict[str, Any]:
+    """Return all settings as JSON has them, with secrets masked."""
+    shown: dict[str, Any] = shown_value(settings)
+    return shown
+
+
+_FIELDS: Final = {field.name: field for field in dataclasses.fields(Settings) if "read" in field.metadata}
+
+
+def _read_setting_files(values: dict[str, Any]) -> dict[str, Any]:
+    """Add the settings that are read from files that other settings name. Raises ValueError."""
+    found: dict[str, Any] = {
+        name: _read_secret_file(name, Path(str(file)))
+        for name in ("token", "api_token")
+        if (file := values.get(f"{name}_file")) and not values.get(name)
+    }
+    if file := values.get("redact_names_file"):
+        names = read_names(_read_file("redact_names_file", Path(str(file)), "names, one a line"))
+        if not names:
+            raise ValueError(f"redact_names_file: {file} holds no names: write one per line, or leave the setting out")
+        found["redact_names"] = (*values.get("redact_names", ()), *names)
+    return values | found
+
+
+def _read_secret_file(name: str, path: Path) -> str:
+    return _read_file(f"{name}_file", path, "the token alone").strip()
+
+
+def _read_file(name: str, path: Path, content: str) -> str:
     try:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ValueError(f"{name}: cannot read {path}: {why}; name a file that holds {content}") from error
-
-
-def _parse_origin(text: str) -> str:
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/"):
-        raise ValueError(f"{text!r} is not an origin such as https://host:port")
-    return text.rstrip("/")
-
-
-def default_data_directory() -> Path:
-    """Return this user's data directory. Root's is outside /root, because Postgres runs as another user."""
-    if os.geteuid() == 0:
-        return Path("/var/lib/playhead")
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share") / "playhead"
 
 
 def load_settings(flags: Mapping[str, Any], config: Path | None) -> Settings:
@@ -310,29 +372,63 @@ def load_settings(flags: Mapping[str, Any], config: Path | None) -> Settings:
     file = _read_toml(path) if named or path.exists() else {}
     given = {name: value for name, value in flags.items() if value is not None}
     _check_variable_names(os.environ)
-
-    class LayeredSettings(Settings):
-        @classmethod
-        def settings_customise_sources(
-            cls,
-            settings_cls: type[BaseSettings],
-            init_settings: Source,
-            env_settings: Source,
-            *_others: Source,
-            **_named: Source,
-        ) -> tuple[Source, ...]:
-            return init_settings, env_settings, InitSettingsSource(settings_cls, init_kwargs=file)
-
+    variables = _read_variables(os.environ)
+    layers = _merge(_merge(file, variables), {**given, "config": path if file else None})
     try:
-        return LayeredSettings(**given, config=path if file else None)
-    except ValidationError as error:
-        raise _settings_failure(error, given, path) from error
-    except SettingsError as error:
-        name = str(error).split('"')[1].upper()
+        values = _read_setting_files(layers)
+        return Settings(**read_fields(Settings, values), given_names=frozenset(values))
+    except InvalidValue as error:
+        raise _settings_failure(error, given, variables, path) from error
+    except ValueError as error:
+        raise Failure(str(error)) from error
+
+
+def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Put one layer of settings over another. Of two tables, the members are merged."""
+    merged = dict(below)
+    for name, value in above.items():
+        is_table = isinstance(value, dict) and isinstance(merged.get(name), dict)
+        merged[name] = _merge(merged[name], value) if is_table else value
+    return merged
+
+
+def _read_variables(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Read the settings that environment variables hold. An empty one is none, as in a compose file an unset one is."""
+    found: dict[str, Any] = {}
+    # A variable of a member, such as PLAYHEAD_TUNNEL__HOSTS, has priority over that of the table.
+    for variable in sorted(environment, key=lambda name: (name.count("__"), name)):
+        name, *members = variable.lower().removeprefix("playhead_").split("__")
+        field = _FIELDS.get(name)
+        if field is None or name == variable.lower() or not environment[variable]:
+            continue
+        is_table = field.metadata["is_json"]
+        value = _parse_variable(variable, environment[variable], is_json=is_table and not members)
+        if members and is_table:
+            # What is a list in it is JSON, too.
+            value = _parse_member(value)
+            for member in reversed(members):
+                value = {member: value}
+        elif members:
+            continue
+        found = _merge(found, {name: value})
+    return found
+
+
+def _parse_variable(variable: str, text: str, *, is_json: bool) -> Any:
+    try:
+        return json.loads(text) if is_json else text
+    except ValueError as error:
         raise Failure(
-            f"PLAYHEAD_{name} is not valid JSON: environment variables hold lists and tables as JSON, such as"
+            f"{variable} is not valid JSON: environment variables hold lists and tables as JSON, such as"
             f""" PLAYHEAD_UPSTREAMS='{{"api.example.com": "http://127.0.0.1:9000"}}'"""
         ) from error
+
+
+def _parse_member(text: str) -> Any:
+    try:
+        return json.loads(text) if text[0] in "[{" else text
+    except ValueError:
+        return text
 
 
 _KUBERNETES = re.compile(r"PLAYHEAD_(SERVICE_HOST|SERVICE_PORT\w*|PORT(_\d+_\w+)?)")
@@ -348,12 +444,12 @@ def _check_variable_names(environment: Mapping[str, str]) -> None:
         if _KUBERNETES.fullmatch(name):
             continue
         setting = name.removeprefix("PLAYHEAD_").partition("__")[0].lower()
-        is_known = setting == name.lower() or setting in (*Settings.model_fields, *_OTHER_VARIABLES)
+        is_known = setting == name.lower() or setting in (*_FIELDS, *_OTHER_VARIABLES)
         if not is_known and (near := _nearest_name(setting, 0.8)):
             raise Failure(f"{name} has no effect: did you mean PLAYHEAD_{near.upper()}?")
 
 
-def _nearest_name(name: str, cutoff: float, known: Iterable[str] = Settings.model_fields) -> str | None:
+def _nearest_name(name: str, cutoff: float, known: Iterable[str] = _FIELDS.keys()) -> str | None:
     return next(iter(difflib.get_close_matches(name, known, 1, cutoff)), None)
 
 
@@ -371,42 +467,27 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise Failure(f"{path} is not valid TOML: {error}; correct that line") from error
 
 
-def _settings_failure(error: ValidationError, given: Mapping[str, Any], path: Path) -> Failure:
-    """Describe the first validation error and where its value is set."""
-    first = error.errors()[0]
-    where = [str(part) for part in first["loc"]]
-    if not where:
-        return Failure(_error_reason(first, where))
-    name = where[0]
+def _settings_failure(
+    error: InvalidValue, given: Mapping[str, Any], variables: Mapping[str, Any], path: Path
+) -> Failure:
+    """Describe an invalid value and where it is set."""
+    name, reason = error.where[0], _error_reason(error)
     if name in given:
-        return WrongFlag(f"--{name.replace('_', '-')}: {_error_reason(first, where)}")
-    variable = f"PLAYHEAD_{name.upper()}"
-    if any(os.environ.get(known) for known in os.environ if known.partition("__")[0] == variable):
-        return Failure(f"{variable}: {_error_reason(first, where)}")
-    return Failure(f"{path}: setting {'.'.join(where)}: {_error_reason(first, where)}")
+        return WrongFlag(f"--{name.replace('_', '-')}: {reason}")
+    if name in variables:
+        return Failure(f"PLAYHEAD_{name.upper()}: {reason}")
+    return Failure(f"{path}: setting {'.'.join(error.where)}: {reason}")
 
 
-def _error_reason(wrong: ErrorDetails, where: Sequence[str]) -> str:
-    if wrong["type"] == "extra_forbidden":
-        known = _KNOWN_MEMBERS.get(where[0], Settings).model_fields
-        near = _nearest_name(where[-1], 0.6, known)
-        return f"there is no such setting; did you mean {'.'.join((*where[:-1], near))}?" if near else UNKNOWN_SETTING
-    if where == ["profile"]:
-        return "each profile is a table of its own, under [[profile]] in double brackets"
-    if where == ["retention"] and wrong["type"] != "value_error":
-        return "each rule is a table of its own, under [[retention]] in double brackets"
-    if where == ["witness"]:
-        return "each witness is a table of its own, under [[witness]] in double brackets"
-    if where == ["export"]:
-        return "each target is a table of its own, under [[export]] in double brackets"
-    reason = wrong["msg"].removeprefix("Value error, ")
-    if wrong["type"] in _EXPECTED_TYPES:
-        reason = f"Input should be {_EXPECTED_TYPES[wrong['type']]}"
-    shown = "" if where and (where[0] in _SECRET_SETTINGS or "headers" in where) else f"{wrong['input']!r} "
-    return reason.replace("Input should be", f"{shown}should be", 1)
+def _error_reason(error: InvalidValue) -> str:
+    if error.kind != UNKNOWN_NAME:
+        return error.reason
+    members = _KNOWN_MEMBERS.get(error.where[0], Settings)
+    near = _nearest_name(error.where[-1], 0.6, [field.name for field in dataclasses.fields(members)])
+    return f"there is no such setting; did you mean {'.'.join((*error.where[:-1], near))}?" if near else UNKNOWN_SETTING
 
 
-_KNOWN_MEMBERS: dict[str, type[BaseModel]] = {
+_KNOWN_MEMBERS: Final[Mapping[str, type[Any]]] = {
     "tunnel": TunnelSettings,
     "export": ExportSettings,
     "witness": WitnessSettings,
@@ -414,5 +495,3 @@ _KNOWN_MEMBERS: dict[str, type[BaseModel]] = {
     "objects": ObjectSettings,
 }
 """Settings that are tables, and their members."""
-
-_SECRET_SETTINGS = ("token", "api_token", "database_url")

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import yaml
 
-from proxy.settings import _OTHER_VARIABLES, Settings, load_settings
+from proxy.settings import _OTHER_VARIABLES, load_settings, setting_descriptions
 
 ROOT = Path(__file__).resolve().parent.parent
 COMPOSE = ROOT / "docker-compose.yml"
 
-SETTINGS = {f"PLAYHEAD_{name.upper()}" for name in Settings.model_fields}
+SETTINGS = {f"PLAYHEAD_{name.upper()}" for name in setting_descriptions()}
 
 OTHERS = {
     *(f"PLAYHEAD_{name.upper()}" for name in _OTHER_VARIABLES),

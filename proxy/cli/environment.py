@@ -21,7 +21,7 @@ from proxy.processes.command_processes import CommandProcesses
 from proxy.processes.store_client import Api
 from proxy.processes.user_command import require_command
 from proxy.recording.run_identity import PER_PROCESS_USER
-from proxy.settings import Settings
+from proxy.settings import Settings, setting_descriptions, shown_settings
 from proxy.terminal.text import print_table, printable
 from proxy.trust.ca import ensure_ca
 from proxy.trust.client_environment import (
@@ -167,13 +167,13 @@ def ca_command(bundle: bool, as_json: bool, **flags: Any) -> None:
 def config_command(as_json: bool, **flags: Any) -> None:
     """Print the settings in force with their meanings; secrets are masked."""
     found = settings_from_flags(**flags)
-    values = found.model_dump(mode="json")
+    values = shown_settings(found)
     if as_json:
         print_json(values)
         return
-    for name, field in Settings.model_fields.items():
+    for name, description in setting_descriptions().items():
         click.echo(f"{click.style(name, bold=True)} = {values[name]!r}")
-        click.echo(f"    {field.description or ''}")
+        click.echo(f"    {description}")
 
 
 @click.command("doctor", short_help="Test which clients on this machine are recorded, and which would escape.")

@@ -41,7 +41,7 @@ def differing_settings(
     return [
         name
         for name, digest in setting_digests(settings, names).items()
-        if name in settings.model_fields_set and digests.get(name) != digest
+        if name in settings.given_names and digests.get(name) != digest
     ]
 
 

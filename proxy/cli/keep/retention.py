@@ -77,7 +77,7 @@ def run_command(outer: dict[str, Any], /, as_json: bool, **flags: Any) -> None:
 def _require_same_rules(plan: dict[str, Any], flags: dict[str, Any]) -> None:
     """Raise Failure if this command's settings have other rules than the store server that runs."""
     settings = settings_from_flags(**flags)
-    if not settings.model_fields_set & {"retention", "retention_failed", "retention_budget"}:
+    if not settings.given_names & {"retention", "retention_failed", "retention_budget"}:
         return
     own = retention_policy(settings.retention, settings.retention_failed, settings.retention_budget)
     if msgspec.json.decode(msgspec.json.encode(own)) != {"rules": plan["rules"], "budget": plan["budget"]}:
