@@ -26,6 +26,7 @@ fixtures           record and replay for test suites
 terminal           text for terminals
 inference          the batch-invariant model server
 judgement          ask a model for verdicts
+trials             run a command many times, each time answered from a recording
 demo               the demo
 clients            programs that run in the interpreters of recorded clients
 """

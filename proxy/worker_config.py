@@ -65,6 +65,9 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     spooled: bool = True
     """Whether the worker has a spool. One that only replays records nothing."""
 
+    spool: str | None = None
+    """A directory of its own for the spool, which no store server reads; None: one in the data directory."""
+
     replay: tuple[str, ...] = ()
     """The runs and files that the worker answers from."""
 

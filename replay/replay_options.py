@@ -3,7 +3,7 @@
     {"overrides": [{"step": 2, "text": "…"}, …], "fork": {"at": 3, "effects": ["block"], "allow": ["POST tickets.example.com"]}}
 
 `"options": {"on_miss": "live", "after_last": …, "pace": …, "allow_unused": …, "allowed_hosts": […]}` sets further options.
-`at` of null means the last step. The report repeats the requested options for a process that takes over the replay.
+`at` of null means the last step; with `"offline": true` nothing goes live. The report repeats the requested options for a process that takes over the replay.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -46,7 +46,9 @@ def source_as_requested(
             more: dict[str, Any] = {"edit_hook": editor, "miss_hook": editor}
         else:
             fork_options = ForkOptions(
-                at=fork.get("at"), effects=parse_effects(fork.get("effects") or (), fork.get("allow") or ())
+                at=fork.get("at"),
+                effects=parse_effects(fork.get("effects") or (), fork.get("allow") or ()),
+                is_offline=fork.get("offline", False),
             )
             bundle, more = prepare_fork(source.bundle, overrides, profiles, fork_options, fork=source.replay)
     except (BadOverride, BadRule, BadFork) as why:

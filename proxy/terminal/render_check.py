@@ -80,7 +80,7 @@ def junit_xml(results: Sequence[CheckResult], spec: str) -> bytes:
         suite = ElementTree.SubElement(
             root,
             "testsuite",
-            name=_xml_text(result.run),
+            name=xml_text(result.run),
             tests=str(len(result.rules)),
             failures=str(failed),
             errors=str(undecided),
@@ -91,11 +91,10 @@ def junit_xml(results: Sequence[CheckResult], spec: str) -> bytes:
             case = ElementTree.SubElement(
                 suite,
                 "testcase",
-                {"name": _xml_text(rule.rule.title), "classname": _xml_text(result.run), "file": _xml_text(spec)}
-                | place,
+                {"name": xml_text(rule.rule.title), "classname": xml_text(result.run), "file": xml_text(spec)} | place,
             )
             if rule.findings:
-                lines = [_xml_text(line) for line in _finding_lines(rule)]
+                lines = [xml_text(line) for line in _finding_lines(rule)]
                 kind = "failure" if rule.verdict == "fail" else "error"
                 ElementTree.SubElement(case, kind, message=lines[0]).text = "\n".join(lines)
     ElementTree.indent(root)
@@ -108,5 +107,6 @@ def _finding_lines(rule: RuleResult) -> Iterator[str]:
         yield finding.message if finding.step is None else f"step {finding.step}: {finding.message}"
 
 
-def _xml_text(text: str) -> str:
+def xml_text(text: str) -> str:
+    """Return a text without the characters that XML does not have."""
     return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text)

@@ -152,7 +152,8 @@ def _open_spool(config: WorkerConfig, data: DataDir) -> Iterator[Spool | None]:
         return
     limit, durability = config.spool_limit, config.durability
     try:
-        spool = Spool(data.spools / config.name, max_bytes=limit, durability=durability)
+        directory = Path(config.spool) if config.spool else data.spools / config.name
+        spool = Spool(directory, max_bytes=limit, durability=durability)
     except SpoolError as error:
         raise Failure(f"{error}; make room or choose another data directory with --data DIR") from error
     with spool:

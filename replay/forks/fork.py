@@ -49,6 +49,9 @@ class ForkOptions:
     """The last step that the record answers; 0 for none. None resumes the run after the last complete step."""
 
     effects: Effects
+    is_offline: bool = False
+    """Whether a request that the prefix does not answer is missed instead of going live. The run that the command makes is still
+    recorded, up to where it would have left the record."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,6 +65,9 @@ class Fork:
     editor: OverrideEditor
     parent_script: Script
     """The steps of the parent after the prefix."""
+
+    is_offline: bool = False
+    """Whether nothing goes live."""
 
     checkpoint_marks: tuple[bytes, ...] | None = None
     """The ids and texts of the answers of a resumed run; None for a fork.
@@ -84,6 +90,8 @@ class Fork:
         self._note_checkpoint(incoming.request)
         if edit := self.editor.answer_unrecorded(incoming):
             return edit
+        if self.is_offline:
+            return None
         policy = self.effects.policy_for(incoming.request)
         if policy == "serve-recorded":
             if match := self.parent_script.take_next(key, raw, incoming.actor):
@@ -187,6 +195,7 @@ def prepare_fork(
         effects=options.effects,
         editor=editor,
         parent_script=Script(later),
+        is_offline=options.is_offline,
         checkpoint_marks=marks,
     )
     # `on_miss` is never `live`: only the hook lets requests leave the record.

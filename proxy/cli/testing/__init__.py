@@ -2,4 +2,6 @@
 
 check   check
 judge   judge
+regress   regress
+trial_options   what the commands that run trials have in common
 """

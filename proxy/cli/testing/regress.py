@@ -1,0 +1,168 @@
+"""The command that replays many recordings against changed code: regress."""
+
+import asyncio
+import os
+import secrets
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from calls.redaction.redactor import Redactor
+from proxy.cli.common import (
+    ALLOW_UNUSED,
+    as_json,
+    isolation_options,
+    print_json,
+    settings_from_flags,
+    user_profiles,
+    with_isolation,
+    with_settings,
+)
+from proxy.cli.look.list_options import fetch_list, has_filters, take_list_query, with_filters
+from proxy.cli.run_completion import complete_recording
+from proxy.cli.testing.trial_options import (
+    JUNIT_HELP,
+    TIMEOUT,
+    CommandAfterDashes,
+    command_after_dashes,
+    given_settings,
+)
+from proxy.commands.check import read_spec
+from proxy.errors import Failure
+from proxy.processes.command_processes import CommandProcesses
+from proxy.processes.user_command import require_command
+from proxy.terminal.table import stdout_sheet
+from proxy.terminal.text import printable
+from proxy.trials.recordings import find_recordings
+from proxy.trials.regress import Regression, RunResult, exit_code
+from proxy.trials.regress_report import regression_json, regression_junit, show_regression
+from proxy.trials.trial import TrialRunner
+from store.diff.steps import StepReader
+
+MOST_RUNS: Final = 10_000
+
+
+def _default_jobs() -> int:
+    return min(8, os.cpu_count() or 1)
+
+
+@click.command("regress", cls=CommandAfterDashes, short_help="Replay many recordings against changed code.")
+@with_settings
+@as_json
+@with_filters
+@click.option(
+    "--limit",
+    type=click.IntRange(1, MOST_RUNS),
+    default=100,
+    help="How many runs the filters select at most: the newest. Default: 100.",
+)
+@click.option(
+    "--jobs",
+    type=click.IntRange(1, 64),
+    help="How many replays run at a time. Default: the number of processors, at most 8.",
+)
+@TIMEOUT
+@ALLOW_UNUSED
+@click.option(
+    "--spec",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Check what the command does in each replay against these rules (docs/check.md).",
+)
+@click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help=JUNIT_HELP)
+@with_isolation
+@click.argument("recordings", metavar="[RUN|FILE|DIR]…", nargs=-1, shell_complete=complete_recording)
+def regress_command(
+    recordings: tuple[str, ...],
+    limit: int,
+    jobs: int | None,
+    limit_s: float,
+    allow_unused: bool,
+    spec: Path | None,
+    junit: Path | None,
+    as_json: bool,
+    **flags: Any,
+) -> None:
+    """Replay many recordings against changed code, in parallel, and group what came of them.
+
+    Recordings are runs, files, all bundles in a directory, and the runs that filters select, which are those of `playhead ls`. Each
+    replay runs COMMAND with its network cut and a TMPDIR of its own. The result is `same`; `diverged`, grouped by cause, kind of step
+    and place in the request; or `cannot tell`: COMMAND failed before its first call, took too long, or exited with 125.
+
+    \b
+        playhead regress tests/recordings/ -- python agent.py
+        playhead regress --label suite=refunds --since 30d --jobs 4 -- python agent.py
+        git bisect run playhead regress tests/recordings/ -- python agent.py
+
+    Exits with 0 if every run is the same, 1 if one diverged or a rule is broken, and otherwise with 125 if one cannot be told.
+    """
+    command = command_after_dashes("playhead regress last -- python agent.py")
+    require_command(command)
+    isolation = isolation_options(flags)
+    query = take_list_query(flags)
+    if not recordings and not has_filters(query):
+        raise Failure(
+            "there are no recordings to replay: name runs, bundles or a directory of bundles, or select runs by --label or another filter"
+        )
+    rules = read_spec(spec) if spec is not None else ()
+    found = settings_from_flags(**flags)
+    # Nothing that is read here is stored, so any redaction key will do.
+    redactor = Redactor(key=secrets.token_bytes(32))
+    with tempfile.TemporaryDirectory(prefix="playhead-regress-", ignore_cleanup_errors=True) as scratch:
+        regression = Regression(
+            runner=TrialRunner(
+                settings=found,
+                flags=given_settings(flags),
+                config=found.config,
+                command=command,
+                limit_s=limit_s,
+                scratch=Path(scratch),
+                allow_unused=allow_unused,
+                isolation=isolation,
+            ),
+            reading=StepReader(profiles=user_profiles(found), clean=redactor.redact_text),
+            redactor=redactor,
+            jobs=jobs or _default_jobs(),
+            spec=rules,
+            show_progress=_show_progress,
+        )
+        results = asyncio.run(_replay(regression, recordings, query, limit))
+    if junit is not None:
+        _write_file(junit, regression_junit(results))
+    if as_json:
+        print_json(regression_json(results, command, None))
+    else:
+        show_regression(results, stdout_sheet())
+    raise click.exceptions.Exit(exit_code(results))
+
+
+async def _replay(
+    regression: Regression, names: Sequence[str], query: Mapping[str, Any], limit: int
+) -> list[RunResult]:
+    def list_runs(api: Any) -> list[dict[str, Any]]:
+        listed: list[dict[str, Any]] = fetch_list(api, "/runs", limit, {**query, "settled": True})["items"]
+        return [run for run in listed if run["calls"]]
+
+    # While it is entered, the store server that it uses stays for the trials.
+    async with CommandProcesses(regression.runner.settings) as processes:
+        found = await find_recordings(
+            processes, names, list_runs if has_filters(query) else None, regression.runner.scratch / "recordings"
+        )
+        return await regression.replay_all(found)
+
+
+def _show_progress(line: str) -> None:
+    click.echo(f"playhead: {printable(line)}", err=True)
+
+
+def _write_file(path: Path, content: bytes) -> None:
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise Failure(f"cannot write {path}: {error.strerror}; name another file") from error
+
+
+COMMANDS = (regress_command,)

@@ -1,0 +1,10 @@
+"""Run a command many times, each time answered from a recording, and say what came of it: `regress` and `perturb`.
+
+trial            one trial: a process and a scratch directory of its own, and a time limit
+process          the process of a trial: `python -m proxy.trials.process`
+spool_follower   the exchanges that a trial leaves
+outcome          same, diverged (where and how), or it cannot be told
+recordings       find the recordings to replay
+regress          replay many recordings, and group what came of them
+regress_report   show that
+"""
