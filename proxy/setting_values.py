@@ -181,7 +181,7 @@ def optional[T](read: Reader[T]) -> Reader[T | None]:
     return lambda value: None if value is None else read(value)
 
 
-def checked[T](read: Reader[T], *checks: Callable[[T], T]) -> Reader[T]:
+def with_checks[T](read: Reader[T], *checks: Callable[[T], T]) -> Reader[T]:
     """Return the reader that also calls these, each of which may raise ValueError."""
 
     def read_and_check(value: object) -> T:
