@@ -7,4 +7,7 @@ outcome          same, diverged (where and how), or it cannot be told
 recordings       find the recordings to replay
 regress          replay many recordings, and group what came of them
 regress_report   show that
+completion       complete diverged runs live, within a budget
+judging          judge the old and the new answers of completed runs
+new_run          write what a trial did as a bundle
 """

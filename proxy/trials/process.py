@@ -10,6 +10,7 @@ import os
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -18,6 +19,7 @@ from proxy.errors import Failure, first_exception
 from proxy.processes.command_processes import LOOPBACK, CommandProcesses
 from proxy.settings import Settings, load_settings
 from proxy.trust.client_environment import replay_ca_file, user_proxy
+from store.datadir import DataDir
 
 
 class TrialConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,7 +61,7 @@ class TrialConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 async def run(trial: TrialConfig) -> CommandResult:
     """Run the command behind a worker of its own."""
     async with CommandProcesses(load_settings(trial.flags, Path(trial.config) if trial.config else None)) as processes:
-        worker = await processes.start_worker(**_worker_changes(trial, processes.settings))
+        worker = await processes.start_worker(**_worker_changes(trial, processes.settings, processes.data))
         worker_info = {"proxy": f"http://{LOOPBACK}:{worker.ready['port']}", **worker.ready}
         if not trial.is_live:
             worker_info["roots"] = replay_ca_file(worker.ready, processes.settings.tunnel.hosts, os.environ)
@@ -81,7 +83,7 @@ async def run(trial: TrialConfig) -> CommandResult:
             await processes.close_workers()
 
 
-def _worker_changes(trial: TrialConfig, settings: Settings) -> dict[str, Any]:
+def _worker_changes(trial: TrialConfig, settings: Settings, data: DataDir) -> dict[str, Any]:
     """Return how the worker's configuration differs from that of a worker that records."""
     directory = Path(trial.directory)
     options = {
@@ -97,8 +99,12 @@ def _worker_changes(trial: TrialConfig, settings: Settings) -> dict[str, Any]:
     changes: dict[str, Any] = {"replay": [trial.recording], "modes": modes, "tunnel": ()}
     if trial.fork is None:
         return changes | {"mode": "replay", "spooled": False, "replay_options": options}
+    note = data.read_notice("store")
+    port = urlsplit(note["api"]).port if note else None
     return changes | {
         "mode": "auto",
+        # A command whose requests go out must not reach Playhead's own API through its worker.
+        "own_addresses": [(LOOPBACK, port)] if port else [],
         "spool": str(directory / "spool"),
         "upstreams": {**settings.upstreams, **trial.upstreams},
         "upstream_proxy": settings.upstream_proxy or user_proxy(os.environ),

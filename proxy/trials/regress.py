@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final, Literal
 
@@ -199,8 +199,3 @@ class Regression:
         return await asyncio.to_thread(
             lambda: check_run(build_checked_run(name, result.exchanges, self.reading), self.spec)
         )
-
-
-def with_completion(result: RunResult, **changes: Any) -> RunResult:
-    """Return a result with what came of its completion."""
-    return replace(result, is_decided_live=True, **changes)

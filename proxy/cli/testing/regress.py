@@ -5,12 +5,15 @@ import os
 import secrets
 import tempfile
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
+from calls.judgement.prompt import JudgeSettings
 from calls.redaction.redactor import Redactor
+from proxy.capture.command import DEFAULT_ISOLATION
 from proxy.cli.common import (
     ALLOW_UNUSED,
     as_json,
@@ -29,13 +32,19 @@ from proxy.cli.testing.trial_options import (
     CommandAfterDashes,
     command_after_dashes,
     given_settings,
+    parse_usd,
+    require_effects,
+    with_live_options,
 )
 from proxy.commands.check import read_spec
+from proxy.commands.judge import Judge, read_rubric
 from proxy.errors import Failure
 from proxy.processes.command_processes import CommandProcesses
 from proxy.processes.user_command import require_command
 from proxy.terminal.table import stdout_sheet
 from proxy.terminal.text import printable
+from proxy.trials.completion import Budget, Completions, budget_text, parse_model_url
+from proxy.trials.judging import PairwiseJudge
 from proxy.trials.recordings import find_recordings
 from proxy.trials.regress import Regression, RunResult, exit_code
 from proxy.trials.regress_report import regression_json, regression_junit, show_regression
@@ -73,6 +82,32 @@ def _default_jobs() -> int:
     help="Check what the command does in each replay against these rules (docs/check.md).",
 )
 @click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help=JUNIT_HELP)
+@click.option(
+    "--live-budget",
+    metavar="AMOUNT",
+    help="Complete the runs that diverged live, until the calls of models have cost this, such as 2.00USD.",
+)
+@with_live_options
+@click.option(
+    "--keep",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Where the bundles of runs that were completed live go. Default: ./regress-TIME.",
+)
+@click.option(
+    "--rubric",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Have a model judge each completed run against the old one by these criteria (docs/judge.md).",
+)
+@click.option("--judge-model", metavar="NAME", help="The model that judges.")
+@click.option("--judge-url", metavar="URL", help="The base URL of its OpenAI-compatible API.")
+@click.option(
+    "--judge-key-env",
+    default="OPENAI_API_KEY",
+    metavar="NAME",
+    help="The variable with its API key. Default: OPENAI_API_KEY.",
+)
 @with_isolation
 @click.argument("recordings", metavar="[RUN|FILE|DIR]…", nargs=-1, shell_complete=complete_recording)
 def regress_command(
@@ -83,6 +118,14 @@ def regress_command(
     allow_unused: bool,
     spec: Path | None,
     junit: Path | None,
+    live_budget: str | None,
+    effects: tuple[str, ...],
+    model_url: str | None,
+    keep: Path | None,
+    rubric: Path | None,
+    judge_model: str | None,
+    judge_url: str | None,
+    judge_key_env: str,
     as_json: bool,
     **flags: Any,
 ) -> None:
@@ -92,12 +135,16 @@ def regress_command(
     replay runs COMMAND with its network cut and a TMPDIR of its own. The result is `same`; `diverged`, grouped by cause, kind of step
     and place in the request; or `cannot tell`: COMMAND failed before its first call, took too long, or exited with 125.
 
+    With --live-budget the calls after a divergence are answered live, by the rules of `playhead fork`. Such a run `passed` if the rules of
+    --spec and the judge of --rubric find nothing wrong, and is `broken` otherwise.
+
     \b
         playhead regress tests/recordings/ -- python agent.py
         playhead regress --label suite=refunds --since 30d --jobs 4 -- python agent.py
+        playhead regress tests/recordings/ --live-budget 2.00USD --spec checks.toml -- python agent.py
         git bisect run playhead regress tests/recordings/ -- python agent.py
 
-    Exits with 0 if every run is the same, 1 if one diverged or a rule is broken, and otherwise with 125 if one cannot be told.
+    Exits with 0 if every run is the same or passed, 1 if one diverged or a rule is broken, and otherwise with 125 if one cannot be told.
     """
     command = command_after_dashes("playhead regress last -- python agent.py")
     require_command(command)
@@ -108,6 +155,8 @@ def regress_command(
             "there are no recordings to replay: name runs, bundles or a directory of bundles, or select runs by --label or another filter"
         )
     rules = read_spec(spec) if spec is not None else ()
+    budget = _budget(live_budget, model_url, effects, keep, rubric)
+    pairwise = _pairwise_judge(rubric, judge_model, judge_url, judge_key_env)
     found = settings_from_flags(**flags)
     # Nothing that is read here is stored, so any redaction key will do.
     redactor = Redactor(key=secrets.token_bytes(32))
@@ -129,18 +178,39 @@ def regress_command(
             spec=rules,
             show_progress=_show_progress,
         )
-        results = asyncio.run(_replay(regression, recordings, query, limit))
+        completions = (
+            None
+            if budget is None
+            else Completions(
+                regression=regression,
+                budget=budget,
+                effects=effects,
+                model_origin=parse_model_url(model_url) if model_url else None,
+                directory=keep or Path(f"regress-{datetime.now(UTC):%Y%m%d-%H%M%S}"),
+            )
+        )
+        results = asyncio.run(_replay(regression, recordings, query, limit, completions, pairwise))
     if junit is not None:
         _write_file(junit, regression_junit(results))
     if as_json:
-        print_json(regression_json(results, command, None))
+        print_json(regression_json(results, command, None if budget is None else budget.as_json()))
     else:
         show_regression(results, stdout_sheet())
+        if completions and any(result.completion for result in results):
+            click.echo(
+                f"playhead: {budget_text(completions.budget)}; the new runs: {printable(str(completions.directory))}",
+                err=True,
+            )
     raise click.exceptions.Exit(exit_code(results))
 
 
 async def _replay(
-    regression: Regression, names: Sequence[str], query: Mapping[str, Any], limit: int
+    regression: Regression,
+    names: Sequence[str],
+    query: Mapping[str, Any],
+    limit: int,
+    completions: Completions | None,
+    pairwise: PairwiseJudge | None,
 ) -> list[RunResult]:
     def list_runs(api: Any) -> list[dict[str, Any]]:
         listed: list[dict[str, Any]] = fetch_list(api, "/runs", limit, {**query, "settled": True})["items"]
@@ -151,7 +221,45 @@ async def _replay(
         found = await find_recordings(
             processes, names, list_runs if has_filters(query) else None, regression.runner.scratch / "recordings"
         )
-        return await regression.replay_all(found)
+        results = await regression.replay_all(found)
+        if completions is not None:
+            results = await completions.complete_all(found, results)
+        if pairwise is not None:
+            results = await pairwise.judge_all(regression, found, results)
+        return results
+
+
+def _budget(
+    amount: str | None, model_url: str | None, effects: tuple[str, ...], keep: Path | None, rubric: Path | None
+) -> Budget | None:
+    require_effects(effects)
+    if amount is not None:
+        return Budget(usd=parse_usd(amount), allows_unpriced=model_url is not None)
+    given = {"--model-url": model_url, "--effects": effects, "--keep": keep, "--rubric": rubric}
+    if name := next((name for name, value in given.items() if value), None):
+        raise click.UsageError(
+            f"{name} is about runs that are completed live: give a --live-budget such as 2.00USD as well"
+        )
+    return None
+
+
+def _pairwise_judge(rubric: Path | None, model: str | None, url: str | None, key_variable: str) -> PairwiseJudge | None:
+    if rubric is None:
+        if model or url:
+            raise click.UsageError(
+                "--judge-model and --judge-url are for a judge with criteria: give a --rubric as well"
+            )
+        return None
+    if not model or not url or not url.startswith(("http://", "https://")):
+        raise click.UsageError("--rubric needs a judge: give --judge-model NAME and --judge-url http://… as well")
+    judge = Judge(
+        settings=JudgeSettings(model=model, temperature=0.0, seed=1, votes=1, has_schema=True),
+        url=url,
+        key_variable=key_variable,
+        timeout_s=300.0,
+        isolation=DEFAULT_ISOLATION,
+    )
+    return PairwiseJudge(criteria=read_rubric(rubric), judge=judge)
 
 
 def _show_progress(line: str) -> None:

@@ -1,8 +1,15 @@
 """What the commands that run trials have in common: the words after `--`, and their options."""
 
+import re
+from collections.abc import Callable
+from decimal import Decimal
 from typing import Any, Final
 
 import click
+
+from calls.effects import BadRule, parse_effects
+
+type Command = Callable[..., Any]
 
 COMMAND_KEY: Final = "playhead.trial_command"
 
@@ -40,5 +47,44 @@ TIMEOUT: Final = click.option(
     metavar="SECONDS",
     help="How long one replay may take. Default: 300.",
 )
+
+_LIVE = [
+    click.option(
+        "--effects",
+        multiple=True,
+        metavar="[[METHOD ]HOST=]POLICY",
+        help="Decide about live calls that may change something, as in `playhead fork`: block, allow or serve-recorded; with HOST,"
+        " calls to that host. May be repeated. Default: block.",
+    ),
+    click.option(
+        "--model-url",
+        metavar="URL",
+        help="A server that answers live requests to models in their place, such as http://127.0.0.1:8000.",
+    ),
+]
+
+
+def with_live_options(command: Command) -> Command:
+    """Add the options of calls that go out."""
+    for option in reversed(_LIVE):
+        command = option(command)
+    return command
+
+
+def require_effects(effects: tuple[str, ...]) -> None:
+    """Raise UsageError if a rule cannot be parsed."""
+    try:
+        parse_effects(effects, ())
+    except BadRule as error:
+        raise click.UsageError(str(error)) from error
+
+
+def parse_usd(text: str) -> Decimal:
+    """Parse an amount such as 2.00USD. Raises UsageError."""
+    found = re.fullmatch(r"\$?(\d{1,9}(?:\.\d{1,6})?) ?(?:USD)?", text)
+    if found is None or not Decimal(found[1]):
+        raise click.UsageError(f"{text!r} is not an amount of money: write 2.00USD")
+    return Decimal(found[1])
+
 
 JUNIT_HELP: Final = "Also write the results as JUnit XML, which CI systems show."
