@@ -27,7 +27,7 @@ SHORTEST_RECHECK: Final = 5_000_000
 LONGEST_RECHECK: Final = 100_000_000
 """Maximum nanoseconds between two checks of a piece that has to wait."""
 
-type AnswerSource = Literal["replayed", "edited", "live", "miss"]
+type AnswerSource = Literal["replayed", "edited", "live", "miss", "stand-in"]
 
 type MatchTier = Literal["strict", "semantic"]
 """`strict`: the request equals the recorded one in everything it says. `semantic`: only in the fields of its key."""

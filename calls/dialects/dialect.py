@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from calls.dialects.parts.answer_composition import AnswerComposer
 from calls.dialects.parts.answer_forms import AnswerForm, FormCriteria, streamed_if_requested
 from calls.dialects.parts.error_bodies import plain_error
 from calls.dialects.parts.stream_writing import StreamWriter
@@ -146,6 +147,8 @@ class Dialect:
     """Determine whether a request asks for a streamed answer, and in which form."""
     stream_writers: Mapping[AnswerForm, StreamWriter] = field(default_factory=dict)
     """How to stream a whole answer, for each form in which replay can."""
+    compose_answer: AnswerComposer | None = None
+    """How to make a whole answer of a text and tool calls, for a test without a recording; None: such an answer is given as a body."""
     respell_answer: Callable[[Json, Json, Json], Json | None] | None = None
     """Spell an answer to one request as another one with the same key requests it; None: they request the same spelling."""
     answer_paths: AnswerPaths | None = None

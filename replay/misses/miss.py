@@ -23,8 +23,10 @@ type Reason = Literal[
     "unknown_run",
     "interrupted",
     "client_left",
+    "unexpected",
 ]
-"""Reasons for a miss. `interrupted`: the worker of the replay was killed. `client_left` occurs only in reports."""
+"""Reasons for a miss. `interrupted`: the worker of the replay was killed. `client_left` occurs only in reports, `unexpected` only
+in tests that give their answers themselves."""
 
 MISS_STATUS = 424
 
@@ -37,6 +39,7 @@ MISS_TITLES: dict[Reason, str] = {
     "unknown_run": "No recording of that name",
     "interrupted": "The replay was interrupted",
     "client_left": "The client left before the end",
+    "unexpected": "No answer of the test expects this request",
 }
 
 

@@ -6,6 +6,7 @@ The dialects come from the table. A part that is missing is reported by the name
 import base64
 import dataclasses
 import gzip
+import itertools
 import json
 from collections.abc import Iterator
 from functools import lru_cache
@@ -21,10 +22,11 @@ import calls.profiles
 from calls.codec.json import dumps, parse_json
 from calls.codec.lenient_json import as_object
 from calls.dialects.dialect import AnswerSummary, Assembly, Dialect
+from calls.dialects.parts.answer_composition import AnswerParts
 from calls.dialects.parts.answer_forms import AnswerForm, never_streamed
 from calls.dialects.table import BY_NAME, DIALECTS
 from calls.framing import eventstream, websocket
-from calls.model import Json, header
+from calls.model import Json, ToolCall, header
 from calls.route import route_request
 from replay.overrides.dialect_paths import find_texts
 from store.active_profiles import load_profiles
@@ -396,3 +398,56 @@ def test_a_long_stream_is_joined_whole() -> None:
     assembly = assemble_pieces(BY_NAME["openai_chat"], MEDIA[".sse"], *[delta] * 20_000)
     answer: Any = assembly.answer
     assert answer["choices"][0]["message"]["content"] == "word " * 20_000
+
+
+COMPOSED = [dialect for dialect in DIALECTS if dialect.compose_answer]
+"""Those in whose form an answer can be made of its parts."""
+
+MEDIA_OF_FORM = {"sse": ".sse", "array": ".array", "ndjson": ".ndjson", "eventstream": ".eventstream"}
+
+
+def composed_parts(operation: str, model: str, **said: Any) -> AnswerParts:
+    return AnswerParts(
+        operation=operation,
+        model=model,
+        id="0" * 24,
+        created=1_700_000_000,
+        created_at="2023-11-14T22:13:20.000000Z",
+        input_tokens=11,
+        output_tokens=7,
+        **said,
+    )
+
+
+def test_these_dialects_have_a_form_for_an_answer_made_of_its_parts() -> None:
+    assert sorted(dialect.name for dialect in COMPOSED) == [
+        *("anthropic", "bedrock_converse", "bedrock_invoke", "cohere_v1", "cohere_v2", "dify", "gemini", "ollama"),
+        *("openai_chat", "openai_completions", "openai_responses"),
+    ]
+
+
+@pytest.mark.parametrize("dialect", COMPOSED, ids=lambda dialect: dialect.name)
+@given(text=st.none() | st.text(min_size=1), arguments=st.lists(st.dictionaries(st.text(), json_values), max_size=3))
+def test_a_composed_answer_says_its_parts_whole_and_streamed(
+    dialect: Dialect, text: str | None, arguments: list[Json]
+) -> None:
+    assert dialect.compose_answer
+    calls = tuple(ToolCall(id=f"c{n}", name=f"tool_{n}", arguments=one) for n, one in enumerate(arguments))
+    operations = ("chat", "generate_content", "text_completion")
+    models = ("anthropic.claude-v1", "amazon.nova-pro")
+    for operation, model in itertools.product(operations, models):
+        answer = dialect.compose_answer(composed_parts(operation, model, text=text, tool_calls=calls))
+        if answer is None:
+            continue
+        bodies = [(".json", dumps(answer))]
+        for form, write in dialect.stream_writers.items():
+            pieces = write(as_object(answer), {"stream_options": {"include_usage": True}})
+            assert pieces is not None
+            bodies.append((MEDIA_OF_FORM[form], b"".join(pieces)))
+        for suffix, body in bodies:
+            read = outcome(dialect, MEDIA[suffix], body)
+            assert read["complete"] is not False
+            assert (read["summary"]["text"] or "") == (text or "")
+            found = [(call["name"], call["arguments"]) for call in read["summary"]["tool_calls"]]
+            assert found == [(call.name, json.loads(dumps(call.arguments))) for call in calls]
+            assert (read["summary"]["usage"]["input_tokens"], read["summary"]["usage"]["output_tokens"]) == (11, 7)

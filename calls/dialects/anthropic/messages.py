@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from calls.codec.lenient_json import as_array, as_count, as_object, as_text, as_text_or_none
-from calls.dialects.anthropic.messages_writer import write_message_stream
+from calls.dialects.anthropic.messages_writer import compose_message, write_message_stream
 from calls.dialects.dialect import AnswerPaths, AnswerSummary, Assembly, Claim, Dialect, RequestSummary, Service
 from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.error_bodies import error_class
@@ -274,8 +274,9 @@ def _usage(message: Mapping[str, Json]) -> Usage:
 
 
 def _error_body(status: int, message: str) -> Json:
-    names = {"rate_limit": "rate_limit_error", "overloaded": "overloaded_error", "server": "api_error"}
-    return {"type": "error", "error": {"type": names[error_class(status)], "message": message}}
+    found = error_class(status)
+    kind = {"invalid": "invalid_request", "server": "api"}.get(found, found)
+    return {"type": "error", "error": {"type": f"{kind}_error", "message": message}}
 
 
 DIALECT: Final = Dialect(
@@ -294,6 +295,7 @@ DIALECT: Final = Dialect(
     assemble=assemble,
     summarize_answer=summarize_answer,
     stream_writers={"sse": write_message_stream},
+    compose_answer=compose_message,
     answer_paths=AnswerPaths(texts=("content/*/text",), calls=("content/*",), arguments=("input",)),
     error_body=_error_body,
 )

@@ -1,14 +1,40 @@
-"""Stream a whole message as Anthropic does."""
+"""Write a message as Anthropic does: made of its parts, or a whole one as a stream."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
 from calls.codec.json import dumps
 from calls.codec.lenient_json import as_array, as_object, as_text
+from calls.dialects.parts.answer_composition import AnswerParts
 from calls.dialects.parts.stream_writing import sse_message
 from calls.model import Json
 
 type Event = tuple[str, Mapping[str, Json]]
 """The name and the data of an event."""
+
+
+def compose_message(parts: AnswerParts) -> Json | None:
+    """Make a message with a block for the text and for each tool call."""
+    if parts.operation != "chat":
+        return None
+    text: list[Json] = [] if parts.text is None else [{"type": "text", "text": parts.text}]
+    calls: list[Json] = [
+        {"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments} for call in parts.tool_calls
+    ]
+    return {
+        "id": f"msg_{parts.id}",
+        "type": "message",
+        "role": "assistant",
+        "model": parts.model,
+        "content": [*text, *calls],
+        "stop_reason": parts.finish_word("end_turn", "tool_use"),
+        "stop_sequence": None,
+        "usage": {
+            "input_tokens": parts.input_tokens,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": 0,
+            "output_tokens": parts.output_tokens,
+        },
+    }
 
 
 def write_message_stream(answer: Mapping[str, Json], _request: Mapping[str, Json]) -> Iterator[bytes]:

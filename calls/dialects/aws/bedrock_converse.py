@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from calls.codec.lenient_json import as_array, as_count, as_object, as_text, as_text_or_none
-from calls.dialects.aws.converse_writer import write_converse_stream
+from calls.dialects.aws.converse_writer import compose_turn, write_converse_stream
 from calls.dialects.dialect import AnswerPaths, AnswerSummary, Assembly, Claim, Dialect, RequestSummary, Service
 from calls.dialects.parts.answer_forms import streamed_by_path
 from calls.dialects.parts.assembly import AccumulatorAssembly
-from calls.dialects.parts.error_bodies import message_error
+from calls.dialects.parts.error_bodies import ErrorClass, error_class, message_error
 from calls.dialects.parts.pieces import parse_arguments, parse_payload
 from calls.framing import Framing, eventstream
 from calls.model import Headers, Json, ToolCall, Usage
@@ -248,7 +248,18 @@ def _tool_call(use: Mapping[str, Json]) -> ToolCall:
 
 def error_headers(status: int) -> Headers:
     """The header in which AWS names the exception."""
-    return (("x-amzn-ErrorType", "ThrottlingException" if status == 429 else "InternalServerException"),)
+    return (("x-amzn-ErrorType", _EXCEPTIONS[error_class(status)]),)
+
+
+_EXCEPTIONS: Final[Mapping[ErrorClass, str]] = {
+    "invalid": "ValidationException",
+    "authentication": "AccessDeniedException",
+    "permission": "AccessDeniedException",
+    "not_found": "ResourceNotFoundException",
+    "rate_limit": "ThrottlingException",
+    "overloaded": "ServiceUnavailableException",
+    "server": "InternalServerException",
+}
 
 
 DIALECT: Final = Dialect(
@@ -266,6 +277,7 @@ DIALECT: Final = Dialect(
     summarize_answer=summarize_answer,
     answer_form=streamed_by_path("eventstream"),
     stream_writers={"eventstream": write_converse_stream},
+    compose_answer=compose_turn,
     answer_paths=AnswerPaths(
         texts=("output/message/content/*/text",), calls=("output/message/content/*/toolUse",), arguments=("input",)
     ),

@@ -15,13 +15,14 @@ from typing import Final
 from calls.codec.json import dumps
 from calls.codec.lenient_json import as_array, as_count, as_object, as_text_or_none
 from calls.dialects.anthropic import messages as anthropic
-from calls.dialects.anthropic.messages_writer import message_events
+from calls.dialects.anthropic.messages_writer import compose_message, message_events
 from calls.dialects.aws import bedrock_converse
 from calls.dialects.aws import bedrock_text_models as bedrock_texts
 from calls.dialects.aws.bedrock_converse import FRAMINGS, Turn, remove_account, split_model_path, unescape_model
-from calls.dialects.aws.converse_writer import event_frame, turn_events
+from calls.dialects.aws.converse_writer import compose_turn, event_frame, turn_events
 from calls.dialects.dialect import AnswerPaths, AnswerSummary, Assembly, Claim, Dialect, RequestSummary
 from calls.dialects.openai import chat as openai_chat
+from calls.dialects.parts.answer_composition import AnswerParts
 from calls.dialects.parts.answer_forms import streamed_by_path
 from calls.dialects.parts.assembly import Accumulator, AccumulatorAssembly
 from calls.dialects.parts.error_bodies import message_error
@@ -245,6 +246,13 @@ def _metrics_usage(metrics: Mapping[str, Json]) -> Usage:
     )
 
 
+def _compose_answer(parts: AnswerParts) -> Json | None:
+    """Make a message of Anthropic's or a turn of Amazon's Nova, whichever the model speaks; None for any other model."""
+    if "anthropic." in parts.model:
+        return compose_message(parts)
+    return compose_turn(parts) if "amazon.nova" in parts.model else None
+
+
 def _write_stream(answer: Mapping[str, Json], _request: Mapping[str, Json]) -> Iterator[bytes] | None:
     """Write a message of Anthropic's or a turn of Amazon's own models in chunks; None for any other model."""
     match answer:
@@ -269,6 +277,7 @@ DIALECT: Final = Dialect(
     summarize_answer=summarize_answer,
     answer_form=streamed_by_path("eventstream"),
     stream_writers={"eventstream": _write_stream},
+    compose_answer=_compose_answer,
     answer_paths=AnswerPaths(
         texts=("content/*/text", "output/message/content/*/text"),
         calls=("content/*", "output/message/content/*/toolUse"),

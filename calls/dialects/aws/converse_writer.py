@@ -1,4 +1,4 @@
-"""Stream a whole turn as Bedrock's ConverseStream does.
+"""Write a turn as Bedrock's Converse does: made of its parts, or a whole one as a stream.
 
 What a stream has and a whole answer does not (latencies, padding) is left out.
 """
@@ -7,8 +7,29 @@ from collections.abc import Iterator, Mapping
 
 from calls.codec.json import dumps
 from calls.codec.lenient_json import as_array, as_object
+from calls.dialects.parts.answer_composition import AnswerParts
 from calls.framing.eventstream import encode_frame
 from calls.model import Json
+
+
+def compose_turn(parts: AnswerParts) -> Json | None:
+    """Make a turn with a block for the text and for each tool call."""
+    if parts.operation != "chat":
+        return None
+    text: list[Json] = [] if parts.text is None else [{"text": parts.text}]
+    calls: list[Json] = [
+        {"toolUse": {"toolUseId": call.id, "name": call.name, "input": call.arguments}} for call in parts.tool_calls
+    ]
+    return {
+        "output": {"message": {"role": "assistant", "content": [*text, *calls]}},
+        "stopReason": parts.finish_word("end_turn", "tool_use"),
+        "usage": {
+            "inputTokens": parts.input_tokens,
+            "outputTokens": parts.output_tokens,
+            "totalTokens": parts.input_tokens + parts.output_tokens,
+        },
+        "metrics": {"latencyMs": 1},
+    }
 
 
 def write_converse_stream(answer: Mapping[str, Json], _request: Mapping[str, Json]) -> Iterator[bytes]:

@@ -13,9 +13,10 @@ from urllib.parse import parse_qs
 from calls.codec.json import dumps
 from calls.codec.lenient_json import as_array, as_count, as_object, as_text, as_text_or_none
 from calls.dialects.dialect import AnswerPaths, AnswerSummary, Assembly, Claim, Dialect, RequestSummary, Service
+from calls.dialects.parts.answer_composition import AnswerParts
 from calls.dialects.parts.answer_forms import AnswerForm, FormCriteria
 from calls.dialects.parts.assembly import AccumulatorAssembly
-from calls.dialects.parts.error_bodies import error_class
+from calls.dialects.parts.error_bodies import ErrorClass, error_class
 from calls.dialects.parts.pieces import parse_payload
 from calls.dialects.parts.placed_pieces import PlacedObject
 from calls.framing import Framing, json_array, sse
@@ -357,6 +358,27 @@ def requested_form(criteria: FormCriteria) -> AnswerForm:
     return "sse" if parse_qs(criteria.query).get("alt") == ["sse"] else "array"
 
 
+def _compose_answer(parts: AnswerParts) -> Json | None:
+    """Make a response with one candidate."""
+    if parts.operation != "generate_content":
+        return None
+    text: list[Json] = [] if parts.text is None else [{"text": parts.text}]
+    calls: list[Json] = [
+        {"functionCall": {"id": call.id, "name": call.name, "args": call.arguments}} for call in parts.tool_calls
+    ]
+    candidate: Json = {
+        "content": {"parts": [*text, *calls], "role": "model"},
+        "finishReason": parts.finish_word("STOP", "STOP"),
+        "index": 0,
+    }
+    usage: Json = {
+        "promptTokenCount": parts.input_tokens,
+        "candidatesTokenCount": parts.output_tokens,
+        "totalTokenCount": parts.input_tokens + parts.output_tokens,
+    }
+    return {"candidates": [candidate], "usageMetadata": usage, "modelVersion": parts.model, "responseId": parts.id}
+
+
 def _write_events(answer: Mapping[str, Json], _request: Mapping[str, Json]) -> Iterator[bytes]:
     """Write one chunk: a chunk is a whole response, so it can contain all of it."""
     yield b"data: " + dumps(answer) + b"\r\n\r\n"
@@ -368,7 +390,15 @@ def _write_array(answer: Mapping[str, Json], _request: Mapping[str, Json]) -> It
 
 def error_body(status: int, message: str) -> Json:
     """An error of Google's APIs."""
-    names = {"rate_limit": "RESOURCE_EXHAUSTED", "overloaded": "UNAVAILABLE", "server": "INTERNAL"}
+    names: Mapping[ErrorClass, str] = {
+        "invalid": "INVALID_ARGUMENT",
+        "authentication": "UNAUTHENTICATED",
+        "permission": "PERMISSION_DENIED",
+        "not_found": "NOT_FOUND",
+        "rate_limit": "RESOURCE_EXHAUSTED",
+        "overloaded": "UNAVAILABLE",
+        "server": "INTERNAL",
+    }
     return {"error": {"code": status, "message": message, "status": names[error_class(status)]}}
 
 
@@ -388,6 +418,7 @@ DIALECT: Final = Dialect(
     summarize_answer=summarize_answer,
     answer_form=requested_form,
     stream_writers={"sse": _write_events, "array": _write_array},
+    compose_answer=_compose_answer,
     answer_paths=AnswerPaths(
         texts=("candidates/0/content/parts/*/text",),
         calls=("candidates/0/content/parts/*/functionCall",),

@@ -16,7 +16,7 @@ from typing import Final
 from calls.codec.json import dumps
 from calls.codec.lenient_json import as_array, as_count, as_object, as_text, as_text_or_none
 from calls.dialects.dialect import AnswerPaths, AnswerSummary, Assembly, Claim, Dialect, RequestSummary, Service
-from calls.dialects.openai.chat_writer import write_chat_stream
+from calls.dialects.openai.chat_writer import compose_chat_answer, write_chat_stream
 from calls.dialects.openai.compatible_services import COMPATIBLE_SERVICES
 from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.error_bodies import openai_error
@@ -412,6 +412,7 @@ DIALECT: Final = Dialect(
     assemble=assemble,
     summarize_answer=summarize_answer,
     stream_writers={"sse": write_chat_stream},
+    compose_answer=compose_chat_answer,
     answer_paths=AnswerPaths(
         texts=("choices/0/message/content", "choices/0/message/content/*/text"),
         calls=("choices/0/message/tool_calls/*/function", "choices/0/message/function_call"),

@@ -1,10 +1,34 @@
-"""Stream a whole chat completion as OpenAI does."""
+"""Write a chat completion as OpenAI does: made of its parts, or a whole one as a stream."""
 
 from collections.abc import Iterator, Mapping
 
 from calls.codec.lenient_json import as_array, as_object
+from calls.dialects.parts.answer_composition import AnswerParts, arguments_text
 from calls.dialects.parts.stream_writing import sse_message
 from calls.model import Json
+
+
+def compose_chat_answer(parts: AnswerParts) -> Json:
+    """Make a completion with one choice."""
+    calls: list[Json] = [
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments_text(call)}}
+        for call in parts.tool_calls
+    ]
+    message: dict[str, Json] = {"role": "assistant", "content": parts.text, "refusal": None}
+    choice: dict[str, Json] = {
+        "index": 0,
+        "message": message | ({"tool_calls": calls} if calls else {}),
+        "logprobs": None,
+        "finish_reason": parts.finish_word("stop", "tool_calls"),
+    }
+    return {
+        "id": f"chatcmpl-{parts.id}",
+        "object": "chat.completion",
+        "created": parts.created,
+        "model": parts.model,
+        "choices": [choice],
+        "usage": parts.openai_usage,
+    }
 
 
 def write_chat_stream(answer: Mapping[str, Json], request: Mapping[str, Json]) -> Iterator[bytes]:

@@ -10,6 +10,7 @@ from typing import Final
 
 from calls.codec.lenient_json import as_array, as_count, as_object, as_text, as_text_or_none
 from calls.dialects.dialect import AnswerPaths, AnswerSummary, Assembly, Claim, Dialect, RequestSummary
+from calls.dialects.parts.answer_composition import AnswerParts
 from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.error_bodies import openai_error
 from calls.dialects.parts.pieces import parse_payload
@@ -157,6 +158,20 @@ def _usage(completion: Mapping[str, Json]) -> Usage:
     )
 
 
+def _compose_answer(parts: AnswerParts) -> Json | None:
+    """Make a completion. It can only have a text."""
+    if parts.tool_calls or parts.text is None:
+        return None
+    choice: Json = {
+        "text": parts.text,
+        "index": 0,
+        "logprobs": None,
+        "finish_reason": parts.finish_word("stop", "stop"),
+    }
+    head: dict[str, Json] = {"id": f"cmpl-{parts.id}", "object": "text_completion", "created": parts.created}
+    return {**head, "model": parts.model, "choices": [choice], "usage": parts.openai_usage}
+
+
 def _write_stream(answer: Mapping[str, Json], request: Mapping[str, Json]) -> Iterator[bytes]:
     """Write a chunk for each choice, and the usage if requested. Writer, whose answers have no `object`, sends only values."""
     if "object" not in answer:
@@ -178,6 +193,7 @@ DIALECT: Final = Dialect(
     assemble=assemble,
     summarize_answer=summarize_answer,
     stream_writers={"sse": _write_stream},
+    compose_answer=_compose_answer,
     answer_paths=AnswerPaths(texts=("choices/0/text",)),
     error_body=openai_error,
 )

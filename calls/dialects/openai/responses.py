@@ -11,7 +11,7 @@ from typing import Final
 
 from calls.codec.lenient_json import as_array, as_count, as_object, as_text, as_text_or_none
 from calls.dialects.dialect import AnswerPaths, AnswerSummary, Assembly, Claim, Dialect, RequestSummary
-from calls.dialects.openai.responses_writer import write_response_stream
+from calls.dialects.openai.responses_writer import compose_response, write_response_stream
 from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.error_bodies import openai_error
 from calls.dialects.parts.pieces import parse_arguments, parse_payload
@@ -338,6 +338,7 @@ DIALECT: Final = Dialect(
     assemble=assemble,
     summarize_answer=summarize_answer,
     stream_writers={"sse": write_response_stream},
+    compose_answer=compose_response,
     answer_paths=AnswerPaths(texts=("output/*/content/*/text",), calls=("output/*",), arguments=("arguments", "input")),
     error_body=openai_error,
 )

@@ -1,4 +1,4 @@
-"""Stream a whole response as OpenAI's Responses API does.
+"""Write a response as OpenAI's Responses API does: made of its parts, or a whole one as a stream.
 
 A stream repeats whole what it sent in pieces, so one piece for each text is enough. What only a stream has (padding) is left out.
 """
@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from calls.codec.lenient_json import as_array, as_object, as_text
+from calls.dialects.parts.answer_composition import AnswerParts, arguments_text
 from calls.dialects.parts.stream_writing import sse_message
 from calls.model import Json
 
@@ -27,6 +28,61 @@ _STREAMED_PARTS: Final[Mapping[str, tuple[str, str]]] = {
     "reasoning_text": ("reasoning_text", "text"),
 }
 """The same for the parts of a message."""
+
+
+_ECHOED: Final[Mapping[str, Json]] = {
+    "background": False,
+    "instructions": None,
+    "max_output_tokens": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "previous_response_id": None,
+    "reasoning": {"effort": None, "summary": None},
+    "store": True,
+    "temperature": 1.0,
+    "text": {"format": {"type": "text"}},
+    "tool_choice": "auto",
+    "tools": [],
+    "top_p": 1.0,
+    "truncation": "disabled",
+}
+"""What a response repeats of its request, and what it has where the request does not say it."""
+
+
+def compose_response(parts: AnswerParts) -> Json | None:
+    """Make a response with one message and an item for each tool call. A finish reason is that of an incomplete response."""
+    if parts.operation != "chat":
+        return None
+    reason = parts.finish_reason
+    complete = reason in (None, "completed")
+    return {
+        "id": f"resp_{parts.id}",
+        "object": "response",
+        "created_at": parts.created,
+        "status": "completed" if complete else "incomplete",
+        "error": None,
+        "incomplete_details": None if complete else {"reason": reason},
+        "model": parts.model,
+        "output": list(_composed_items(parts)),
+        **{name: parts.request.get(name, default) for name, default in _ECHOED.items()},
+        "usage": {
+            "input_tokens": parts.input_tokens,
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens": parts.output_tokens,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": parts.input_tokens + parts.output_tokens,
+        },
+    }
+
+
+def _composed_items(parts: AnswerParts) -> Iterator[Json]:
+    if parts.text is not None:
+        content: Json = {"type": "output_text", "text": parts.text, "annotations": [], "logprobs": []}
+        message = {"type": "message", "id": f"msg_{parts.id}", "status": "completed", "role": "assistant"}
+        yield {**message, "content": [content]}
+    for number, call in enumerate(parts.tool_calls):
+        item = {"type": "function_call", "id": f"fc_{parts.id}{number}", "call_id": call.id, "name": call.name}
+        yield {**item, "arguments": arguments_text(call), "status": "completed"}
 
 
 def write_response_stream(answer: Mapping[str, Json], _request: Mapping[str, Json]) -> Iterator[bytes]:

@@ -1,5 +1,6 @@
 """What several dialects use.
 
+answer_composition make a whole answer of what it says
 answer_forms       whether a request asks for a streamed answer, and in which form
 assembly           read a whole or streamed body into an answer
 error_bodies       error bodies that several APIs have

@@ -1,15 +1,26 @@
 """Make error bodies in the shapes that several dialects share."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Final, Literal
 
 from calls.model import Json
 
-type ErrorClass = Literal["rate_limit", "overloaded", "server"]
+type ErrorClass = Literal["invalid", "authentication", "permission", "not_found", "rate_limit", "overloaded", "server"]
+
+
+_CLASSES: Final[Mapping[int, ErrorClass]] = {
+    401: "authentication",
+    403: "permission",
+    404: "not_found",
+    429: "rate_limit",
+    503: "overloaded",
+    529: "overloaded",  # Anthropic's
+}
 
 
 def error_class(status: int) -> ErrorClass:
-    """The class of an error by its HTTP status; 529 is Anthropic's status for overload."""
-    return "rate_limit" if status == 429 else "overloaded" if status in (503, 529) else "server"
+    """The class of an error by its HTTP status."""
+    return _CLASSES.get(status, "server" if status >= 500 else "invalid")
 
 
 def plain_error(status: int, message: str) -> Json:
@@ -20,7 +31,9 @@ def plain_error(status: int, message: str) -> Json:
 def openai_error(status: int, message: str) -> Json:
     """An error of OpenAI's APIs."""
     code = "rate_limit_exceeded" if status == 429 else None
-    return {"error": {"message": message, "type": f"{error_class(status)}_error", "param": None, "code": code}}
+    found = error_class(status)
+    kind = "invalid_request" if found in ("invalid", "authentication", "permission", "not_found") else found
+    return {"error": {"message": message, "type": f"{kind}_error", "param": None, "code": code}}
 
 
 def message_error(_status: int, message: str) -> Json:

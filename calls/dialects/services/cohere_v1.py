@@ -10,6 +10,7 @@ from typing import Final
 
 from calls.codec.lenient_json import as_array, as_count, as_object, as_text, as_text_or_none
 from calls.dialects.dialect import AnswerPaths, AnswerSummary, Assembly, Claim, Dialect, RequestSummary
+from calls.dialects.parts.answer_composition import AnswerParts
 from calls.dialects.parts.answer_forms import streamed_if_requested
 from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.error_bodies import message_error
@@ -128,6 +129,23 @@ def _tool_call(call: Mapping[str, Json]) -> ToolCall:
     return ToolCall(id=None, name=as_text(call.get("name")), arguments=call.get("parameters"))
 
 
+def _compose_answer(parts: AnswerParts) -> Json | None:
+    """Make an answer of `chat`."""
+    if parts.operation != "chat":
+        return None
+    calls: list[Json] = [{"name": call.name, "parameters": call.arguments} for call in parts.tool_calls]
+    counts: Json = {"input_tokens": parts.input_tokens, "output_tokens": parts.output_tokens}
+    return {
+        "response_id": parts.id,
+        "generation_id": f"{parts.id}g",
+        "text": parts.text or "",
+        **({"tool_calls": calls} if calls else {}),
+        "chat_history": [],
+        "finish_reason": parts.finish_word("COMPLETE", "COMPLETE"),
+        "meta": {"api_version": {"version": "1"}, "billed_units": counts, "tokens": counts},
+    }
+
+
 def _write_stream(answer: Mapping[str, Json], _request: Mapping[str, Json]) -> Iterator[bytes]:
     """Write the text, the tool calls, and at the end the whole answer."""
     generation = {"generation_id": answer.get("generation_id")}
@@ -150,6 +168,7 @@ DIALECT: Final = Dialect(
     summarize_answer=summarize_answer,
     answer_form=streamed_if_requested("ndjson"),
     stream_writers={"ndjson": _write_stream},
+    compose_answer=_compose_answer,
     answer_paths=AnswerPaths(texts=("text",), calls=("tool_calls/*",), arguments=("parameters",)),
     error_body=message_error,
 )

@@ -10,6 +10,7 @@ from typing import Final
 
 from calls.codec.lenient_json import as_array, as_count, as_object, as_text, as_text_or_none
 from calls.dialects.dialect import AnswerPaths, AnswerSummary, Assembly, Claim, Dialect, RequestSummary, Service
+from calls.dialects.parts.answer_composition import AnswerParts, arguments_text
 from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.error_bodies import message_error
 from calls.dialects.parts.pieces import parse_arguments, parse_payload
@@ -158,6 +159,42 @@ def _tool_call(call: Mapping[str, Json]) -> ToolCall:
     return ToolCall(id=as_text_or_none(call.get("id")), name=as_text(function.get("name")), arguments=arguments)
 
 
+def _part_events(kind: str, name: str, index: int, part: Mapping[str, Json]) -> Iterator[Mapping[str, Json]]:
+    """Write a part: what it begins as, the text that fills it (a citation has none), its end."""
+    empty, filling = _split_part(part) if kind != "citation" else (part, None)
+    yield {"type": f"{kind}-start", "index": index, "delta": {"message": {name: empty}}}
+    if filling:
+        yield {"type": f"{kind}-delta", "index": index, "delta": {"message": {name: filling}}}
+    yield {"type": f"{kind}-end", "index": index}
+
+
+def _split_part(part: Mapping[str, Json]) -> tuple[Mapping[str, Json], Mapping[str, Json] | None]:
+    if isinstance(function := part.get("function"), Mapping):
+        arguments = {"arguments": function.get("arguments")}
+        return {**part, "function": {**function, "arguments": ""}}, {"function": arguments}
+    member = next((name for name in ("text", "thinking") if name in part), None)
+    return (part, None) if member is None else ({**part, member: ""}, {member: part[member]})
+
+
+def _compose_answer(parts: AnswerParts) -> Json | None:
+    """Make a message with a text and tool calls."""
+    if parts.operation != "chat":
+        return None
+    calls: list[Json] = [
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments_text(call)}}
+        for call in parts.tool_calls
+    ]
+    content: list[Json] = [] if parts.text is None else [{"type": "text", "text": parts.text}]
+    counts: Json = {"input_tokens": parts.input_tokens, "output_tokens": parts.output_tokens}
+    filled = {name: value for name, value in (("content", content), ("tool_calls", calls)) if value}
+    return {
+        "id": parts.id,
+        "finish_reason": parts.finish_word("COMPLETE", "TOOL_CALL"),
+        "message": {"role": "assistant", **filled},
+        "usage": {"billed_units": counts, "tokens": counts},
+    }
+
+
 def _write_stream(answer: Mapping[str, Json], _request: Mapping[str, Json]) -> Iterator[bytes]:
     """Write the start of a message, its parts, its tool calls and citations, and its end."""
     for event in _message_events(answer):
@@ -169,14 +206,12 @@ def _message_events(answer: Mapping[str, Json]) -> Iterator[Mapping[str, Json]]:
     message = as_object(answer.get("message"))
     yield {"type": "message-start", "id": answer.get("id"), "delta": {"message": {"role": "assistant"}}}
     for index, part in enumerate(as_array(message.get("content"))):
-        yield {"type": "content-start", "index": index, "delta": {"message": {"content": part}}}
-        yield {"type": "content-end", "index": index}
+        yield from _part_events("content", "content", index, as_object(part))
     if "tool_plan" in message:
         yield {"type": "tool-plan-delta", "delta": {"message": {"tool_plan": message["tool_plan"]}}}
     for kind, name in (("tool-call", "tool_calls"), ("citation", "citations")):
         for index, part in enumerate(as_array(message.get(name))):
-            yield {"type": f"{kind}-start", "index": index, "delta": {"message": {name: part}}}
-            yield {"type": f"{kind}-end", "index": index}
+            yield from _part_events(kind, name, index, as_object(part))
     yield {
         "type": "message-end",
         "delta": {name: answer[name] for name in ("finish_reason", "usage") if name in answer},
@@ -192,6 +227,7 @@ DIALECT: Final = Dialect(
     assemble=assemble,
     summarize_answer=summarize_answer,
     stream_writers={"sse": _write_stream},
+    compose_answer=_compose_answer,
     answer_paths=AnswerPaths(
         texts=("message/content/*/text",), calls=("message/tool_calls/*/function",), arguments=("arguments",)
     ),

@@ -11,9 +11,10 @@ from typing import Final
 
 from calls.codec.lenient_json import as_array, as_count, as_object, as_text, as_text_or_none
 from calls.dialects.dialect import AnswerPaths, AnswerSummary, Assembly, Claim, Dialect, Service
+from calls.dialects.parts.answer_composition import AnswerParts
 from calls.dialects.parts.answer_forms import AnswerForm, FormCriteria
 from calls.dialects.parts.assembly import AccumulatorAssembly
-from calls.dialects.parts.error_bodies import error_class
+from calls.dialects.parts.error_bodies import ErrorClass, error_class
 from calls.dialects.parts.pieces import parse_arguments, parse_payload
 from calls.dialects.parts.stream_writing import sse_message
 from calls.model import Headers, Json, ToolCall, Usage
@@ -117,6 +118,20 @@ def _requested_form(criteria: FormCriteria) -> AnswerForm:
     return "sse" if as_object(criteria.body).get("response_mode") == "streaming" else "whole"
 
 
+def _compose_answer(parts: AnswerParts) -> Json | None:
+    """Make a message. What an app calls, it calls itself, so the message has only a text."""
+    if parts.tool_calls or parts.text is None:
+        return None
+    return {
+        "event": "message",
+        **dict.fromkeys(("task_id", "id", "message_id", "conversation_id"), parts.id),
+        "mode": "chat",
+        "answer": parts.text,
+        "metadata": {"usage": parts.openai_usage, "retriever_resources": []},
+        "created_at": parts.created,
+    }
+
+
 def _write_stream(answer: Mapping[str, Json], _request: Mapping[str, Json]) -> Iterator[bytes]:
     """Write the message with all of its text, and its end."""
     ids = {name: value for name, value in answer.items() if name not in (*_OF_THE_EVENT, "agent_thoughts")}
@@ -128,7 +143,11 @@ def _write_stream(answer: Mapping[str, Json], _request: Mapping[str, Json]) -> I
 
 
 def _error_body(status: int, message: str) -> Json:
-    codes = {
+    codes: Mapping[ErrorClass, str] = {
+        "invalid": "invalid_param",
+        "authentication": "unauthorized",
+        "permission": "forbidden",
+        "not_found": "not_found",
         "rate_limit": "too_many_requests",
         "overloaded": "service_unavailable",
         "server": "internal_server_error",
@@ -144,6 +163,7 @@ DIALECT: Final = Dialect(
     summarize_answer=summarize_answer,
     answer_form=_requested_form,
     stream_writers={"sse": _write_stream},
+    compose_answer=_compose_answer,
     answer_paths=AnswerPaths(texts=("answer",)),
     error_body=_error_body,
 )

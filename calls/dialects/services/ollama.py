@@ -9,6 +9,7 @@ from typing import Final
 
 from calls.codec.lenient_json import as_array, as_count, as_object, as_text, as_text_or_none
 from calls.dialects.dialect import AnswerPaths, AnswerSummary, Assembly, Claim, Dialect, RequestSummary
+from calls.dialects.parts.answer_composition import AnswerParts
 from calls.dialects.parts.answer_forms import AnswerForm, FormCriteria
 from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.pieces import parse_arguments, parse_payload
@@ -137,6 +138,30 @@ def _requested_form(criteria: FormCriteria) -> AnswerForm:
     return "whole" if is_whole else "ndjson"
 
 
+def _compose_answer(parts: AnswerParts) -> Json | None:
+    """Make an answer of `chat`, or one of `generate`, which has no tool calls."""
+    calls: list[Json] = [{"function": {"name": call.name, "arguments": call.arguments}} for call in parts.tool_calls]
+    said: dict[str, Json]
+    match parts.operation:
+        case "chat":
+            message: dict[str, Json] = {"role": "assistant", "content": parts.text or ""}
+            said = {"message": message | ({"tool_calls": calls} if calls else {})}
+        case "text_completion" if parts.text is not None and not calls:
+            said = {"response": parts.text}
+        case _:
+            return None
+    return {
+        "model": parts.model,
+        "created_at": parts.created_at,
+        **said,
+        "done": True,
+        "done_reason": parts.finish_word("stop", "stop"),
+        **dict.fromkeys(("total_duration", "load_duration", "prompt_eval_duration", "eval_duration"), 1_000_000),
+        "prompt_eval_count": parts.input_tokens,
+        "eval_count": parts.output_tokens,
+    }
+
+
 def _write_stream(answer: Mapping[str, Json], _request: Mapping[str, Json]) -> Iterator[bytes]:
     """Write one line: the last line can be the only one."""
     yield ndjson_line(answer)
@@ -155,6 +180,7 @@ DIALECT: Final = Dialect(
     summarize_answer=summarize_answer,
     answer_form=_requested_form,
     stream_writers={"ndjson": _write_stream},
+    compose_answer=_compose_answer,
     answer_paths=AnswerPaths(
         texts=("message/content", "response"), calls=("message/tool_calls/*/function",), arguments=("arguments",)
     ),

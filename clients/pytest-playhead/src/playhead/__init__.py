@@ -20,6 +20,7 @@ from playhead.client import Client, FoundText, Percentiles, RunSummary, Stats, S
 from playhead.process import install, proxy, variables
 from playhead.rest import Problem, Unreachable
 from playhead.runs import Run, Tokens, Unknown
+from playhead.stand_ins import answer
 
 __all__ = [
     "BadBundle",
@@ -39,6 +40,7 @@ __all__ = [
     "ToolCalls",
     "Unknown",
     "Unreachable",
+    "answer",
     "bind",
     "current_run",
     "install",

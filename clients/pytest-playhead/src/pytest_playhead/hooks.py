@@ -13,6 +13,7 @@ import pytest
 
 from playhead import Run
 from playhead.binding import set_test_calls
+from playhead.stand_ins import set_answers
 from pytest_playhead.fixtures_process import FixturesError
 from pytest_playhead.isolation import (
     ISOLATIONS,
@@ -34,10 +35,10 @@ MODULES_WITHOUT_REQUESTS = ("_pytest.", "pytest_playhead", "pytest_asyncio", "an
 """Modules whose fixtures send no requests when they clean up."""
 
 MARKER = (
-    "playhead(file=None, allow_unused=False, allow_failed=False, allowed_hosts=()): answer the requests of this test from"
+    "playhead(file=None, allow_unused=False, allow_failed=False, allowed_hosts=(), recording=True): answer the requests of this test from"
     " its recording. file: path of the recording, relative to the test's directory; allow_unused: the test may send fewer"
     " requests than recorded; allow_failed: record answers such as 429 or 500 as well; allowed_hosts: hosts whose requests"
-    " go live, unrecorded."
+    " go live, unrecorded; recording=False: the test gives its answers itself, with playhead.answer(...)."
 )
 
 
@@ -165,9 +166,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         raise pytest.fail.Exception(f"playhead: {failure}", pytrace=False) from None
     if test is not None:
         item.stash[TEST] = test
-        if suite.is_replay_only and not test.path.is_file():
+        if suite.is_replay_only and test.mark.recording and not test.path.is_file():
             command = f"pytest {quote(test.relative_id)} --record-mode=once"
-            pytest.fail(f"playhead: there is no recording {test.relative_path}\nrecord it: {command}", pytrace=False)
+            own = "or give its answers in the test: @pytest.mark.playhead(recording=False), docs/pytest.md"
+            pytest.fail(
+                f"playhead: there is no recording {test.relative_path}\nrecord it: {command}\n{own}", pytrace=False
+            )
 
 
 @pytest.hookimpl(wrapper=True)
@@ -240,8 +244,10 @@ def playhead_recording(request: pytest.FixtureRequest) -> Generator[None, None, 
     suite = request.config.stash[SUITE]
     _call_or_fail(suite.begin, test)
     set_test_calls(suite.calls)
+    set_answers(lambda answer: _call_or_fail(suite.add_answer, answer))
     yield
     set_test_calls(None)
+    set_answers(None)
     if not _call_or_fail(suite.end, test, has_passed=test.has_passed) and test.has_passed:
         pytest.fail(f"playhead: the test passed, but Playhead failed it: {_first_line(test)}", pytrace=False)
 

@@ -38,6 +38,8 @@ class Mark:
     allow_unused: bool = False
     allow_failed: bool = False
     allowed_hosts: Sequence[str] = ()
+    recording: bool = True
+    """False: the test has no recording, and gives its answers with `playhead.answer`."""
 
 
 class InvalidMark(Exception):
@@ -145,8 +147,10 @@ class Suite:
         except TypeError as error:
             problem = str(error).partition("() ")[2]
             raise InvalidMark(
-                f"its mark {problem}; it is playhead(file, allow_unused, allow_failed, allowed_hosts)"
+                f"its mark {problem}; it is playhead(file, allow_unused, allow_failed, allowed_hosts, recording)"
             ) from None
+        if mark.file is not None and not mark.recording:
+            raise InvalidMark("its mark has a file and recording=False; leave one of them out")
         node = item.nodeid.partition("::")[2] or item.name
         path = recording_path(item.path, node, mark.file)
         return MarkedTest(
@@ -169,7 +173,8 @@ class Suite:
             self._set_between_tests(OUTSIDE_TEST, allowed)
         else:
             self._set_between_tests(NETWORK_BLOCKED if self.blocks_network else None, allowed)
-        if not self.is_captive and (self.blocks_network if test is None else self.is_replay_only):
+        is_closed = self.blocks_network if test is None else self.is_replay_only or not test.mark.recording
+        if not self.is_captive and is_closed:
             self.guard.arm(REPLAY_ONLY if test is not None else NETWORK_BLOCKED, allowed, is_early=self.is_early)
         else:
             self.guard.disarm()
@@ -189,6 +194,7 @@ class Suite:
                 "mode": self.mode,
                 "allow_unused": test.mark.allow_unused,
                 "allow_failed": test.mark.allow_failed,
+                "stand_ins": not test.mark.recording,
                 "allowed_hosts": [*self.allowed_hosts, *test.mark.allowed_hosts],
             }
         )
@@ -208,6 +214,10 @@ class Suite:
         """The calls of the running test so far. Raises FixturesError."""
         calls: list[dict[str, Any]] = self.start().request(calls={})["calls"]
         return calls
+
+    def add_answer(self, answer: Mapping[str, Any]) -> None:
+        """Add an answer to those of the running test. Raises FixturesError."""
+        self.start().request(answer=answer)
 
     def check(self, spec: str | os.PathLike[str]) -> dict[str, Any]:
         """Check the calls of the running test so far against a spec. Raises FixturesError."""

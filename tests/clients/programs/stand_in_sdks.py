@@ -1,0 +1,344 @@
+"""A suite whose answers are given by `playhead.answer`, read by official SDKs (`tests/clients/test_stand_ins.py` runs it)."""
+
+import json
+
+import playhead
+import pytest
+
+pytestmark = pytest.mark.playhead(recording=False)
+
+TEXT = "Three tickets – “open”."
+CALLS = [
+    {"name": "search_tickets", "arguments": {"query": "refund", "limit": 3}},
+    {"name": "add_note", "arguments": {"ticket": "T-1", "text": "größer"}, "id": "call_note"},
+]
+NAMED = [(call["name"], call["arguments"]) for call in CALLS]
+USER = [{"role": "user", "content": "any refunds?"}]
+
+streamed = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+
+
+def give(said):
+    """One answer with a text, or with two tool calls."""
+    if said == "text":
+        playhead.answer(text=TEXT, usage={"input_tokens": 11, "output_tokens": 7})
+    else:
+        playhead.answer(tool_calls=CALLS, usage={"input_tokens": 11, "output_tokens": 7})
+
+
+def expect(said, text, calls):
+    if said == "text":
+        assert (text, calls) == (TEXT, [])
+    else:
+        assert (text or "", calls) == ("", NAMED)
+
+
+both = pytest.mark.parametrize("said", ["text", "calls"])
+
+
+@both
+@streamed
+def test_openai_chat(said, stream, playhead_run):
+    import openai
+
+    give(said)
+    client = openai.OpenAI()
+    if stream:
+        with client.chat.completions.stream(
+            model="gpt-5", messages=USER, stream_options={"include_usage": True}
+        ) as events:
+            kinds = {event.type for event in events}
+            answer = events.get_final_completion()
+        assert ("content.delta" in kinds) == (said == "text")
+    else:
+        answer = client.chat.completions.create(model="gpt-5", messages=USER)
+    message = answer.choices[0].message
+    calls = [(call.function.name, json.loads(call.function.arguments)) for call in message.tool_calls or ()]
+    expect(said, message.content, calls)
+    assert answer.model == "gpt-5"
+    assert answer.choices[0].finish_reason == ("stop" if said == "text" else "tool_calls")
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (11, 7)
+    if said == "calls":
+        assert [call.id for call in message.tool_calls][1] == "call_note"
+        assert playhead_run.calls.tools == [name for name, _ in NAMED]
+
+
+@both
+@streamed
+def test_openai_responses(said, stream):
+    import openai
+
+    give(said)
+    client = openai.OpenAI()
+    if stream:
+        with client.responses.stream(model="gpt-5", input="any refunds?") as events:
+            kinds = [event.type for event in events]
+            answer = events.get_final_response()
+        assert ("response.output_text.delta" in kinds) == (said == "text")
+    else:
+        answer = client.responses.create(model="gpt-5", input="any refunds?", instructions="be brief")
+        assert answer.instructions == "be brief"
+    calls = [(item.name, json.loads(item.arguments)) for item in answer.output if item.type == "function_call"]
+    expect(said, answer.output_text, calls)
+    assert answer.status == "completed"
+    assert (answer.usage.input_tokens, answer.usage.output_tokens) == (11, 7)
+
+
+@streamed
+def test_openai_completions(stream):
+    import openai
+
+    give("text")
+    answer = openai.OpenAI().completions.create(model="gpt-3.5-turbo-instruct", prompt="any?", stream=stream)
+    text = "".join(chunk.choices[0].text for chunk in answer) if stream else answer.choices[0].text
+    assert text == TEXT
+
+
+@both
+@streamed
+def test_anthropic(said, stream):
+    import anthropic
+
+    give(said)
+    client = anthropic.Anthropic(api_key="none")
+    asked = {"model": "claude-sonnet-5", "max_tokens": 99, "messages": USER}
+    if stream:
+        with client.messages.stream(**asked) as events:
+            text = "".join(events.text_stream)
+            answer = events.get_final_message()
+        assert text == (TEXT if said == "text" else "")
+    else:
+        answer = client.messages.create(**asked)
+    calls = [(block.name, block.input) for block in answer.content if block.type == "tool_use"]
+    expect(said, "".join(block.text for block in answer.content if block.type == "text"), calls)
+    assert answer.stop_reason == ("end_turn" if said == "text" else "tool_use")
+    assert (answer.usage.input_tokens, answer.usage.output_tokens) == (11, 7)
+
+
+@both
+@streamed
+@pytest.mark.parametrize("vertex", [False, True], ids=["gemini", "vertex"])
+def test_google_genai(said, stream, vertex):
+    from google import genai
+
+    give(said)
+    client = genai.Client(api_key="none", vertexai=vertex)
+    asked = {"model": "gemini-3-pro", "contents": "any refunds?"}
+    answers = (
+        list(client.models.generate_content_stream(**asked)) if stream else [client.models.generate_content(**asked)]
+    )
+    parts = [part for answer in answers for part in answer.candidates[0].content.parts]
+    calls = [(part.function_call.name, part.function_call.args) for part in parts if part.function_call]
+    expect(said, "".join(part.text for part in parts if part.text), calls)
+    usage = answers[-1].usage_metadata
+    assert (usage.prompt_token_count, usage.candidates_token_count) == (11, 7)
+
+
+@both
+@streamed
+def test_cohere_v2(said, stream):
+    import cohere
+
+    give(said)
+    client = cohere.ClientV2(api_key="none")
+    if not stream:
+        answer = client.chat(model="command-a", messages=USER)
+        text = "".join(part.text for part in answer.message.content or ())
+        found = [(call.function.name, call.function.arguments) for call in answer.message.tool_calls or ()]
+    else:
+        text, found = "", []
+        for event in client.chat_stream(model="command-a", messages=USER):
+            match event.type:
+                case "content-delta":
+                    text += event.delta.message.content.text
+                case "tool-call-start":
+                    found.append([event.delta.message.tool_calls.function.name, ""])
+                case "tool-call-delta":
+                    found[-1][1] += event.delta.message.tool_calls.function.arguments
+                case "message-end":
+                    assert event.delta.usage.tokens.input_tokens == 11
+    expect(said, text, [(name, json.loads(arguments)) for name, arguments in found])
+
+
+@both
+@streamed
+def test_cohere_v1(said, stream):
+    import cohere
+
+    give(said)
+    client = cohere.Client(api_key="none")
+    asked = {"model": "command-r", "message": "any refunds?"}
+    if stream:
+        *_, last = client.chat_stream(**asked)
+        answer = last.response
+    else:
+        answer = client.chat(**asked)
+    expect(said, answer.text, [(call.name, call.parameters) for call in answer.tool_calls or ()])
+
+
+@both
+@streamed
+def test_ollama(said, stream):
+    import ollama
+
+    give(said)
+    client = ollama.Client(host="http://ollama.example")
+    answer = client.chat(model="qwen3", messages=USER, stream=stream)
+    parts = list(answer) if stream else [answer]
+    calls = [(call.function.name, call.function.arguments) for part in parts for call in part.message.tool_calls or ()]
+    expect(said, "".join(part.message.content or "" for part in parts), calls)
+    assert parts[-1].done
+    assert parts[-1].eval_count == 7
+
+
+def test_ollama_generates():
+    import ollama
+
+    give("text")
+    assert ollama.Client(host="http://ollama.example").generate(model="qwen3", prompt="any?").response == TEXT
+
+
+def bedrock():
+    import botocore.session
+
+    return botocore.session.get_session().create_client("bedrock-runtime", region_name="us-east-1")
+
+
+@both
+@streamed
+def test_bedrock_converse(said, stream):
+    give(said)
+    asked = {"modelId": "amazon.nova-pro-v1:0", "messages": [{"role": "user", "content": [{"text": "any?"}]}]}
+    if not stream:
+        answer = bedrock().converse(**asked)
+        content = answer["output"]["message"]["content"]
+        text = "".join(block.get("text", "") for block in content)
+        calls = [(block["toolUse"]["name"], block["toolUse"]["input"]) for block in content if "toolUse" in block]
+    else:
+        text, found, stop = "", [], None
+        for event in bedrock().converse_stream(**asked)["stream"]:
+            match event:
+                case {"contentBlockStart": {"start": {"toolUse": use}}}:
+                    found.append([use["name"], ""])
+                case {"contentBlockDelta": {"delta": {"text": piece}}}:
+                    text += piece
+                case {"contentBlockDelta": {"delta": {"toolUse": {"input": piece}}}}:
+                    found[-1][1] += piece
+                case {"messageStop": {"stopReason": stop}}:
+                    pass
+        assert stop == ("end_turn" if said == "text" else "tool_use")
+        calls = [(name, json.loads(arguments)) for name, arguments in found]
+    expect(said, text, calls)
+
+
+@both
+@streamed
+def test_bedrock_invoke_of_anthropic_s_models(said, stream):
+    give(said)
+    asked = {"modelId": "anthropic.claude-sonnet-5-v1:0", "body": json.dumps({"messages": USER, "max_tokens": 9})}
+    if not stream:
+        content = json.loads(bedrock().invoke_model(**asked)["body"].read())["content"]
+        text = "".join(block.get("text", "") for block in content)
+        calls = [(block["name"], block["input"]) for block in content if block["type"] == "tool_use"]
+    else:
+        text, found = "", []
+        for event in bedrock().invoke_model_with_response_stream(**asked)["body"]:
+            match json.loads(event["chunk"]["bytes"]):
+                case {"content_block": {"type": "tool_use", "name": name}}:
+                    found.append([name, ""])
+                case {"delta": {"text": piece}}:
+                    text += piece
+                case {"delta": {"partial_json": piece}}:
+                    found[-1][1] += piece
+        calls = [(name, json.loads(arguments)) for name, arguments in found]
+    expect(said, text, calls)
+
+
+def openai_error(status):
+    import openai
+
+    kinds = {400: openai.BadRequestError, 401: openai.AuthenticationError, 403: openai.PermissionDeniedError}
+    kinds |= {404: openai.NotFoundError, 429: openai.RateLimitError, 500: openai.InternalServerError}
+    with pytest.raises(kinds[status]) as raised:
+        openai.OpenAI(max_retries=0).chat.completions.create(model="gpt-5", messages=USER)
+    return raised.value.message
+
+
+def anthropic_error(status):
+    import anthropic
+
+    kinds = {400: anthropic.BadRequestError, 401: anthropic.AuthenticationError, 403: anthropic.PermissionDeniedError}
+    kinds |= {404: anthropic.NotFoundError, 429: anthropic.RateLimitError, 500: anthropic.InternalServerError}
+    with pytest.raises(kinds[status]) as raised:
+        anthropic.Anthropic(api_key="none", max_retries=0).messages.create(
+            model="claude-sonnet-5", max_tokens=9, messages=USER
+        )
+    types = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error"}
+    types |= {404: "not_found_error", 429: "rate_limit_error", 500: "api_error"}
+    assert raised.value.body["error"]["type"] == types[status]
+    return raised.value.message
+
+
+def google_error(status):
+    from google import genai
+    from google.genai import errors
+
+    client = genai.Client(api_key="none")
+    with pytest.raises(errors.ServerError if status >= 500 else errors.ClientError) as raised:
+        client.models.generate_content(model="gemini-3-pro", contents="any?")
+    words = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND"}
+    words |= {429: "RESOURCE_EXHAUSTED", 500: "INTERNAL"}
+    assert raised.value.status == words[status]
+    return raised.value.message
+
+
+def cohere_error(status):
+    import cohere
+    from cohere import errors
+
+    kinds = {400: errors.BadRequestError, 401: errors.UnauthorizedError, 403: errors.ForbiddenError}
+    kinds |= {404: errors.NotFoundError, 429: errors.TooManyRequestsError, 500: errors.InternalServerError}
+    with pytest.raises(kinds[status]) as raised:
+        cohere.ClientV2(api_key="none").chat(model="command-a", messages=USER, request_options={"max_retries": 0})
+    return str(raised.value.body)
+
+
+def ollama_error(status):
+    import ollama
+
+    with pytest.raises(ollama.ResponseError) as raised:
+        ollama.Client(host="http://ollama.example").chat(model="qwen3", messages=USER)
+    assert raised.value.status_code == status
+    return raised.value.error
+
+
+def bedrock_error(status):
+    import botocore.session
+    from botocore.config import Config
+
+    client = botocore.session.get_session().create_client(
+        "bedrock-runtime", region_name="us-east-1", config=Config(retries={"total_max_attempts": 1})
+    )
+    kinds = {400: "ValidationException", 403: "AccessDeniedException", 404: "ResourceNotFoundException"}
+    kinds |= {429: "ThrottlingException", 500: "InternalServerException", 401: "AccessDeniedException"}
+    with pytest.raises(getattr(client.exceptions, kinds[status])) as raised:
+        client.converse(modelId="amazon.nova-pro-v1:0", messages=[{"role": "user", "content": [{"text": "any?"}]}])
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 429, 500])
+@pytest.mark.parametrize(
+    "fails", [openai_error, anthropic_error, google_error, cohere_error, ollama_error, bedrock_error]
+)
+def test_errors_of_the_sdks_own_types(fails, status):
+    playhead.answer(error=status, message="Not today.")
+    assert "Not today." in fails(status)
+
+
+def test_a_retry_gets_the_next_answer():
+    import openai
+
+    playhead.answer(error=429)
+    playhead.answer(text="Done.")
+    answer = openai.OpenAI(max_retries=1).chat.completions.create(model="gpt-5", messages=USER)
+    assert answer.choices[0].message.content == "Done."
