@@ -13,7 +13,7 @@ events                what a wire engine reports, one event for each thing that 
 exchange_builder      build an exchange from its events
 derive                derive the call of an exchange
 route                 find the provider, dialect and operation of a request
-effects               classify what a request may change in the outside world
+side_effects          classify what a request may change in the outside world
 retry_grouping        group exchanges that are retries or polls of one call
 request_identifiers   identifiers of runs and sessions in the body of a request
 project_runs          names of runs across projects

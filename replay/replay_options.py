@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from calls.effects import BadRule, parse_effects
 from calls.keys.profile import Profiles
 from calls.model import Json
 from calls.overrides.overrides import BadOverride, clean_entries, read_overrides
+from calls.side_effects import BadRule, parse_side_effects
 from replay.forks.fork import BadFork, ForkOptions, prepare_fork
 from replay.overrides.prepare import prepare_overrides
 from replay.pacing import parse_pace as pace
@@ -47,7 +47,7 @@ def source_as_requested(
         else:
             fork_options = ForkOptions(
                 at=fork.get("at"),
-                effects=parse_effects(fork.get("effects") or (), fork.get("allow") or ()),
+                effects=parse_side_effects(fork.get("effects") or (), fork.get("allow") or ()),
                 is_offline=fork.get("offline", False),
             )
             bundle, more = prepare_fork(source.bundle, overrides, profiles, fork_options, fork=source.replay)

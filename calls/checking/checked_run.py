@@ -39,7 +39,7 @@ class CheckedStep:
 
     ended_at: int | None
     is_unsafe: bool
-    """Whether the request may change something in the outside world (`calls.effects`)."""
+    """Whether the request may change something in the outside world (`calls.side_effects`)."""
 
     can_cost: bool
     """Whether the call is one of those that have a price."""

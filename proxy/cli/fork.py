@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from calls.effects import BadRule, parse_effects
+from calls.side_effects import BadRule, parse_side_effects
 from proxy.cli.common import (
     ALLOW_UNUSED,
     RUN_ID,
@@ -113,7 +113,7 @@ def _run_fork(
 ) -> int:
     live = {name: given.pop(name) for name in ("effects", "allow_unused")}
     try:
-        parse_effects(live["effects"], ())
+        parse_side_effects(live["effects"], ())
     except BadRule as error:
         raise click.UsageError(str(error)) from error
     fork_options = ForkCommand(

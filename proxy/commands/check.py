@@ -9,10 +9,10 @@ from calls.checking.check import CheckResult, check_run
 from calls.checking.checked_run import CheckedRun, CheckedStep
 from calls.checking.proposal import propose_spec
 from calls.checking.spec import BadSpec, SpecRule, parse_spec
-from calls.effects import is_read_only
 from calls.model import Call, Exchange
 from calls.redaction.redactor import Redactor
 from calls.retry_grouping import attempt_of, group_retries, merge_calls
+from calls.side_effects import is_read_only
 from proxy.errors import Failure
 from proxy.processes.command_processes import CommandProcesses
 from proxy.processes.store_client import Api, NotFound, path_segment, resolve_run_name

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from calls.effects import parse_effects
+from calls.side_effects import parse_side_effects
 from proxy.capture.command import (
     DEFAULT_ISOLATION,
     CommandPlan,
@@ -143,7 +143,7 @@ def _worker_changes(
         "called": fork_command.recording,
         "fork": fork,
     }
-    settings, rules = processes.settings, parse_effects(fork_command.effects, ())
+    settings, rules = processes.settings, parse_side_effects(fork_command.effects, ())
     return {
         "mode": "auto",
         # A tunnelled host, or one whose own mode is record, would bypass the effects policy.

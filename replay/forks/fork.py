@@ -11,12 +11,12 @@ from typing import Any, Final, Literal
 
 from calls.codec.json import dumps
 from calls.derive import derive_call
-from calls.effects import Effects
 from calls.keys.divergence import shorten_pointer
 from calls.keys.profile import Profiles
 from calls.model import Exchange, Json, Request
 from calls.overrides.overrides import Override
 from calls.route import route_request
+from calls.side_effects import SideEffectPolicy
 from replay.answer import Answer, Piece, source_header
 from replay.forks.hooks import HookAnswer
 from replay.misses.explain import IncomingRequest
@@ -48,7 +48,7 @@ class ForkOptions:
     at: int | None = None
     """The last step that the record answers; 0 for none. None resumes the run after the last complete step."""
 
-    effects: Effects
+    effects: SideEffectPolicy
     is_offline: bool = False
     """Whether a request that the prefix does not answer is missed instead of going live. The run that the command makes is still
     recorded, up to where it would have left the record."""
@@ -61,7 +61,7 @@ class Fork:
     id: str
     parent: str
     at: int
-    effects: Effects
+    effects: SideEffectPolicy
     editor: OverrideEditor
     parent_script: Script
     """The steps of the parent after the prefix."""

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from calls.effects import BadRule, parse_effects
 from calls.events import ReplayReported
+from calls.side_effects import BadRule, parse_side_effects
 from store.api.answers import JsonResponse
 from store.api.deferred_route import DeferredRoute
 from store.api.deps import Deps, TheDeps
@@ -86,7 +86,7 @@ async def _fork_step(deps: Deps, run: str, fork_request: ForkRequest, steps: int
 def _new_report(deps: Deps, name: str, run: str, at: int, fork_request: ForkRequest) -> dict[str, Any]:
     """Create the report of a new fork. Raises Problem for invalid settings."""
     try:
-        parse_effects(fork_request.effects, fork_request.allow)
+        parse_side_effects(fork_request.effects, fork_request.allow)
     except BadRule as error:
         raise Problem(422, "bad_effects", str(error)) from error
     fork = {"at": at, "effects": fork_request.effects, "allow": fork_request.allow}

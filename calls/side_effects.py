@@ -43,7 +43,7 @@ class BadRule(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class EffectRule:
+class SideEffectRule:
     """The policy for a host, or for a host and a method."""
 
     policy: Policy
@@ -56,10 +56,10 @@ class EffectRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effects:
+class SideEffectPolicy:
     """What happens to a fork's requests after its recorded steps: rules for hosts, and a policy for the others."""
 
-    rules: tuple[EffectRule, ...] = ()
+    rules: tuple[SideEffectRule, ...] = ()
     unsafe_policy: Policy = "block"
     """The policy for a request that no rule matches and that may change something at a host that is no model API."""
 
@@ -123,17 +123,17 @@ def _has_unrelated_body(request: Request, route: Route) -> bool:
 _RULE: Final = re.compile(r"(?:(?P<method>[A-Z]+) +)?(?P<host>[A-Za-z0-9.*_\[\]:-]+)")
 
 
-def parse_rule(text: str, policy: Policy) -> EffectRule:
+def parse_rule(text: str, policy: Policy) -> SideEffectRule:
     """Parse `HOST` or `METHOD HOST`; `*` in the host matches anything. Raises BadRule."""
     found = _RULE.fullmatch(text.strip())
     if found is None:
         raise BadRule(
             f"invalid rule {text!r}: write HOST or 'METHOD HOST', such as tickets.example.com or 'POST *.example.com'"
         )
-    return EffectRule(policy, found["host"].lower(), found["method"])
+    return SideEffectRule(policy, found["host"].lower(), found["method"])
 
 
-def parse_effects(policies: Sequence[str], allowed: Iterable[str]) -> Effects:
+def parse_side_effects(policies: Sequence[str], allowed: Iterable[str]) -> SideEffectPolicy:
     """Parse the options of a fork: `POLICY` for all unsafe requests, `[METHOD ]HOST=POLICY` for some; and allowed rules.
 
     Raises BadRule.
@@ -147,7 +147,7 @@ def parse_effects(policies: Sequence[str], allowed: Iterable[str]) -> Effects:
             rules.append(parse_rule(where, policy))
         else:
             unsafe = policy
-    return Effects(rules=tuple(rules), unsafe_policy=unsafe)
+    return SideEffectPolicy(rules=tuple(rules), unsafe_policy=unsafe)
 
 
 def _parse_policy(name: str) -> Policy:

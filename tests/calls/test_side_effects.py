@@ -3,8 +3,8 @@
 import pytest
 
 from calls.codec.json import dumps
-from calls.effects import BadRule, EffectRule, Effects, parse_effects
 from calls.model import Body, Headers, Json, Request
+from calls.side_effects import BadRule, SideEffectPolicy, SideEffectRule, parse_side_effects
 
 JSON: Headers = (("Content-Type", "application/json"),)
 MCP: Headers = (*JSON, ("Accept", "application/json, text/event-stream"))
@@ -67,21 +67,21 @@ CHAT = make_request("POST", "https://gateway.example.com/v1/chat/completions", {
     ids=lambda value: value if isinstance(value, str) else f"{value.method} {value.url}",
 )
 def test_models_and_what_only_reads_go_live_and_the_rest_does_not(request_: Request, policy: str) -> None:
-    assert Effects().policy_for(request_) == policy
+    assert SideEffectPolicy().policy_for(request_) == policy
 
 
 def test_from_the_record_comes_every_tool_and_no_model() -> None:
-    given = parse_effects(["serve-recorded"], [])
+    given = parse_side_effects(["serve-recorded"], [])
     read, write = (make_request(method, "https://tickets.example.com/x") for method in ("GET", "POST"))
     assert [given.policy_for(one) for one in (CHAT, read, write)] == ["allow", "serve-recorded", "serve-recorded"]
     assert [given.unrecorded_policy(one) for one in (CHAT, read, write)] == ["allow", "allow", "block"]
 
 
 def test_the_first_rule_that_fits_decides() -> None:
-    given = parse_effects(
+    given = parse_side_effects(
         ["POST *.example.com=block", "tickets.example.com=serve-recorded", "allow"], ["POST ok.example.com", "10.0.0.1"]
     )
-    assert given.rules[:2] == (EffectRule("allow", "ok.example.com", "POST"), EffectRule("allow", "10.0.0.1"))
+    assert given.rules[:2] == (SideEffectRule("allow", "ok.example.com", "POST"), SideEffectRule("allow", "10.0.0.1"))
     policies = {
         "POST https://ok.example.com/": "allow",
         "POST https://tickets.example.com/": "block",
@@ -94,21 +94,21 @@ def test_the_first_rule_that_fits_decides() -> None:
 
 
 def test_a_rule_about_a_model_holds_for_it_too() -> None:
-    assert parse_effects(["gateway.example.com=block"], []).policy_for(CHAT) == "block"
+    assert parse_side_effects(["gateway.example.com=block"], []).policy_for(CHAT) == "block"
 
 
 def test_unseen_goes_only_what_may_go_whatever_it_is() -> None:
-    given = parse_effects(
+    given = parse_side_effects(
         ["pinned.example.com=block", "allow"], ["POST a.example.com", "*.example.org", "pinned.example.com"]
     )
     assert not given.is_host_allowed("a.example.com")
     assert not given.is_host_allowed("b.example.com")
     assert given.is_host_allowed("b.example.org")
     assert given.is_host_allowed("pinned.example.com")
-    assert not parse_effects(["pinned.example.com=block"], []).is_host_allowed("pinned.example.com")
+    assert not parse_side_effects(["pinned.example.com=block"], []).is_host_allowed("pinned.example.com")
 
 
 @pytest.mark.parametrize("wrong", ["maybe", "host=maybe", "a b c=block", "=block", "post host=block"])
 def test_what_is_no_policy_says_how_one_is_written(wrong: str) -> None:
     with pytest.raises(BadRule, match=r"use serve-recorded, block, allow|write HOST or 'METHOD HOST'"):
-        parse_effects([wrong], [])
+        parse_side_effects([wrong], [])
