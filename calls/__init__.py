@@ -24,6 +24,7 @@ telemetry             services that receive traces, metrics and errors
 own_fields            the names of Playhead's own response fields
 placeholder           the replacement for a secret
 uuid7                 identifiers that sort by their creation time
+effects               what a program got from elsewhere than the network
 codec                 read and write JSON, compressed bodies, forms
 framing               divide a body into messages
 dialects              one module for each API

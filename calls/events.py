@@ -1,8 +1,8 @@
 """The events that a wire engine reports: one for each thing that happened to an exchange, with its time.
 
 The spool holds exactly these events, after redaction, in the order in which they happened; `calls.exchange_builder` builds
-an exchange from them. Times are nanoseconds on a monotonic clock since the exchange began; only `RequestStarted` and `Gap`
-carry wall time. An event is encoded as a MessagePack array with its tag (msgspec), and events that arrived together as an
+an exchange from them. Times are nanoseconds on a monotonic clock since the exchange began; only `RequestStarted`, `Gap` and
+`EffectBatch` carry wall time. An event is encoded as a MessagePack array with its tag (msgspec), and events that arrived together as an
 array of these.
 """
 
@@ -96,7 +96,30 @@ class ReplayReported(msgspec.Struct, frozen=True, array_like=True, tag="replay")
     report: bytes
 
 
-type Record = RequestStarted | ResponseStarted | Data | MessageEnded | ExchangeClosed | Gap | ReplayReported
+class EffectBatch(msgspec.Struct, frozen=True, array_like=True, tag="effects"):
+    """Effects that one process of a run observed one after another (`calls.effects`)."""
+
+    run: str
+    id: str
+    observed_at: int
+    """When the batch arrived; its effects happened before."""
+
+    process: str
+    """The process, by the order in which they began: "0" is the first, "0.1" the second that it started."""
+
+    number: int
+    """The place of the batch among those of its process, from 0."""
+
+    count: int
+    """How many effects it has."""
+
+    items: bytes
+    """The effects as canonical JSON."""
+
+
+type Record = (
+    RequestStarted | ResponseStarted | Data | MessageEnded | ExchangeClosed | Gap | ReplayReported | EffectBatch
+)
 
 # Not wrapped in a function: a worker calls this for every event of every stream.
 encode_records: Final[Callable[[Record | Sequence[Record]], bytes]] = msgspec.msgpack.Encoder().encode

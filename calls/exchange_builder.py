@@ -14,6 +14,7 @@ from typing import Literal, assert_never
 
 from calls.events import (
     Data,
+    EffectBatch,
     ExchangeClosed,
     Gap,
     MessageEnded,
@@ -152,7 +153,7 @@ class ExchangeBuilder:
 
     def feed(self, record: Record) -> None:
         """Apply the next event of the exchange. Never raises, whatever the wire or a damaged spool contains."""
-        if isinstance(record, Gap | ReplayReported):
+        if isinstance(record, Gap | ReplayReported | EffectBatch):
             return
         name = _event_name(record)
         after = TABLE[self.state].get(name)

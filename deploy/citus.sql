@@ -13,6 +13,7 @@ SELECT create_distributed_table('calls', 'project', colocate_with => 'runs');
 SELECT create_distributed_table('parts', 'project', colocate_with => 'runs');
 SELECT create_distributed_table('texts', 'project', colocate_with => 'runs');
 SELECT create_distributed_table('gaps', 'project', colocate_with => 'runs');
+SELECT create_distributed_table('effects', 'project', colocate_with => 'runs');
 SELECT create_distributed_table('replays', 'project', colocate_with => 'runs');
 SELECT create_distributed_table('processes', 'project', colocate_with => 'runs');
 SELECT create_distributed_table('feed', 'project', colocate_with => 'runs');

@@ -11,9 +11,9 @@ from typing import Final, Literal
 
 import msgspec
 
-type RecordKind = Literal["run", "exchange", "gap", "end", "moved", "erased"]
-"""What was said about the run itself, an exchange, a gap, the reported end of the run, an exchange or gap that went to another run, one
-that was erased."""
+type RecordKind = Literal["run", "exchange", "gap", "effects", "end", "moved", "erased"]
+"""What was said about the run itself, an exchange, a gap, a batch of effects, the reported end of the run, an exchange or gap that went to
+another run, one that was erased."""
 
 type ErasedPart = Literal["whole", "run", "bodies"]
 """An exchange or gap as a whole, all of its run, or the bodies of an exchange."""
@@ -27,13 +27,13 @@ class ChainRecord(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
     kind: RecordKind
     id: str = ""
-    """The exchange or gap; empty in a record about the run."""
+    """The exchange, gap or batch of effects; empty in a record about the run."""
 
     head: bytes | None = None
     """The commitment to everything but the bodies; for a run, to its name, labels and origin."""
 
     request: bytes | None = None
-    """The commitment to the digest of the request's body; for a gap, of its evidence. None if there is none."""
+    """The commitment to the digest of the request's body; for a gap, of its evidence; for effects, of what they are. None if there is none."""
 
     response: bytes | None = None
     at: int | None = None

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 import click
 
-from calls.events import Gap
+from calls.events import EffectBatch, Gap
 from calls.keys.profile import Profiles
 from calls.redaction.redactor import Redactor
 from proxy.errors import Failure
@@ -21,7 +21,7 @@ from proxy.processes.store_client import Api, incomplete_reason, path_segment
 from proxy.recording_file import lock_for_replacement
 from proxy.terminal.text import count_text, printable, printable_json
 from store.bundle.bundle import BundleHead, BundleTooLarge, Entry, collect_bundle, read_parts
-from store.bundle.leaks import Leak, disallowed_leaks, find_leaks, find_run_leaks
+from store.bundle.leaks import Leak, disallowed_leaks, find_effect_leaks, find_leaks, find_run_leaks
 from store.foreign.contents import SkippedEntry
 from store.foreign.write import Export
 
@@ -44,7 +44,9 @@ class SecretSearch:
         """Yield the entries of a bundle after searching them."""
         return (part for part in self.search_parts(lines) if isinstance(part, Entry))
 
-    def search_parts(self, lines: Iterable[bytes], room: int | None = None) -> Iterator[BundleHead | Entry | Gap]:
+    def search_parts(
+        self, lines: Iterable[bytes], room: int | None = None
+    ) -> Iterator[BundleHead | Entry | Gap | EffectBatch]:
         """Yield the parts of a bundle after searching them. Raises `BundleTooLarge` before their bodies exceed `room` bytes."""
         for part in read_parts(lines, room):
             if isinstance(part, BundleHead):
@@ -52,6 +54,8 @@ class SecretSearch:
             elif isinstance(part, Entry):
                 self.exchanges += 1
                 self._add_leaks(find_leaks(self.exchanges, part.exchange, self.redactor))
+            elif isinstance(part, EffectBatch):
+                self._add_leaks(find_effect_leaks(part, self.redactor))
             yield part
 
     def _add_leaks(self, found: Iterable[Leak]) -> None:

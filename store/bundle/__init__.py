@@ -5,5 +5,6 @@ trace               convert exchanges to JSON and back
 statement           what a proof commits to
 exchange_summary    an exchange without its bodies
 rows_bundle         read a run as database rows, for a replay on this machine
+stored_effects      read the effects of runs from the database
 leaks               search a recording for secrets
 """

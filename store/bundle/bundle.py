@@ -1,7 +1,7 @@
 """Read and write bundles: a run as one file of JSON Lines that anybody can review and verify (docs/trace-format.md).
 
-The first line has the format and the run. One line follows for each exchange, in the order of their steps, and one for each
-gap. The last line has their counts and a digest of all bytes before it. Every line ends with a digest of itself, so that
+The first line has the format and the run. One line follows for each exchange, in the order of their steps, one for each gap, and one
+for each batch of effects. The last line has their counts and a digest of all bytes before it. Every line ends with a digest of itself, so that
 damage is not only detected but located. The same run always gives the same bytes. Only `load_bundle` touches a file.
 """
 
@@ -13,21 +13,24 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from decimal import Decimal
 from pathlib import Path
-from typing import IO, Any, Literal, Protocol
+from typing import IO, Any, Final, Literal, Protocol
 
 import msgspec
 
 from calls.codec.json import parse_json
-from calls.events import Gap
+from calls.events import EffectBatch, Gap
 from calls.model import FORMAT, Call, Exchange, UnknownFormat
 from store.bundle.trace import (
     BodyJson,
+    EffectsJson,
     ExchangeJson,
     GapJson,
     InvalidTrace,
     Span,
     body_to_json,
     digest,
+    effects_from_json,
+    effects_to_json,
     exchange_from_json,
     exchange_to_json,
     gap_from_json,
@@ -94,7 +97,7 @@ class BundleHead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """A run with all its exchanges and gaps."""
+    """A run with all its exchanges, gaps and effects."""
 
     run: Mapping[str, Any]
     """The run as the API shows it; `id` is always present."""
@@ -104,6 +107,8 @@ class Bundle:
 
     entries: Sequence[Entry] = ()
     gaps: tuple[Gap, ...] = ()
+    effects: tuple[EffectBatch, ...] = ()
+    """By process, in the order in which they were observed."""
 
     @property
     def exchanges(self) -> list[Exchange]:
@@ -114,11 +119,13 @@ class Bundle:
 def bundle_lines(bundle: Bundle) -> Iterator[bytes]:
     """Yield the lines of a bundle."""
     writer = BundleWriter()
-    yield writer.head(bundle.run, bundle.profiles)
+    yield writer.head(bundle.run, bundle.profiles, has_effects=bool(bundle.effects))
     for entry in bundle.entries:
         yield writer.exchange(entry)
     for gap in bundle.gaps:
         yield writer.gap(gap)
+    for batch in bundle.effects:
+        yield writer.effects(batch)
     yield writer.end()
 
 
@@ -133,26 +140,31 @@ def read_bundle(lines: Iterable[bytes]) -> Bundle:
     return collect_bundle(read_parts(lines))
 
 
-def collect_bundle(found: Iterable["BundleHead | Entry | Gap"]) -> Bundle:
+def collect_bundle(found: Iterable["BundleHead | Entry | Gap | EffectBatch"]) -> Bundle:
     """Assemble a bundle from its parts."""
     head: BundleHead | None = None
     entries: list[Entry] = []
     gaps: list[Gap] = []
+    effects: list[EffectBatch] = []
     for part in found:
         match part:
             case BundleHead():
                 head = part
             case Entry():
                 entries.append(part)
+            case EffectBatch():
+                effects.append(part)
             case _:
                 gaps.append(part)
     assert head is not None, "a bundle without a first line is refused"
-    return Bundle(run=head.run, profiles=head.profiles, entries=tuple(entries), gaps=tuple(gaps))
+    return Bundle(
+        run=head.run, profiles=head.profiles, entries=tuple(entries), gaps=tuple(gaps), effects=tuple(effects)
+    )
 
 
 def read_parts(
     lines: Iterable[bytes], room: int | None = None, requests: "RequestBodies | None" = None
-) -> Iterator["BundleHead | Entry | Gap"]:
+) -> Iterator["BundleHead | Entry | Gap | EffectBatch"]:
     """Read a bundle part by part, without holding the whole run. Whether it is complete is known only at the end.
 
     Raises BadBundle, UnknownFormat, and `BundleTooLarge` before all bodies together exceed `room` bytes.
@@ -173,13 +185,21 @@ class BundleWriter:
     _line: int = 0
     _exchanges: int = 0
     _gaps: int = 0
+    _effects: int = 0
     _sha: Any = field(default_factory=hashlib.sha256)
     _recent: dict[str, "deque[tuple[int, bytes]]"] = field(default_factory=dict)
 
-    def head(self, run: Mapping[str, Any], profiles: str) -> bytes:
-        """Return the first line."""
+    def head(self, run: Mapping[str, Any], profiles: str, *, has_effects: bool = False) -> bytes:
+        """Return the first line. Only a bundle with effects has the version that earlier Playheads cannot read."""
         kept = {name: value for name, value in run.items() if name not in NOT_EXPORTED}
-        return self._seal_and_count({"playhead": "bundle", "format": FORMAT, "profiles": profiles, "run": kept})
+        return self._seal_and_count(
+            {
+                "playhead": "bundle",
+                "format": EFFECTS_FORMAT if has_effects else FORMAT,
+                "profiles": profiles,
+                "run": kept,
+            }
+        )
 
     def exchange(self, entry: Entry, proof: Mapping[str, Any] | None = None) -> bytes:
         """Return the line of the next exchange, in the order of steps."""
@@ -193,6 +213,11 @@ class BundleWriter:
         self._gaps += 1
         return self._seal_and_count({"n": self._line + 1, "gap": gap_to_json(gap)} | _proof_member(proof))
 
+    def effects(self, batch: EffectBatch, proof: Mapping[str, Any] | None = None) -> bytes:
+        """Return the line of a batch of effects. They come after the gaps."""
+        self._effects += 1
+        return self._seal_and_count({"n": self._line + 1, "effects": effects_to_json(batch)} | _proof_member(proof))
+
     def end(
         self,
         proof: Mapping[str, Any] | None = None,
@@ -202,6 +227,8 @@ class BundleWriter:
         """Return the last line. `sign` returns a signed note about its members; `envelope` says what was captured of the run."""
         whole = f"sha256:{self._sha.hexdigest()}"
         members: dict[str, Any] = {"end": True, "exchanges": self._exchanges, "gaps": self._gaps, "digest": whole}
+        if self._effects:
+            members["effects"] = self._effects
         if envelope is not None:
             members["envelope"] = envelope
         members |= _proof_member(proof)
@@ -319,6 +346,7 @@ class _LineJson(msgspec.Struct):
     exchange: ExchangeJson | None = None
     call: msgspec.Raw = msgspec.Raw(b"null")
     gap: GapJson | None = None
+    effects: EffectsJson | int | None = None
     end: bool = False
     exchanges: int = 0
     gaps: int = 0
@@ -368,10 +396,11 @@ class _Reader:
     _requests: RequestBodies
     _exchanges: int = 0
     _gaps: int = 0
+    _effects: int = 0
     _sha: Any = field(default_factory=hashlib.sha256)
     _is_finished: bool = False
 
-    def feed(self, number: int, line: bytes) -> BundleHead | Entry | Gap | None:
+    def feed(self, number: int, line: bytes) -> BundleHead | Entry | Gap | EffectBatch | None:
         if self._is_finished:
             raise BadBundle(number, "it follows the last line of the bundle")
         if number == 1:
@@ -390,7 +419,7 @@ class _Reader:
         if not self._is_finished:
             raise BadBundle(lines + 1, "the file ends before it")
 
-    def _read_line(self, number: int, line: _LineJson) -> Entry | Gap | None:
+    def _read_line(self, number: int, line: _LineJson) -> Entry | Gap | EffectBatch | None:
         if line.end:
             self._end(number, line)
             return None
@@ -401,7 +430,11 @@ class _Reader:
         if line.gap is not None:
             self._gaps += 1
             return gap_from_json(line.gap)
-        raise BadBundle(number, "it holds neither an exchange nor a gap")
+        if isinstance(line.effects, EffectsJson):
+            self._effects += 1
+            self._take_bytes(len(bytes(line.effects.items)))
+            return effects_from_json(line.effects)
+        raise BadBundle(number, "it holds neither an exchange nor a gap nor effects")
 
     def _entry(self, number: int, raw: ExchangeJson, call: msgspec.Raw) -> Entry:
         require_known_format(raw.format)
@@ -413,9 +446,12 @@ class _Reader:
 
     def _take_room(self, raw: ExchangeJson) -> None:
         """Check the size before the bodies are assembled: by repeated references it can double with each line."""
+        bodies = (raw.request.body, raw.response.body if raw.response else None)
+        self._take_bytes(sum(stated_size(body) for body in bodies if body))
+
+    def _take_bytes(self, size: int) -> None:
         if self._room is not None:
-            bodies = (raw.request.body, raw.response.body if raw.response else None)
-            self._room -= sum(stated_size(body) for body in bodies if body)
+            self._room -= size
             if self._room < 0:
                 raise BundleTooLarge
 
@@ -431,11 +467,13 @@ class _Reader:
         if (line.exchanges, line.gaps) != (self._exchanges, self._gaps):
             found = f"{self._exchanges} and {self._gaps}"
             raise BadBundle(number, f"it counts {line.exchanges} exchanges and {line.gaps} gaps, but there are {found}")
+        if (line.effects or 0) != self._effects:
+            raise BadBundle(number, f"it counts {line.effects or 0} batches of effects, but there are {self._effects}")
         self._is_finished = True
 
 
 def _head(content: bytes) -> BundleHead:
-    require_known_format(_format_decoder.decode(content).format)
+    require_known_bundle(_format_decoder.decode(content).format)
     head = _head_decoder.decode(content)
     if not isinstance(head.run.get("id"), str):
         raise InvalidTrace("it does not name its run")
@@ -458,6 +496,19 @@ def require_known_format(found: object) -> None:
         )
 
 
+EFFECTS_FORMAT: Final = 2
+"""The version of a bundle that has effects. The exchanges in it are as in version 1."""
+
+
+def require_known_bundle(found: int) -> None:
+    """Raise UnknownFormat for a version of bundles that this Playhead does not read."""
+    if found not in (FORMAT, EFFECTS_FORMAT):
+        raise UnknownFormat(
+            f"the recording is written in version {found} of the trace format, this Playhead reads versions {FORMAT} and"
+            f" {EFFECTS_FORMAT}; use a Playhead that reads it, or export the run again with this one"
+        )
+
+
 CONFLICT = (b"<<<<<<< ", b"||||||| ", b"=======", b">>>>>>> ")
 """The beginnings of the lines that Git inserts at a merge conflict."""
 
@@ -476,8 +527,8 @@ def _check_first_line(line: bytes) -> None:
         if not line.startswith((b'{"playhead":"bundle"', *CONFLICT)):
             raise NotABundle from None
     else:
-        if head.format > FORMAT:
-            require_known_format(head.format)
+        if head.format > EFFECTS_FORMAT:
+            require_known_bundle(head.format)
 
 
 def _check_seal(number: int, line: bytes) -> bytes:

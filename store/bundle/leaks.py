@@ -9,11 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import zip_longest
-from typing import Any
+from typing import Any, Final
 
 from calls.codec.encoding import Undecodable, decode_content
 from calls.codec.json import InvalidJson, parse_json_leniently
 from calls.derive import assemble_answer
+from calls.effects.items import read_items
+from calls.effects.redact_items import redact_item
+from calls.events import EffectBatch
 from calls.model import Body, Exchange, Headers, Json, header
 from calls.placeholder import PATTERN
 from calls.redaction.redactor import Redactor
@@ -66,6 +69,18 @@ def find_leaks(step: int, exchange: Exchange, redactor: Redactor) -> Iterator[Le
     words = {"error": exchange.error, "actor": exchange.actor, **dict(exchange.run_evidence)}
     for name, text in words.items():
         yield from _text_leaks(f"{step}/{name}", text or "", redactor.redact_text(text or ""))
+
+
+def find_effect_leaks(batch: EffectBatch, redactor: Redactor) -> Iterator[Leak]:
+    """Find the leaks in a batch of effects."""
+    for n, item in enumerate(read_items(batch.items)):
+        if (again := redact_item(item, redactor)).get("redactions", 0) > item.get("redactions", 0):
+            place = f"effects/{batch.process}/{batch.number}/{n}/{item['kind']}"
+            yield from _json_leaks(place, [*map(item.get, LEAKING)], [*map(again.get, LEAKING)])
+
+
+LEAKING: Final = ("args", "results", "error")
+"""The members of an effect that may have a secret."""
 
 
 def find_run_leaks(run: Mapping[str, Any], redactor: Redactor) -> Iterator[Leak]:

@@ -3,7 +3,7 @@
 Writing (`store.query.rows_export`) and reading it takes a fraction of the time of a bundle. It is not for storage: only the
 version that wrote it can read it.
 
-    PLAYHEAD ROWS, then frames, each after its length in four bytes:  head, rows …, parts …, tail
+    PLAYHEAD ROWS, then frames, each after its length in four bytes:  head, rows …, parts …, effects …, tail
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from typing import Any, Final, overload
 
 import msgspec
 
-from calls.events import Gap
+from calls.events import EffectBatch, Gap
 from calls.model import Exchange, Headers
 from store.bundle.bundle import BadBundle, Bundle, Entry
 from store.bundle.bundle import read_bundle as read_bundle
@@ -47,6 +47,10 @@ class Rows(msgspec.Struct, array_like=True, tag="rows"):
 
 class Parts(msgspec.Struct, array_like=True, tag="parts"):
     parts: list[tuple[bytes, bytes]]
+
+
+class Effects(msgspec.Struct, array_like=True, tag="effects"):
+    batches: list[EffectBatch]
 
 
 class Tail(msgspec.Struct, array_like=True, tag="tail"):
@@ -85,7 +89,7 @@ class _Exchange(msgspec.Struct, array_like=True):
 _encode = msgspec.msgpack.Encoder().encode
 _exchange_decoder = msgspec.msgpack.Decoder(_Exchange)
 _head_decoder = msgspec.msgpack.Decoder(RowsHead)
-_frame_decoder = msgspec.msgpack.Decoder(Rows | Parts | Tail)
+_frame_decoder = msgspec.msgpack.Decoder(Rows | Parts | Effects | Tail)
 
 
 def read_rows(content: bytes) -> Bundle:
@@ -96,19 +100,28 @@ def read_rows(content: bytes) -> Bundle:
         raise BadBundle(1, f"the store server has another version ({head.schema}, not {SCHEMA}); restart it")
     rows: list[_Row] = []
     forms: dict[bytes, bytes] = {}
+    effects: list[EffectBatch] = []
     for frame in frames:
         match _frame_decoder.decode(frame):
             case Rows(more):
                 rows += more
             case Parts(parts):
                 forms.update(parts)
+            case Effects(batches):
+                effects += batches
             case Tail(count, gaps):
                 if count != len(rows):
                     break
                 unavailable = {part: form for part, form in forms.items() if form[:1] == UNAVAILABLE}
                 there = {part: form for part, form in forms.items() if part not in unavailable}
                 entries = StoredRun(_without_unavailable(rows, unavailable), _unpack_parts(there))
-                return Bundle(run=head.run, profiles=head.profiles, entries=entries, gaps=tuple(gaps))
+                return Bundle(
+                    run=head.run,
+                    profiles=head.profiles,
+                    entries=entries,
+                    gaps=tuple(gaps),
+                    effects=tuple(effects),
+                )
     raise BadBundle(1, "the store server's answer is incomplete")
 
 

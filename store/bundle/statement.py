@@ -10,9 +10,9 @@ from typing import Any, Final
 import msgspec
 
 from calls.codec.canonical import canonical_json
-from calls.events import Gap
+from calls.events import EffectBatch, Gap
 from calls.model import FORMAT, Body, Exchange, Request, Response
-from store.bundle.trace import chunk_to_json, gap_to_json, rfc3339_ns
+from store.bundle.trace import chunk_to_json, effects_to_json, gap_to_json, rfc3339_ns
 
 BODY_BYTES: Final = ("base64", "digest", "opened", "prefix", "suffix", "text")
 """The members of a body that a statement leaves out: its bytes have a commitment of their own."""
@@ -65,6 +65,12 @@ def exchange_statement_of_json(exchange: Mapping[str, Any]) -> bytes:
 def gap_statement(gap: Gap) -> bytes:
     """Return the statement of a gap."""
     return _encode(gap_to_json(gap))
+
+
+def effects_statement(batch: EffectBatch) -> bytes:
+    """Return the statement of a batch of effects: all of it but the effects themselves, which have a commitment of their own."""
+    whole = effects_to_json(batch)
+    return _encode({name: getattr(whole, name) for name in whole.__struct_fields__ if name != "items"})
 
 
 def run_statement(run: Mapping[str, Any]) -> bytes:

@@ -18,7 +18,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from calls.codec.encoding import Undecodable, decode_content
-from calls.events import Gap
+from calls.effects.items import InvalidEffects, count_results, encode_items, read_items
+from calls.events import EffectBatch, Gap
 from calls.model import EMPTY_BODY, FORMAT, Body, Chunk, Exchange, Headers, Outcome, Request, Response, header
 
 LAST = (1 << 63) - 1
@@ -115,6 +116,18 @@ class GapJson(msgspec.Struct, omit_defaults=True, frozen=True):
     count: Count = 1
 
 
+class EffectsJson(msgspec.Struct, frozen=True):
+    """What a process got from elsewhere than the network, one after another."""
+
+    id: str
+    observed_at: str
+    process: str
+    number: Count
+    count: Count
+    run: str
+    items: msgspec.Raw
+
+
 def digest(data: bytes | memoryview) -> str:
     """`sha256:<hex>` of the bytes."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
@@ -174,6 +187,24 @@ def gap_to_json(gap: Gap) -> GapJson:
 def gap_from_json(raw: GapJson) -> Gap:
     """Convert a gap back."""
     return Gap(raw.run, from_rfc3339_ns(raw.happened_at), raw.reason, raw.exchange, raw.count)
+
+
+def effects_to_json(batch: EffectBatch) -> EffectsJson:
+    """Convert a batch of effects."""
+    when = rfc3339_ns(batch.observed_at)
+    return EffectsJson(batch.id, when, batch.process, batch.number, batch.count, batch.run, msgspec.Raw(batch.items))
+
+
+def effects_from_json(raw: EffectsJson) -> EffectBatch:
+    """Convert a batch of effects back. Raises `InvalidTrace` if one of them is malformed."""
+    try:
+        items = read_items(bytes(raw.items))
+    except InvalidEffects as error:
+        raise InvalidTrace(str(error)) from None
+    if count_results(items) != raw.count:
+        raise InvalidTrace(f"it counts {raw.count} effects, but there are {count_results(items)}")
+    when = from_rfc3339_ns(raw.observed_at)
+    return EffectBatch(raw.run, raw.id, when, raw.process, raw.number, raw.count, encode_items(items))
 
 
 def body_to_json(

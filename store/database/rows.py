@@ -10,6 +10,7 @@ from typing import Any, Final, cast, get_args
 
 import msgspec
 
+from calls.events import EffectBatch
 from calls.model import Body, Chunk, ChunkKind, Exchange, Headers, Outcome, Request, Response
 from store.database.blobs import RAW, BodyUnavailable, CorruptData, restore_body, unpack
 
@@ -63,6 +64,13 @@ class ExchangeHead(msgspec.Struct, frozen=True, array_like=True):
 
 _encode = msgspec.msgpack.Encoder().encode
 _head = msgspec.msgpack.Decoder(ExchangeHead)
+
+
+def effect_batch(row: Mapping[str, Any], run: str) -> EffectBatch:
+    """Return a batch of effects from its row. Raises `CorruptData`."""
+    return EffectBatch(
+        run, str(row["id"]), row["observed_at"], row["process"], row["number"], row["count"], unpack(row["items"])
+    )
 
 
 def storable_text(text: str, limit: int = 0) -> str:

@@ -240,6 +240,23 @@ gaps = Table(
     comment="Something passed, or may have passed, that is not among the exchanges.",
 )
 
+effects = Table(
+    "effects",
+    metadata,
+    Column("project", Text, nullable=False),
+    Column("id", Uuid, nullable=False),
+    Column("run", Text, nullable=False),
+    Column("observed_at", BigInteger, nullable=False),
+    Column("process", Text, nullable=False),
+    Column("number", Integer, nullable=False),  # the place of this batch among those of its process
+    Column("count", Integer, nullable=False),  # how many effects it has
+    Column("items", LargeBinary, nullable=False),  # canonical JSON, in a form of `blobs`
+    Column("salt", LargeBinary),  # as of exchanges, of what it is and of its items
+    _primary_key("id"),
+    Index(None, "project", "run", "process", "number"),
+    comment="What the processes of a run got from elsewhere than the network, in batches.",
+)
+
 replays = Table(
     "replays",
     metadata,

@@ -19,7 +19,7 @@ from store.retention.partition_swap import LOCK_TIMEOUT, rewrite_day
 
 log = logging.getLogger(__name__)
 
-SMALL_TABLES: Final = ("runs", "gaps", "replays", "processes", "call_sums", "run_totals", "day_sums")
+SMALL_TABLES: Final = ("runs", "gaps", "effects", "replays", "processes", "call_sums", "run_totals", "day_sums")
 """Tables that are written anew after each erasure."""
 
 CONTENT_COLUMNS: Final = (
@@ -44,6 +44,7 @@ CONTENT_COLUMNS: Final = (
         "text",
         "words",
         "evidence",
+        "items",
         "report",
         "labels",
         "name",

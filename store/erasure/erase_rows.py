@@ -84,6 +84,7 @@ async def erase_run(database: Database, project: str, run: str, now: int) -> Era
         for table in (
             *(one.name for one in PARTITIONED),
             "gaps",
+            "effects",
             "run_totals",
             "processes",
             "expirations",

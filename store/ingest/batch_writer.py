@@ -1,4 +1,4 @@
-"""Write exchanges, calls, gaps and replay reports to Postgres in batches; writing twice has one result.
+"""Write exchanges, calls, gaps, effects and replay reports to Postgres in batches; writing twice has one result.
 
 All ids exist before the batch is written and every INSERT leaves an existing row unchanged, so a batch that is sent twice
 (after a killed store server or a lost answer to COMMIT) is stored once. When `write_batch` returns, the batch is committed.
@@ -17,8 +17,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import asyncpg
+import msgspec
 
-from calls.events import Gap, ReplayReported
+from calls.events import EffectBatch, Gap, ReplayReported
 from calls.model import Call, Exchange
 from calls.project_runs import DEFAULT_PROJECT
 from calls.proof.records import ChainRecord
@@ -35,6 +36,7 @@ from store.ingest.insert_rows import (
     FETCH_RUNS,
     ID,
     INSERT_CALL,
+    INSERT_EFFECTS,
     INSERT_EXCHANGE,
     INSERT_GAP,
     INSERT_PART,
@@ -47,6 +49,7 @@ from store.ingest.insert_rows import (
     DerivedExchange,
     call_entry,
     call_row,
+    effects_row,
     exchange_digests,
     exchange_row,
     gap_entry,
@@ -59,7 +62,7 @@ from store.ingest.partitions import Partitions, day_of
 from store.objects.registry import forget_uses, lock_objects, note_uses
 from store.proof.chain import NewRecords, append_records, dissolve_runs
 from store.proof.commitments import make_salts
-from store.proof.evidence import exchange_record, exchange_salts, gap_record
+from store.proof.evidence import effects_record, exchange_record, exchange_salts, gap_record
 from store.retention.remains import remove_remains
 
 __all__ = ["BatchResult", "BatchWriter", "DerivedExchange"]
@@ -191,7 +194,11 @@ class BatchWriter:
         await self._partitions.create_upcoming(today)
 
     async def write_batch(
-        self, batch: Sequence[DerivedExchange], gaps: Sequence[Gap] = (), replays: Sequence[ReplayReported] = ()
+        self,
+        batch: Sequence[DerivedExchange],
+        gaps: Sequence[Gap] = (),
+        replays: Sequence[ReplayReported] = (),
+        effects: Sequence[EffectBatch] = (),
     ) -> BatchResult:
         """Store the batch and commit. Raises `DatabaseUnavailable`: then write the same batch again."""
         prepared: list[_PreparedExchange] = []
@@ -206,6 +213,8 @@ class BatchWriter:
         quarantined = tuple(quarantine_gap(derived, reason) for derived, reason in refused)
         new_gaps = [(gap, derived) for gap, (derived, _) in zip(quarantined, refused, strict=True)]
         await self._write_gaps_and_replays([*((gap, None) for gap in gaps), *new_gaps], replays)
+        if effects:
+            await self._write_effects(effects)
         return BatchResult(exchanges=len(batch) - len(refused), quarantined=quarantined)
 
     def _prepare_or_drop_call(self, derived: DerivedExchange) -> _PreparedExchange:
@@ -412,6 +421,25 @@ class BatchWriter:
                 await connection.executemany(UPSERT_REPLAY, replay_rows)
                 entries += [replay_entry(replay, time.time_ns()) for replay in replays]
             await append_entries(connection, self._project, entries)
+        self._signal.send()
+
+    async def _write_effects(self, effects: Sequence[EffectBatch]) -> None:
+        """Store batches of effects, with their records in the chains of their runs."""
+        # Once each: what is read from a spool again may come beside what was read before.
+        by_row = [(effects_row(one, self._project), one) for one in {one.id: one for one in effects}.values()]
+        async with self._database.connection() as connection, connection.transaction():
+            opened = await self._open_runs(connection, _gap_run_times([row for row, _ in by_row]))
+            is_proven = self._database.store_server is not None
+            salts = [make_salts(True, True) if is_proven else None for _ in by_row]
+            salted = [(*row, salt) for (row, _), salt in zip(by_row, salts, strict=True)]
+            inserted = {row["id"] for row in await connection.fetchmany(INSERT_EFFECTS, salted)}
+            records = NewRecords()
+            for salt, (row, batch) in zip(salts, by_row, strict=True):
+                if salt is not None and uuid.UUID(batch.id) in inserted:
+                    stored = msgspec.structs.replace(batch, run=str(row[2]))
+                    records.add(opened.incarnations[stored.run], effects_record(stored, salt))
+            await append_records(connection, self._project, self._database.store_server, records)
+            await append_entries(connection, self._project, opened.began)
         self._signal.send()
 
     def _gap_salts(self, row: tuple[object, ...]) -> bytes | None:

@@ -14,6 +14,7 @@ import msgspec
 
 from calls.events import (
     Data,
+    EffectBatch,
     ExchangeClosed,
     Gap,
     MessageEnded,
@@ -79,6 +80,7 @@ class DrainResult:
     large: list[LargeExchange] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     replays: list[ReplayReported] = field(default_factory=list)
+    effects: list[EffectBatch] = field(default_factory=list)
     records: int = 0
     size: int = 0
     is_orphaned: bool = False
@@ -92,7 +94,7 @@ class DrainResult:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to store."""
-        return not (self.exchanges or self.gaps or self.replays)
+        return not (self.exchanges or self.gaps or self.replays or self.effects)
 
 
 @dataclass(slots=True)
@@ -233,6 +235,9 @@ class Drain:
                 result.gaps.append(record)
             elif isinstance(record, ReplayReported):
                 result.replays.append(record)
+            elif isinstance(record, EffectBatch):
+                result.size += len(record.items)
+                result.effects.append(record)
             else:
                 self._process_event(position, record, result)
 

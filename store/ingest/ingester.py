@@ -281,7 +281,7 @@ class Ingester:
     async def _try_store(self, gathered: DrainResult, batch: Sequence[DerivedExchange]) -> bool:
         try:
             batch = await self._group_batch(batch)
-            await self._projects.write_batch(batch, gathered.gaps, gathered.replays)
+            await self._projects.write_batch(batch, gathered.gaps, gathered.replays, gathered.effects)
         except DatabaseError as error:
             self.troubles["database"] = str(error)
             self.counts.retries += 1

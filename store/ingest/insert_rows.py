@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from calls.comparison.answer_fingerprint import answer_digest
-from calls.events import Gap, ReplayReported
+from calls.events import EffectBatch, Gap, ReplayReported
 from calls.model import Call, Exchange
 from calls.project_runs import DEFAULT_PROJECT
 from store.attribution.certainty import certainty
@@ -278,6 +278,13 @@ def gap_row(
     return (project, gap_id(gap), run, gap.happened_at, reason, exchange, _evidence(derived), gap.count)
 
 
+def effects_row(batch: EffectBatch, project: str) -> tuple[object, ...]:
+    """The row of a batch of effects, without its salt."""
+    run = storable_text(batch.run, MAX_RUN_LENGTH) or "unknown"
+    process = storable_text(batch.process, MAX_NAME_LENGTH)
+    return (project, batch.id, run, batch.observed_at, process, batch.number, batch.count, pack(batch.items))
+
+
 def gap_entry(row: Sequence[Any]) -> GapStored:
     """The entry of the feed for the row of a gap."""
     _, _, run, happened_at, reason, exchange, _, count = row
@@ -364,6 +371,12 @@ INSERT INTO calls (
 
 INSERT_GAP = """
 INSERT INTO gaps (project, id, run, happened_at, reason, exchange, evidence, count, salt)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+ON CONFLICT DO NOTHING RETURNING id
+"""
+
+INSERT_EFFECTS = """
+INSERT INTO effects (project, id, run, observed_at, process, number, count, items, salt)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
 ON CONFLICT DO NOTHING RETURNING id
 """

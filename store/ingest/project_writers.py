@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from calls.events import Gap, ReplayReported
+from calls.events import EffectBatch, Gap, ReplayReported
 from calls.model import Exchange
 from calls.project_runs import DEFAULT_PROJECT, split_run_name
 from store.attribution.grouping import RunGrouping
@@ -31,6 +31,7 @@ class _Batch:
     exchanges: list[DerivedExchange] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     replays: list[ReplayReported] = field(default_factory=list)
+    effects: list[EffectBatch] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +57,15 @@ class ProjectWriters:
         return grouped
 
     async def write_batch(
-        self, batch: Sequence[DerivedExchange], gaps: Sequence[Gap] = (), replays: Sequence[ReplayReported] = ()
+        self,
+        batch: Sequence[DerivedExchange],
+        gaps: Sequence[Gap] = (),
+        replays: Sequence[ReplayReported] = (),
+        effects: Sequence[EffectBatch] = (),
     ) -> None:
         """Store the batch and commit, project by project. Raises `DatabaseUnavailable`: then write the same batch again."""
-        for project, part in _divide(batch, gaps, replays).items():
-            await self._project(project).writer.write_batch(part.exchanges, part.gaps, part.replays)
+        for project, part in _divide(batch, gaps, replays, effects).items():
+            await self._project(project).writer.write_batch(part.exchanges, part.gaps, part.replays, part.effects)
 
     def _project(self, name: str) -> _Project:
         if (found := self._projects.get(name)) is None:
@@ -85,7 +90,10 @@ def exchange_in_project(exchange: Exchange) -> tuple[Exchange, str]:
 
 
 def _divide(
-    batch: Iterable[DerivedExchange], gaps: Iterable[Gap] = (), replays: Iterable[ReplayReported] = ()
+    batch: Iterable[DerivedExchange],
+    gaps: Iterable[Gap] = (),
+    replays: Iterable[ReplayReported] = (),
+    effects: Iterable[EffectBatch] = (),
 ) -> dict[str, _Batch]:
     parts: defaultdict[str, _Batch] = defaultdict(_Batch)
     for derived in batch:
@@ -96,4 +104,7 @@ def _divide(
     for report in replays:
         project, name = split_run_name(report.replay)
         parts[project].replays.append(msgspec.structs.replace(report, replay=name))
+    for observed in effects:
+        project, run = split_run_name(observed.run)
+        parts[project].effects.append(msgspec.structs.replace(observed, run=run))
     return parts

@@ -1,6 +1,6 @@
 """The proof that travels in a bundle (docs/proof.md): make it, and check a bundle with nothing but a public key.
 
-The line of an exchange or gap has its place in a chain, its commitments and their salts. The last line has the other records of the
+The line of an exchange, gap or batch of effects has its place in a chain, its commitments and their salts. The last line has the other records of the
 chains, the leaf of each, its path to a signed checkpoint, and the path from the checkpoint before it.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, cast
 import asyncpg
 
 from calls.codec.canonical import canonical_json
-from calls.events import Gap
+from calls.events import EffectBatch, Gap
 from calls.model import UnknownFormat
 from calls.proof.checkpoint import Checkpoint, InvalidNote, VerifierKey, parse_note
 from calls.proof.records import FIRST_LINK, ChainRecord, leaf_bytes, next_link, record_members
@@ -47,7 +47,7 @@ class BundleProof:
     """The proof in the last line."""
 
     lines: dict[str, Members] = field(default_factory=dict)
-    """The proofs of exchanges and gaps, by their ids."""
+    """The proofs of exchanges, gaps and batches of effects, by their ids."""
 
     gaps: list[str] = field(default_factory=list)
     """The ids of the gaps, in the order of their lines."""
@@ -86,7 +86,7 @@ async def _add_chain(
     for row in await connection.fetch(RECORDS, project, incarnation, server):
         for record in decode_records(row["records"]):
             members = _without_chain(record_members(chain, place, record))
-            if record.kind in ("exchange", "gap") and (kept := salts.get(uuid.UUID(record.id))) is not None:
+            if record.kind in ("exchange", "gap", "effects") and (kept := salts.get(uuid.UUID(record.id))) is not None:
                 # An exchange that left the run and came back has two records; the line has the later one.
                 if (earlier := shown.pop(record.id, None)) is not None:
                     records.append(earlier[1])
@@ -184,6 +184,7 @@ class _BundleReader:
     head: BundleHead | None = None
     entries: list[tuple[int, Entry, Members | None]] = field(default_factory=list)
     gaps: list[tuple[int, Gap, Members | None]] = field(default_factory=list)
+    effects: list[tuple[int, EffectBatch, Members | None]] = field(default_factory=list)
     last: Members | None = None
 
     def read(self, lines: Iterable[bytes]) -> None:
@@ -198,11 +199,13 @@ class _BundleReader:
                     self.entries.append((number, part, members.get("proof")))
                 case Gap():
                     self.gaps.append((number, part, members.get("proof")))
+                case EffectBatch():
+                    self.effects.append((number, part, members.get("proof")))
                 case None:
                     self.last = members
 
 
-def _read_with_lines(lines: Iterable[bytes]) -> Iterator[tuple[BundleHead | Entry | Gap | None, bytes]]:
+def _read_with_lines(lines: Iterable[bytes]) -> Iterator[tuple[BundleHead | Entry | Gap | EffectBatch | None, bytes]]:
     """Yield each part of a bundle with its line; None with the last line."""
     passed: list[bytes] = []
 
@@ -228,6 +231,8 @@ def _check_parts(reader: _BundleReader, trust: _Trust, check: RunCheck) -> list[
         _place_record(chains, "exchange", entry.exchange.id, line)
     for _, gap, line in reader.gaps:
         _place_record(chains, "gap", _gap_id(gap, line), line)
+    for _, batch, line in reader.effects:
+        _place_record(chains, "effects", batch.id, line)
     seals = [seal for chain in chains if (seal := _check_chain(chain, proof["project"], trust, check))]
     check.unsealed_chains = len(chains) - len(seals)
     previous = (-1, "")
@@ -239,6 +244,8 @@ def _check_parts(reader: _BundleReader, trust: _Trust, check: RunCheck) -> list[
         check.add_exchange(exchange, _salts_from_json(line), f"line {number}")
     for _, gap, line in reader.gaps:
         check.add_gap(_gap_id(gap, line), gap, None, _salts_from_json(line), has_evidence=False)
+    for _, batch, line in reader.effects:
+        check.add_effects(batch, _salts_from_json(line))
     _check_run(reader.head, proof, check)
     check.finish()
     if not check.findings:
@@ -417,6 +424,7 @@ SELECT records FROM chain_records WHERE project = $1 AND incarnation = $2 AND se
 
 SALTS = """
 SELECT id, salt FROM exchanges WHERE project = $1 AND run = $2 UNION ALL SELECT id, salt FROM gaps WHERE project = $1 AND run = $2
+UNION ALL SELECT id, salt FROM effects WHERE project = $1 AND run = $2
 """
 
 LAST_LEAF = """

@@ -4,10 +4,10 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from calls.events import Gap
+from calls.events import EffectBatch, Gap
 from calls.model import EMPTY_BODY, Exchange
 from calls.proof.records import ChainRecord, commit
-from store.bundle.statement import exchange_statement, gap_statement, has_body, run_statement
+from store.bundle.statement import effects_statement, exchange_statement, gap_statement, has_body, run_statement
 from store.database.rows import body_digest
 from store.proof.commitments import make_salts, salt_of
 
@@ -47,6 +47,16 @@ def gap_record(gap_id: uuid.UUID, gap: Gap, evidence: bytes | None, salts: bytes
         id=str(gap_id),
         head=_commit(salts, 0, gap_statement(gap)),
         request=None if evidence is None else _commit(salts, 1, body_digest(evidence)),
+    )
+
+
+def effects_record(batch: EffectBatch, salts: bytes) -> ChainRecord:
+    """Return the record of a batch of effects."""
+    return ChainRecord(
+        kind="effects",
+        id=batch.id,
+        head=_commit(salts, 0, effects_statement(batch)),
+        request=_commit(salts, 1, body_digest(batch.items)),
     )
 
 

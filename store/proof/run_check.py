@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from calls.events import Gap
+from calls.events import EffectBatch, Gap
 from calls.model import EMPTY_BODY, Body, Exchange
 from calls.proof.records import ChainRecord, commit
-from store.bundle.statement import exchange_statement, gap_statement, run_statement
+from store.bundle.statement import effects_statement, exchange_statement, gap_statement, run_statement
 from store.database.rows import body_digest
 from store.proof.commitments import are_salts_of, salt_of
 from store.proof.evidence import has_bodies
@@ -46,7 +46,7 @@ class RunCheck:
     findings: list[Finding] = field(default_factory=list)
     erasures: list[Erasure] = field(default_factory=list)
     proven: int = 0
-    """Exchanges and gaps that fit their records."""
+    """Exchanges, gaps and batches of effects that fit their records."""
 
     unproven: int = 0
     """Those that have neither a record nor a salt: an earlier version stored them, or somebody inserted them."""
@@ -88,7 +88,7 @@ class RunCheck:
             if record.began is not None:
                 self._began.append(record.began)
             match record.kind:
-                case "exchange" | "gap":
+                case "exchange" | "gap" | "effects":
                     self._live[record.id] = record
                     is_reopened = True
                 case "moved":
@@ -166,6 +166,18 @@ class RunCheck:
             self.proven += 1
         else:
             self.add_finding("altered", element, "it differs from what was recorded")
+
+    def add_effects(self, batch: EffectBatch, salts: bytes | None) -> None:
+        """Check a batch of effects."""
+        element = f"effects {batch.id} (process {batch.process}, batch {batch.number})"
+        if (record := self._take(batch.id, salts, element)) is None or salts is None:
+            return
+        self._gaps_happened.append(batch.observed_at)
+        fits = _is_committed(salts, 0, effects_statement(batch), record.head) and are_salts_of(salts, True, True)
+        if fits and _is_committed(salts, 1, body_digest(batch.items), record.request):
+            self.proven += 1
+        else:
+            self.add_finding("altered", element, "they differ from what was recorded")
 
     def skip(self, name: str) -> None:
         """Leave out an exchange that cannot be read: it is there, and reported already."""

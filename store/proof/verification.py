@@ -21,6 +21,7 @@ from store.anchors.stored_anchors import check_stored_anchors
 from store.bundle.statement import RUN_FACTS
 from store.database.blobs import BodyUnavailable, CorruptData, Unavailability
 from store.database.connection import Database
+from store.database.rows import effect_batch
 from store.proof.chain import chain_name, decode_records, is_last_of_run
 from store.proof.run_check import Change, Erasure, Finding, RunCheck, sealed_problem
 from store.proof.sealing import newest_checkpoint
@@ -115,11 +116,14 @@ class RunVerifier:
             seals = await self._check_chains(connection, row["incarnation"], check)
             stored = await connection.fetch(SALTS, self._project, run)
             gaps = await connection.fetch(GAPS, self._project, run)
+            effects = await connection.fetch(EFFECTS, self._project, run)
         for begin in range(0, len(stored), BATCH):
             await self._check_exchanges(stored[begin : begin + BATCH], begin + 1, check)
         for gap in gaps:
             stated = Gap(run, gap["happened_at"], gap["reason"], gap["exchange"], gap["count"])
             check.add_gap(str(gap["id"]), stated, gap["evidence"], gap["salt"], has_evidence=True)
+        for one in effects:
+            check_effects(one, run, check)
         facts = {name: row[name] for name in RUN_FACTS} | {"labels": msgspec.json.decode(row["labels"])}
         check.add_run(facts, row["salt"], row["started_at"], row["ended_at"])
         check.finish()
@@ -348,6 +352,16 @@ class RunVerifier:
             return None
 
 
+def check_effects(row: Mapping[str, Any], run: str, check: RunCheck) -> None:
+    """Check a stored batch of effects."""
+    name = str(row["id"])
+    try:
+        check.add_effects(effect_batch(row, run), row["salt"])
+    except (CorruptData, ValueError) as error:
+        check.skip(name)
+        check.add_finding("altered", f"effects {name}", f"they cannot be read: {error}")
+
+
 def conclude(check: RunCheck, seals: Sequence[SealState]) -> Verification:
     """Return the result of a check."""
     is_sealed = bool(seals) and not check.unsealed_chains and not any(seal.unsealed for seal in seals)
@@ -515,6 +529,11 @@ SELECT server, place, size, head FROM tree_leaves WHERE project = $1 AND incarna
 """
 
 SALTS = "SELECT id, salt, request_digest IS NULL AS is_erased FROM exchanges WHERE project = $1 AND run = $2 ORDER BY started_at, id"
+
+EFFECTS = """
+SELECT id, observed_at, process, number, count, items, salt FROM effects
+WHERE project = $1 AND run = $2 ORDER BY process, number, id
+"""
 
 GAPS = """
 SELECT id, happened_at, reason, exchange, evidence, count, salt FROM gaps

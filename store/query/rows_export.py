@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from calls.events import Gap
 from store.bundle.bundle import NOT_EXPORTED
-from store.bundle.rows_bundle import COLUMNS, MAGIC, Parts, Rows, RowsHead, Tail, encode_frame
+from store.bundle.rows_bundle import COLUMNS, MAGIC, Effects, Parts, Rows, RowsHead, Tail, encode_frame
+from store.bundle.stored_effects import EffectQueries
 from store.database.connection import Database
 from store.database.object_forms import fill_in, objects_of
 from store.database.schema_version import SCHEMA
@@ -44,6 +45,8 @@ class RowsExporter:
             for some in _batches_by_objects(found, ("body",)):
                 filled = await self._fill_objects(some, ("body",))
                 yield encode_frame(Parts([(row["hash"], row["body"]) for row in filled]))
+        async for one in EffectQueries(self.database, self.project).batches(run["id"]):
+            yield encode_frame(Effects([one]))
         yield encode_frame(Tail(count, gaps))
 
     async def _batches(self, query: str, run: str) -> AsyncIterator[list[Any]]:

@@ -38,6 +38,7 @@ from store.database.connection import Database
 from store.database.rows import storable_text
 from store.database.tables import (
     calls,
+    effects,
     exchanges,
     gaps,
     parts,
@@ -223,7 +224,7 @@ class Runs:
             # First, because ingest locks this row: what it stores later goes into a new run.
             gone = delete(runs).where(*self._run_condition(run)).returning(runs.c.incarnation)
             incarnation = await connection.scalar(gone)
-            for table in (exchanges, calls, parts, gaps, texts, run_totals):
+            for table in (exchanges, calls, parts, gaps, effects, texts, run_totals):
                 await connection.execute(delete(table).where(table.c.project == self._project, table.c.run == run))
             await delete_call_sums(await _driver(connection), self._project, [run])
             if incarnation is None:

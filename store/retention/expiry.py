@@ -46,7 +46,7 @@ async def _expire_batch(database: Database, project: str, batch: Sequence[Expiry
             await forget_run(connection, project, database.store_server, one.judged.incarnation, now)
         await connection.execute("DELETE FROM runs WHERE project = $1 AND id = ANY ($2::text[])", project, names)
         await forget_uses(connection, project, names)
-        for table in ("gaps", "run_totals", "processes"):
+        for table in ("gaps", "effects", "run_totals", "processes"):
             await connection.execute(
                 f"DELETE FROM {table} WHERE project = $1 AND run = ANY ($2::text[])",  # noqa: S608 - one of the constants
                 project,
@@ -79,6 +79,10 @@ async def expire_bodies(database: Database, expiries: Sequence[Expiry], now: int
             rows = await connection.fetch(WITH_BODIES, facts.project, facts.run)
             bodies: ErasedPart = "bodies"
             erased = [(row["id"], row["started_at"], bodies) for row in rows if row["salt"] is not None]
+            # Of effects, what they are is all that there is to keep.
+            whole: ErasedPart = "whole"
+            gone_effects = await connection.fetch(DELETE_EFFECTS, facts.project, facts.run)
+            erased += [(row["id"], row["observed_at"], whole) for row in gone_effects if row["salt"] is not None]
             if erased:
                 await append_erasures(
                     connection, facts.project, database.store_server, {one.judged.incarnation: erased}, now, one.rule
@@ -112,6 +116,8 @@ FROM runs WHERE project = $1 AND id = ANY ($2::text[]) ORDER BY id FOR UPDATE
 WITH_BODIES = """
 SELECT id, started_at, salt FROM exchanges WHERE project = $1 AND run = $2 AND request_digest IS NOT NULL ORDER BY started_at, id
 """
+
+DELETE_EFFECTS = "DELETE FROM effects WHERE project = $1 AND run = $2 RETURNING id, observed_at, salt"
 
 MARK_ERASED = "UPDATE runs SET bodies_erased_at = $3, encoding = $4 WHERE project = $1 AND id = $2"
 

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from calls.events import Gap
+from calls.effects.items import Item, count_results, encode_items
+from calls.events import EffectBatch, Gap
 from calls.model import Body, Chunk, ChunkKind, Exchange, Request, Response
 from store.bundle.bundle import Bundle, Entry
 
@@ -132,6 +133,22 @@ def conversation(turns: int) -> list[Exchange]:
         history.append(answer)
         made.append(exchange(asked.encode(), answer.encode(), n=turn))
     return made
+
+
+def effect_batch(number: int = 0, run: str = RUN, at: int = STARTED) -> EffectBatch:
+    """What the first process of a run observed."""
+    items: list[Item] = [
+        {"kind": "time.time", "task": "main", "at": "agent.py:3", "first": str(STARTED), "ns": [800, -3]},
+        {
+            "kind": "os.environ",
+            "at": "agent.py:4",
+            "args": {"name": "REGION"},
+            "results": ["eu é", None],
+            "counts": [4, 1],
+        },
+    ]
+    name = f"01932f4e-0000-7000-8000-{number + 0xEFFEC7:012x}"
+    return EffectBatch(run, name, at + number, "0", number, count_results(items), encode_items(items))
 
 
 def bundle(made: Sequence[Exchange], found: Sequence[Gap] = ()) -> Bundle:

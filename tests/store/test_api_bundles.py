@@ -169,10 +169,10 @@ async def test_a_flipped_byte_is_refused_with_its_line_and_nothing_is_stored(
 
 
 async def test_a_newer_format_is_refused_by_its_number(tmp_path: Path, database: Database) -> None:
-    newer = seal_line(b'{"playhead":"bundle","format":2}')
+    newer = seal_line(b'{"playhead":"bundle","format":3}')
     async with open_house(tmp_path / "spool", database) as house:
         told = is_problem(await house.api.post("/v1/import", content=newer), 422, "unknown_format")
-        assert "version 2" in told["detail"]
+        assert "version 3" in told["detail"]
 
 
 def first(change: dict[str, object]) -> list[Exchange]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from calls.derive import derive_call
-from calls.events import Gap, ReplayReported
+from calls.events import EffectBatch, Gap, ReplayReported
 from calls.redaction.redactor import Redactor
 from proxy.recording.recorder import Recorder
 from store.attribution.grouping import RunGrouping
@@ -49,7 +49,11 @@ class MemoryBatchWriter(BatchWriter):
         return self
 
     async def write_batch(
-        self, batch: Sequence[DerivedExchange], gaps: Sequence[Gap] = (), replays: Sequence[ReplayReported] = ()
+        self,
+        batch: Sequence[DerivedExchange],
+        gaps: Sequence[Gap] = (),
+        replays: Sequence[ReplayReported] = (),
+        effects: Sequence[EffectBatch] = (),
     ) -> BatchResult:
         self.exchanges |= {kept.exchange.id: kept for kept in batch}
         self.gaps += gaps

@@ -18,8 +18,8 @@ from referencing import Registry, Resource
 from calls.derive import derive_call
 from calls.model import FORMAT, Body, Call, Exchange, Request, Response, Usage
 from store.active_profiles import load_profiles
-from store.bundle.bundle import CALL_MEMBERS, Bundle, Entry, bundle_lines, load_bundle, read_bundle
-from tests.store.exchanges import bundle, conversation, exchanges, gaps
+from store.bundle.bundle import CALL_MEMBERS, EFFECTS_FORMAT, Bundle, Entry, bundle_lines, load_bundle, read_bundle
+from tests.store.exchanges import bundle, conversation, effect_batch, exchanges, gaps
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 EXAMPLE = DOCS / "trace-format.example.jsonl"
@@ -56,9 +56,27 @@ def test_a_schema_is_one(name: str) -> None:
 
 
 @settings(max_examples=40)
-@given(st.lists(exchanges, max_size=2), st.lists(gaps, max_size=2))
-def test_every_bundle_fits_the_schema(made: list[Exchange], found: list[Any]) -> None:
-    check(list(bundle_lines(bundle(made, found))))
+@given(st.lists(exchanges, max_size=2), st.lists(gaps, max_size=2), st.integers(0, 2))
+def test_every_bundle_fits_the_schema(made: list[Exchange], found: list[Any], batches: int) -> None:
+    whole = dataclasses.replace(bundle(made, found), effects=tuple(map(effect_batch, range(batches))))
+    check(list(bundle_lines(whole)))
+
+
+def test_only_a_bundle_with_effects_has_the_new_version() -> None:
+    plain, observed = bundle(conversation(1)), dataclasses.replace(bundle([]), effects=(effect_batch(0),))
+    assert [json.loads(next(bundle_lines(one)))["format"] for one in (plain, observed)] == [FORMAT, EFFECTS_FORMAT]
+
+
+def test_the_reader_in_the_page_reads_effects(tmp_path: Path) -> None:
+    file = tmp_path / "effects.jsonl"
+    whole = dataclasses.replace(bundle(conversation(1)), effects=(effect_batch(0), effect_batch(1)))
+    file.write_bytes(b"".join(bundle_lines(whole)))
+    done = reader(file, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[1:3] == [
+        "effect time.time {} 3 at agent.py:3",
+        "effect os.environ {'name': 'REGION'} 5 at agent.py:4",
+    ]
 
 
 def test_a_bundle_with_calls_and_references_fits_the_schema() -> None:
@@ -78,7 +96,7 @@ def bundle_members(call: Call) -> dict[str, Any]:
 def test_the_schema_refuses_what_is_no_line() -> None:
     head = json.loads(EXAMPLE.read_bytes().splitlines()[0])
     broken: dict[str, Any]
-    for broken in ({}, head | {"format": FORMAT + 1}, head | {"check": "sha256:1"}, head | {"run": {}}):
+    for broken in ({}, head | {"format": EFFECTS_FORMAT + 1}, head | {"check": "sha256:1"}, head | {"run": {}}):
         with pytest.raises(jsonschema.ValidationError):
             validator("bundle").validate(broken)
 
@@ -148,6 +166,7 @@ def test_the_reader_in_the_page_finds_a_flipped_byte(tmp_path: Path) -> None:
 
 
 def test_the_formats_in_the_page_are_the_one_we_write() -> None:
-    assert f"# The trace format, version {FORMAT}" in PAGE
+    assert f"# The trace format, version {EFFECTS_FORMAT}" in PAGE
+    assert schema("bundle")["$defs"]["head"]["properties"]["format"]["enum"] == [FORMAT, EFFECTS_FORMAT]
     assert schema("exchange")["properties"]["format"]["const"] == FORMAT
     assert read_bundle(EXAMPLE.read_bytes().splitlines(keepends=True)).exchanges[0].format == FORMAT

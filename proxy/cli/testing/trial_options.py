@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import click
 
-from calls.effects import BadRule, parse_effects
+from calls.side_effects import BadRule, parse_side_effects
 
 type Command = Callable[..., Any]
 
@@ -74,7 +74,7 @@ def with_live_options(command: Command) -> Command:
 def require_effects(effects: tuple[str, ...]) -> None:
     """Raise UsageError if a rule cannot be parsed."""
     try:
-        parse_effects(effects, ())
+        parse_side_effects(effects, ())
     except BadRule as error:
         raise click.UsageError(str(error)) from error
 

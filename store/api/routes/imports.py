@@ -13,7 +13,7 @@ from typing import IO, Annotated
 import msgspec
 from fastapi import APIRouter, Query, Request, Response
 
-from calls.events import Gap
+from calls.events import EffectBatch, Gap
 from calls.model import Exchange, UnknownFormat
 from store.api.answers import JsonResponse
 from store.api.deferred_route import DeferredRoute
@@ -108,7 +108,7 @@ class _Upload:
     deps: Deps
     file: Path
 
-    def read_parts(self) -> Iterator[BundleHead | Entry | Gap]:
+    def read_parts(self) -> Iterator[BundleHead | Entry | Gap | EffectBatch]:
         """Read its parts from the beginning. Raises Problem and BundleTooLarge."""
         room = LARGEST_UNPACKED if self.deps.helper is None else IN_PROCESS_UNPACKED
         with self.file.open("rb") as content, tempfile.TemporaryFile(dir=self.deps.spill_directory) as earlier:
@@ -136,8 +136,16 @@ class _Listing:
     """The fingerprints of its exchanges, by the ids under which they are stored."""
 
     gaps: Sequence[Gap]
+    has_effects: bool
     end: int
     """The time when the last exchange ended; 0 where there is none."""
+
+    def effects(self) -> Iterator[EffectBatch]:
+        """Read the batches of effects as they are to be stored."""
+        for part in self.upload.read_parts() if self.has_effects else ():
+            if isinstance(part, EffectBatch):
+                name = copied_id(part.id, self.name) if self.name else part.id
+                yield msgspec.structs.replace(part, id=name, run=self.run)
 
     def exchanges(self) -> Iterator[Exchange]:
         """Read the exchanges as they are to be stored."""
@@ -160,6 +168,7 @@ def _list_bundle(upload: _Upload, name: str | None) -> _Listing:
     gaps: list[Gap] = []
     ids: dict[str, str] = {}
     end = 0
+    has_effects = False
     for part in found:
         match part:
             case Entry():
@@ -176,10 +185,23 @@ def _list_bundle(upload: _Upload, name: str | None) -> _Listing:
                 end = max(end, _end_time(each))
             case Gap():
                 gaps.append(part)
+            case EffectBatch():
+                if not UUID7.fullmatch(part.id):
+                    raise _bad_bundle(f"the id {part.id[:80]!r} of effects is not a uuidv7")
+                has_effects = True
     admitted = [
         Gap(run, gap.happened_at, gap.reason, ids.get(gap.exchange or "", gap.exchange), gap.count) for gap in gaps
     ]
-    return _Listing(upload=upload, head=head, run=run, name=name, fingerprints=fingerprints, gaps=admitted, end=end)
+    return _Listing(
+        upload=upload,
+        head=head,
+        run=run,
+        name=name,
+        fingerprints=fingerprints,
+        gaps=admitted,
+        has_effects=has_effects,
+        end=end,
+    )
 
 
 def _fingerprint(exchange: Exchange) -> bytes:
@@ -228,6 +250,9 @@ async def _store(deps: Deps, bundle: _Listing) -> None:
     while batch := await asyncio.to_thread(next, batches, None):
         await ingest.write_batch(batch)
     await ingest.write_batch((), bundle.gaps)
+    effects = bundle.effects()
+    while (effect_batch := await asyncio.to_thread(next, effects, None)) is not None:
+        await ingest.write_batch((), effects=(effect_batch,))
     run = bundle.head.run
     labels = run.get("labels")
     await deps.runs.put(

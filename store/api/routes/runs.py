@@ -37,6 +37,7 @@ from store.api.parameters import (
 from store.api.problems import Problem, not_found
 from store.api.routes.keep.erasures import SETTLE_WAIT, erase_run
 from store.bundle.bundle import BundleWriter, Entry, call_members
+from store.bundle.stored_effects import EffectQueries
 from store.otlp.spans.names import DEFAULT_VERSION
 from store.otlp.target import Semconv, SpanOptions
 from store.proof.bundle_proof import load_bundle_proof, signed_text
@@ -341,12 +342,16 @@ async def _bundle_lines(deps: Deps, run: Shape, *, with_proof: bool) -> AsyncIte
             Entry(exchange=exchange, call=call_members(call, seen[call.key] - 1)), proofs.get(exchange.id)
         )
 
-    yield writer.head(run, profiles)
+    queries = EffectQueries(deps.database, deps.project)
+    effects = await queries.ids(run["id"])
+    yield writer.head(run, profiles, has_effects=bool(effects))
     async for batch in batch_exchanges(deps.exchange_queries.exchanges(run["id"])):
         yield await asyncio.to_thread(lines, batch)
     gaps = await deps.runs.gaps(run["id"])
     for gap, name in zip_longest(gaps, (proof.gaps if proof else ())[: len(gaps)]):
         yield writer.gap(gap, proofs.get(name or ""))
+    async for observed in queries.batches(run["id"], effects):
+        yield writer.effects(observed, proofs.get(observed.id))
     # Without the proof, a bundle has nothing that can be derived from it.
     captured = envelope_shape(envelope, run) if with_proof else None
     yield writer.end(proof.end if proof else None, partial(_sign_bundle, deps) if proof else None, captured)

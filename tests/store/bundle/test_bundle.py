@@ -26,7 +26,7 @@ from store.bundle.bundle import (
     seal_line,
 )
 from store.bundle.trace import digest
-from tests.store.exchanges import RUN, STARTED, body, bundle, conversation, exchange, exchanges, gaps
+from tests.store.exchanges import RUN, STARTED, body, bundle, conversation, effect_batch, exchange, exchanges, gaps
 
 CALL = {
     "kind": "model",
@@ -49,7 +49,7 @@ def split(data: bytes) -> list[bytes]:
 
 @given(st.lists(exchanges, max_size=3), st.lists(gaps, max_size=2))
 def test_every_exchange_comes_back_exactly(made: list[Exchange], found: list[Gap]) -> None:
-    given_bundle = bundle(made, found)
+    given_bundle = replace(bundle(made, found), effects=(effect_batch(0), effect_batch(1)) if found else ())
     again = read_bundle(lines_of(given_bundle))
     assert again == given_bundle
     assert lines_of(again) == lines_of(given_bundle)
@@ -121,12 +121,12 @@ def test_an_editor_that_rewrote_the_line_ends_is_named() -> None:
 
 
 def test_a_newer_format_is_refused_by_its_number() -> None:
-    with pytest.raises(UnknownFormat, match=r"version 2 .* reads version 1"):
-        read_bundle([seal_line(b'{"playhead":"bundle","format":2,"anything":"else"}')])
+    with pytest.raises(UnknownFormat, match=r"version 3 .* reads versions 1 and 2"):
+        read_bundle([seal_line(b'{"playhead":"bundle","format":3,"anything":"else"}')])
 
 
 def test_a_newer_format_is_refused_by_its_number_however_it_is_sealed() -> None:
-    with pytest.raises(UnknownFormat, match=r"version 7 .* reads version 1"):
+    with pytest.raises(UnknownFormat, match=r"version 7 .* reads versions 1 and 2"):
         read_bundle([b'{"playhead": "bundle", "format": 7, "anything": "else"}\n'])
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from calls.events import Gap, Record, ReplayReported, encode_records
+from calls.events import EffectBatch, Gap, Record, ReplayReported, encode_records
 from calls.exchange_builder import exchange_events
 from calls.model import Body, Call, Chunk, Exchange
 from store.bundle.bundle import read_bundle
+from store.bundle.rows_bundle import read_rows
 from store.database.connection import Database, DatabaseUnavailable
 from store.ingest.batch_writer import BatchResult, BatchWriter, DerivedExchange
 from store.ingest.drain import WORKER_DIED
@@ -20,6 +21,7 @@ from store.query.exchanges import ExchangeQueries
 from store.query.runs import Runs
 from store.spool import Spool
 from tests.store import exchanges as made
+from tests.store.exchanges import effect_batch
 from tests.store.house import make_ingester, open_house, running
 from tests.store.samples import NOON, uuid7
 
@@ -59,13 +61,17 @@ class Flaky(BatchWriter):
         self.tried = asyncio.Event()
 
     async def write_batch(
-        self, batch: Sequence[DerivedExchange], gaps: Sequence[Gap] = (), replays: Sequence[ReplayReported] = ()
+        self,
+        batch: Sequence[DerivedExchange],
+        gaps: Sequence[Gap] = (),
+        replays: Sequence[ReplayReported] = (),
+        effects: Sequence[EffectBatch] = (),
     ) -> BatchResult:
         fault = self.faults.pop(0) if self.faults else None
         self.tried.set()
         if fault == "before":
             raise DatabaseUnavailable("Postgres is not available: away.")
-        done = await super().write_batch(batch, gaps, replays)
+        done = await super().write_batch(batch, gaps, replays, effects)
         if fault == "after":
             raise DatabaseUnavailable("Postgres is not available: the answer to COMMIT was lost.")
         return done
@@ -92,6 +98,32 @@ async def test_what_a_worker_spools_comes_back_over_rest_byte_for_byte(tmp_path:
                 assert answer.content == exchange.response.body.data
                 asked = await house.api.get(f"/v1/exchanges/{exchange.id}/request")
                 assert asked.content == exchange.request.body.data
+
+
+async def test_effects_that_a_worker_spools_go_out_and_come_in_again_as_they_were(
+    tmp_path: Path, database: Database
+) -> None:
+    sent = [effect_batch(n, RUN) for n in range(3)]
+    async with open_house(tmp_path, database) as house:
+        with Spool(tmp_path / "worker") as spool:
+            await write_records(spool, [*exchange_events(conversation(1)[0]), *sent, sent[1]])
+            assert (await house.api.get(f"/v1/runs/{RUN}?settled=true")).json()["settled"]
+            content = (await house.api.get(f"/v1/runs/{RUN}/bundle?proof=false")).content
+            assert read_bundle(content.splitlines(keepends=True)).effects == tuple(sent)
+            assert (await house.api.get(f"/v1/runs/{RUN}/verify")).json()["findings"] == []
+            rows = read_rows((await house.api.get(f"/v1/runs/{RUN}/rows")).content)
+            assert rows.effects == tuple(sent)
+            await house.api.delete(f"/v1/runs/{RUN}")
+            assert (await database_rows(database)) == 0
+            assert (await house.api.post("/v1/import", content=content)).status_code == 201
+            again = (await house.api.get(f"/v1/runs/{RUN}/bundle?proof=false")).content
+            assert again == content
+
+
+async def database_rows(database: Database) -> int:
+    """How many batches of effects are stored."""
+    async with database.connection() as connection:
+        return int(await connection.fetchval("SELECT count(*) FROM effects"))
 
 
 async def test_an_exchange_whose_answer_was_seen_to_end_is_waited_for(tmp_path: Path, database: Database) -> None:

@@ -23,6 +23,7 @@ from store.proof.bundle_proof import NoProof, verify_bundle
 from store.proof.signing_keys import SigningKeys
 from store.proof.verification import Verification
 from store.query.runs import Runs
+from tests.store.exchanges import effect_batch
 from tests.store.house import PROFILES, SIGNING_KEYS, open_house
 from tests.store.samples import NOON, SECOND, tool_exchange
 from tests.store.test_trace_format import validator
@@ -42,6 +43,7 @@ async def record(database: Database, run: str) -> None:
     first = len(run)
     await writer.write_batch([tool_exchange(first, run=run), tool_exchange(first + 1, run=run)])
     await writer.write_batch([tool_exchange(first + 2, run=run)], [Gap(run, NOON + 9 * SECOND, "the disk was full")])
+    await writer.write_batch((), effects=[effect_batch(first, run, NOON), effect_batch(first + 1, run, NOON)])
     await Runs(database).patch(run, ended_at=NOON + 60 * SECOND)
 
 
@@ -55,7 +57,7 @@ async def bundles(tmp_path: Path, database: Database) -> list[bytes]:
         found = [(await house.api.get(f"/v1/runs/{name}")).content for name in names]
         assert (await house.api.get(f"/v1/runs/{RUN}/bundle")).content == found[0]
         verified = (await house.api.get(f"/v1/runs/{RUN}/verify")).json()
-        assert (verified["verdict"], verified["proven"]) == ("verified", 4)
+        assert (verified["verdict"], verified["proven"]) == ("verified", 6)
         await check_checkpoint(house.api)
         return found
 
@@ -84,6 +86,7 @@ def seal(lines: Sequence[Line]) -> bytes:
             members["digest"] = f"sha256:{hashlib.sha256(b''.join(written)).hexdigest()}"
             members["exchanges"] = sum("exchange" in each for each in lines)
             members["gaps"] = sum("gap" in each for each in lines)
+            members["effects"] = sum("effects" in each and "n" in each for each in lines)
         for side in ("request", "response"):
             body = (members.get("exchange") or {}).get(side, {}).get("body")
             if body and "text" in body and not {"prefix", "suffix"} & body.keys():
@@ -128,7 +131,7 @@ def with_change(lines: list[Line], path: tuple[Any, ...]) -> list[Line]:
 
 async def test_a_bundle_verifies_with_the_key_of_its_store_server_only(bundles: list[bytes]) -> None:
     found = verify(bundles[0])
-    assert (found.verdict, found.findings, found.proven) == ("verified", [], 4)
+    assert (found.verdict, found.findings, found.proven) == ("verified", [], 6)
     stranger = SigningKeys(STORE_SERVER, (Ed25519PrivateKey.generate(),)).verifier_keys("default")
     assert {one.change for one in verify_bundle(bundles[0].splitlines(keepends=True), stranger).findings} == {
         "unsigned"
@@ -144,14 +147,16 @@ async def test_a_bundle_verifies_with_the_key_of_its_store_server_only(bundles: 
 async def test_every_changed_byte_value_and_line_of_a_bundle_is_found(bundles: list[bytes]) -> None:
     content, lines = bundles[0], parse_lines(bundles[0])
     assert seal(lines).count(b"\n") == len(lines)
-    assert verify(seal(lines)).verdict == "verified"
+    found = verify(seal(lines))
+    assert (found.verdict, found.findings) == ("verified", [])
     for at in range(len(content)):
         changed = content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
         assert verdict(changed) != "verified", f"byte {at}"
     # Digests that `seal` makes anew are not changed by it.
     made_anew = {"check", "n", "exchanges", "gaps"}
+    ends = [(len(lines) - 1, "effects")]
     for path in places(lines):
-        if made_anew & set(path) - {"exchange", "gap"} or path[-1] == "digest":
+        if made_anew & set(path) - {"exchange", "gap"} or path[-1] == "digest" or path in ends:
             continue
         assert verdict(seal(with_change(lines, path))) != "verified", path
     for number in range(1, len(lines) - 1):

@@ -10,9 +10,10 @@ import asyncpg
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from calls.events import Gap
+from calls.events import EffectBatch, Gap
 from calls.model import Exchange
 from calls.proof.records import ChainRecord
+from store.bundle.stored_effects import EffectQueries
 from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter
 from store.proof.chain import append_erasures, append_records
@@ -21,6 +22,7 @@ from store.proof.signing_keys import SigningKeys
 from store.proof.verification import RunVerifier, Verification
 from store.query.exchanges import ExchangeQueries
 from store.query.runs import Runs
+from tests.store.exchanges import effect_batch
 from tests.store.house import SIGNING_KEYS
 from tests.store.samples import NOON, SECOND, call, exchange, tool_exchange
 from tests.support.postgres import STORE_SERVER
@@ -45,6 +47,7 @@ EVIDENCE = {
         *("request_digest", "response_digest", "head", "request_body", "response_body", "salt"),
     ],
     "gaps": ["id", "run", "happened_at", "reason", "exchange", "evidence", "count", "salt"],
+    "effects": ["id", "run", "observed_at", "process", "number", "count", "items", "salt"],
     "chain_records": ["incarnation", "server", "first", "records", "link"],
     "chains": ["incarnation", "server", "size", "head"],
     "tree_leaves": ["place", "incarnation", "server", "size", "head"],
@@ -71,6 +74,7 @@ async def sealed_database(database: Database, copies: Path) -> Database:
     await writer.write_batch(
         [replace(tool_exchange(3), exchange=replace(exchange(3), response=None, first_byte_at=None))], [gap]
     )
+    await writer.write_batch((), effects=[effect_batch(0, RUN, NOON)])
     await Sealer(database, SIGNING_KEYS, copies).seal("default")
     await runs.patch(RUN, labels={"release": "7"}, isolation="captive")
     await runs.patch(RUN, ended_at=NOON + 60 * SECOND)
@@ -96,7 +100,7 @@ async def execute(database: Database, statement: str, *arguments: Any) -> None:
 
 async def test_a_run_that_nobody_touched_verifies(sealed_database: Database, copies: Path) -> None:
     found = await verify(sealed_database, copies)
-    assert (found.verdict, found.findings, found.proven, found.unproven) == ("verified", [], 4, 0)
+    assert (found.verdict, found.findings, found.proven, found.unproven) == ("verified", [], 5, 0)
     (seal,) = found.seals
     assert (seal.origin, seal.unsealed) == (SIGNING_KEYS.origin("default"), 0)
     assert (await verify(sealed_database, copies, "other")).verdict == "verified"
@@ -140,7 +144,7 @@ def changed_values(value: Any, chooser: random.Random) -> list[Any]:
 async def test_every_changed_value_of_the_evidence_is_found(sealed_database: Database, copies: Path) -> None:
     chooser = random.Random(16)
     tried, missed = 0, []
-    recorded = await exchanges(sealed_database)
+    recorded = await recorded_content(sealed_database)
     async with sealed_database.connection() as connection:
         for table, columns in EVIDENCE.items():
             for row in await own_rows(connection, table):
@@ -154,7 +158,7 @@ async def test_every_changed_value_of_the_evidence_is_found(sealed_database: Dat
                             continue  # the column cannot have this value
                         tried += 1
                         if await verdict(sealed_database, copies) == "verified" and (
-                            table != "exchanges" or await exchanges(sealed_database) != recorded
+                            table not in ("exchanges", "effects") or await recorded_content(sealed_database) != recorded
                         ):
                             missed.append(f"{table}.{column}: {row[column]!r:.80} -> {new!r:.80}")
                         place = await connection.fetchval(set_value, row[column], place)
@@ -182,9 +186,10 @@ async def test_every_removed_row_of_the_evidence_is_found(sealed_database: Datab
     assert await verdict(sealed_database, copies) == "verified"
 
 
-async def exchanges(database: Database) -> list[Exchange]:
+async def recorded_content(database: Database) -> list[Exchange | EffectBatch]:
     """What the run has. Bytes that are packed otherwise and mean the same are no change of it."""
-    return [one async for one in ExchangeQueries(database, call).exchanges(RUN)]
+    found: list[Exchange | EffectBatch] = [one async for one in ExchangeQueries(database, call).exchanges(RUN)]
+    return [*found, *[one async for one in EffectQueries(database, "default").batches(RUN)]]
 
 
 async def own_rows(connection: asyncpg.Connection, table: str) -> list[asyncpg.Record]:

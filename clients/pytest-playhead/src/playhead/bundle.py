@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
 
-FORMAT = 1
+FORMATS = (1, 2)
+"""Version 2 has effects as well (docs/effects.md), which are not read here."""
+
 _SEAL = b',"check":"'
 
 
@@ -32,9 +34,9 @@ def load(file: str | os.PathLike[str]) -> Run:
     head, *rest = [_read_line(file, number, line) for number, line in enumerate(lines, 1)] or [{}]
     if head.get("playhead") != "bundle":
         raise BadBundle(f"{file} is not a Playhead bundle; make one: playhead export RUN -o FILE")
-    if head.get("format") != FORMAT:
+    if head.get("format") not in FORMATS:
         raise BadBundle(
-            f"{file} has format {head.get('format')}, but this version reads {FORMAT}; update pytest-playhead"
+            f"{file} has format {head.get('format')}, but this version reads 1 and 2; update pytest-playhead"
         )
     if not rest or not rest[-1].get("end"):
         raise BadBundle(f"{file} is truncated; export the run again")
