@@ -1,6 +1,7 @@
 """What `calls.codec.json` preserves, what it rejects, and what it reads leniently."""
 
 import json
+from collections.abc import Callable
 from decimal import Decimal
 
 import pytest
@@ -105,3 +106,48 @@ def test_no_bytes_surprise_either_reader(data: bytes) -> None:
             dumps(read(data))
         except InvalidJson:
             pass
+
+
+PIECES = r"""{ } [ ] , : " \ 0 1 -0 .5 1e5 1E400 -0.0 "a" "a": "b" :"x" "\\" "\\": "\":" ":x" "\u0061" "\ud83d\ude00" "\ud800" null true NaN
+123456789012345678901234 é 😀""".split()  # noqa: SIM905 - a line a piece would be long
+
+
+@given(st.lists(st.sampled_from([*PIECES, " ", "\t", "\x00", "\x0b"]), max_size=14).map("".join))
+def test_texts_are_read_as_the_standard_library_reads_them(text: str) -> None:
+    assert _read(parse_json, text) == _read(_parse_by_the_standard_library, text)
+
+
+@given(json_values, st.sampled_from([(",", ":"), (", ", ": "), (" ,\n", "\t: ")]), st.booleans())
+def test_spaces_and_escapes_change_nothing(value: Json, separators: tuple[str, str], is_ascii: bool) -> None:
+    text = json.dumps(value, separators=separators, ensure_ascii=is_ascii, default=float)
+    assert _read(parse_json, text) == _read(_parse_by_the_standard_library, text)
+
+
+def _read(parse: Callable[[bytes], Json], text: str) -> str:
+    """How a value is written in Python, which distinguishes 1 and 1.0 and tells the order of members."""
+    try:
+        return repr(parse(text.encode()))
+    except ValueError:
+        return "refused"
+
+
+def _parse_by_the_standard_library(data: bytes) -> Json:
+    value: Json = json.loads(
+        data.decode(),
+        object_pairs_hook=_unique,
+        parse_float=Decimal,
+        parse_int=lambda digits: int(digits) if len(digits) < 22 else Decimal(digits),
+        parse_constant=_refuse,
+    )
+    dumps(value)
+    return value
+
+
+def _refuse(constant: str) -> Json:
+    raise ValueError(constant)
+
+
+def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError("repeated")
+    return dict(pairs)
