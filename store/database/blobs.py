@@ -85,6 +85,8 @@ class Element(NamedTuple):
     start: int
     end: int
     hash: bytes
+    member: str
+    """The member of the body that it is the value of, or an item of."""
 
 
 class ElementPlace(NamedTuple):
@@ -211,7 +213,7 @@ def unavailable_form(kind: Unavailability, reason: str) -> bytes:
     return UNAVAILABLE + f"{kind}:{reason}".encode()
 
 
-def part_hash(data: bytes | msgspec.Raw) -> bytes:
+def part_hash(data: bytes | memoryview) -> bytes:
     return hashlib.sha256(data).digest()[:HASH_SIZE]
 
 
@@ -222,28 +224,29 @@ def split_elements(body: bytes) -> tuple[Element, ...]:
     found: list[Element] = []
     at = 0
     try:
-        for value in _members.decode(body).values():
+        for member, value in _members.decode(body).items():
             # The decoder gives values without positions, in order. With a repeated name they may be out of order; then a value is
             # not found, or the same bytes are found elsewhere, and both are harmless.
             if len(raw := bytes(value)) >= MIN_ELEMENT_SIZE and (start := body.find(raw, at)) >= 0:
                 at = start + len(raw)
-                found += _value_elements(body, start, raw)
+                found += _value_elements(body, start, raw, member)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ()
     return tuple(found)
 
 
-def _value_elements(body: bytes, start: int, raw: bytes) -> list[Element]:
+def _value_elements(body: bytes, start: int, raw: bytes, member: str) -> list[Element]:
     if raw[:1] != b"[":
-        return [Element(start, start + len(raw), part_hash(raw))]
+        return [Element(start, start + len(raw), part_hash(raw), member)]
     found = []
     at = start + 1
     for item in _items.decode(raw):
         # Elements are separated by a comma and white space, and begin with neither.
         while body[at] in SEPARATORS:
             at += 1
-        end = at + len(memoryview(item))
-        found.append(Element(at, end, part_hash(item)))
+        data = memoryview(item)
+        end = at + len(data)
+        found.append(Element(at, end, part_hash(data), member))
         at = end
     return found
 

@@ -86,8 +86,8 @@ BAD_ROW_ERRORS = (
 )
 
 
-type NoteCall = Callable[[str, Exchange, Call, uuid.UUID], None]
-"""Is given the project, the exchange, its call and the encoding of its run."""
+type NoteCall = Callable[[str, Exchange, Call, uuid.UUID, Sequence[Element]], None]
+"""Is given the project, the exchange, its call, the encoding of its run, and the elements of its request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,9 +325,9 @@ class BatchWriter:
             self._dedup_cache.remember(scope, encodings[scope[1]], content.places, content.primer)
 
     def _note_calls(self, stored: Sequence[_PreparedExchange], encodings: Mapping[str, uuid.UUID]) -> None:
-        for derived, scope, *_ in stored:
+        for derived, scope, elements, *_ in stored:
             if self._note_call and derived.call is not None and derived.summary is None:
-                self._note_call(self._project, derived.exchange, derived.call, encodings[scope[1]])
+                self._note_call(self._project, derived.exchange, derived.call, encodings[scope[1]], elements)
 
     def _plan_rows(
         self,

@@ -3,11 +3,14 @@
 The members of a request are told by their names, which are much the same in all APIs, so that a dialect needs no rules of its own.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple
 
 from calls.codec.json import InvalidJson, parse_json
 from calls.codec.json import dumps as dump_json
+from calls.codec.lenient_json import as_object
 from calls.model import Call, Json
 from store.large.summary import CallSummary
 
@@ -21,6 +24,10 @@ MOST_TEXTS: Final = 200
 
 MOST_CHARACTERS: Final = 512 * 1024
 """Characters of a call that are indexed."""
+
+LONGEST_REMEMBERED: Final = 2048
+MOST_REMEMBERED: Final = 2048
+"""Arguments up to this length, and this many of them, are remembered with their texts: 8 MB at most."""
 
 _TEXT_MEMBERS: Final = frozenset(
     """
@@ -36,7 +43,12 @@ _RESULT_TYPES: Final = frozenset(
     ("tool_result", "function_call_output", "custom_tool_call_output", "mcp_call_output", "tool")
 )
 _ARGUMENT_TYPES: Final = frozenset(("tool_use", "function_call", "custom_tool_call", "tool-call"))
+_WORD: Final = re.compile(r"[^\W_]")
 _ANSWER_ROLES: Final = frozenset(("assistant", "model", "CHATBOT"))
+
+
+type Place = tuple[str, int]
+"""A member of a request and, if it is an array, the number of the item in it; otherwise 0."""
 
 
 class CallText(NamedTuple):
@@ -46,9 +58,9 @@ class CallText(NamedTuple):
     text: str
 
 
-def call_texts(call: Call) -> list[CallText]:
-    """Return the texts of a call, each once."""
-    found = dict.fromkeys(text for text in _all_texts(call) if any(letter.isalnum() for letter in text.text))
+def call_texts(call: Call, known: Collection[Place] = ()) -> list[CallText]:
+    """Return the texts of a call, each once. Those at `known` places of its request may be missing."""
+    found = dict.fromkeys([text for text in _all_texts(call, known) if _WORD.search(text.text)])
     texts: list[CallText] = []
     size = 0
     for role, text in reversed(list(found)[-MOST_TEXTS:]):
@@ -66,12 +78,13 @@ def summary_texts(summary: CallSummary) -> list[CallText]:
     return [CallText(role, text[:LONGEST_TEXT]) for role, text in (*answers, *arguments)]
 
 
-def _all_texts(call: Call) -> Iterator[CallText]:
+def _all_texts(call: Call, known: Collection[Place]) -> Iterator[CallText]:
     if call.dialect == "generic":
         yield from _plain_texts("arguments", call.request)
         yield from _plain_texts("result", call.answer)
         return
-    yield from _message_texts(call.request, "prompt", is_text=False)
+    asked = dict.fromkeys(_message_texts(_without_places(call.request, known), "prompt", is_text=False))
+    yield from asked
     if call.operation == "embeddings":
         return
     if call.kind == "model":
@@ -81,7 +94,31 @@ def _all_texts(call: Call) -> Iterator[CallText]:
             yield CallText("arguments", f"{tool.name} {_value_text(tool.arguments)}")
     else:
         yield from _plain_texts("result", call.answer)
-    yield from (text for result in call.tool_results for text in _plain_texts("result", result))
+    if call.tool_results and not all(_is_among(result, asked) for result in call.tool_results):
+        asked = dict.fromkeys(_message_texts(call.request, "prompt", is_text=False)) if known else asked
+        for result in call.tool_results:
+            if not _is_among(result, asked):
+                yield from _plain_texts("result", result)
+
+
+def _without_places(request: Json, places: Collection[Place]) -> Json:
+    """Return a request without the members and items at these places."""
+    if not places or not isinstance(request, Mapping):
+        return request
+    found: dict[str, Json] = {}
+    for name, value in request.items():
+        if isinstance(value, list):
+            found[name] = [item for number, item in enumerate(value) if (name, number) not in places]
+        elif (name, 0) not in places:
+            found[name] = value
+    return found
+
+
+def _is_among(result: Json, texts: Collection[CallText]) -> bool:
+    """Whether a tool's result has no text but these: most dialects find results in the messages of the request."""
+    content = result.get("content") if isinstance(result, Mapping) else None
+    parts = [as_object(part).get("text") for part in content] if isinstance(content, list) else [content]
+    return bool(parts) and all(isinstance(part, str) and CallText("result", part) in texts for part in parts)
 
 
 def _plain_texts(role: Role, value: Json) -> Iterator[CallText]:
@@ -121,11 +158,19 @@ def _member_texts(value: Mapping[str, Json], role: Role) -> Iterator[CallText]:
 def _arguments_text(value: Json) -> str:
     """Arguments in one form, whether they are sent as a value or as its text, so that they are indexed once."""
     if isinstance(value, str):
-        try:
-            return _value_text(parse_json(value.encode()))
-        except InvalidJson:
-            return value
+        return _parsed_arguments_text(value) if len(value) <= LONGEST_REMEMBERED else _uniform_arguments(value)
     return _value_text(value)
+
+
+def _uniform_arguments(text: str) -> str:
+    try:
+        return _value_text(parse_json(text.encode()))
+    except InvalidJson:
+        return text
+
+
+# A conversation sends all its tool calls again with every request.
+_parsed_arguments_text: Final = lru_cache(MOST_REMEMBERED)(_uniform_arguments)
 
 
 def _role_of(value: Mapping[str, Json], role: Role) -> Role:

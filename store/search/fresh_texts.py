@@ -8,20 +8,22 @@ import datetime as dt
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from calls.model import Call, Exchange
+from store.database.blobs import Element
 from store.database.rows import storable_text
 from store.ingest.partitions import day_of
-from store.search.call_texts import call_texts
+from store.search.call_texts import Place, call_texts
 from store.search.text_hash import hash_text
 
 MOST_CHARACTERS: Final = 8 << 20
 """Characters of texts that are held. Beyond it, texts are not held: the index takes the oldest first."""
 
 MOST_HASHES: Final = 100_000
-"""Hashes of texts that were handed over. Beyond it, those of the runs that were noted first are forgotten."""
+"""Hashes of texts that were handed over, and of elements of requests that were seen. Beyond it, those of the runs that were noted
+first are forgotten."""
 
 HELD_SECONDS: Final = 600.0
 """How long texts are held that nobody takes, because another store server indexes them."""
@@ -59,20 +61,26 @@ class FreshTexts:
         self._hashes: OrderedDict[_Scope, set[bytes]] = OrderedDict()
         self._hash_count = 0
 
-    def note_call(self, project: str, exchange: Exchange, call: Call, encoding: uuid.UUID) -> None:
-        """Hold the texts of a call that is committed. `encoding` changes when something of its run is erased."""
+    def note_call(
+        self, project: str, exchange: Exchange, call: Call, encoding: uuid.UUID, elements: Sequence[Element]
+    ) -> None:
+        """Hold the texts of a call that is committed. `encoding` changes when something of its run is erased.
+
+        `elements` are those of its request: one that an earlier call had in the same member has no text that is not held yet.
+        """
         self._drop_old()
         if self._size > MOST_CHARACTERS:
             return
         day = day_of(exchange.id)
         seen = self._hashes.setdefault((project, exchange.run, day, encoding), set())
+        before = len(seen)
         texts = []
-        for role, text in call_texts(call):
+        for role, text in call_texts(call, _note_elements(elements, seen)):
             stored = storable_text(text)
             if (digest := hash_text(role, stored)) not in seen:
                 seen.add(digest)
                 texts.append(FreshText(digest, role, stored))
-        self._hash_count += len(texts)
+        self._hash_count += len(seen) - before
         self._size += sum(len(one.text) for one in texts) + 1
         self._calls[project, exchange.id] = FreshCall(
             exchange.run, day, uuid.UUID(exchange.id), exchange.started_at, tuple(texts), self._now()
@@ -96,3 +104,18 @@ class FreshTexts:
         if call is not None:
             self._size -= sum(len(one.text) for one in call.texts) + 1
         return call
+
+
+def _note_elements(elements: Iterable[Element], seen: set[bytes]) -> set[Place]:
+    """Add elements to those that were seen, and return the places of those that were."""
+    known: set[Place] = set()
+    member, number = "", 0
+    for element in elements:
+        number = number + 1 if element.member == member else 0
+        member = element.member
+        name = member.encode() + element.hash
+        if name in seen:
+            known.add((member, number))
+        else:
+            seen.add(name)
+    return known

@@ -1,6 +1,7 @@
 """The index of words is the same whether ingest hands over the texts of calls or the index derives them."""
 
 import uuid
+from dataclasses import replace
 from functools import partial
 from typing import NoReturn
 
@@ -70,6 +71,20 @@ async def test_what_ingest_hands_over_is_indexed_without_deriving(followed_datab
     found = await stored_texts(followed_database)
     assert {row[1] for row in found} == {"first", "a", "b"}
     assert found == await derived_texts(followed_database)
+
+
+async def test_a_conversation_that_is_sent_again_is_indexed_once(begun: Database) -> None:
+    fresh = FreshTexts()
+    writer = BatchWriter(begun, note_call=fresh.note_call)
+    system, finds = "Be brief. " * 50, lambda turn: {"found": f"alpha {turn} beta " * 30}
+    # The second begins like the first, and has as texts what is none in the first: descriptions of tools are not indexed.
+    described = [{"name": "search", "content": f"gamma {number} delta " * 60} for number in range(3)]
+    first = Agent(turns=5, system=system, finds=finds, extra={"tools": described})
+    again = replace(first, turns=6, offset=90, extra={"documents": described})
+    for one in [*first.run("a"), *again.run("a"), *again.run("another")]:
+        await store(writer, [one])
+    await follow(begun, TextIndex(begun, derive_nothing, fresh))
+    assert await stored_texts(begun) == await derived_texts(begun)
 
 
 @pytest.mark.parametrize(("name", "limit"), [("MOST_CHARACTERS", 300), ("MOST_HASHES", 3), ("HELD_SECONDS", -1.0)])
