@@ -52,25 +52,46 @@ def commit(salt: bytes, part: bytes) -> bytes:
     return hashlib.sha256(salt + part).digest()
 
 
+class _RecordMembers(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The members of a record as JSON, in the order of their names. Times are text: JSON numbers are too imprecise."""
+
+    at: str | None = None
+    began: str | None = None
+    chain: str
+    head: str | None = None
+    id: str = ""
+    kind: str
+    part: str | None = None
+    place: int
+    request: str | None = None
+    response: str | None = None
+    rule: str | None = None
+
+
 def record_members(chain: str, place: int, record: ChainRecord) -> dict[str, str | int]:
-    """Return the members of a record as JSON, without those that are None. Times are text: JSON numbers are too imprecise."""
-    members: dict[str, str | int] = {"chain": chain}
-    if record.head is not None:
-        members["head"] = record.head.hex()
-    if record.id:
-        members["id"] = record.id
-    members |= {"kind": record.kind, "place": place}
-    for name in ("request", "response"):
-        if (commitment := getattr(record, name)) is not None:
-            members[name] = commitment.hex()
-    for name in ("at", "began"):
-        if (time := getattr(record, name)) is not None:
-            members[name] = str(time)
-    if record.part is not None:
-        members["part"] = record.part
-    if record.rule is not None:
-        members["rule"] = record.rule
+    """Return the members of a record as JSON, without those that are None."""
+    members: dict[str, str | int] = msgspec.to_builtins(_members(chain, place, record))
     return members
+
+
+def _members(chain: str, place: int, record: ChainRecord) -> _RecordMembers:
+    return _RecordMembers(
+        at=None if record.at is None else str(record.at),
+        began=None if record.began is None else str(record.began),
+        chain=chain,
+        head=_hex(record.head),
+        id=record.id or "",
+        kind=record.kind,
+        part=record.part,
+        place=place,
+        request=_hex(record.request),
+        response=_hex(record.response),
+        rule=record.rule,
+    )
+
+
+def _hex(commitment: bytes | None) -> str | None:
+    return None if commitment is None else commitment.hex()
 
 
 def rule_text(name: str) -> str:
@@ -78,13 +99,13 @@ def rule_text(name: str) -> str:
     return "".join(each if " " <= each <= "~" and each not in '"\\' else "?" for each in name)
 
 
-_encode: Final = msgspec.json.Encoder(order="sorted").encode
+_encode: Final = msgspec.json.Encoder().encode
 
 
 def next_link(link: bytes, chain: str, place: int, record: ChainRecord) -> bytes:
     """Return the link of a record; `link` is that of the record before it, `chain` is `INCARNATION/SERVER`."""
     # Member names and values are ASCII without characters that JSON escapes, so this is the canonical form.
-    return hashlib.sha256(link + _encode(record_members(chain, place, record))).digest()
+    return hashlib.sha256(link + _encode(_members(chain, place, record))).digest()
 
 
 def fold_links(
@@ -99,4 +120,4 @@ def fold_links(
 
 def leaf_bytes(chain: str, size: int, head: bytes) -> bytes:
     """Return the content of a leaf of the tree: that a chain had this head when it had so many records."""
-    return _encode({"chain": chain, "head": head.hex(), "size": size})
+    return _encode({"chain": chain, "head": head.hex(), "size": size})  # in the order of their names

@@ -11,8 +11,8 @@ import msgspec
 
 from calls.codec.canonical import canonical_json
 from calls.events import EffectBatch, Gap
-from calls.model import FORMAT, Body, Exchange, Request, Response
-from store.bundle.trace import chunk_to_json, effects_to_json, gap_to_json, rfc3339_ns
+from calls.model import FORMAT, Body, Exchange, Headers, Response
+from store.bundle.trace import Piece, chunk_to_json, effects_to_json, gap_to_json, rfc3339_ns
 
 BODY_BYTES: Final = ("base64", "digest", "opened", "prefix", "suffix", "text")
 """The members of a body that a statement leaves out: its bytes have a commitment of their own."""
@@ -20,35 +20,82 @@ BODY_BYTES: Final = ("base64", "digest", "opened", "prefix", "suffix", "text")
 RUN_FACTS: Final = ("forked_at", "id", "isolation", "labels", "name", "parent")
 """The members of a run that are said about it; the others are counted over its exchanges, or change without anybody's doing."""
 
-# Member names are ASCII and there are no floats, so this is the form of RFC 8785.
-_encode: Final = msgspec.json.Encoder(order="sorted").encode
+# Member names are ASCII and stand in their order, and there are no floats, so this is the form of RFC 8785.
+_encode: Final = msgspec.json.Encoder().encode
+_encode_sorted: Final = msgspec.json.Encoder(order="sorted").encode
+
+
+class _BodyStatement(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A body in a statement. Statements are structs because they are part of storing every exchange: a dict takes twice as long."""
+
+    chunks: list[Piece] = []
+    reencoded: bool = False
+    size: int
+    truncated: bool = False
+
+
+class _RequestStatement(msgspec.Struct, kw_only=True, omit_defaults=True):
+    body: _BodyStatement | None = None
+    headers: Headers
+    http_version: str
+    method: str
+    trailers: Headers = ()
+    url: str
+
+
+class _ResponseStatement(msgspec.Struct, kw_only=True, omit_defaults=True):
+    body: _BodyStatement | None = None
+    headers: Headers
+    http_version: str
+    reason: str
+    status: int
+    trailers: Headers = ()
+
+
+class _ExchangeStatement(msgspec.Struct, kw_only=True, omit_defaults=True):
+    actor: str | None = None
+    ended_ns: int | None = None
+    error: str | None = None
+    first_byte_ns: int | None = None
+    format: int
+    id: str
+    outcome: str
+    redactions: int = 0
+    request: _RequestStatement
+    response: _ResponseStatement | None
+    run: str
+    run_evidence: tuple[tuple[str, str], ...] = ()
+    started_at: str
+    step: int | None = None
 
 
 def exchange_statement(exchange: Exchange) -> bytes:
     """Return the statement of an exchange. Raises ValueError for text that no JSON can hold."""
     request, response = exchange.request, exchange.response
-    members: dict[str, Any] = {
-        "format": FORMAT,
-        "id": exchange.id,
-        "outcome": exchange.outcome,
-        "request": _message_members(request, {"method": request.method, "url": request.url}),
-        "response": response and _message_members(response, {"reason": response.reason, "status": response.status}),
-        "run": exchange.run,
-        "started_at": rfc3339_ns(exchange.started_at),
-    }
-    optional = {
-        "actor": exchange.actor,
-        "ended_ns": exchange.ended_at,
-        "error": exchange.error,
-        "first_byte_ns": exchange.first_byte_at,
-        "step": exchange.step,
-    }
-    members |= {name: value for name, value in optional.items() if value is not None}
-    if exchange.redactions:
-        members["redactions"] = exchange.redactions
-    if exchange.run_evidence:
-        members["run_evidence"] = exchange.run_evidence
-    return _encode(members)
+    statement = _ExchangeStatement(
+        actor=exchange.actor,
+        ended_ns=exchange.ended_at,
+        error=exchange.error,
+        first_byte_ns=exchange.first_byte_at,
+        format=FORMAT,
+        id=exchange.id,
+        outcome=exchange.outcome,
+        redactions=exchange.redactions,
+        request=_RequestStatement(
+            body=_body_statement(request.body),
+            headers=request.headers,
+            http_version=request.http_version,
+            method=request.method,
+            trailers=request.trailers or (),
+            url=request.url,
+        ),
+        response=None if response is None else _response_statement(response),
+        run=exchange.run,
+        run_evidence=exchange.run_evidence or (),
+        started_at=rfc3339_ns(exchange.started_at),
+        step=exchange.step,
+    )
+    return _encode(statement)
 
 
 def exchange_statement_of_json(exchange: Mapping[str, Any]) -> bytes:
@@ -64,13 +111,13 @@ def exchange_statement_of_json(exchange: Mapping[str, Any]) -> bytes:
 
 def gap_statement(gap: Gap) -> bytes:
     """Return the statement of a gap."""
-    return _encode(gap_to_json(gap))
+    return _encode_sorted(gap_to_json(gap))
 
 
 def effects_statement(batch: EffectBatch) -> bytes:
     """Return the statement of a batch of effects: all of it but the effects themselves, which have a commitment of their own."""
     whole = effects_to_json(batch)
-    return _encode({name: getattr(whole, name) for name in whole.__struct_fields__ if name != "items"})
+    return _encode_sorted({name: getattr(whole, name) for name in whole.__struct_fields__ if name != "items"})
 
 
 def run_statement(run: Mapping[str, Any]) -> bytes:
@@ -85,21 +132,19 @@ def has_body(body: Body) -> bool:
     return bool(body.data or body.size or body.chunks or body.truncated or body.reencoded)
 
 
-def _message_members(message: Request | Response, members: dict[str, Any]) -> dict[str, Any]:
-    members |= {"headers": message.headers, "http_version": message.http_version}
-    if has_body(message.body):
-        members["body"] = _body_members(message.body)
-    if message.trailers:
-        members["trailers"] = message.trailers
-    return members
+def _response_statement(response: Response) -> _ResponseStatement:
+    return _ResponseStatement(
+        body=_body_statement(response.body),
+        headers=response.headers,
+        http_version=response.http_version,
+        reason=response.reason,
+        status=response.status,
+        trailers=response.trailers or (),
+    )
 
 
-def _body_members(body: Body) -> dict[str, Any]:
-    members: dict[str, Any] = {"size": body.size}
-    if body.chunks:
-        members["chunks"] = [chunk_to_json(chunk) for chunk in body.chunks]
-    if body.truncated:
-        members["truncated"] = True
-    if body.reencoded:
-        members["reencoded"] = True
-    return members
+def _body_statement(body: Body) -> _BodyStatement | None:
+    if not has_body(body):
+        return None
+    chunks = [chunk_to_json(chunk) for chunk in body.chunks]
+    return _BodyStatement(chunks=chunks, reencoded=body.reencoded, size=body.size, truncated=body.truncated)

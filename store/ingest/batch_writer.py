@@ -60,7 +60,7 @@ from store.ingest.insert_rows import (
 )
 from store.ingest.partitions import Partitions, day_of
 from store.objects.registry import forget_uses, lock_objects, note_uses
-from store.proof.chain import NewRecords, append_records, dissolve_runs
+from store.proof.chain import NO_END, ChainEnds, NewRecords, append_records, dissolve_runs
 from store.proof.commitments import make_salts
 from store.proof.evidence import effects_record, exchange_record, exchange_salts, gap_record
 from store.retention.remains import remove_remains
@@ -129,6 +129,9 @@ class _OpenRuns(NamedTuple):
 
     began: list[FeedEntry]
     """Entries for those that are new."""
+
+    ends: ChainEnds
+    """The ends of their chains."""
 
 
 class _RunTimes(NamedTuple):
@@ -294,7 +297,7 @@ class BatchWriter:
         fresh: dict[Scope, _NewContent] = {}
         async with self._database.connection() as connection, connection.transaction():
             # First, because it locks the runs: a process that deletes one either waits or has finished before.
-            incarnations, encodings, began = await self._open_runs(
+            incarnations, encodings, began, ends = await self._open_runs(
                 connection, _run_times(one.derived.exchange for one in prepared)
             )
             there = await lock_objects(connection, self._project, objects.values()) if objects else set()
@@ -312,7 +315,7 @@ class BatchWriter:
             for one in prepared:
                 if one.record is not None and one.derived.exchange.id in inserted:
                     records.add(incarnations[one.scope[1]], one.record)
-            await append_records(connection, self._project, self._database.store_server, records)
+            await append_records(connection, self._project, self._database.store_server, records, ends)
             if calls := [one.call for one in prepared if one.call]:
                 await connection.executemany(INSERT_CALL, calls)
             deleted = await self._delete_empty_runs(connection, [name for _, name, _ in moves]) if moves else ()
@@ -393,13 +396,18 @@ class BatchWriter:
         names = sorted(times)
         fresh = {name: uuid.uuid4() for name in names}
         columns = [list(column) for column in zip(*(times[name] for name in names), strict=True)]
-        rows = await connection.fetch(OPEN_RUNS, self._project, self._profile, names, list(fresh.values()), *columns)
+        server = self._database.store_server
+        rows = await connection.fetch(
+            OPEN_RUNS, self._project, self._profile, names, list(fresh.values()), *columns, server
+        )
         began = [
             RunBegan(row["id"], times[row["id"]].started_at) for row in rows if row["incarnation"] == fresh[row["id"]]
         ]
         await remove_remains(connection, self._project, [entry.run for entry in began])
         incarnations = {row["id"]: row["incarnation"] for row in rows}
-        return _OpenRuns(incarnations, {row["id"]: row["encoding"] or row["incarnation"] for row in rows}, [*began])
+        encodings = {row["id"]: row["encoding"] or row["incarnation"] for row in rows}
+        ends = {row["incarnation"]: NO_END if row["size"] is None else (row["size"], row["head"]) for row in rows}
+        return _OpenRuns(incarnations, encodings, [*began], ends)
 
     async def _write_gaps_and_replays(
         self, gaps: Sequence[tuple[Gap, DerivedExchange | None]], replays: Sequence[ReplayReported]
@@ -412,7 +420,7 @@ class BatchWriter:
             if gaps:
                 runs = await self._runs_by_exchange(connection, [gap.exchange for gap, _ in gaps])
                 gap_rows = [gap_row(gap, derived, self._project, runs.get(gap.exchange)) for gap, derived in gaps]
-                incarnations, _, began = await self._open_runs(connection, _gap_run_times(gap_rows))
+                incarnations, _, began, _ = await self._open_runs(connection, _gap_run_times(gap_rows))
                 salted = [(*row, self._gap_salts(row)) for row in gap_rows]
                 inserted = {row["id"] for row in await connection.fetchmany(INSERT_GAP, salted)}
                 await self._append_gaps(connection, salted, inserted, incarnations)
@@ -560,7 +568,9 @@ def _merge_times(one: _RunTimes, other: _RunTimes) -> _RunTimes:
     )
 
 
+# A chain that another process has appended to while this waited for the run is found by `append_records`, and all of it is tried again.
 OPEN_RUNS = """
+WITH opened AS (
 INSERT INTO runs (project, id, incarnation, profile, started_at, newest_at, active_at)
 SELECT $1::text, life.id, life.incarnation, $2::text, life.started_at, life.newest_at, life.active_at
 FROM unnest($3::text[], $4::uuid[], $5::bigint[], $6::bigint[], $7::bigint[])
@@ -573,4 +583,7 @@ ON CONFLICT (project, id) DO UPDATE SET
     -- A request after the end of a run opens it again.
     ended_at = CASE WHEN excluded.newest_at <= runs.ended_at THEN runs.ended_at END
 RETURNING id, incarnation, encoding
+)
+SELECT id, opened.incarnation, encoding, size, head FROM opened
+LEFT JOIN chains ON chains.project = $1 AND chains.incarnation = opened.incarnation AND server = $8::uuid
 """

@@ -6,6 +6,7 @@ run's row, so that a chain has one end.
 
 import uuid
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 import asyncpg
@@ -13,8 +14,15 @@ import msgspec
 
 from calls.proof.records import FIRST_LINK, ChainRecord, ErasedPart, fold_links, rule_text
 
+NO_END: Final = (0, FIRST_LINK)
+"""The size and head of a chain without records."""
+
 URGENT: Final = ("end", "erased")
 """Kinds of records after which a checkpoint is signed at once."""
+
+
+type ChainEnds = Mapping[uuid.UUID, tuple[int, bytes]]
+"""The size and the head of chains of a store server, by the incarnation of their run."""
 
 
 class NewRecords(dict[uuid.UUID, list[ChainRecord]]):
@@ -41,20 +49,22 @@ async def append_records(
     project: str,
     server: uuid.UUID | None,
     records: Mapping[uuid.UUID, Sequence[ChainRecord]],
+    ends: ChainEnds = MappingProxyType({}),
 ) -> None:
     """Append records to the chains of a store server. Without a server, nothing is proven.
 
+    `ends` has chains whose end is known already: `NO_END` of one that there is not yet.
     Raises `asyncpg.SerializationError` if another process has appended to the same chain.
     """
     if server is None or not records:
         return
-    ends = {
-        row["incarnation"]: (row["size"], row["head"])
-        for row in await connection.fetch(ENDS, project, server, list(records))
-    }
+    if others := [incarnation for incarnation in records if incarnation not in ends]:
+        found = await connection.fetch(ENDS, project, server, others)
+        ends = {**ends, **{row["incarnation"]: (row["size"], row["head"]) for row in found}}
     rows = []
-    for incarnation, new in records.items():
-        first, link = ends.get(incarnation, (0, FIRST_LINK))
+    # In one order: who appends to several chains may wait for another who does, and not the other way round.
+    for incarnation, new in sorted(records.items()):
+        first, link = ends.get(incarnation, NO_END)
         size, head = fold_links(chain_name(incarnation, server), new, link, first)
         is_urgent = any(record.kind in URGENT for record in new)
         rows.append((incarnation, first, _encode(new), size, head, is_urgent))

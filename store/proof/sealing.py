@@ -57,6 +57,9 @@ class Sealer:
         self._now = now
         self._note_checkpoint = note_checkpoint
         self._sealed_at: dict[str, float] = {}
+        self._checkpoints: dict[str, tuple[str, Checkpoint]] = {}
+        """The note and content of the newest checkpoint of each project, once its signature was checked or made here."""
+
         self._turn = asyncio.Lock()
         """Held while a project is sealed: two checkpoints of one size would differ in nothing but their time."""
 
@@ -106,21 +109,22 @@ class Sealer:
     async def seal(self, project: str) -> str | None:
         """Seal everything that a project has; return the newest checkpoint, None if there was nothing to seal."""
         newest: str | None = None
-        while True:
+        count = LARGEST_SEAL
+        while count == LARGEST_SEAL:
             async with self._turn, self._database.connection() as connection, connection.transaction():
-                note = await self._seal_some(connection, project)
-            if note is None:
-                return newest
-            newest = note
-            await asyncio.to_thread(write_private, self._directory / project, note.encode())
-            self._note_checkpoint(project)
+                count, note = await self._seal_some(connection, project)
+            if note is not None:
+                newest = note
+                await asyncio.to_thread(write_private, self._directory / project, note.encode())
+                self._note_checkpoint(project)
+        return newest
 
-    async def _seal_some(self, connection: asyncpg.Connection, project: str) -> str | None:
-        """Seal up to `LARGEST_SEAL` chains and return the checkpoint, in the connection's transaction."""
+    async def _seal_some(self, connection: asyncpg.Connection, project: str) -> tuple[int, str | None]:
+        """Seal up to `LARGEST_SEAL` chains, in the connection's transaction; return how many, and the checkpoint."""
         server = self._keys.server
         chains = await connection.fetch(TAKE_UNSEALED, project, server, LARGEST_SEAL)
         if not chains:
-            return None
+            return 0, None
         size = await connection.fetchval(TREE_SIZE, project, server)
         tiles = await load_last_tiles(connection, project, server, size)
         await self._require_signed_tree(connection, project, size, tiles)
@@ -128,22 +132,22 @@ class Sealer:
         for chain in chains:
             content = leaf_bytes(chain_name(chain["incarnation"], server), chain["size"], chain["head"])
             tiles.append(size, leaf_hash(content))
-            leaves.append((project, server, size, chain["incarnation"], chain["size"], chain["head"]))
+            leaves.append((size, chain["incarnation"], chain["size"], chain["head"]))
             size += 1
         checkpoint = Checkpoint(self._keys.origin(project), size, tree_root(size, tiles.read_node))
         note = sign_checkpoint(checkpoint, self._keys.signing)
-        await connection.executemany(INSERT_LEAF, leaves)
+        columns = map(list, zip(*leaves, strict=True))
+        await connection.execute(INSERT_SEAL, project, server, size, self._now(), note, *columns)
         await store_tiles(connection, project, server, tiles)
-        await connection.execute(INSERT_CHECKPOINT, project, server, size, self._now(), note)
-        return note
+        self._checkpoints[project] = note, checkpoint
+        return len(chains), note
 
     async def _require_signed_tree(self, connection: asyncpg.Connection, project: str, size: int, tiles: Tiles) -> None:
         """Raise `TreeAltered` unless the tree so far has the root of the newest checkpoint, in the database and in our file."""
         newest = await newest_checkpoint(connection, project, self._keys.server)
         notes = [newest["note"]] if newest else []
-        copy = self._directory / project
-        if await asyncio.to_thread(copy.exists):
-            notes.append(await asyncio.to_thread(copy.read_text))
+        if (copy := await asyncio.to_thread(_read_text, self._directory / project)) is not None:
+            notes.append(copy)
         try:
             checkpoints = [self._own_checkpoint(project, note) for note in notes]
             # After a crash, the file may have the checkpoint before the newest one.
@@ -155,10 +159,20 @@ class Sealer:
             raise TreeAltered(f"the tree or a checkpoint of project {project} is damaged: {error}") from error
 
     def _own_checkpoint(self, project: str, note: str) -> Checkpoint:
+        known = self._checkpoints.get(project)
+        if known is not None and known[0] == note:
+            return known[1]
         parsed = parse_note(note)
         if not any(parsed.is_signed_by(key) for key in self._keys.verifier_keys(project)):
             raise TreeAltered(f"a checkpoint of project {project} is not signed by this store server")
         return parsed.checkpoint
+
+
+def _read_text(path: Path) -> str | None:
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return None
 
 
 async def newest_checkpoint(connection: asyncpg.Connection, project: str, server: uuid.UUID) -> asyncpg.Record | None:
@@ -179,11 +193,11 @@ WHERE project = $1 AND server = $2 AND incarnation = ANY (ARRAY(
 
 TREE_SIZE = "SELECT coalesce(max(place) + 1, 0) FROM tree_leaves WHERE project = $1 AND server = $2"
 
-INSERT_LEAF = """
-INSERT INTO tree_leaves (project, server, place, incarnation, size, head) VALUES ($1, $2, $3, $4, $5, $6)
-"""
-
-INSERT_CHECKPOINT = """
+INSERT_SEAL = """
+WITH leaves AS (
+    INSERT INTO tree_leaves (project, server, place, incarnation, size, head)
+    SELECT $1::text, $2::uuid, * FROM unnest($6::bigint[], $7::uuid[], $8::bigint[], $9::bytea[])
+)
 INSERT INTO checkpoints (project, server, size, signed_at, note) VALUES ($1, $2, $3, $4, $5)
 """
 
