@@ -427,6 +427,7 @@ def test_these_dialects_have_a_form_for_an_answer_made_of_its_parts() -> None:
 
 
 @pytest.mark.parametrize("dialect", COMPOSED, ids=lambda dialect: dialect.name)
+@settings(max_examples=examples(15))
 @given(text=st.none() | st.text(min_size=1), arguments=st.lists(st.dictionaries(st.text(), json_values), max_size=3))
 def test_a_composed_answer_says_its_parts_whole_and_streamed(
     dialect: Dialect, text: str | None, arguments: list[Json]

@@ -36,7 +36,7 @@ def test_official_sdks_read_the_answers(stage: Stage) -> None:
     ran = stage.pytest("-q", forked=False, AWS_ACCESS_KEY_ID="none", AWS_SECRET_ACCESS_KEY="none")
     assert ran.code == 0, ran.out
     assert ran.counts["passed"] > 70
-    assert not stage.asked
+    assert not stage.upstream_requests
 
 
 @pytest.mark.slow
@@ -174,7 +174,7 @@ def test_one_that_is_not_needed():
     )
     ran = stage.pytest("-q", "--record-mode=all")
     assert ran.counts == {"passed": 8}, ran.out
-    assert not stage.asked
+    assert not stage.upstream_requests
     assert not (stage.directory / "recordings").exists()
 
 
@@ -247,7 +247,7 @@ def test_unmarked():
         "prompt has an invalid regular expression '('",
     ):
         assert words in ran, f"{words}\n\n{ran.out[-9000:]}"
-    assert not stage.asked
+    assert not stage.upstream_requests
 
 
 def test_a_test_with_a_recording_gives_no_answers(stage: Stage) -> None:
