@@ -9,8 +9,12 @@
 
     assert playhead.load("recordings/ticket-904.jsonl").cost_usd <= 0.02
 
+    flow = playhead.Workflow("refunds")  # plain code whose record can be replayed: docs/workflows.md
+
 It uses the standard library only, because it is installed next to an agent's own requirements.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from playhead.binding import bind, current_run, run
 from playhead.bundle import BadBundle, load
@@ -21,6 +25,9 @@ from playhead.process import install, proxy, variables
 from playhead.rest import Problem, Unreachable
 from playhead.runs import Run, Tokens, Unknown
 from playhead.stand_ins import answer
+
+if TYPE_CHECKING:
+    from playhead.workflow import Workflow, parallel
 
 __all__ = [
     "BadBundle",
@@ -40,12 +47,23 @@ __all__ = [
     "ToolCalls",
     "Unknown",
     "Unreachable",
+    "Workflow",
     "answer",
     "bind",
     "current_run",
     "install",
     "load",
+    "parallel",
     "proxy",
     "run",
     "variables",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what belongs to workflows when it is used: most programs need none of it."""
+    if name in ("Workflow", "parallel"):
+        from playhead import workflow
+
+        return getattr(workflow, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

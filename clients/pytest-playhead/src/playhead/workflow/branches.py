@@ -1,0 +1,55 @@
+"""Execute several functions at once, with results in the order of the functions."""
+
+from __future__ import annotations
+
+import contextvars
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Callable, TypeVar
+
+from playhead.workflow.execution import Parted, Place, Suspended, current_place, enter_place
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+T = TypeVar("T")
+
+MOST_THREADS = 32
+
+
+def parallel(*functions: Callable[[], T]) -> list[T]:
+    """Call functions at once, each in a thread, and return their results in the order of the functions.
+
+    Effects belong to the branch in which they are asked for, so a replay gives each branch its own, whichever was first. All branches end
+    before this returns or raises; of several exceptions, that of the first function is raised.
+    """
+    if not functions:
+        return []
+    place = current_place()
+    if place is None:
+        branches: list[Place | None] = [None] * len(functions)
+    else:
+        group = f"{place.path}/{place.branchings}"
+        place.branchings += 1
+        branches = [Place(place.execution, place.step, f"{group}/{number}") for number in range(len(functions))]
+    with ThreadPoolExecutor(min(MOST_THREADS, len(functions)), thread_name_prefix="playhead-parallel") as pool:
+        futures: list[Future[T]] = [
+            pool.submit(contextvars.copy_context().run, _call_in, branch, function)
+            for branch, function in zip(branches, functions)
+        ]
+    if place is not None:
+        for branch in branches:
+            if branch is not None:
+                place.effects.extend(branch.effects)
+    errors = [error for error in (future.exception() for future in futures) if error is not None]
+    for kind in (Parted, Suspended, BaseException):
+        for error in errors:
+            if isinstance(error, kind):
+                raise error
+    return [future.result() for future in futures]
+
+
+def _call_in(place: Place | None, function: Callable[[], Any]) -> Any:
+    if place is None:
+        return function()
+    with enter_place(place):
+        return function()
