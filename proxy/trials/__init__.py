@@ -5,6 +5,7 @@ process          the process of a trial: `python -m proxy.trials.process`
 spool_follower   the exchanges that a trial leaves
 outcome          same, diverged (where and how), or it cannot be told
 recordings       find the recordings to replay
+filled_command   a recording's name and labels in the command
 regress          replay many recordings, and group what came of them
 regress_report   show that
 completion       complete diverged runs live, within a budget

@@ -127,7 +127,7 @@ class Completions:
             return bool(reasons)
 
         bundle = await load_recording(recording, self.regression.redactor, self.regression.reading.profiles)
-        runner = self.regression.runner
+        runner = await self.regression.runner_for(recording)
         trial = await run_trial(
             runner,
             TrialPlan(

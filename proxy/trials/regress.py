@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, Final, Literal
 
@@ -11,6 +11,7 @@ from calls.checking.spec import SpecRule
 from calls.judgement.verdict import Judgement
 from calls.redaction.redactor import Redactor
 from proxy.commands.check import build_checked_run
+from proxy.trials.filled_command import fill_command, has_placeholders
 from proxy.trials.outcome import Divergence, Outcome, trial_outcome
 from proxy.trials.recordings import NamedRecording, load_recording
 from proxy.trials.trial import TrialPlan, TrialResult, TrialRunner, run_trial
@@ -154,7 +155,10 @@ class Regression:
     show_progress: Callable[[str], None] = field(default=lambda _line: None)
 
     async def replay_all(self, recordings: Sequence[NamedRecording]) -> list[RunResult]:
-        """Replay every recording, a few at a time. Return what came of them in their order."""
+        """Replay every recording, a few at a time. Return what came of them in their order. Raises Failure."""
+        for recording in recordings:
+            # Before anything is replayed: a label that is missing is a mistake in the command.
+            await self.runner_for(recording)
         limit = asyncio.Semaphore(self.jobs)
         done = 0
 
@@ -176,7 +180,7 @@ class Regression:
         # Only what is checked needs to be recorded: a recording with a WebSocket can be replayed, but not forked.
         fork = await self.fork_options(recording, {"offline": True}) if self.spec else None
         trial = TrialPlan(name=f"regress-{number}", recording=recording.file, called=recording.name, fork=fork)
-        result = await run_trial(self.runner, trial)
+        result = await run_trial(await self.runner_for(recording), trial)
         outcome = trial_outcome(result, self.runner.limit_s, allow_unused=self.runner.allow_unused)
         return RunResult(
             name=recording.name,
@@ -186,6 +190,14 @@ class Regression:
             output=result.output,
             check=await self.check(recording.name, result) if outcome.verdict != "cannot tell" else None,
         )
+
+    async def runner_for(self, recording: NamedRecording) -> TrialRunner:
+        """Return the runner with a recording's name and labels in its command. Raises Failure for a label that there is not."""
+        command = self.runner.command
+        if not has_placeholders(command):
+            return self.runner
+        bundle = await load_recording(recording, self.redactor, self.reading.profiles)
+        return replace(self.runner, command=fill_command(command, recording.name, bundle.run))
 
     async def fork_options(self, recording: NamedRecording, options: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the options of a fork after the last step of a recording."""

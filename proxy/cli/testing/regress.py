@@ -135,6 +135,8 @@ def regress_command(
     replay runs COMMAND with its network cut and a TMPDIR of its own. The result is `same`; `diverged`, grouped by cause, kind of step
     and place in the request; or `cannot tell`: COMMAND failed before its first call, took too long, or exited with 125.
 
+    In COMMAND, {run} stands for the recorded run, and {label.NAME} for its label, where each was recorded with other arguments.
+
     With --live-budget the calls after a divergence are answered live, by the rules of `playhead fork`. Such a run `passed` if the rules of
     --spec and the judge of --rubric find nothing wrong, and is `broken` otherwise.
 
