@@ -469,7 +469,7 @@ chain_records = Table(
     comment="The records of hash chains: salted commitments to what was stored, without its content.",
 )
 # Digests are random: trying to compress them takes as long as storing them.
-listen(chain_records, "after_create", DDL("ALTER TABLE chain_records ALTER COLUMN records SET STORAGE EXTERNAL"))
+listen(chain_records, "after_create", DDL("ALTER TABLE chain_records ALTER COLUMN records SET STORAGE EXTERNAL"))  # type: ignore[no-untyped-call]
 
 tree_leaves = Table(
     "tree_leaves",
