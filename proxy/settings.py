@@ -19,7 +19,7 @@ from calls.project_runs import DEFAULT_PROJECT, PROJECT_NAME
 from calls.redaction.rules.personal_names import MAX_LETTERS, MAX_NAMES, MIN_LETTERS, find_unfit_name, read_names
 from proxy.anchor_settings import TimestampSettings, WitnessSettings
 from proxy.errors import Failure
-from proxy.export_settings import ExportSettings
+from proxy.export_settings import ExportSettings, check_endpoint
 from proxy.object_settings import ObjectSettings
 from proxy.retention_settings import check_duration, check_rules, check_size
 from proxy.setting_values import (
@@ -142,6 +142,11 @@ class Settings:
         whole_number(0, 3600),
         60,
         description="seconds that the store server which a reading command started stays ready for the next one; 0: it ends at once",
+    )
+    fork_agent: str | None = setting(
+        optional(with_checks(read_text, check_endpoint)),
+        None,
+        description="URL that starts an agent for a fork, which the web page and `start` of the REST API then offer (docs/forks.md)",
     )
     project: str = setting(
         with_checks(read_text, _check_project),

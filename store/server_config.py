@@ -47,6 +47,10 @@ class StoreServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     anchors: AnchorTargets = AnchorTargets()
     """Who is asked to vouch for checkpoints."""
+
+    fork_agent: str | None = None
+    """The URL that starts an agent for a fork."""
+
     objects: ObjectTarget | None = None
     """Object storage for large bodies."""
 

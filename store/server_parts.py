@@ -220,6 +220,7 @@ class PartFactory:
             log_keys=self._keys.public,
             checkpoint_directory=self._data.checkpoints,
             anchors=self._config.anchors,
+            fork_agent=self._config.fork_agent,
         )
 
 

@@ -296,6 +296,7 @@ class CommandProcesses:
                 self.settings.retention, self.settings.retention_failed, self.settings.retention_budget
             ),
             anchors=anchor_targets(self.settings.witness, self.settings.timestamp),
+            fork_agent=self.settings.fork_agent,
             objects=self.settings.objects.target(self.data.keys),
             started=self.started,
             # A user waits for a command, which should fail soon; an `up` goes on recording.

@@ -26,6 +26,7 @@ from store.ingest.batch_writer import BatchWriter
 from store.ingest.derive_call import deriver
 from store.ingest.ingester import Counts
 from store.large.helper import Helper
+from store.proof.seal_marks import LastVerdicts
 from store.proof.sealing import Sealer
 from store.proof.signing_keys import LogKeys
 from store.query.exchanges import ExchangeQueries
@@ -132,6 +133,12 @@ class Deps:
 
     checkpoint_directory: Path | None = None
     """The directory with the newest checkpoint of each project."""
+
+    last_verdicts: LastVerdicts = field(default_factory=LastVerdicts)
+    """How the last verifications of runs ended."""
+
+    fork_agent: str | None = None
+    """The URL that starts an agent for a fork; None where none is configured."""
 
     now: Callable[[], int] = time.time_ns
 

@@ -1,6 +1,7 @@
 """The web page: its files, and the addresses at which a browser shows them. It depends on nothing but the standard library.
 
 assets       the files of the page
+squeeze      leave comments and indentation out of scripts
 addresses    the page's addresses, and for each the JSON it shows
 single_file  the page and its documents as one file
 policy       the headers that keep a page with foreign texts safe

@@ -7,6 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from store.page.squeeze import squeeze_script
+
 DIRECTORY: Final = Path(__file__).with_name("assets")
 
 MEDIA_TYPES: Final = {
@@ -47,10 +49,17 @@ def load_assets(directory: Path = DIRECTORY) -> Assets:
     """Read all files of the page."""
     paths = sorted(path for path in directory.rglob("*") if path.suffix in MEDIA_TYPES)
     files = {
-        path.relative_to(directory).as_posix(): Asset(content=path.read_bytes(), media_type=MEDIA_TYPES[path.suffix])
+        path.relative_to(directory).as_posix(): Asset(content=_read_file(path), media_type=MEDIA_TYPES[path.suffix])
         for path in paths
     }
     digest = hashlib.sha256()
     for name, asset in files.items():
         digest.update(f"{name}\0{len(asset.content)}\0".encode() + asset.content)
     return Assets(files=files, version=digest.hexdigest()[:16])
+
+
+def _read_file(path: Path) -> bytes:
+    """Read a file; of our own scripts what a browser needs."""
+    content = path.read_bytes()
+    is_own_script = path.suffix == ".js" and path.parent.name != "vendor"
+    return squeeze_script(content.decode()).encode() if is_own_script else content

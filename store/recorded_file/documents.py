@@ -26,7 +26,8 @@ from store.recorded_file.run_shape import make_run_shape
 from store.snippets.snippet import FORMS, CopiedCall, NotCopyable, SnippetForm, make_snippet
 from store.timeline.conversation import make_conversation
 from store.timeline.from_exchanges import TimelineFacts, read_facts
-from store.timeline.timeline import MOST_STEPS, make_timeline
+from store.timeline.short_call import short_call
+from store.timeline.timeline import MOST_STEPS, make_timeline, sum_earlier
 
 type Parameters = Mapping[str, str]
 
@@ -94,6 +95,7 @@ class FileDocuments:
         run = f"/v1/runs/{quote(self.run, safe='')}"
         yield from ((path, {}) for path in ("/v1/runs", run, f"{run}/timeline", f"{run}/conversation", f"{run}/gaps"))
         for call, shape in self._calls.items():
+            yield f"/v1/calls/{call}", {"content": "short"}
             yield f"/v1/calls/{call}", {}
             yield f"/v1/calls/{call}/explain", {}
             yield "/v1/calls", {"key": shape["key"], "limit": "20"}
@@ -113,18 +115,22 @@ class FileDocuments:
         self._require_run(run)
         return self._run_shape
 
-    def get_timeline(self, _: Parameters, run: str) -> Any:
+    def get_timeline(self, parameters: Parameters, run: str) -> Any:
         """`/v1/runs/{run}/timeline`."""
         self._require_run(run)
+        after, limit = _number(parameters, "after", 0), _number(parameters, "limit", MOST_STEPS)
         steps = self._facts.steps
+        earlier = [step for step in steps if step.number <= after]
+        page = steps[len(earlier) : len(earlier) + max(1, limit)]
         began = ns_of(self._run_shape["started_at"]) or 0
         return make_timeline(
             self._run_shape,
             began,
-            steps[:MOST_STEPS],
+            page,
             self._bundle.gaps,
-            steps_left_out=max(0, len(steps) - MOST_STEPS),
-        ) | {"next": None}
+            earlier=sum_earlier(earlier),
+            steps_left_out=len(steps) - len(earlier) - len(page),
+        )
 
     def get_conversation(self, parameters: Parameters, run: str) -> Any:
         """`/v1/runs/{run}/conversation`."""
@@ -155,9 +161,10 @@ class FileDocuments:
         shown = found[: _number(parameters, "limit", len(found))]
         return {"items": list_summaries(shown), "next": None}
 
-    def get_call(self, _: Parameters, call: str) -> Any:
+    def get_call(self, parameters: Parameters, call: str) -> Any:
         """`/v1/calls/{call}`."""
-        return self._call(call)
+        found = self._call(call)
+        return short_call(found) if parameters.get("content") == "short" else found
 
     def explain_call(self, _: Parameters, call: str) -> Any:
         """`/v1/calls/{call}/explain`."""

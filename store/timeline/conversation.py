@@ -1,7 +1,8 @@
 """Make the conversation of a run: of each prompt only what is new in it, and tool calls with the results they led to. Pure.
 
 A tool call and its result are found by the id of the tool call: the answer that requests it, the call that executes it, and the
-message of a later prompt that has its result.
+message of a later prompt that has its result. Where an API has no such ids (Gemini), they are matched by name and order, with the answer that the
+prompt continues (`nameless_tools`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,8 +12,9 @@ from typing import Any, Final
 from calls.codec.lenient_json import as_object, as_text
 from store.otlp.spans.conversation import Message, Part
 from store.timeline.facts import SpokenCall, ToolLinks
+from store.timeline.nameless_tools import NamelessMatch, NamelessTools
 from store.timeline.prompt_history import EarlierPrompts, NewPart
-from store.timeline.texts import TextBudget
+from store.timeline.texts import LONGEST_TEXT, TextBudget
 
 MOST_MESSAGES: Final = 60
 """New messages of one prompt that are shown: the first and the last ones."""
@@ -37,12 +39,13 @@ def make_conversation(
     *,
     earlier: Iterable[SpokenCall] = (),
     shows_texts: bool = True,
+    longest_text: int = LONGEST_TEXT,
 ) -> list[Shape]:
     """Make the conversation of some consecutive calls of a run, as many as fit into one document.
 
     `earlier` are calls of models before them, with which their prompts may have to be compared, in step order.
     """
-    writer = _Writer(links=links, budget=TextBudget(shows_texts))
+    writer = _Writer(links=links, budget=TextBudget(shows_texts, longest=longest_text))
     for call in earlier:
         writer.learn(call)
     shapes: list[Shape] = []
@@ -67,6 +70,10 @@ class _Writer:
     _executed: dict[str, tuple[str, str]] = field(default_factory=dict)
     """By call: the tool call that it executed."""
 
+    _nameless: NamelessTools = field(default_factory=NamelessTools)
+    _shapes: dict[str, Shape] = field(default_factory=dict)
+    """The calls that are in the document."""
+
     def __post_init__(self) -> None:
         for pair, call in self.links.executed_by.items():
             self._executors[pair[1]] = call
@@ -77,15 +84,24 @@ class _Writer:
 
     def learn(self, call: SpokenCall) -> None:
         self._history.add(call)
+        self._nameless.add(call)
         self._note_tool_calls(call)
 
     def call_shape(self, call: SpokenCall) -> Shape:
+        shape = self._call_shape(call)
+        self._shapes[call.call] = shape
+        return shape
+
+    def _call_shape(self, call: SpokenCall) -> Shape:
         shape: Shape = {"step": call.number, "call": call.call, "kind": call.kind, "too_large": call.is_large}
         if call.is_large:
             return shape | {"prompt": None, "answer": None, "request": None, "response": None, "executes": None}
         self._note_tool_calls(call)
+        self._nameless.add(call)
         if call.kind == "model":
             new = self._history.add(call)
+            for match in self._nameless.match_results(call, new):
+                self._link_nameless(match, call)
             if new.messages or new.repeated:
                 return shape | {
                     "prompt": self._prompt_shape(new),
@@ -112,6 +128,14 @@ class _Writer:
         if (found := self._executed.get(call.call)) is None:
             return None
         return {"step": self.links.numbers.get(found[0]), "call": found[0], "tool_call": found[1]}
+
+    def _link_nameless(self, match: NamelessMatch, call: SpokenCall) -> None:
+        """Add a link to the calls that are in the document already."""
+        if (asker := self._shapes.get(match.asker.call)) is not None and match.place < MOST_TOOL_CALLS:
+            shown = asker["answer"]["tool_calls"][match.place]
+            shown |= {"answered_by": call.number, "executed_by": match.executor_step}
+        if match.executor is not None and (executing := self._shapes.get(match.executor.call)) is not None:
+            executing["executes"] = {"step": match.asker.number, "call": match.asker.call, "tool_call": match.name}
 
     def _prompt_shape(self, new: NewPart) -> Shape:
         half = MOST_MESSAGES // 2
@@ -146,6 +170,8 @@ class _Writer:
         if part.kind == "tool_call_response":
             step, name = self._askers.get(part.id or "", (None, ""))
             executor = self.links.numbers.get(self._executors.get(part.id or "", ""))
+            if (match := self._nameless.find_match(part)) is not None:
+                step, executor = match.asker.number, match.executor_step
             shape |= {"asked_by": step, "name": shape["name"] or name or None, "executed_by": executor}
         return shape
 

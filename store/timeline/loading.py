@@ -20,6 +20,7 @@ from calls.dialects.table import BY_NAME
 from calls.model import Call, Exchange, Usage
 from calls.redaction.call import Clean, clean_call
 from store.call_graph.retry_query import RetryGroups, load_retry_groups
+from store.database.asyncio_engine import AsyncConnection
 from store.database.connection import Database
 from store.database.tables import calls, exchanges
 from store.large.summary import read_summary
@@ -38,10 +39,13 @@ from store.timeline.from_exchanges import (
     step_label,
 )
 from store.timeline.prompt_history import CANDIDATES
-from store.timeline.timeline import MOST_STEPS, Earlier, make_timeline
+from store.timeline.timeline import MOST_STEPS, Earlier, make_timeline, sum_earlier
 
 MOST_EXCHANGES: Final = 3 * MOST_STEPS
 """Exchanges of a run that are looked at: a step that is tried several times has several."""
+
+EXCHANGES_BEFORE: Final = 1000
+"""Exchanges before a page that are looked at: its prompts and tool calls may go on from these."""
 
 MOST_READ_FAILURES: Final = 50
 """Steps that failed of which the answer is read, to say why."""
@@ -70,7 +74,10 @@ class _RunRows:
     """By exchange: its step."""
 
     has_more: bool
-    """Whether the run has more exchanges than were looked at."""
+    """Whether the run has more exchanges after those that were looked at."""
+
+    skipped: Earlier
+    """The steps before the exchanges that were looked at."""
 
     wholes: Mapping[str, Sequence[RowMapping]]
     """The rows of each call by its id, in step order."""
@@ -95,9 +102,9 @@ class RunTimelines:
 
     async def load_timeline(self, run: Shape, after: int, limit: int, *, shows_texts: bool) -> Shape:
         """Return the timeline of a run (as `Runs.get` returns it): `limit` steps after a step."""
-        found = await self._load_rows(run["id"])
+        found = await self._load_rows(run["id"], after)
         steps = self._facts(found, shows_texts=shows_texts)
-        earlier = [step for step in steps if step.number <= after]
+        earlier = found.skipped + sum_earlier([step for step in steps if step.number <= after])
         page = [step for step in steps if step.number > after][:limit]
         page = await self._add_what_was_answered(page, is_fork=run["parent"] is not None, shows_texts=shows_texts)
         gaps = await Runs(self._database, self._project).gaps(run["id"])
@@ -106,19 +113,13 @@ class RunTimelines:
             ns_of(run["started_at"]) or 0,
             page,
             gaps,
-            earlier=Earlier(
-                steps=len(earlier),
-                cost=sum((step.cost or Decimal(0) for step in earlier), Decimal(0)),
-                tokens=sum(
-                    (step.usage.get(name) or 0) for step in earlier for name in ("input_tokens", "output_tokens")
-                ),
-            ),
-            steps_left_out=max(0, run["calls"] - len(earlier) - len(page)),
+            earlier=earlier,
+            steps_left_out=max(0, run["calls"] - earlier.steps - len(page)),
         )
 
     async def load_conversation(self, run: Shape, after: int, limit: int, *, shows_texts: bool) -> Shape:
         """Return what was said in `limit` calls of a run after a step."""
-        found = await self._load_rows(run["id"])
+        found = await self._load_rows(run["id"], after)
         order = sorted((found.numbers[name], name) for name in found.wholes)
         page = [name for number, name in order if number > after][:limit]
         if not page:
@@ -134,7 +135,9 @@ class RunTimelines:
         is_last = len(shapes) == len(page) and page[-1] == order[-1][1] and not found.has_more
         return {"run": run["id"], "items": shapes, "next": None if is_last or not shapes else shapes[-1]["step"]}
 
-    async def _load_rows(self, run: str) -> _RunRows:
+    async def _load_rows(self, run: str, after: int) -> _RunRows:
+        """Load the exchanges after a step, and some before it."""
+        skip = max(0, after - EXCHANGES_BEFORE)
         is_unpriced = (can_have_cost() & calls.c.cost_usd.is_(None)).label("is_unpriced")
         columns = (calls.c[name] for name in _COLUMNS)
         of_exchange = (exchanges.c[name] for name in ("first_byte_at", "ended_at", "method", "url"))
@@ -143,6 +146,7 @@ class RunTimelines:
             .join(exchanges, (exchanges.c.project == calls.c.project) & (exchanges.c.id == calls.c.id))
             .where(calls.c.project == self._project, calls.c.run == run)
             .order_by(calls.c.started_at, calls.c.id)
+            .offset(skip)
             .limit(MOST_EXCHANGES + 1)
         )
         async with self._database.transaction() as connection:
@@ -150,13 +154,31 @@ class RunTimelines:
             rows = (await connection.execute(query)).mappings().all()
             has_more, rows = len(rows) > MOST_EXCHANGES, rows[:MOST_EXCHANGES]
             links = await load_page_links(connection, self._project, run, groups, rows)
-        numbers = {str(row["id"]): number for number, row in enumerate(rows, 1)}
+            skipped = await self._sum_first(connection, run, skip, groups) if skip else Earlier()
+        numbers = {str(row["id"]): number for number, row in enumerate(rows, skip + 1)}
         wholes: dict[str, list[RowMapping]] = {}
         for row in rows:
             # A call whose first exchange is not among the rows is cut.
             if (name := groups.ids_and_attempts(row["id"])[0][0]) in numbers:
                 wholes.setdefault(name, []).append(row)
-        return _RunRows(rows, groups, links, numbers, has_more, wholes)
+        return _RunRows(rows, groups, links, numbers, has_more, skipped, wholes)
+
+    async def _sum_first(self, connection: AsyncConnection, run: str, number: int, groups: RetryGroups) -> Earlier:
+        """Add up the first exchanges of a run."""
+        query = (
+            select(calls.c.id, calls.c.cost_usd, calls.c.input_tokens, calls.c.output_tokens)
+            .where(calls.c.project == self._project, calls.c.run == run)
+            .order_by(calls.c.started_at, calls.c.id)
+            .limit(number)
+        )
+        rows = (await connection.execute(query)).all()
+        repeated = set(groups.repeated_polls)
+        counted = [row for row in rows if row.id not in repeated]
+        return Earlier(
+            steps=sum(groups.ids_and_attempts(row.id)[0][0] == str(row.id) for row in rows),
+            cost=sum((row.cost_usd or Decimal(0) for row in counted), Decimal(0)),
+            tokens=sum((row.input_tokens or 0) + (row.output_tokens or 0) for row in counted),
+        )
 
     def _facts(self, found: _RunRows, *, shows_texts: bool) -> list[StepFacts]:
         repeated = set(found.groups.repeated_polls)
@@ -166,7 +188,7 @@ class RunTimelines:
             self._step_facts(name, rows, found, branches, repeated, shows_texts=shows_texts)
             for name, rows in found.wholes.items()
         ]
-        return sorted(steps, key=lambda step: step.number)[:MOST_STEPS]
+        return sorted(steps, key=lambda step: step.number)
 
     def _step_facts(
         self,

@@ -13,12 +13,17 @@ MOST_CHARACTERS: Final = 1_000_000
 """Characters of one document."""
 
 
+LONGEST_WHEN_SPENT: Final = 200
+
+
 @dataclass(slots=True)
 class TextBudget:
     """Shortens the texts of one document. Without `shows_texts`, only sizes are said: the reader may not see texts."""
 
     shows_texts: bool = True
     left: int = MOST_CHARACTERS
+    longest: int = LONGEST_TEXT
+    """Characters of one text."""
 
     @property
     def is_spent(self) -> bool:
@@ -30,6 +35,7 @@ class TextBudget:
         text = value if isinstance(value, str) else dumps(value).decode()
         if not self.shows_texts:
             return {"text": None, "size": len(text), "cut": False}
-        shown = text[:LONGEST_TEXT]
+        # What comes when the document is full is named, and not shown.
+        shown = text[: self.longest if not self.is_spent else LONGEST_WHEN_SPENT]
         self.left -= len(shown)
         return {"text": shown, "size": len(text), "cut": len(shown) < len(text)}

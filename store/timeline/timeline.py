@@ -5,9 +5,9 @@ agent's own: it computed, waited for a person, or did something that was not rec
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from calls.events import Gap
 from calls.model import Usage
@@ -35,6 +35,24 @@ class Earlier:
     steps: int = 0
     cost: Decimal = Decimal(0)
     tokens: int = 0
+
+    def __add__(self, other: Self) -> Self:
+        """Return the sums of both."""
+        return replace(
+            self,
+            steps=self.steps + other.steps,
+            cost=self.cost + other.cost,
+            tokens=self.tokens + other.tokens,
+        )
+
+
+def sum_earlier(steps: Sequence[StepFacts]) -> Earlier:
+    """Add up the steps that a timeline leaves out before its first one."""
+    return Earlier(
+        steps=len(steps),
+        cost=sum((step.cost or Decimal(0) for step in steps), Decimal(0)),
+        tokens=sum(_token_sum(step.usage) for step in steps),
+    )
 
 
 def make_timeline(

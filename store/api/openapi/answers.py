@@ -36,6 +36,8 @@ class Answers:
 
 LOCATION: Final = {"location": "the path of the replay's report"}
 STORED_BODY: Final = {
+    "accept-ranges": "`bytes`",
+    "content-range": "which part of the body it is (206)",
     "content-disposition": "a name to save it under",
     "etag": "the digest of the stored bytes",
     "playhead-truncated": "`true` where bytes were not recorded",
@@ -152,16 +154,18 @@ ROUTES: Final[Mapping[str, Answers]] = {
     "GET /v1/exchanges/{exchange}/request": Answers(
         schema=BYTES,
         media_types=("application/octet-stream",),
-        description="the stored bytes",
+        statuses=(200, 206),
+        description="the stored bytes; 206: a part of them",
         headers=STORED_BODY,
-        problems=(*DATABASE, "unknown_exchange"),
+        problems=(*DATABASE, "unknown_exchange", "range_not_satisfiable"),
     ),
     "GET /v1/exchanges/{exchange}/response": Answers(
         schema=BYTES,
         media_types=("application/octet-stream",),
-        description="the stored bytes",
+        statuses=(200, 206),
+        description="the stored bytes; 206: a part of them",
         headers=STORED_BODY,
-        problems=(*DATABASE, "unknown_exchange", "no_response"),
+        problems=(*DATABASE, "unknown_exchange", "no_response", "range_not_satisfiable"),
     ),
     "POST /v1/replays": Answers(
         schema=replays.ReplayReportSchema,
@@ -177,7 +181,15 @@ ROUTES: Final[Mapping[str, Answers]] = {
         headers=LOCATION,
         problems=(
             *DATABASE,
-            *("unknown_run", "not_forking", "run_exists", "no_such_step", "bad_effects", "bad_override"),
+            *(
+                "unknown_run",
+                "not_forking",
+                "run_exists",
+                "no_such_step",
+                "bad_effects",
+                "bad_override",
+                "no_fork_agent",
+            ),
         ),
     ),
     "POST /v1/import": Answers(

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from pydantic import ConfigDict, Field
 
+from store.api.openapi.timelines import NewPromptSchema, ShownTextSchema, SpokenAnswerSchema
 from store.api.openapi.values import (
     DESCRIBED,
     Count,
@@ -66,7 +67,7 @@ class ExecutesSchema(TypedDict):
 
 def _require_all(schema: dict[str, Any]) -> None:
     """Say that no member is missing: only lists leave members out."""
-    schema["required"] = list(schema["properties"])
+    schema["required"] = [name for name in schema["properties"] if name != "said"]
 
 
 class _SelectedCall(TypedDict, total=False):
@@ -123,6 +124,15 @@ class _SelectedCall(TypedDict, total=False):
     executes: ExecutesSchema | None
 
 
+class SaidSchema(TypedDict):
+    """What was said in a call, shortened."""
+
+    prompt: NewPromptSchema | None
+    answer: SpokenAnswerSchema | None
+    request: ShownTextSchema | None
+    response: ShownTextSchema | None
+
+
 class _CallBodies(TypedDict, total=False):
     __pydantic_config__ = DESCRIBED  # type: ignore[misc] # pydantic's place for it
     request: JsonValue
@@ -130,6 +140,8 @@ class _CallBodies(TypedDict, total=False):
     """In the shape of the API's answer that is not streamed."""
 
     tool_results: list[JsonValue]
+    said: NotRequired[SaidSchema]
+    """With `content=short` alone."""
 
 
 class CallSummarySchema(_SelectedCall, _CallBodies):

@@ -63,6 +63,8 @@ PROBLEMS: Final[Mapping[str, tuple[tuple[int, ...], str]]] = {
     "no_response": ((404,), "the exchange ended before a response arrived"),
     "no_certificate": ((404,), "the proxy has not created its certificate yet"),
     "method_not_allowed": ((405,), "the path does not have this method"),
+    "range_not_satisfiable": ((416,), "the range begins after the last byte of the body"),
+    "no_fork_agent": ((409,), "no agent is configured that could run a fork"),
     "not_forking": ((409,), "the workers are in a mode that cannot fork"),
     "not_replaying": ((409,), "the workers are in a mode that does not answer from recordings"),
     "not_live": ((409,), "the workers are in a mode that sends nothing"),

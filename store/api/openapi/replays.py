@@ -14,6 +14,13 @@ class DriftPlaceSchema(TypedDict):
     pointers: list[Pointer]
 
 
+class ForkAgentSchema(TypedDict):
+    """What the configured agent answered when it was asked to run a new fork."""
+
+    status: Annotated[int | None, Field(examples=[202])]
+    problem: str | None
+
+
 class ReplayReportSchema(TypedDict):
     """What a replay answered so far, and whether it was as the recording."""
 
@@ -55,6 +62,7 @@ class ReplayReportSchema(TypedDict):
     """The options that it was created with."""
 
     fork: NotRequired[dict[str, Any]]
+    agent: NotRequired[ForkAgentSchema]
     generation: NotRequired[dict[str, Any] | None]
     """At the end in mode `auto`: the next generation of the run, or why there is none."""
 

@@ -201,6 +201,29 @@ class RunReplaySchema(TypedDict):
     verdict: Annotated[str | None, Field(examples=["right"])]
 
 
+class RunVerifiedSchema(TypedDict):
+    """The last verification of a run since the store server started."""
+
+    __pydantic_config__ = DESCRIBED  # type: ignore[misc] # pydantic's place for it
+    verdict: Literal["verified", "unproven", "failed"]
+    at: Time
+    is_current: bool
+    """Whether nothing was added to the run's records since."""
+
+
+class RunProofSchema(TypedDict):
+    """How far a run is sealed. It is not verified for this."""
+
+    __pydantic_config__ = DESCRIBED  # type: ignore[misc] # pydantic's place for it
+    is_sealed: bool
+    """Whether signed checkpoints cover all of its records, by the tables."""
+
+    sealed_at: Time | None
+    """When the checkpoint was signed that covers the newest records that are sealed."""
+
+    verified: RunVerifiedSchema | None
+
+
 class MarkSchema(TypedDict):
     """What a list shows beside a run."""
 
@@ -212,6 +235,9 @@ class MarkSchema(TypedDict):
     duration_ms: Annotated[float | None, Field(examples=[8123.4])]
     replays: list[RunReplaySchema]
     """Newest first."""
+
+    proof: RunProofSchema | None
+    """Null for a run without records: one that an earlier version stored, or of which nothing is stored yet."""
 
 
 class MarksSchema(TypedDict):

@@ -50,6 +50,12 @@ class SessionSchema(TypedDict):
     mode: Annotated[str, Field(examples=["record"])]
     """The mode of the workers."""
 
+    proxy: Annotated[str | None, Field(examples=["http://127.0.0.1:8080"])]
+    """The proxy of this `playhead up`, where clients need no token for it."""
+
+    fork_agent: Annotated[str | None, Field(examples=["http://127.0.0.1:9000/start"])]
+    """The configured URL that starts an agent for a fork."""
+
 
 class LoginCodeSchema(TypedDict):
     """A code that opens one session of the web page."""

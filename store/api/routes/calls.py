@@ -2,7 +2,7 @@
 
 import asyncio
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
@@ -19,6 +19,7 @@ from store.api.problems import Problem, not_found
 from store.query.call_summaries import is_summary
 from store.query.runs import Page
 from store.snippets.snippet import CopiedCall, NotCopyable, SnippetForm, make_snippet
+from store.timeline.short_call import short_call
 
 router = APIRouter(tags=["calls"], route_class=DeferredRoute)
 
@@ -51,12 +52,23 @@ async def list_calls(
     )
 
 
+type CallContent = Annotated[
+    Literal["whole", "short"], Query(description="`short`: what was said, shortened, in place of what was sent")
+]
+
+
 @router.get("/calls/{call}", summary="One call")
-async def get_call(deps: TheDeps, call: CallId) -> Response:
-    """Its request and answer are derived from the stored exchanges under the current profiles."""
+async def get_call(deps: TheDeps, call: CallId, content: CallContent = "whole") -> Response:
+    """Its request and answer are derived from the stored exchanges under the current profiles.
+
+    `content=short` is for a first look at a large call: `request`, `answer` and `tool_results` are empty, and `said` has its messages, its answer
+    and its tool calls with texts of up to 64 KB, a megabyte in all.
+    """
     found = await deps.exchange_queries.call(call)
     if found is None:
         raise not_found("call", call, deps.project)
+    if content == "short":
+        found = await asyncio.to_thread(short_call, found, shows_texts=deps.grant.reads_bodies)
     return JsonResponse(readable_call(deps.grant, found))
 
 

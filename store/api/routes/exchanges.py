@@ -5,7 +5,10 @@ and without its content type or encoding in the headers that a client acts on, s
 bytes exactly, including one that decodes content encodings.
 """
 
-from fastapi import APIRouter, Response
+import re
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Header, Response
 
 from calls.model import Body, Exchange, Headers, header
 from store.api.answers import JsonResponse, page_response
@@ -17,6 +20,8 @@ from store.bundle.trace import digest
 from store.query.rest_shapes import chunk_shapes
 
 router = APIRouter(tags=["exchanges"], route_class=DeferredRoute)
+
+type WantedRange = Annotated[str | None, Header(alias="range", description="one range of bytes, `bytes=FIRST-LAST`")]
 
 
 @router.get("/exchanges/{exchange}", summary="One exchange, without its bodies")
@@ -38,20 +43,20 @@ async def get_chunks(deps: TheDeps, exchange: ExchangeId) -> Response:
 
 
 @router.get("/exchanges/{exchange}/request", summary="The request's body: the stored bytes exactly")
-async def get_request(deps: TheDeps, exchange: ExchangeId) -> Response:
-    """With the content encoding in which they arrived."""
+async def get_request(deps: TheDeps, exchange: ExchangeId, wanted: WantedRange = None) -> Response:
+    """With the content encoding in which they arrived. A `Range` of bytes, `bytes=0-65535`, is answered with that part."""
     request = (await _load_exchange(deps, exchange)).request
-    return _raw_response(request.body, request.headers, f"{exchange}.request")
+    return _raw_response(request.body, request.headers, f"{exchange}.request", wanted)
 
 
 @router.get("/exchanges/{exchange}/response", summary="The response's body: the stored bytes exactly")
-async def get_response(deps: TheDeps, exchange: ExchangeId) -> Response:
-    """With the content encoding in which they arrived."""
+async def get_response(deps: TheDeps, exchange: ExchangeId, wanted: WantedRange = None) -> Response:
+    """With the content encoding in which they arrived. A `Range` of bytes, `bytes=0-65535`, is answered with that part."""
     response = (await _load_exchange(deps, exchange)).response
     if response is None:
         detail = f"exchange {exchange} has no response: it ended before one arrived; its `outcome` and `error` say why"
         raise Problem(404, "no_response", detail)
-    return _raw_response(response.body, response.headers, f"{exchange}.response")
+    return _raw_response(response.body, response.headers, f"{exchange}.response", wanted)
 
 
 async def _load_exchange(deps: Deps, exchange: str) -> Exchange:
@@ -61,8 +66,9 @@ async def _load_exchange(deps: Deps, exchange: str) -> Exchange:
     return found
 
 
-def _raw_response(body: Body, headers: Headers, name: str) -> Response:
+def _raw_response(body: Body, headers: Headers, name: str, wanted: str | None) -> Response:
     response_headers = {
+        "accept-ranges": "bytes",
         "content-disposition": f'attachment; filename="{name}"',
         "etag": f'"{digest(body.data)}"',
         "playhead-truncated": str(body.truncated).lower(),
@@ -73,4 +79,24 @@ def _raw_response(body: Body, headers: Headers, name: str) -> Response:
         # A value with control characters cannot be sent in a header.
         if value is not None and value.isprintable():
             response_headers[f"playhead-{name_of_header}"] = value
-    return Response(body.data, media_type="application/octet-stream", headers=response_headers)
+    data, status = body.data, 200
+    if (found := _read_range(wanted)) is not None:
+        begin, end = found[0], min(found[1], len(data) - 1)
+        if begin >= len(data) > 0:
+            detail = f"the range begins at byte {begin}, and the body has {len(data)} bytes: ask for a part of these"
+            raise Problem(416, "range_not_satisfiable", detail, headers={"content-range": f"bytes */{len(data)}"})
+        if data:
+            response_headers["content-range"] = f"bytes {begin}-{end}/{len(data)}"
+            data, status = data[begin : end + 1], 206
+    return Response(data, status, media_type="application/octet-stream", headers=response_headers)
+
+
+def _read_range(text: str | None) -> tuple[int, int] | None:
+    """Read a range with a beginning and an end (RFC 9110, 14.1.2); any other may be ignored, and is."""
+    found = _RANGE.fullmatch(text) if text else None
+    if found is None or int(found[2]) < int(found[1]):
+        return None
+    return int(found[1]), int(found[2])
+
+
+_RANGE: Final = re.compile(r"bytes=(\d{1,15})-(\d{1,15})", re.ASCII)

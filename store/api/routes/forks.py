@@ -17,6 +17,7 @@ from store.api.problems import Problem
 from store.api.replay_parameters import Overrides, check_edits, checked_overrides
 from store.api.routes.replays import new_report
 from store.api.routes.runs import require_run
+from store.generations.fork_agent import start_agent
 from store.generations.fork_point import last_complete_step
 from store.generations.names import newest_generation
 
@@ -44,6 +45,9 @@ class ForkRequest(BaseModel):
     allow: list[Word] = []
     """`HOST` or `METHOD HOST`: requests that are sent even so."""
 
+    start: bool = False
+    """Whether to have the agent of the setting `fork_agent` run it. The answer says in `agent` what that agent answered."""
+
 
 @router.post("/runs/{run}/forks", summary="Fork a run", status_code=201)
 async def post_fork(deps: TheDeps, run: RunId, fork_request: ForkRequest) -> Response:
@@ -56,6 +60,9 @@ async def post_fork(deps: TheDeps, run: RunId, fork_request: ForkRequest) -> Res
         )
         raise Problem(409, "not_forking", detail)
     name = fork_request.id or f"fork-{deps.now():x}"
+    if fork_request.start and deps.fork_agent is None:
+        detail = "no agent is configured that could run the fork: set fork_agent in playhead.toml, or omit `start`"
+        raise Problem(409, "no_fork_agent", detail)
     at = await _fork_step(deps, run, fork_request, parent["exchanges"])
     report = _new_report(deps, name, run, at, fork_request)
     if await deps.runs.get(name, deps.now()) is not None or await deps.runs.replay(name) is not None:
@@ -66,6 +73,9 @@ async def post_fork(deps: TheDeps, run: RunId, fork_request: ForkRequest) -> Res
     await deps.writer.write_batch((), replays=[ReplayReported(name, json.dumps(report).encode())])
     if deps.run_modes is not None:
         deps.run_modes.mark_exclusive(deps.full_name(name))
+    if fork_request.start and deps.fork_agent is not None:
+        message = {"fork": name, "parent": run, "from": at, "project": deps.project}
+        report |= {"agent": await start_agent(deps.fork_agent, message)}
     return JsonResponse(report, 201, {"location": f"/v1/replays/{name}"})
 
 

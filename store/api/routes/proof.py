@@ -20,6 +20,7 @@ from store.api.deps import Deps, TheDeps
 from store.api.parameters import RunId, settle
 from store.api.problems import Problem, not_found
 from store.api.routes.runs import batch_exchanges, require_run
+from store.proof.seal_marks import LastVerdict, load_seals
 from store.proof.sealing import newest_checkpoint
 from store.proof.signing_keys import log_origin
 from store.proof.tiles import load_nodes
@@ -49,7 +50,14 @@ async def verify_run(deps: TheDeps, run: RunId) -> Response:
     found = await verifier.verify(run)
     if found is None:
         raise not_found("run", run, deps.project)
+    await _note_verdict(deps, run, found.verdict)
     return JsonResponse(verification_shape(run, found) | {"asked": _anchor_sources(deps)})
+
+
+async def _note_verdict(deps: Deps, run: str, verdict: str) -> None:
+    if (seal := (await load_seals(deps.database, deps.project, [run])).get(run)) is not None:
+        last = LastVerdict(verdict=verdict, at=deps.now(), incarnation=seal["incarnation"], records=seal["records"])
+        deps.last_verdicts.note(deps.project, run, last)
 
 
 @router.get("/verify", summary="Whether every run that was sealed is there, or was erased")

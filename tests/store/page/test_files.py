@@ -146,7 +146,7 @@ async def walk(page: Page, start: str) -> None:
     calls = [one for one in addresses if re.fullmatch(r"/v1/calls/[0-9a-f-]+", one)]
     assert calls
     for call in calls:
-        await page.goto(f"{start}#/runs/hostile/calls/{call.removeprefix('/v1/calls/')}")
+        await page.goto(f"{start}#/runs/hostile/calls/{call.removeprefix('/v1/calls/')}?tab=json")
         await page.get_by_role("tab", name="Bytes").wait_for()
         for tab in await page.get_by_role("tab").all():
             await tab.click()
@@ -190,7 +190,7 @@ async def test_what_is_too_large_for_a_file_is_named(browser: Browser, tmp_path:
     left = json.loads(file.read_text().split('"left-out":')[1].split("}")[0] + "}")
     call = next(name for name in left if name.startswith("/v1/calls/") and name.count("/") == 3)
     async with guarded_page(browser, "file:") as page:
-        await page.goto(f"{file.as_uri()}#/runs/hostile/calls/{call.removeprefix('/v1/calls/')}")
+        await page.goto(f"{file.as_uri()}#/runs/hostile/calls/{call.removeprefix('/v1/calls/')}?tab=json")
         await page.get_by_text("it was left out").first.wait_for()
 
 

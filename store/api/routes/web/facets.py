@@ -9,6 +9,7 @@ from store.api.answers import JsonResponse
 from store.api.deferred_route import DeferredRoute
 from store.api.deps import TheDeps
 from store.api.parameters import RUN_ID_PATTERN, TheFilters, WhenCaughtUp
+from store.proof.seal_marks import load_seals, proof_shape
 from store.sums.facets import FacetCounts
 
 router = APIRouter(tags=["runs"], route_class=DeferredRoute)
@@ -27,8 +28,14 @@ async def get_facets(deps: TheDeps, filters: TheFilters, settled: WhenCaughtUp) 
     return JsonResponse(await FacetCounts(deps.database, deps.project).load_facets(resolved) | settled.members)
 
 
-@router.get("/marks", summary="Errors, durations and replays of some runs")
+@router.get("/marks", summary="Errors, durations, replays and seals of some runs")
 async def get_marks(deps: TheDeps, run: RunIds) -> Response:
     """What a list shows beside its runs. Errors and durations are null until they are summed up, a moment after the calls; of replays,
-    the newest 200 of the project are known."""
-    return JsonResponse({"items": await FacetCounts(deps.database, deps.project).load_marks(run)})
+    the newest 200 of the project are known. `proof` says how far a run is sealed and how its last verification ended, if there was one since the
+    store server started; nothing is verified for it."""
+    marks = await FacetCounts(deps.database, deps.project).load_marks(run)
+    seals = await load_seals(deps.database, deps.project, run)
+    for mark in marks:
+        name = mark["run"]
+        mark["proof"] = proof_shape(seals.get(name), deps.last_verdicts.get(deps.project, name))
+    return JsonResponse({"items": marks})

@@ -11,6 +11,7 @@ from store.api.deferred_route import DeferredRoute
 from store.api.deps import Deps, TheDeps
 from store.api.guard import Tokens, session_cookie, session_cookie_name
 from store.api.problems import Problem
+from store.datadir import DataDir
 from store.query.rest_shapes import Shape
 
 router = APIRouter(tags=["session"], route_class=DeferredRoute)
@@ -112,4 +113,15 @@ def _shape(request: Request, deps: Deps) -> Shape:
         "has_cookie": session_cookie(request.headers) is not None,
         "version": request.app.version,
         "mode": deps.mode,
+        "proxy": _find_proxy(deps),
+        "fork_agent": deps.fork_agent,
     }
+
+
+def _find_proxy(deps: Deps) -> str | None:
+    """Return the address of the proxy of the `up` to which this store server belongs, if it needs no token; None otherwise."""
+    if deps.data_directory is None:
+        return None
+    directory = DataDir(deps.data_directory)
+    note = directory.read_notice("up") if directory.up_lock.is_held() else None
+    return None if note is None or note.get("asks_for_token") else note.get("proxy")

@@ -55,7 +55,8 @@ async function embeddedAnswer(path, params, { as = "json" } = {}) {
   if (found === null) {
     const size = embedded["left-out"]?.[address(path, params)] ?? embedded["left-out"]?.[path];
     const why = size ? `it was left out, because it has ${(size / 1024).toFixed(0)} KB` : "it is not in this file";
-    throw new Problem({ status: 404, title: "Not in this file", type: "not_in_file", detail: `${path}: ${why}. Open the run on its store server, or export it as a bundle.` });
+    const detail = `${path}: ${why}. Open the run on its store server, or export it as a bundle.`;
+    throw new Problem({ status: 404, title: "Not in this file", type: "not_in_file", detail });
   }
   if (as === "bytes") return { bytes: Uint8Array.from(atob(found.base64), (char) => char.charCodeAt(0)), headers: new Headers() };
   return as === "text" ? JSON.stringify(found) : found;
@@ -64,9 +65,11 @@ async function embeddedAnswer(path, params, { as = "json" } = {}) {
 /** How many documents a file leaves out. */
 export const leftOut = Object.keys(embedded?.["left-out"] ?? {}).length;
 
-async function send(method, path, body, params, { signal, as = "json" } = {}) {
+async function send(method, path, body, params, { signal, as = "json", range = null } = {}) {
+  /** @type {Record<string, string>} */
   const headers = { accept: as === "json" ? "application/json" : "*/*", "playhead-page": "1" };
   if (body !== undefined) headers["content-type"] = "application/json";
+  if (range) headers.range = range;
   let answer;
   try {
     answer = await fetch(address(path, params), {

@@ -3,7 +3,7 @@
 // - A view is the default export of `views/NAME.js`, with the props `params` (names in the path) and `query` (parameters; a list
 //   where one is repeated). What it shows is in the address: change it with `setQuery` or `navigate` of `core/router.js`.
 // - Load with `useLoad(() => get("/v1/…"), [what it depends on])`: `{data, error, isLoading, reload}`. The data of before stays
-//   while new data is loaded, so that nothing jumps. Errors are shown by `ErrorNote`.
+//   while new data is loaded, so that nothing jumps. `Loaded` shows the data, the error or that it is being loaded.
 // - What was recorded is shown by `Text` (long texts in pieces) or as a text node through `visible` of `core/format.js`; it never
 //   becomes an attribute `href` or `src`, a tag name, a class or a key of an object that has a prototype.
 // - Styles are classes of `app.css`. A computed size is `style=${{width: "12px"}}` (an object, which needs no inline style) or an
@@ -51,6 +51,64 @@ export function useLoad(load, inputs) {
   return { ...state, reload: () => setTurn((before) => before + 1) };
 }
 
+/** What `useLoad` returned: `children` is a function of the data. `height` is that of what will be shown. */
+export function Loaded({ of: { data, error, reload }, height, children }) {
+  if (error) return html`<${ErrorNote} error=${error} retry=${reload} />`;
+  return data ? children(data) : html`<${Loading} height=${height} />`;
+}
+
+/** The first items of a list, and a button that shows more of them, or null: `[items, button]`. */
+export function useMost(items, first, step = first, what = "more") {
+  const [most, setMost] = useState(first);
+  const left = items.length - most;
+  const button = left > 0 && html`<button class="quiet" onClick=${() => setMost(most + step)}>Show ${count(Math.min(step, left))} ${what} of ${count(left)}</button>`;
+  return [items.slice(0, most), button, setMost];
+}
+
+/** The width of an element, also when it changes. */
+export function useWidth(root, before = 0) {
+  const [width, setWidth] = useState(before);
+  useLayoutEffect(() => {
+    const measure = () => root.current && setWidth(Math.floor(root.current.clientWidth));
+    measure();
+    const observer = new ResizeObserver(measure);
+    observer.observe(root.current);
+    return () => observer.disconnect();
+  }, []);
+  return width;
+}
+
+/** A button that presses itself when it comes into sight. */
+export function MoreInSight({ isBusy = false, onMore, children }) {
+  const root = useRef(null);
+  const current = useRef(onMore);
+  current.current = onMore;
+  useEffect(() => {
+    if (isBusy) return undefined;
+    const observer = new IntersectionObserver((seen) => seen.some((one) => one.isIntersecting) && current.current(), { rootMargin: "600px" });
+    observer.observe(root.current);
+    return () => observer.disconnect();
+  });
+  return html`<div class="more-rows" ref=${root}><button disabled=${isBusy} onClick=${onMore}>${isBusy ? "Loading…" : children}</button></div>`;
+}
+
+/** One of several values: `options` are `[value, label]`. */
+export const Choice = ({ label, options, value, onChange, className = "segments" }) => html`<div class=${className} role="group" aria-label=${label}>
+  ${options.map(([id, text]) => html`<button key=${id} aria-pressed=${id === value} onClick=${() => onChange(id)}>${text}</button>`)}</div>`;
+
+const numberClass = (head) => (head.startsWith("#") ? "num" : "");
+
+/** A table that scrolls by itself. The heads of numbers begin with "#"; rows are lists of cells. */
+export const Table = ({ label, heads, rows, className = "" }) => html`<div class="scroll" tabindex="0" role="region" aria-label=${label}><table class=${className}>
+  <thead><tr>${heads.map((head) => html`<th key=${head} class=${numberClass(head)}>${head.replace("#", "")}</th>`)}</tr></thead>
+  <tbody>${rows.map((cells, place) => html`<tr key=${place}>${cells.map((cell, at) => html`<td key=${at} class=${numberClass(heads[at])}>${cell}</td>`)}</tr>`)}</tbody>
+</table></div>`;
+
+/** A number of the strip at the top, with a word below it. */
+export const Stat = ({ label, children, note }) => html`<div class="stat"><dt>${label}</dt><dd>${children}</dd>${note && html`<dd class="stat-note">${note}</dd>`}</div>`;
+
+export const Chip = ({ children, title }) => html`<span class="chip" title=${title}>${typeof children === "string" ? visible(children) : children}</span>`;
+
 /** `tone`: good, bad, warn, info or nothing. */
 export const Badge = ({ tone = "", children, title }) => html`<span class="badge ${tone}" title=${title}>${children}</span>`;
 
@@ -58,7 +116,6 @@ export const Money = ({ value, isPartial = false }) =>
   html`<span title=${value === null || value === undefined ? "the price is unknown" : `$${value}${isPartial ? ", without calls whose price is unknown" : ""}`}>${isPartial && value !== null ? "≥ " : ""}${money(value)}</span>`;
 export const Tokens = ({ value }) => html`<span title=${count(value)}>${tokens(value)}</span>`;
 export const Duration = ({ ms }) => html`<span title=${ms === null || ms === undefined ? "unknown" : `${ms} ms`}>${duration(ms)}</span>`;
-export const Bytes = ({ value }) => html`<span title="${count(value)} bytes">${bytes(value)}</span>`;
 /** A time in the reader's zone; the exact one on hover. */
 export const Time = ({ at }) => html`<time datetime=${at} title=${exactTime(at)}>${time(at)}</time>`;
 
@@ -123,7 +180,7 @@ export function Tabs({ tabs, active, onSelect, label, panel }) {
     list.current.children[place].focus();
   };
   return html`<div class="tabs" role="tablist" aria-label=${label} ref=${list} onKeyDown=${onKeyDown}>
-    ${tabs.map((tab) => html`<button key=${tab.id} role="tab" aria-selected=${tab.id === active ? "true" : "false"} aria-controls=${panel}
+    ${tabs.map((tab) => html`<button key=${tab.id} role="tab" aria-selected=${tab.id === active} aria-controls=${panel}
       tabindex=${tab.id === active ? 0 : -1} onClick=${() => onSelect(tab.id)}>${tab.label}${tab.badge !== undefined && html` <span class="count">${tab.badge}</span>`}</button>`)}
   </div>`;
 }
@@ -141,7 +198,7 @@ export function Menu({ label, items, title, isOpen: opensNow = false, onClose = 
   useEffect(() => setOpen(opensNow), [opensNow]);
   useEffect(() => {
     if (!isOpen) return undefined;
-    root.current.querySelector("[role=menuitem]:not([aria-disabled=true])")?.focus();
+    root.current.querySelector("[aria-disabled=false]")?.focus();
     const outside = (event) => root.current.contains(event.target) || close(false);
     addEventListener("pointerdown", outside, true);
     return () => removeEventListener("pointerdown", outside, true);
@@ -164,12 +221,12 @@ export function Menu({ label, items, title, isOpen: opensNow = false, onClose = 
     item.run();
   };
   return html`<span class="menu ${className}" ref=${root} onKeyDown=${onKeyDown}>
-    <button ref=${button} class="quiet" aria-haspopup="menu" aria-expanded=${isOpen ? "true" : "false"} title=${title} aria-label=${title}
+    <button ref=${button} class="quiet" aria-haspopup="menu" aria-expanded=${isOpen} title=${title} aria-label=${title}
       onClick=${(event) => { event.stopPropagation(); if (isOpen) close(); else setOpen(true); }}>${label}</button>
     ${isOpen && html`<div class="menu-list" role="menu" aria-label=${title || label}>
       ${items.map((item, place) => item === null
         ? html`<hr key=${place} />`
-        : html`<button key=${place} role="menuitem" tabindex="-1" class=${item.isDangerous ? "danger" : ""} aria-disabled=${item.isDisabled ? "true" : undefined}
+        : html`<button key=${place} role="menuitem" tabindex="-1" class=${item.isDangerous ? "danger" : ""} aria-disabled=${Boolean(item.isDisabled)}
             onClick=${(event) => { event.stopPropagation(); choose(item); }}>${item.label}${item.note && html`<small>${item.note}</small>`}</button>`)}
     </div>`}
   </span>`;
@@ -202,13 +259,9 @@ export const Command = ({ text }) => html`<div class="command"><code>${visible(t
  */
 export function VirtualList({ items, rowHeight, height, render, label, overscan = 8, scrollTo = null, role = "list" }) {
   const [top, setTop] = useState(0);
-  const [size, setSize] = useState(600);
   const root = useRef(null);
-  useLayoutEffect(() => {
-    const observer = new ResizeObserver(() => root.current && setSize(root.current.clientHeight));
-    observer.observe(root.current);
-    return () => observer.disconnect();
-  }, []);
+  useWidth(root);
+  const size = root.current?.clientHeight ?? 600;
   useLayoutEffect(() => {
     if (scrollTo === null) return;
     const at = scrollTo * rowHeight;

@@ -20,6 +20,15 @@ function queryOf(params) {
   return query;
 }
 
+/** A path with its values encoded: path`/runs/${run}`. */
+export const path = (texts, ...values) => texts.reduce((whole, text, place) => whole + encodeURIComponent(values[place - 1]) + text);
+
+export const runPath = (run) => path`/runs/${run}`;
+export const callPath = (run, call) => path`/runs/${run}/calls/${call}`;
+
+/** Those parameters of an address that have one of these names. */
+export const pick = (query, names) => Object.fromEntries(names.filter((name) => query[name] !== undefined).map((name) => [name, query[name]]));
+
 /** The values of a parameter as a list. */
 export const listOf = (value) => (value === undefined || value === null || value === "" ? [] : Array.isArray(value) ? value : [value]);
 

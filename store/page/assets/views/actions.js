@@ -2,45 +2,44 @@
 // `run` is as in `/v1/runs/{run}`; `onChange(change)` gets the run as it is now, or null once it is deleted.
 import { html, useState } from "../core/html.js";
 import { address, get, isOffline, patch, post, del } from "../core/api.js";
-import { navigate } from "../core/router.js";
+import { Link, navigate, path, runPath } from "../core/router.js";
 import { count, exactTime, visible } from "../core/format.js";
-import { allows, Badge, Command, Dialog, ErrorNote, Loading, Menu, Time, useLoad, useSession } from "../core/parts.js";
+import { allows, Badge, Command, Dialog, ErrorNote, Loaded, Menu, Time, useLoad, useMost, useSession } from "../core/parts.js";
 
-const pathOf = (run) => `/v1/runs/${encodeURIComponent(run.id)}`;
+const pathOf = (run) => path`/v1/runs/${run.id}`;
 const quote = (text) => (/^[\w.:@-]+$/.test(text) && !text.startsWith("-") ? text : `'${text.replaceAll("'", "'\\''")}'`);
 
 export const setPinned = (run, pinned) => patch(pathOf(run), { pinned });
 
 export function RunActions({ run, onChange = () => {}, label = "Actions", isOpen, onClose }) {
-  const [dialog, setDialog] = useState(null);
+  const [Shown, setDialog] = useState(null);
   const [error, setError] = useState(null);
   const session = useSession();
   if (isOffline) return null;
-  const may = { write: allows(session, "runs:write"), read: allows(session, "bodies:read"), replay: allows(session, "replay"), admin: allows(session, "admin") };
-  const attempt = async (work) => {
-    try {
-      onChange(await work());
-    } catch (problem) {
-      setError(problem);
-    }
-  };
-  const open = (name) => () => setDialog(name);
+  const lacks = (scope) => !allows(session, scope);
+  const attempt = (work) => () => work().then(onChange, setError);
+  // A function as a state would be called.
+  const open = (dialog) => () => setDialog(() => dialog);
   const items = [
-    { label: run.pinned ? "Unpin" : "Pin", note: run.pinned ? "retention may remove it again" : "retention keeps it", isDisabled: !may.write, run: () => attempt(() => setPinned(run, !run.pinned)) },
-    { label: "Name and labels…", isDisabled: !may.write, run: open("labels") },
-    { label: "End", note: run.ended_at ? "it has ended" : "nothing more is expected of it", isDisabled: !may.write || Boolean(run.ended_at), run: () => attempt(() => patch(pathOf(run), { ended: true })) },
+    {
+      label: run.pinned ? "Unpin" : "Pin", note: run.pinned ? "retention may remove it again" : "retention keeps it",
+      isDisabled: lacks("runs:write"), run: attempt(() => setPinned(run, !run.pinned)),
+    },
+    { label: "Name and labels…", isDisabled: lacks("runs:write"), run: open(Labels) },
+    {
+      label: "End", note: run.ended_at ? "it has ended" : "nothing more is expected of it",
+      isDisabled: lacks("runs:write") || run.ended_at, run: attempt(() => patch(pathOf(run), { ended: true })),
+    },
     null,
-    { label: "Verify…", note: "is it as it was recorded?", run: open("verify") },
-    { label: "Replay reports…", isDisabled: !may.read && !may.replay, run: open("replays") },
-    { label: "Fork…", note: "go on differently from a step", isDisabled: !may.replay, run: open("fork") },
-    { label: "Export…", isDisabled: !may.read, run: open("export") },
+    { label: "Verify…", note: "is it as it was recorded?", run: open(Verify) },
+    { label: "Replay reports…", isDisabled: lacks("bodies:read") && lacks("replay"), run: open(Replays) },
+    { label: "Fork…", note: "go on differently from a step", isDisabled: lacks("replay"), run: open(Fork) },
+    { label: "Export…", isDisabled: lacks("bodies:read"), run: open(Export) },
     null,
-    { label: "Delete…", isDangerous: true, isDisabled: !may.admin, run: open("delete") },
+    { label: "Delete…", isDangerous: true, isDisabled: lacks("admin"), run: open(Delete) },
   ];
-  const close = () => setDialog(null);
-  const show = { labels: Labels, verify: Verify, replays: Replays, fork: Fork, export: Export, delete: Delete }[dialog];
   return html`<${Menu} label=${label} title="Actions for ${run.name || run.id}" items=${items} isOpen=${isOpen} onClose=${onClose} />
-    ${show && html`<${show} run=${run} onClose=${close} onChange=${onChange} />`}
+    ${Shown && html`<${Shown} run=${run} onClose=${() => setDialog(null)} onChange=${onChange} />`}
     ${error && html`<${Dialog} title="This did not work" onClose=${() => setError(null)}><${ErrorNote} error=${error} /></${Dialog}>`}`;
 }
 
@@ -86,32 +85,73 @@ const VERDICTS = {
   failed: ["bad", "Altered", "Something is not as it was recorded."],
 };
 
-function Verify({ run, onClose }) {
-  const { data, error, reload } = useLoad(() => get(`${pathOf(run)}/verify`), [run.id]);
-  const [tone, title, text] = VERDICTS[data?.verdict] || ["", data?.verdict, ""];
-  return html`<${Dialog} title="Is the run as it was recorded?" onClose=${onClose} actions=${html`<button onClick=${reload}>Verify again</button>`}>
-    ${error ? html`<${ErrorNote} error=${error} retry=${reload} />` : !data ? html`<${Loading} height="120px" />` : html`
-      <p><${Badge} tone=${tone}>${title}</${Badge}> ${text}</p>
-      <dl class="facts">
-        <div><dt>Elements proven</dt><dd>${count(data.proven)}</dd></div>
-        <div><dt>Not proven yet</dt><dd>${count(data.unproven)}</dd></div>
-        ${data.erased.length > 0 && html`<div><dt>Erased on purpose</dt><dd>${count(data.erased.length)}</dd></div>`}
-        ${data.seals.map((seal) => html`<div key=${seal.chain}><dt>Sealed</dt><dd>${seal.signed_at ? html`<${Time} at=${seal.signed_at} />` : "not yet"}${seal.origin && html` by <span class="mono">${visible(seal.origin)}</span>`}</dd></div>`)}
-      </dl>
-      ${data.findings.length > 0 && html`<ul class="findings">${data.findings.slice(0, 200).map((one, place) => html`<li key=${place}><strong>${one.change}</strong> ${visible(one.element)}: ${visible(one.detail || "")}</li>`)}</ul>`}`}
+/** What is known of a run's proof without verifying it: [tone, text, explanation]. */
+function proofOf(proof) {
+  if (!proof) return null;
+  const { verified, sealed_at: at, is_sealed: isSealed } = proof;
+  if (verified) {
+    const [tone, text] = VERDICTS[verified.verdict];
+    return [tone, text, `the result of verifying it at ${verified.at}${verified.is_current ? "" : "; more was recorded since"}`];
+  }
+  if (isSealed) return ["", "Sealed", `what was recorded is covered by the checkpoint of ${at}; Actions, Verify compares it`];
+  return at ? ["", "Partly sealed", `recorded since the checkpoint of ${at}: sealing takes a minute at most`]
+    : ["", "Not sealed", "no signed checkpoint covers it yet"];
+}
+
+/** The same as a sign, for the list. */
+export const ProofMark = ({ proof }) => {
+  const [tone, text, explanation] = proofOf(proof) || ["", "No records", "it was stored without a proof"];
+  const sign = { Verified: "✓", Altered: "✗", Sealed: "■", "Partly sealed": "◪" }[text] || "□";
+  return html`<span class="mark ${tone}" title="${text}: ${explanation}"><span aria-hidden="true">${sign}</span><span class="visually-hidden">${text}</span></span>`;
+};
+
+export const ProofBadge = ({ proof }) => {
+  const found = proofOf(proof);
+  return found && html`<${Badge} tone=${found[0]} title=${found[2]}>${found[1]}</${Badge}>`;
+};
+
+function Verify({ run, onClose, onChange }) {
+  const verify = async () => {
+    const found = await get(`${pathOf(run)}/verify`);
+    const [marks] = (await get("/v1/marks", { run: run.id })).items;
+    onChange({ ...run, marks });
+    return found;
+  };
+  const found = useLoad(verify, [run.id]);
+  const again = html`<button onClick=${found.reload}>Verify again</button>`;
+  return html`<${Dialog} title="Is the run as it was recorded?" onClose=${onClose} actions=${again}>
+    <${Loaded} of=${found} height="120px">${(data) => html`<${Verified} data=${data} />`}</${Loaded}>
     <p><small>The same in the terminal, without trusting this server:</small></p>
     <${Command} text=${`playhead verify ${quote(run.id)}`} />
   </${Dialog}>`;
 }
 
-const REPLAY_TONES = { right: "good", diverged: "bad", unknown: "" };
+function Verified({ data }) {
+  const [tone, title, text] = VERDICTS[data.verdict] || ["", data.verdict, ""];
+  const [findings, more] = useMost(data.findings, 200);
+  const fact = (name, value) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`;
+  return html`<p><${Badge} tone=${tone}>${title}</${Badge}> ${text}</p>
+    <dl class="facts">
+      ${fact("Elements proven", count(data.proven))}
+      ${fact("Not proven yet", count(data.unproven))}
+      ${data.erased.length > 0 && fact("Erased on purpose", count(data.erased.length))}
+      ${data.seals.map((seal) => fact("Sealed", html`${seal.signed_at ? html`<${Time} at=${seal.signed_at} />` : "not yet"}
+        ${seal.origin && html` by <span class="mono">${visible(seal.origin)}</span>`}`))}
+    </dl>
+    ${findings.length > 0 && html`<ul class="findings">${findings.map((one, place) => html`<li key=${place}>
+      <strong>${one.change}</strong> ${visible(one.element)}: ${visible(one.detail || "")}</li>`)}</ul>`}${more}`;
+}
+
+const REPLAY_TONES = { right: "good", diverged: "bad" };
 
 function Replays({ run, onClose }) {
-  const { data, error } = useLoad(() => get("/v1/marks", { run: run.id }), [run.id]);
-  const replays = data?.items[0]?.replays || [];
+  const found = useLoad(() => get("/v1/marks", { run: run.id }), [run.id]);
+  const row = (one) => html`<li key=${one.id}><${Link} to=${path`/misses/${one.id}`}>${one.id}</${Link}>
+    <${Badge} tone=${REPLAY_TONES[one.verdict] || ""}>${one.verdict || "running"}</${Badge}></li>`;
   return html`<${Dialog} title="Replays of this run" onClose=${onClose}>
-    ${error ? html`<${ErrorNote} error=${error} />` : !data ? html`<${Loading} height="80px" />` : replays.length === 0 ? html`<p class="muted">There is no replay of it among the newest 200.</p>`
-      : html`<ul class="plain">${replays.map((one) => html`<li key=${one.id}><button class="quiet" onClick=${() => { onClose(); navigate(`/misses/${encodeURIComponent(one.id)}`); }}>${one.id}</button> <${Badge} tone=${REPLAY_TONES[one.verdict] || ""}>${one.verdict || "running"}</${Badge}></li>`)}</ul>`}
+    <${Loaded} of=${found} height="80px">${({ items: [{ replays }] }) => (replays.length
+      ? html`<ul class="plain">${replays.map(row)}</ul>`
+      : html`<p class="muted">There is no replay of it among the newest 200.</p>`)}</${Loaded}>
     <p><small>Replay it with the agent:</small></p>
     <${Command} text=${`playhead replay ${quote(run.id)} -- python agent.py`} />
   </${Dialog}>`;
@@ -119,11 +159,23 @@ function Replays({ run, onClose }) {
 
 export function Fork({ run, onClose, from = 1 }) {
   const [step, setStep] = useState(from);
+  const [outcome, setOutcome] = useState({});
+  const agent = useSession()?.fork_agent;
   const steps = Math.max(1, run.calls);
+  const { fork, error, isBusy } = outcome;
+  const start = () => {
+    setOutcome({ isBusy: true });
+    post(`${pathOf(run)}/forks`, { from: step, start: true }).then((made) => setOutcome({ fork: made }), (problem) => setOutcome({ error: problem }));
+  };
   return html`<${Dialog} title="Fork from a step" onClose=${onClose}>
     <p>Steps 1 to ${step} are answered from the record; from then on the agent talks to the real services, and is recorded as a run of its own.</p>
-    <label class="row-label">Last step from the record <input type="number" min="1" max=${steps} value=${step} onInput=${(event) => setStep(Math.min(steps, Math.max(1, Number(event.target.value) || 1)))} /> of ${count(run.calls)}</label>
+    <label class="row-label">Last step from the record <input type="number" min="1" max=${steps} value=${step}
+      onInput=${(event) => setStep(Math.min(steps, Math.max(1, Number(event.target.value) || 1)))} /> of ${count(run.calls)}</label>
     <${Command} text=${`playhead fork ${quote(run.id)} --after-step ${step} -- python agent.py`} />
+    ${agent && html`<p>Or have the agent at <code>${visible(agent)}</code> start it:</p>
+      <p><button class="primary" disabled=${isBusy || fork} onClick=${start}>${isBusy ? "Starting…" : "Start the fork there"}</button></p>`}
+    ${fork && html`<p role="status">The agent answered ${fork.agent.status}. <${Link} to=${runPath(fork.id)}>Open the fork ${visible(fork.id)}</${Link}></p>`}
+    ${error && html`<${ErrorNote} error=${error} />`}
   </${Dialog}>`;
 }
 
@@ -158,9 +210,12 @@ function Delete({ run, onClose, onChange }) {
     }
     setBusy(false);
   };
+  const remains = report?.remains || [];
   if (report) {
-    return html`<${Dialog} title="Deleted" onClose=${onClose}><p>The run and its ${count(report.exchanges?.length ?? 0)} exchanges are erased.</p>
-      ${report.remains?.length > 0 && html`<div class="note warn"><strong>What may still have it</strong><ul>${report.remains.map((one, place) => html`<li key=${place}>${typeof one === "string" ? one : JSON.stringify(one)}</li>`)}</ul></div>`}</${Dialog}>`;
+    return html`<${Dialog} title="Deleted" onClose=${onClose}>
+      <p>The run and its ${count(report.exchanges?.length ?? 0)} exchanges are erased.</p>
+      ${remains.length > 0 && html`<div class="note warn"><strong>What may still have it</strong><ul>${remains.map((one, place) => html`
+        <li key=${place}>${typeof one === "string" ? one : JSON.stringify(one)}</li>`)}</ul></div>`}</${Dialog}>`;
   }
   return html`<${Dialog} title="Delete this run" onClose=${onClose}>
     ${error && html`<${ErrorNote} error=${error} />`}

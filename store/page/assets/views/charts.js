@@ -1,23 +1,11 @@
 // Stacked bars over time, drawn as SVG. A drag zooms, the keys + - and arrows do the same; a table has the same numbers.
-import { html, useEffect, useLayoutEffect, useRef, useState } from "../core/html.js";
+import { html, useEffect, useRef, useState } from "../core/html.js";
 import { shortDay, time, visible } from "../core/format.js";
+import { useWidth } from "../core/parts.js";
 
 const HEIGHT = 260;
 const PAD = { left: 64, right: 8, top: 10, bottom: 24 };
 export const COLOURS = 8;
-
-/** The width of an element, also when it changes. */
-export function useWidth(root) {
-  const [width, setWidth] = useState(800);
-  useLayoutEffect(() => {
-    const measure = () => root.current && setWidth(root.current.clientWidth);
-    measure();
-    const observer = new ResizeObserver(measure);
-    observer.observe(root.current);
-    return () => observer.disconnect();
-  }, []);
-  return width;
-}
 
 /** Round steps of an axis from 0 to at least `max`. */
 export function ticks(max, wanted = 4) {
@@ -34,7 +22,7 @@ export function ticks(max, wanted = 4) {
  */
 export function StackedBars({ buckets, series, format, onZoom, label, isHourly }) {
   const root = useRef(null);
-  const width = useWidth(root);
+  const width = useWidth(root, 800);
   const [drag, setDrag] = useState(null);
   const [hover, setHover] = useState(null);
   const inner = Math.max(10, width - PAD.left - PAD.right);

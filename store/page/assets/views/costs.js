@@ -1,13 +1,15 @@
 // What calls cost over time, by model, tool, label and so on: bars, and a table with the same numbers.
 import { html } from "../core/html.js";
 import { get } from "../core/api.js";
-import { listOf, navigate, setQuery } from "../core/router.js";
+import { listOf, navigate, pick, setQuery } from "../core/router.js";
 import { count, duration, exactTime, money, percent, time, tokens, visible } from "../core/format.js";
 import { useKeys } from "../core/keys.js";
-import { AddressInput, Empty, ErrorNote, JsonLink, Loading, Money, Tokens, useLoad } from "../core/parts.js";
+import { AddressInput, Choice, Empty, ErrorNote, JsonLink, Loading, Money, Table, Tokens, useLoad } from "../core/parts.js";
 import { COLOURS, Legend, StackedBars } from "./charts.js";
 
-const GROUPS = [["model", "Model"], ["tool", "Tool"], ["provider", "Provider"], ["label", "Label"], ["actor", "Agent"], ["host", "Host"], ["operation", "Operation"], ["status", "HTTP status"]];
+const GROUPS = {
+  model: "Model", tool: "Tool", provider: "Provider", label: "Label", actor: "Agent", host: "Host", operation: "Operation", status: "HTTP status",
+};
 const MEASURES = {
   cost: ["Cost", (group) => group.known_cost_usd || 0, money],
   calls: ["Calls", (group) => group.calls, count],
@@ -43,13 +45,16 @@ function bucketsOf(items, by, name, series, value, since, until) {
 const nameOf = (value) => (value === null || value === undefined ? NONE : String(value));
 
 export default function Costs({ query }) {
-  const group = query.by === "label" ? `label:${query.name || "env"}` : GROUPS.some(([name]) => name === query.by) ? query.by : "model";
+  const group = query.by === "label" ? `label:${query.name || "env"}` : query.by in GROUPS ? query.by : "model";
   const [title, value, format] = MEASURES[query.measure] || MEASURES.cost;
-  const filters = Object.fromEntries(FILTERS.filter((name) => query[name] !== undefined).map((name) => [name, query[name]]));
+  const filters = pick(query, FILTERS);
   const width = query.since ? (query.until ? Date.parse(query.until) : Date.now()) - Date.parse(query.since) : Infinity;
   const by = width <= 4 * DAY ? "hour" : "day";
   const { data, error, isLoading, reload } = useLoad(async () => {
-    const [overTime, whole] = await Promise.all([get("/v1/stats", { ...filters, group_by: [by, group] }), get("/v1/stats", { ...filters, group_by: group, sort: query.measure || "cost", limit: 200 })]);
+    const [overTime, whole] = await Promise.all([
+      get("/v1/stats", { ...filters, group_by: [by, group] }),
+      get("/v1/stats", { ...filters, group_by: group, sort: query.measure || "cost", limit: 200 }),
+    ]);
     return { overTime, whole, by, group };
   }, [JSON.stringify(filters), by, group, query.measure]);
   const span = (days) => setQuery({ until: null, since: days === "all" ? null : iso(Math.floor((Date.now() - Number(days) * DAY) / HOUR) * HOUR) });
@@ -73,38 +78,50 @@ export default function Costs({ query }) {
   const totals = new Map();
   for (const bucket of buckets) for (const [name, amount] of bucket.values) totals.set(name, (totals.get(name) || 0) + amount);
   const whole = data ? value(data.whole.total) : 0;
-  const runsOf = (name) => name !== NONE && navigate("/", { ...filters, ...(groupName.startsWith("label:") ? { label: [...listOf(filters.label), `${groupName.slice(6)}=${name}`] } : ["model", "tool", "provider", "actor", "host", "operation", "status"].includes(groupName) ? { [groupName]: name } : {}) });
+  const total = data?.whole.total;
+  const filterOf = (name) => (groupName.startsWith("label:") ? { label: [...listOf(filters.label), `${groupName.slice(6)}=${name}`] } : { [groupName]: name });
+  const runsOf = (name) => name !== NONE && navigate("/", { ...filters, ...filterOf(name) });
+  const partial = (sums) => html`<${Money} value=${sums.known_cost_usd} isPartial=${sums.calls_without_price > 0} />`;
+  const row = (item) => {
+    const name = nameOf(item.group[groupName]);
+    const { usage, duration_ms: took } = item;
+    return [
+      html`<button class="link" title="Show its runs" onClick=${() => runsOf(name)}>${visible(name)}</button>`, count(item.calls), count(item.errors),
+      ...["input_tokens", "cached_tokens", "output_tokens"].map((one) => html`<${Tokens} value=${usage[one]} />`),
+      duration(took?.p50), duration(took?.p99), partial(item), whole ? percent(value(item) / whole) : "–",
+    ];
+  };
+  const figure = (name, shown) => html`<div><dt>${name}</dt><dd>${shown}</dd></div>`;
+  const chartLabel = `${title} by ${data?.by} and ${groupName}; the table below has the numbers`;
   return html`<div class="costs">
     <div class="bar"><h1>Costs</h1>
-      <div class="segments" role="group" aria-label="Measure">${Object.entries(MEASURES).map(([name, [label]]) => html`<button key=${name} aria-pressed=${(query.measure || "cost") === name ? "true" : "false"} onClick=${() => setQuery({ measure: name === "cost" ? null : name })}>${label}</button>`)}</div>
-      <label>by <select value=${query.by || "model"} onChange=${(event) => setQuery({ by: event.target.value === "model" ? null : event.target.value })}>${GROUPS.map(([name, label]) => html`<option key=${name} value=${name}>${label}</option>`)}</select></label>
+      <${Choice} label="Measure" value=${query.measure || "cost"} options=${Object.entries(MEASURES).map(([name, [label]]) => [name, label])}
+        onChange=${(name) => setQuery({ measure: name === "cost" ? null : name })} />
+      <label>by <select value=${query.by || "model"} onChange=${({ target }) => setQuery({ by: target.value === "model" ? null : target.value })}>
+        ${Object.entries(GROUPS).map(([name, label]) => html`<option key=${name} value=${name}>${label}</option>`)}</select></label>
       ${query.by === "label" && html`<${AddressInput} type="text" aria-label="Name of the label" value=${query.name || "env"} onCommit=${(name) => setQuery({ name })} />`}
       <span class="grow"></span>
-      <div class="segments" role="group" aria-label="Time">${SPANS.map(([days, label]) => html`<button key=${days} aria-pressed=${days === "all" && !query.since ? "true" : "false"} onClick=${() => span(days)}>${label}</button>`)}</div>
+      <${Choice} label="Time" value=${query.since ? null : "all"} options=${SPANS} onChange=${span} />
       <${JsonLink} path="/v1/stats" params=${{ ...filters, group_by: [by, group] }} />
     </div>
     ${error && html`<${ErrorNote} error=${error} retry=${reload} />`}
     ${!data && !error && html`<${Loading} height="340px" />`}
-    ${data && data.overTime.items.length === 0 && html`<${Empty} title="No calls in this time"><p><button onClick=${() => setQuery({ since: null, until: null })}>Show the whole time</button></p></${Empty}>`}
-    ${data && buckets.length > 0 && html`
-      <dl class="figures" aria-busy=${isLoading ? "true" : "false"}>
-        <div><dt>Cost</dt><dd><${Money} value=${data.whole.total.known_cost_usd} isPartial=${data.whole.total.calls_without_price > 0} /></dd></div>
-        <div><dt>Calls</dt><dd>${count(data.whole.total.calls)}</dd></div>
-        <div><dt>Errors</dt><dd>${count(data.whole.total.errors)}</dd></div>
-        <div><dt>Tokens in</dt><dd><${Tokens} value=${data.whole.total.usage.input_tokens} /></dd></div>
-        <div><dt>of these cached</dt><dd>${data.whole.total.usage.input_tokens ? percent((data.whole.total.usage.cached_tokens || 0) / data.whole.total.usage.input_tokens) : "–"}</dd></div>
-        <div><dt>Tokens out</dt><dd><${Tokens} value=${data.whole.total.usage.output_tokens} /></dd></div>
-        <div><dt>Median duration</dt><dd>${duration(data.whole.total.duration_ms?.p50)}</dd></div>
+    ${data && !buckets.length && html`<${Empty} title="No calls in this time"><p><button onClick=${() => setQuery({ since: null, until: null })}>Show the whole time</button></p></${Empty}>`}
+    ${buckets.length > 0 && html`
+      <dl class="figures" aria-busy=${isLoading}>
+        ${figure("Cost", partial(total))}
+        ${figure("Calls", count(total.calls))}
+        ${figure("Errors", count(total.errors))}
+        ${figure("Tokens in", html`<${Tokens} value=${total.usage.input_tokens} />`)}
+        ${figure("of these cached", total.usage.input_tokens ? percent((total.usage.cached_tokens || 0) / total.usage.input_tokens) : "–")}
+        ${figure("Tokens out", html`<${Tokens} value=${total.usage.output_tokens} />`)}
+        ${figure("Median duration", duration(total.duration_ms?.p50))}
       </dl>
-      <${StackedBars} buckets=${buckets} series=${shownSeries} format=${format} isHourly=${data.by === "hour"} onZoom=${zoom} label=${`${title} by ${data.by} and ${groupName}; the table below has the numbers`} />
-      <p class="muted hint">${query.since ? html`<time title=${exactTime(query.since)}>${time(query.since)}</time> to ${query.until ? time(query.until) : "now"}. ` : ""}Drag over the bars to zoom; <kbd>+</kbd> <kbd>-</kbd> and <kbd>Esc</kbd> do the same.</p>
+      <${StackedBars} buckets=${buckets} series=${shownSeries} format=${format} isHourly=${data.by === "hour"} onZoom=${zoom} label=${chartLabel} />
+      <p class="muted hint">${query.since && html`<time title=${exactTime(query.since)}>${time(query.since)}</time> to ${query.until ? time(query.until) : "now"}. `}
+        Drag over the bars to zoom; <kbd>+</kbd> <kbd>-</kbd> and <kbd>Esc</kbd> do the same.</p>
       <${Legend} series=${shownSeries} totals=${totals} format=${format} />
-      <div class="scroll" tabindex="0" role="region" aria-label="Sums"><table class="cost-table">
-        <thead><tr><th>${GROUPS.find(([name]) => name === (query.by || "model"))?.[1] || "Model"}</th><th class="num">Calls</th><th class="num">Errors</th><th class="num">Tokens in</th><th class="num">Cached</th><th class="num">Tokens out</th><th class="num">p50</th><th class="num">p99</th><th class="num">Cost</th><th class="num">Share of ${title.toLowerCase()}</th></tr></thead>
-        <tbody>${data.whole.items.map((item) => {
-          const name = nameOf(item.group[groupName]);
-          return html`<tr key=${name}><td><button class="link" title="Show its runs" onClick=${() => runsOf(name)}>${visible(name)}</button></td><td class="num">${count(item.calls)}</td><td class="num">${count(item.errors)}</td><td class="num"><${Tokens} value=${item.usage.input_tokens} /></td><td class="num"><${Tokens} value=${item.usage.cached_tokens} /></td><td class="num"><${Tokens} value=${item.usage.output_tokens} /></td><td class="num">${duration(item.duration_ms?.p50)}</td><td class="num">${duration(item.duration_ms?.p99)}</td><td class="num"><${Money} value=${item.known_cost_usd} isPartial=${item.calls_without_price > 0} /></td><td class="num">${whole ? percent(value(item) / whole) : "–"}</td></tr>`;
-        })}</tbody>
-      </table></div>`}
+      <${Table} label="Sums" className="cost-table" rows=${data.whole.items.map(row)}
+        heads=${[GROUPS[query.by] || "Model", "#Calls", "#Errors", "#Tokens in", "#Cached", "#Tokens out", "#p50", "#p99", "#Cost", `#Share of ${title.toLowerCase()}`]} />`}
   </div>`;
 }

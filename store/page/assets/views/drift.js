@@ -1,10 +1,9 @@
 // Changes of the models behind their names, on a time line, with what says so.
 import { html, useRef } from "../core/html.js";
 import { get } from "../core/api.js";
-import { Link, setQuery } from "../core/router.js";
+import { Link, callPath, pick, setQuery } from "../core/router.js";
 import { count, exactTime, percent, shortDay, time, visible } from "../core/format.js";
-import { AddressInput, Badge, Empty, ErrorNote, JsonLink, Loading, Time, useLoad } from "../core/parts.js";
-import { useWidth } from "./charts.js";
+import { AddressInput, Badge, Empty, JsonLink, Loaded, Table, Time, useLoad, useWidth } from "../core/parts.js";
 
 const LANE = 22;
 const LEFT = 290;
@@ -13,7 +12,7 @@ const variantName = (one) => `${one.model_returned}${one.system_fingerprint ? ` 
 
 function TimeLine({ variants, changes }) {
   const root = useRef(null);
-  const width = useWidth(root);
+  const width = useWidth(root, 800);
   const start = Math.min(...variants.map((one) => Date.parse(one.first_at)));
   const end = Math.max(...variants.map((one) => Date.parse(one.last_at)), start + 1);
   const left = Math.min(LEFT, width * 0.4);
@@ -39,30 +38,43 @@ function TimeLine({ variants, changes }) {
   </svg></figure>`;
 }
 
-const Examples = ({ ids }) => html`${ids.slice(0, 3).map((id, place) => html`<${CallLink} key=${id} id=${id} label=${place + 1} />`)}`;
-/** A call by its id alone: the page of the call finds its run. */
-const CallLink = ({ id, label }) => html`<${Link} to=${`/runs/-/calls/${id}`} title=${id}>call ${label}</${Link}> `;
+/** Calls by their ids alone: the page of a call finds its run. */
+const examples = (ids) => ids.slice(0, 3).map((id, place) => html`<${Link} key=${id} to=${callPath("-", id)} title=${id}>call ${place + 1}</${Link}> `);
+
+const CHANGE_HEADS = ["When", "Model", "Was", "Is", "Same requests, other answers", "Examples"];
+const VARIANT_HEADS = ["Asked for", "Provider", "Answered", "Fingerprint", "#Calls", "#First", "#Last"];
+const mono = (text) => html`<span class="mono">${visible(text)}</span>`;
+const at = (moment) => html`<${Time} at=${moment} />`;
+
+function changeRow({ first_at: first, model_requested: model, provider, from, to, replaced, same_requests: same, examples: { before, after } }) {
+  return [
+    at(first), html`${visible(model || "–")} <small>${visible(provider)}</small>`, mono(variantName(from)),
+    html`${mono(variantName(to))} ${replaced
+      ? html`<${Badge} tone="warn" title="the old one has not answered since">replaced</${Badge}>` : html`<${Badge} title="both answer">alternates</${Badge}>`}`,
+    same?.asked_again ? `${count(same.answered_otherwise)} of ${count(same.asked_again)} (${percent(same.answered_otherwise / same.asked_again)})` : "–",
+    html`${examples(before)} → ${examples(after)}`,
+  ];
+}
+
+const variantRow = (one) => [
+  visible(one.model_requested || "–"), visible(one.provider), mono(one.model_returned), mono(one.system_fingerprint || "–"),
+  count(one.calls), at(one.first_at), at(one.last_at),
+];
 
 export default function Drift({ query }) {
-  const filters = Object.fromEntries(["since", "until", "model", "provider"].filter((name) => query[name]).map((name) => [name, query[name]]));
-  const { data, error, reload } = useLoad(() => get("/v1/drift", filters), [JSON.stringify(filters)]);
+  const filters = pick(query, ["since", "until", "model", "provider"]);
+  const found = useLoad(() => get("/v1/drift", filters), [JSON.stringify(filters)]);
   return html`<div class="drift">
     <div class="bar"><h1>Drift</h1><span class="muted">when another model, or another version of it, began to answer to the same name</span><span class="grow"></span>
-      <form onSubmit=${(event) => event.preventDefault()}><${AddressInput} type="search" aria-label="Model" placeholder="Model" value=${query.model || ""} onCommit=${(model) => setQuery({ model })} /></form>
+      <form onSubmit=${(event) => event.preventDefault()}>
+        <${AddressInput} type="search" aria-label="Model" placeholder="Model" value=${query.model || ""} onCommit=${(model) => setQuery({ model })} /></form>
       <${JsonLink} path="/v1/drift" params=${filters} /></div>
-    ${error && html`<${ErrorNote} error=${error} retry=${reload} />`}
-    ${!data && !error && html`<${Loading} height="300px" />`}
-    ${data && data.variants.length === 0 && html`<${Empty} title="No model has answered yet"><p>Changes show here as soon as runs are recorded.</p></${Empty}>`}
-    ${data && data.variants.length > 0 && html`
-      <${TimeLine} variants=${data.variants} changes=${data.items} />
-      <h2>${data.items.length === 0 ? "No change was seen" : data.items.length === 1 ? "1 change" : `${count(data.items.length)} changes`}</h2>
-      ${data.items.length > 0 && html`<div class="scroll" tabindex="0" role="region" aria-label="Changes"><table><thead><tr><th>When</th><th>Model</th><th>Was</th><th>Is</th><th>Same requests, other answers</th><th>Examples</th></tr></thead>
-        <tbody>${data.items.map((one, place) => html`<tr key=${place}><td><${Time} at=${one.first_at} /></td><td>${visible(one.model_requested || "–")} <small>${visible(one.provider)}</small></td>
-          <td class="mono">${visible(variantName(one.from))}</td><td class="mono">${visible(variantName(one.to))} ${one.replaced ? html`<${Badge} tone="warn" title="the old one has not answered since">replaced</${Badge}>` : html`<${Badge} title="both answer">alternates</${Badge}>`}</td>
-          <td>${one.same_requests?.asked_again ? `${count(one.same_requests.answered_otherwise)} of ${count(one.same_requests.asked_again)} (${percent(one.same_requests.answered_otherwise / one.same_requests.asked_again)})` : "–"}</td>
-          <td><${Examples} ids=${one.examples.before} /> → <${Examples} ids=${one.examples.after} /></td></tr>`)}</tbody></table></div>`}
-      <h2>What answered</h2>
-      <div class="scroll" tabindex="0" role="region" aria-label="What answered"><table><thead><tr><th>Asked for</th><th>Provider</th><th>Answered</th><th>Fingerprint</th><th class="num">Calls</th><th class="num">First</th><th class="num">Last</th></tr></thead>
-        <tbody>${data.variants.map((one, place) => html`<tr key=${place}><td>${visible(one.model_requested || "–")}</td><td>${visible(one.provider)}</td><td class="mono">${visible(one.model_returned)}</td><td class="mono">${visible(one.system_fingerprint || "–")}</td><td class="num">${count(one.calls)}</td><td class="num"><${Time} at=${one.first_at} /></td><td class="num"><${Time} at=${one.last_at} /></td></tr>`)}</tbody></table></div>`}
+    <${Loaded} of=${found} height="300px">${({ variants, items }) => (variants.length === 0
+      ? html`<${Empty} title="No model has answered yet"><p>Changes show here as soon as runs are recorded.</p></${Empty}>`
+      : html`<${TimeLine} variants=${variants} changes=${items} />
+        <h2>${items.length === 0 ? "No change was seen" : items.length === 1 ? "1 change" : `${count(items.length)} changes`}</h2>
+        ${items.length > 0 && html`<${Table} label="Changes" heads=${CHANGE_HEADS} rows=${items.map(changeRow)} />`}
+        <h2>What answered</h2>
+        <${Table} label="What answered" heads=${VARIANT_HEADS} rows=${variants.map(variantRow)} />`)}</${Loaded}>
   </div>`;
 }

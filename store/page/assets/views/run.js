@@ -1,113 +1,152 @@
-// A run: what it did, what it cost, what failed. The state of the view (`step`, `t`, `zoom`, `view`) is in the address.
+// A run: what it did, what it cost, what failed. The state of the view (`step`, `t`, `zoom`, `view`, `from`) is in the address.
 import { html, useEffect, useMemo, useRef, useState } from "../core/html.js";
-import { events, isOffline } from "../core/api.js";
+import { events, get, isOffline } from "../core/api.js";
 import { count, duration, money, percent, tokens, visible } from "../core/format.js";
 import { useKeys } from "../core/keys.js";
-import { Badge, Copy, Duration, Empty, ErrorNote, JsonLink, Loading, Money, Tabs, Time, Tokens, allows, useSession } from "../core/parts.js";
-import { Link, navigate, setQuery } from "../core/router.js";
+import {
+  Badge, Chip, Copy, Duration, Empty, ErrorNote, JsonLink, Loading, Money, Stat, Tabs, Time, Tokens, allows, useLoad, useMost, useSession,
+} from "../core/parts.js";
+import { Link, callPath, navigate, path, runPath, setQuery } from "../core/router.js";
 import { Conversation, StatusBadge, useConversation } from "./conversation.js";
-import { Fork, RunActions } from "./actions.js";
-import { Stat, loadTimeline, seenTimeline } from "./timelines.js";
+import { Fork, ProofBadge, RunActions } from "./actions.js";
+import { loadTimeline, partOf, seenTimeline } from "./timelines.js";
 import { Scrubber, Waterfall, stepEnd } from "./waterfall.js";
 
 const number = (text) => (text === undefined || text === "" || Number.isNaN(Number(text)) ? null : Number(text));
 
-function useTimeline(run) {
-  const [state, setState] = useState({ data: seenTimeline(run), error: null });
+/** The steps of a run after one, loaded again when something of the run is recorded. */
+function useTimeline(run, after) {
+  const [state, setState] = useState({ data: seenTimeline(run, after), error: null });
   const [link, setLink] = useState("");
-  const timer = useRef(0);
+  const reload = useRef(() => {});
   useEffect(() => {
     let isCurrent = true;
     let isLoading = false;
     let isStale = false;
+    let timer = 0;
     const load = async () => {
       if (isLoading) { isStale = true; return; }
       isLoading = true;
       isStale = false;
       try {
-        const data = await loadTimeline(run);
+        const data = await loadTimeline(run, after);
         if (isCurrent) setState({ data, error: null });
       } catch (error) {
         if (isCurrent) setState((before) => ({ ...before, error }));
       }
       isLoading = false;
-      if (isStale && isCurrent) timer.current = setTimeout(load, 1000);
+      if (isStale && isCurrent) timer = setTimeout(load, 1000);
     };
+    reload.current = load;
     load();
     const stop = events({ run }, () => {
-      clearTimeout(timer.current);
-      timer.current = setTimeout(load, 400);
+      clearTimeout(timer);
+      timer = setTimeout(load, 400);
     }, (name) => isCurrent && setLink(name));
-    return () => { isCurrent = false; clearTimeout(timer.current); stop(); };
-  }, [run]);
-  return { ...state, link, reload: () => loadTimeline(run).then((data) => setState({ data, error: null }), (error) => setState((before) => ({ ...before, error }))) };
+    return () => { isCurrent = false; clearTimeout(timer); stop(); };
+  }, [run, after]);
+  return { ...state, link, reload: () => reload.current() };
 }
 
 const ISOLATION = { captive: ["good", "all its traffic went through Playhead"], watched: ["", "proxy variables; what ignores them is not seen"], none: ["", "only what was sent to the proxy is recorded"] };
 const ATTRIBUTION = { given: null, derived: ["", "derived from ids in the traffic"], guessed: ["warn", "some calls may belong to another run"] };
 
-function Header({ timeline, link, onSelect, onChange }) {
-  const { run } = timeline;
-  const isRunning = run.ended_at === null;
+function Badges({ run, timeline, link }) {
   const attribution = ATTRIBUTION[run.attribution];
-  const first = timeline.failed.first;
+  const isolation = ISOLATION[run.isolation];
+  const { data } = useLoad(async () => (isOffline ? null : (await get("/v1/marks", { run: run.id })).items[0]), [run.id, timeline]);
+  return html`<p class="badges">
+    ${run.ended_at === null
+      ? html`<${Badge} tone="info">${link === "waiting" ? "running, reconnecting" : "running"}</${Badge}>` : html`<${Badge}>ended</${Badge}>`}
+    ${timeline.failed.count ? html`<${Badge} tone="bad">${count(timeline.failed.count)} failed</${Badge}>` : html`<${Badge} tone="good">no failures</${Badge}>`}
+    ${run.gaps ? html`<${Badge} tone="bad">${count(run.gaps)} not recorded</${Badge}>`
+      : run.complete ? html`<${Badge} tone="good">complete</${Badge}>`
+        : html`<${Badge} tone="warn" title="an exchange was cut, or an answer broke off">incomplete</${Badge}>`}
+    <${Badge} tone=${isolation?.[0]} title=${isolation?.[1]}>${run.isolation === "none" ? "not isolated" : run.isolation}</${Badge}>
+    ${attribution && html`<${Badge} tone=${attribution[0]} title=${attribution[1]}>attribution ${run.attribution}</${Badge}>`}
+    <${ProofBadge} proof=${data?.proof} />
+    ${run.pinned && html`<${Badge}>pinned</${Badge}>`}
+    ${run.parent && html`<span>fork of <${Link} to=${runPath(run.parent)} params=${run.forked_at ? { step: run.forked_at } : {}}>${visible(run.parent)}</${Link}>
+      ${run.forked_at !== null && ` after step ${run.forked_at}`}</span>`}
+    ${Object.entries(run.labels).slice(0, 12).map(([name, value]) => html`<${Chip} key=${name}>${`${name}=${value}`}</${Chip}>`)}
+  </p>`;
+}
+
+function Header({ timeline, link, onSelect, onChange }) {
+  const { run, failed, gaps } = timeline;
+  const { first } = failed;
   const isPartial = run.unpriced > 0;
+  const amount = (value, name) => (value ? `${tokens(value)} ${name}` : null);
   return html`<header class="run-head">
     <div class="run-title">
       <h1>${visible(run.name || run.id)}</h1>
       ${run.name && html`<span class="chip mono" title="id">${run.id}</span>`}<${Copy} text=${run.id} label="Copy id" />
-      <span class="grow"></span><${RunActions} run=${run} onChange=${onChange} /><${JsonLink} path=${`/v1/runs/${encodeURIComponent(run.id)}/timeline`} />
+      <span class="grow"></span><${RunActions} run=${run} onChange=${onChange} /><${JsonLink} path=${path`/v1/runs/${run.id}/timeline`} />
     </div>
-    <p class="badges">
-      ${isRunning ? html`<${Badge} tone="info">${link === "waiting" ? "running, reconnecting" : "running"}</${Badge}>` : html`<${Badge}>ended</${Badge}>`}
-      ${timeline.failed.count ? html`<${Badge} tone="bad">${count(timeline.failed.count)} failed</${Badge}>` : html`<${Badge} tone="good">no failures</${Badge}>`}
-      ${run.gaps ? html`<${Badge} tone="bad">${count(run.gaps)} not recorded</${Badge}>` : run.complete ? html`<${Badge} tone="good">complete</${Badge}>` : html`<${Badge} tone="warn" title="an exchange was cut, or an answer broke off">incomplete</${Badge}>`}
-      <${Badge} tone=${ISOLATION[run.isolation]?.[0]} title=${ISOLATION[run.isolation]?.[1]}>${run.isolation === "none" ? "not isolated" : run.isolation}</${Badge}>
-      ${attribution && html`<${Badge} tone=${attribution[0]} title=${attribution[1]}>attribution ${run.attribution}</${Badge}>`}
-      ${run.pinned && html`<${Badge}>pinned</${Badge}>`}
-      ${run.parent && html`<span>fork of <${Link} to=${`/runs/${encodeURIComponent(run.parent)}`} params=${run.forked_at ? { step: run.forked_at } : {}}>${visible(run.parent)}</${Link}>${run.forked_at !== null && ` after step ${run.forked_at}`}</span>`}
-      ${Object.entries(run.labels).slice(0, 12).map(([name, value]) => html`<span class="chip" key=${name}>${visible(name)}=${visible(String(value))}</span>`)}
-    </p>
+    <${Badges} run=${run} timeline=${timeline} link=${link} />
     <dl class="stats">
       <${Stat} label="Began"><${Time} at=${run.started_at} /></${Stat}>
-      <${Stat} label="Took" note=${timeline.thinking_ms > 0 && timeline.duration_ms > 0 ? `${percent(timeline.thinking_ms / timeline.duration_ms)} thinking` : null}><${Duration} ms=${timeline.duration_ms} /></${Stat}>
+      <${Stat} label="Took" note=${timeline.thinking_ms > 0 && timeline.duration_ms > 0 ? `${percent(timeline.thinking_ms / timeline.duration_ms)} thinking` : null}>
+        <${Duration} ms=${timeline.duration_ms} /></${Stat}>
       <${Stat} label="Calls" note=${run.exchanges > run.calls ? `${count(run.exchanges)} exchanges` : null}>${count(run.calls)}</${Stat}>
-      <${Stat} label="Tokens in" note=${run.tokens.cached_tokens ? `${tokens(run.tokens.cached_tokens)} cached` : null}><${Tokens} value=${run.tokens.input_tokens} /></${Stat}>
-      <${Stat} label="Tokens out" note=${run.tokens.reasoning_tokens ? `${tokens(run.tokens.reasoning_tokens)} reasoning` : null}><${Tokens} value=${run.tokens.output_tokens} /></${Stat}>
+      <${Stat} label="Tokens in" note=${amount(run.tokens.cached_tokens, "cached")}><${Tokens} value=${run.tokens.input_tokens} /></${Stat}>
+      <${Stat} label="Tokens out" note=${amount(run.tokens.reasoning_tokens, "reasoning")}><${Tokens} value=${run.tokens.output_tokens} /></${Stat}>
       <${Stat} label="Cost" note=${isPartial ? `${count(run.unpriced)} without a price` : null}><${Money} value=${run.known_cost_usd} isPartial=${isPartial} /></${Stat}>
-      <${Stat} label=${run.models.length === 1 ? "Model" : "Models"}><span class="models">${run.models.length ? run.models.slice(0, 6).map((model) => html`<span class="chip" key=${model}>${visible(model)}</span>`) : "–"}${run.models.length > 6 && html`<small>+${run.models.length - 6}</small>`}</span></${Stat}>
+      <${Stat} label=${run.models.length === 1 ? "Model" : "Models"}><span class="models">
+        ${run.models.length ? run.models.slice(0, 6).map((model) => html`<${Chip} key=${model}>${model}</${Chip}>`) : "–"}
+        ${run.models.length > 6 && html`<small>+${run.models.length - 6}</small>`}</span></${Stat}>
     </dl>
-    ${first && html`<p class="note bad"><strong>First failure:</strong> <button class="step-link" onClick=${() => onSelect(first.step)}>step ${first.step}, ${visible(first.label)}</button>${" "}${first.status === null ? "got no response" : `got ${first.status}`}${first.error ? html`: ${visible(first.error)}` : ""}
-      ${timeline.failed.count > 1 && html` <small>and ${count(timeline.failed.count - 1)} more</small>`}</p>`}
-    ${timeline.gaps.length > 0 && html`<p class="note bad"><strong>Not everything was recorded:</strong> ${gapReasons(timeline.gaps).map(([reason, times], place) => html`<span key=${reason}>${place > 0 && "; "}${count(times)} × ${visible(reason)}</span>`)}${timeline.gaps_left_out > 0 && html` and ${count(timeline.gaps_left_out)} more`}. A replay cannot answer what is missing.</p>`}
-    ${timeline.steps_left_out > 0 && html`<p class="note warn">The first ${count(timeline.steps.length)} steps are shown; ${count(timeline.steps_left_out)} later ones are not.</p>`}
+    ${first && html`<p class="note bad"><strong>First failure:</strong> <button class="step-link" onClick=${() => onSelect(first.step)}>step ${first.step}, ${visible(first.label)}</button>
+      ${first.status === null ? " got no response" : ` got ${first.status}`}${first.error && `: ${visible(first.error)}`}
+      ${failed.count > 1 && html` <small>and ${count(failed.count - 1)} more</small>`}</p>`}
+    ${gaps.length > 0 && html`<p class="note bad"><strong>Not everything was recorded:</strong> ${gapReasons(gaps)}
+      ${timeline.gaps_left_out > 0 && ` and ${count(timeline.gaps_left_out)} more`}. A replay cannot answer what is missing.</p>`}
+    <${Parts} timeline=${timeline} />
   </header>`;
+}
+
+/** Which part of a long run is shown, and the way to the others. */
+function Parts({ timeline: { steps, steps_before: before, steps_left_out: later, next } }) {
+  if (!before && !later) return null;
+  const go = (from) => () => setQuery({ from: from || null, step: null, t: null, zoom: null }, {});
+  const [first, last] = [steps[0]?.step ?? 0, steps[steps.length - 1]?.step ?? 0];
+  return html`<p class="note" role="status">Steps ${count(first)} to ${count(last)} of a long run:
+    ${count(before)} ${before === 1 ? "call is" : "calls are"} before, ${count(later)} after them. Times, failures and thinking are of this part; the other numbers are of the whole run.
+    <button disabled=${!before} onClick=${go(partOf(first - 1))}>Earlier steps</button>
+    <button disabled=${!later} onClick=${go(next)}>Later steps</button></p>`;
 }
 
 function gapReasons(gaps) {
   const sums = new Map();
   for (const gap of gaps) sums.set(gap.reason, (sums.get(gap.reason) || 0) + gap.count);
-  return [...sums].slice(0, 5);
+  return [...sums].slice(0, 5).map(([reason, times]) => `${count(times)} × ${visible(reason)}`).join("; ");
 }
+
+const STEP_HEADS = ["#Step", "What", "Ended", "#Begins", "#Takes", "#First byte", "#In", "#Out", "#Cost", "#Sum"];
 
 /** All steps as a table, with the running sums. */
 function Steps({ timeline, selected, onSelect, run }) {
-  const [most, setMost] = useState(200);
+  const [shown, more, setMost] = useMost(timeline.steps, 200, 500);
   const place = timeline.steps.findIndex((step) => step.step === selected);
-  useEffect(() => { if (place >= most) setMost(place + 100); }, [place]);
-  return html`<div class="table-scroll" tabindex="0" role="region" aria-label="Steps"><table class="steps"><thead><tr><th class="num">Step</th><th>What</th><th>Ended</th><th class="num">Begins</th><th class="num">Takes</th><th class="num">First byte</th><th class="num">In</th><th class="num">Out</th><th class="num">Cost</th><th class="num">Sum</th></tr></thead>
-    <tbody>${timeline.steps.slice(0, most).map((step) => {
-      const last = step.attempts[step.attempts.length - 1];
-      return html`<tr key=${step.step} class=${step.step === selected ? "is-selected" : ""} onClick=${() => onSelect(step.step)}>
-        <td class="num"><${Link} to=${`/runs/${encodeURIComponent(run)}/calls/${step.call}`}>${step.step}</${Link}></td>
-        <td class="cut step-what">${visible(step.label)} ${step.tools.length > 0 && html`<small>→ ${step.tools.map((name) => visible(name)).join(", ")}</small>`}${step.excerpt && html` <small>${visible(step.excerpt)}</small>`}</td>
-        <td>${step.failed ? html`<${StatusBadge} step=${step} />` : html`<span>${step.status ?? "–"}</span>`}${step.tries > 1 && html` <small>×${step.tries}</small>`}</td>
-        <td class="num">${step.start_ms < 0.01 ? "0" : duration(step.start_ms)}</td><td class="num">${duration(stepEnd(step) - step.start_ms)}</td>
-        <td class="num">${duration(step.first_byte_ms === null || !last ? null : step.first_byte_ms - last.start_ms)}</td>
-        <td class="num">${tokens(step.usage.input_tokens)}</td><td class="num">${tokens(step.usage.output_tokens)}</td>
-        <td class="num">${step.kind !== "model" ? "" : step.unpriced ? "unknown" : money(step.cost_usd)}</td><td class="num">${money(step.cost_so_far_usd)}</td></tr>`;
-    })}</tbody></table>
-    ${timeline.steps.length > most && html`<button onClick=${() => setMost(most + 500)}>Show ${count(Math.min(500, timeline.steps.length - most))} more of ${count(timeline.steps.length - most)}</button>`}</div>`;
+  useEffect(() => { if (place >= shown.length) setMost(place + 100); }, [place]);
+  const row = (step) => {
+    const last = step.attempts[step.attempts.length - 1];
+    const cells = [
+      html`<${Link} to=${callPath(run, step.call)}>${step.step}</${Link}>`,
+      html`<div class="cut step-what">${visible(step.label)} ${step.tools.length > 0 && html`<small>→ ${step.tools.map(visible).join(", ")}</small>`}
+        ${step.excerpt && html` <small>${visible(step.excerpt)}</small>`}</div>`,
+      html`${step.failed ? html`<${StatusBadge} step=${step} />` : step.status ?? "–"}${step.tries > 1 && html` <small>×${step.tries}</small>`}`,
+      step.start_ms < 0.01 ? "0" : duration(step.start_ms), duration(stepEnd(step) - step.start_ms),
+      duration(step.first_byte_ms === null || !last ? null : step.first_byte_ms - last.start_ms),
+      tokens(step.usage.input_tokens), tokens(step.usage.output_tokens),
+      step.kind !== "model" ? "" : step.unpriced ? "unknown" : money(step.cost_usd), money(step.cost_so_far_usd),
+    ];
+    return html`<tr key=${step.step} class=${step.step === selected ? "is-selected" : ""} onClick=${() => onSelect(step.step)}>
+      ${cells.map((cell, at) => html`<td key=${at} class=${STEP_HEADS[at].startsWith("#") ? "num" : ""}>${cell}</td>`)}</tr>`;
+  };
+  return html`<div class="scroll" tabindex="0" role="region" aria-label="Steps"><table class="steps">
+    <thead><tr>${STEP_HEADS.map((head) => html`<th key=${head} class=${head.startsWith("#") ? "num" : ""}>${head.replace("#", "")}</th>`)}</tr></thead>
+    <tbody>${shown.map(row)}</tbody></table>${more}</div>`;
 }
 
 /** Arrows from and to the selected step: what it continues, and the tools between an answer and the prompt that used them. */
@@ -127,63 +166,73 @@ function linksOf(step, timeline, items) {
   return [...found.values()].slice(0, 60);
 }
 
-export default function Run({ params, query }) {
-  const run = params.run;
-  const { data: timeline, error, link, reload } = useTimeline(run);
-  const session = useSession();
-  const [forkAt, setForkAt] = useState(null);
+export default function Run({ params: { run }, query }) {
   const selected = number(query.step);
+  const after = number(query.from) ?? (selected === null ? 0 : partOf(selected));
+  const { data: timeline, error, link, reload } = useTimeline(run, after);
+  const mayFork = allows(useSession(), "replay") && !isOffline;
+  const [forkAt, setForkAt] = useState(null);
   const moment = number(query.t);
   const view = query.view === "steps" ? "steps" : "conversation";
   const zoom = useMemo(() => {
-    const found = /^([\d.]+)-([\d.]+)$/.exec(query.zoom || "");
-    return found && Number(found[2]) > Number(found[1]) ? [Number(found[1]), Number(found[2])] : null;
+    const [from, to] = (query.zoom || "").split("-").map(Number);
+    return to > from ? [from, to] : null;
   }, [query.zoom]);
-  const numbers = useMemo(() => (timeline ? timeline.steps.map((step) => step.step) : []), [timeline]);
+  const steps = timeline?.steps || [];
+  const numbers = useMemo(() => steps.map((step) => step.step), [timeline]);
   const conversation = useConversation(run, numbers, selected);
   const [scrolls, setScrolls] = useState(selected !== null);
   const select = (step) => { setScrolls(true); setQuery({ step }); };
   const place = numbers.indexOf(selected);
   const go = (by) => numbers.length && select(numbers[place < 0 ? (by > 0 ? 0 : numbers.length - 1) : Math.min(numbers.length - 1, Math.max(0, place + by))]);
-  const open = (step) => navigate(`/runs/${encodeURIComponent(run)}/calls/${step.call}`);
-  const step = place < 0 ? null : timeline.steps[place];
+  const open = (step) => navigate(callPath(run, step.call));
+  const step = steps[place] || null;
+  const first = timeline?.failed.first;
+  const showView = (id) => setQuery({ view: id === "steps" ? id : null });
+  const back = moment !== null ? { label: "to the end of the run", run: () => setQuery({ t: null }) }
+    : selected !== null ? { label: "no step", run: () => setQuery({ step: null }) } : { label: "all runs", run: () => navigate("/") };
   useKeys({
     "]": { label: "next step", run: () => go(1) },
     "[": { label: "step before", run: () => go(-1) },
     j: () => go(1),
     k: () => go(-1),
     ...(step ? { Enter: { label: "open the call of the step", run: () => open(step) } } : {}),
-    ...(timeline?.failed.first ? { e: { label: "first failure", run: () => select(timeline.failed.first.step) } } : {}),
-    v: { label: "conversation or table", run: () => setQuery({ view: view === "steps" ? null : "steps" }) },
-    Escape: moment !== null
-      ? { label: "to the end of the run", run: () => setQuery({ t: null }) }
-      : selected !== null ? { label: "no step", run: () => setQuery({ step: null }) } : { label: "all runs", run: () => navigate("/") },
+    ...(first ? { e: { label: "first failure", run: () => select(first.step) } } : {}),
+    v: { label: "conversation or table", run: () => showView(view === "steps" ? "" : "steps") },
+    Escape: back,
   });
   const links = useMemo(() => (timeline ? linksOf(step, timeline, conversation.items) : []), [timeline, selected, conversation.items]);
-  if (!timeline && error) return html`<${ErrorNote} error=${error} />`;
-  if (!timeline) return html`<${Loading} />`;
-  const total = Math.max(1, timeline.duration_ms);
-  const setZoom = (range) => {
-    const from = range && Math.max(0, Math.round(range[0] * 10) / 10);
-    const to = range && Math.min(total, Math.round(range[1] * 10) / 10);
-    setQuery({ zoom: range && (from > 0 || to < total) ? `${from}-${to}` : null });
+  if (!timeline) return error ? html`<${ErrorNote} error=${error} />` : html`<${Loading} />`;
+  const range = rangeOf(timeline);
+  const setZoom = (wanted) => {
+    const [from, to] = (wanted || range).map((ms) => Math.round(Math.min(range[1], Math.max(range[0], ms)) * 10) / 10);
+    setQuery({ zoom: wanted && (from > range[0] || to < range[1]) ? `${from}-${to}` : null });
   };
+  const tabs = [{ id: "conversation", label: "Conversation" }, { id: "steps", label: "Steps", badge: count(steps.length) }];
   return html`<div class="run-view">
     <${Header} timeline=${timeline} link=${link} onSelect=${select} onChange=${reload} />
     ${forkAt !== null && html`<${Fork} run=${timeline.run} from=${forkAt} onClose=${() => setForkAt(null)} />`}
     ${error && html`<${ErrorNote} error=${error} />`}
-    ${timeline.steps.length === 0 ? html`<${Empty} title="No calls yet"><p>${timeline.run.ended_at ? "The run ended without one." : "They appear here as they are recorded."}</p></${Empty}>` : html`
+    ${steps.length === 0 ? html`<${Empty} title="No calls yet"><p>${timeline.run.ended_at ? "The run ended without one." : "They appear here as they are recorded."}</p></${Empty}>` : html`
       <div class="run-stick">
-      <${Waterfall} timeline=${timeline} total=${total} selected=${selected} moment=${moment} zoom=${zoom} links=${links} onSelect=${select} onOpen=${open} onZoom=${setZoom} />
-      <${Scrubber} total=${total} moment=${moment} steps=${timeline.steps} onMoment=${(t) => setQuery({ t: t === null ? null : Math.round(t * 10) / 10 })} />
-      <div class="run-tabs"><${Tabs} label="View" panel="run-panel" active=${view} onSelect=${(id) => setQuery({ view: id === "steps" ? id : null })}
-        tabs=${[{ id: "conversation", label: "Conversation" }, { id: "steps", label: "Steps", badge: count(timeline.steps.length) }]} />
-        <span class="grow"></span><small class="wide"><kbd>[</kbd> <kbd>]</kbd> steps · <kbd>Enter</kbd> opens</small></div>
+        <${Waterfall} timeline=${timeline} range=${range} selected=${selected} moment=${moment} zoom=${zoom} links=${links}
+          onSelect=${select} onOpen=${open} onZoom=${setZoom} />
+        <${Scrubber} range=${range} moment=${moment} steps=${steps} onMoment=${(t) => setQuery({ t: t === null ? null : Math.round(t * 10) / 10 })} />
+        <div class="run-tabs"><${Tabs} label="View" panel="run-panel" active=${view} onSelect=${showView} tabs=${tabs} />
+          <span class="grow"></span><small class="wide"><kbd>[</kbd> <kbd>]</kbd> steps · <kbd>Enter</kbd> opens</small></div>
       </div>
       <div id="run-panel" role="tabpanel" aria-label=${view}>
         ${view === "steps"
           ? html`<${Steps} timeline=${timeline} selected=${selected} onSelect=${select} run=${run} />`
-          : html`<${Conversation} run=${run} timeline=${timeline} conversation=${conversation} selected=${selected} scrolls=${scrolls} moment=${moment} onSelect=${select} onFork=${isOffline || !allows(session, "replay") ? null : setForkAt} />`}
+          : html`<${Conversation} run=${run} timeline=${timeline} conversation=${conversation} selected=${selected} scrolls=${scrolls} moment=${moment}
+            onSelect=${select} onFork=${mayFork ? setForkAt : null} />`}
       </div>`}
   </div>`;
+}
+
+/** From when to when the part of a run goes that a timeline has, in milliseconds. */
+function rangeOf({ steps, steps_before: before, steps_left_out: later, duration_ms: all }) {
+  const from = before && steps.length ? steps[0].start_ms - steps[0].thinking_ms : 0;
+  const to = later && steps.length ? Math.max(...steps.map(stepEnd)) : all;
+  return [from, Math.max(from + 1, to)];
 }

@@ -1,21 +1,24 @@
 // The timelines of runs, which the views of a run and of its calls share.
-import { html } from "../core/html.js";
 import { get } from "../core/api.js";
+import { path } from "../core/router.js";
 
-const MOST_STEPS = 2000;
+/** Steps of one timeline. A longer run is shown in parts. */
+export const MOST_STEPS = 2000;
 
 /** The newest ones, so that going from a run to a call and back shows something at once. */
 const seen = new Map();
+const keyOf = (run, after) => `${after} ${run}`;
 
-export const seenTimeline = (run) => seen.get(run) || null;
+export const seenTimeline = (run, after = 0) => seen.get(keyOf(run, after)) || null;
 
-export async function loadTimeline(run) {
-  const found = await get(`/v1/runs/${encodeURIComponent(run)}/timeline`, { limit: MOST_STEPS });
-  seen.delete(run);
-  seen.set(run, found);
+/** The steps of a run after one, as `/v1/runs/{run}/timeline` has them. */
+export async function loadTimeline(run, after = 0) {
+  const found = await get(path`/v1/runs/${run}/timeline`, { limit: MOST_STEPS, after: after || null });
+  seen.delete(keyOf(run, after));
+  seen.set(keyOf(run, after), found);
   if (seen.size > 5) seen.delete(seen.keys().next().value);
   return found;
 }
 
-/** A number of the strip at the top, with a word below it. */
-export const Stat = ({ label, children, note }) => html`<div class="stat"><dt>${label}</dt><dd>${children}</dd>${note && html`<dd class="stat-note">${note}</dd>`}</div>`;
+/** The step after which the part of the timeline begins that has a step. */
+export const partOf = (step) => Math.floor(Math.max(0, step - 1) / MOST_STEPS) * MOST_STEPS;

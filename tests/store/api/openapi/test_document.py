@@ -141,10 +141,11 @@ async def _visit_run(api: httpx2.AsyncClient, run: str) -> None:
     ):
         await api.get(f"/v1/runs/{run}{path}")
     for call in (await api.get(f"/v1/runs/{run}/calls")).json()["items"]:
-        for path in ("", "/explain", "/snippet?as=curl"):
+        for path in ("", "/explain", "/snippet?as=curl", "?content=short"):
             await api.get(f"/v1/calls/{call['id']}{path}")
         for path in ("", "/chunks", "/request", "/response"):
             await api.get(f"/v1/exchanges/{call['exchanges'][0]}{path}")
+            await api.get(f"/v1/exchanges/{call['exchanges'][0]}{path}", headers={"range": "bytes=0-0"})
 
 
 async def test_every_route_answers_what_the_document_says(tmp_path: Path, database: Database) -> None:

@@ -1,0 +1,84 @@
+"""Scripts are served without what a browser does not need, and do the same."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from store.page.assets import DIRECTORY, load_assets
+from store.page.squeeze import UnknownScript, squeeze_script
+
+CASES: Final = {
+    "a  =  1 ; // one\nb = 2;\n": "a=1;\nb=2;\n",
+    "return  x / 2 / y;  /* both */ f();": "return x/2/y;f();\n",
+    "x = \"a  //  b\" + 'c /* d */';": "x=\"a  //  b\"+'c /* d */';\n",
+    "a + +b; a - -b; a ++ + b": "a+ +b;a- -b;a++ +b\n",
+    "f(\n  a,\n  b,\n)\ng()": "f(a,b,)\ng()\n",
+    "x = /[/ ]  `/g.test(y) ? 1 : 2": "x=/[/ ]  `/g.test(y)?1:2\n",
+    "`a  b\n  c ${  { d : 1 }.d  }  e`": "`a  b\n  c ${{d:1}.d}  e`\n",
+    "html`<b>\n    ${ x && html`<i>\n  y  z</i>` }  </b>`": "html`<b>\n${x&&html`<i>\ny  z</i>`}  </b>`\n",
+    r"`\`${a}\${b}`": "`\\`${a}\\${b}`\n",
+}
+
+
+@pytest.mark.parametrize("written", CASES)
+def test_what_has_no_meaning_goes_and_all_else_stays(written: str) -> None:
+    assert squeeze_script(written) == CASES[written]
+    assert squeeze_script(CASES[written]) == CASES[written]
+
+
+@pytest.mark.parametrize("text", ["`a", "`${a", "a}", "x = /a\n"])
+def test_a_script_that_does_not_end_is_refused(text: str) -> None:
+    with pytest.raises(UnknownScript):
+        squeeze_script(text)
+
+
+RUN: Final = """
+const values = [];
+const html = (texts, ...inner) => texts.join("|").replace(/\\s*\\n\\s*/g, " ") + inner.join("+");
+const keep = (value) => values.push(String(value));
+for (let i = 0; i < 3; i ++) {
+  // a comment with a ` in it, and "quotes'
+  keep(i / 2 / 1 + + i - - i);
+  keep(`plain\n   text ${ i > 1 ? `inner ${ [ i, i ] }` : "none" } \\${i}`);
+  keep(html`<p class="a">
+    ${ i } and   ${ html`<b>
+      ${ { i }.i }</b>` }
+  </p>`);
+}
+keep("a//b".replace(/\\/\\/|[/*]/g, "-") + typeof /x/ + `${ "}" }`)
+keep(((a) => { return a })
+(4))
+console.log(JSON.stringify(values))
+"""
+
+
+def test_a_script_does_the_same_as_before(tmp_path: Path) -> None:
+    if shutil.which("node") is None:
+        pytest.skip("there is no node, which would run both")
+    found = []
+    for name, text in (("before", RUN), ("after", squeeze_script(RUN))):
+        (tmp_path / f"{name}.mjs").write_text(text)
+        ran = subprocess.run(["node", tmp_path / f"{name}.mjs"], capture_output=True, text=True, check=True)
+        found.append(json.loads(ran.stdout))
+    assert found[0] == found[1]
+    assert len(found[0]) == 11
+
+
+def test_every_script_of_the_page_is_served_well_formed(tmp_path: Path) -> None:
+    if shutil.which("node") is None:
+        pytest.skip("there is no node: the browser tests load the modules")
+    for name, asset in load_assets().files.items():
+        if name.endswith(".js"):
+            file = tmp_path / f"{name.replace('/', '_')}.mjs"
+            file.write_bytes(asset.content)
+            subprocess.run(["node", "--check", file], check=True)
+
+
+def test_the_served_scripts_are_smaller_than_those_that_are_read() -> None:
+    for name, asset in load_assets().files.items():
+        if name.endswith(".js") and "vendor" not in name:
+            assert len(asset.content) < (DIRECTORY / name).stat().st_size
