@@ -82,7 +82,9 @@ async def test_every_step_of_a_long_run_is_in_one_part_of_its_timeline(page_serv
     exchanges = copies(agent.exchanges[0], "many-steps", steps)
     one = derived(exchanges[0])
     await writer(page_server).write_batch([replace(one, exchange=exchange) for exchange in exchanges])
-    house, after, seen, sums = api(page_server), 0, [], [0.0]
+    house, sums = api(page_server), [0.0]
+    after: int | None = 0
+    seen: list[int] = []
     while after is not None:
         query = {"after": after, "limit": MOST_STEPS}
         part = (await house.api.get("/v1/runs/many-steps/timeline", params=query)).json()
