@@ -99,6 +99,7 @@ def default_data_directory() -> Path:
 
 _read_mode: Final[Reader[Mode]] = one_of("record", "replay", "auto", "passthrough")
 _read_words: Final = list_of(read_text, separated=True)
+_read_endpoint: Final = with_checks(read_text, check_endpoint)
 _read_origin: Final = with_checks(read_text, _parse_origin)
 _read_size: Final[Reader[str]] = with_checks(read_text, check_size)
 _read_port: Final = whole_number(1, 65535)
@@ -144,7 +145,7 @@ class Settings:
         description="seconds that the store server which a reading command started stays ready for the next one; 0: it ends at once",
     )
     fork_agent: str | None = setting(
-        optional(with_checks(read_text, check_endpoint)),
+        optional(_read_endpoint),
         None,
         description="URL that starts an agent for a fork, which the web page and `start` of the REST API then offer (docs/forks.md)",
     )

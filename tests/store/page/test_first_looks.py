@@ -10,7 +10,7 @@ from store.query.runs import Runs
 from store.timeline.timeline import MOST_STEPS
 from tests.store.house import PROFILES, House
 from tests.store.page.browser import FULL_TOKEN, PageServer
-from tests.store.page.seed import MS, SECOND, Agent, derived, write
+from tests.store.page.seed import MS, SECOND, Agent, derive_exchange, write
 from tests.store.samples import NOON, uuid7
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -59,7 +59,7 @@ async def test_a_part_of_a_body_is_answered_by_its_range(page_server: PageServer
         assert (answer.status_code, answer.content) == (206, part)
         assert answer.headers["content-range"] == f"bytes {first}-{first + len(part) - 1}/{len(whole)}"
     for wanted in ("bytes=-5", "bytes=3-1", "bytes=0-1,3-4", "lines=0-1", "bytes=٣-٤"):
-        answer = await house.api.get(path, headers={"range": wanted.encode()})
+        answer = await house.api.get(path, headers={b"range": wanted.encode()})
         assert (answer.status_code, answer.content) == (200, whole)
     beyond = await house.api.get(path, headers={"range": f"bytes={len(whole)}-{len(whole) + 1}"})
     assert (beyond.status_code, beyond.headers["content-range"]) == (416, f"bytes */{len(whole)}")
@@ -80,7 +80,7 @@ async def test_every_step_of_a_long_run_is_in_one_part_of_its_timeline(page_serv
     agent.answer("Hello, how can I help?", streamed=False)
     steps = 2 * MOST_STEPS + 500
     exchanges = copies(agent.exchanges[0], "many-steps", steps)
-    one = derived(exchanges[0])
+    one = derive_exchange(exchanges[0])
     await writer(page_server).write_batch([replace(one, exchange=exchange) for exchange in exchanges])
     house, sums = api(page_server), [0.0]
     after: int | None = 0
