@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -68,8 +69,33 @@ class Side:
             command, env=self.environment, cwd=self.directory, capture_output=True, text=True, check=False
         )
         wall, spent = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
-        if ran.returncode:
+        # A replay of a run without calls has no verdict, and ends with 3.
+        if ran.returncode not in (0, 3):
             raise MeasurementFailed(f"{command[3:]} ended with {ran.returncode}: {ran.stderr}")
+        return spent.ru_utime + spent.ru_stime - used.ru_utime - used.ru_stime, wall
+
+    def start_up(self, *, is_new: bool) -> Cost:
+        """Start an `up` until it is ready, and stop it. The CPU is that of all of it until it has ended."""
+        data = self.directory / "up"
+        if is_new:
+            shutil.rmtree(data, ignore_errors=True)
+        used, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+        command = self.playhead("up", "--data", str(data), "--proxy-port", "0", "--api-port", "0")
+        with (
+            (self.directory / "log").open("ab") as log,
+            subprocess.Popen(
+                command, env=self.environment, cwd=self.directory, stdout=subprocess.PIPE, stderr=log
+            ) as process,
+        ):
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            while line and not line.startswith(b"ready"):
+                line = process.stdout.readline()
+            wall = time.perf_counter() - began
+            process.send_signal(signal.SIGTERM)
+        if not line:
+            raise MeasurementFailed(f"up did not start; see {self.directory / 'log'}")
+        spent = resource.getrusage(resource.RUSAGE_CHILDREN)
         return spent.ru_utime + spent.ru_stime - used.ru_utime - used.ru_stime, wall
 
     def worker_config(self, data: Path) -> dict[str, Any]:
@@ -129,12 +155,15 @@ def processes(side: Side, dsn: str) -> Iterator[tuple[str, Callable[[], Cost]]]:
     store = {"data": str(ours.data.root), "database_url": dsn}
     recording = side.worker_config(ours.data.root)
     replaying = {**recording, "mode": "replay", "spooled": False, "replay_options": {"id": "r"}, "replay": []}
+    yield "true", lambda: side.run(["true"])
     yield "playhead --help", lambda: side.run(side.playhead("--help"))
     yield "store server, until it is ready", lambda: side.ready("proxy.processes.store_server", store)
     yield "proxy worker that records", lambda: side.ready("proxy.worker.process", recording)
     yield "proxy worker that replays", lambda: side.ready("proxy.worker.process", replaying)
-    yield "record -- true", lambda: side.run(side.playhead("record", "--", "true"))
+    yield "record -- true, no up", lambda: side.run(side.playhead("record", "--", "true"))
     yield "ls, no up", lambda: side.run(side.playhead("ls"))
+    yield "up, until ready, new directory", lambda: side.start_up(is_new=True)
+    yield "up, until ready, again", lambda: side.start_up(is_new=False)
 
 
 def commands(side: Side) -> Iterator[tuple[str, Callable[[], Cost]]]:

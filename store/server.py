@@ -28,6 +28,7 @@ from store.api.server import run_server
 from store.database.connection import Database, DatabaseError, url_without_password
 from store.database.wait import wait_until_prepared
 from store.datadir import DataDir, DataDirError, open_data_dir
+from store.embedded.early_start import EarlyStart
 from store.embedded.postgres import EmbeddedPostgresError, EmbeddedServer, ensure_server
 from store.ingest.batch_writer import BatchWriter
 from store.large.helper import HELPER_COMMAND
@@ -63,24 +64,34 @@ class CannotStart(Exception):
     """The store server cannot be started; the message has the reason and what to do."""
 
 
-def main(edit_problem: EditCheck | None = None, *, helper_command: Sequence[str] = HELPER_COMMAND) -> int:
+def main(
+    line: bytes,
+    edit_problem: EditCheck | None = None,
+    *,
+    helper_command: Sequence[str] = HELPER_COMMAND,
+    postgres: EarlyStart | None = None,
+) -> int:
     """Run the store server until it is stopped, and return the exit status.
 
-    `edit_problem` checks the overrides and forks of a requested replay. `helper_command` starts a helper process.
+    `line` is its configuration. `edit_problem` checks the overrides and forks of a requested replay. `helper_command` starts a
+    helper process. `postgres` is the embedded server, if it is already being started.
     """
     configure_logging()
     return_freed_blocks()
     try:
-        config = msgspec.json.decode(sys.stdin.buffer.readline(), type=StoreServerConfig)
+        config = msgspec.json.decode(line, type=StoreServerConfig)
         configure_logging(config.log_format)
         with _bind_api_socket(config) as api_socket:
-            asyncio.run(_serve(config, api_socket, edit_problem, helper_command))
+            asyncio.run(_serve(config, api_socket, edit_problem, helper_command, postgres))
     except (CannotStart, BadProfile, DataDirError, DatabaseError, EmbeddedPostgresError) as error:
         _write_message({"failed": str(error)})
         return EXIT_FAILED
     except msgspec.ValidationError as error:
         _write_message({"failed": f"the configuration of the store server is invalid: {error}"})
         return EXIT_FAILED
+    finally:
+        if postgres is not None:
+            postgres.close()
     return 0
 
 
@@ -89,13 +100,14 @@ async def _serve(
     api_socket: socket.socket,
     edit_problem: EditCheck | None,
     helper_command: Sequence[str],
+    postgres: EarlyStart | None,
 ) -> None:
     """Run the store server until it is stopped."""
     stopped, abandoned = asyncio.Event(), asyncio.Event()
     await _watch_for_stop(stopped, abandoned if config.temporary else stopped)
     data = open_data_dir(Path(config.data))
     with _lock_data_directory(data):
-        async with _open_database(config, data) as (database, embedded):
+        async with _open_database(config, data, postgres) as (database, embedded):
             parts = PartFactory(config, data, database, helper_command).make_parts(embedded, edit_problem)
             prepare = partial(_prepare, database, parts.writer)
             if not config.may_wait:
@@ -223,10 +235,14 @@ def _full_tokens(config: StoreServerConfig, data: DataDir) -> dict[str, str]:
 
 @contextlib.asynccontextmanager
 async def _open_database(
-    config: StoreServerConfig, data: DataDir
+    config: StoreServerConfig, data: DataDir, postgres: EarlyStart | None
 ) -> AsyncIterator[tuple[Database, EmbeddedServer | None]]:
     """Open the configured database, or an embedded one."""
-    embedded = None if config.database_url else await asyncio.to_thread(ensure_server, data.postgres)
+    embedded: EmbeddedServer | None = None
+    if postgres is not None:
+        embedded = await asyncio.to_thread(postgres.wait)
+    elif not config.database_url:
+        embedded = await asyncio.to_thread(ensure_server, data.postgres)
     url = config.database_url or (embedded.dsn if embedded else "")
     database = Database(url, data.signing_keys().server)
     try:
@@ -339,4 +355,4 @@ def _write_message(message: object) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.stdin.buffer.readline()))

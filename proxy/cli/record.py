@@ -8,7 +8,6 @@ import click
 
 from proxy.cli.common import RUN_ID, isolation_options, parse_labels, settings_from_flags, with_isolation, with_settings
 from proxy.cli.run_completion import complete_command
-from proxy.commands.code_version import code_labels
 from proxy.commands.record import record
 
 
@@ -45,12 +44,13 @@ def record_command(
     """
     wish = isolation_options(flags)
     chosen = parse_labels(labels)
-    version = {} if no_git or "git" in chosen else code_labels(Path.cwd())
+    has_version = not no_git and "git" not in chosen
     work = record(
         settings_from_flags(**flags),
         command,
         run=run_id,
-        labels=version | chosen,
+        labels=chosen,
+        code_directory=Path.cwd() if has_version else None,
         append=append,
         quiet=quiet,
         isolation=wish,

@@ -6,6 +6,7 @@ import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -19,7 +20,7 @@ from proxy.capture.command import (
     run_command,
     store_escapes,
 )
-from proxy.commands.code_version import add_version
+from proxy.commands.code_version import add_version, code_labels
 from proxy.doctor.doctor import environment_problems
 from proxy.errors import Failure
 from proxy.processes.command_processes import CommandProcesses
@@ -45,16 +46,21 @@ async def record(
     *,
     run: str | None,
     labels: Mapping[str, str],
+    code_directory: Path | None = None,
     append: bool = False,
     quiet: bool = False,
     isolation: IsolationOptions = DEFAULT_ISOLATION,
 ) -> int:
-    """Run the command, record its calls as one run, and return its exit code."""
+    """Run the command, record its calls as one run, and return its exit code.
+
+    `code_directory`: a directory whose Git repository gives the run labels.
+    """
     is_named, run = run is not None, check_run_id(run) if run else new_run_id(time.time())
     require_command(command)
     async with CommandProcesses(settings) as processes:
         port = free_port("127.0.0.1", 0)
-        api, worker_info = await _start_processes(processes, port)
+        api, worker_info, version = await _start_processes(processes, port, code_directory)
+        labels = {**version, **labels}
         processes.require_same_profiles(own_worker="mode" not in worker_info)
         if worker_info.get("apart"):
             click.echo(f"playhead: {printable(worker_info['apart'])}", err=True)
@@ -165,17 +171,20 @@ def _auto_session_text(api: Api, run: str) -> str | None:
     return f"{head}nothing was missing; its recording is unchanged"
 
 
-async def _start_processes(processes: CommandProcesses, port: int) -> tuple[Api, Mapping[str, Any]]:
-    """Start the store server and the worker concurrently: each takes a second or two."""
+async def _start_processes(
+    processes: CommandProcesses, port: int, code_directory: Path | None
+) -> tuple[Api, Mapping[str, Any], dict[str, str]]:
+    """Start the store server and the worker concurrently, and ask Git beside them: each takes a while."""
     try:
         async with asyncio.TaskGroup() as group:
+            version = group.create_task(asyncio.to_thread(code_labels, code_directory)) if code_directory else None
             api, worker_info = (
-                group.create_task(processes.connect_store_server(port)),
+                group.create_task(processes.connect_store_server(port, stays_ready=True)),
                 group.create_task(_find_worker(processes, port)),
             )
     except* Failure as failures:
         raise failures.exceptions[0] from None
-    return api.result(), worker_info.result()
+    return api.result(), worker_info.result(), version.result() if version else {}
 
 
 def check_run_id(run: str) -> str:

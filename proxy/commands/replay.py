@@ -197,7 +197,7 @@ async def fetch_recording(processes: CommandProcesses, recording: str, rows_file
         return file
     if "/" in recording or recording.endswith(".jsonl"):
         raise missing_file_failure(recording)
-    api = await processes.connect_store_server()
+    api = await processes.connect_store_server(stays_ready=True)
     run = check_run_id(resolve_run_name(api, recording))
     try:
         if missing := incomplete_reason(api, run):

@@ -3,12 +3,14 @@
 import gc
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from calls.keys.profile import Profiles
     from calls.redaction.call import Clean
     from store.bundle.bundle import Bundle
+    from store.embedded.early_start import EarlyStart
 
 HELPER_COMMAND: Final = (sys.executable, "-m", "proxy.processes.store_helper")
 
@@ -27,11 +29,29 @@ def main() -> int:
     """Run the store server until it is stopped, and return the exit status."""
     # The collector would take a sixth of the time of the imports, and look in vain. What is imported lives to the end.
     gc.disable()
+    line = sys.stdin.buffer.readline()
+    postgres = _start_postgres(line)
     from store.server import main as run_store_server
 
     gc.freeze()
     gc.enable()
-    return run_store_server(rejection_reason, helper_command=HELPER_COMMAND)
+    return run_store_server(line, rejection_reason, helper_command=HELPER_COMMAND, postgres=postgres)
+
+
+def _start_postgres(line: bytes) -> "EarlyStart | None":
+    """Begin to start the embedded Postgres, which waits more than it computes: the imports take as long. None: another is used."""
+    import msgspec
+
+    from store.datadir import DataDirError, open_data_dir
+    from store.embedded.early_start import EarlyStart
+    from store.server_config import StoreServerConfig
+
+    try:
+        config = msgspec.json.decode(line, type=StoreServerConfig)
+        return None if config.database_url else EarlyStart(open_data_dir(Path(config.data)).postgres)
+    except (msgspec.DecodeError, DataDirError):
+        # The store server meets the same error, and reports it.
+        return None
 
 
 if __name__ == "__main__":
