@@ -103,7 +103,8 @@ def ask(client: openai.OpenAI, messages: list[Any]) -> dict[str, Any]:
                 say(event.delta.replace("\n", "\n        "))
         message = stream.get_final_completion().choices[0].message
     say("\n")
-    return message.model_dump(include={"role", "content", "tool_calls"}, exclude_none=True)
+    reply: dict[str, Any] = message.model_dump(include={"role", "content", "tool_calls"}, exclude_none=True)
+    return reply
 
 
 def work(client: openai.OpenAI, received: ReceivedBytes, prompt: str) -> None:
