@@ -33,6 +33,7 @@ comparison            compare requests and answers of two runs
 overrides             override files
 checking              check what a run did against rules
 judgement             have a model judge what a run did
+canary                notice that a model answers otherwise than before
 proof                 chains, trees and checkpoints that prove the record
 redaction             find and replace secrets
 profiles              the built-in profiles, one TOML file for each dialect

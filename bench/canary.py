@@ -1,0 +1,134 @@
+"""How many calls a canary takes to notice a change, and how often it is wrong: `python -m bench.canary` prints the tables of docs/canary.md.
+
+Providers are simulated by the rate at which their answers differ from the reference answers. Nothing but the decision runs: the series of
+`calls.canary` with the rules of a canary, looked at after each shot.
+"""
+
+import argparse
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+import msgspec
+
+from calls.canary.canary_state import CanaryRules, CanaryState, PinnedForms, add_answer, begin_canary, end_shot
+from calls.canary.canary_verdict import find_changes, judge_canary
+from calls.canary.observation import Observation
+
+RULES: Final = CanaryRules()
+PER_SHOT: Final = 20
+SHOTS_PER_WEEK: Final = 7
+QUIET_WEEKS: Final = 4
+"""Weeks without a change before the change."""
+
+CHANGES: Final = ((0.0, 0.05), (0.0, 0.1), (0.0, 0.2), (0.0, 0.5), (0.02, 0.12), (0.05, 0.15), (0.2, 0.4), (0.5, 0.8))
+RATES: Final = (0.0, 0.01, 0.05, 0.2, 0.5)
+WEEKS: Final = 1000
+REPEATS: Final = 200
+
+_USUAL: Final = Observation(exact="a", structure="a")
+_OTHER: Final = Observation(exact="b", structure="a")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation:
+    """One canary and its provider."""
+
+    rules: CanaryRules
+    rate: float
+    """The rate at which its answers differ."""
+
+    random: random.Random
+
+    def begin(self) -> CanaryState:
+        """Return the state after the baseline."""
+        state = begin_canary(self.rules, 0)
+        usual = PinnedForms(answers=self.rules.references, exact=("a",), structure=("a",))
+        return self.ask(msgspec.structs.replace(state, pins={"call": usual}), self.rules.baseline)
+
+    def ask(self, state: CanaryState, count: int, rate: float | None = None) -> CanaryState:
+        """Return the state after a shot."""
+        rate = self.rate if rate is None else rate
+        for _ in range(count):
+            state = add_answer(state, "call", _OTHER if self.random.random() < rate else _USUAL, 0)
+        return end_shot(state, 0, run=None, failed=0, problem=None)
+
+
+def count_calls_until_found(
+    before: float, after: float, seed: int, *, most: int = 5000, canaries: int = 1
+) -> int | None:
+    """The number of calls after a change at which it is found; None if it is not within the most."""
+    simulation = Simulation(rules=RULES, rate=before, random=random.Random(seed))
+    state = simulation.begin()
+    others = {str(number): state for number in range(1, canaries)}
+    for _ in range(QUIET_WEEKS * SHOTS_PER_WEEK):
+        state = simulation.ask(state, PER_SHOT)
+    for calls in range(PER_SHOT, most + PER_SHOT, PER_SHOT):
+        state = simulation.ask(state, PER_SHOT, after)
+        if find_changes({"it": state, **others}, 0)["it"].changed:
+            return calls
+    return None
+
+
+def count_false_alarms(rates: Sequence[float], weeks: int, seed: int) -> tuple[int, int]:
+    """The number of canaries, one for each rate, that are said to have changed in so many weeks in a row though none has; and the
+    number of weeks after which any was not said to be unchanged."""
+    simulations = [Simulation(rules=RULES, rate=rate, random=random.Random(f"{seed} {rate}")) for rate in rates]
+    states = {str(place): simulation.begin() for place, simulation in enumerate(simulations)}
+    undecided = 0
+    for shot in range(weeks * SHOTS_PER_WEEK):
+        states = {
+            name: simulation.ask(state, PER_SHOT)
+            for (name, state), simulation in zip(states.items(), simulations, strict=True)
+        }
+        states = find_changes(states, 0)
+        if shot % SHOTS_PER_WEEK == SHOTS_PER_WEEK - 1:
+            verdicts = [judge_canary(state, len(states)).verdict for state in states.values()]
+            undecided += any(verdict != "unchanged" for verdict in verdicts)
+    return sum(state.changed is not None for state in states.values()), undecided
+
+
+def detection_lines(repeats: int) -> Iterator[str]:
+    """The table of changes that are found."""
+    yield "| differing answers | found after (median) | in 9 of 10 cases within | with 10 canaries |"
+    yield "|---|---|---|---|"
+    for before, after in CHANGES:
+        cells = []
+        for canaries in (1, 10):
+            found = sorted(
+                calls if calls is not None else 1 << 30
+                for calls in (
+                    count_calls_until_found(before, after, seed, canaries=canaries) for seed in range(repeats)
+                )
+            )
+            cells += [_calls_text(median(found)), _calls_text(found[int(len(found) * 0.9)])]
+        yield f"| {before:.0%} → {after:.0%} | {cells[0]} | {cells[1]} | {cells[3]} |"
+
+
+def _calls_text(calls: float) -> str:
+    return "more than 5,000" if calls >= 1 << 29 else f"{calls:,.0f} calls"
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=REPEATS)
+    parser.add_argument("--weeks", type=int, default=WEEKS)
+    options = parser.parse_args()
+    for line in detection_lines(options.repeats):
+        print(line, flush=True)
+    wrong, _ = count_false_alarms(RATES, options.weeks, 1)
+    rates = ", ".join(f"{rate:.0%}" for rate in RATES)
+    print(
+        f"\n{len(RATES)} canaries that do not change (rates {rates}), {options.weeks:,} weeks in a row: {wrong} false alarms"
+    )
+    weeks = [count_false_alarms(RATES, 1, seed)[0] for seed in range(options.weeks)]
+    print(
+        f"the same, {options.weeks:,} single weeks, each with a baseline of its own: {sum(map(bool, weeks))} with a false alarm"
+    )
+
+
+if __name__ == "__main__":
+    main()
