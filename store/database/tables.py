@@ -185,7 +185,12 @@ calls = Table(
     Column("first_byte", BigInteger),
     Column("duration", BigInteger),
     Column("traits", ARRAY(Integer)),  # numbers of the values that it is filtered by: `database.traits`
-    Column("failed", Boolean),  # true: its call failed, as far as attempts are known (`sums.failed_calls`); never false
+    Column(
+        "failed", Boolean
+    ),  # true: its call failed, as far as attempts are known (`sums.attempt_marks`); never false
+    # As `failed`: a later exchange is of the same call; the exchange is a poll that repeats an answer.
+    Column("superseded", Boolean),
+    Column("repeated", Boolean),
     _primary_key("id"),
     # A run's calls in step order, and whether a run has a call of some kind.
     Index(None, "project", "run", "started_at", "id"),

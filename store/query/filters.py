@@ -116,7 +116,7 @@ def run_conditions(filters: Filters, project: str) -> Iterator[ColumnElement[boo
 
 
 def call_conditions(filters: Filters, project: str, *, has_marks: bool = False) -> Iterator[ColumnElement[bool]]:
-    """Yield the conditions on `calls`. With `has_marks`, a failure that a later attempt made good is none (`sums.failed_calls`)."""
+    """Yield the conditions on `calls`. With `has_marks`, a failure that a later attempt made good is none (`sums.attempt_marks`)."""
     yield from _time_conditions(filters, calls)
     yield from _trait_conditions(filters)
     if filters.error and has_marks:

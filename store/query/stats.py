@@ -2,12 +2,13 @@
 
 What is stored of each run and hour serves most questions, and what is stored of whole days those over long times. The runs in which
 something was stored since, and the parts of hours at both ends, are summed from their calls, so the answer is exact. Questions that
-the stored sums do not answer, such as a search, are answered from the calls alone.
+the stored sums do not answer, such as a search, are answered from the calls alone, and from what is marked in these of retries.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from itertools import accumulate
 from typing import Any, Final, Literal, Self
 
@@ -24,6 +25,7 @@ from sqlalchemy import (
     Text,
     and_,
     any_,
+    case,
     cast,
     func,
     literal,
@@ -33,6 +35,7 @@ from sqlalchemy import (
     select,
     text,
     true,
+    tuple_,
     union_all,
 )
 from sqlalchemy.dialects.postgresql import ARRAY
@@ -153,21 +156,25 @@ class Stats:
         async with self._database.transaction() as connection:
             # One snapshot: what is read as stored sums and what is read as calls belong together.
             await connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
+            await connection.execute(text("SET LOCAL parallel_tuple_cost = 0"))  # it overestimates the number of groups
             source = await self._load_source(connection, filters)
-            groups = await _load_groups(connection, source.rows(groupings), groupings, sort, limit)
+            load = partial(_load_groups, connection, stores_counts=source.uses_sums)
+            groups = await load(source.rows(groupings), groupings, sort, limit)
             is_divided = len(groups) < limit and all(grouping.name != "tool" for grouping in groupings)
-            total = _sum_groups(groups) if is_divided else (await _load_groups(connection, source.rows([]), []))[0]
+            total = _sum_groups(groups) if is_divided else (await load(source.rows([]), []))[0]
         return [{"group": group.named_values(groupings)} | group.shape() for group in groups], total.shape()
 
     async def _load_source(self, connection: AsyncConnection, filters: Filters) -> "_Source":
         """Find out what the stored sums serve, and load the retry groups of the calls that they do not."""
         source = _Source(project=self._project, filters=filters)
-        if self._uses_sums and source.is_served and (changed := await self._changed_runs(connection)) is not None:
-            source = replace(source, changed=changed, days=await self._summed_days(connection, source, changed))
-        retried = set(source.changed or ())
-        if (unsummed := source.unsummed_calls()) is not None:
-            query = select(calls.c.run).where(*source.is_call(), unsummed).distinct()
-            retried |= set((await connection.execute(query)).scalars())
+        retried: Iterable[str]
+        if self._uses_sums and (changed := await self._changed_runs(connection)) is not None:
+            retried = changed
+            source = replace(source, changed=changed)
+            if source.is_served:
+                source = replace(source, days=await self._summed_days(connection, source, changed))
+        else:
+            retried = (await connection.execute(select(calls.c.run).where(*source.is_call()).distinct())).scalars()
         return replace(source, groups=await load_retry_groups(connection, self._project, retried))
 
     async def _summed_days(
@@ -209,18 +216,23 @@ class _Source:
     project: str
     filters: Filters
     changed: Sequence[str] | None = None
-    """The runs that the stored sums lag behind; None if these are not used at all."""
+    """The runs that the stored sums and marks lag behind; None if these are not used at all."""
 
     days: Sequence[int] = ()
     """The days that are read from `day_sums`, if these have what is asked for."""
 
     groups: RetryGroups = field(default_factory=RetryGroups)
-    """Of the runs whose calls are read."""
+    """Of the changed runs; of all runs, if stored marks are not used."""
 
     @property
     def is_served(self) -> bool:
         """Whether the stored sums have the columns that the filters need."""
         return set(_given_filters(self.filters)) <= TRAITS_OF_FILTERS.keys()
+
+    @property
+    def uses_sums(self) -> bool:
+        """Whether stored sums are read, beside calls."""
+        return self.changed is not None and self.is_served
 
     @property
     def begin(self) -> int | None:
@@ -238,8 +250,6 @@ class _Source:
 
     def unsummed_calls(self) -> ColumnElement[bool] | None:
         """The condition of the calls that stored sums do not have, apart from those of changed runs; None if there are none."""
-        if self.changed is None:
-            return true()
         outside = []
         if self.begin is not None and self.begin != self.filters.since:
             outside.append(calls.c.started_at < self.begin)
@@ -249,12 +259,12 @@ class _Source:
 
     def rows(self, groupings: Sequence[Grouping]) -> Subquery:
         """The rows to sum for a question, each with how often it has each class of latency."""
-        if self.changed is None:
-            return _counted_once(exchange_rows(self.is_call(), self.groups)).subquery("rows")
+        if self.changed is None or not self.uses_sums:
+            return exchange_rows(self.is_call(), self.groups, self.changed).subquery("rows")
         unsummed = self.unsummed_calls()
         fresh = calls.c.run == any_(literal(list(self.changed), ARRAY(Text)))
         fresh = fresh if unsummed is None else or_(fresh, unsummed)
-        parts = [_counted_once(exchange_rows([*self.is_call(), fresh], self.groups))]
+        parts = [_counted_once(exchange_rows([*self.is_call(), fresh], self.groups, self.changed))]
         cube = self._cube(groupings)
         if hours := self._hours(() if cube is None else self.days):
             unchanged = call_sums.c.run != func.all(literal(list(self.changed), ARRAY(Text)))
@@ -365,6 +375,8 @@ async def _load_groups(
     groupings: Sequence[Grouping],
     sort: GroupSort | None = None,
     limit: int = MOST_GROUPS,
+    *,
+    stores_counts: bool,
 ) -> list[_Group]:
     if any(grouping.name == "tool" for grouping in groupings):
         rows = select(*rows.c, func.unnest(rows.c.tools).label("tool")).subquery("rows_by_tool")
@@ -377,7 +389,8 @@ async def _load_groups(
     query = query.order_by(*_group_order(rows, names, groupings, sort), *names).limit(limit)
     found = (await connection.execute(query)).all()
     shown = {tuple(row[: len(names)]) for row in found}
-    classes = await _load_classes(connection, _class_query(rows, source, groupings, names, shown))
+    counted = _class_query(rows, source, groupings, names, shown, stores_counts=stores_counts)
+    classes = await _load_classes(connection, counted)
     return [
         _Group(
             values=(values := tuple(row[: len(names)])),
@@ -415,14 +428,18 @@ def _class_query(
     groupings: Sequence[Grouping],
     names: Sequence[ColumnElement[Any]],
     shown: Iterable[tuple[Any, ...]],
-) -> CompoundSelect[Any]:
-    """Count the exchanges of each group in each class of latency."""
+    *,
+    stores_counts: bool,
+) -> CompoundSelect[Any] | Select[Any]:
+    """Count the exchanges of each group in each class of latency. Unless `stores_counts`, each row is one exchange."""
     # There may be many more runs than are shown.
     is_shown = [
         rows.c.run == any_(literal([values[place] for values in shown], ARRAY(Text)))
         for place, grouping in enumerate(groupings)
         if grouping.name == "run"
     ]
+    if not stores_counts:
+        return _lone_class_query(rows, source, names, is_shown)
     counts = []
     for name in LATENCIES:
         arrays = func.unnest(rows.c[name], rows.c[COUNTED[name]])
@@ -435,12 +452,33 @@ def _class_query(
     return union_all(*counts)
 
 
+def _lone_class_query(
+    rows: Subquery,
+    source: FromClause,
+    names: Sequence[ColumnElement[Any]],
+    is_shown: Sequence[ColumnElement[bool]],
+) -> Select[Any]:
+    """The same of rows with one class of each latency at most, which are read once for both."""
+    classes = [rows.c[name][literal_column("1")].label(name) for name in LATENCIES]
+    # In two steps, because Postgres has no parallel workers for the second.
+    both = select(*names, *classes, func.count().label("count")).select_from(source).where(*is_shown)
+    counted = both.group_by(*names, *classes).subquery("counted")
+    named = [counted.c[name.name] for name in names]
+    first_byte, duration = (counted.c[name] for name in LATENCIES)
+    is_duration = func.grouping(first_byte) == literal_column("1")
+    number = case((is_duration, duration), else_=first_byte).label("number")
+    sets = func.grouping_sets(tuple_(*named, first_byte), tuple_(*named, duration))
+    query = select(*named, is_duration.label("is_duration"), number, cast(func.sum(counted.c["count"]), BigInteger))
+    return query.group_by(sets)
+
+
 async def _load_classes(
-    connection: AsyncConnection, query: CompoundSelect[Any]
+    connection: AsyncConnection, query: CompoundSelect[Any] | Select[Any]
 ) -> Mapping[tuple[bool, tuple[Any, ...]], Counter[int]]:
     classes: defaultdict[tuple[bool, tuple[Any, ...]], Counter[int]] = defaultdict(Counter)
     for *values, is_duration, number, count in await connection.execute(query):
-        classes[is_duration, tuple(values)][number] += count
+        if number is not None:
+            classes[is_duration, tuple(values)][number] += count
     return classes
 
 

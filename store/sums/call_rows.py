@@ -4,7 +4,7 @@ A call of several exchanges (retries, polls) counts once, by its last exchange; 
 except that a repeated poll repeats an answer that was counted. Latencies are those of exchanges, since each was waited for.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -13,12 +13,15 @@ from sqlalchemy import (
     Integer,
     Select,
     SmallInteger,
+    Text,
     and_,
     case,
     cast,
     func,
+    literal,
     literal_column,
     null,
+    or_,
     select,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by, array
@@ -62,9 +65,18 @@ LATENCIES: Final = ("first_bytes", "durations")
 _own_tool = case((calls.c.dialect == GENERIC.name, calls.c.host), else_=calls.c.operation)
 
 
-def exchange_rows(conditions: Iterable[ColumnElement[bool]], groups: RetryGroups) -> Select[Any]:
-    """Select a row for each exchange that fits, from `calls`. `groups` are those of their runs."""
+def exchange_rows(
+    conditions: Iterable[ColumnElement[bool]], groups: RetryGroups, changed: Collection[str] | None = None
+) -> Select[Any]:
+    """Select a row for each exchange that fits, from `calls`.
+
+    `groups` are those of their runs; or only those of the `changed` runs, if all others have their marks (`sums.attempt_marks`).
+    """
     is_last, once = ~is_among(groups.superseded_exchanges), ~is_among(groups.repeated_polls)
+    if changed is not None:
+        has_marks = calls.c.run != func.all(literal(list(changed), ARRAY(Text)))
+        is_last = and_(is_last, or_(~has_marks, calls.c.superseded.is_not(True)))
+        once = and_(once, or_(~has_marks, calls.c.repeated.is_not(True)))
     hour = literal_column(str(HOUR), BigInteger)
     return select(
         calls.c.project,

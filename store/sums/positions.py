@@ -8,7 +8,7 @@ from store.database.asyncio_engine import AsyncConnection
 from store.database.tables import feed_positions
 from store.feed.feed import FeedPosition
 
-NAME: Final = "sums/2"
+NAME: Final = "sums/3"
 """The name of the consumer that makes them (`sums.run_sums`)."""
 
 

@@ -1,8 +1,8 @@
 """Keep the sums of each run: `call_sums`, by hour and traits, and `run_totals`.
 
 Of a run that changed, only the hours are summed again in which something was stored, and the hour before, whose last call may have
-been tried again. So the work does not grow with the length of a run. Which of its failures were tried again is noted beside
-(`sums.failed_calls`), and the sums of its days are to be made anew (`sums.day_sums`).
+been tried again. So the work does not grow with the length of a run. Which of its exchanges were tried again is noted beside
+(`sums.attempt_marks`), and the sums of its days are to be made anew (`sums.day_sums`).
 """
 
 from collections import defaultdict
@@ -18,8 +18,8 @@ from store.database.connection import Database
 from store.database.tables import call_sums, calls, run_totals, runs
 from store.feed.entries import CallStored, GapStored, ModelChanged, ReplayStored, RunDeleted, RunEnded
 from store.feed.feed import FeedRow
+from store.sums.attempt_marks import mark_attempts
 from store.sums.call_rows import HOUR, hour_rows
-from store.sums.failed_calls import mark_failed_calls
 from store.sums.positions import NAME
 from store.sums.summed_days import delete_call_sums, forget_days
 
@@ -99,7 +99,7 @@ async def sum_runs(connection: AsyncConnection, project: str, hours: Mapping[str
         return or_(run.in_(whole), tuple_(run, hour).in_(parts))
 
     begin = calls.c.started_at - calls.c.started_at % literal(HOUR, BigInteger)
-    await mark_failed_calls(connection, project, names, groups)
+    await mark_attempts(connection, project, names, groups)
     removed = delete(call_sums).where(
         call_sums.c.project == project, call_sums.c.run.in_(names), is_meant(call_sums.c.run, call_sums.c.hour)
     )

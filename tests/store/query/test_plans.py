@@ -72,7 +72,7 @@ SELECT 'default', run, (to_timestamp(at / 1e9) AT TIME ZONE 'UTC')::date, md5(n:
     to_tsvector('simple', 'word' || n) FROM made;
 INSERT INTO parts SELECT 'default', run, (to_timestamp(at / 1e9) AT TIME ZONE 'UTC')::date, md5(n::text)::bytea, '' FROM made;
 INSERT INTO feed (project, id, stored_at, entries, transaction) SELECT 'default', gen_random_uuid(), CASE WHEN n > 9 THEN {1 << 62} ELSE 1 END, decode('90', 'hex'), n - 20000 FROM made;
-INSERT INTO feed_positions SELECT 'default', consumer, 0, gen_random_uuid() FROM unnest(ARRAY['sums/2', 'texts/1', 'models/1', 'metrics/1']) AS consumer;
+INSERT INTO feed_positions SELECT 'default', consumer, 0, gen_random_uuid() FROM unnest(ARRAY['sums/3', 'texts/1', 'models/1', 'metrics/1']) AS consumer;
 ANALYZE
 """
 

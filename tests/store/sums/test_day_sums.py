@@ -5,6 +5,7 @@ import random
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -31,6 +32,11 @@ FILTERS = (
     Filters(tools=["search"]),
     Filters(actors=["planner"], statuses=[range(200, 300)]),
     Filters(labels={"team": "support"}),
+    # What stored sums do not have, and the marks of calls do.
+    Filters(error=True, since=NOON - DAY - 12345),
+    Filters(error=False),
+    Filters(min_cost=Decimal("0.000001"), models=["gpt-4o"]),
+    Filters(min_duration=1),
 )
 SECOND = 1_000_000_000
 
@@ -99,6 +105,7 @@ async def test_they_stay_right_whatever_is_stored_and_removed(summed_database: D
                 one = draw.choice(ids)
                 await erase_exchanges(summed_database, "default", one[1], [one[0]], NOON)
         await compare(summed_database, groupings=("tool day",))
+        await compare(summed_database, Filters(error=True), groupings=("run",))
         await catch_up(summed_database)
         await compare(summed_database, FILTERS[2], ("model",))
         await sum_days(summed_database)
@@ -193,9 +200,12 @@ async def test_marks_follow_attempts_that_come_late_and_that_are_erased(database
     await catch_up(database)
     assert await marks(database) == {"run": [True]}
     await write(database, [third])
+    await compare(database, groupings=("run",))
     await catch_up(database)
     await write(database, [second])
+    await compare(database, groupings=("run",))
     await catch_up(database)
+    await compare(database, groupings=("run",))
     assert await marks(database) == {"run": [None, None, None]}
     assert await listed_failures(database) == []
     await erase_exchanges(database, "default", "run", [uuid.UUID(third.id)], NOON)
