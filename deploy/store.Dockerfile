@@ -5,12 +5,12 @@ COPY --from=ghcr.io/astral-sh/uv:0.13.9 /uv /usr/local/bin/uv
 ENV UV_COMPILE_BYTECODE=1 UV_LINK_MODE=copy UV_PYTHON_DOWNLOADS=never
 WORKDIR /app
 COPY pyproject.toml uv.lock README.md LICENSE ./
-RUN uv sync --frozen --no-default-groups --no-install-project
+RUN uv sync --frozen --no-default-groups --extra store --no-install-project
 COPY calls calls
 COPY store store
 COPY replay replay
 COPY proxy proxy
-RUN uv sync --frozen --no-default-groups --no-editable
+RUN uv sync --frozen --no-default-groups --extra store --no-editable
 
 FROM python:3.13-slim
 RUN useradd --uid 10001 --home-dir /var/lib/playhead --create-home --shell /usr/sbin/nologin playhead

@@ -199,6 +199,12 @@ class Lane:
             connections = await self._mitmproxy()
             if not transport.is_closing():
                 await connections.resume(transport, data, tunnel)
+        except ModuleNotFoundError as missing:
+            logger.error(
+                "a connection was closed: its protocol needs the second wire engine, and %s is not installed; install playhead[proxy]",
+                missing.name,
+            )
+            transport.abort()
         except Exception as fault:
             logger.error("a connection was closed after an internal error: %s", type(fault).__name__, exc_info=fault)
             transport.abort()

@@ -241,6 +241,11 @@ class CommandProcesses:
 
         `is_lasting`: it is the server of an `up`, with whose profiles other commands must agree.
         """
+        if find_spec("sqlalchemy") is None:
+            raise Failure(
+                "this environment has no store server, only what replays files: install playhead[store,proxy,embedded] into it,"
+                " or name a file with a recording"
+            )
         if is_lasting and (self.data.read_notice("store") or {}).get("kept_for"):
             await self._await_end_of_ready_server()
         if not self.data.store_lock.is_held():
@@ -316,11 +321,15 @@ class CommandProcesses:
 
         `late_settings`: more changes, which are awaited while the worker's process starts.
         """
-        if find_spec("mitmproxy") is None:
+        config = msgspec.structs.replace(self.worker_config(), **changes)
+        # A replay can do without the second engine: what the lane does not serve is refused there anyway.
+        is_lane_enough = config.mode == "replay" and config.engine == "lane" and not config.upstream_proxy
+        if not is_lane_enough and find_spec("mitmproxy") is None:
             if asyncio.iscoroutine(late_settings):
                 late_settings.close()
-            raise Failure("this environment has no wire engine: install playhead[proxy] into it")
-        config = msgspec.structs.replace(self.worker_config(), **changes)
+            raise Failure(
+                "this environment can only replay, since it has one of the two wire engines: install playhead[proxy] into it"
+            )
         modes = config.modes
         # A worker that only records has nothing to answer from, so it records hosts in mode replay or auto like others.
         if config.mode in ("record", "passthrough"):

@@ -1,0 +1,34 @@
+"""What replays files needs no package of the extras, so that CI can leave out the database, the REST API and mitmproxy."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+MODULES = {"opentelemetry-proto": "opentelemetry", "rfc3161-client": "rfc3161_client"}
+"""Modules whose names differ from their packages'."""
+
+REPLAY = """
+import sys
+import proxy.cli.record, proxy.cli.replay, proxy.cli.fixtures, proxy.cli.testing, proxy.fixtures.process
+import proxy.worker.process, proxy.worker.replay_setup, proxy.worker.recordings, proxy.lane.lane
+import proxy.capture.namespace.launch, proxy.fixtures.write_recording
+print(*{name.partition(".")[0] for name in sys.modules})
+"""
+
+
+def test_replaying_imports_nothing_of_an_extra() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    packages = [
+        wanted.replace("[", ">").partition(">")[0]
+        for extra in project["optional-dependencies"].values()
+        for wanted in extra
+    ]
+    extras = {MODULES.get(name, name.replace("-", "_")) for name in packages}
+    assert {"sqlalchemy", "fastapi", "mitmproxy", "asyncpg"} <= extras
+    done = subprocess.run([sys.executable, "-c", REPLAY], cwd=ROOT, capture_output=True, text=True, check=True)
+    imported = set(done.stdout.split())
+    assert "ngh2" in imported
+    assert not imported & extras
