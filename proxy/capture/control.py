@@ -132,11 +132,14 @@ def _report_reply(capture: RunningCapture, text: bytes) -> Mapping[str, Any]:
 def _listen(path: Path) -> socket.socket:
     _prepare_directory(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    # A worker that starts at the same time removes a socket that refuses it, as this one does before listen(). Only then is
+    # it given the name by which others find it.
+    unfinished = path.with_suffix(".new")
     try:
-        # Before listen() nobody can connect, so the mode is set in time.
-        listener.bind(str(path))
-        path.chmod(0o600)
+        listener.bind(str(unfinished))
+        unfinished.chmod(0o600)
         listener.listen(16)
+        unfinished.rename(path)
     except OSError as error:
         listener.close()
         raise Failure(

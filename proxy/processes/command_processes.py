@@ -37,6 +37,9 @@ LOOPBACK = "127.0.0.1"
 SUCCESSION_TIMEOUT = 15.0
 """Seconds that a store server that is only kept ready may take to end."""
 
+UNUSED_TIMEOUT = 3.0
+"""Seconds that a store server may take to end after the last command that used it."""
+
 START_TIMEOUT = 60.0
 """Seconds that another command's store server may take to start or to stop."""
 
@@ -191,7 +194,7 @@ class CommandProcesses:
         note = self.data.read_notice("store") if self.data.store_lock.is_held() else None
         if note is not None and note.get("kept_for") not in (None, self._server_digest()):
             # It was kept ready for commands with other settings.
-            await self._await_end_of_ready_server()
+            await self._await_end_of_ready_server(SUCCESSION_TIMEOUT)
             note = self.data.read_notice("store") if self.data.store_lock.is_held() else None
         if note is None or not self._mark_in_use():
             return None
@@ -203,9 +206,9 @@ class CommandProcesses:
         api.close()
         return None
 
-    async def _await_end_of_ready_server(self) -> None:
+    async def _await_end_of_ready_server(self, seconds: float) -> None:
         """Have a store server end that is only kept ready. One that another command uses goes on."""
-        end = time.monotonic() + SUCCESSION_TIMEOUT
+        end = time.monotonic() + seconds
         times_used = 0
         # Of several commands that wait, one holds the lock.
         with suppress(LockTaken), self.data.successor_lock.hold():
@@ -246,8 +249,10 @@ class CommandProcesses:
                 "this environment has no store server, only what replays files: install playhead[store,proxy,embedded] into it,"
                 " or name a file with a recording"
             )
-        if is_lasting and (self.data.read_notice("store") or {}).get("kept_for"):
-            await self._await_end_of_ready_server()
+        if is_lasting and self.data.store_lock.is_held():
+            # It may also be one whose last command has just ended.
+            is_ready_one = (self.data.read_notice("store") or {}).get("kept_for")
+            await self._await_end_of_ready_server(SUCCESSION_TIMEOUT if is_ready_one else UNUSED_TIMEOUT)
         if not self.data.store_lock.is_held():
             self.data.withdraw("store")
         self._stays_ready = stays_ready and self._may_stay_ready()

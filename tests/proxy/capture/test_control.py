@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from proxy.capture import capture as capture_module
+from proxy.capture import control as control_module
 from proxy.capture.control_path import MAX_PATH_BYTES, control_path
 from proxy.wire.access import Access
 from tests.proxy.capture.conftest import Capturing, Launcher, listening
@@ -118,6 +119,22 @@ async def test_sockets_of_a_refused_message_are_closed(capturing: Capturing) -> 
         launcher.close()
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection(*address)
+
+
+def test_a_worker_that_starts_leaves_another_that_starts_its_socket(tmp_path: Path) -> None:
+    """Each removes sockets of dead workers: what nobody listens on yet is none of those."""
+    begin_to_listen = socket.socket.listen
+
+    def start_another_first(self: socket.socket, backlog: int) -> None:
+        control_module._prepare_directory(second)
+        begin_to_listen(self, backlog)
+
+    first, second = tmp_path / "control" / "one.sock", tmp_path / "control" / "two.sock"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(socket.socket, "listen", start_another_first)
+        listener = control_module._listen(first)
+    with listener, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+        client.connect(str(first))
 
 
 def test_a_long_data_directory_has_its_socket_elsewhere(tmp_path: Path) -> None:
