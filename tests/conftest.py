@@ -15,6 +15,7 @@ import pytest
 from hypothesis import settings
 
 from tests.support.cpu import CpuReport
+from tests.support.forks import Forks
 from tests.support.postgres import database, database_url, module_database_url, postgres_server
 
 __all__ = ["database", "database_url", "module_database_url", "postgres_server"]
@@ -86,6 +87,22 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     place = collection_path.relative_to(TESTS).as_posix()
     is_needed = place.startswith((*QUICK, "test_layout")) or any(folder.startswith(f"{place}/") for folder in QUICK)
     return None if is_needed or place == "." else True
+
+
+FORKS: Final = Forks()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Start Playhead's processes as forks, unless the test asks for interpreters of their own."""
+    if item.get_closest_marker("own_interpreter"):
+        return (yield)
+    with FORKS.in_use():
+        return (yield)
+
+
+def pytest_unconfigure() -> None:
+    FORKS.close()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

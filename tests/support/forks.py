@@ -1,0 +1,454 @@
+"""Start Playhead's own processes as forks of one that has imported them: to import them again takes up to a second each.
+
+While `Forks.in_use()` is entered, `subprocess` and `asyncio` start Playhead's programs so, in this process and in the programs.
+
+What is started is a process as real as any: a child of the process that starts it, with its own number, session, signals and
+exit status; it may be killed, waited for and looked at as usual. What it starts of Playhead's is a fork as well. Only the start
+of the interpreter and the imports are left out. Each program is started in earnest too: where a test is marked
+`own_interpreter`, where anything unusual is asked for (another user, another Python), and behind any other program, such
+as a shell.
+
+Linux only; elsewhere everything is started in earnest. Nothing of this checkout is imported before `serve` is called.
+"""
+
+import atexit
+import ctypes
+import fcntl
+import gc
+import io
+import json
+import os
+import platform
+import resource
+import runpy
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+SCRIPT: Final = str(Path(sys.executable).with_name("playhead"))
+MODULES: Final = ("proxy.worker.process", "proxy.processes.store_server", "store.server", "proxy.demo.servers")
+"""What is started with `python -m`. Helpers of the store server are not: their memory is measured."""
+
+IMPORTED: Final = (
+    "store.api.app",
+    "proxy.lane.lane",
+    "uvloop",
+    "calls.keys.jsonpath",
+    "asyncpg",
+    "replay.replay_options",
+)
+"""What programs import only when they need it."""
+
+HARMLESS: Final = frozenset({"PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE"})
+STARTING: Final = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "GLIBC_", "OPENSSL_", "SSL_", "TZ")
+"""The beginnings of names of variables that an interpreter reads when it starts. Where they differ, one is started."""
+
+CLONE: Final = {"x86_64": 56, "aarch64": 220}
+CLONE_PARENT: Final = 0x8000
+PR_SET_PDEATHSIG: Final = 1
+PR_SET_NAME: Final = 15
+PR_SET_MM: Final = 35
+PR_SET_MM_MAP: Final = 14
+LONGEST_COMMAND: Final = 1 << 14
+LONGEST_MESSAGE: Final = 1 << 17
+MOST_FILES: Final = 32
+
+_start_in_earnest: Final[Callable[..., int]] = vars(subprocess)["_fork_exec"]
+_may_spawn: Final[bool] = vars(subprocess)["_USE_POSIX_SPAWN"]
+
+
+class Template:
+    """The process that forks, as its parent sees it."""
+
+    def __init__(self, connection: socket.socket, pid: int = 0) -> None:
+        self.pid = pid
+        self._connection = connection
+        self._lock = threading.Lock()
+
+    def fork_exec(self, *arguments: Any) -> int:
+        """Do what `_posixsubprocess.fork_exec` does, for Playhead's programs without starting an interpreter."""
+        request = _request(*arguments)
+        return _start_in_earnest(*arguments) if request is None else self.fork(request)
+
+    def fork(self, request: Mapping[str, Any]) -> int:
+        """Start what was asked for, and return its number."""
+        here = os.open(".", os.O_RDONLY)
+        try:
+            # Whoever starts processes in several threads has one started after the other.
+            with self._lock:
+                socket.send_fds(self._connection, [_encode(request)], [here, *request["files"].values()])
+                answer = self._connection.recv(16)
+        finally:
+            os.close(here)
+        if not answer:
+            raise OSError("the process that forks Playhead's programs has ended; its error is on stderr")
+        return int(answer)
+
+
+def _encode(request: Mapping[str, Any]) -> bytes:
+    return json.dumps(request).encode()
+
+
+def _request(
+    args: Sequence[bytes | str],
+    executables: Sequence[bytes],
+    close_fds: bool,
+    fds_to_keep: Sequence[int],
+    cwd: bytes | str | None,
+    env_list: Sequence[bytes] | None,
+    p2cread: int,
+    p2cwrite: int,
+    c2pread: int,
+    c2pwrite: int,
+    errread: int,
+    errwrite: int,
+    errpipe_read: int,
+    errpipe_write: int,
+    restore_signals: bool,
+    start_new_session: bool,
+    process_group: int,
+    gid: int | None,
+    gids: Sequence[int] | None,
+    uid: int | None,
+    umask: int,
+    preexec_fn: Callable[[], object] | None,
+    *_: object,
+) -> dict[str, Any] | None:
+    """What the template has to know; None where a process is to be started in earnest."""
+    words = [os.fsdecode(word) for word in args]
+    if not _is_ours(words, os.fsdecode(executables[0])):
+        return None
+    if preexec_fn or not close_fds or not restore_signals or (gid, gids, uid) != (None, None, None):
+        return None
+    if sum(map(len, words)) + len(words) >= LONGEST_COMMAND or (cwd is not None and not os.path.isdir(cwd)):
+        return None
+    environment = dict(os.environ) if env_list is None else _parse_environment(env_list)
+    if _starting_variables(environment) != _own_starting_variables or _identity() != _own_identity:
+        return None
+    files = {number: number for number in fds_to_keep if number != errpipe_write}
+    for number, file in enumerate((p2cread, c2pwrite, errwrite)):
+        files[number] = number if file == -1 else file
+    if len(files) >= MOST_FILES or not all(map(_is_open, files.values())):
+        return None
+    request = {
+        "words": words,
+        "files": files,
+        "directory": None if cwd is None else os.fsdecode(cwd),
+        "environment": environment,
+        "session": bool(start_new_session),
+        "group": process_group,
+        "umask": _umask() if umask < 0 else umask,
+        "ignored": [number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN],
+        "blocked": list(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+    }
+    return request if len(_encode(request)) <= LONGEST_MESSAGE else None
+
+
+def _parse_environment(lines: Sequence[bytes]) -> dict[str, str]:
+    pairs = (os.fsdecode(line).partition("=") for line in lines)
+    return {name: value for name, _, value in pairs}
+
+
+def _is_ours(words: Sequence[str], executable: str) -> bool:
+    if executable == SCRIPT:
+        return True
+    return executable == sys.executable and len(words) > 2 and words[1] == "-m" and words[2] in MODULES
+
+
+def _starting_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name.startswith(STARTING) and name not in HARMLESS}
+
+
+def _identity() -> tuple[object, ...]:
+    return os.getresuid(), os.getresgid()
+
+
+def _is_open(file: int) -> bool:
+    try:
+        os.fstat(file)
+    except OSError:
+        return False
+    return True
+
+
+def _umask() -> int:
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1], 8) for line in status if line.startswith("Umask:"))
+
+
+_own_starting_variables = _starting_variables(os.environ)
+_own_identity = _identity()
+
+
+class Forks:
+    """Starts Playhead's programs as forks while it is in use, by a template that is started when it is first needed."""
+
+    def __init__(self) -> None:
+        self._opened = ExitStack()
+        self._template: Template | None = None
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Start them so inside of the block."""
+        if sys.platform != "linux" or platform.machine() not in CLONE:
+            yield
+            return
+        replace_fork_exec(self._fork_exec)
+        try:
+            yield
+        finally:
+            replace_fork_exec(_start_in_earnest)
+
+    def close(self) -> None:
+        """End the template."""
+        self._opened.close()
+
+    def _fork_exec(self, *arguments: Any) -> int:
+        if self._template is None:
+            if _request(*arguments) is None:
+                return _start_in_earnest(*arguments)
+            self._template = self._opened.enter_context(started_template())
+        return self._template.fork_exec(*arguments)
+
+
+def replace_fork_exec(function: Callable[..., int]) -> None:
+    """Have all of `subprocess` and `asyncio` start processes by this function."""
+    vars(subprocess)["_fork_exec"] = function
+    # It starts most programs in another way, if it may.
+    vars(subprocess)["_USE_POSIX_SPAWN"] = _may_spawn and function is _start_in_earnest
+
+
+@contextmanager
+def started_template() -> Iterator[Template]:
+    """A template of this process."""
+    ours, others = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, others:
+        line = [sys.executable, __file__, str(others.fileno())]
+        process = subprocess.Popen(
+            [*line, " " * LONGEST_COMMAND],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[others.fileno()],
+            cwd="/",
+            start_new_session=True,
+        )
+        others.close()
+        yield Template(ours, process.pid)
+    process.wait()
+
+
+# In the process that forks
+
+
+def serve(connection: socket.socket) -> Callable[[], object]:
+    """Fork for each request until the parent has ended. Returns in each fork, with what it has to run."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
+    while True:
+        message, files, _, _ = socket.recv_fds(connection, LONGEST_MESSAGE, MOST_FILES + 1)
+        if not message:
+            os._exit(0)
+        pid = fork_beside()
+        if pid == 0:
+            connection.close()
+            return prepare_program(json.loads(message), files)
+        for file in files:
+            os.close(file)
+        connection.send(str(pid).encode())
+
+
+def fork_beside() -> int:
+    """Fork as `os.fork` does, but the new process is a child of this one's parent."""
+    python = ctypes.pythonapi
+    libc = ctypes.PyDLL(None)  # a call of which keeps the interpreter's lock
+    python.PyOS_BeforeFork()
+    pid = int(libc.syscall(CLONE[platform.machine()], CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0))
+    if pid == 0:
+        python.PyOS_AfterFork_Child()
+    else:
+        python.PyOS_AfterFork_Parent()
+    if pid < 0:
+        raise OSError("clone failed")
+    return pid
+
+
+def prepare_program(request: Mapping[str, Any], files: Sequence[int]) -> Callable[[], object]:
+    """Make this fork what `exec` would have made it, and return its program."""
+    words: list[str] = request["words"]
+    is_module = words[1:2] == ["-m"]
+    if request["session"]:
+        os.setsid()
+    if request["group"] >= 0:
+        os.setpgid(0, request["group"])
+    copy_limits()
+    os.umask(request["umask"])
+    connection = None
+    if not is_module:
+        # It starts others, which must be its children, so it has a template of its own.
+        connection, others = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        if os.fork() == 0:
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            connection.close()
+            for file in files:
+                os.close(file)
+            return serve(others)
+        others.close()
+    os.fchdir(files[0])
+    if request["directory"] is not None:
+        os.chdir(request["directory"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    place_files(files[1:], list(map(int, request["files"])), connection)
+    replace_fork_exec(_start_in_earnest if connection is None else Template(connection).fork_exec)
+    open_standard_streams()
+    set_command_line(words if is_module else [sys.executable, *words])
+    set_signals(request["ignored"], request["blocked"])
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    if is_module:
+        sys.argv = words[2:]
+        sys.modules.pop(words[2], None)
+        if "PYTHONSAFEPATH" not in os.environ:
+            sys.path.insert(0, str(Path.cwd()))
+        return lambda: vars(runpy)["_run_module_as_main"](words[2])
+    sys.argv = [SCRIPT, *words[1:]]
+    sys.path.insert(0, str(Path(SCRIPT).parent))
+    return lambda: runpy.run_path(SCRIPT, run_name="__main__")
+
+
+def copy_limits() -> None:
+    """Take over the parent's limits, which may have changed since its template was started."""
+    for name in filter(lambda name: name.startswith("RLIMIT_"), dir(resource)):
+        number = getattr(resource, name)
+        with suppress(OSError, ValueError):
+            resource.setrlimit(number, resource.prlimit(os.getppid(), number))
+
+
+def place_files(files: Sequence[int], numbers: Sequence[int], connection: socket.socket | None) -> None:
+    """Give open files their numbers, and close all others but for the connection, which is put out of the way."""
+    above = max(256, *numbers) + 1
+    moved = [fcntl.fcntl(file, fcntl.F_DUPFD, above) for file in files]
+    away = -1
+    if connection is not None:
+        away = fcntl.fcntl(connection.detach(), fcntl.F_DUPFD_CLOEXEC, above)
+    for number in map(int, os.listdir("/proc/self/fd")):
+        if number not in moved and number != away:
+            with suppress(OSError):
+                os.close(number)
+    for file, number in zip(moved, numbers, strict=True):
+        os.dup2(file, number)
+        os.close(file)
+    if connection is not None:
+        connection.__init__(fileno=away)  # type: ignore[misc]
+
+
+def open_standard_streams() -> None:
+    """Open the streams on what they are now, as the interpreter does when it starts."""
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        before = getattr(sys, f"__{name}__")
+        is_unbuffered = mode == "w" and bool(os.environ.get("PYTHONUNBUFFERED"))
+        raw: Any = open(number, f"{mode}b", 0 if is_unbuffered else -1, closefd=False)  # noqa: SIM115 - it stays open
+        stream = io.TextIOWrapper(
+            raw,
+            encoding=before.encoding,
+            errors=before.errors,
+            newline="\n" if mode == "w" else None,
+            line_buffering=name == "stderr" or raw.isatty(),
+            write_through=is_unbuffered,
+        )
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def set_command_line(words: Sequence[str]) -> None:
+    """Show these words in /proc, where tests and Playhead itself look for processes."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    # proc(5) counts from 1, and two fields stand before the rest.
+    fields = [0, 0, 0, *map(_number, Path("/proc/self/stat").read_text().rpartition(")")[2].split())]
+    start, end = fields[48:50]
+    line = b"".join(os.fsencode(word) + b"\0" for word in words)
+    ctypes.memset(start, 0, end - start)
+    ctypes.memmove(start, line, len(line))
+    libc.sbrk.restype = ctypes.c_void_p
+    places = [fields[26], fields[27], fields[45], fields[46], fields[47], libc.sbrk(0), fields[28]]
+    places += [start, start + len(line), fields[50], fields[51]]
+    # struct prctl_mm_map: without new auxiliary values, and with the program as it is.
+    layout = struct.pack("11QQIi", *places, 0, 0, -1)
+    sizes = ctypes.c_ulong(PR_SET_MM_MAP), layout, ctypes.c_ulong(len(layout)), ctypes.c_ulong(0)
+    if libc.prctl(PR_SET_MM, *sizes) != 0:
+        raise OSError(ctypes.get_errno(), "cannot change the command line of a fork")
+    libc.prctl(PR_SET_NAME, os.fsencode(Path(words[0]).name)[:15], 0, 0, 0)
+
+
+def _number(field: str) -> int:
+    return int(field) if field.lstrip("-").isdigit() else 0
+
+
+def set_signals(ignored: Sequence[int], blocked: Sequence[int]) -> None:
+    """Handle signals as a new interpreter does whose parent ignores and blocks these."""
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        handler: Any = signal.SIG_DFL
+        if number in ignored or number in (signal.SIGPIPE, signal.SIGXFSZ):
+            handler = signal.SIG_IGN
+        elif number == signal.SIGINT:
+            handler = signal.default_int_handler
+        signal.signal(number, handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def import_programs() -> None:
+    """Import what the programs import, and compute once what depends on no settings: profiles and expressions."""
+    import_module("proxy.cli")
+    commands = sys.modules["proxy.cli"].COMMANDS
+    for name in sorted({f"proxy.cli.{module}" for module, _ in commands.values()}):
+        import_module(name)
+    for name in (*MODULES, *IMPORTED):
+        import_module(name)
+
+
+def main() -> Callable[[], object]:
+    """Import, and serve."""
+    # This directory is none of the programs'.
+    del sys.path[0]
+    gc.disable()
+    import_programs()
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+    return serve(socket.socket(fileno=int(sys.argv[1])))
+
+
+def run_to_end(program: Callable[[], object]) -> None:
+    """Run a program and end as the interpreter does, but without taking all its modules apart, which takes a tenth of a second.
+
+    Of an exception the interpreter tells itself.
+    """
+    code: Any = None
+    try:
+        program()
+    except SystemExit as exit_:
+        if not isinstance(exit_.code, int | None):
+            raise
+        code = exit_.code
+    vars(threading)["_shutdown"]()
+    vars(atexit)["_run_exitfuncs"]()
+    try:
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            if not stream.closed:
+                stream.flush()
+    except OSError:
+        code = code or 120
+    os._exit((code or 0) & 0xFF)
+
+
+if __name__ == "__main__":
+    run_to_end(main())
