@@ -69,13 +69,15 @@ def evidence_of_no_change(counts: Counts, effect: float) -> float:
 
 def calls_to_find(baseline: Counts, rate: float, bar: float, *, most: int = 100_000) -> int | None:
     """The number of calls since the baseline after which a new rate is expected to reach the bar; None if it takes too many."""
-    return _first_number(lambda since: evidence_of_change(_projected(baseline, rate, since)) >= bar, most)
+    return _first_number(lambda since: evidence_of_change(_expected_counts(baseline, rate, since)) >= bar, most)
 
 
 def calls_to_clear(baseline: Counts, effect: float, bar: float, *, most: int = 100_000) -> int | None:
     """The number of calls after which no change is expected to reach the bar, if there is none; None if it takes too many."""
     rate = baseline.rate_before
-    return _first_number(lambda since: evidence_of_no_change(_projected(baseline, rate, since), effect) >= bar, most)
+    return _first_number(
+        lambda since: evidence_of_no_change(_expected_counts(baseline, rate, since), effect) >= bar, most
+    )
 
 
 def log_sum(values: Sequence[float]) -> float:
@@ -97,7 +99,7 @@ def _new_rate_likelihood(counts: Counts) -> float:
     return _mixture(counts.differing_since, counts.since, 0.5, 0.5)
 
 
-def _projected(baseline: Counts, rate: float, since: int) -> Counts:
+def _expected_counts(baseline: Counts, rate: float, since: int) -> Counts:
     return Counts(
         differing_before=baseline.differing_before,
         before=baseline.before,
