@@ -73,9 +73,9 @@ async def test_what_ingest_hands_over_is_indexed_without_deriving(followed_datab
     assert found == await derived_texts(followed_database)
 
 
-async def test_a_conversation_that_is_sent_again_is_indexed_once(begun: Database) -> None:
+async def test_a_conversation_that_is_sent_again_is_indexed_once(followed_database: Database) -> None:
     fresh = FreshTexts()
-    writer = BatchWriter(begun, note_call=fresh.note_call)
+    writer = BatchWriter(followed_database, note_call=fresh.note_call)
     system, finds = "Be brief. " * 50, lambda turn: {"found": f"alpha {turn} beta " * 30}
     # The second begins like the first, and has as texts what is none in the first: descriptions of tools are not indexed.
     described = [{"name": "search", "content": f"gamma {number} delta " * 60} for number in range(3)]
@@ -83,8 +83,8 @@ async def test_a_conversation_that_is_sent_again_is_indexed_once(begun: Database
     again = replace(first, turns=6, offset=90, extra={"documents": described})
     for one in [*first.run("a"), *again.run("a"), *again.run("another")]:
         await store(writer, [one])
-    await follow(begun, TextIndex(begun, derive_nothing, fresh))
-    assert await stored_texts(begun) == await derived_texts(begun)
+    await follow(followed_database, TextIndex(followed_database, derive_nothing, fresh))
+    assert await stored_texts(followed_database) == await derived_texts(followed_database)
 
 
 @pytest.mark.parametrize(("name", "limit"), [("MOST_CHARACTERS", 300), ("MOST_HASHES", 3), ("HELD_SECONDS", -1.0)])
