@@ -23,8 +23,8 @@ from store.search.query import SearchQuery
 MOST_CANDIDATES: Final = 1000
 """Texts, the newest that fit, that are ranked."""
 
-MOST_CALLS: Final = 10_000
-"""Calls, the newest that fit, among which a list with `q` selects."""
+MOST_TEXTS: Final = 10_000
+"""Texts, the newest that fit, among whose calls a list with `q` selects."""
 
 MOST_RUNS: Final = 1000
 """Runs, the newest whose id, name or labels fit, among which a list with `q` selects."""
@@ -85,10 +85,12 @@ class TextLookup:
             conditions.append(_place >= _place_literal(window.bottom))
         limit = MOST_CANDIDATES if window.bottom is None else 2 * MOST_CANDIDATES
         rank = func.ts_rank_cd(texts.c.words, tsquery, 4 | 1).label("rank")
-        newest = select(texts.c.run, *_PLACE, texts.c.role, rank).order_by(*await self._newest_first(connection, query))
+        newest = select(texts.c.run, *_PLACE, texts.c.role, rank)
         found: list[FoundText] = []
         async for is_in_span in self._spans(connection, window):
-            rows = await connection.execute(newest.where(*conditions, *is_in_span).limit(limit - len(found)))
+            order = await self._newest_first(connection, query, is_in_span)
+            in_order = newest.where(*conditions, *is_in_span).order_by(*order)
+            rows = await connection.execute(in_order.limit(limit - len(found)))
             for run, day, started_at, call, digest, role, ranked in rows:
                 place = TextPlace(day, started_at, call, digest)
                 found.append(FoundText(run=run, place=place, role=role, rank=ranked))
@@ -119,31 +121,35 @@ class TextLookup:
             return tuple((await connection.execute(newest)).scalars())
 
     async def find_calls(self, query: SearchQuery) -> tuple[uuid.UUID, ...]:
-        """Return the newest calls that have a text that fits, `MOST_CALLS` at most."""
-        found: dict[uuid.UUID, None] = {}
+        """Return the calls of the newest texts that fit, of `MOST_TEXTS` at most."""
+        found: list[uuid.UUID] = []
         async with self._database.transaction() as connection:
-            order = await self._newest_first(connection, query)
             async for is_in_span in self._spans(connection):
+                order = await self._newest_first(connection, query, is_in_span)
                 fits = (texts.c.project == self._project, texts.c.words.op("@@")(_tsquery(query)), *is_in_span)
                 newest = select(texts.c.call).where(*fits).order_by(*order)
-                found.update(dict.fromkeys((await connection.execute(newest.limit(MOST_CALLS))).scalars()))
-                if len(found) >= MOST_CALLS:
+                found += (await connection.execute(newest.limit(MOST_TEXTS - len(found)))).scalars()
+                if len(found) >= MOST_TEXTS:
                     break
-        return tuple(found)
+        return tuple(dict.fromkeys(found))
 
-    async def _newest_first(self, connection: AsyncConnection, query: SearchQuery) -> Sequence[ColumnElement[Any]]:
+    async def _newest_first(
+        self, connection: AsyncConnection, query: SearchQuery, is_in_span: Sequence[ColumnElement[bool]]
+    ) -> Sequence[ColumnElement[Any]]:
         """Return the order of texts, in a form by which Postgres walks the newest texts if many of them fit, and else looks words up.
 
-        It cannot know how many fit: it has statistics of words, and none of phrases and beginnings of words.
+        It cannot know how many fit: it has statistics of words, and none of phrases and beginnings of words. What is said changes with
+        time, so each span has a sample of its own.
         """
         await connection.execute(_PLAN_FOR_VALUES)
-        newest = select(texts.c.words).where(texts.c.project == self._project)
+        newest = select(texts.c.words).where(texts.c.project == self._project, *is_in_span)
         newest = newest.order_by(texts.c.day.desc(), texts.c.started_at.desc()).limit(SAMPLE)
         sample = newest.subquery("sample")
         fitting = func.count().filter(sample.c.words.op("@@")(_tsquery(query)))
         fits, number = (await connection.execute(select(fitting, func.count()).select_from(sample))).one()
         if fits < number * FREQUENT:
             # No index has these expressions.
+            await connection.execute(_USE_WORDS)
             return [(column + 0).desc() for column in _PLACE[:2]] + [column.desc() for column in _PLACE[2:]]
         await connection.execute(_USE_NO_WORDS)
         return [column.desc() for column in _PLACE]
@@ -168,9 +174,15 @@ class TextLookup:
             last, length = begin, length * 2
 
 
-# Both until the end of the transaction. A plan for any days and any words would read all texts.
+# Until the end of the transaction. A plan for any days and any words would read all texts.
 _PLAN_FOR_VALUES: Final = sql("SET LOCAL plan_cache_mode = force_custom_plan")
-_USE_NO_WORDS: Final = sql("SET LOCAL enable_bitmapscan = off")
+_USE_WORDS: Final = sql(
+    "SELECT set_config(name, 'on', true) FROM unnest(ARRAY['enable_bitmapscan', 'enable_sort']) AS name"
+)
+# Without sorts, so that the texts are read in their order even if Postgres believes that few of them fit.
+_USE_NO_WORDS: Final = sql(
+    "SELECT set_config(name, 'off', true) FROM unnest(ARRAY['enable_bitmapscan', 'enable_sort']) AS name"
+)
 
 _PLACE: Final = (texts.c.day, texts.c.started_at, texts.c.call, texts.c.hash)
 _place = tuple_(*_PLACE)

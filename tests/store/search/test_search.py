@@ -14,6 +14,8 @@ from store.feed.signal import FeedSignal
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.search import lookup
 from store.search.index import TextIndex
+from store.search.lookup import TextLookup
+from store.search.query import SearchQuery
 from tests.store.agents import Agent
 from tests.store.house import PROFILES, House, is_problem, open_house
 
@@ -186,3 +188,30 @@ async def test_a_cursor_of_another_search_is_refused(house: House, database: Dat
     for wrong in (calls.json()["next"], "!", "bnVsbA==", cursor[:-4] + "AAAA"):
         is_problem(await house.api.get("/v1/search", params={"q": "zebra", "cursor": wrong}), 422, "bad_cursor")
     is_problem(await house.api.get("/v1/calls", params={"cursor": cursor}), 422, "bad_cursor")
+
+
+async def test_lists_select_among_the_newest_texts_without_a_hole(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether all texts of a day fit or few, and also if the newest of all do not."""
+    for number in range(4):
+        await store(database, f"run {number}", asks=lambda turn: f"zebra {turn}", offset=number * 90_000)
+    await store(database, "last", offset=4 * 90_000)
+    runner = ConsumerRunner(database, TextIndex(database, derive), FeedSignal())
+    while await runner.process_new():
+        pass
+    async with database.connection() as connection:
+        found = await connection.fetch(FITTING)
+    texts = [row["call"] for row in found]
+    assert len(texts) > 8
+    for limit in (1, 3, 7, 100):
+        monkeypatch.setattr(lookup, "MOST_TEXTS", limit)
+        for frequent in (0.0, 0.2, 2.0):
+            monkeypatch.setattr(lookup, "FREQUENT", frequent)
+            calls = await TextLookup(database, "default").find_calls(SearchQuery.parse("zeb*"))
+            assert calls == tuple(dict.fromkeys(texts[:limit])), (limit, frequent)
+
+
+FITTING = """
+SELECT call FROM texts WHERE words @@ 'zebra' ORDER BY day DESC, started_at DESC, call DESC, hash DESC
+"""
