@@ -34,6 +34,7 @@ overrides             override files
 checking              check what a run did against rules
 judgement             have a model judge what a run did
 canary                notice that a model answers otherwise than before
+perturbation          vary what an agent received
 proof                 chains, trees and checkpoints that prove the record
 redaction             find and replace secrets
 profiles              the built-in profiles, one TOML file for each dialect

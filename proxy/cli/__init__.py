@@ -63,6 +63,7 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "check": ("testing.check", "Check what runs did against rules: tools, targets, costs, answers."),
         "judge": ("testing.judge", "Have a model judge what runs did, by the criteria of a rubric."),
         "regress": ("testing.regress", "Replay many recordings against changed code."),
+        "perturb": ("testing.perturb", "Vary what an agent received, and say what breaks it."),
     },
     "Keys": {
         "explain": ("explain", "Show what went into a key, what was left out, and why."),

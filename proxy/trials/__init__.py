@@ -9,6 +9,9 @@ filled_command   a recording's name and labels in the command
 regress          replay many recordings, and group what came of them
 regress_report   show that
 completion       complete diverged runs live, within a budget
+perturb          replay one recording with variations of what the agent received
+perturb_report   show that, and write what breaks as fixtures
+tool_answers     the answers of tools in recordings, and their shapes
 judging          judge the old and the new answers of completed runs
 new_run          write what a trial did as a bundle
 """

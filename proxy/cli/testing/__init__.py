@@ -3,5 +3,6 @@
 check   check
 judge   judge
 regress   regress
+perturb   perturb
 trial_options   what the commands that run trials have in common
 """

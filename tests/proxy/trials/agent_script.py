@@ -13,11 +13,13 @@ def post(url, body):
         return json.load(answer)
 
 # Each replay has a scratch directory of its own, so this never exists.
-(pathlib.Path(os.environ["PLAYHEAD_SCRATCH"]) / "once").touch(exist_ok=False)
+if "PLAYHEAD_SCRATCH" in os.environ:
+    (pathlib.Path(os.environ["PLAYHEAD_SCRATCH"]) / "once").touch(exist_ok=False)
 messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "Find out."}]
 message = post("https://api.openai.com/v1/chat/completions", {"model": "gpt-5", "messages": messages})["choices"][0]["message"]
 for call in message.get("tool_calls") or ():
-    print("found", post("https://tools.example.com/search", json.loads(call["function"]["arguments"])))
+    found = post("https://tools.example.com/search", json.loads(call["function"]["arguments"]))
+    print("found", found)
 """
 
 

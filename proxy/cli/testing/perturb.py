@@ -1,0 +1,262 @@
+"""The command that varies what an agent received: perturb."""
+
+import asyncio
+import json
+import os
+import secrets
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from calls.perturbation.edits import GROUPS, Group
+from calls.perturbation.schema import BadSchema, shape_from_schema
+from calls.perturbation.shape import AnswerShape
+from calls.redaction.redactor import Redactor
+from calls.route import route_request
+from proxy.cli.common import (
+    as_json,
+    isolation_options,
+    print_json,
+    settings_from_flags,
+    user_profiles,
+    with_isolation,
+    with_settings,
+)
+from proxy.cli.look.list_options import fetch_list
+from proxy.cli.run_completion import complete_recording
+from proxy.cli.testing.trial_options import (
+    TIMEOUT,
+    CommandAfterDashes,
+    command_after_dashes,
+    given_settings,
+    require_effects,
+    with_live_options,
+)
+from proxy.commands.check import read_spec
+from proxy.commands.override_file import load_overrides
+from proxy.errors import Failure
+from proxy.processes.command_processes import CommandProcesses
+from proxy.processes.user_command import require_command
+from proxy.terminal.table import stdout_sheet
+from proxy.terminal.text import printable
+from proxy.trials.completion import model_upstreams, parse_model_url
+from proxy.trials.new_run import file_stem
+from proxy.trials.perturb import Perturbation, PerturbationResult
+from proxy.trials.perturb_report import perturbed_json, show_perturbed, write_fixtures
+from proxy.trials.recordings import NamedRecording, find_recordings, is_file, load_recording
+from proxy.trials.tool_answers import FoundAnswer, find_tool_answers, in_step_order, learn_shapes, with_shapes
+from proxy.trials.trial import TrialRunner
+from store.bundle.bundle import Bundle
+from store.diff.steps import StepReader
+
+CORPUS_RUNS: Final = 50
+"""Runs of the store from which shapes are learned: the newest that called a tool of the varied run's hosts."""
+
+
+@click.command("perturb", cls=CommandAfterDashes, short_help="Vary what an agent received, and say what breaks it.")
+@with_settings
+@as_json
+@click.option("-n", "--count", type=click.IntRange(1, 10_000), default=50, help="How many variations. Default: 50.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=1, help="The same seed makes the same variations. Default: 1."
+)
+@click.option(
+    "--vary",
+    type=click.Choice(GROUPS),
+    multiple=True,
+    help="What to vary: answers of tools, lists and texts that were retrieved (chunks), errors, latencies. May be repeated."
+    " Default: all.",
+)
+@click.option(
+    "--spec",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="The rules that must hold (docs/check.md). Without it only COMMAND's exit code counts.",
+)
+@click.option(
+    "--override",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Overrides that every replay has, such as answers for requests that were never recorded (docs/forks.md).",
+)
+@click.option(
+    "--corpus",
+    multiple=True,
+    metavar="RUN|FILE|DIR",
+    shell_complete=complete_recording,
+    help="More recordings from which the shapes of tools' answers are learned. May be repeated.",
+)
+@click.option(
+    "--schema",
+    multiple=True,
+    metavar="TOOL=FILE",
+    help="The JSON Schema of a tool's answers, instead of what is learned. TOOL is a tool of MCP, or as in 'GET"
+    " crm.example.com/records/*'. May be repeated.",
+)
+@with_live_options
+@click.option("--jobs", type=click.IntRange(1, 64), help="How many replays run at a time. Default: as in `regress`.")
+@TIMEOUT
+@click.option(
+    "--keep",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Where the smallest variations that break are written. Default: ./perturb-RUN.",
+)
+@with_isolation
+@click.argument("recording", metavar="RUN|BUNDLE|last", shell_complete=complete_recording)
+def perturb_command(
+    recording: str,
+    count: int,
+    seed: int,
+    vary: tuple[Group, ...],
+    spec: Path | None,
+    override: Path | None,
+    corpus: tuple[str, ...],
+    schema: tuple[str, ...],
+    effects: tuple[str, ...],
+    model_url: str | None,
+    jobs: int | None,
+    limit_s: float,
+    keep: Path | None,
+    as_json: bool,
+    **flags: Any,
+) -> None:
+    """Replay a recording many times, each time with something else in what the agent received, and say what breaks it.
+
+    Variations are answers of tools (other values, orders, ids, languages, empty lists, missing members), retrieved texts with a
+    distractor or an injected instruction, errors, and slow answers. They fit the shape that the answers of a tool have in all
+    recordings. What the recording does not answer goes out only with --model-url, under the rules of `playhead fork`; otherwise such a
+    replay `could not go on`. For each way to break, the smallest variation is written as an override file, and the broken run as a bundle.
+
+    \b
+        playhead perturb incident -n 50 --seed 1 --spec checks.toml --model-url http://127.0.0.1:8000 -- python agent.py
+        playhead perturb incident.jsonl --vary errors -- python agent.py
+
+    Exits with 0 if nothing breaks, 1 if a rule does not hold or COMMAND fails under a variation, 3 if nothing breaks but no replay
+    could go on to its end, and 125 if nothing could be tried.
+    """
+    command = command_after_dashes("playhead perturb last -- python agent.py")
+    require_command(command)
+    require_effects(effects)
+    isolation = isolation_options(flags)
+    rules = read_spec(spec) if spec is not None else ()
+    base = load_overrides(override).get("overrides", [])
+    shapes = dict(map(_read_schema, schema))
+    origin = parse_model_url(model_url) if model_url else None
+    found = settings_from_flags(**flags)
+    # Nothing that is read here is stored, so any redaction key will do.
+    redactor = Redactor(key=secrets.token_bytes(32))
+    reading = StepReader(profiles=user_profiles(found), clean=redactor.redact_text)
+    with tempfile.TemporaryDirectory(prefix="playhead-perturb-", ignore_cleanup_errors=True) as scratch:
+        runner = TrialRunner(
+            settings=found,
+            flags=given_settings(flags),
+            config=found.config,
+            command=command,
+            limit_s=limit_s,
+            scratch=Path(scratch),
+            allow_unused=True,
+            isolation=isolation,
+        )
+
+        async def perturb() -> tuple[PerturbationResult, NamedRecording, Bundle]:
+            # While it is entered, the store server that it uses stays for the trials.
+            async with CommandProcesses(found) as processes:
+                (varied,) = await find_recordings(processes, [recording], None, Path(scratch, "recording"))
+                bundle = await load_recording(varied, redactor, reading.profiles)
+                answers = list(find_tool_answers(in_step_order(bundle.exchanges), reading))
+                others = await _load_corpus(processes, varied, corpus, answers, Path(scratch), redactor, reading)
+                perturbation = Perturbation(
+                    runner=runner,
+                    reading=reading,
+                    recording=varied.file,
+                    called=varied.name,
+                    bundle=bundle,
+                    answers=with_shapes(answers, learn_shapes([*answers, *others]), shapes),
+                    fork={"at": len(bundle.entries), "effects": list(effects), "offline": origin is None},
+                    upstreams=model_upstreams(bundle.exchanges, origin),
+                    spec=rules,
+                    base=base,
+                    groups=vary or GROUPS,
+                    seed=seed,
+                    count=count,
+                    jobs=jobs or min(8, os.cpu_count() or 1),
+                    show_progress=_show_progress,
+                )
+                return await perturbation.run(), varied, bundle
+
+        perturbed, varied, bundle = asyncio.run(perturb())
+        fixtures = write_fixtures(keep or Path(f"perturb-{file_stem(varied.name)}"), perturbed, bundle, base, reading)
+    if as_json:
+        print_json(perturbed_json(perturbed, fixtures, run=varied.name, seed=seed, command=command))
+    else:
+        show_perturbed(perturbed, fixtures, stdout_sheet())
+    raise click.exceptions.Exit(_exit_code(perturbed))
+
+
+def _exit_code(perturbed: PerturbationResult) -> int:
+    if perturbed.has_broken:
+        return 1
+    return 0 if any(run.finding.effect == "held" for run in perturbed.runs) else 3
+
+
+async def _load_corpus(
+    processes: CommandProcesses,
+    varied: NamedRecording,
+    names: Sequence[str],
+    answers: Sequence[FoundAnswer],
+    scratch: Path,
+    redactor: Redactor,
+    reading: StepReader,
+) -> list[FoundAnswer]:
+    """Return the answers of the same tools in other recordings: the named ones, and those in the store if the run is from there."""
+    hosts = sorted({route_request(one.exchange.request).host for one in answers})
+
+    def list_runs(api: Any) -> list[dict[str, Any]]:
+        query = {"host": hosts, "settled": True}
+        listed: list[dict[str, Any]] = fetch_list(api, "/runs", CORPUS_RUNS, query)["items"]
+        return [run for run in listed if run["calls"] and run["id"] != varied.name]
+
+    is_in_store = not is_file(varied.name) and bool(hosts)
+    if not names and not is_in_store:
+        return []
+    try:
+        others = await find_recordings(processes, names, list_runs if is_in_store else None, scratch / "corpus")
+    except Failure:
+        if names:
+            raise
+        return []
+    found: list[FoundAnswer] = []
+    tools = {one.tool for one in answers}
+    for other in others:
+        bundle = await load_recording(other, redactor, reading.profiles)
+        found += [one for one in find_tool_answers(in_step_order(bundle.exchanges), reading) if one.tool in tools]
+    return found
+
+
+def _read_schema(given: str) -> tuple[str, AnswerShape]:
+    tool, equals, name = given.rpartition("=")
+    if not equals or not tool:
+        raise click.UsageError(
+            f"--schema {given!r} names no tool: write TOOL=FILE, as in 'GET crm.example.com/records=records.json'"
+        )
+    try:
+        return tool, shape_from_schema(json.loads(Path(name).read_text("utf-8")))
+    except OSError as error:
+        raise Failure(f"cannot read the schema {name}: {error.strerror}; name a file with a JSON Schema") from error
+    except UnicodeDecodeError as error:
+        raise Failure(f"{name} is no text in UTF-8, so no schema can be read from it: save it as UTF-8") from error
+    except json.JSONDecodeError as error:
+        raise Failure(f"{name}: line {error.lineno}: it is not JSON: {error.msg}") from error
+    except BadSchema as error:
+        raise Failure(f"{name}: {error}") from error
+
+
+def _show_progress(line: str) -> None:
+    click.echo(f"playhead: {printable(line)}", err=True)
+
+
+COMMANDS = (perturb_command,)

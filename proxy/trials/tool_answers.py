@@ -1,0 +1,95 @@
+"""The answers of tools in recordings, each with the shape that all known answers of its tool have."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from calls.derive import derive_keyed_call
+from calls.model import Call, Exchange, Json
+from calls.perturbation.edits import ToolAnswer, copy_json, value_at
+from calls.perturbation.shape import AnswerShape, learn_shape
+from calls.route import route_request
+from proxy.trials.outcome import step_kind
+from replay.playback import is_websocket
+from store.diff.steps import StepReader
+from store.query.rest_shapes import path_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundAnswer:
+    """One answer of a tool, and the tool's name: that of MCP, or method, host and path without ids."""
+
+    tool: str
+    step: int
+    exchange: Exchange
+    call: Call
+    root: str
+
+    @property
+    def value(self) -> Json:
+        """The part of the answer that the tool chose."""
+        part = value_at(copy_json(self.call.answer), self.root)
+        return None if part is None else part[0]
+
+
+def in_step_order(exchanges: Iterable[Exchange]) -> list[Exchange]:
+    """Return exchanges in the order of their steps."""
+    return sorted(exchanges, key=lambda each: (each.started_at, each.id))
+
+
+def find_tool_answers(exchanges: Sequence[Exchange], reading: StepReader) -> Iterator[FoundAnswer]:
+    """Yield the whole JSON answers of tools, of exchanges in step order."""
+    for step, exchange in enumerate(exchanges, 1):
+        if exchange.response is None or exchange.response.status >= 300 or is_websocket(exchange):
+            continue
+        key = reading.key(exchange)
+        if key.kind == "model":
+            continue
+        call = derive_keyed_call(exchange, key)
+        if not call.complete or not isinstance(call.answer, Mapping | list):
+            continue
+        for tool, root in _places(exchange, call):
+            yield FoundAnswer(tool=tool, step=step, exchange=exchange, call=call, root=root)
+
+
+def _places(exchange: Exchange, call: Call) -> Iterator[tuple[str, str]]:
+    """Yield a tool's name and the pointer of what it chose. What frames an MCP result is not the tool's."""
+    if call.dialect != "mcp":
+        yield step_kind(f"{exchange.request.method} {exchange.request.url}"), ""
+        return
+    if not call.tool_calls:
+        return
+    for root in ("/result/structuredContent", "/result/content"):
+        if value_at(copy_json(call.answer), root) is not None:
+            yield call.tool_calls[0].name, root
+            return
+
+
+def learn_shapes(found: Iterable[FoundAnswer]) -> dict[str, AnswerShape]:
+    """Return the shape of each tool's answers."""
+    values: dict[str, list[Json]] = {}
+    for answer in found:
+        values.setdefault(answer.tool, []).append(answer.value)
+    return {tool: learn_shape(answers) for tool, answers in values.items()}
+
+
+def with_shapes(
+    found: Iterable[FoundAnswer], learned: Mapping[str, AnswerShape], given: Mapping[str, AnswerShape]
+) -> list[ToolAnswer]:
+    """Return the answers of a run with the shapes of their tools: the given ones, by patterns of names, before those learned."""
+    return [
+        ToolAnswer(
+            step=one.step,
+            value=one.call.answer,
+            shape=next(
+                (shape for pattern, shape in given.items() if fnmatchcase(one.tool, pattern)), learned[one.tool]
+            ),
+            root=one.root,
+            is_retrieval=one.call.kind == "retrieval",
+            method=one.exchange.request.method,
+            host=route_request(one.exchange.request).host,
+            path=path_of(one.exchange.request.url) or "/",
+            status=one.exchange.response.status if one.exchange.response else 200,
+        )
+        for one in found
+    ]
