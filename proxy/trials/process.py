@@ -7,7 +7,9 @@ processes that it started. What the command did is left in a spool in the trial'
 import asyncio
 import json
 import os
+import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -112,9 +114,19 @@ def _worker_changes(trial: TrialConfig, settings: Settings, data: DataDir) -> di
     }
 
 
+def _end_with_parent(parent: int) -> None:
+    """Wait until the parent's end of the pipe is closed. It is so only if the parent was killed: then end this whole session."""
+    os.read(parent, 1)
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
 def main() -> None:
     """Run the trial, and write its result."""
     trial = msgspec.json.decode(sys.stdin.buffer.readline(), type=TrialConfig)
+    # The command gets an empty stdin, and the parent keeps the other end of this one open.
+    threading.Thread(target=_end_with_parent, args=(os.dup(0),), daemon=True).start()
+    with open(os.devnull, "rb") as null:
+        os.dup2(null.fileno(), 0)
     result: dict[str, Any]
     try:
         ended = asyncio.run(run(trial))

@@ -110,8 +110,8 @@ async def run_trial(runner: TrialRunner, trial: TrialPlan) -> TrialResult:
         assert process.stdout is not None
         with suppress(ConnectionError):
             process.stdin.write(msgspec.json.encode(config) + b"\n")
+            # It stays open: the process ends with this one, even if this one is killed.
             await process.stdin.drain()
-            process.stdin.close()
         output = group.create_task(_read_tail(process.stdout))
         stopped = asyncio.Event()
         stopping = group.create_task(_stop_when(process, trial, follower, stopped))
@@ -162,6 +162,8 @@ async def _ended_at_exit(process: asyncio.subprocess.Process) -> AsyncIterator[N
         if process.returncode is None:
             await _stop(process)
         _kill_session(process.pid)
+        if process.stdin is not None:
+            process.stdin.close()
 
 
 async def _wait_for_end(process: asyncio.subprocess.Process, limit_s: float) -> bool:

@@ -1,6 +1,5 @@
 """The command that varies what an agent received: perturb."""
 
-import asyncio
 import json
 import os
 import secrets
@@ -33,6 +32,7 @@ from proxy.cli.testing.trial_options import (
     command_after_dashes,
     given_settings,
     require_effects,
+    run_until_stopped,
     with_live_options,
 )
 from proxy.commands.check import read_spec
@@ -188,7 +188,7 @@ def perturb_command(
                 )
                 return await perturbation.run(), varied, bundle
 
-        perturbed, varied, bundle = asyncio.run(perturb())
+        perturbed, varied, bundle = run_until_stopped(perturb())
         fixtures = write_fixtures(keep or Path(f"perturb-{file_stem(varied.name)}"), perturbed, bundle, base, reading)
     if as_json:
         print_json(perturbed_json(perturbed, fixtures, run=varied.name, seed=seed, command=command))

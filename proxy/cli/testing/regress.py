@@ -1,6 +1,5 @@
 """The command that replays many recordings against changed code: regress."""
 
-import asyncio
 import os
 import secrets
 import tempfile
@@ -34,6 +33,7 @@ from proxy.cli.testing.trial_options import (
     given_settings,
     parse_usd,
     require_effects,
+    run_until_stopped,
     with_live_options,
 )
 from proxy.commands.check import read_spec
@@ -191,7 +191,7 @@ def regress_command(
                 directory=keep or Path(f"regress-{datetime.now(UTC):%Y%m%d-%H%M%S}"),
             )
         )
-        results = asyncio.run(_replay(regression, recordings, query, limit, completions, pairwise))
+        results = run_until_stopped(_replay(regression, recordings, query, limit, completions, pairwise))
     if junit is not None:
         _write_file(junit, regression_junit(results))
     if as_json:

@@ -1,7 +1,9 @@
 """What the commands that run trials have in common: the words after `--`, and their options."""
 
+import asyncio
 import re
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Coroutine
 from decimal import Decimal
 from typing import Any, Final
 
@@ -37,6 +39,21 @@ def command_after_dashes(example: str) -> tuple[str, ...]:
 def given_settings(flags: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of the command line, without the configuration file, for the processes of trials."""
     return {name: value for name, value in flags.items() if name != "config"}
+
+
+def run_until_stopped[T](work: Coroutine[Any, Any, T]) -> T:
+    """Run this to its end. SIGTERM stops it like Ctrl-C: what was started is ended, and scratch directories are removed."""
+
+    async def run() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await work
+
+    try:
+        return asyncio.run(run())
+    except asyncio.CancelledError:
+        raise click.exceptions.Exit(128 + signal.SIGTERM) from None
 
 
 TIMEOUT: Final = click.option(
