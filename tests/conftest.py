@@ -105,13 +105,16 @@ def pytest_unconfigure() -> None:
     FORKS.close()
 
 
+def is_in_quick_folder(path: Path) -> bool:
+    return path.relative_to(TESTS).as_posix().startswith((*QUICK, "test_layout"))
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     """Mark what `./check --quick` leaves out: whole folders, and whatever needs a Postgres. Start with the longest tests."""
+    is_quick = {path: is_in_quick_folder(path) for path in {item.path for item in items}}
     for item in items:
-        place = item.path.relative_to(TESTS).as_posix()
-        needs_postgres = "postgres_server" in getattr(item, "fixturenames", ())
-        if needs_postgres or not place.startswith((*QUICK, "test_layout")):
+        if not is_quick[item.path] or "postgres_server" in getattr(item, "fixturenames", ()):
             item.add_marker("slow")
     yield
     workers: int = getattr(config, "workerinput", {}).get("workercount", 1)

@@ -120,7 +120,15 @@ def completions(line: str, environment: Mapping[str, str], *words: str) -> list[
 
 def test_bash_is_offered_commands_options_runs_and_files(data_with_claims: Path, tmp_path: Path) -> None:
     environment = surroundings(tmp_path, data_with_claims)
-    assert completions("playhead re", environment) == ["record", "replay", "resume", "rekey", "retention", "restore"]
+    assert completions("playhead re", environment) == [
+        "record",
+        "replay",
+        "resume",
+        "regress",
+        "rekey",
+        "retention",
+        "restore",
+    ]
     assert completions("playhead replay --after-", environment) == ["--after-last"]
     assert completions("playhead replay --after-last=c", environment) == ["cycle"]
     assert completions("playhead show ", environment) == ["last", "night-shift", "ticket:904:g2"]

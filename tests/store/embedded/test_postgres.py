@@ -53,6 +53,23 @@ def base() -> Iterator[Path]:
     shutil.rmtree(parent)
 
 
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Path]:
+    """A directory of a server that has been made and stopped: to make one takes longer than most tests."""
+    parent = Path(tempfile.mkdtemp(prefix="playhead-test-"))
+    parent.chmod(0o711)
+    ensure_server(parent / "pg", CARELESS).close()
+    yield parent / "pg"
+    shutil.rmtree(parent)
+
+
+@pytest.fixture
+def made(base: Path, cluster: Path) -> Path:
+    """The same directory as `base`, in which a server has been made before."""
+    subprocess.run(["cp", "-a", cluster, base], check=True)
+    return base
+
+
 def ask(server: EmbeddedServer, query: str) -> Any:
     """The answer of the server to a query."""
 
@@ -149,56 +166,56 @@ def test_processes_that_race_for_an_empty_directory_share_one_server(base: Path)
         assert is_gone(pid)
 
 
-def test_the_server_stops_when_its_only_user_is_killed(base: Path) -> None:
-    with client(base) as process:
+def test_the_server_stops_when_its_only_user_is_killed(made: Path) -> None:
+    with client(made) as process:
         line(process)
-        pid = postmaster(base)
+        pid = postmaster(made)
         process.kill()
         until(lambda: is_gone(pid))
-    assert not (base / "data" / "postmaster.pid").exists()
+    assert not (made / "data" / "postmaster.pid").exists()
 
 
-def test_a_killed_postmaster_comes_back_by_itself_with_all_that_was_committed(base: Path) -> None:
-    with ensure_server(base) as server:
+def test_a_killed_postmaster_comes_back_by_itself_with_all_that_was_committed(made: Path) -> None:
+    with ensure_server(made) as server:
         ask(server, "CREATE TABLE kept AS SELECT 42 AS answer")
-        killed = postmaster(base)
+        killed = postmaster(made)
         os.kill(killed, signal.SIGKILL)
         until(lambda: is_gone(killed))
         server.revive()
         assert ask(server, "SELECT answer FROM kept") == 42
-        assert postmaster(base) != killed
+        assert postmaster(made) != killed
 
 
-def test_a_killed_supervisor_takes_the_postmaster_along_and_can_be_revived(base: Path) -> None:
-    with ensure_server(base, CARELESS) as server:
-        pid = postmaster(base)
+def test_a_killed_supervisor_takes_the_postmaster_along_and_can_be_revived(made: Path) -> None:
+    with ensure_server(made, CARELESS) as server:
+        pid = postmaster(made)
         os.kill(parent(pid), signal.SIGKILL)
         until(lambda: is_gone(pid))
         server.revive()
         assert ask(server, "SELECT 1") == 1
-        pid = postmaster(base)
+        pid = postmaster(made)
     assert is_gone(pid)
 
 
-def test_killing_both_leaves_nothing_that_stops_the_next_one(base: Path) -> None:
-    with client(base) as process:
+def test_killing_both_leaves_nothing_that_stops_the_next_one(made: Path) -> None:
+    with client(made) as process:
         line(process)
-        pid = postmaster(base)
+        pid = postmaster(made)
         for victim in (parent(pid), pid, process.pid):
             os.kill(victim, signal.SIGKILL)
         until(lambda: is_gone(pid))
-    with ensure_server(base, CARELESS) as server:
+    with ensure_server(made, CARELESS) as server:
         assert ask(server, "SELECT 1") == 1
 
 
-def test_closing_twice_is_closing_once(base: Path) -> None:
-    server = ensure_server(base, CARELESS)
+def test_closing_twice_is_closing_once(made: Path) -> None:
+    server = ensure_server(made, CARELESS)
     server.close()
     server.close()
 
 
-def test_two_holds_in_one_process_are_two_users(base: Path) -> None:
-    first, second = ensure_server(base, CARELESS), ensure_server(base, CARELESS)
+def test_two_holds_in_one_process_are_two_users(made: Path) -> None:
+    first, second = ensure_server(made, CARELESS), ensure_server(made, CARELESS)
     first.close()
     assert ask(second, "SELECT 1") == 1
     second.close()
@@ -242,16 +259,15 @@ def test_a_short_directory_of_somebody_else_is_not_trusted(base: Path, monkeypat
     ids=["of another version", "without a version", "without its heart"],
 )
 def test_a_damaged_directory_is_refused_in_one_sentence_and_left_alone(
-    base: Path, damage: Callable[[Path], Any], complaint: str
+    made: Path, damage: Callable[[Path], Any], complaint: str
 ) -> None:
-    ensure_server(base, CARELESS).close()
-    damage(base / "data")
-    before = sorted(path.name for path in (base / "data").iterdir())
+    damage(made / "data")
+    before = sorted(path.name for path in (made / "data").iterdir())
     for _ in range(2):
         with pytest.raises(EmbeddedPostgresError, match=complaint) as refused:
-            ensure_server(base, CARELESS)
+            ensure_server(made, CARELESS)
         assert "\n" not in str(refused.value)
-    assert sorted(path.name for path in (base / "data").iterdir()) == before
+    assert sorted(path.name for path in (made / "data").iterdir()) == before
 
 
 def test_a_full_disk_is_the_reason_and_not_the_panic_that_it_brings() -> None:

@@ -69,10 +69,11 @@ async def summed_database(database: Database) -> Database:
     return database
 
 
-@pytest.mark.parametrize("filters", FILTERS)
-async def test_sums_of_days_are_those_of_the_calls(summed_database: Database, filters: Filters) -> None:
+async def test_sums_of_days_are_those_of_the_calls(summed_database: Database, subtests: pytest.Subtests) -> None:
     assert await valid_days(summed_database) == 3
-    await compare(summed_database, filters)
+    for filters in FILTERS:
+        with subtests.test(filters=filters):
+            await compare(summed_database, filters)
 
 
 async def test_sums_of_days_are_what_is_read(summed_database: Database) -> None:
