@@ -16,6 +16,10 @@ GROUPS: Final[tuple[Group, ...]] = ("tools", "chunks", "errors", "latencies")
 
 type Operation = Mapping[str, Any]
 
+type AnswerPlace = Literal["body", "MCP structured", "MCP text", "MCP content"]
+"""Where a tool's value is: the body of an HTTP answer; or of an MCP result the structured content (and the same as text), JSON in its
+only text, or all its content."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerEdit:
@@ -52,10 +56,10 @@ class ToolAnswer:
 
     step: int
     value: Json
-    shape: AnswerShape
-    root: str = ""
-    """The JSON pointer of the part that the tool chose; edits stay inside."""
+    """What the tool chose, without what its protocol puts around it."""
 
+    shape: AnswerShape
+    form: AnswerPlace = "body"
     is_retrieval: bool = False
     method: str = "GET"
     host: str = ""
@@ -86,7 +90,7 @@ def apply_edits(answers: Sequence[ToolAnswer], edits: Sequence[AnswerEdit]) -> A
             continue
         changes = dict(_changes(applied.documents, edit))
         changed = {step: apply_operations(applied.documents[step], made) for step, made in changes.items()}
-        if not changed or any(new is None or not _fits(by_step[step], new[0]) for step, new in changed.items()):
+        if not changed or any(new is None or not fits(by_step[step].shape, new[0]) for step, new in changed.items()):
             continue
         for step, new in changed.items():
             assert new is not None
@@ -113,11 +117,6 @@ def _changes(documents: Mapping[int, Any], edit: AnswerEdit) -> Iterator[tuple[i
         ]
         if places:
             yield step, places
-
-
-def _fits(answer: ToolAnswer, document: Any) -> bool:
-    part = value_at(document, answer.root)
-    return part is not None and fits(answer.shape, part[0])
 
 
 def texts_of(value: Any, pointer: str = "") -> Iterator[tuple[str, str]]:

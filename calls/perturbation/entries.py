@@ -4,18 +4,30 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from calls.perturbation.edits import AnswerEdit, AppliedEdits, ToolAnswer, apply_edits
+from calls.codec.json import dumps
+from calls.perturbation.edits import AnswerEdit, AnswerPlace, AppliedEdits, ToolAnswer, apply_edits
 
 
 def override_entries(answers: Sequence[ToolAnswer], edits: Sequence[AnswerEdit]) -> list[dict[str, Any]]:
     """Return the overrides that make these edits."""
     applied = apply_edits(answers, edits)
+    forms = {answer.step: answer.form for answer in answers}
     entries: list[dict[str, Any]] = [
         {"step": step, "patch": [plain_json(one) for one in operations]}
+        if forms[step] == "body"
+        else {"step": step, "tool_result": _mcp_result(forms[step], plain_json(applied.documents[step]))}
         for step, operations in sorted(applied.operations.items())
     ]
     entries += [{"step": step, "fault": dict(fault)} for step, fault in applied.faults]
     return entries + _renamed_requests(answers, applied)
+
+
+def _mcp_result(form: AnswerPlace, value: Any) -> dict[str, Any]:
+    """Return a result of MCP with this value, in the form in which the tool gave it."""
+    if form == "MCP content":
+        return {"content": value}
+    text = {"content": [{"type": "text", "text": dumps(value).decode()}]}
+    return {**text, "structuredContent": value} if form == "MCP structured" else text
 
 
 def _renamed_requests(answers: Sequence[ToolAnswer], applied: AppliedEdits) -> list[dict[str, Any]]:
@@ -25,7 +37,7 @@ def _renamed_requests(answers: Sequence[ToolAnswer], applied: AppliedEdits) -> l
         path = answer.path
         for old, new in applied.renamed.items():
             path = path.replace(old, new)
-        if path != answer.path and answer.root == "":
+        if path != answer.path and answer.form == "body":
             match = {"method": answer.method, "host": answer.host, "path": _literal(path)}
             body = plain_json(applied.documents[answer.step])
             entries.append({"match": match, "answer": {"status": answer.status, "body": body}})

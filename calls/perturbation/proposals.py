@@ -5,7 +5,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from calls.perturbation.draws import Draws
-from calls.perturbation.edits import AnswerEdit, Group, Operation, ToolAnswer, apply_edits, copy_json, escape, value_at
+from calls.perturbation.edits import AnswerEdit, Group, Operation, ToolAnswer, apply_edits, copy_json, escape
 from calls.perturbation.shape import AnswerShape
 from calls.perturbation.texts import INJECTIONS, OTHER_LANGUAGES, is_id, is_id_name, is_prose, longer_text, other_id
 
@@ -52,8 +52,7 @@ class _Proposer:
         self._left = MAX_PLACES
 
     def edits(self) -> list[AnswerEdit]:
-        part = value_at(copy_json(self._answer.value), self._answer.root)
-        return [] if part is None else list(self._at(part[0], self._answer.shape, self._answer.root, None))
+        return list(self._at(copy_json(self._answer.value), self._answer.shape, "", None))
 
     def _at(self, value: Any, shape: AnswerShape, pointer: str, name: str | None) -> Iterator[AnswerEdit]:
         if self._left <= 0:
@@ -160,9 +159,7 @@ def _renames(answers: Sequence[ToolAnswer], draws: Draws) -> list[AnswerEdit]:
                 return
 
     for answer in answers:
-        part = value_at(copy_json(answer.value), answer.root)
-        if part is not None:
-            collect(part[0], None, answer)
+        collect(copy_json(answer.value), None, answer)
     made: list[AnswerEdit] = []
     for old, (step, group) in list(ids.items())[:MAX_PLACES]:
         made.append(AnswerEdit(kind="other id", group=group, step=step, renamed=(old, other_id(old, draws))))

@@ -4,9 +4,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from calls.codec.json import InvalidJson, parse_json
+from calls.codec.lenient_json import as_object
 from calls.derive import derive_keyed_call
 from calls.model import Call, Exchange, Json
-from calls.perturbation.edits import ToolAnswer, copy_json, value_at
+from calls.perturbation.edits import AnswerPlace, ToolAnswer
 from calls.perturbation.shape import AnswerShape, learn_shape
 from calls.route import route_request
 from proxy.trials.outcome import step_kind
@@ -23,13 +25,9 @@ class FoundAnswer:
     step: int
     exchange: Exchange
     call: Call
-    root: str
-
-    @property
-    def value(self) -> Json:
-        """The part of the answer that the tool chose."""
-        part = value_at(copy_json(self.call.answer), self.root)
-        return None if part is None else part[0]
+    form: AnswerPlace
+    value: Json
+    """What the tool chose."""
 
 
 def in_step_order(exchanges: Iterable[Exchange]) -> list[Exchange]:
@@ -48,21 +46,33 @@ def find_tool_answers(exchanges: Sequence[Exchange], reading: StepReader) -> Ite
         call = derive_keyed_call(exchange, key)
         if not call.complete or not isinstance(call.answer, Mapping | list):
             continue
-        for tool, root in _places(exchange, call):
-            yield FoundAnswer(tool=tool, step=step, exchange=exchange, call=call, root=root)
+        if call.dialect != "mcp":
+            tool = step_kind(f"{exchange.request.method} {exchange.request.url}")
+            yield FoundAnswer(tool=tool, step=step, exchange=exchange, call=call, form="body", value=call.answer)
+        elif call.tool_calls and (found := _mcp_value(call)) is not None:
+            form, value = found
+            yield FoundAnswer(
+                tool=call.tool_calls[0].name, step=step, exchange=exchange, call=call, form=form, value=value
+            )
 
 
-def _places(exchange: Exchange, call: Call) -> Iterator[tuple[str, str]]:
-    """Yield a tool's name and the pointer of what it chose. What frames an MCP result is not the tool's."""
-    if call.dialect != "mcp":
-        yield step_kind(f"{exchange.request.method} {exchange.request.url}"), ""
-        return
-    if not call.tool_calls:
-        return
-    for root in ("/result/structuredContent", "/result/content"):
-        if value_at(copy_json(call.answer), root) is not None:
-            yield call.tool_calls[0].name, root
-            return
+def _mcp_value(call: Call) -> tuple[AnswerPlace, Json] | None:
+    """Return what an MCP tool chose; None if its result has no content."""
+    result = as_object(as_object(call.answer).get("result"))
+    if result.get("structuredContent") is not None:
+        return "MCP structured", result["structuredContent"]
+    content = result.get("content")
+    if not isinstance(content, list | tuple) or not content:
+        return None
+    only = as_object(content[0])
+    if len(content) == 1 and isinstance(only.get("text"), str):
+        try:
+            value = parse_json(str(only["text"]).encode("utf-8", "replace"))
+        except InvalidJson:
+            return "MCP content", content
+        if isinstance(value, Mapping | list):
+            return "MCP text", value
+    return "MCP content", content
 
 
 def learn_shapes(found: Iterable[FoundAnswer]) -> dict[str, AnswerShape]:
@@ -80,11 +90,11 @@ def with_shapes(
     return [
         ToolAnswer(
             step=one.step,
-            value=one.call.answer,
+            value=one.value,
             shape=next(
                 (shape for pattern, shape in given.items() if fnmatchcase(one.tool, pattern)), learned[one.tool]
             ),
-            root=one.root,
+            form=one.form,
             is_retrieval=one.call.kind == "retrieval",
             method=one.exchange.request.method,
             host=route_request(one.exchange.request).host,
