@@ -15,6 +15,7 @@ wire               what both wire engines share
 lane               the fast wire engine
 mitm               the wire engine built on mitmproxy
 recording          record what an engine sees in the spool
+effects            record and replay what the processes of a command get without the network
 capture            run commands in a namespace where every address is local
 trust              certificates, and the environment variables of clients
 worker             the proxy worker's process

@@ -10,6 +10,7 @@ from itertools import islice
 from threading import Lock
 from urllib.parse import urlsplit
 
+from calls.events import EffectBatch
 from calls.keys.key import make_key, raw_digest_of_parts
 from calls.keys.profile import Profiles
 from calls.model import Json, Request
@@ -35,6 +36,7 @@ class Recording:
     http2_by_authority: Mapping[str, bool]
     """The authorities of all recorded requests, and whether any request to them used HTTP/2."""
 
+    effects: tuple[EffectBatch, ...] = ()
     _finder_lock: Lock = field(init=False, repr=False, default_factory=Lock)
 
     @cached_property
@@ -114,6 +116,7 @@ def build_recording(
         profiles=profiles,
         is_rekeyed=is_rekeyed,
         http2_by_authority=_http2_by_authority(ordered),
+        effects=bundle.effects,
     )
 
 

@@ -14,6 +14,7 @@ from calls.keys.profile import Profiles
 from calls.model import Json, Request
 from calls.redaction.redactor import Redactor, redact_whole_body
 from replay.answer import Answer
+from replay.effects import EffectsReplay, pinned_variables
 from replay.misses import explain, miss
 from replay.recording import build_recording
 from replay.session import ReplayOptions, Session, SuspendedSession
@@ -120,6 +121,15 @@ class Replays:
             session.note_unseen_request()
             raise
         return with_redaction(await session.answer(request, actor, never_live=never_live), request, self.redactor)
+
+    def pinned_variables(self) -> dict[str, str]:
+        """Return the variables that the command of the recording which answers all requests was recorded with."""
+        return pinned_variables(self._single_session.recording.effects) if self._single_session else {}
+
+    async def effects_of(self, run: str | None) -> EffectsReplay | None:
+        """Return the effects of the replay that answers this run; None if it has none. Raises UnusableRecording."""
+        session = self._single_session or await self._session_for(self._recording_name(run))
+        return session.effects if session else None
 
     def note_passed_request(self, *, run: str | None) -> None:
         """Count a request that went to its upstream because of the mode of its host."""

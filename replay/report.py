@@ -190,6 +190,25 @@ def interrupted_report(report: Mapping[str, Any]) -> dict[str, Any]:
     return {**report, "verdict": verdict, "interrupted": True}
 
 
+def report_with_effects(report: Mapping[str, Any], effects: Mapping[str, Any]) -> dict[str, Any]:
+    """Add to a report how the replay of effects went: of the time, random numbers, variables, files."""
+    whole = {**report, "effects": dict(effects)}
+    if effects["missed"] or effects["output_differs"]:
+        return {**whole, "verdict": "diverged"}
+    if report["verdict"] == "unknown" and effects["served"] and not report["live"]:
+        # A program that makes no request is replayed, too.
+        return {**whole, "verdict": "right"}
+    return whole
+
+
+def report_with_exit(report: Mapping[str, Any], code: int) -> dict[str, Any]:
+    """Add to a report how the command ended. A replay that ends otherwise than the recording has diverged."""
+    recorded = (report.get("effects") or {}).get("exit_code")
+    if recorded is None or recorded == code:
+        return {**report}
+    return {**report, "effects": {**report["effects"], "ended_with": code}, "verdict": "diverged"}
+
+
 def report_with_escapes(report: Mapping[str, Any]) -> dict[str, Any]:
     """Add to a report the connections that bypassed the proxy. Any of them makes the replay diverge."""
     count = sum(one["count"] for one in report.get("connections", ()) if one["outcome"] == "escaped")
@@ -208,6 +227,7 @@ def report_lines(report: Mapping[str, Any], recording_name: str | None = None) -
     yield from _first_divergence_lines(report)
     yield from _refusal_lines(report)
     yield from _unused_lines(report)
+    yield from _effect_lines(report.get("effects"))
     for word, fix in zip(
         chain(["next"], repeat("  or")), _next_steps(report, recording_name).split("; or "), strict=False
     ):
@@ -296,6 +316,25 @@ def _refusal_lines(report: Mapping[str, Any]) -> Iterator[str]:
         yield f"          refused: and {len(refusals) - 5} more destinations"
 
 
+EFFECTS_SHOWN = 5
+
+
+def _effect_lines(effects: Mapping[str, Any] | None) -> Iterator[str]:
+    """The lines about effects."""
+    if not effects:
+        return
+    counts = [f"{effects['served']:,} of {effects['recorded']:,} served"]
+    counts += [f"{effects[name]:,} {name}" for name in ("missed", "unused") if effects[name]]
+    counts += [f"{effects['library']:,} of packages not recorded"] if effects["library"] else []
+    yield f"          effects: {', '.join(counts)}"
+    for miss in effects["misses"][:EFFECTS_SHOWN]:
+        yield f"          not recorded: {miss['kind']} at {miss['at']}, in {miss['task']}: {miss['nearest']}"
+    for process in effects["output_differs"]:
+        yield f"          process {process} wrote something else to its standard output than the recorded one"
+    if "ended_with" in effects:
+        yield f"          the command ended with {effects['ended_with']}, the recorded one with {effects['exit_code']}"
+
+
 def _side(difference: Mapping[str, Any], side: str) -> str:
     return "(absent)" if difference.get("only") not in (None, side) else repr(difference[side])
 
@@ -314,6 +353,8 @@ def _next_steps(report: Mapping[str, Any], recording_name: str) -> str:
     if report.get("interrupted") and (not first or first["reason"] == "unused"):
         return "run it again"
     if report["verdict"] == "unknown" and report["live"]:
+        return ""
+    if not report["recorded"] and report.get("effects"):
         return ""
     if not report["served"] and (not first or first["reason"] == "unused"):
         return "check whether its requests reach the proxy: playhead doctor -- CMD"

@@ -16,6 +16,7 @@ from calls.mcp_late_answers import is_old_transport
 from calls.model import Exchange, Json, Request, client_outcome, has_answer_ended
 from replay import playback
 from replay.answer import Answer, MatchTier, source_header
+from replay.effects import EffectsReplay
 from replay.forks.hooks import EditHook, HookAnswer, MissHook
 from replay.misses import explain, miss
 from replay.misses.explain import IncomingRequest
@@ -23,7 +24,7 @@ from replay.misses.miss import Miss
 from replay.pacing import INSTANT, Pace
 from replay.recording import Recording
 from replay.reframing.adapt_answer import AdaptedAnswer, adapt_answer, find_closest
-from replay.report import REPORT_LISTED, Tally, build_report, interrupted_report
+from replay.report import REPORT_LISTED, Tally, build_report, interrupted_report, report_with_effects
 from replay.script import Policy, Position, RecordedExchange, Script, ScriptMatch
 from replay.websocket import session as sockets
 from replay.websocket.mcp_sse_stream import McpSseStream
@@ -108,7 +109,16 @@ class Session:
     _has_streamed: bool = field(init=False, default=False)
     """True if `_streams` ever had a member."""
 
+    effects: EffectsReplay | None = field(init=False, default=None)
+    """The recorded effects; None where there are none."""
+
     def __post_init__(self) -> None:
+        if self.recording.effects:
+            self.effects = EffectsReplay(
+                batches=self.recording.effects,
+                goes_live=self.options.on_miss == "live",
+                on_change=lambda: self.on_change(self.id),
+            )
         self._script = Script(self.recording.index, self.options.after_last)
         self._websockets = sockets.OpenWebsockets(self._script)
 
@@ -227,6 +237,8 @@ class Session:
             allow_unused=self.options.allow_unused,
             is_first=self.options.candidate is not None,
         )
+        if self.effects is not None:
+            report = report_with_effects(report, self.effects.report())
         if self.is_interrupted:
             report = interrupted_report(report)
         if self.options.requested:

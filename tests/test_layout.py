@@ -115,7 +115,7 @@ def _modules() -> dict[str, Path]:
     return {
         ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file
         for file in files
-        if "migrations" not in file.parts and file.parent != ROOT / "proxy" / "clients"
+        if "migrations" not in file.parts and ROOT / "proxy" / "clients" not in file.parents
     }
 
 

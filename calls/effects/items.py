@@ -20,6 +20,9 @@ MOST_INTEGER: Final = 1 << 53
 FIRST: Final = "first"
 """The member with the first result of reading a clock, in nanoseconds, as text; `ns` has the difference of each further one."""
 
+ABOUT_PROCESS: Final = frozenset(("process.start", "process.exit", "content", "stdout"))
+"""Kinds of items that say something about the process and stand for no effect."""
+
 _NANOSECONDS: Final = re.compile(r"-?\d{1,18}|-?[1-8]\d{18}")
 
 type Item = dict[str, Any]
@@ -83,6 +86,8 @@ def count_results(items: Sequence[Mapping[str, Any]]) -> int:
 
 
 def _count(item: Mapping[str, Any]) -> int:
+    if item["kind"] in ABOUT_PROCESS:
+        return 0
     if FIRST in item:
         return 1 + len(item.get("ns", ()))
     return sum(item["counts"]) if item.get("counts") else max(len(item.get("results", ())), 1)

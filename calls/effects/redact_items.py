@@ -6,8 +6,11 @@ What a program made up itself (random numbers, uuids, tokens) stays: a replay ha
 import base64
 import binascii
 import hashlib
+import re
 from collections.abc import Mapping
 from typing import Any, Final
+
+import msgspec
 
 from calls.effects.items import FIRST, Item
 from calls.redaction.redactor import Redactor
@@ -16,15 +19,22 @@ MADE_UP: Final = ("random.", "secrets.", "uuid.", "os.urandom", "random_source."
 """Beginnings of the kinds whose results the program made up itself."""
 
 
+_SECRET_VARIABLE: Final = re.compile(
+    r"(?:^|_)(?:token|key|secret|password|passwd|passphrase|pass|pwd|credentials?|auth|jwt|cookie|dsn)s?$",
+    re.IGNORECASE,
+)
+"""Names of variables whose values are secret. A replay takes the present value of these, so that too many do no harm."""
+
+
 def redact_item(item: Item, redactor: Redactor) -> Item:
     """Return an effect without secrets, with the digest of its content if it has one."""
     if item["kind"].startswith(MADE_UP) or FIRST in item:
         return item
     redaction = _Redaction(redactor)
     name = item.get("args", {}).get("name") if item["kind"] == "os.environ" else None
-    clean: Item = {member: redaction.redact(value, name) for member, value in item.items() if member != "args"}
-    if "args" in item:
-        clean["args"] = redaction.redact(item["args"], None)
+    clean: Item = {
+        member: redaction.redact(value, name if member == "results" else None) for member, value in item.items()
+    }
     if item["kind"] == "content":
         clean |= _content_facts(clean)
     if redaction.count:
@@ -66,10 +76,12 @@ class _Redaction:
         return value
 
     def _text(self, text: str, name: str | None) -> str:
-        # A value alone does not show that it is a password; beside the name of its variable it does.
-        prefix = "" if name is None else f"{name}="
-        clean = self._redactor.redact_text(prefix + text)
-        clean = clean[len(prefix) :] if clean.startswith(prefix) else self._redactor.redact_text(text)
+        clean = self._redactor.redact_text(text)
+        if name is not None and text and clean == text:
+            # A value alone does not show that it is a password; beside the name of its variable it does.
+            stated = "password" if _SECRET_VARIABLE.search(name) and not text.isdecimal() else name
+            document, _, _ = self._redactor.redact_body(msgspec.json.encode({stated: text}), "application/json")
+            clean = msgspec.json.decode(document, type=dict[str, str]).get(stated, "")
         self.count += clean != text
         return clean
 

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from proxy.capture.namespace.isolation import Isolation, Kind, NotCaptive
 from proxy.capture.watch.watcher import How, run_watched
+from proxy.effects.launch import EffectsOptions, effects_environment
 from proxy.errors import Failure
 from proxy.processes.store_client import Api, path_segment
 from proxy.trust.client_environment import (
@@ -61,6 +62,9 @@ class CommandPlan:
     """Whether traffic that cannot be recorded passes, and the user's NO_PROXY is kept. A replay lets nothing out."""
 
     isolation: IsolationOptions = DEFAULT_ISOLATION
+    effects: EffectsOptions | None = None
+    """How effects are recorded or replayed; None: not at all."""
+
     stdout: int | None = None
 
 
@@ -136,6 +140,7 @@ async def _run_captive(plan: CommandPlan) -> CommandResult:
         api=plan.api,
         api_token_file=plan.api_token_file,
     )
+    environment = _with_effects(plan, environment)
     async with Captive(plan.command, capture, stdout=plan.stdout) as captive:
         code = await captive.run(environment)
         return CommandResult(code=code, isolation="captive", connections=await captive.connections())
@@ -188,7 +193,14 @@ def command_environment(plan: CommandPlan) -> dict[str, str]:
         truststore=java_truststore(worker_info["ca_bundle"]),
         bypass=plan.passes_other_traffic,
     )
-    return {**without_secrets(base), **proxy_environment}
+    return _with_effects(plan, {**without_secrets(base), **proxy_environment})
+
+
+def _with_effects(plan: CommandPlan, environment: Mapping[str, str]) -> dict[str, str]:
+    control = plan.worker_info.get("control")
+    if plan.effects is None or not control:
+        return dict(environment)
+    return effects_environment(environment, os.environ, control, plan.run, plan.token, plan.effects)
 
 
 def java_truststore(bundle: str | Path) -> Path | None:

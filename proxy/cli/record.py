@@ -9,6 +9,7 @@ import click
 from proxy.cli.common import RUN_ID, isolation_options, parse_labels, settings_from_flags, with_isolation, with_settings
 from proxy.cli.run_completion import complete_command
 from proxy.commands.record import record
+from proxy.effects.launch import EffectsOptions
 
 
 @click.command("record", short_help="Run a command and record every call it makes.")
@@ -21,6 +22,18 @@ from proxy.commands.record import record
 )
 @click.option("--label", "labels", multiple=True, metavar="k=v", help="Attach a label to the run. May be repeated.")
 @click.option("--no-git", is_flag=True, help="Attach no labels git and git-dirty.")
+@click.option(
+    "--effects",
+    is_flag=True,
+    help="Also record what Python programs get without the network: time, random numbers, variables, files (docs/effects.md).",
+)
+@click.option(
+    "--effects-of",
+    "packages",
+    multiple=True,
+    metavar="PACKAGE",
+    help="With --effects: an installed package that is part of the program. May be repeated.",
+)
 @click.option("--quiet", is_flag=True, help="Print no summary.")
 @with_isolation
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=complete_command)
@@ -30,6 +43,8 @@ def record_command(
     labels: tuple[str, ...],
     append: bool,
     no_git: bool,
+    effects: bool,
+    packages: tuple[str, ...],
     quiet: bool,
     **flags: Any,
 ) -> None:
@@ -54,6 +69,7 @@ def record_command(
         append=append,
         quiet=quiet,
         isolation=wish,
+        effects=EffectsOptions(packages=packages) if effects or packages else None,
     )
     code = asyncio.run(work)
     raise click.exceptions.Exit(code)

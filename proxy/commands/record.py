@@ -22,6 +22,7 @@ from proxy.capture.command import (
 )
 from proxy.commands.code_version import add_version, code_labels
 from proxy.doctor.doctor import environment_problems
+from proxy.effects.launch import EffectsOptions, note_exit
 from proxy.errors import Failure
 from proxy.processes.command_processes import CommandProcesses
 from proxy.processes.ports import free_port
@@ -50,6 +51,7 @@ async def record(
     append: bool = False,
     quiet: bool = False,
     isolation: IsolationOptions = DEFAULT_ISOLATION,
+    effects: EffectsOptions | None = None,
 ) -> int:
     """Run the command, record its calls as one run, and return its exit code.
 
@@ -81,9 +83,12 @@ async def record(
                 api_token_file=processes.data.api_token_file,
                 passes_other_traffic=True,
                 isolation=isolation,
+                effects=effects,
             )
         )
         code = result.code
+        if effects is not None:
+            _note_exit(worker_info, run, processes.run_token(run), code)
         await processes.close_workers()
         try:
             words = _finish_run(
@@ -98,6 +103,16 @@ async def record(
         if not quiet:
             click.echo("\n".join([words, *_indented_isolation_lines(result)]), err=True)
     return code
+
+
+def _note_exit(worker_info: Mapping[str, Any], run: str, token: str | None, code: int) -> None:
+    """Record how the command ended, so that a replay that ends otherwise says so."""
+    control = worker_info.get("control")
+    if not control or not note_exit(control, run, token, code):
+        click.echo(
+            "playhead: the effects of this command were not recorded: its proxy worker takes none; restart `playhead up` if one runs",
+            err=True,
+        )
 
 
 def _indented_isolation_lines(result: CommandResult) -> list[str]:

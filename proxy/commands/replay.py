@@ -22,6 +22,7 @@ from proxy.capture.command import (
     run_command,
 )
 from proxy.commands.record import check_run_id
+from proxy.effects.launch import EffectsOptions
 from proxy.errors import Failure
 from proxy.processes.command_processes import CommandProcesses
 from proxy.processes.store_client import NotFound, incomplete_reason, path_segment, resolve_run_name
@@ -30,7 +31,7 @@ from proxy.run_names import missing_file_failure, recording_path, unknown_run_fa
 from proxy.settings import Settings
 from proxy.terminal.text import printable
 from proxy.trust.client_environment import replay_ca_file
-from replay.report import interrupted_report, report_lines, report_with_escapes
+from replay.report import interrupted_report, report_lines, report_with_escapes, report_with_exit
 from store.generations.names import newest_generation
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ async def replay(settings: Settings, command: Sequence[str], replay_command: Rep
                 report = interrupted_report(report)
             if report is not None:
                 report |= {"isolation": result.isolation, "connections": list(result.connections)}
-                report = report_with_escapes(report)
+                report = report_with_exit(report_with_escapes(report), code)
             _keep_report(report_file, report, replay_command, settings.project)
             bundle = rows_file if rows_file.exists() else Path(replay_command.recording)
             settled = await generations.settle(bundle, report, code) if generations else None
@@ -154,6 +155,7 @@ async def _run_replayed_command(
             token=processes.claim_run(identity) if recording else processes.run_token(identity),
             passes_other_traffic=False,
             isolation=replay_command.isolation,
+            effects=EffectsOptions(pinned=pinned) if (pinned := reached.get("pinned")) else None,
         )
         result = await run_command(work)
     finally:

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from typing import Final
 
-from calls.events import RequestStarted
+from calls.events import EffectBatch, RequestStarted
 from calls.model import Headers
 from calls.redaction.body import BodyRedactor, Piece
 from calls.redaction.redactor import Redactor
@@ -119,6 +119,15 @@ class Recorder:
         self.outbox.record_gap(
             self.redactor.redact_text(self.recording_run(run, None)), self.redactor.redact_text(reason), exchange
         )
+
+    def record_effects(self, run: str, process: str, number: int, count: int, items: bytes) -> None:
+        """Record effects that were redacted."""
+        run = self.redactor.redact_text(self.recording_run(run, None))
+        self.outbox.check_faults(run)
+        batch = EffectBatch(run, self._new_id(), self._now(), self.redactor.redact_text(process), number, count, items)
+        why = self.outbox.write(batch)
+        if isinstance(why, str):
+            self.record_gap(run, f"effects could not be recorded: {why}")
 
     async def drain(self) -> None:
         """Wait until no body is being redacted, and retry records that could not be written. Call it before closing the spool."""

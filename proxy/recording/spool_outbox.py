@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from calls.events import Data, Gap, Record, RequestStarted, encode_records
+from calls.events import Data, EffectBatch, Gap, Record, RequestStarted, encode_records
 from store.spool import SpoolError
 
 MAX_OWED = 10_000
@@ -23,6 +23,9 @@ MORE_GAPS: Final = "exchanges of further runs could not be recorded while the sp
 
 _HOW_FULL: Final = re.compile(r"\d+(?= (?:of \d+ )?bytes)")
 """The number of bytes in a reason, which is ignored when gaps with the same reason are merged."""
+
+UNOWED: Final = (RequestStarted, Data, EffectBatch)
+"""Records that may be large, and are lost where the spool refuses them."""
 
 RETRY_AFTER = 1.0
 """Seconds until owed records are retried, unless another record comes first."""
@@ -112,7 +115,7 @@ class SpoolOutbox:
         return True
 
     def _keep_owed(self, record: Record, reason: str) -> str:
-        if not isinstance(record, RequestStarted | Data) and len(self._owed_records) < MAX_OWED:
+        if not isinstance(record, UNOWED) and len(self._owed_records) < MAX_OWED:
             self._owed_records.append(record)
         self._schedule_retry()
         return reason

@@ -15,8 +15,8 @@ import json
 import resource
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,7 @@ from calls.keys.profile import Profiles
 from calls.project_runs import full_run_name
 from calls.redaction.redactor import Redactor
 from proxy import lane, mitm
+from proxy.capture.control_path import effects_path
 from proxy.clock import SteadyClock
 from proxy.errors import Failure, first_exception
 from proxy.processes.child_process import STOP
@@ -125,7 +126,10 @@ async def _serve(config: WorkerConfig, stop: asyncio.Event, orphaned: asyncio.Ev
             background_tasks = [group.create_task(work) for work in background_work]
             engine = ENGINES[config.engine]
             answerer = replays and CountingAnswerer(replays, engine_config.counts)
-            await engine(engine_config, recorder, answerer, lambda port: _announce_ready(port, engine_config))
+            async with _serve_effects(engine_config, recorder, replays):
+                await engine(
+                    engine_config, recorder, answerer, lambda port: _announce_ready(port, engine_config, replays)
+                )
             for task in background_tasks:
                 task.cancel()
         if reports and replays:
@@ -268,10 +272,25 @@ def _is_never_only_run(_run: str) -> bool:
     return False
 
 
-def _announce_ready(port: int, engine_config: EngineConfig) -> None:
+@asynccontextmanager
+async def _serve_effects(
+    config: EngineConfig, recorder: AutoRecorder | None, replays: "Replays | None"
+) -> AsyncIterator[None]:
+    """Serve the hooks of commands beside the control socket, which only workers that serve commands have."""
+    if config.control is None or (recorder is None and replays is None):
+        yield
+        return
+    from proxy.effects.channel import EffectsChannel
+
+    async with EffectsChannel(config.access, recorder, replays).serve(effects_path(config.control)):
+        yield
+
+
+def _announce_ready(port: int, engine_config: EngineConfig, replays: "Replays | None") -> None:
     trust = {"ca": str(engine_config.authority.certificate), "ca_bundle": str(engine_config.authority.bundle)}
     _print_message(
         {"ready": True, "port": port, "control": str(engine_config.control) if engine_config.control else None, **trust}
+        | ({"pinned": pinned} if replays and (pinned := replays.pinned_variables()) else {})
     )
 
 

@@ -1,0 +1,16 @@
+"""Observe, or answer from a recording, what a Python program gets from elsewhere than the network. Standard library only.
+
+start          connect to the worker and install the hooks
+channel        the connection to the worker
+recording      observe effects
+replaying      answer them from a recording
+values         results as JSON and back
+callers        tell the program's own code from packages and the standard library
+tasks          names of tasks and threads by the order in which they were started
+clocks         the time
+randomness     random numbers, uuids, seeds
+environment    variables, what a person types
+files          files and directories
+processes      programs that the program runs
+late           patch modules when they are imported
+"""

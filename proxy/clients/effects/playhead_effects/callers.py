@@ -1,0 +1,85 @@
+"""Tell the program's own code from installed packages, and these from the standard library and from this hook, by the file of a frame."""
+
+import os
+import sys
+import sysconfig
+
+IGNORED, LIBRARY, PROGRAM = 0, 1, 2
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_paths = sysconfig.get_paths()
+_INSTALLED = ("site-packages", "dist-packages")
+_STANDARD = tuple(
+    {os.path.realpath(_paths[name]) + os.sep for name in ("stdlib", "platstdlib")} | {_paths["stdlib"] + os.sep}
+)
+_OWN = tuple(name for name in os.environ.get("PLAYHEAD_EFFECTS_PACKAGES", "").split(",") if name)
+_CUT = os.getcwd() + os.sep if hasattr(os, "getcwd") else ""
+
+_CALL_BACK = tuple(
+    os.path.join(*names)
+    for names in (
+        ("concurrent", "futures", "thread.py"),
+        ("asyncio", "events.py"),
+        ("threading.py",),
+        ("playhead_effects", "tasks.py"),
+    )
+)
+"""Modules that call what the program gave them, and read nothing themselves."""
+
+classes = {}
+"""The class of each file that was asked about."""
+
+
+def classify(file):
+    """Return the class of a source file, and remember it."""
+    classes[file] = found = _class_of(file)
+    return found
+
+
+def _class_of(file):
+    if file.endswith(_CALL_BACK) and file.startswith((_HERE, *_STANDARD)):
+        return PROGRAM
+    if file.startswith(("<frozen", _HERE)):
+        return IGNORED
+    if file.startswith("<"):
+        return PROGRAM  # -c, the prompt, exec
+    parts = file.split(os.sep)
+    installed = next((place for place, part in enumerate(parts) if part in _INSTALLED), None)
+    if installed is not None:
+        package = parts[installed + 1].partition(".")[0] if len(parts) > installed + 1 else ""
+        return PROGRAM if package in _OWN else LIBRARY
+    return IGNORED if file.startswith(_STANDARD) or os.path.realpath(file).startswith(_STANDARD) else PROGRAM
+
+
+def is_program(frame):
+    """Whether a frame is of the program itself."""
+    file = frame.f_code.co_filename
+    found = classes.get(file)
+    return (classify(file) if found is None else found) == PROGRAM
+
+
+def outside(frame, modules):
+    """Return the nearest frame that is not in one of these modules of the standard library, and its class."""
+    while frame is not None and frame.f_globals.get("__name__") in modules:
+        frame = frame.f_back
+    if frame is None:
+        return None, IGNORED
+    file = frame.f_code.co_filename
+    found = classes.get(file)
+    return frame, classify(file) if found is None else found
+
+
+def place(code, line):
+    """Return a file and line for people: relative to where the program was started, if it is below that."""
+    file = code.co_filename
+    return f"{file[len(_CUT) :] if _CUT and file.startswith(_CUT) else file}:{line}"
+
+
+def is_of_interpreter(path):
+    """Whether a file is of the interpreter or of installed packages."""
+    path = os.path.realpath(path)
+    return (
+        path.startswith(_STANDARD)
+        or any(part in _INSTALLED for part in path.split(os.sep))
+        or path.startswith((sys.prefix + os.sep, sys.base_prefix + os.sep, "/proc/", "/sys/", "/dev/"))
+    )

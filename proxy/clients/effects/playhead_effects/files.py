@@ -1,0 +1,104 @@
+"""Files that the program reads, and the order of directories. What is of the interpreter or of packages is left alone."""
+
+import builtins
+import io
+import os
+import sys
+
+from playhead_effects.callers import PROGRAM, is_of_interpreter, outside
+from playhead_effects.recording import MOST_CONTENT
+from playhead_effects.values import Unwritable, decode
+
+_getframe = sys._getframe
+_INSIDE = frozenset(
+    ("pathlib", "pathlib._local", "pathlib._abc", "os", "glob", "fnmatch", "shutil", "io", "codecs", "tokenize")
+)
+
+
+def install(effects):
+    """Replace opening files for reading, and listing directories."""
+    real_open = io.open
+
+    def open_observed(
+        file, mode="r", buffering=-1, encoding=None, errors=None, newline=None, closefd=True, opener=None
+    ):
+        options = (buffering, encoding, errors, newline, closefd, opener)
+        if mode not in ("r", "rb", "rt") or opener is not None or isinstance(file, int):
+            return real_open(file, mode, *options)
+        frame, found = outside(_getframe(1), _INSIDE)
+        try:
+            path = os.fsdecode(file)
+        except TypeError:
+            return real_open(file, mode, *options)
+        if found != PROGRAM or is_of_interpreter(path):
+            return real_open(file, mode, *options)
+        opened = _observed_open(effects, frame, path)
+        return real_open(path, mode, *options) if opened is None else _as_file(real_open, opened, path, mode, options)
+
+    def _observed_open(effects, frame, path):
+        if effects.is_replay:
+            return _recorded_content(effects, frame, path)
+        _record_content(effects, frame, path, real_open)
+        return None
+
+    builtins.open = io.open = open_observed
+    real_listdir = os.listdir
+
+    def listdir(path="."):
+        frame, found = outside(_getframe(1), _INSIDE)
+        if found != PROGRAM or isinstance(path, int) or is_of_interpreter(os.fsdecode(path)):
+            return real_listdir(path)
+        return effects.value("os.listdir", frame, lambda: real_listdir(path), {"path": os.fsdecode(path)})
+
+    os.listdir = listdir
+
+
+def _record_content(effects, frame, path, real_open):
+    """Record what a file has, or why it cannot be read; opening it then shows the same to the program."""
+
+    def read():
+        if not os.path.isfile(path):
+            with real_open(path, "rb"):
+                raise Unwritable
+        with real_open(path, "rb") as file:
+            return file.read(MOST_CONTENT + 1)
+
+    def note(data):
+        number = effects.state.content(data)
+        return "too large" if number is None else number
+
+    try:
+        effects.value("open", frame, read, {"path": path}, to_json=note)
+    except (OSError, Unwritable):
+        pass
+
+
+def _recorded_content(effects, frame, path):
+    """Return the recorded content; None if there is none, and the file itself has to be opened."""
+    told = effects.value("open", frame, lambda: None, {"path": path}, from_json=lambda told: told)
+    content = effects.state.contents.get(told) if isinstance(told, int) else None
+    if content is None:
+        return None
+    if content.get("redactions") and os.path.isfile(path):
+        return None
+    value = decode(content["results"][0])
+    return value if isinstance(value, bytes) else value.encode()
+
+
+def _as_file(real_open, data, path, mode, options):
+    """Return a file object with this content, under the name of the file."""
+    if hasattr(os, "memfd_create"):
+        handle = os.memfd_create("playhead")
+    else:
+        import tempfile
+
+        handle, name = tempfile.mkstemp()
+        os.unlink(name)
+    with real_open(handle, "wb", closefd=False) as target:
+        target.write(data)
+    os.lseek(handle, 0, os.SEEK_SET)
+    buffering, encoding, errors, newline, _, _ = options
+    found = real_open(handle, mode, buffering, encoding, errors, newline)
+    raw = getattr(getattr(found, "buffer", found), "raw", found)
+    raw.name = path
+    return found

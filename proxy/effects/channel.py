@@ -1,0 +1,204 @@
+"""The socket of a worker on which the effects hooks of commands connect.
+
+In a recording, their effects are redacted and written to the spool. In a replay, each gets the recorded effects of its process, and says
+how many of them were asked for.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from calls.effects.items import InvalidEffects, count_results, encode_items, read_items
+from calls.effects.redact_items import redact_item
+from calls.request_identifiers import RUN_ID
+from proxy.capture.control_path import MAX_PATH_BYTES
+from proxy.effects.frames import encode_frame, read_frame
+from proxy.recording.recorder import Recorder
+from proxy.wire.access import Access
+from replay.effects import EffectsReplay
+from replay.replays import Replays, UnusableRecording
+
+logger = logging.getLogger(__name__)
+
+MOST_PROCESSES: Final = 256
+"""Processes that are connected at a time."""
+
+MOST_OF_RUN: Final = 256 << 20
+"""Bytes of effects that one connection may record; what follows is a gap."""
+
+HELLO_TIMEOUT: Final = 10.0
+
+
+class _Refusal(Exception):
+    """A connection is not served. The message is for the hook."""
+
+
+class EffectsChannel:
+    """Serves the hooks of one worker."""
+
+    def __init__(self, access: Access, recorder: Recorder | None, replays: Replays | None) -> None:
+        self._access = access
+        self._recorder = recorder
+        self._replays = replays
+        self._connected = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @asynccontextmanager
+    async def serve(self, path: Path) -> AsyncIterator[None]:
+        """Listen on this path. Where that is not possible, commands run without effects."""
+        server = await self._listen(path)
+        try:
+            yield
+        finally:
+            if server is not None:
+                server.close()
+                await asyncio.to_thread(path.unlink, missing_ok=True)
+                await self._finish()
+
+    async def _listen(self, path: Path) -> asyncio.Server | None:
+        if len(os.fsencode(path)) > MAX_PATH_BYTES:
+            return None
+        try:
+            listener = await asyncio.to_thread(_bind, path)
+            server = await asyncio.start_unix_server(self._connect, sock=listener, limit=1 << 20)
+        except OSError as error:
+            logger.warning("effects cannot be recorded: cannot listen on %s: %s", path, error)
+            return None
+        return server
+
+    async def _finish(self) -> None:
+        """Wait a little for what processes that have ended sent last."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=2)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        self._connected += 1
+        try:
+            await self._serve(reader, writer)
+        except _Refusal as refused:
+            with suppress(OSError):
+                writer.write(encode_frame(json.dumps({"mode": "off", "why": str(refused)}).encode()))
+                await writer.drain()
+        except (OSError, ValueError, TimeoutError) as error:
+            logger.warning("the connection of an effects hook broke: %s", error)
+        finally:
+            self._connected -= 1
+            self._tasks.discard(task)
+            writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async with asyncio.timeout(HELLO_TIMEOUT):
+            run, process = self._authorize(await read_frame(reader))
+        found = await self._replay_of(run)
+        if found is not None:
+            await _answer_replay(found, process, reader, writer)
+        elif self._recorder is not None:
+            writer.write(encode_frame(b'{"mode": "record"}'))
+            await writer.drain()
+            await self._record(self._recorder, run, process, reader)
+        else:
+            raise _Refusal("this worker records nothing")
+
+    def _authorize(self, hello: bytes | None) -> tuple[str, str]:
+        """Return the full name of the run, and the process. Raises _Refusal."""
+        if self._connected > MOST_PROCESSES:
+            raise _Refusal(f"{MOST_PROCESSES} processes are connected already")
+        try:
+            told = json.loads(hello or b"{}")
+            run, token, process = str(told["run"]), str(told.get("token") or ""), str(told["process"])[:200]
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise _Refusal("the first message of a hook has its run, token and process") from None
+        credentials = run, token
+        if not RUN_ID.fullmatch(run) or not self._access.is_admitted(credentials):
+            raise _Refusal("the run or its token is not valid for this worker")
+        full_name = self._access.full_run_name(run, credentials)
+        if not self._access.can_write(full_name, credentials):
+            raise _Refusal(f"run {run} is claimed by another command")
+        return full_name, process
+
+    async def _replay_of(self, run: str) -> EffectsReplay | None:
+        if self._replays is None:
+            return None
+        try:
+            return await self._replays.effects_of(run)
+        except UnusableRecording as why:
+            raise _Refusal(str(why)) from why
+
+    async def _record(self, recorder: Recorder, run: str, process: str, reader: asyncio.StreamReader) -> None:
+        number, room = 0, MOST_OF_RUN
+        while (data := await read_frame(reader)) is not None:
+            room -= len(data)
+            if room < 0:
+                recorder.record_gap(run, f"process {process} had more than {MOST_OF_RUN:,} bytes of effects")
+                return
+            try:
+                # Searching megabytes for secrets would delay the requests that this worker serves.
+                items, count = await asyncio.to_thread(_redact_batch, data, recorder)
+            except InvalidEffects as error:
+                recorder.record_gap(run, f"effects of process {process} could not be recorded: {error}")
+                continue
+            recorder.record_effects(run, process, number, count, items)
+            number += 1
+
+
+def _redact_batch(data: bytes, recorder: Recorder) -> tuple[bytes, int]:
+    items = read_items(data)
+    return encode_items([redact_item(item, recorder.redactor) for item in items]), count_results(items)
+
+
+async def _answer_replay(
+    found: EffectsReplay, process: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    recorded = found.items_of(process)
+    head: Mapping[str, Any] = {
+        "mode": "replay",
+        "frames": len(recorded),
+        "processes": found.processes,
+        "live": found.goes_live,
+    }
+    writer.write(encode_frame(json.dumps(head).encode()))
+    for items in recorded:
+        writer.write(encode_frame(items))
+        await writer.drain()
+    while (data := await read_frame(reader)) is not None:
+        found.note(process, json.loads(data))
+
+
+def _bind(path: Path) -> socket.socket:
+    """Return a socket on this path that only this user can reach. Raises OSError."""
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    _remove_abandoned(path.parent)
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    try:
+        # Before it listens nobody can connect, so the mode is set in time.
+        listener.bind(str(path))
+        path.chmod(0o600)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _remove_abandoned(directory: Path) -> None:
+    """Remove the sockets of killed workers."""
+    for other in directory.glob("*.effects"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            try:
+                probe.connect(str(other))
+            except ConnectionRefusedError:
+                other.unlink(missing_ok=True)
+            except OSError:
+                pass

@@ -1,0 +1,77 @@
+"""The variables that load the effects hook into a command, and those that are pinned; and how the command ended."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from proxy.capture.control_path import effects_path
+from proxy.effects.frames import send_effects
+from replay.effects import COMMAND
+
+HOOK: Final = Path(__file__).parents[1] / "clients" / "effects"
+"""The directory with the hook's `sitecustomize`."""
+
+PINNED: Final = (
+    *("TZ", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_NUMERIC", "LC_TIME", "LC_COLLATE", "LC_MONETARY"),
+    "PYTHONHASHSEED",
+)
+"""Variables that a replay has as they were recorded (`playhead_effects.start` records them)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectsOptions:
+    """Whether the processes of a command have the hook."""
+
+    packages: tuple[str, ...] = ()
+    """Installed packages that count as the program itself."""
+
+    pinned: Mapping[str, str] | None = field(default=None)
+    """In a replay, the variables that the recording was made with."""
+
+
+def effects_environment(
+    environment: Mapping[str, str],
+    base: Mapping[str, str],
+    control: str,
+    run: str,
+    token: str | None,
+    options: EffectsOptions,
+) -> dict[str, str]:
+    """Return a command's environment with the hook; `base` is the user's, from which it was made."""
+    pinned = dict(options.pinned) if options.pinned is not None else _variables_to_pin(environment)
+    changed = {name: value for name, value in environment.items() if name not in PINNED} | pinned
+    own = sorted(name for name, value in environment.items() if base.get(name) != value)
+    paths = (str(HOOK), changed.get("PYTHONPATH", ""))
+    return {
+        **changed,
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        "PLAYHEAD_EFFECTS": str(effects_path(control)),
+        "PLAYHEAD_EFFECTS_RUN": run,
+        "PLAYHEAD_EFFECTS_TOKEN": token or "",
+        "PLAYHEAD_EFFECTS_PACKAGES": ",".join(options.packages),
+        "PLAYHEAD_EFFECTS_OWN": ",".join((*own, "PYTHONPATH")),
+        "PLAYHEAD_EFFECTS_PROCESS": "0",
+    }
+
+
+def _variables_to_pin(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables to pin: the user's, and those without which each process or machine has its own."""
+    pinned = {name: environment[name] for name in PINNED if name in environment}
+    pinned.setdefault("PYTHONHASHSEED", "0")
+    if "TZ" not in pinned and (zone := _local_zone()):
+        pinned["TZ"] = zone
+    return pinned
+
+
+def _local_zone() -> str | None:
+    target = os.path.realpath("/etc/localtime")
+    _, found, zone = target.partition("/zoneinfo/")
+    return zone if found else None
+
+
+def note_exit(control: str, run: str, token: str | None, code: int) -> bool:
+    """Record how a command ended."""
+    hello: dict[str, Any] = {"run": run, "token": token, "process": COMMAND}
+    return send_effects(effects_path(control), hello, [{"kind": "process.exit", "results": [code]}])

@@ -1,0 +1,223 @@
+"""The hook in real interpreters: what it observes, and that a replay gets the same, from the worker's own channel."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from calls.effects.items import encode_items, read_items
+from calls.events import EffectBatch
+from calls.redaction.redactor import Redactor
+from proxy.capture.control_path import effects_path
+from proxy.effects.channel import EffectsChannel
+from proxy.effects.launch import HOOK, EffectsOptions, effects_environment
+from proxy.recording.recorder import Recorder
+from proxy.wire.access import Access
+from replay.effects import EffectsReplay
+from replay.replays import Replays
+
+REDACTOR = Redactor(key=b"k" * 32)
+
+ALL_KINDS = """
+import datetime, getpass, os, pathlib, random, secrets, subprocess, sys, time, uuid
+print(time.time(), time.time_ns(), time.monotonic(), time.perf_counter(), time.strftime("%X"), time.localtime())
+print(datetime.datetime.now(), datetime.datetime.now(datetime.timezone.utc), datetime.datetime.today(), datetime.date.today())
+print(random.random(), random.choice(range(99)), random.sample(range(99), 5), random.gauss(0, 1), random.Random().random())
+print(secrets.token_hex(8), secrets.randbelow(10**9), secrets.choice(range(99)), os.urandom(8), random.SystemRandom().random())
+print(uuid.uuid1(), uuid.uuid4())
+print(os.environ.get("REGION"), "REGION" in os.environ, os.getenv("NOWHERE", "none"), hash("text"))
+print(open("notes.txt").read(), pathlib.Path("notes.txt").read_bytes(), [*open("notes.txt")], os.listdir("."))
+try:
+    open("missing.txt")
+except FileNotFoundError as error:
+    print(error, error.errno, error.filename)
+print(subprocess.run(["date", "+%N"], capture_output=True).stdout, subprocess.check_output("echo $$", shell=True))
+print(input("name? "), sys.stdin.readline())
+"""
+
+
+class Worker:
+    """The channel of a worker that records into memory, or replays what it recorded."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.batches: list[EffectBatch] = []
+        self.gaps: list[str] = []
+        self.replay: EffectsReplay | None = None
+        self.redactor = REDACTOR
+
+    def record_effects(self, run: str, process: str, number: int, count: int, items: bytes) -> None:
+        self.batches.append(EffectBatch(run, f"{len(self.batches)}", 0, process, number, count, items))
+
+    def record_gap(self, run: str, reason: str) -> None:
+        self.gaps.append(f"{run}: {reason}")
+
+    async def effects_of(self, run: str) -> EffectsReplay | None:
+        assert run == "night"
+        return self.replay
+
+    @property
+    def items(self) -> list[dict[str, Any]]:
+        return [item for batch in self.batches for item in read_items(batch.items)]
+
+    def kinds(self) -> set[str]:
+        return {item["kind"] for item in self.items}
+
+    @asynccontextmanager
+    async def serving(self) -> Any:
+        recorder, replays = cast("Recorder", self), cast("Replays", self)
+        async with EffectsChannel(Access(), recorder, replays).serve(effects_path(self.place / "w.sock")):
+            yield
+
+    async def run(
+        self, code: str, *words: str, typed: str = "Ada\nmore\n", changes: Sequence[tuple[str, str]] = ()
+    ) -> tuple[str, str]:
+        """Run a program with the hook and return what it wrote."""
+        (self.place / "program.py").write_text(code)
+        base = {"PATH": os.environ["PATH"], "HOME": "/root", "REGION": "eu"} | dict(changes)
+        pinned = EffectsOptions(pinned={"PYTHONHASHSEED": "0"})
+        environment = effects_environment(base, base, str(self.place / "w.sock"), "night", None, pinned)
+        async with self.serving():
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, *words, "program.py"),
+                cwd=self.place,
+                env=environment,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+            )
+            out, err = await process.communicate(typed.encode())
+        return out.decode(), err.decode()
+
+    def begin_replay(self) -> EffectsReplay:
+        self.replay = EffectsReplay(batches=sorted(self.batches, key=lambda one: (one.process, one.number)))
+        return self.replay
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Worker:
+    (tmp_path / "notes.txt").write_text("the notes\nof today\n")
+    return Worker(tmp_path)
+
+
+async def test_every_kind_is_recorded_and_replayed(worker: Worker) -> None:
+    recorded, err = await worker.run(ALL_KINDS)
+    assert err == ""
+    assert {"time.time", "datetime.now", "random.random", "os.environ", "open", "input", "os.listdir"} <= worker.kinds()
+    assert {"uuid.uuid4", "secrets.token_bytes", "os.urandom", "subprocess.run", "content"} <= worker.kinds()
+    replay = worker.begin_replay()
+    (worker.place / "notes.txt").unlink()
+    replayed, err = await worker.run(ALL_KINDS, typed="", changes=[("REGION", "us")])
+    assert (replayed, err) == (recorded, "")
+    report = replay.report()
+    assert (report["missed"], report["unused"], report["output_differs"]) == (0, 0, []), report
+    assert report["served"] == report["recorded"]
+
+
+async def test_what_was_not_recorded_is_a_miss_with_its_line_and_the_nearest(worker: Worker) -> None:
+    await worker.run('import os\nos.environ.get("REGION")\n')
+    replay = worker.begin_replay()
+    await worker.run('import os\n\nos.environ.get("REGION")\nos.environ.get("ZONE")\nprint(1)\n')
+    (miss,) = cast("list[dict[str, str]]", replay.report()["misses"])
+    assert (miss["kind"], miss["at"]) == ('os.environ {"name": "ZONE"}', "program.py:4")
+    assert "program.py:2" in miss["nearest"]
+    assert "REGION" in miss["nearest"]
+    assert replay.report()["output_differs"] == ["0"]
+
+
+async def test_a_million_readings_of_a_clock_are_a_few_batches(worker: Worker) -> None:
+    code = "import time\nlast = [time.time() for _ in range(1_000_000)]\nprint(sum(last))\n"
+    recorded, _ = await worker.run(code)
+    assert sum(batch.count for batch in worker.batches) == 1_000_000
+    assert sum(len(batch.items) for batch in worker.batches) < 8_000_000
+    worker.begin_replay()
+    assert (await worker.run(code))[0] == recorded
+
+
+BRANCHES = """
+import asyncio, random, time, uuid
+async def branch(n):
+    found = []
+    for turn in range(3):
+        await asyncio.sleep(random.SystemRandom().random() * SPREAD)
+        found.append((uuid.uuid4(), time.time(), random.random(), await asyncio.to_thread(uuid.uuid4)))
+    return found
+async def main():
+    for found in await asyncio.gather(*[branch(n) for n in range(20)]):
+        print(found)
+SPREAD = 0.01
+asyncio.run(main())
+"""
+
+
+async def test_tasks_get_their_own_effects_in_whatever_order_they_run(worker: Worker) -> None:
+    recorded, _ = await worker.run(BRANCHES)
+    replay = worker.begin_replay()
+    assert len({item["task"] for item in worker.items if item["kind"] == "time.time"}) == 20
+    for spread in ("0.02", "0.001", "0.0"):
+        replayed, _ = await worker.run(BRANCHES.replace("SPREAD = 0.01", f"SPREAD = {spread}"))
+        assert replayed == recorded
+        assert (replay.report()["missed"], replay.report()["unused"]) == (0, 0)
+
+
+async def test_secrets_are_not_recorded_and_a_replay_takes_the_present_ones(worker: Worker) -> None:
+    code = 'import os\nprint(os.environ["DB_PASSWORD"], open("secret.env").read())\n'
+    (worker.place / "secret.env").write_text("DB_PASSWORD=hunter2hunter2hunter2\n")
+    await worker.run(code, changes=[("DB_PASSWORD", "correct-horse-battery")])
+    stored = b"".join(batch.items for batch in worker.batches)
+    assert b"hunter2" not in stored
+    assert b"battery" not in stored
+    worker.begin_replay()
+    replayed, _ = await worker.run(code, changes=[("DB_PASSWORD", "another-horse")])
+    assert replayed == "another-horse DB_PASSWORD=hunter2hunter2hunter2\n\n"
+
+
+async def test_processes_that_the_program_starts_have_effects_of_their_own(worker: Worker) -> None:
+    code = """
+import os, random, subprocess, sys, uuid
+child = "import uuid; print(uuid.uuid4())"
+print(subprocess.run([sys.executable, "-c", child], capture_output=True, text=True).stdout, uuid.uuid4())
+if (pid := os.fork()) == 0:
+    print("forked", uuid.uuid4(), flush=True)
+    sys.exit()
+os.waitpid(pid, 0)
+"""
+    recorded, err = await worker.run(code)
+    assert err == ""
+    assert {batch.process for batch in worker.batches} == {"0", "0.0", "0.1"}
+    replay = worker.begin_replay()
+    assert (await worker.run(code))[0] == recorded
+    assert replay.report()["missed"] == 0
+
+
+async def test_an_existing_sitecustomize_is_loaded_as_well(worker: Worker) -> None:
+    (worker.place / "own").mkdir()
+    (worker.place / "own" / "sitecustomize.py").write_text("import builtins\nbuiltins.mine = 7\n")
+    out, _ = await worker.run("print(mine)\n", changes=[("PYTHONPATH", str(worker.place / "own"))])
+    assert out == "7\n"
+
+
+async def test_a_hook_without_a_worker_lets_the_program_run(worker: Worker) -> None:
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(HOOK),
+        "PLAYHEAD_EFFECTS": "/nowhere",
+    }
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", "print(1)"), env=environment, stdout=-1, stderr=-1
+    )
+    out, err = await process.communicate()
+    assert (out, process.returncode) == (b"1\n", 0)
+    assert b"effects are neither recorded nor replayed" in err
+
+
+def test_results_survive_json() -> None:
+    item = {"kind": "x", "results": [{"$float": "0.1"}, {"$int": str(1 << 70)}, [None, True, "é"]]}
+    assert read_items(encode_items([item])) == [item]
+    assert json.loads(encode_items([item])) == [item]
