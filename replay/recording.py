@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import islice
 from threading import Lock
+from typing import Final
 from urllib.parse import urlsplit
 
 from calls.events import EffectBatch
@@ -21,6 +22,9 @@ from replay.script import RecordedExchange, ScriptIndex, build_index
 from store.bundle.bundle import Bundle
 from store.bundle.exchange_summary import ExchangeSummary, summarize_exchange
 from store.bundle.rows_bundle import StoredRun
+
+EXCHANGE_SIZE: Final = 4096
+"""Bytes that an exchange takes in memory without its bodies."""
 
 
 @dataclass(kw_only=True)
@@ -37,6 +41,9 @@ class Recording:
     """The authorities of all recorded requests, and whether any request to them used HTTP/2."""
 
     effects: tuple[EffectBatch, ...] = ()
+    size: int
+    """The bytes of memory that it takes, roughly."""
+
     _finder_lock: Lock = field(init=False, repr=False, default_factory=Lock)
 
     @cached_property
@@ -117,7 +124,21 @@ def build_recording(
         is_rekeyed=is_rekeyed,
         http2_by_authority=_http2_by_authority(ordered),
         effects=bundle.effects,
+        size=_held_bytes(bundle),
     )
+
+
+def _held_bytes(bundle: Bundle) -> int:
+    entries = bundle.entries
+    if isinstance(entries, StoredRun):
+        return entries.size + len(entries) * EXCHANGE_SIZE
+    bodies = (
+        len(message.body.data)
+        for entry in entries
+        for message in (entry.exchange.request, entry.exchange.response)
+        if message is not None
+    )
+    return sum(bodies) + len(entries) * EXCHANGE_SIZE
 
 
 def _recorded_exchange(

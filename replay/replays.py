@@ -6,6 +6,7 @@ header; ids that an agent sends for its own purposes never select a run. Each re
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,6 +29,9 @@ EARLY_REFUSALS_LISTED = 256
 
 SUSPEND_AFTER = 600.0
 """Seconds without a request after which a replay that can be loaded again is removed from memory."""
+
+MEMORY_LIMIT = 256 << 20
+"""Bytes of recordings from which the replays that were used longest ago are removed, if they can be loaded again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,10 +79,16 @@ class Replays:
     run_mode: Callable[[str], str | None] = lambda _run: None
     """The mode of a run, if it has its own. Requests of a run in mode `replay` never go live."""
 
+    memory_limit: int = MEMORY_LIMIT
+    """Bytes that the loaded recordings may take. The one in use may be larger."""
+
     now: Callable[[], float] = lambda: 0.0
     """A monotonic clock, in seconds."""
 
     _sessions: dict[str, Session] = field(init=False, default_factory=dict)
+    _requests: Counter[str] = field(init=False, default_factory=Counter)
+    """The requests that each replay is answering at the moment."""
+
     _by_run: dict[str, Session] = field(init=False, default_factory=dict)
     _single_session: Session | None = field(init=False, default=None)
     _suspended: dict[str, SuspendedSession] = field(init=False, default_factory=dict)
@@ -112,6 +122,17 @@ class Replays:
         if session is None:
             return self._unknown_run_answer(run, never_live=never_live)
         self._note_request(session)
+        self._requests[session.id] += 1
+        try:
+            return await self._answer_from(session, request, actor, never_live=never_live)
+        finally:
+            self._requests[session.id] -= 1
+            if not self._requests[session.id]:
+                del self._requests[session.id]
+
+    async def _answer_from(
+        self, session: Session, request: Request, actor: str | None, *, never_live: bool
+    ) -> Answer | None:
         try:
             if len(request.body.data) > _HEAVY:
                 request = await asyncio.to_thread(redact_request, request, self.redactor)
@@ -178,17 +199,35 @@ class Replays:
 
     def suspend_idle(self) -> None:
         """Reduce idle replays to their state. Recordings that the process was started with stay loaded."""
-        kept = {session.id for session in self._by_run.values()}
-        for replay, session in list(self._sessions.items()):
-            # An auto session ends with its run.
-            if (
-                session.options.candidate is None
-                and not session.has_open_stream
-                and replay not in kept
-                and self.now() - session.last_request_at >= SUSPEND_AFTER
-            ):
-                self._suspended[replay] = session.suspend()
-                del self._sessions[replay]
+        for session in self._suspendable_sessions():
+            if self.now() - session.last_request_at >= SUSPEND_AFTER:
+                self._suspend(session)
+
+    def _limit_memory(self, newest: Session) -> None:
+        """Reduce the replays that were used longest ago to their state, until the recordings fit into the memory."""
+        excess = sum(session.recording.size for session in self._sessions.values()) - self.memory_limit
+        if excess <= 0:
+            return
+        for session in sorted(self._suspendable_sessions(), key=lambda one: one.last_request_at):
+            if session is not newest and excess > 0:
+                excess -= session.recording.size
+                self._suspend(session)
+
+    def _suspendable_sessions(self) -> list[Session]:
+        """The replays that can be loaded again and wait for nothing. An auto session ends with its run."""
+        startup = {session.id for session in self._by_run.values()}
+        return [
+            session
+            for session in self._sessions.values()
+            if session.options.candidate is None
+            and not session.has_open_stream
+            and session.id not in startup
+            and session.id not in self._requests
+        ]
+
+    def _suspend(self, session: Session) -> None:
+        self._suspended[session.id] = session.suspend()
+        del self._sessions[session.id]
 
     def _note_request(self, session: Session) -> None:
         session.last_request_at = self.now()
@@ -262,6 +301,7 @@ class Replays:
             session.resume(suspended)
         session.last_request_at = self.now()
         self._sessions[replay] = session
+        self._limit_memory(session)
         for run, destination, reason in self._early_refusals:
             if run in (replay, session.recording.run):
                 session.note_refused_connection(destination, reason)

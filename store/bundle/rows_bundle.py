@@ -149,6 +149,12 @@ class StoredRun(Sequence[Entry]):
         call = {"key": key, "profile": profile} if key else None
         return Entry(exchange=_exchange(row, self._parts), call=call)
 
+    @property
+    def size(self) -> int:
+        """The bytes that it holds."""
+        held = sum(len(value) for row in self._rows for value in row if isinstance(value, bytes))
+        return held + sum(map(len, self._parts.values()))
+
     def summaries(self) -> Iterator[ExchangeSummary]:
         """Summarize all exchanges without unpacking their bodies."""
         return map(self._summary, self._rows)

@@ -9,8 +9,9 @@ import pytest
 from calls.model import Exchange, Json, Request
 from calls.redaction.redactor import Redactor
 from replay.answer import Answer
+from replay.recording import build_recording
 from replay.replays import SUSPEND_AFTER, LoadSource, Replays, ReplaySource, UnusableRecording, redact_request
-from replay.session import ReplayOptions
+from replay.session import ReplayOptions, Session
 from store.bundle.bundle import Bundle
 from tests.replay.strategies import CHAT, JSON, PROFILES, chat, exchange, model_answer, post, run_of
 
@@ -262,6 +263,63 @@ async def test_a_replay_whose_run_changed_while_it_rested_does_not_guess() -> No
     replays.suspend_idle()
     bundles.append(run_of(exchange(chat("b"), model_answer("B"), number=7), run="run-1"))
     assert reason(await answer_request(replays, "run-1", chat("b"))) == "interrupted"
+
+
+async def test_a_thousand_small_runs_are_each_loaded_once() -> None:
+    runs = [bundle(f"run-{number}") for number in range(1000)]
+    load, loaded = store(*runs)
+    replays = await replays_of(load=load, after_last="repeat-last")
+    for _ in range(3):
+        for run in runs:
+            assert (await answer_request(replays, str(run.run["id"]))).status == 200
+    assert len(loaded) == 1000
+
+
+async def test_the_memory_of_recordings_is_bounded_and_a_removed_replay_goes_on_where_it_was() -> None:
+    runs = [
+        run_of(
+            exchange(chat("a"), model_answer("1" * 4000), number=1),
+            exchange(chat("a"), model_answer("2"), number=2),
+            run=f"run-{n}",
+        )
+        for n in range(4)
+    ]
+    load, loaded = store(*runs)
+    replays = await replays_of(load=load)
+    size = build_recording(runs[0], PROFILES).size
+    assert 4000 < size < 40_000
+    replays.memory_limit = 2 * size
+    clock = iter(range(100))
+    replays.now = lambda: float(next(clock))
+    for name in ("run-0", "run-1", "run-2", "run-3"):
+        assert (await answer_request(replays, name)).body == model_answer("1" * 4000).body.data
+    assert [replays.is_loaded(f"run-{n}") for n in range(4)] == [False, False, True, True]
+    assert replays.report("run-0")["served"] == 1
+    assert (await answer_request(replays, "run-0")).body == model_answer("2").body.data
+    assert [replays.is_loaded(f"run-{n}") for n in range(4)] == [True, False, False, True]
+    assert loaded == ["run-0", "run-1", "run-2", "run-3", "run-0"]
+
+
+async def test_a_replay_that_is_answering_is_not_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    load, _ = store(bundle("run-1", "x" * 1000), bundle("run-2"))
+    replays = await replays_of(load=load)
+    replays.memory_limit = 1
+    entered, leave, answer = asyncio.Event(), asyncio.Event(), Session.answer
+
+    async def wait_and_answer(session: Session, *arguments: Any, **options: Any) -> Answer | None:
+        if session.id == "run-1":
+            entered.set()
+            await leave.wait()
+        return await answer(session, *arguments, **options)
+
+    monkeypatch.setattr(Session, "answer", wait_and_answer)
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(answer_request(replays, "run-1"))
+        await entered.wait()
+        assert (await answer_request(replays, "run-2")).status == 200
+        assert replays.is_loaded("run-1")
+        leave.set()
+    assert waiting.result().status == 200
 
 
 async def test_what_the_process_was_started_with_does_not_rest() -> None:
