@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -18,6 +19,7 @@ from proxy.processes.store_client import Api
 from proxy.run_names import invalid_name_reason
 from proxy.settings import Settings, WrongFlag, load_settings
 from proxy.terminal.text import printable_json
+from proxy.terminal.waiting import show_waiting
 
 if TYPE_CHECKING:
     from calls.keys.profile import Profiles
@@ -155,12 +157,18 @@ def settings_from_flags(config: Path | None = None, **flags: Any) -> Settings:
     return found
 
 
-def query_store[T](flags: dict[str, Any], question: Callable[[Api], T]) -> T:
-    """Query the running store server, or one that is started for this query."""
+def query_store[T](flags: dict[str, Any], question: Callable[[Api], T], *, is_silent: bool = True) -> T:
+    """Query the running store server, or one that is started for this query.
+
+    `is_silent`: the question prints nothing itself, so a terminal is told that it takes a while.
+    """
 
     async def ask() -> T:
         async with CommandProcesses(settings_from_flags(**flags)) as processes:
-            with await processes.connect_store_server(stays_ready=True) as api:
+            with (
+                await processes.connect_store_server(stays_ready=True) as api,
+                show_waiting("waiting for the store server") if is_silent else nullcontext(),
+            ):
                 return await asyncio.to_thread(question, api)
 
     answer: Awaitable[T] = ask()

@@ -115,7 +115,9 @@ def export_command(
                 endpoint=endpoint and _parse_endpoint(endpoint),
                 headers=dict(map(_parse_header, headers)),
             )
-            made = query_store(flags, lambda api: export_spans(api, resolve_run_name(api, run), export))
+            made = query_store(
+                flags, lambda api: export_spans(api, resolve_run_name(api, run), export), is_silent=False
+            )
         else:
             made = query_store(
                 flags,
@@ -128,6 +130,7 @@ def export_command(
                     with_proof=not no_proof and form != "html",
                     profiles=profiles,
                 ),
+                is_silent=False,
             )
     except OSError as error:
         if output is None:
@@ -184,7 +187,7 @@ def import_command(
         form=form,
         added=tuple(map(_parse_header, added)),
     )
-    done, failed = query_store(flags, lambda api: _import_files(api, files, options))
+    done, failed = query_store(flags, lambda api: _import_files(api, files, options), is_silent=False)
     if as_json:
         print_json([one.as_json() for one in done])
     else:

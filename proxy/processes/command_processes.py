@@ -27,6 +27,7 @@ from proxy.processes.ports import require_loopback
 from proxy.processes.store_client import Api
 from proxy.retention_settings import retention_policy
 from proxy.settings import Settings
+from proxy.terminal.waiting import show_waiting
 from proxy.worker_config import WorkerConfig
 from store.datadir import DataDir, DataDirError, open_data_dir
 from store.lock import LockTaken
@@ -171,6 +172,10 @@ class CommandProcesses:
 
         `stays_ready`: keep a server that is started ready for the next command, if the settings allow it.
         """
+        with show_waiting("starting the store server"):
+            return await self._find_or_start_store_server(port, stays_ready=stays_ready)
+
+    async def _find_or_start_store_server(self, port: int, *, stays_ready: bool) -> Api:
         end = time.monotonic() + START_TIMEOUT
         while True:
             if running := await self._find_running_store_server():

@@ -2,6 +2,7 @@
 
 text            make hostile text safe to print
 table           tables
+waiting         say what a command waits for
 render_run      show a run, and one call
 render_diff     show a diff
 render_drift    show drift

@@ -55,7 +55,7 @@ def tail_command(as_json: bool, run: str | None, types: tuple[str, ...], **flags
         "error": None if error is None else str(error).lower(),
     }
     query = {name: value for name, value in filters.items() if value}
-    query_store(flags, lambda api: _print_events(api, query, run, as_json=as_json))
+    query_store(flags, lambda api: _print_events(api, query, run, as_json=as_json), is_silent=False)
 
 
 def _print_events(api: Api, query: Mapping[str, Any], run: str | None, *, as_json: bool) -> None:
