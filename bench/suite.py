@@ -87,11 +87,11 @@ def _case(suite: str, module: Path, number: int, profiles: Profiles) -> str:
 
 
 def _entries(number: int, profiles: Profiles) -> tuple[Entry, ...]:
-    exchanges = [_exchange(number, step) for step in range(CALLS)]
+    exchanges = [recorded_exchange(number, step) for step in range(CALLS)]
     return tuple(Entry(exchange=each, call={"key": make_key(each.request, profiles).key}) for each in exchanges)
 
 
-def _exchange(number: int, step: int) -> Exchange:
+def recorded_exchange(number: int, step: int) -> Exchange:
     content = f"question {number}/{step}: " + "and so on " * 20
     asked = dumps({"messages": [{"role": "user", "content": content}], "model": "m"})
     said: Json = {"role": "assistant", "content": f"answer {number}/{step} " + "and so on " * 20}

@@ -1,7 +1,7 @@
 """Load the recordings that a worker replays: from a file of any format, or from the store server."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -77,43 +77,51 @@ def load_file(path: Path, redactor: Redactor, profiles: Profiles) -> Bundle:
 def store_loader(api: str, token: str | None) -> Fetch:
     """Return a loader of runs, and of replays and forks that were created over REST with their options, by their full names."""
     headers = {"authorization": f"Bearer {token}"} if token else {}
+    read_rows = pause_gc()(rows_bundle.read_rows)
 
-    def fetch(project: str, name: str) -> tuple[dict[str, Any], str, dict[str, Any], HttpAnswer]:
+    def fetch(project: str, name: str) -> FoundRecording:
         http = HttpClient(api, params={"project": project}, headers=headers)
 
         def get(path: str) -> HttpAnswer:
             return http.request("GET", f"/v1{path}", timeout=FETCH_TIMEOUT)
 
+        def get_rows(run: str) -> HttpAnswer:
+            return get(f"/runs/{path_segment(run)}/rows")
+
         replay = get(f"/replays/{path_segment(name)}")
         report = replay.json() if replay.status_code == 200 else {}
         run_id = str(report["run"]) if "wishes" in report else name
-        run = get(f"/runs/{path_segment(run_id)}")
-        run_shape = run.json() if run.status_code == 200 else {"labels": {}}
-        return report, run_id, run_shape, get(f"/runs/{path_segment(newest_generation(run_id, run_shape))}/rows")
-
-    async def load(full_name: str) -> FoundRecording:
-        project, name = split_run_name(full_name)
-        try:
-            # In threads, so that other requests are answered meanwhile.
-            report, run_id, run_shape, answer = await asyncio.to_thread(fetch, project, name)
-        except HttpError as error:
-            raise Failure(
-                f"cannot fetch run {name}: the store server at {api} cannot be reached ({error}); is it running?"
-            ) from error
-        if answer.status_code not in (200, 404):
-            text = answer.content.decode("utf-8", "replace")[:300]
-            raise Failure(f"cannot fetch run {name}: the store server at {api} answered {answer.status_code}: {text}")
-        bundle = (
-            await asyncio.to_thread(pause_gc()(rows_bundle.read_rows), answer.content)
-            if answer.status_code == 200
-            else None
-        )
+        # The rows have the run's labels, so that most runs need no further request.
+        rows = get_rows(run_id)
+        bundle = read_rows(rows.content) if rows.status_code == 200 else None
+        shape = bundle.run if bundle else _run_shape(get(f"/runs/{path_segment(run_id)}"))
+        if (newest := newest_generation(run_id, {"labels": shape.get("labels")})) != run_id:
+            rows = get_rows(newest)
+            bundle = read_rows(rows.content) if rows.status_code == 200 else None
+        if rows.status_code not in (200, 404):
+            text = rows.content.decode("utf-8", "replace")[:300]
+            raise Failure(f"cannot fetch run {name}: the store server at {api} answered {rows.status_code}: {text}")
         return FoundRecording(
             run=run_id,
             bundle=bundle,
             replay_options=requested_in_report(report),
             is_replay="wishes" in report,
-            is_flawed=FLAWED in (run_shape["labels"] or {}),
+            is_flawed=FLAWED in (shape.get("labels") or {}),
         )
 
+    async def load(full_name: str) -> FoundRecording:
+        project, name = split_run_name(full_name)
+        try:
+            # In a thread, so that other requests are answered meanwhile.
+            return await asyncio.to_thread(fetch, project, name)
+        except HttpError as error:
+            raise Failure(
+                f"cannot fetch run {name}: the store server at {api} cannot be reached ({error}); is it running?"
+            ) from error
+
     return load
+
+
+def _run_shape(answer: HttpAnswer) -> Mapping[str, Any]:
+    shape: Mapping[str, Any] = answer.json() if answer.status_code == 200 else {}
+    return shape

@@ -1,0 +1,153 @@
+"""What the first request of a replay waits for, beside later ones: `python -m bench.first_request [--against CHECKOUT]`.
+
+A `playhead up --mode replay` answers many small runs from its store, one after the other: the first request of a run loads it, and
+four more follow on the same connection. CPU is that of the store server and of the worker, for each run loaded. With another
+checkout both run in turns.
+"""
+
+import argparse
+import base64
+import http.client
+import json
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from bench.figures import Spread, cpu
+from bench.starts import COMMAND, HERE
+from bench.suite import CALLS, recorded_exchange
+from bench.wire import MeasurementFailed
+from calls.keys.key import make_key
+from calls.keys.profile import Profiles
+from store.active_profiles import load_profiles
+from store.bundle.bundle import Bundle, Entry, bundle_lines
+
+URL: Final = "http://api.openai.test/v1/chat/completions"
+
+
+def write_runs(directory: Path, runs: int, profiles: Profiles) -> list[Path]:
+    """Write the recordings of so many runs of five calls."""
+    files = []
+    for number in range(runs):
+        exchanges = [recorded_exchange(number, step) for step in range(CALLS)]
+        plain = [replace(one, run=f"run-{number}", request=replace(one.request, url=URL)) for one in exchanges]
+        entries = tuple(Entry(exchange=one, call={"key": make_key(one.request, profiles).key}) for one in plain)
+        files.append(directory / f"run-{number}.jsonl")
+        with files[-1].open("wb") as file:
+            file.writelines(
+                bundle_lines(Bundle(run={"id": f"run-{number}"}, profiles=profiles.digest, entries=entries))
+            )
+    return files
+
+
+@contextmanager
+def replaying(checkout: Path, data: Path, files: list[Path]) -> Iterator[tuple[int, dict[str, int]]]:
+    """An `up` in mode replay with these runs in its store: the port of its proxy, and its processes."""
+    environment = {**os.environ, "PYTHONPATH": str(checkout), "PLAYHEAD_DATA": str(data)}
+    playhead = [sys.executable, "-P", "-c", COMMAND]
+    subprocess.run(
+        [*playhead, "import", *map(str, files)], env=environment, cwd=data.parent, capture_output=True, check=True
+    )
+    command = [*playhead, "up", "--mode", "replay", "--proxy-port", "0", "--api-port", "0"]
+    with subprocess.Popen(
+        command, env=environment, cwd=data.parent, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as up:
+        assert up.stdout is not None
+        try:
+            line = up.stdout.readline().decode()
+            if not line.startswith("ready"):
+                raise MeasurementFailed(f"up did not start in {data}")
+            processes = find_processes(up.pid)
+            await_rest(processes["store"])
+            yield int(line.split("proxy=http://127.0.0.1:")[1].split()[0]), processes
+        finally:
+            up.send_signal(signal.SIGTERM)
+
+
+def await_rest(pid: int) -> None:
+    """Wait until a process hardly computes any more: what was imported is still followed up."""
+    used = cpu(pid)
+    for _ in range(60):
+        time.sleep(1)
+        if (now := cpu(pid)) - used < 0.05:
+            return
+        used = now
+
+
+def find_processes(parent: int) -> dict[str, int]:
+    """Find the store server and the worker of an `up`."""
+    children = map(int, Path(f"/proc/{parent}/task/{parent}/children").read_text().split())
+    commands = {pid: Path(f"/proc/{pid}/cmdline").read_text() for pid in children}
+    modules = {"store": "proxy.processes.store_server", "worker": "proxy.worker.process"}
+    return {name: next(pid for pid in commands if module in commands[pid]) for name, module in modules.items()}
+
+
+def ask(port: int, run: int) -> list[float]:
+    """Make the calls of one run on one connection: the seconds of each."""
+    credentials = base64.b64encode(f"run-{run}:".encode()).decode()
+    headers = {"Content-Type": "application/json", "Proxy-Authorization": f"Basic {credentials}"}
+    taken = []
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    for step in range(CALLS):
+        body = recorded_exchange(run, step).request.body.data
+        began = time.perf_counter()
+        connection.request("POST", URL, body, headers)
+        answer = connection.getresponse()
+        content = answer.read()
+        taken.append(time.perf_counter() - began)
+        if answer.status != 200:
+            raise MeasurementFailed(f"run {run}, step {step}: {answer.status} {content[:300]!r}")
+    connection.close()
+    return taken
+
+
+def measure(port: int, processes: dict[str, int], first: int, runs: int) -> dict[str, float]:
+    """Ask for runs that are not loaded yet."""
+    used = {name: cpu(pid) for name, pid in processes.items()}
+    taken = [ask(port, run) for run in range(first, first + runs)]
+    found = {f"{name}_cpu_ms": (cpu(pid) - used[name]) * 1000 / runs for name, pid in processes.items()}
+    found["first_ms"] = statistics.median(one[0] for one in taken) * 1000
+    found["later_ms"] = statistics.median(later for one in taken for later in one[1:]) * 1000
+    found["first_over_later"] = found["first_ms"] / found["later_ms"]
+    return found
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(prog="python -m bench.first_request", description=__doc__)
+    parser.add_argument("--against", type=Path, help="another checkout, whose modules are compiled")
+    parser.add_argument("--runs", type=int, default=40, help="runs of a round")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    checkouts = {"this": HERE} | ({"other": options.against.resolve()} if options.against else {})
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in checkouts}
+    with tempfile.TemporaryDirectory(prefix="bench-first-") as name:
+        place = Path(name)
+        place.chmod(0o711)
+        files = write_runs(place, options.runs * options.rounds, load_profiles(None))
+        for number in range(options.rounds):
+            for side, checkout in checkouts.items():
+                data = place / side / "data"
+                data.parent.mkdir(mode=0o711, exist_ok=True)
+                if number == 0:
+                    shutil.rmtree(data, ignore_errors=True)
+                with replaying(checkout, data, files if number == 0 else files[:1]) as (port, processes):
+                    found[side].append(measure(port, processes, number * options.runs, options.runs))
+    print(f"| | {' | '.join(checkouts)} |")
+    for row in found["this"][0]:
+        print(f"| {row} | {' | '.join(f'{Spread.of(one[row] for one in found[side]):.2f}' for side in checkouts)} |")
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
