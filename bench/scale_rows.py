@@ -139,7 +139,7 @@ async def _describe(runs: Runs, numbers: Sequence[int], part: Part) -> None:
         parent = (
             {"parent": run_name(part.offset + number - number % BATCH_RUNS), "forked_at": 2} if number % 50 == 5 else {}
         )
-        await runs.put(run_name(number), _start(part, number), f"case {number}", labels, **parent)  # type: ignore[arg-type]
+        await runs.put(run_name(part.offset + number), _start(part, number), f"case {number}", labels, **parent)  # type: ignore[arg-type]
 
 
 def run_name(number: int) -> str:
