@@ -10,11 +10,13 @@ import asyncio
 import datetime as dt
 import logging
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 import asyncpg
 
-from store.database.connection import Database
+from store.database.conflicts import retry_conflicts
+from store.database.connection import Database, DatabaseUnavailable
 from store.retention.partition_swap import LOCK_TIMEOUT, rewrite_day
 
 log = logging.getLogger(__name__)
@@ -77,10 +79,11 @@ async def remove_disk_traces(database: Database, days: Iterable[dt.date]) -> lis
 
 
 async def _vacuum(connection: asyncpg.Connection, table: str) -> list[str]:
+    """Write a table anew, again where another erasure does the same at that moment and Postgres ends one of both."""
     try:
         await connection.execute(f"SET lock_timeout = '{LOCK_TIMEOUT}'")
-        await connection.execute(f"VACUUM (FULL) {table}", timeout=VACUUM_TIMEOUT)
-    except asyncpg.LockNotAvailableError:
+        await retry_conflicts(partial(connection.execute, f"VACUUM (FULL) {table}", timeout=VACUUM_TIMEOUT))
+    except (asyncpg.LockNotAvailableError, DatabaseUnavailable):
         return [f"the file of the table {table} was in use and was not rewritten: erase again"]
     finally:
         await connection.execute("RESET lock_timeout")
@@ -90,13 +93,13 @@ async def _vacuum(connection: asyncpg.Connection, table: str) -> list[str]:
 async def _vacuum_statistics(connection: asyncpg.Connection) -> list[str]:
     """Delete the statistics of columns with content, which the planner does not need, and what the file has of them."""
     try:
-        await connection.execute(DELETE_STATISTICS, list(CONTENT_COLUMNS))
-        await connection.execute("VACUUM (FULL) pg_statistic", timeout=VACUUM_TIMEOUT)
+        # Another erasure deletes the same rows, maybe in another order.
+        await retry_conflicts(partial(connection.execute, DELETE_STATISTICS, list(CONTENT_COLUMNS)))
+        return await _vacuum(connection, "pg_statistic")
     except asyncpg.InsufficientPrivilegeError:
         return [
             "the statistics of the planner may have words of it until the next VACUUM FULL of pg_statistic by a superuser"
         ]
-    return []
 
 
 async def _renew_log(connection: asyncpg.Connection) -> list[str]:

@@ -3,10 +3,12 @@
 import uuid
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from calls.model import Call, Exchange
+from store.database.conflicts import retry_conflicts
 from store.database.connection import Database
 from store.database.object_forms import ObjectStorageDown
 from store.erasure.disk_traces import remove_disk_traces
@@ -45,14 +47,15 @@ class Eraser:
 
     async def erase_run(self, run: str) -> ErasureReport | None:
         """Erase a run; None if there is none."""
-        found = await erase_run(self.database, self.project, run, self.now())
+        found = await retry_conflicts(lambda: erase_run(self.database, self.project, run, self.now()))
         return None if found is None else await self._finish(found)
 
     async def erase_exchanges(self, exchanges: Mapping[str, Sequence[str]]) -> ErasureReport | None:
         """Erase exchanges, by their runs; None if there is none of them."""
         found = ErasedRows()
         for run, ids in exchanges.items():
-            erased = await erase_exchanges(self.database, self.project, run, list(map(uuid.UUID, ids)), self.now())
+            erase = partial(erase_exchanges, self.database, self.project, run, list(map(uuid.UUID, ids)), self.now())
+            erased = await retry_conflicts(erase)
             if erased is not None:
                 found.add(erased)
                 await self._index_again(run, erased)
@@ -69,7 +72,7 @@ class Eraser:
             last = uuid.UUID(int=first_id_of(day).int + (86_400_000 << 80))
             async with self.database.connection() as connection:
                 rows = await connection.fetch(CALLS, self.project, run, first_id_of(day), last)
-            await index.index_calls(self.project, [str(row["id"]) for row in rows])
+            await retry_conflicts(partial(index.index_calls, self.project, [str(row["id"]) for row in rows]))
 
     async def _finish(self, found: ErasedRows) -> ErasureReport:
         found.rows["replays"] += await erase_replays(self.database, self.project, sorted(found.runs))

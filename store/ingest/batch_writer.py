@@ -6,7 +6,6 @@ A row that Postgres rejects is found by halving its batch and stored in `gaps` w
 neither delays the others nor is lost.
 """
 
-import asyncio
 import datetime as dt
 import logging
 import time
@@ -14,6 +13,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import asyncpg
@@ -24,7 +24,8 @@ from calls.model import Call, Exchange
 from calls.project_runs import DEFAULT_PROJECT
 from calls.proof.records import ChainRecord
 from store.database.blobs import Element, ElementPlace, Pack, Primer, pack, part_hash, plan_form, split_elements
-from store.database.connection import BadValue, Database, DatabaseUnavailable
+from store.database.conflicts import retry_conflicts
+from store.database.connection import BadValue, Database
 from store.database.object_forms import ObjectRef, WrittenObject, object_form, objects_of
 from store.database.rows import encode_head, storable_text
 from store.feed.entries import FeedEntry, RunBegan, RunChanged, RunDeleted
@@ -69,15 +70,6 @@ __all__ = ["BatchResult", "BatchWriter", "DerivedExchange"]
 
 log = logging.getLogger(__name__)
 
-RETRY_PAUSES = (0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
-"""Seconds between attempts of a transaction that conflicts with another."""
-
-TRANSIENT_ERRORS = (
-    asyncpg.SerializationError,
-    asyncpg.DeadlockDetectedError,
-    asyncpg.InvalidCachedStatementError,
-    asyncpg.OutdatedSchemaCacheError,
-)
 BAD_ROW_ERRORS = (
     BadValue,
     asyncpg.DataError,
@@ -274,23 +266,13 @@ class BatchWriter:
         if not prepared:
             return []
         try:
-            await self._commit_with_retries(prepared, objects)
+            await retry_conflicts(partial(self._commit, prepared, objects))
         except BAD_ROW_ERRORS as error:
             if len(prepared) == 1:
                 return [(prepared[0].derived, str(error))]
             half = len(prepared) // 2
             return await self._store(prepared[:half], objects) + await self._store(prepared[half:], objects)
         return []
-
-    async def _commit_with_retries(
-        self, prepared: Sequence[_PreparedExchange], objects: Mapping[bytes, WrittenObject]
-    ) -> None:
-        for pause in RETRY_PAUSES:
-            try:
-                return await self._commit(prepared, objects)
-            except TRANSIENT_ERRORS:
-                await asyncio.sleep(pause)
-        raise DatabaseUnavailable("The transaction conflicted with others too often.")
 
     async def _commit(self, prepared: Sequence[_PreparedExchange], objects: Mapping[bytes, WrittenObject]) -> None:
         """Write the exchanges in one transaction, and remember its content once it is committed."""

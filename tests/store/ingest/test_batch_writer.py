@@ -247,7 +247,7 @@ async def test_a_write_that_was_in_anothers_way_is_tried_again(database: Databas
 async def test_a_write_that_is_in_the_way_for_ever_is_unavailable_and_nothing_is_quarantined(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("store.ingest.batch_writer.RETRY_PAUSES", (0, 0))
+    monkeypatch.setattr("store.database.conflicts.RETRY_PAUSES", (0, 0))
     async with database.connection() as connection:
         await connection.execute(FAILS_TWICE.format(times=99, code="40001"))
     with pytest.raises(DatabaseUnavailable):
