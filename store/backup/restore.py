@@ -1,10 +1,13 @@
 """Restore a backup into a data directory and a database that are empty.
 
 The whole archive is checked before anything is written. The data directory is built beside its place and gets its name at the
-end, and the database is filled in one transaction: what fails or is killed leaves nothing half restored.
+end, and the database is filled in one transaction: what fails leaves nothing half restored. What a killed restore has left, the next one
+of the same name removes.
 """
 
 import contextlib
+import fcntl
+import glob
 import os
 import shutil
 import tempfile
@@ -42,12 +45,16 @@ async def restore_backup(source: Path, root: Path, database_url: str | None, *, 
     Raises NotEmpty, BadArchive, DatabaseError, EmbeddedPostgresError, DataDirError and OSError.
     """
     _require_empty(root)
+    for leftover in _remove_leftovers(root):
+        report(f"removed {leftover}, which a restore that was killed had left")
     _require_space(source, root)
     report("checking the backup")
     check_archive(source)
     manifest = read_manifest(source)
     new = _make_directory_beside(root)
+    handle = os.open(new, os.O_RDONLY | os.O_DIRECTORY)
     try:
+        fcntl.flock(handle, fcntl.LOCK_EX)  # until this process ends: then it is a leftover
         members = read_members(source)
         rest, files = _restore_files(new, members)
         data = open_data_dir(new)
@@ -57,14 +64,37 @@ async def restore_backup(source: Path, root: Path, database_url: str | None, *, 
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
+    finally:
+        os.close(handle)
     return RestoreSummary(created_at=str(manifest["created_at"]), files=files, rows=rows)
 
 
 def _make_directory_beside(root: Path) -> Path:
     root.parent.mkdir(parents=True, exist_ok=True)
-    new = Path(tempfile.mkdtemp(prefix=f".{root.name}.restore-", dir=root.parent))
+    new = Path(tempfile.mkdtemp(prefix=_prefix(root), dir=root.parent))
     new.chmod(0o711 if os.geteuid() == 0 else 0o700)  # as `open_data_dir` makes it
     return new
+
+
+def _prefix(root: Path) -> str:
+    return f".{root.name}.restore-"
+
+
+def _remove_leftovers(root: Path) -> Iterator[Path]:
+    """Remove and yield the directories that restores of this name have left which were killed."""
+    for path in sorted(root.parent.glob(f"{glob.escape(_prefix(root))}*")):
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError:
+            continue  # not ours
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path)
+            yield path
+        except OSError:
+            continue  # another restore fills it, or it belongs to somebody else
+        finally:
+            os.close(handle)
 
 
 def _restore_files(root: Path, members: Iterator[Member]) -> tuple[Iterator[Member], int]:

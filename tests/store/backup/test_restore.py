@@ -1,8 +1,10 @@
 """A backup restored elsewhere has the same rows in every table, and what is made anew comes out as it was."""
 
 import datetime as dt
+import fcntl
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +18,11 @@ from store.backup.files import restore_piece
 from store.backup.restore import NotEmpty, restore_backup
 from store.backup.tables import COLUMNS, MADE_ANEW
 from store.backup.write_backup import write_backup
+from store.database.blobs import BodyUnavailable
 from store.database.connection import Database, DatabaseUnusable
 from store.embedded.postgres import EmbeddedServer
 from tests.store.house import House, import_bundle, open_house
+from tests.store.objects.test_body_objects import conversation, object_storage, read_exchanges, store
 from tests.support.postgres import create, run, url
 
 NOW = dt.datetime(2026, 11, 24, tzinfo=dt.UTC)
@@ -162,3 +166,48 @@ def test_no_file_is_written_outside_its_place(tmp_path: Path, name: str) -> None
     with pytest.raises(BadArchive, match="belongs to no data directory"):
         restore_piece(root, Member(name, b"x"))
     assert os.listdir(tmp_path) == ["root"]
+
+
+async def test_a_restored_copy_reads_what_is_in_object_storage(
+    tmp_path: Path, database: Database, database_url: str, empty_database_url: str
+) -> None:
+    data, bucket = tmp_path / "data", f"file://{tmp_path}/bucket"
+    (data / "spool").mkdir(parents=True)
+    (data / "version").write_bytes(b"1\n")
+    database.objects = object_storage(database, data, url=bucket)
+    made = conversation()
+    await store(database, made)
+    file = tmp_path / "backup.tar"
+    await write_backup(file, data, database_url, version="test", now=NOW, report=lambda _: None)
+    assert made[0].request.body.data[-2000:-1000] not in file.read_bytes()
+    await restore_backup(file, tmp_path / "restored", empty_database_url, report=lambda _: None)
+    copy = Database(empty_database_url)
+    await copy.prepare()
+    try:
+        # With the keys of the backup, and the objects where they were.
+        copy.objects = object_storage(copy, tmp_path / "restored", url=bucket)
+        assert await read_exchanges(copy) == made
+        shutil.rmtree(tmp_path / "bucket")
+        copy.objects = object_storage(copy, tmp_path / "restored", url=bucket)
+        with pytest.raises(BodyUnavailable, match="is missing in"):
+            await read_exchanges(copy)
+    finally:
+        await copy.close()
+
+
+async def test_what_a_killed_restore_left_is_removed_and_what_runs_is_not(
+    copy: Copy, tmp_path: Path, empty_database_url: str
+) -> None:
+    killed, running = tmp_path / ".restored.restore-1", tmp_path / ".restored.restore-2"
+    for directory in (killed, running):
+        directory.mkdir()
+        (directory / "half").write_bytes(b"prompt")
+    handle = os.open(running, os.O_RDONLY)
+    said: list[str] = []
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        await restore_backup(copy.file, tmp_path / "restored", empty_database_url, report=said.append)
+    finally:
+        os.close(handle)
+    assert (killed.exists(), running.exists()) == (False, True)
+    assert said[0] == f"removed {killed}, which a restore that was killed had left"

@@ -1,5 +1,6 @@
 """The same against a server that speaks the protocol of S3, with mistakes in the settings and a process that is killed."""
 
+import datetime as dt
 import os
 import signal
 import subprocess
@@ -12,8 +13,11 @@ import httpx2
 import pytest
 from moto.server import ThreadedMotoServer
 
+from store.backup.restore import restore_backup
+from store.backup.write_backup import write_backup
 from store.database.blobs import BodyUnavailable
 from store.database.connection import Database
+from store.embedded.postgres import EmbeddedServer
 from store.objects.body_objects import BodyObjects
 from store.objects.target import ObjectTarget
 from store.query.exchanges import ExchangeQueries
@@ -27,6 +31,7 @@ from tests.store.objects.test_body_objects import (
 )
 from tests.store.objects.test_collection import eraser
 from tests.store.sums.test_run_sums import derive
+from tests.support.postgres import create, run, url
 
 KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
 
@@ -82,6 +87,29 @@ async def test_bodies_are_in_a_bucket_and_come_back(database: Database, tmp_path
     assert report.objects == 6
     assert await _paths(storage, key_id) == []
     assert await storage.collect(["default"]) == 0
+
+
+async def test_a_restored_copy_reads_what_is_in_the_bucket(
+    database: Database, database_url: str, postgres_server: EmbeddedServer, tmp_path: Path, server: str
+) -> None:
+    data = tmp_path / "data"
+    (data / "spool").mkdir(parents=True)
+    (data / "version").write_bytes(b"1\n")
+    database.objects = s3_storage(database, data, server)
+    made = conversation("copied")
+    await store(database, made)
+    file, now = tmp_path / "backup.tar", dt.datetime(2026, 11, 25, tzinfo=dt.UTC)
+    await write_backup(file, data, database_url, version="test", now=now, report=lambda _: None)
+    create(postgres_server, "from_bucket")
+    copy = Database(url(postgres_server, "from_bucket"))
+    try:
+        await restore_backup(file, tmp_path / "restored", url(postgres_server, "from_bucket"), report=lambda _: None)
+        await copy.prepare()
+        copy.objects = s3_storage(copy, tmp_path / "restored", server)
+        assert await read_exchanges(copy, "copied") == made
+    finally:
+        await copy.close()
+        run(postgres_server, "dropdb", "--force", "from_bucket")
 
 
 @pytest.mark.parametrize(
