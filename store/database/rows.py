@@ -201,6 +201,11 @@ def _running_sums(numbers: Sequence[int]) -> list[int]:
     return [total := total + number for number in numbers]
 
 
+def read_request(row: Mapping[str, Any], parts: Mapping[bytes, bytes]) -> Request:
+    """Read only the request of a row. Raises `CorruptData`."""
+    return read_exchange({**row, "response_body": RAW, "response_digest": EMPTY_DIGEST}, parts).request
+
+
 def read_response(row: Mapping[str, Any], parts: Mapping[bytes, bytes]) -> Response | None:
     """Read only the response of a row. Raises `CorruptData`."""
     return _read_response(_read_head(row, parts), row, parts)

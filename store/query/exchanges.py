@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 import asyncpg
 from sqlalchemy import ColumnElement, RowMapping, select
 
-from calls.model import Call, Exchange
+from calls.model import Call, Exchange, Request, Response
 from store.call_graph.retry_query import RetryGroups, is_among, load_retry_groups
 from store.database.asyncio_engine import AsyncConnection
 from store.database.blobs import RAW, UNAVAILABLE, BodyUnavailable, referenced_parts, unpack, unpacked_size
 from store.database.connection import Database
 from store.database.object_forms import ObjectRef, fill_in, named_objects, objects_of
-from store.database.rows import ERASED, digest_text, read_exchange, read_without_bodies
+from store.database.rows import ERASED, digest_text, read_exchange, read_request, read_response, read_without_bodies
 from store.database.tables import calls
 from store.ingest.partitions import day_of
 from store.large.summary import read_summary
@@ -120,6 +120,16 @@ class ExchangeQueries:
     async def exchange(self, id: str) -> Exchange | None:  # noqa: A002 - what it is
         """Load an exchange. Raises `CorruptData`."""
         return next(iter((await self._by_id([id])).values()), None)
+
+    async def request(self, id: str) -> Request | None:  # noqa: A002
+        """Load the request of an exchange, whatever became of its response. Raises `CorruptData`."""
+        rows, parts = await self._rows_by_id([id])
+        return read_request(rows[0], _row_parts(rows[0], parts)) if rows else None
+
+    async def response(self, id: str) -> Response | None:  # noqa: A002
+        """Load the response of an exchange, whatever became of its request; None without an exchange or a response. Raises `CorruptData`."""
+        rows, parts = await self._rows_by_id([id])
+        return read_response(rows[0], _row_parts(rows[0], parts)) if rows else None
 
     async def exchanges_by_id(self, ids: Iterable[str]) -> dict[str, Exchange]:
         """Load exchanges, by their ids; unknown ids are omitted. Raises `CorruptData`."""

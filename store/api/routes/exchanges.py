@@ -10,10 +10,10 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Header, Response
 
-from calls.model import Body, Exchange, Headers, header
+from calls.model import Body, Headers, header
 from store.api.answers import JsonResponse, page_response
 from store.api.deferred_route import DeferredRoute
-from store.api.deps import Deps, TheDeps
+from store.api.deps import TheDeps
 from store.api.parameters import ExchangeId
 from store.api.problems import Problem, not_found
 from store.bundle.trace import digest
@@ -45,25 +45,22 @@ async def get_chunks(deps: TheDeps, exchange: ExchangeId) -> Response:
 @router.get("/exchanges/{exchange}/request", summary="The request's body: the stored bytes exactly")
 async def get_request(deps: TheDeps, exchange: ExchangeId, wanted: WantedRange = None) -> Response:
     """With the content encoding in which they arrived. A `Range` of bytes, `bytes=0-65535`, is answered with that part."""
-    request = (await _load_exchange(deps, exchange)).request
+    request = await deps.exchange_queries.request(exchange)
+    if request is None:
+        raise not_found("exchange", exchange, deps.project)
     return _raw_response(request.body, request.headers, f"{exchange}.request", wanted)
 
 
 @router.get("/exchanges/{exchange}/response", summary="The response's body: the stored bytes exactly")
 async def get_response(deps: TheDeps, exchange: ExchangeId, wanted: WantedRange = None) -> Response:
     """With the content encoding in which they arrived. A `Range` of bytes, `bytes=0-65535`, is answered with that part."""
-    response = (await _load_exchange(deps, exchange)).response
+    response = await deps.exchange_queries.response(exchange)
     if response is None:
+        if await deps.exchange_queries.exchange_without_bodies(exchange) is None:
+            raise not_found("exchange", exchange, deps.project)
         detail = f"exchange {exchange} has no response: it ended before one arrived; its `outcome` and `error` say why"
         raise Problem(404, "no_response", detail)
     return _raw_response(response.body, response.headers, f"{exchange}.response", wanted)
-
-
-async def _load_exchange(deps: Deps, exchange: str) -> Exchange:
-    found = await deps.exchange_queries.exchange(exchange)
-    if found is None:
-        raise not_found("exchange", exchange, deps.project)
-    return found
 
 
 def _raw_response(body: Body, headers: Headers, name: str, wanted: str | None) -> Response:

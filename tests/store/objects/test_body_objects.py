@@ -149,6 +149,10 @@ async def test_a_lost_object_is_an_error_of_its_call_alone(database: Database, t
     assert error.value.kind == ("missing" if harm == "missing" else "damaged")
     assert lost.name in error.value.reason
     assert await queries.exchange(made[1].id) == made[1]
+    # Its request is there all the same.
+    assert await queries.request(made[0].id) == made[0].request
+    with pytest.raises(BodyUnavailable):
+        await queries.response(made[0].id)
     calls = (await queries.run_calls("night")).items
     assert [call["request"] is None for call in calls] == [True, False]
     assert calls[0]["warnings"] == [error.value.reason]
