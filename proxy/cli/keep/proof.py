@@ -1,8 +1,9 @@
 """The commands about proof: verify, signing-key."""
 
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import click
 
@@ -21,6 +22,11 @@ from store.proof.signing_keys import find_log_keys, rotate_signing_key
 from store.proof.verification import verification_shape
 
 EXIT_CODES = {"verified": 0, "failed": 1, "unproven": 3}
+SEVERITY: Final = ("verified", "unproven", "failed")
+PAGE: Final = 200
+MOST_SHOWN: Final = 10
+REPORT_EVERY: Final = 2.0
+"""Seconds between two lines of progress."""
 
 
 class _Key(click.ParamType[VerifierKey]):
@@ -61,7 +67,7 @@ class _Key(click.ParamType[VerifierKey]):
     help="Require a timestamp of the checkpoint by an authority that one of the root certificates in this PEM file vouches for.",
 )
 @click.option(
-    "--all", "is_all", is_flag=True, help="Show whether every run that was sealed is still there, or was erased."
+    "--all", "is_all", is_flag=True, help="Verify every run of the project, and whether all that were sealed are there."
 )
 @click.argument("recording", metavar="RUN|FILE|last", required=False, shell_complete=complete_recording)
 def verify_command(
@@ -76,9 +82,10 @@ def verify_command(
     """Show whether a run or bundle is as it was recorded: nothing altered, removed, inserted, reordered or cut off at the end.
 
     A file is checked by itself, without a store server or network. What a proof does not show is on the page docs/proof.md.
-    --all finds runs that somebody removed from the database; it does not look into the others.
+    --all looks into every run, one after another, and finds runs that somebody removed from the database.
 
-    Exits with 0 if everything is verified, 1 if something does not fit, and 3 if something has no proof.
+    Exits with 0 if everything is verified, 1 if something does not fit, and 3 if something has no proof, such as a run that a Playhead
+    without proofs recorded.
 
     \b
         playhead verify last
@@ -92,7 +99,7 @@ def verify_command(
     file = Path(recording or ".")
     given = _Trust(_separate(keys, witnesses), None if root_file is None else _read_roots(root_file))
     if recording is None:
-        found = query_store(flags, _ask_about_all)
+        found = query_store(flags, verify_all)
     elif file.is_file():
         found = _verify_file(file, given.with_keys(_own_keys(**flags)))
     elif keys or witnesses or root_file:
@@ -165,11 +172,28 @@ def _bundle_lines(api: Api, run: str) -> list[bytes]:
     return list(split_lines(api.stream_bytes(f"/runs/{path_segment(name)}/bundle")))
 
 
-def _ask_about_all(api: Api) -> dict[str, Any]:
+def verify_all(api: Api) -> dict[str, Any]:
+    """Verify the tree of the project, then each of its runs; the findings of all of them."""
     try:
         found: dict[str, Any] = api.get("/verify")
     except NotFound as error:
         raise Failure("nothing was recorded in this project yet, so nothing is sealed") from error
+    found |= {"runs": 0, "unproven_runs": []}
+    printed_at = time.monotonic()
+    for item in api.list_items("/runs", limit=PAGE):
+        run = item["id"]
+        try:
+            one = api.get(f"/runs/{path_segment(run)}/verify")
+        except NotFound:
+            continue  # it was erased meanwhile
+        found["runs"] += 1
+        found["findings"] += [each | {"element": f"run {run}: {each['element']}"} for each in one["findings"]]
+        if one["verdict"] == "unproven":
+            found["unproven_runs"].append(run)
+        found["verdict"] = max(found["verdict"], one["verdict"], key=SEVERITY.index)
+        if time.monotonic() - printed_at >= REPORT_EVERY:
+            printed_at = time.monotonic()
+            click.echo(f"playhead: verifying: {count_text(found['runs'], 'run')} so far", err=True)
     return found
 
 
@@ -223,14 +247,19 @@ def _summary(found: dict[str, Any]) -> str:
     match found["verdict"]:
         case "verified":
             if found["run"] is None:
-                return f"verified; what the {found['proven']:,} leaves of the signed tree stand for is there, or was erased"
+                return (
+                    f"verified; {count_text(found['runs'], 'run')} looked into, and what the {found['proven']:,} leaves of the signed tree"
+                    " stand for is there, or was erased"
+                )
             return f"verified; its {found['proven']:,} exchanges and gaps are as they were recorded"
         case "failed":
             return f"NOT as it was recorded: {count_text(len(found['findings']), 'finding')}"
         case _:
-            what = "runs" if found["run"] is None else "of its exchanges and gaps"
+            if unproven := found.get("unproven_runs"):
+                names = ", ".join(map(printable, unproven[:MOST_SHOWN])) + (", …" if len(unproven) > MOST_SHOWN else "")
+                return f"unproven; of {count_text(found['runs'], 'run')}, {len(unproven):,} have something without a record or seal: {names}"
             why = (
-                f"{found['unproven']:,} {what} have no record"
+                f"{found['unproven']:,} of its exchanges and gaps have no record"
                 if found["unproven"]
                 else "nothing, or not everything, is sealed yet"
             )

@@ -1,0 +1,55 @@
+"""`playhead verify --all` looks into every run, and its verdict is the worst of them."""
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+
+from proxy.cli.keep.proof import show_verification, verify_all
+from proxy.processes.store_client import Api, NotFound
+
+
+class StoreServer:
+    """Answers as a store server with these runs does; one without a verdict was erased meanwhile."""
+
+    def __init__(self, **verdicts: str | None) -> None:
+        self.verdicts = verdicts
+
+    def get(self, path: str) -> dict[str, Any]:
+        shape: dict[str, Any] = {"findings": [], "erased": [], "seals": [], "signed": None, "proven": 7, "unproven": 0}
+        if path == "/verify":
+            return shape | {"run": None, "verdict": "verified", "findings": []}
+        run = path.split("/")[2]
+        if (verdict := self.verdicts[run]) is None:
+            raise NotFound(path)
+        finding = {"change": "altered", "element": "exchange 1 (step 3)", "detail": "its head differs"}
+        return shape | {"run": run, "verdict": verdict, "findings": [finding] if verdict == "failed" else []}
+
+    def list_items(self, path: str, **_: Any) -> Iterator[dict[str, Any]]:
+        assert path == "/runs"
+        return ({"id": run} for run in self.verdicts)
+
+
+@pytest.mark.parametrize(
+    ("server", "verdict", "words"),
+    [
+        (
+            StoreServer(a="verified", gone=None),
+            "verified",
+            "all runs: verified; 1 run looked into, and what the 7 leaves",
+        ),
+        (
+            StoreServer(a="verified", old="unproven"),
+            "unproven",
+            "of 2 runs, 1 have something without a record or seal: old",
+        ),
+        (StoreServer(a="failed", old="unproven"), "failed", "altered: run a: exchange 1 (step 3): its head differs"),
+    ],
+)
+def test_the_worst_of_all_runs_decides(
+    server: StoreServer, verdict: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = verify_all(cast(Api, server))
+    assert found["verdict"] == verdict
+    show_verification(found)
+    assert words in capsys.readouterr().out
