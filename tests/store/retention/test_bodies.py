@@ -7,9 +7,12 @@ from typing import Any
 import httpx2
 import pytest
 
+from calls.effects.items import encode_items
+from calls.events import EffectBatch
 from calls.model import Chunk, Exchange
 from store.database.blobs import BodyUnavailable
 from store.database.connection import Database
+from store.ingest.batch_writer import BatchWriter
 from store.proof.sealing import Sealer
 from store.query.exchanges import ExchangeQueries
 from store.query.filters import Filters
@@ -64,6 +67,10 @@ async def test_bodies_go_and_what_is_known_stays(
     said = made[-1].request.body.data.replace(b'"model"', f'"user": "{canary}", "model"'.encode(), 1)
     made[-1] = _with_body(made[-1], said)
     await store(database, made)
+    items = encode_items([{"kind": "input", "results": [canary]}])
+    observed = EffectBatch("night", uuid7(NOON, 77), NOON, "0", 0, 1, items)
+    await BatchWriter(database).write_batch((), effects=[observed])
+    assert "effects.items" in await columns_with(database, canary)
     queries = ExchangeQueries(database, derive)
     before = (await queries.run_calls("night")).items
     assert await columns_with(database, canary)
