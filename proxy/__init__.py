@@ -16,6 +16,7 @@ lane               the fast wire engine
 mitm               the wire engine built on mitmproxy
 recording          record what an engine sees in the spool
 effects            record and replay what the processes of a command get without the network
+canary             ask models the same again
 capture            run commands in a namespace where every address is local
 trust              certificates, and the environment variables of clients
 worker             the proxy worker's process

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from calls.project_runs import DEFAULT_PROJECT, PROJECT_NAME
 from calls.redaction.rules.personal_names import MAX_LETTERS, MAX_NAMES, MIN_LETTERS, find_unfit_name, read_names
 from proxy.anchor_settings import TimestampSettings, WitnessSettings
+from proxy.canary.canary_settings import CanarySettings
 from proxy.errors import Failure
 from proxy.export_settings import ExportSettings, check_endpoint
 from proxy.object_settings import ObjectSettings
@@ -296,6 +297,12 @@ class Settings:
         description="an authority that states when checkpoints existed: its `url`, and `roots`, a PEM file (docs/proof.md)",
         is_json=True,
     )
+    canary: tuple[CanarySettings, ...] = setting(
+        list_of(members_of(CanarySettings), wrong=_TABLES.format("canary", "[[canary]]")),
+        (),
+        description="calls that are asked again, to notice that a model changed (docs/canary.md)",
+        is_json=True,
+    )
     objects: ObjectSettings = setting(
         members_of(ObjectSettings),
         ObjectSettings(),
@@ -496,6 +503,7 @@ def _error_reason(error: InvalidValue) -> str:
 _KNOWN_MEMBERS: Final[Mapping[str, type[Any]]] = {
     "tunnel": TunnelSettings,
     "export": ExportSettings,
+    "canary": CanarySettings,
     "witness": WitnessSettings,
     "timestamp": TimestampSettings,
     "objects": ObjectSettings,

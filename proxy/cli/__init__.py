@@ -62,6 +62,7 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "Test": {
         "check": ("testing.check", "Check what runs did against rules: tools, targets, costs, answers."),
         "judge": ("testing.judge", "Have a model judge what runs did, by the criteria of a rubric."),
+        "canary": ("testing.canary", "Ask models the same again, and say whether they changed."),
         "regress": ("testing.regress", "Replay many recordings against changed code."),
         "perturb": ("testing.perturb", "Vary what an agent received, and say what breaks it."),
     },

@@ -118,6 +118,11 @@ async def _serve(
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(_stop(stopped, say))
+            if any(canary.every for canary in settings.canary) and settings.part != "store":
+                # Few have canaries.
+                from proxy.canary.schedule import run_canaries
+
+                group.create_task(run_canaries(settings, say))
             if "store" not in parts and is_fetching:
                 group.create_task(_wait_for_store(processes.api_client(str(api)), say, prepared))
             for part, firsts in ready.items():

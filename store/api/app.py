@@ -31,7 +31,7 @@ from store.api.routes import (
     stats,
     timelines,
 )
-from store.api.routes.keep import erasures, retention
+from store.api.routes.keep import canaries, erasures, retention
 from store.api.routes.web import facets, page, session
 from store.api.spilled_answers import Spill
 from store.query.exchanges import TooLarge
@@ -58,6 +58,7 @@ ROUTERS = (
     ("/v1", rekey.router),
     ("/v1", erasures.router),
     ("/v1", retention.router),
+    ("/v1", canaries.router),
 )
 
 

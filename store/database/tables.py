@@ -566,5 +566,16 @@ expirations = Table(
     comment="What retention has decided and not yet removed from the partitions.",
 )
 
+canaries = Table(
+    "canaries",
+    metadata,
+    Column("project", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("updated_at", BigInteger, nullable=False),
+    Column("state", LargeBinary, nullable=False),  # JSON of `calls.canary.canary_state`
+    _primary_key("name"),
+    comment="Models that are asked the same again and again: counts and digests of their answers.",
+)
+
 PARTITIONED = (exchanges, calls, parts, texts)
 """The tables with daily partitions."""

@@ -232,7 +232,12 @@ _CONDITIONS: Final = """
     project = $1 AND kind = 'model' AND status < 300 AND model_returned IS NOT NULL
     AND ($2::text IS NULL OR provider = $2) AND ($3::text IS NULL OR $3 IN (model_requested, model_returned))
     AND ($4::bigint IS NULL OR started_at < $4)
+    AND NOT EXISTS (
+        SELECT FROM runs
+        WHERE runs.project = $1 AND runs.id = calls.run AND runs.labels @> '{"kind": "canary"}'
+    )
 """
+"""Ordinary traffic: not what canaries ask."""
 
 # One array of ids serves for the first and the last: the index returns this order, and another one would need a sort.
 VARIANTS: Final = f"""

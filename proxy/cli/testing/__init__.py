@@ -1,5 +1,6 @@
 """The commands that test what runs did.
 
+canary  canary
 check   check
 judge   judge
 regress   regress

@@ -11,7 +11,7 @@ costs        costs of a run
 timelines    timelines and conversations of runs
 exchanges    exchanges and chunks
 proof        verifications and checkpoints
-compare      comparisons of runs, and changes of models
+compare      comparisons of runs, changes of models, canaries
 replays      reports of replays and forks
 server       the state of the store server
 storage      what retention and erasure remove

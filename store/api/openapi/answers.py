@@ -124,6 +124,11 @@ ROUTES: Final[Mapping[str, Answers]] = {
     ),
     "GET /v1/runs/{a}/diff/{b}": Answers(schema=compare.DiffSchema, problems=(*DATABASE, "unknown_run")),
     "GET /v1/drift": Answers(schema=compare.DriftSchema, problems=DATABASE),
+    "GET /v1/canaries": Answers(schema=compare.CanaryPageSchema, problems=DATABASE),
+    "POST /v1/canaries/{canary}/shots": Answers(
+        schema=compare.CanaryShotSchema, statuses=(201,), problems=(*DATABASE, "too_many_canaries")
+    ),
+    "DELETE /v1/canaries/{canary}": Answers(statuses=(204,), problems=(*DATABASE, "unknown_canary")),
     "GET /v1/stats": Answers(schema=calls.StatsSchema, problems=(*DATABASE, "unknown_group", "invalid_query")),
     "GET /v1/facets": Answers(schema=runs.FacetsSchema, problems=(*DATABASE, "invalid_query")),
     "GET /v1/marks": Answers(schema=runs.MarksSchema, problems=DATABASE),

@@ -1,4 +1,4 @@
-"""Describe comparisons of runs, and changes of the models behind their names."""
+"""Describe comparisons of runs, changes of the models behind their names, and canaries."""
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
@@ -234,3 +234,79 @@ class DriftSchema(TypedDict):
     variants: list[ModelVariantSchema]
     answers: list[RepeatedAnswersSchema]
     settled: NotRequired[IsSettled]
+
+
+class CanaryRulesSchema(TypedDict):
+    """How a canary decides."""
+
+    references: Annotated[int, Field(examples=[3])]
+    baseline: Annotated[int, Field(examples=[200])]
+    effect: Annotated[float, Field(examples=[0.1])]
+    false_alarm: Annotated[float, Field(examples=[0.05])]
+
+
+class CanaryExamplesSchema(TypedDict):
+    """Exchanges to look at."""
+
+    reference: Uuid | None
+    differs: Uuid | None
+
+
+class CanarySchema(TypedDict):
+    """Whether a model still answers as before (docs/canary.md)."""
+
+    __pydantic_config__ = DESCRIBED  # type: ignore[misc] # pydantic's place for it
+    name: Annotated[str, Field(examples=["refunds"])]
+    verdict: Literal["unchanged", "changed", "cannot tell"]
+    reason: Annotated[str, Field(examples=["12.0% of the answers say something else, where 0.0% did"])]
+    level: Annotated[Literal["exact", "structure", "distance", "fingerprint"] | None, Field(examples=["exact"])]
+    """The level that the numbers are of."""
+
+    rate_before: Annotated[float | None, Field(examples=[0.0])]
+    """The share of answers that differed from the reference answers, before the moment that is looked at."""
+
+    rate_since: Annotated[float | None, Field(examples=[0.12])]
+    effect: Annotated[float | None, Field(examples=[0.12])]
+    answers_before: Count
+    answers_since: Count
+    evidence: Annotated[float, Field(examples=[412.0])]
+    """How many times as likely what was seen is if something changed."""
+
+    calls_needed: Annotated[int | None, Field(examples=[44])]
+    """How many more calls may decide if nothing changed; null where none are needed, or no number is enough."""
+
+    calls_to_find: Annotated[int | None, Field(examples=[60])]
+    """How many calls after a change by the smallest effect that matters are expected to show it."""
+
+    changed_at: Time | None
+    stage: Annotated[Literal["model", "traffic", "answers"] | None, Field(examples=["answers"])]
+    """What shows the change: the model that an answer names, one in ordinary traffic, or the answers."""
+
+    examples: CanaryExamplesSchema
+    models: list[Annotated[str, Field(examples=["gpt-5-2026-08-07"])]]
+    reference_answers: dict[str, int]
+    """By pinned call, how many reference answers it has."""
+
+    rules: CanaryRulesSchema
+    calls: Count
+    failed: Count
+    shots: Count
+    began_at: Time
+    last_at: Time | None
+    last_run: RunName | None
+    problem: Annotated[str | None, Field(examples=[None])]
+    """What was wrong in the last shot."""
+
+
+class CanaryShotSchema(CanarySchema):
+    """A canary after a shot."""
+
+    is_news: bool
+    """Whether it is said to have changed just now."""
+
+
+class CanaryPageSchema(TypedDict):
+    """All canaries of a project, by name."""
+
+    items: list[CanarySchema]
+    next: None

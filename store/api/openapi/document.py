@@ -27,6 +27,13 @@ _BUNDLE: Final = {
 }
 """The body of an import, which the route reads itself, in pieces."""
 
+_SHOT: Final[dict[str, Any]] = {
+    "required": True,
+    "content": {"application/json": {"schema": {"type": "object"}}},
+    "description": "what `playhead canary` has found: `rules`, `run`, `answers`, `failed`, `problem`, `traffic`",
+}
+"""The body of a shot, of which only `playhead canary` knows the digests."""
+
 
 def openapi_document(app: FastAPI) -> dict[str, Any]:
     """Return the document of an app. Of a route without declared answers it has the problems that every route has."""
@@ -43,6 +50,9 @@ def openapi_document(app: FastAPI) -> dict[str, Any]:
         operation["security"] = [] if answers.is_public else [{"token": []}]
         if name == "POST /v1/import":
             operation["requestBody"] = _BUNDLE
+        elif name == "POST /v1/canaries/{canary}/shots":
+            operation["requestBody"] = _SHOT
+            problems = (*problems, "bad_request")
         elif "requestBody" in operation:
             problems = (*problems, "bad_request")
         operation["responses"] = _merge(problem_responses(problems), _successes(answers, schemas))

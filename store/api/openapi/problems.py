@@ -72,6 +72,8 @@ PROBLEMS: Final[Mapping[str, tuple[tuple[int, ...], str]]] = {
     "run_exists": ((409,), "another run has this id"),
     "replay_exists": ((409,), "another replay has this id"),
     "exchanges_exist": ((409,), "another run has exchanges with the same ids"),
+    "too_many_canaries": ((409,), "the project has as many canaries as it may have"),
+    "unknown_canary": ((404,), "there is no canary of that name"),
     "retention_runs": ((409,), "another process runs retention on the same database"),
     "other_rules": ((409,), "the store server has other profiles than the client expects"),
     "too_large": ((413, 507), "the request, or its answer, takes more memory than there is"),

@@ -14,6 +14,8 @@ from store.api.answers import JsonResponse
 from store.api.deferred_route import DeferredRoute
 from store.api.deps import TheDeps
 from store.api.problems import Problem
+from store.canaries import canary_metrics, load_all_canaries
+from store.database.connection import DatabaseError
 from store.otlp.metrics import export_lines, export_troubles
 from store.worker_counters import prometheus_lines
 
@@ -63,6 +65,10 @@ async def metrics(deps: TheDeps) -> Response:
     lines += prometheus_lines(workers)
     lines += export_lines(deps.followers.exports if deps.followers else ())
     lines += deps.followers.call_metrics.lines() if deps.followers else ()
+    try:
+        lines += canary_metrics(await load_all_canaries(deps.database))
+    except DatabaseError:
+        pass  # /readyz says so, and the other numbers count on
     return Response("\n".join(lines) + "\n", media_type="text/plain; version=0.0.4")
 
 

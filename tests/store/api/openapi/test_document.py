@@ -111,6 +111,10 @@ async def _visit(house: House, database: Database, description: Description) -> 
     await api.post("/v1/replays/again/end")
     await api.post(f"/v1/runs/{RUN}/forks", json={"from": 1, "id": "fork"})
     description.check_lines(await api.post("/v1/rekey", json={"dry_run": True}))
+    shot = {"rules": {}, "run": "one", "answers": [{"pin": "p", "answer": {"exact": "a", "structure": "b"}}]}
+    await api.post("/v1/canaries/night/shots", json=shot)
+    await api.get("/v1/canaries")
+    await api.delete("/v1/canaries/night")
     await api.get("/v1/retention")
     await api.post("/v1/retention/run")
     await api.post("/v1/erasures", json={"match": "$.nothing=1"})

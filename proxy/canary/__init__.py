@@ -1,0 +1,9 @@
+"""Ask models the same again and again, and say whether they answer otherwise than before (docs/canary.md).
+
+canary_settings  the setting `[[canary]]`
+pinned_calls     the calls that a canary asks, from recordings
+ask              the program that sends them; it is recorded as a run
+shots            one shot of a canary: ask, add what was found, tell
+report           show canaries
+schedule         shots at their times, while `up` runs
+"""

@@ -1,0 +1,109 @@
+"""The calls that a canary asks: requests of recordings, with the key of an environment variable in place of the redacted one."""
+
+import base64
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from calls.keys.key import make_key
+from calls.model import Exchange, Request, header
+from calls.own_fields import is_own_field
+from calls.placeholder import is_placeholder
+from calls.redaction.redactor import Redactor
+from proxy.commands.replay import fetch_recording
+from proxy.errors import Failure
+from proxy.processes.command_processes import CommandProcesses
+from proxy.worker.recordings import load_file
+from store.diff.steps import StepReader
+
+_STEP: Final = re.compile(r"(.+)#([1-9]\d{0,6})")
+
+_NOT_SENT: Final = frozenset(("host", "content-length", "connection", "accept-encoding", "transfer-encoding", "expect"))
+"""Headers that the client which sends a request again makes itself."""
+
+_PLACEHOLDER: Final = re.compile(r"PLAYHEAD_[A-Z2-7]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinnedCall:
+    """A call that is asked again and again."""
+
+    name: str
+    """As the setting names it, with its step."""
+
+    key: str
+    """The key of its request: another request is another pinned call."""
+
+    model: str
+    request: Request
+
+    @property
+    def pin(self) -> str:
+        """What answers are kept under."""
+        return f"{self.name} {self.key.removeprefix('sha256:')[:12]}"
+
+    def as_question(self) -> dict[str, Any]:
+        """The request for the program that sends it. Credentials are still redacted."""
+        request = self.request
+        headers = [
+            [name, value] for name, value in request.headers if name.lower() not in _NOT_SENT and not is_own_field(name)
+        ]
+        body = base64.b64encode(request.body.data).decode()
+        return {"pin": self.pin, "method": request.method, "url": request.url, "headers": headers, "body": body}
+
+
+async def load_pinned_calls(
+    processes: CommandProcesses, names: Sequence[str], reading: StepReader, redactor: Redactor, directory: Path
+) -> list[PinnedCall]:
+    """Load the calls. Raises Failure that says which one is missing or cannot be asked again."""
+    found: list[PinnedCall] = []
+    for number, name in enumerate(names):
+        match = _STEP.fullmatch(name)
+        recording, step = (match[1], int(match[2])) if match else (name, None)
+        file = await fetch_recording(processes, recording, directory / f"{number}.rows")
+        exchanges = load_file(file, redactor, reading.profiles).exchanges
+        if step is not None and step > len(exchanges):
+            raise Failure(f"{name}: there is no step {step}, the recording has {len(exchanges)}; see `playhead show`")
+        for place, exchange in enumerate(exchanges, 1):
+            if step in (None, place):
+                found += _pinned_call(f"{recording}#{place}", exchange, reading, is_named=step is not None)
+    if not found:
+        raise Failure(
+            "there are no pinned calls: name recordings with calls of models in `calls` of a [[canary]] in playhead.toml,"
+            ' such as calls = ["tests/recordings/agent.jsonl", "ticket-904#3"]'
+        )
+    return found
+
+
+def _pinned_call(name: str, exchange: Exchange, reading: StepReader, *, is_named: bool) -> list[PinnedCall]:
+    key = make_key(exchange.request, reading.profiles)
+    if key.kind != "model" or exchange.response is None or exchange.response.status >= 300:
+        if is_named:
+            raise Failure(
+                f"{name} is no call of a model that was answered: pin one that is (`playhead show` lists them)"
+            )
+        return []
+    if exchange.request.body.truncated:
+        raise Failure(f"{name} cannot be asked again: its body was not recorded whole")
+    if header(exchange.request.headers, "x-amz-date") is not None:
+        raise Failure(f"{name} cannot be asked again: it is signed for AWS, and Playhead has no credentials to sign it")
+    call = reading.call(exchange, key)
+    return [PinnedCall(name=name, key=key.key, model=call.model_requested or "", request=exchange.request)]
+
+
+def with_credentials(headers: Sequence[Sequence[str]], url: str, key: str | None) -> tuple[list[tuple[str, str]], str]:
+    """Put the key in place of redacted credentials, in headers and in the URL. Without a key they are left out."""
+    sent: list[tuple[str, str]] = []
+    for name, value in headers:
+        secret = value.rpartition(" ")[2]
+        if is_placeholder(secret.encode("latin-1", "replace")) or set(secret) == {"*"}:
+            if key is not None:
+                sent.append((name, f"{value[: len(value) - len(secret)]}{key}"))
+        else:
+            sent.append((name, value))
+    return sent, _PLACEHOLDER.sub(key or "", url)
+
+
+type Question = Mapping[str, Any]

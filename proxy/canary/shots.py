@@ -1,0 +1,194 @@
+"""One shot of a canary: ask its pinned calls, recorded as a run of its own, add what was found, and tell who waits for news."""
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import httpx2
+import msgspec
+
+from calls.canary.canary_state import CanaryRules, CanaryState, PinnedForms, begin_canary
+from calls.canary.draws import draw_pins
+from calls.redaction.redactor import Redactor
+from proxy.canary.canary_settings import CanarySettings
+from proxy.canary.pinned_calls import PinnedCall, load_pinned_calls
+from proxy.capture.command import IsolationOptions
+from proxy.commands.record import new_run_id, record
+from proxy.errors import Failure
+from proxy.processes.command_processes import CommandProcesses
+from proxy.processes.store_client import Api, path_segment
+from proxy.settings import Settings
+from store.diff.steps import StepReader
+
+TIMEOUT: Final = 120.0
+WEBHOOK_TIMEOUT: Final = 10.0
+WEBHOOK_TRIES: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShotResult:
+    """What one shot has found."""
+
+    canary: Mapping[str, Any]
+    """As `GET /v1/canaries` has it."""
+
+    asked: int
+    not_run: int
+    spent_usd: float
+    unpriced: int
+    """Answers whose price is not known, which no budget in USD counts."""
+
+    webhook_problem: str | None = None
+
+
+async def run_shot(
+    settings: Settings, canary: CanarySettings, isolation: IsolationOptions, reading: StepReader, redactor: Redactor
+) -> ShotResult:
+    """Ask, add what was found, and call the webhook if the model is said to have changed just now. Raises Failure."""
+    run = f"canary-{canary.name}-{new_run_id(time.time())}"
+    with tempfile.TemporaryDirectory(prefix="playhead-canary-") as scratch:
+        directory = Path(scratch)
+        async with CommandProcesses(settings) as processes:
+            pinned = await load_pinned_calls(processes, canary.calls, reading, redactor, directory)
+            with await processes.connect_store_server(stays_ready=True) as api:
+                known = _known_canary(api, canary.name)
+                traffic = _traffic_change(api, pinned, known)
+            state = _counted_state(canary, known, pinned)
+            questions = _draw_questions(pinned, state, canary.times, run)
+            found = await _ask(settings, canary, questions, directory, run, isolation)
+            with await processes.connect_store_server(stays_ready=True) as api:
+                answers = _with_exchanges(api, run, found)
+            shot = {
+                "rules": msgspec.to_builtins(_rules(canary)),
+                "run": run,
+                "answers": answers,
+                "failed": found["failed"],
+                "problem": found["problem"],
+                "traffic": traffic,
+            }
+            with await processes.connect_store_server() as api:
+                told = api.post(f"/canaries/{path_segment(canary.name)}/shots", json=shot)
+    if not found["answers"] and told["verdict"] == "unchanged":
+        told = {**told, "verdict": "cannot tell", "reason": "nobody answered in this shot"}
+    problem = await _call_webhook(canary.webhook, told) if canary.webhook and told["is_news"] else None
+    return ShotResult(
+        canary=told,
+        asked=len(found["answers"]) + found["failed"],
+        not_run=found["not_run"],
+        spent_usd=found["spent_usd"],
+        unpriced=found["unpriced"],
+        webhook_problem=problem,
+    )
+
+
+def _rules(canary: CanarySettings) -> CanaryRules:
+    return CanaryRules(
+        references=canary.references,
+        baseline=canary.baseline,
+        effect=canary.effect,
+        false_alarm=canary.false_alarm,
+    )
+
+
+def _known_canary(api: Api, name: str) -> Mapping[str, Any] | None:
+    return next((one for one in api.get("/canaries")["items"] if one["name"] == name), None)
+
+
+def _counted_state(
+    canary: CanarySettings, known: Mapping[str, Any] | None, pinned: Sequence[PinnedCall]
+) -> CanaryState:
+    """The state, as far as the choice of the next calls needs it: how many references each pinned call has."""
+    state = begin_canary(_rules(canary), 0)
+    counts: Mapping[str, int] = known["reference_answers"] if known and _same_rules(canary, known) else {}
+    forms = {one.pin: PinnedForms(answers=counts.get(one.pin, 0)) for one in pinned}
+    return msgspec.structs.replace(state, pins=forms)
+
+
+def _same_rules(canary: CanarySettings, known: Mapping[str, Any]) -> bool:
+    rules = known["rules"]
+    return bool((rules["references"], rules["baseline"]) == (canary.references, canary.baseline))
+
+
+def _draw_questions(pinned: Sequence[PinnedCall], state: CanaryState, count: int, seed: str) -> list[dict[str, Any]]:
+    by_pin = {one.pin: one for one in pinned}
+    return [by_pin[pin].as_question() for pin in draw_pins(sorted(by_pin), state, count, seed)]
+
+
+def _traffic_change(
+    api: Api, pinned: Sequence[PinnedCall], known: Mapping[str, Any] | None
+) -> Mapping[str, Any] | None:
+    """Another model that began to answer to the same name in ordinary traffic since the canary began."""
+    if known is None or known["verdict"] == "changed":
+        return None
+    for model in sorted({one.model for one in pinned if one.model}):
+        for item in api.get("/drift", model=model, since=known["began_at"])["items"]:
+            if item["kind"] == "model" and item["replaced"]:
+                was, now = item["from"]["model_returned"], item["to"]["model_returned"]
+                reason = f"in ordinary traffic {now} answers to {model} since {item['first_at'][:19]}Z, where {was} did"
+                return {"reason": reason, "example": next(iter(item["examples"]["after"]), None)}
+    return None
+
+
+async def _ask(
+    settings: Settings,
+    canary: CanarySettings,
+    questions: Sequence[Mapping[str, Any]],
+    directory: Path,
+    run: str,
+    isolation: IsolationOptions,
+) -> dict[str, Any]:
+    """Run the program that asks, recorded as a run."""
+    profiles = settings.config.read_text("utf-8") if settings.config and settings.profile else None
+    content = {
+        "key_variable": canary.key_env,
+        "timeout_s": TIMEOUT,
+        "budget_usd": canary.budget_usd,
+        "profiles": profiles,
+        "questions": questions,
+    }
+    (directory / "questions.json").write_text(json.dumps(content), "utf-8")
+    command = [sys.executable, "-m", "proxy.canary.ask", str(directory)]
+    labels = {"kind": "canary", "canary": canary.name}
+    code = await record(settings, command, run=run, labels=labels, quiet=True, isolation=isolation)
+    try:
+        found: dict[str, Any] = json.loads((directory / "answers.json").read_bytes())
+    except (OSError, ValueError) as error:
+        raise Failure(
+            f"the program that asks for canary {canary.name} ended with {code} and left no answers ({error});"
+            f" see playhead show {run}"
+        ) from error
+    return found
+
+
+def _with_exchanges(api: Api, run: str, found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The answers with the exchanges that they are from, if the run has one for each."""
+    stored = [str(item["id"]) for item in api.list_items(f"/runs/{path_segment(run)}/calls", limit=500)]
+    is_whole = len(stored) == len(found["answers"]) + found["failed"]
+    return [
+        {
+            "pin": one["pin"],
+            "answer": {**one["answer"], "exchange": stored[one["number"] - 1] if is_whole else None},
+        }
+        for one in found["answers"]
+    ]
+
+
+async def _call_webhook(url: str, told: Mapping[str, Any]) -> str | None:
+    """Post a canary to its webhook. Return why that failed."""
+    problem = ""
+    async with httpx2.AsyncClient(timeout=WEBHOOK_TIMEOUT) as client:
+        for _ in range(WEBHOOK_TRIES):
+            try:
+                answer = await client.post(url, json={"event": "canary.changed", "canary": dict(told)})
+            except httpx2.HTTPError as error:
+                problem = f"{type(error).__name__}: {error}"
+            else:
+                if answer.status_code < 300:
+                    return None
+                problem = f"it answered {answer.status_code}"
+    return f"the webhook {url} was not told: {problem}"
