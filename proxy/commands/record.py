@@ -92,7 +92,12 @@ async def record(
         await processes.close_workers()
         try:
             words = _finish_run(
-                await processes.connect_store_server(), run, None if opened else labels, worker_info, result
+                await processes.connect_store_server(),
+                run,
+                None if opened else labels,
+                worker_info,
+                result,
+                has_effects=effects is not None,
             )
         except StoreUnavailable as away:
             words = (
@@ -153,7 +158,13 @@ def _open_run(api: Api, run: str, labels: Mapping[str, str]) -> bool:
 
 
 def _finish_run(
-    api: Api, run: str, labels: Mapping[str, str] | None, worker_info: Mapping[str, Any], result: CommandResult
+    api: Api,
+    run: str,
+    labels: Mapping[str, str] | None,
+    worker_info: Mapping[str, Any],
+    result: CommandResult,
+    *,
+    has_effects: bool,
 ) -> str:
     """End the run and return its summary. `labels` are set first if the run could not be created earlier."""
     if labels is not None:
@@ -165,7 +176,7 @@ def _finish_run(
         f"/runs/{path_segment(run)}", {"ended": True, "succeeded": result.code == 0, "isolation": result.isolation}
     )
     auto_session = _auto_session_text(api, run) if worker_info.get("mode") == "auto" else None
-    return auto_session or summary_text(whole, calls, missing)
+    return auto_session or summary_text(whole, calls, missing, has_effects=has_effects)
 
 
 def _auto_session_text(api: Api, run: str) -> str | None:
@@ -241,7 +252,13 @@ def _separation_reason(settings: Settings, up: Mapping[str, Any]) -> str:
     return f"{words}; this command has a worker of its own, which goes by the settings here"
 
 
-def summary_text(run: Mapping[str, Any], calls: Sequence[Mapping[str, Any]], missing: str | None = None) -> str:
+def summary_text(
+    run: Mapping[str, Any],
+    calls: Sequence[Mapping[str, Any]],
+    missing: str | None = None,
+    *,
+    has_effects: bool = False,
+) -> str:
     """Summarise what was recorded and what to type next. `missing` says why the store may not have all of it."""
     models = sum(call["kind"] == "model" for call in calls)
     tools = len(calls) - models
@@ -256,6 +273,11 @@ def summary_text(run: Mapping[str, Any], calls: Sequence[Mapping[str, Any]], mis
         return (
             f"playhead: {name} is not completely stored yet, {len(calls):,} calls are: {printable(missing)}\n"
             f"          the rest waits in the spool; look again: {next_command(f'show {name}')}"
+        )
+    if not calls and has_effects:
+        return (
+            f"playhead: recorded no call under {name}; the effects of its Python processes are there, if it has any\n"
+            f"          replay: {next_command(f'replay {name}', '-- COMMAND')}"
         )
     if not calls and run.get("isolation") == "captive":
         # No client of a captive command can bypass the proxy.
