@@ -31,6 +31,7 @@ FIXED = {
     "PLAYHEAD_PROFILE",
     "PLAYHEAD_EXPORT",
     "PLAYHEAD_RETENTION",
+    "PLAYHEAD_CANARY",
     "PLAYHEAD_TOKEN_FILE",  # compose asks for the token itself
 }
 """What a container has from its image or its ports; what only a file can hold."""
