@@ -26,7 +26,6 @@ from tests.store.page.seed import SECOND, Agent, derive_exchange, write
 from tests.store.samples import NOON, uuid7
 from tests.support.postgres import CARELESS, TEMPLATE, console, create, fresh, migrate, url
 
-PROJECT: Final = "measured"
 VISITS: Final = 5
 BATCH: Final = 500
 
@@ -58,7 +57,7 @@ def long_run(run: str, calls: int) -> list[Exchange]:
 
 async def fill(server: PageServer, runs: int) -> dict[str, str]:
     """Record what is looked at; return the address of each page by its name."""
-    writer = BatchWriter(server.database, project=PROJECT, profile=PROFILES.digest, signal=server.house.signal)
+    writer = BatchWriter(server.database, profile=PROFILES.digest, signal=server.house.signal)
     agent = Agent("many-0", NOON)
     agent.user("Hello.")
     agent.answer("Hello, how can I help?", streamed=False)
@@ -98,9 +97,9 @@ READY: Final = {
 async def measure(visitor: Visitor, path: str) -> tuple[float, float, float]:
     """Return the first paint, when the content was shown, and the longest task."""
     ready = next(selector for prefix, selector in reversed(READY.items()) if path.startswith(prefix))
-    page = await visitor.open("/?project=nothing", scopes=("admin",), ready=".empty")
+    page = await visitor.open("/?project=nothing", ready=".empty")
     await page.context.add_init_script(f"window.READY = {json.dumps(ready)};{WATCH}")
-    await page.goto(f"{visitor.server.url}{path}?project={PROJECT}")
+    await page.goto(f"{visitor.server.url}{path}")
     # Not wait_for_function, which the policy of the page refuses.
     await page.locator(ready).first.wait_for(timeout=60_000)
     await page.wait_for_load_state("load")

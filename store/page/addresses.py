@@ -29,11 +29,22 @@ class Address:
     parameters: frozenset[str] = frozenset()
     """The parameters that the twin takes over; `project` always."""
 
+    views: tuple[str, ...] = ()
+    """The modules of `views/` that show it."""
+
 
 ADDRESSES: Final = (
-    Address(template="/", twin="/v1/runs", parameters=FILTERS | {"sort", "order"}),
-    Address(template="/runs/{run}", twin="/v1/runs/{run}"),
-    Address(template="/runs/{run}/calls/{call}", twin="/v1/calls/{call}"),
+    Address(template="/", twin="/v1/runs", parameters=FILTERS | {"sort", "order"}, views=("runs", "actions")),
+    Address(
+        template="/runs/{run}",
+        twin="/v1/runs/{run}",
+        views=("run", "conversation", "said", "waterfall", "actions", "timelines"),
+    ),
+    Address(
+        template="/runs/{run}/calls/{call}",
+        twin="/v1/calls/{call}",
+        views=("call", "bytes", "json", "said", "snippets", "timelines"),
+    ),
     Address(template="/diff/{a}/{b}", twin="/v1/runs/{a}/diff/{b}"),
     Address(template="/costs", twin="/v1/stats?group_by=day&group_by=model", parameters=FILTERS),
     Address(template="/drift", twin="/v1/drift"),
@@ -51,6 +62,11 @@ _PATTERNS: Final = tuple(
 def is_page_path(path: str) -> bool:
     """Whether a path, percent-decoded, is an address of the page."""
     return any(pattern.fullmatch(path) for pattern, _ in _PATTERNS)
+
+
+def views_of(path: str) -> tuple[str, ...]:
+    """Return the modules that show an address of the page."""
+    return next((address.views for pattern, address in _PATTERNS if pattern.fullmatch(path)), ())
 
 
 def twin_address(path: str, parameters: list[tuple[str, str]]) -> str:

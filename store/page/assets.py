@@ -1,7 +1,7 @@
 """Load the files of the page, each with its media type, under one digest of all."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -42,6 +42,11 @@ class Assets:
     def index(self) -> bytes:
         """The document, which loads this version of the other files."""
         return self.files["index.html"].content.replace(_BASE, _BASE + self.version.encode() + b"/")
+
+    def index_with(self, views: Iterable[str]) -> bytes:
+        """Return the document, which also loads these views at once: its scripts would ask for them later."""
+        links = "".join(f'<link rel="modulepreload" href="/assets/{self.version}/views/{view}.js">\n' for view in views)
+        return self.index.replace(b"<script type=", links.encode() + b"<script type=", 1)
 
 
 @cache

@@ -1,122 +1,103 @@
-"""Take out of a script what a browser does not need: comments, indentation and spaces. Names and statements stay as they are.
+"""Take out of a script what a browser does not need: comments, indentation, spaces, and the length of names.
 
-The page has no build step: this is done when the files are loaded. It reads JavaScript as far as it must, to leave strings, regular
-expressions and templates alone; of templates of HTML, the indentation goes, which has no meaning there.
+The page has no build step: this is done when its files are first asked for. It reads JavaScript as far as it must, to leave strings,
+regular expressions and texts alone. Of templates of HTML goes what has no meaning there: indentation, quotes around words, and names in closing
+tags. `short_names` shortens names.
 """
 
 import re
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
-_TOKEN: Final = re.compile(
-    r"""
-    (?P<comment>//[^\n]*|/\*.*?\*/)
-    |(?P<space>\s+)
-    |(?P<string>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
-    |(?P<word>[\w$]+)
-    |(?P<other>.)
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-_REGEX: Final = re.compile(r"/(?:[^/\\\[\n]|\\.|\[(?:[^\]\\\n]|\\.)*\])+/\w*")
-_TEMPLATE_TEXT: Final = re.compile(r"(?:[^`\\$]|\\.|\$(?!\{))*", re.DOTALL)
+from store.page.script_tokens import Token, UnknownScript, read_tokens
+from store.page.short_names import shorten_names
+
+__all__ = ["UnknownScript", "squeeze_script"]
+
+_QUOTED: Final = re.compile(r'(?<=[\w-])="([\w.#:-]+)"(?=[\s>]|$)')
 _INDENTATION: Final = re.compile(r"[ \t]*\n\s*")
-
-_BEFORE_REGEX: Final = frozenset(("return", "typeof", "case", "in", "of", "await"))
-"""Words after which a slash begins a regular expression. After any other word, or a closing bracket, it divides."""
-
-
-class UnknownScript(ValueError):
-    """A script has a form that this module does not know."""
-
-
-@dataclass(slots=True)
-class _Writer:
-    parts: list[str] = field(default_factory=list)
-    last: str = "\n"
-    """The piece before."""
-
-    space: str = ""
-    """White space since then: nothing, a space, or the end of a line."""
-
-    def add(self, piece: str, *, is_text: bool = False) -> None:
-        """Add a piece; before it, the white space that is needed."""
-        if self.space and not is_text and (space := self._needed_space(piece[0])):
-            self.parts.append(space)
-        self.parts.append(piece)
-        self.last, self.space = piece, ""
-
-    def _needed_space(self, following: str) -> str:
-        before = self.last[-1]
-        if self.space == "\n":
-            return "" if before in "\n{([," or following in ")],}" else "\n"
-        are_words = _is_word(before) and _is_word(following)
-        return " " if are_words or (before == following and before in "+-") or (before, following) == ("/", "/") else ""
-
-
-def _is_word(char: str) -> bool:
-    return char.isalnum() or char in "_$"
+_CLOSING: Final = (")", "]", "}")
+_EDGE: Final = re.compile(r"^\s*\n\s*|\s*\n\s*$")
 
 
 def squeeze_script(text: str) -> str:
     """Return a script that does the same and is shorter. Raises UnknownScript."""
-    writer = _Writer()
-    end = _squeeze_code(text, 0, writer)
-    if end != len(text):
-        raise UnknownScript(f"a bracket is closed at {end} that was not opened")
-    return "".join(writer.parts) + "\n"
+    tokens = read_tokens(text)
+    is_html = [place > 0 and tokens[place - 1].text == "html" for place in range(len(tokens))]
+    return _write(shorten_names(tokens), is_html)
 
 
-def _squeeze_code(text: str, at: int, writer: _Writer) -> int:
-    """Squeeze code up to its end, or up to the brace that closes a value of a template; return its place."""
-    depth = 0
+class _Template(NamedTuple):
+    """A template that is being written."""
+
+    is_html: bool
+    is_in_tag: bool = False
+
+
+def _write(tokens: Sequence[Token], is_html: Sequence[bool]) -> str:
+    """`is_html` says of each token whether it would begin a template of HTML."""
+    parts: list[str] = []
+    space, last = "", "\n"
+    templates: list[_Template] = []
+    closing = 0
+    for place, piece in enumerate(tokens):
+        if closing:
+            closing += (piece.kind == "value") - (piece.kind == "value-end")
+            continue
+        if piece.kind == "space":
+            space = "\n" if "\n" in piece.text or space == "\n" else " "
+            continue
+        written = piece.text
+        if piece.kind == "text" and templates[-1].is_html:
+            written, is_in_tag = _squeeze_html(written, is_in_tag=templates[-1].is_in_tag)
+            templates[-1] = _Template(True, is_in_tag)
+        elif piece.kind == "template":
+            templates.append(_Template(is_html[place]))
+        elif piece.kind == "template-end":
+            templates.pop()
+        elif piece.kind == "value" and templates[-1].is_html and last.endswith("</"):
+            # htm closes what is open with `<//>`, whatever its name.
+            closing, written = 1, "/"
+        if piece.text in _CLOSING and piece.kind == "other" and (last == "," or (last == ";" and piece.text == "}")):
+            parts.pop()
+        elif space and piece.kind not in ("text", "value", "value-end", "template-end"):
+            # `single_file` knows imports and exports by the beginnings of their lines.
+            is_module_line = piece.text in ("import", "export") and "\n" in space
+            parts.append("\n" if is_module_line else _needed_space(space, last[-1], written[0]))
+        space = ""
+        if written:
+            parts.append(written)
+            last = written
+    return "".join(parts) + "\n"
+
+
+def _squeeze_html(text: str, *, is_in_tag: bool) -> tuple[str, bool]:
+    """Squeeze a text of a template; return it, and whether it ends within a tag."""
+    parts = []
+    at = 0
     while at < len(text):
-        found = _TOKEN.match(text, at)
-        if found is None:
-            raise UnknownScript(f"nothing is known that begins at {at}")
-        kind, piece = found.lastgroup, found[0]
-        at = found.end()
-        if kind in ("comment", "space"):
-            # A comment that ends a line is followed by that end.
-            writer.space = "\n" if "\n" in piece or writer.space == "\n" else " "
-        elif piece == "`":
-            at = _squeeze_template(text, at, writer)
-        elif piece == "/" and _begins_regex(writer.last):
-            if (regex := _REGEX.match(text, at - 1)) is None:
-                raise UnknownScript(f"a regular expression does not end that begins at {at}")
-            writer.add(regex[0])
-            at = regex.end()
+        end = text.find(">" if is_in_tag else "<", at)
+        is_whole = end >= 0
+        part = text[at : end + 1 if is_whole else len(text)]
+        if is_in_tag:
+            part = _INDENTATION.sub("\n", _QUOTED.sub(r"=\1", part))
         else:
-            depth += (piece == "{") - (piece == "}")
-            if depth < 0:
-                return at - 1
-            writer.add(piece)
-    return at
+            # htm drops line ends at both ends of a text.
+            marked = part[:-1] if is_whole else part
+            part = _INDENTATION.sub("\n", _EDGE.sub("", marked)) + part[len(marked) :]
+        parts.append(part)
+        at += len(text[at : end + 1 if is_whole else len(text)])
+        is_in_tag = is_in_tag != is_whole
+    return "".join(parts), is_in_tag
 
 
-def _begins_regex(before: str) -> bool:
-    return before in _BEFORE_REGEX or not (_is_word(before[-1]) or before[-1] in ")]}`\"'")
+def _needed_space(space: str, before: str, following: str) -> str:
+    if space == "\n":
+        return "" if before in "\n{([,;" or following in ")],}" else "\n"
+    are_words = is_word(before) and is_word(following)
+    return " " if are_words or (before == following and before in "+-") or (before, following) == ("/", "/") else ""
 
 
-def _squeeze_template(text: str, at: int, writer: _Writer) -> int:
-    """Squeeze a template after its first quote; return the place after its last."""
-    is_html = writer.last == "html"
-    writer.add("`")
-    while True:
-        found = _TEMPLATE_TEXT.match(text, at)
-        assert found is not None, "it matches nothing, too"
-        at = found.end()
-        if found[0]:
-            writer.add(_INDENTATION.sub("\n", found[0]) if is_html else found[0], is_text=True)
-        if text.startswith("`", at):
-            writer.add("`", is_text=True)
-            return at + 1
-        if not text.startswith("${", at):
-            raise UnknownScript(f"a template does not end at {at}")
-        writer.add("${", is_text=True)
-        at = _squeeze_code(text, at + 2, writer)
-        if not text.startswith("}", at):
-            raise UnknownScript("a value of a template does not end")
-        writer.space = ""
-        writer.add("}", is_text=True)
-        at += 1
+def is_word(char: str) -> bool:
+    """Whether a character may be in a name."""
+    return char.isalnum() or char in "_$"

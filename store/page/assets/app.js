@@ -5,6 +5,8 @@ import { Link, navigate, useLocation } from "./core/router.js";
 import { activeKeys, useKeys } from "./core/keys.js";
 import { Dialog, ErrorNote, Loading, setSession, useSession } from "./core/parts.js";
 
+/** Pattern of the path, view, names in the path, title.
+ * @type {[RegExp, () => Promise<{ default: any }>, string[], string][]} */
 const ROUTES = [
   [/^\/$/, () => import("./views/runs.js"), [], "Runs"],
   [/^\/runs\/([^/]+)$/, () => import("./views/run.js"), ["run"], "Run"],
@@ -101,9 +103,12 @@ function App() {
   return html`
     <a class="skip" href="#main">Skip to the content</a>
     <header class="top">
-      <${Link} to="/" class="brand" aria-label="Playhead, all runs"><svg viewBox="0 0 16 16" width="18" height="18" aria-hidden="true"><rect class="logo" width="16" height="16" rx="4" /><path class="logo-mark" d="M5 4v8l6-4z" /><path class="logo-line" d="M12 4v8" /></svg><span>Playhead</span></${Link}>
+      <${Link} to="/" class="brand" aria-label="Playhead, all runs"><svg viewBox="0 0 16 16" width="18" height="18" aria-hidden="true"><rect class="logo" width="16"
+        height="16" rx="4" /><path class="logo-mark" d="M5 4v8l6-4z" /><path class="logo-line" d="M12 4v8" /></svg><span>Playhead</span></${Link}>
       ${!isOffline && html`<nav aria-label="Pages">${tab("/", "Runs")}${tab("/costs", "Costs")}${tab("/drift", "Drift")}</nav>`}
-      ${isOffline && html`<span class="chip" title=${leftOut ? "Bodies that are too large are left out, and named where they would be." : "Everything that was recorded is in this file."}>a file${leftOut ? `, ${leftOut} left out` : ""}</span>`}
+      ${isOffline && html`<span class="chip"
+        title=${leftOut ? "Bodies that are too large are left out, and named where they would be." : "Everything that was recorded is in this file."}>
+        a file${leftOut ? `, ${leftOut} left out` : ""}</span>`}
       <span class="grow"></span>
       ${session?.project && session.project !== "default" && html`<span class="chip" title="project">${session.project}</span>`}
       <button class="quiet" onClick=${nextTheme} title="Theme: ${theme} (t)"><span class="wide">Theme: </span>${theme}</button>

@@ -12,16 +12,42 @@ from store.page.assets import DIRECTORY, load_assets
 from store.page.squeeze import UnknownScript, squeeze_script
 
 CASES: Final = {
-    "a  =  1 ; // one\nb = 2;\n": "a=1;\nb=2;\n",
+    "a  =  1 ; // one\nb = 2;\n": "a=1;b=2;\n",
     "return  x / 2 / y;  /* both */ f();": "return x/2/y;f();\n",
     "x = \"a  //  b\" + 'c /* d */';": "x=\"a  //  b\"+'c /* d */';\n",
     "a + +b; a - -b; a ++ + b": "a+ +b;a- -b;a++ +b\n",
-    "f(\n  a,\n  b,\n)\ng()": "f(a,b,)\ng()\n",
+    "f(\n  a,\n  [ b, ],\n)\ng()": "f(a,[b])\ng()\n",
+    "a = { b() { c(); }, }": "a={b(){c()}}\n",
     "x = /[/ ]  `/g.test(y) ? 1 : 2": "x=/[/ ]  `/g.test(y)?1:2\n",
     "`a  b\n  c ${  { d : 1 }.d  }  e`": "`a  b\n  c ${{d:1}.d}  e`\n",
-    "html`<b>\n    ${ x && html`<i>\n  y  z</i>` }  </b>`": "html`<b>\n${x&&html`<i>\ny  z</i>`}  </b>`\n",
+    "html`<b>\n    ${ x && html`<i>\n  y  z</i>` }  </b>`": "html`<b>${x&&html`<i>y  z</i>`}  </b>`\n",
+    'html`<a b="c" d="e f" g=${h}\n   i="j">k="l"\n  m</a>`': 'html`<a b=c d="e f" g=${h}\ni=j>k="l"\nm</a>`\n',
+    "html`<${Some}>a</${Some}>`": "html`<${Some}>a<//>`\n",
     r"`\`${a}\${b}`": "`\\`${a}\\${b}`\n",
 }
+
+NAMES: Final = {
+    "const name = 1; f(name, name, o.name)": "const a=1;f(a,a,o.name)\n",
+    "const name = 1; f({ name, name: name })": "const a=1;f({name:a,name:a})\n",
+    "const name = 1; f({ name }, name, name, name)": "const a=1;f({name:a},a,a,a)\n",
+    "const { name, other: thing = 1 } = x; f(name, name, thing, thing)": "const{name:b,other:a=1}=x;f(b,b,a,a)\n",
+    "function f({ value = 1 }, [ first ]) { return value + value + first + first }": (
+        "function f({value:b=1},[a]){return b+b+a+a}\n"
+    ),
+    'import { visible } from "x"; f(visible, visible, visible)': 'import{visible as a}from"x";f(a,a,a)\n',
+    "export const name = 1; f(name, name)": "export const name=1;f(name,name)\n",
+    "export async function name() {} name(); name()": "export async function name(){}name();name()\n",
+    "const a = 1; const name = 2; f(name, name)": "const a=1;const b=2;f(b,b)\n",
+    "f(window, window, window)": "f(window,window,window)\n",
+    "class Tree { page(node) { const page = node; return this.page(page, page, page) } }": (
+        "class b{page(node){const a=node;return this.page(a,a,a)}}\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("written", NAMES)
+def test_names_that_are_declared_get_short_ones(written: str) -> None:
+    assert squeeze_script(written) == NAMES[written]
 
 
 @pytest.mark.parametrize("written", CASES)
@@ -38,7 +64,7 @@ def test_a_script_that_does_not_end_is_refused(text: str) -> None:
 
 RUN: Final = """
 const values = [];
-const html = (texts, ...inner) => texts.join("|").replace(/\\s*\\n\\s*/g, " ") + inner.join("+");
+const html = (texts, ...inner) => texts.join("|").replace(/\\s+|\"/g, "") + inner.join("+");
 const keep = (value) => values.push(String(value));
 for (let i = 0; i < 3; i ++) {
   // a comment with a ` in it, and "quotes'

@@ -1,12 +1,13 @@
 """The web page: one document for all of its addresses, and its files."""
 
+import asyncio
 from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
 from store.api.deferred_route import DeferredRoute
 from store.api.problems import Problem
-from store.page.addresses import TEMPLATES, twin_address
+from store.page.addresses import TEMPLATES, twin_address, views_of
 from store.page.assets import load_assets
 from store.page.policy import PAGE_HEADERS
 
@@ -24,7 +25,8 @@ async def show_page(request: Request) -> Response:
         address = twin_address(request.scope["path"], request.query_params.multi_items())
         return Response(status_code=303, headers={"location": address, "vary": "accept"})
     headers = {**PAGE_HEADERS, "vary": "accept", "cache-control": "no-cache"}
-    return Response(load_assets().index, media_type="text/html; charset=utf-8", headers=headers)
+    document = (await asyncio.to_thread(load_assets)).index_with(views_of(request.scope["path"]))
+    return Response(document, media_type="text/html; charset=utf-8", headers=headers)
 
 
 for _template in TEMPLATES:
@@ -34,7 +36,7 @@ for _template in TEMPLATES:
 @router.get("/assets/{version}/{path:path}", include_in_schema=False)
 async def get_asset(version: str, path: str) -> Response:
     """One file of the page, to be kept by the browser if it is of this version."""
-    assets = load_assets()
+    assets = await asyncio.to_thread(load_assets)
     asset = assets.files.get(path)
     if asset is None or path == "index.html":
         raise Problem(404, "not_found", f"the page has no file {path[:200]}; reload the page")

@@ -65,17 +65,27 @@ async function embeddedAnswer(path, params, { as = "json" } = {}) {
 /** How many documents a file leaves out. */
 export const leftOut = Object.keys(embedded?.["left-out"] ?? {}).length;
 
-async function send(method, path, body, params, { signal, as = "json", range = null } = {}) {
+/** The answer for which `core/theme.js` has asked, once. */
+function takeEarly(where) {
+  const { early } = window;
+  delete window.early;
+  return early?.path === where ? early.answer : null;
+}
+
+async function send(method, path, body, params, { signal = undefined, as = "json", range = null } = {}) {
   /** @type {Record<string, string>} */
   const headers = { accept: as === "json" ? "application/json" : "*/*", "playhead-page": "1" };
   if (body !== undefined) headers["content-type"] = "application/json";
   if (range) headers.range = range;
+  const where = address(path, params);
+  const early = method === "GET" ? takeEarly(where) : null;
+  /** @type {Response} */
   let answer;
   try {
-    answer = await fetch(address(path, params), {
+    answer = await (early ?? fetch(where, {
       method, headers, signal, credentials: "same-origin",
       body: body === undefined ? undefined : JSON.stringify(body),
-    });
+    }));
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Problem({ title: "no connection", detail: "The store server does not answer. Check that `playhead up` runs." });
@@ -99,6 +109,8 @@ const NAMES = ["run.began", "run.ended", "run.changed", "run.deleted", "call", "
 /**
  * Call `onEvent(name, data, id)` for each event until the returned function is called. While the tab is hidden, the stream is
  * closed: a browser has six connections to a host. It goes on after the last event when the tab is shown again.
+ *
+ * @param {(state: string) => void} onState
  */
 export function events(params, onEvent, onState = () => {}) {
   if (embedded) return () => {};

@@ -37,10 +37,13 @@ export function duration(ms) {
   return hours < 48 ? `${hours} h ${two(Math.floor((seconds % 3600) / 60))} m` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
 }
 
+/** @type {[string, number][]} */
+const UNITS = [["GB", 1 << 30], ["MB", 1 << 20], ["KB", 1 << 10]];
+
 /** 812 B · 4.2 KB · 5.0 MB */
 export function bytes(value) {
   if (value === null || value === undefined) return NONE;
-  for (const [unit, size] of [["GB", 1 << 30], ["MB", 1 << 20], ["KB", 1 << 10]]) {
+  for (const [unit, size] of UNITS) {
     if (value >= size) return `${(value / size).toFixed(1)} ${unit}`;
   }
   return `${value} B`;

@@ -28,8 +28,9 @@ export function activeKeys() {
   return [...shown];
 }
 
+/** @param {any} target */
 const isTyping = (target) =>
-  target instanceof HTMLElement && (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName) && target.type !== "checkbox");
+  target instanceof HTMLElement && (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName) && target.getAttribute("type") !== "checkbox");
 
 function find(key) {
   for (const entry of [...stack].reverse()) {
@@ -43,7 +44,7 @@ addEventListener("keydown", (event) => {
   if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
   if (document.querySelector("dialog[open]") || document.querySelector("[role=menu]")) return;
   if (isTyping(event.target)) {
-    if (event.key === "Escape") event.target.blur();
+    if (event.key === "Escape") /** @type {HTMLElement} */ (event.target).blur();
     return;
   }
   // Enter on a link or button does what the browser does.

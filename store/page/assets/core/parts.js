@@ -112,8 +112,11 @@ export const Chip = ({ children, title }) => html`<span class="chip" title=${tit
 /** `tone`: good, bad, warn, info or nothing. */
 export const Badge = ({ tone = "", children, title }) => html`<span class="badge ${tone}" title=${title}>${children}</span>`;
 
-export const Money = ({ value, isPartial = false }) =>
-  html`<span title=${value === null || value === undefined ? "the price is unknown" : `$${value}${isPartial ? ", without calls whose price is unknown" : ""}`}>${isPartial && value !== null ? "≥ " : ""}${money(value)}</span>`;
+export function Money({ value, isPartial = false }) {
+  const isKnown = value !== null && value !== undefined;
+  const title = isKnown ? `$${value}${isPartial ? ", without calls whose price is unknown" : ""}` : "the price is unknown";
+  return html`<span title=${title}>${isPartial && isKnown ? "≥ " : ""}${money(value)}</span>`;
+}
 export const Tokens = ({ value }) => html`<span title=${count(value)}>${tokens(value)}</span>`;
 export const Duration = ({ ms }) => html`<span title=${ms === null || ms === undefined ? "unknown" : `${ms} ms`}>${duration(ms)}</span>`;
 /** A time in the reader's zone; the exact one on hover. */
@@ -181,7 +184,8 @@ export function Tabs({ tabs, active, onSelect, label, panel }) {
   };
   return html`<div class="tabs" role="tablist" aria-label=${label} ref=${list} onKeyDown=${onKeyDown}>
     ${tabs.map((tab) => html`<button key=${tab.id} role="tab" aria-selected=${tab.id === active} aria-controls=${panel}
-      tabindex=${tab.id === active ? 0 : -1} onClick=${() => onSelect(tab.id)}>${tab.label}${tab.badge !== undefined && html` <span class="count">${tab.badge}</span>`}</button>`)}
+      tabindex=${tab.id === active ? 0 : -1} onClick=${() => onSelect(tab.id)}>${tab.label}${tab.badge !== undefined && html` <span
+        class="count">${tab.badge}</span>`}</button>`)}
   </div>`;
 }
 
@@ -271,7 +275,8 @@ export function VirtualList({ items, rowHeight, height, render, label, overscan 
   }, [scrollTo]);
   const first = Math.max(0, Math.floor(top / rowHeight) - overscan);
   const last = Math.min(items.length, Math.ceil((top + size) / rowHeight) + overscan);
-  return html`<div class="vlist" ref=${root} role=${role} aria-label=${label} tabindex="0" style=${{ height }} onScroll=${(event) => setTop(event.currentTarget.scrollTop)}>
+  return html`<div class="vlist" ref=${root} role=${role} aria-label=${label} tabindex="0" style=${{ height }}
+    onScroll=${(event) => setTop(event.currentTarget.scrollTop)}>
     <div class="vlist-space" style=${{ height: `${items.length * rowHeight}px` }} role="presentation">
       <div class="vlist-rows" style=${{ transform: `translateY(${first * rowHeight}px)` }} role="presentation">
         ${items.slice(first, last).map((item, place) => render(item, first + place))}

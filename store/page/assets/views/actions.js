@@ -2,7 +2,7 @@
 // `run` is as in `/v1/runs/{run}`; `onChange(change)` gets the run as it is now, or null once it is deleted.
 import { html, useState } from "../core/html.js";
 import { address, get, isOffline, patch, post, del } from "../core/api.js";
-import { Link, navigate, path, runPath } from "../core/router.js";
+import { Link, path, runPath } from "../core/router.js";
 import { count, exactTime, visible } from "../core/format.js";
 import { allows, Badge, Command, Dialog, ErrorNote, Loaded, Menu, Time, useLoad, useMost, useSession } from "../core/parts.js";
 
@@ -159,7 +159,7 @@ function Replays({ run, onClose }) {
 
 export function Fork({ run, onClose, from = 1 }) {
   const [step, setStep] = useState(from);
-  const [outcome, setOutcome] = useState({});
+  const [outcome, setOutcome] = useState(/** @type {{fork?: any, error?: any, isBusy?: boolean}} */ ({}));
   const agent = useSession()?.fork_agent;
   const steps = Math.max(1, run.calls);
   const { fork, error, isBusy } = outcome;
@@ -220,7 +220,8 @@ function Delete({ run, onClose, onChange }) {
   return html`<${Dialog} title="Delete this run" onClose=${onClose}>
     ${error && html`<${ErrorNote} error=${error} />`}
     <div class="note bad"><strong>${run.name || run.id}</strong>
-      <p>${data ? `${count(data.exchanges?.length ?? run.exchanges)} exchanges with their bodies` : "…"}, ${count(run.calls)} calls, since <time title=${exactTime(run.started_at)}>${run.started_at.slice(0, 16).replace("T", " ")} UTC</time>.</p>
+      <p>${data ? `${count(data.exchanges?.length ?? run.exchanges)} exchanges with their bodies` : "…"}, ${count(run.calls)} calls, since <time
+        title=${exactTime(run.started_at)}>${run.started_at.slice(0, 16).replace("T", " ")} UTC</time>.</p>
       <p>It is erased from tables, spools, replays and the search index. This cannot be undone. Backups keep it; forks of it stay.${run.pinned ? " It is pinned." : ""}</p></div>
     <form class="stack" onSubmit=${erase}>
       <label>To confirm, type <code>${run.id}</code><input type="text" autocomplete="off" value=${typed} onInput=${(event) => setTyped(event.target.value)} /></label>

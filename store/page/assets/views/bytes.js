@@ -42,7 +42,7 @@ function join(one, other) {
 
 /** The first `end` bytes of a body, of which those that are there are not fetched again: `{data, total, plain, error}`. */
 function useBody(address, end, encoding, isWhole) {
-  const [state, setState] = useState({ data: new Uint8Array(), total: null });
+  const [state, setState] = useState({ data: new Uint8Array(), total: null, plain: null });
   const [error, setError] = useState(null);
   const { data, total } = state;
   useEffect(() => {
@@ -90,7 +90,8 @@ function Body({ exchange, side, encoding, size }) {
       ${!isOffline && html`<a class="quiet" href=${address} download>Download</a>`}</div>
     ${whole === 0 ? html`<p class="muted">empty</p>`
       : html`<div class="text code raw">${pieces.map((piece, place) => html`<span key=${place} class="piece">${visible(piece)}</span>`)}</div>`}
-    ${whole > most && html`<button class="more" onClick=${() => setEnd(end + (isHex ? HEX_PIECE : PIECE))}>Show ${isHex ? 16 : 64} KB more (${bytes(whole - most)} left)</button>`}
+    ${whole > most && html`<button class="more"
+      onClick=${() => setEnd(end + (isHex ? HEX_PIECE : PIECE))}>Show ${isHex ? 16 : 64} KB more (${bytes(whole - most)} left)</button>`}
   </div>`;
 }
 

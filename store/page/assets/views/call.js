@@ -42,7 +42,8 @@ function Json({ facts, part }) {
     const node = nodes.find(({ key }) => key === part) || nodes[0];
     if (!node) return html`<p class="muted">There is no JSON: the bytes are all there is.</p>`;
     const name = (one) => html`${one.key.replace("_", " ")} <small>${bytes(one.end - one.start)}</small>`;
-    return html`<${Choice} className="picks" label="Part" value=${node.key} options=${nodes.map((one) => [one.key, name(one)])} onChange=${(one) => setQuery({ part: one })} />
+    return html`<${Choice} className="picks" label="Part" value=${node.key} options=${nodes.map((one) => [one.key, name(one)])}
+      onChange=${(one) => setQuery({ part: one })} />
       <${JsonTree} text=${text} start=${node.start} label=${node.key} />`;
   }}</${Loaded}>`;
 }

@@ -46,7 +46,8 @@ export function StackedBars({ buckets, series, format, onZoom, label, isHourly }
   return html`<figure class="chart" ref=${root} onPointerLeave=${() => setHover(null)}>
     <svg width=${width} height=${HEIGHT} role="img" aria-label=${label} onPointerDown=${(event) => event.button === 0 && setDrag([placeOf(event), placeOf(event)])}
       onPointerMove=${(event) => { const place = placeOf(event); setHover(place); if (drag) setDrag([drag[0], place]); }}>
-      ${axis.map((value) => html`<g key=${value}><line class="grid" x1=${PAD.left} x2=${width - PAD.right} y1=${y(value)} y2=${y(value)} /><text class="tick-y" x=${PAD.left - 8} y=${y(value) + 4}>${format(value)}</text></g>`)}
+      ${axis.map((value) => html`<g key=${value}><line class="grid" x1=${PAD.left} x2=${width - PAD.right} y1=${y(value)} y2=${y(value)} /><text
+        class="tick-y" x=${PAD.left - 8} y=${y(value) + 4}>${format(value)}</text></g>`)}
       ${buckets.map((bucket, place) => {
         let base = 0;
         const x = PAD.left + place * step + Math.min(2, step * 0.1);
@@ -57,18 +58,25 @@ export function StackedBars({ buckets, series, format, onZoom, label, isHourly }
             if (!value) return null;
             const start = base;
             base += value;
-            return html`<rect key=${name} class="s${Math.min(colour, COLOURS) + 1}" x=${x} width=${Math.min(bar, 64)} y=${y(base)} height=${Math.max(0.5, y(start) - y(base))} />`;
+            return html`<rect key=${name} class="s${Math.min(colour, COLOURS) + 1}" x=${x} width=${Math.min(bar, 64)} y=${y(base)}
+              height=${Math.max(0.5, y(start) - y(base))} />`;
           })}
           ${place % every === 0 && html`<text class="tick-x" x=${x} y=${HEIGHT - 7}>${isHourly ? time(bucket.at).replace(/:\d\d$/, "") : shortDay(bucket.at)}</text>`}
         </g>`;
       })}
       ${hover !== null && html`<rect class="hover" x=${PAD.left + hover * step} width=${step} y=${PAD.top} height=${HEIGHT - PAD.top - PAD.bottom} />`}
-      ${drag && html`<rect class="zoom" x=${PAD.left + Math.min(...drag) * step} width=${(Math.abs(drag[1] - drag[0]) + 1) * step} y=${PAD.top} height=${HEIGHT - PAD.top - PAD.bottom} />`}
+      ${drag && html`<rect class="zoom" x=${PAD.left + Math.min(...drag) * step} width=${(Math.abs(drag[1] - drag[0]) + 1) * step} y=${PAD.top}
+        height=${HEIGHT - PAD.top - PAD.bottom} />`}
     </svg>
-    ${shown && shown.values.size > 0 && html`<figcaption class="tip ${hover > buckets.length / 2 ? "is-left" : ""}"><strong>${isHourly ? time(shown.at) : shortDay(shown.at)}</strong> ${format(totals[hover])}
-      ${series.map((name, colour) => [name, colour, shown.values.get(name)]).filter(([, , value]) => value).sort((a, b) => b[2] - a[2]).slice(0, 8).map(([name, colour, value]) => html`<div key=${name}><span class="swatch s${Math.min(colour, COLOURS) + 1}"></span><span class="cut">${visible(name)}</span><span class="num">${format(value)}</span></div>`)}</figcaption>`}
+    ${shown && shown.values.size > 0 && html`<figcaption
+      class="tip ${hover > buckets.length / 2 ? "is-left" : ""}"><strong>${isHourly ? time(shown.at) : shortDay(shown.at)}</strong> ${format(totals[hover])}
+      ${series.map((name, colour) => [name, colour, shown.values.get(name)]).filter(([, , value]) => value)
+        .sort((a, b) => b[2] - a[2]).slice(0, 8)
+        .map(([name, colour, value]) => html`<div key=${name}>
+          <span class="swatch s${Math.min(colour, COLOURS) + 1}"></span><span class="cut">${visible(name)}</span><span class="num">${format(value)}</span></div>`)}</figcaption>`}
   </figure>`;
 }
 
 /** The colours of the series that have something. */
-export const Legend = ({ series, totals, format }) => html`<ul class="legend">${series.map((name, colour) => totals.get(name) > 0 && html`<li key=${name}><span class="swatch s${Math.min(colour, COLOURS) + 1}"></span>${visible(name)} <span class="count">${format(totals.get(name))}</span></li>`)}</ul>`;
+export const Legend = ({ series, totals, format }) => html`<ul class="legend">${series.map((name, colour) => totals.get(name) > 0 && html`<li key=${name}><span
+  class="swatch s${Math.min(colour, COLOURS) + 1}"></span>${visible(name)} <span class="count">${format(totals.get(name))}</span></li>`)}</ul>`;

@@ -58,7 +58,8 @@ export function useConversation(run, steps, around) {
 
 /** How a step ended, with a word and not only a colour. */
 export function StatusBadge({ step }) {
-  if (step.failed) return html`<${Badge} tone="bad" title=${step.outcome}>${step.status === null ? "no response" : step.status < 400 ? "broke off" : step.status}</${Badge}>`;
+  if (step.failed) return html`<${Badge} tone="bad"
+    title=${step.outcome}>${step.status === null ? "no response" : step.status < 400 ? "broke off" : step.status}</${Badge}>`;
   if (step.origin && step.origin !== "live") return html`<${Badge} tone=${step.origin === "edited" ? "warn" : "info"}>${step.origin}</${Badge}>`;
   return null;
 }
@@ -138,7 +139,8 @@ function Arrows({ root, pairs, selected }) {
   }, [pairs]);
   return html`<svg class="rail" aria-hidden="true">
     <defs><marker id="tip-of-rail" viewBox="0 0 6 6" refX="5" refY="3" markerWidth="6" markerHeight="6"><path class="arrow-tip" d="M0 0l6 3l-6 3z" /></marker></defs>
-    ${lines.map(({ from, to, d }) => html`<path key=${`${from}-${to}`} class="arrow ${selected === from || selected === to ? "is-selected" : ""}" marker-end="url(#tip-of-rail)" d=${d} />`)}
+    ${lines.map(({ from, to, d }) => html`<path key=${`${from}-${to}`}
+      class="arrow ${selected === from || selected === to ? "is-selected" : ""}" marker-end="url(#tip-of-rail)" d=${d} />`)}
   </svg>`;
 }
 

@@ -99,14 +99,16 @@ export default function Costs({ query }) {
         onChange=${(name) => setQuery({ measure: name === "cost" ? null : name })} />
       <label>by <select value=${query.by || "model"} onChange=${({ target }) => setQuery({ by: target.value === "model" ? null : target.value })}>
         ${Object.entries(GROUPS).map(([name, label]) => html`<option key=${name} value=${name}>${label}</option>`)}</select></label>
-      ${query.by === "label" && html`<${AddressInput} type="text" aria-label="Name of the label" value=${query.name || "env"} onCommit=${(name) => setQuery({ name })} />`}
+      ${query.by === "label" && html`<${AddressInput} type="text" aria-label="Name of the label" value=${query.name || "env"}
+        onCommit=${(name) => setQuery({ name })} />`}
       <span class="grow"></span>
       <${Choice} label="Time" value=${query.since ? null : "all"} options=${SPANS} onChange=${span} />
       <${JsonLink} path="/v1/stats" params=${{ ...filters, group_by: [by, group] }} />
     </div>
     ${error && html`<${ErrorNote} error=${error} retry=${reload} />`}
     ${!data && !error && html`<${Loading} height="340px" />`}
-    ${data && !buckets.length && html`<${Empty} title="No calls in this time"><p><button onClick=${() => setQuery({ since: null, until: null })}>Show the whole time</button></p></${Empty}>`}
+    ${data && !buckets.length && html`<${Empty} title="No calls in this time"><p><button
+      onClick=${() => setQuery({ since: null, until: null })}>Show the whole time</button></p></${Empty}>`}
     ${buckets.length > 0 && html`
       <dl class="figures" aria-busy=${isLoading}>
         ${figure("Cost", partial(total))}

@@ -1,7 +1,7 @@
 // Two runs, aligned from the first call that differs: what differs, why, and what follows from it.
 import { html, useEffect, useRef, useState } from "../core/html.js";
 import { get } from "../core/api.js";
-import { Link, setQuery } from "../core/router.js";
+import { Link, callPath, path as apiPath, runPath, setQuery } from "../core/router.js";
 import { useKeys } from "../core/keys.js";
 import { count, duration, money, tokens, visible } from "../core/format.js";
 import { Badge, Copy, Empty, ErrorNote, JsonLink, Loading, useLoad } from "../core/parts.js";
@@ -17,7 +17,7 @@ const isEqual = (pair) => pair.cause === "same" || pair.cause === "volatile";
 const PAGE = 200;
 
 export default function DiffView({ params, query }) {
-  const path = `/v1/runs/${encodeURIComponent(params.a)}/diff/${encodeURIComponent(params.b)}`;
+  const path = apiPath`/v1/runs/${params.a}/diff/${params.b}`;
   const { data, error, reload } = useLoad(() => get(path), [path]);
   if (error) return html`<${ErrorNote} error=${error} retry=${reload} />`;
   if (!data) return html`<h1 class="cut">${visible(params.a)} and ${visible(params.b)}</h1><${Loading} />`;
@@ -42,20 +42,22 @@ function Diff({ diff, path, query }) {
   });
   return html`
     <div class="bar">
-      <h1 class="diff-title"><span class="side-mark is-a">A</span><${Link} to=${`/runs/${encodeURIComponent(diff.a.run)}`} class="cut">${visible(diff.a.run)}</${Link}>
-        <span class="side-mark is-b">B</span><${Link} to=${`/runs/${encodeURIComponent(diff.b.run)}`} class="cut">${visible(diff.b.run)}</${Link}></h1>
+      <h1 class="diff-title"><span class="side-mark is-a">A</span><${Link} to=${runPath(diff.a.run)} class="cut">${visible(diff.a.run)}</${Link}>
+        <span class="side-mark is-b">B</span><${Link} to=${runPath(diff.b.run)} class="cut">${visible(diff.b.run)}</${Link}></h1>
       <span class="grow"></span><${JsonLink} path=${path} />
     </div>
     <${Verdict} diff=${diff} onOpen=${() => select(first)} />
     <${Totals} diff=${diff} />
-    ${diff.pairs.length === 0 || places.length === 0 ? html`<${Empty} title="No differences"><p>All ${count(diff.a.calls)} calls are the same${diff.counts.volatile ? ", except for values that change in every run" : ""}.</p></${Empty}>` : html`
+    ${diff.pairs.length === 0 || places.length === 0 ? html`<${Empty}
+      title="No differences"><p>All ${count(diff.a.calls)} calls are the same${diff.counts.volatile ? ", except for values that change in every run" : ""}.</p></${Empty}>` : html`
     <div class="bar diff-bar">
       ${Object.entries(diff.counts).map(([cause, number]) => html`<${Cause} key=${cause} cause=${cause}> ${count(number)}</${Cause}>`)}
       <span class="grow"></span>
       <span class="count">${places.indexOf(at) + 1 || "–"} of ${count(places.length)}</span>
       <button onClick=${() => move(-1)} disabled=${!(places[0] < at)} title="Previous difference (p)" aria-label="Previous difference">↑</button>
       <button onClick=${() => move(1)} disabled=${!(places[places.length - 1] > at)} title="Next difference (n)" aria-label="Next difference">↓</button>
-      <button aria-pressed=${isSideBySide ? "true" : "false"} onClick=${() => setQuery({ view: isSideBySide ? null : "side" })} title="Unified or side by side (u)">${isSideBySide ? "Unified" : "Side by side"}</button>
+      <button aria-pressed=${isSideBySide} onClick=${() => setQuery({ view: isSideBySide ? null : "side" })}
+        title="Unified or side by side (u)">${isSideBySide ? "Unified" : "Side by side"}</button>
     </div>
     <${Pairs} diff=${diff} at=${at} select=${select} isSideBySide=${isSideBySide} />`}`;
 }
@@ -79,6 +81,8 @@ function Verdict({ diff, onOpen }) {
   </div>`;
 }
 
+/** Name, label, how it is written.
+ * @type {[string, string, (value: number) => string][]} */
 const ROWS = [
   ["calls", "Calls", count], ["input_tokens", "Input tokens", tokens], ["output_tokens", "Output tokens", tokens],
   ["cost_usd", "Cost", money], ["duration_ms", "Time in calls", duration], ["wall_ms", "From start to end", duration],
@@ -92,7 +96,8 @@ function Totals({ diff }) {
     return change === 0 ? "=" : `${change > 0 ? "+" : "−"}${format(Math.abs(change))}`;
   };
   return html`<div class="diff-totals" role="group" aria-label="Totals">${ROWS.map(([name, label, format]) => html`<dl key=${name}>
-    <dt>${label}</dt><dd><span class="is-a">${format(diff.a[name])}</span><span class="arrow" aria-label="to">→</span><span class="is-b">${format(diff.b[name])}</span> <small>${delta(name, format)}</small></dd></dl>`)}</div>`;
+    <dt>${label}</dt><dd><span class="is-a">${format(diff.a[name])}</span><span class="arrow" aria-label="to">→</span><span
+      class="is-b">${format(diff.b[name])}</span> <small>${delta(name, format)}</small></dd></dl>`)}</div>`;
 }
 
 function Pairs({ diff, at, select, isSideBySide }) {
@@ -124,32 +129,46 @@ function Pair({ pair, isOpen, onOpen, isSideBySide }) {
   }, [isOpen]);
   const step = pair.a || pair.b;
   const cause = causeOf(pair);
-  return html`<section class="diff-pair cause-${cause in CAUSES ? cause : "unexamined"} ${isOpen ? "is-open" : ""}" ref=${root} aria-current=${isOpen ? "true" : undefined}>
-    <button class="pair-head" onClick=${onOpen} aria-expanded=${isOpen ? "true" : "false"}>
+  return html`<section class="diff-pair cause-${cause in CAUSES ? cause : "unexamined"} ${isOpen ? "is-open" : ""}" ref=${root}
+    aria-current=${isOpen ? "true" : undefined}>
+    <button class="pair-head" onClick=${onOpen} aria-expanded=${isOpen}>
       <span class="pair-steps"><span class="is-a">${stepName(pair.a)}</span><span class="arrow">→</span><span class="is-b">${stepName(pair.b)}</span></span>
       <${Cause} cause=${cause} />
-      <span class="cut grow">${step.kind === "model" && step.model_requested ? html`<strong>${visible(step.model_requested)}</strong> ` : ""}<span class="muted">${visible(what(step))}</span></span>
+      <span class="cut grow">${step.kind === "model" && step.model_requested ? html`<strong>${visible(step.model_requested)}</strong> ` : ""}<span
+        class="muted">${visible(what(step))}</span></span>
       ${pair.follows && html`<small>after ${stepName({ step: pair.follows.a_step ?? pair.follows.b_step })}</small>`}
     </button>
     ${isOpen && html`<${PairBody} pair=${pair} isSideBySide=${isSideBySide} />`}
   </section>`;
 }
 
+/** Name, unit, how it is written.
+ * @type {[string, string, (value: number) => string][]} */
+const DELTAS = [
+  ["input_tokens", "input tokens", count], ["output_tokens", "output tokens", count], ["cost_usd", "", money], ["duration_ms", "", duration],
+];
+
+const describeDelta = (delta) => DELTAS.filter(([name]) => delta[name])
+  .map(([name, unit, format]) => `${delta[name] > 0 ? "+" : "−"}${format(Math.abs(delta[name]))} ${unit}`).join(" · ");
+
 function PairBody({ pair, isSideBySide }) {
   const [showsVolatile, setShowsVolatile] = useState(false);
   const part = (title, list) => list.length > 0 && html`<h2>${title}</h2><${Differences} differences=${list} isSideBySide=${isSideBySide} />`;
-  const call = (step) => step && html`<${Link} to=${`/runs/${encodeURIComponent(step.run)}/calls/${encodeURIComponent(step.call)}`}>${step.name}</${Link}>`;
+  const call = (step) => step && html`<${Link} to=${callPath(step.run, step.call)}>${step.name}</${Link}>`;
   const changed = ["model_returned", "system_fingerprint", "status", "outcome"].filter((name) => pair.a && pair.b && pair.a[name] !== pair.b[name]);
   return html`<div class="pair-body">
     <p>${visible(pair.words)}${pair.moved ? " (moved)" : ""}</p>
-    ${changed.length > 0 && html`<dl class="pair-facts">${changed.map((name) => html`<div key=${name}><dt>${name.replace("_", " ")}</dt><dd><del>${visible(String(pair.a[name] ?? "none"))}</del> <ins>${visible(String(pair.b[name] ?? "none"))}</ins></dd></div>`)}</dl>`}
+    ${changed.length > 0 && html`<dl
+      class="pair-facts">${changed.map((name) => html`<div key=${name}><dt>${name.replace("_", " ")}</dt>
+      <dd><del>${visible(String(pair.a[name] ?? "none"))}</del> <ins>${visible(String(pair.b[name] ?? "none"))}</ins></dd></div>`)}</dl>`}
     ${part("Request", pair.request)}
     ${part("Answer", pair.answer)}
-    ${pair.volatile.length > 0 && html`<button class="quiet" aria-expanded=${showsVolatile ? "true" : "false"} onClick=${() => setShowsVolatile(!showsVolatile)}>${showsVolatile ? "Hide" : "Show"} ${count(pair.volatile.length)} volatile ${pair.volatile.length === 1 ? "value" : "values"}</button>`}
+    ${pair.volatile.length > 0 && html`<button class="quiet" aria-expanded=${showsVolatile}
+      onClick=${() => setShowsVolatile(!showsVolatile)}>${showsVolatile ? "Hide" : "Show"} ${count(pair.volatile.length)} volatile ${pair.volatile.length === 1 ? "value" : "values"}</button>`}
     ${showsVolatile && html`<${Differences} differences=${pair.volatile} isSideBySide=${isSideBySide} />`}
     ${pair.more > 0 && html`<p class="count">and ${count(pair.more)} more places</p>`}
     <footer class="count">${[pair.a && call({ ...pair.a, name: "Call in A" }), pair.b && call({ ...pair.b, name: "Call in B" })]}
-      ${pair.delta && html`<span>${[["input_tokens", "input tokens", count], ["output_tokens", "output tokens", count], ["cost_usd", "", money], ["duration_ms", "", duration]].filter(([name]) => pair.delta[name]).map(([name, unit, format]) => `${pair.delta[name] > 0 ? "+" : "−"}${format(Math.abs(pair.delta[name]))} ${unit}`).join(" · ")}</span>`}
+      ${pair.delta && html`<span>${describeDelta(pair.delta)}</span>`}
       <${Copy} text=${() => location.href} label="Copy link" /></footer>
   </div>`;
 }

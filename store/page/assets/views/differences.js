@@ -13,7 +13,8 @@ export function Differences({ differences, isSideBySide = false, names = ["A", "
         ${one.only && html`<span class="count">only in ${one.only === "a" ? names[0] : names[1]}</span>`}${actions && actions(one, place)}</div>
       ${isSideBySide ? html`<div class="sides"><${Side} one=${one} side="a" /><${Side} one=${one} side="b" /></div>` : html`<${Unified} one=${one} />`}
     </div>`)}
-    ${differences.length > most && html`<button class="quiet" onClick=${() => setMost(most + 200)}>Show ${Math.min(200, differences.length - most)} more of ${differences.length}</button>`}
+    ${differences.length > most && html`<button class="quiet"
+      onClick=${() => setMost(most + 200)}>Show ${Math.min(200, differences.length - most)} more of ${differences.length}</button>`}
   </div>`;
 }
 

@@ -238,12 +238,17 @@ export function JsonTree({ text, start = 0, label = "JSON", base = "" }) {
     const at = words.toLowerCase().indexOf(sought.toLowerCase());
     return at < 0 ? words : html`${words.slice(0, at)}<mark>${words.slice(at, at + sought.length)}</mark>${words.slice(at + sought.length)}`;
   };
-  const draw1 = (row, at) => html`<div key=${row.isMore ? `${row.pointer}//more` : row.pointer} class="json-row ${row.pointer === selected && !row.isMore ? "is-selected" : ""}" role="treeitem" id=${`json-${at}`}
-      aria-level=${row.depth + 1} aria-selected=${row.pointer === selected ? "true" : "false"} aria-expanded=${!row.isMore && isContainer(row.node) ? (tree.open.has(row.pointer) ? "true" : "false") : undefined}
-      style=${{ paddingLeft: `${6 + Math.min(row.depth, 30) * 15}px` }} onClick=${() => { if (row.isMore) toggle(row); else if (row.pointer === selected || isContainer(row.node)) { setSelected(row.pointer); toggle(row); } else setSelected(row.pointer); }}>
+  const draw1 = (row, at) => html`<div key=${row.isMore ? `${row.pointer}//more` : row.pointer}
+    class="json-row ${row.pointer === selected && !row.isMore ? "is-selected" : ""}" role="treeitem" id=${`json-${at}`}
+      aria-level=${row.depth + 1} aria-selected=${row.pointer === selected}
+        aria-expanded=${!row.isMore && isContainer(row.node) ? (tree.open.has(row.pointer) ?? false) : undefined}
+      style=${{ paddingLeft: `${6 + Math.min(row.depth, 30) * 15}px` }}
+        onClick=${() => { if (row.isMore) toggle(row); else if (row.pointer === selected || isContainer(row.node)) { setSelected(row.pointer); toggle(row); } else setSelected(row.pointer); }}>
     ${row.isMore
       ? html`<span class="json-more">show ${count(PAGE * 4)} more (${bytes(row.left)} left)</span>`
-      : html`<span class="json-fold">${isContainer(row.node) ? (tree.open.has(row.pointer) ? "▾" : "▸") : ""}</span>${row.node.key !== null && html`<span class="json-key">${marked(visible(String(row.node.key)))}</span>`}<span class="json-${row.node.kind}">${isContainer(row.node) && tree.open.has(row.pointer) ? (row.node.kind === "object" ? "{" : "[") : marked(preview(text, row.node))}</span>`}
+      : html`<span class="json-fold">${isContainer(row.node) ? (tree.open.has(row.pointer) ? "▾" : "▸") : ""}</span>${row.node.key !== null && html`<span
+        class="json-key">${marked(visible(String(row.node.key)))}</span>`}<span
+        class="json-${row.node.kind}">${isContainer(row.node) && tree.open.has(row.pointer) ? (row.node.kind === "object" ? "{" : "[") : marked(preview(text, row.node))}</span>`}
   </div>`;
   const pointer = base + (current?.pointer ?? "");
   const isLeaf = current && !isContainer(current.node);
@@ -252,15 +257,19 @@ export function JsonTree({ text, start = 0, label = "JSON", base = "" }) {
     <div class="json-bar">
       <input type="search" placeholder="Search in it" aria-label="Search in the JSON" value=${sought} onInput=${(event) => search(event.currentTarget.value)}
         onKeyDown=${(event) => { if (event.key === "Enter") { event.preventDefault(); step(event.shiftKey ? -1 : 1); } }} />
-      ${sought && html`<span class="count" role="status">${hits.places.length ? `${hits.at + 1} of ${count(hits.places.length)}${hits.places.length === MOST_MATCHES ? "+" : ""}` : "nothing"}</span>
-        <button class="quiet" onClick=${() => step(-1)} aria-label="Match before">↑</button><button class="quiet" onClick=${() => step(1)} aria-label="Next match">↓</button>`}
+      ${sought && html`<span class="count"
+        role="status">${hits.places.length ? `${hits.at + 1} of ${count(hits.places.length)}${hits.places.length === MOST_MATCHES ? "+" : ""}` : "nothing"}</span>
+        <button class="quiet" onClick=${() => step(-1)} aria-label="Match before">↑</button><button class="quiet" onClick=${() => step(1)}
+          aria-label="Next match">↓</button>`}
       <span class="grow"></span>
       <code class="cut json-pointer" title=${pointer}>${visible(pointer || "(all)")}</code>
-      <${Copy} text=${pointer} label="Copy pointer" title="RFC 6901" /><${Copy} text=${() => (current ? text.slice(current.node.start, current.node.end) : "")} label="Copy value" />
+      <${Copy} text=${pointer} label="Copy pointer" title="RFC 6901" /><${Copy} text=${() => (current ? text.slice(current.node.start, current.node.end) : "")}
+        label="Copy value" />
     </div>
     <div class="json-tree" onKeyDown=${onKeyDown}>
       <${VirtualList} items=${rows} rowHeight=${ROW} height=${`min(${rows.length * ROW + 4}px, 62vh)`} role="tree" label=${label} scrollTo=${target} render=${draw1} />
     </div>
-    ${isLeaf && current.node.kind === "string" && size > PREVIEW && html`<div class="json-value"><small>${count(size - 2)} characters as written</small><${Text} text=${valueOf(text, current.node)} /></div>`}
+    ${isLeaf && current.node.kind === "string" && size > PREVIEW && html`<div class="json-value"><small>${count(size - 2)} characters as written</small><${Text}
+      text=${valueOf(text, current.node)} /></div>`}
   </div>`;
 }

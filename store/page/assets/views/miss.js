@@ -1,7 +1,7 @@
 // Why a replay missed: each request beside the recorded calls that are most like it, and the rules that would ignore how they differ.
 import { html, useState } from "../core/html.js";
 import { get } from "../core/api.js";
-import { Link, setQuery } from "../core/router.js";
+import { Link, callPath, path as apiPath, runPath, setQuery } from "../core/router.js";
 import { useKeys } from "../core/keys.js";
 import { count, bytes, visible } from "../core/format.js";
 import { Badge, Command, Copy, Dialog, Empty, ErrorNote, JsonLink, Loading, Tabs, Text, useLoad } from "../core/parts.js";
@@ -14,7 +14,7 @@ const REASONS = {
 const VERDICTS = { right: "good", diverged: "bad", unknown: "warn" };
 
 export default function MissView({ params, query }) {
-  const path = `/v1/replays/${encodeURIComponent(params.replay)}`;
+  const path = apiPath`/v1/replays/${params.replay}`;
   const { data, error, reload } = useLoad(() => get(path), [path]);
   if (error) return html`<${ErrorNote} error=${error} retry=${reload} />`;
   if (!data) return html`<h1 class="cut">${visible(params.replay)}</h1><${Loading} />`;
@@ -24,7 +24,7 @@ export default function MissView({ params, query }) {
 function Report({ report, path, query }) {
   const misses = report.misses || [];
   // A recording that is a file has no run here to link to.
-  const { data: run } = useLoad(() => get(`/v1/runs/${encodeURIComponent(report.run)}`).catch(() => null), [report.run]);
+  const { data: run } = useLoad(() => get(apiPath`/v1/runs/${report.run}`).catch(() => null), [report.run]);
   const place = Math.max(0, misses.findIndex((one) => String(one.number) === query.request));
   const select = (next) => misses[next] && setQuery({ request: String(misses[next].number), near: null });
   useKeys({
@@ -32,16 +32,20 @@ function Report({ report, path, query }) {
     j: () => select(place + 1), k: () => select(place - 1),
   });
   return html`
-    <div class="bar"><h1 class="cut">Replay of ${run ? html`<${Link} to=${`/runs/${encodeURIComponent(report.run)}`}>${visible(report.run)}</${Link}>` : visible(report.run)}</h1>
+    <div class="bar"><h1 class="cut">Replay of ${run ? html`<${Link} to=${runPath(report.run)}>${visible(report.run)}</${Link}>` : visible(report.run)}</h1>
       <${Badge} tone=${VERDICTS[report.verdict] || ""}>${report.verdict}</${Badge}>
-      <span class="count">${count(report.served)} served · ${count(report.missed)} missed · ${count(report.unused)} unused · ${count(report.live)} live · ${count(report.recorded)} recorded</span>
+      <span class="count">${["served", "missed", "unused", "live", "recorded"].map((name) => `${count(report[name])} ${name}`).join(" · ")}</span>
       <span class="grow"></span><small class="cut">${visible(report.id)}</small><${JsonLink} path=${path} /></div>
-    ${misses.length === 0 ? html`<${Empty} title=${report.verdict === "right" ? "Every request was answered" : "No request was missed"}><p>${report.unused ? `${count(report.unused)} recorded calls were not requested.` : "Nothing is left to explain."}</p></${Empty}>`
+    ${misses.length === 0 ? html`<${Empty}
+      title=${report.verdict === "right" ? "Every request was answered" : "No request was missed"}>
+        <p>${report.unused ? `${count(report.unused)} recorded calls were not requested.` : "Nothing is left to explain."}</p></${Empty}>`
       : html`<div class="misses">
         <ol class="miss-list" aria-label="Missed requests">${misses.map((one, number) => html`<li key=${number}>
           <button class="miss-row" aria-current=${number === place ? "true" : undefined} onClick=${() => select(number)}>
-            <span class="num">${one.number ?? "–"}</span><span class="cut">${visible(one.asked || one.detail || "")}</span><${Badge} tone="bad">${REASONS[one.reason] || one.reason}</${Badge}></button></li>`)}
-          ${report.missed + report.live > misses.length && html`<li class="count">and ${count(report.missed + report.live - misses.length)} more, which mostly follow from these</li>`}
+            <span class="num">${one.number ?? "–"}</span><span class="cut">${visible(one.asked || one.detail || "")}</span><${Badge}
+              tone="bad">${REASONS[one.reason] || one.reason}</${Badge}></button></li>`)}
+          ${report.missed + report.live > misses.length && html`<li
+            class="count">and ${count(report.missed + report.live - misses.length)} more, which mostly follow from these</li>`}
         </ol>
         <${Miss} key=${place} miss=${misses[place]} query=${query} run=${run && report.run} />
       </div>`}
@@ -65,14 +69,17 @@ function Miss({ miss, query, run }) {
       <${Tabs} label="Nearest recordings" active=${String(near)} panel="near" onSelect=${(id) => setQuery({ near: id })}
         tabs=${candidates.map((one, place) => ({ id: String(place), label: `Step ${one.step}`, badge: one.differences.length + (one.more || 0) }))} />
       <div id="near" role="tabpanel" class="near">
-        <p class="count wrap">${visible(candidate.asked || "")}${run && html` · <${Link} to=${`/runs/${encodeURIComponent(run)}/calls/${encodeURIComponent(candidate.call)}`}>open the call</${Link}>`}${candidate.profile ? ` · profile ${candidate.profile}` : ""}</p>
-        ${differences.length ? html`<${Differences} differences=${differences} isSideBySide names=${["the recording", "the request"]} actions=${ignore} />` : html`<p class="muted">Only the raw bytes differ.</p>`}
+        <p class="count wrap">${visible(candidate.asked || "")}
+          ${run && html` · <${Link} to=${callPath(run, candidate.call)}>open the call</${Link}>`}${candidate.profile ? ` · profile ${candidate.profile}` : ""}</p>
+        ${differences.length ? html`<${Differences} differences=${differences} isSideBySide names=${["the recording", "the request"]} actions=${ignore} />` : html`<p
+          class="muted">Only the raw bytes differ.</p>`}
         ${candidate.more > 0 && html`<p class="count">and ${count(candidate.more)} more places</p>`}
       </div>`}
     <h3>To fix it</h3>
     <ul class="fixes">${String(miss.fix || "").split("; or ").filter(Boolean).map((way, place) => html`<li key=${place}><${Fix} way=${way} /></li>`)}</ul>
     ${miss.request && html`<details class="sent"><summary>The request that missed <span class="count">${bytes(miss.request.size)}</span></summary>
-      <p class="wrap"><strong>${visible(miss.request.method)}</strong> ${visible(miss.request.url)} ${miss.request.content_type && html`<span class="chip">${visible(miss.request.content_type)}</span>`}</p>
+      <p class="wrap"><strong>${visible(miss.request.method)}</strong> ${visible(miss.request.url)} ${miss.request.content_type && html`<span
+        class="chip">${visible(miss.request.content_type)}</span>`}</p>
       <${Text} text=${miss.request.body} className="code" /></details>`}
     ${rule && html`<${RuleDialog} rule=${rule} onClose=${() => setRule(null)} />`}
   </article>`;
@@ -86,7 +93,8 @@ function Fix({ way }) {
 }
 
 function RuleDialog({ rule, onClose }) {
-  return html`<${Dialog} title="Ignore ${visible(rule.pointer)}" onClose=${onClose} isWide actions=${rule.rule && html`<${Copy} text=${rule.rule} label="Copy the rule" />`}>
+  return html`<${Dialog} title="Ignore ${visible(rule.pointer)}" onClose=${onClose} isWide actions=${rule.rule && html`<${Copy} text=${rule.rule}
+    label="Copy the rule" />`}>
     ${rule.note && html`<div class="note ${rule.rule ? "warn" : "info"}"><p class="sentence">${visible(rule.note)}.</p></div>`}
     ${rule.rule && html`<p>Add this to <code>playhead.toml</code>. Nothing was written.</p>
       <div class="copied-text" tabindex="0" role="region" aria-label="The rule"><${Text} text=${rule.rule} className="code" /></div>

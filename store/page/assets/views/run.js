@@ -48,7 +48,11 @@ function useTimeline(run, after) {
   return { ...state, link, reload: () => reload.current() };
 }
 
-const ISOLATION = { captive: ["good", "all its traffic went through Playhead"], watched: ["", "proxy variables; what ignores them is not seen"], none: ["", "only what was sent to the proxy is recorded"] };
+const ISOLATION = {
+  captive: ["good", "all its traffic went through Playhead"],
+  watched: ["", "proxy variables; what ignores them is not seen"],
+  none: ["", "only what was sent to the proxy is recorded"],
+};
 const ATTRIBUTION = { given: null, derived: ["", "derived from ids in the traffic"], guessed: ["warn", "some calls may belong to another run"] };
 
 function Badges({ run, timeline, link }) {
@@ -96,7 +100,8 @@ function Header({ timeline, link, onSelect, onChange }) {
         ${run.models.length ? run.models.slice(0, 6).map((model) => html`<${Chip} key=${model}>${model}</${Chip}>`) : "–"}
         ${run.models.length > 6 && html`<small>+${run.models.length - 6}</small>`}</span></${Stat}>
     </dl>
-    ${first && html`<p class="note bad"><strong>First failure:</strong> <button class="step-link" onClick=${() => onSelect(first.step)}>step ${first.step}, ${visible(first.label)}</button>
+    ${first && html`<p class="note bad"><strong>First failure:</strong> <button class="step-link"
+      onClick=${() => onSelect(first.step)}>step ${first.step}, ${visible(first.label)}</button>
       ${first.status === null ? " got no response" : ` got ${first.status}`}${first.error && `: ${visible(first.error)}`}
       ${failed.count > 1 && html` <small>and ${count(failed.count - 1)} more</small>`}</p>`}
     ${gaps.length > 0 && html`<p class="note bad"><strong>Not everything was recorded:</strong> ${gapReasons(gaps)}
@@ -108,7 +113,7 @@ function Header({ timeline, link, onSelect, onChange }) {
 /** Which part of a long run is shown, and the way to the others. */
 function Parts({ timeline: { steps, steps_before: before, steps_left_out: later, next } }) {
   if (!before && !later) return null;
-  const go = (from) => () => setQuery({ from: from || null, step: null, t: null, zoom: null }, {});
+  const go = (from) => () => setQuery({ from: from || null, step: null, t: null, zoom: null }, { replace: false });
   const [first, last] = [steps[0]?.step ?? 0, steps[steps.length - 1]?.step ?? 0];
   return html`<p class="note" role="status">Steps ${count(first)} to ${count(last)} of a long run:
     ${count(before)} ${before === 1 ? "call is" : "calls are"} before, ${count(later)} after them. Times, failures and thinking are of this part; the other numbers are of the whole run.
@@ -213,7 +218,8 @@ export default function Run({ params: { run }, query }) {
     <${Header} timeline=${timeline} link=${link} onSelect=${select} onChange=${reload} />
     ${forkAt !== null && html`<${Fork} run=${timeline.run} from=${forkAt} onClose=${() => setForkAt(null)} />`}
     ${error && html`<${ErrorNote} error=${error} />`}
-    ${steps.length === 0 ? html`<${Empty} title="No calls yet"><p>${timeline.run.ended_at ? "The run ended without one." : "They appear here as they are recorded."}</p></${Empty}>` : html`
+    ${steps.length === 0 ? html`<${Empty}
+      title="No calls yet"><p>${timeline.run.ended_at ? "The run ended without one." : "They appear here as they are recorded."}</p></${Empty}>` : html`
       <div class="run-stick">
         <${Waterfall} timeline=${timeline} range=${range} selected=${selected} moment=${moment} zoom=${zoom} links=${links}
           onSelect=${select} onOpen=${open} onZoom=${setZoom} />

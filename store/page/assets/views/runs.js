@@ -132,14 +132,14 @@ export default function Runs({ query }) {
   const showNew = () => { news.clear(); list.reload(); window.scrollTo(0, 0); };
   const openFilters = () => {
     setFiltersOpen(true);
-    setTimeout(() => document.querySelector(".facets button, .facets input")?.focus());
+    setTimeout(() => /** @type {HTMLElement} */ (document.querySelector(".facets button, .facets input"))?.focus());
   };
   const chosen = items[place];
   useKeys({
     j: { label: "next run", run: () => select(place + 1) }, ArrowDown: () => select(place + 1),
     k: { label: "previous run", run: () => select(place - 1) }, ArrowUp: () => select(place - 1),
     Enter: { label: "open the run", run: () => chosen && navigate(runPath(chosen.id)) },
-    Escape: { label: "back: clear the selection", run: () => { setPlace(-1); setChecked([]); document.activeElement?.blur?.(); } },
+    Escape: { label: "back: clear the selection", run: () => { setPlace(-1); setChecked([]); /** @type {HTMLElement} */ (document.activeElement)?.blur?.(); } },
     "/": { label: "search", run: () => search.current?.focus() },
     f: { label: "filters", run: openFilters },
     c: { label: "actions of the run", run: () => chosen && setMenuOf(chosen.id) },

@@ -76,7 +76,8 @@ const LONG_SYSTEM = 280;
 
 function Message({ message, onSelect, open }) {
   const { role, echo } = message;
-  if (echo) return html`<div class="msg is-echo"><span class="role">${visible(role)}</span><div>the answer of <${StepLink} step=${echo} onSelect=${onSelect}>step ${echo}</${StepLink}>, sent back</div></div>`;
+  if (echo) return html`<div class="msg is-echo"><span class="role">${visible(role)}</span><div>the answer of <${StepLink} step=${echo}
+    onSelect=${onSelect}>step ${echo}</${StepLink}>, sent back</div></div>`;
   const size = message.parts.reduce((sum, part) => sum + part.size, 0);
   const body = html`${message.parts.map((part, place) => html`<${Part} key=${place} part=${part} onSelect=${onSelect} open=${open} />`)}
     ${leftOut(message.parts_left_out, "parts", open)}`;
@@ -99,7 +100,8 @@ export function Prompt({ prompt, isWhole = false, onSelect, open }) {
     <${Message} key=${one.index} message=${one} onSelect=${onSelect} open=${open} />`;
   return html`<div class="prompt">
     <p class="prompt-head">${after
-      ? html`<strong>+${messages(prompt.new)}</strong> after ${count(prompt.repeated)} of <${StepLink} step=${after.step} onSelect=${onSelect}>step ${after.step}</${StepLink}>`
+      ? html`<strong>+${messages(prompt.new)}</strong> after ${count(prompt.repeated)} of <${StepLink} step=${after.step}
+        onSelect=${onSelect}>step ${after.step}</${StepLink}>`
       : html`<strong>${messages(prompt.new)}</strong>${isWhole ? "" : ", a new conversation"}`}
       ${prompt.dropped > 0 && html` <${Badge} tone="warn" title="Messages of that prompt that this one does not send again">${count(prompt.dropped)} dropped</${Badge}>`}
       ${prompt.tools_changed && html` <span class="offers" title=${tools.map(visible).join("\n")}>${offers(tools)}</span>`}

@@ -23,7 +23,7 @@ export function CopyAs({ call, label = "Copy as ▾", isOpen = false, onClose })
 }
 
 export function SnippetDialog({ call, form, onClose }) {
-  const [{ snippet, error }, setState] = useState({});
+  const [{ snippet, error }, setState] = useState(/** @type {{snippet?: any, error?: any}} */ ({}));
   useEffect(() => {
     let isCurrent = true;
     get(address(call), { as: form }).then(

@@ -258,10 +258,12 @@ export function Waterfall({ timeline, range, selected, moment, zoom, links, onSe
       onDblClick=${(event) => { const step = under(event); if (step) onOpen(step); }}>
       <defs>
         <pattern id="hatch" width="5" height="5" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect class="hatch" width="1.4" height="5" /></pattern>
-        <marker id="tip-of-arrow" viewBox="0 0 6 6" refX="5" refY="3" markerWidth="5" markerHeight="5" orient="auto"><path class="arrow-tip" d="M0 0l6 3l-6 3z" /></marker>
+        <marker id="tip-of-arrow" viewBox="0 0 6 6" refX="5" refY="3" markerWidth="5" markerHeight="5" orient="auto"><path
+          class="arrow-tip" d="M0 0l6 3l-6 3z" /></marker>
       </defs>
       <g aria-hidden="true">
-        ${Array.from({ length: lanes }, (_, lane) => html`<rect key=${lane} class="lane ${lane % 2 ? "is-odd" : ""}" x="0" y=${top(lane)} width=${width} height=${LANE} />`)}
+        ${Array.from({ length: lanes }, (_, lane) => html`<rect key=${lane} class="lane ${lane % 2 ? "is-odd" : ""}" x="0" y=${top(lane)} width=${width}
+          height=${LANE} />`)}
         ${ticks(view[0], view[1], width / 110).map(([at, label]) => html`<g key=${at}>
           <line class="tick" x1=${scale(at)} x2=${scale(at)} y1=${AXIS - 5} y2=${height} /><text class="tick-label" x=${scale(at) + 3} y="12">${label}</text></g>`)}
         <path class="think" d=${thinking} />
@@ -276,7 +278,8 @@ export function Waterfall({ timeline, range, selected, moment, zoom, links, onSe
           <line x1=${scale(gap.at_ms)} x2=${scale(gap.at_ms)} y1=${AXIS - 6} y2=${height} /><path d="M${scale(gap.at_ms) - 5} ${AXIS - 8}h10l-5 7z" />
           <title>${`${count(gap.count)} not recorded: ${visible(gap.reason)}`}</title></g>`)}
         ${moment !== null && isInView(moment) && html`<line class="moment" x1=${scale(moment)} x2=${scale(moment)} y1="0" y2=${height} />`}
-        ${hasActors && timeline.lanes.map(({ actor }, at) => actor !== null && html`<text key=${at} class="lane-label" x=${width - 6} y=${top(at) + 10}>${visible(actor).slice(0, 40)}</text>`)}
+        ${hasActors && timeline.lanes.map(({ actor }, at) => actor !== null && html`<text key=${at}
+          class="lane-label" x=${width - 6} y=${top(at) + 10}>${visible(actor).slice(0, 40)}</text>`)}
         ${band && html`<rect class="band" x=${Math.min(band.from, band.to)} y="0" width=${Math.abs(band.to - band.from)} height=${height} />`}
       </g>
     </svg>`;

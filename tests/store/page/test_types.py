@@ -1,0 +1,54 @@
+"""The scripts of the page hold what their annotations say: `tsc --checkJs` finds nothing."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from store.page.assets import DIRECTORY
+
+CONFIG: Final = Path(__file__).with_name("tsconfig.json")
+VERSION: Final = "5.9.3"
+INSTALLED: Final = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / f"playhead-typescript-{VERSION}"
+
+
+@pytest.fixture(scope="module")
+def tsc() -> Path:
+    """The compiler, from npm the first time."""
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        pytest.skip("there is no node with npm, which would check the types of the page's scripts")
+    compiler = INSTALLED / "node_modules" / "typescript" / "bin" / "tsc"
+    if not compiler.exists():
+        options = ["--prefix", INSTALLED, "--no-audit", "--no-fund", "--ignore-scripts"]
+        installed = subprocess.run(
+            ["npm", "install", *options, f"typescript@{VERSION}"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        if installed.returncode:
+            pytest.skip(f"npm cannot install typescript: {installed.stderr.strip()[-200:]}")
+    return compiler
+
+
+def check_types(tsc: Path, config: Path) -> str:
+    checked = subprocess.run(["node", tsc, "--project", config], capture_output=True, text=True, check=False)
+    return checked.stdout + checked.stderr
+
+
+def test_the_scripts_have_the_types_that_they_say(tsc: Path) -> None:
+    assert check_types(tsc, CONFIG) == ""
+
+
+def test_a_wrong_type_is_found(tsc: Path, tmp_path: Path) -> None:
+    assets = tmp_path / "store" / "page" / "assets"
+    shutil.copytree(DIRECTORY, assets)
+    config = tmp_path / "tests" / "store" / "page" / CONFIG.name
+    config.parent.mkdir(parents=True)
+    config.write_bytes(CONFIG.read_bytes())
+    (assets / "core" / "wrong.js").write_text('import { useRef } from "./html.js";\nexport const at = useRef();\n')
+    assert "wrong.js(2,19): error TS2554" in check_types(tsc, config)
