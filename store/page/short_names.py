@@ -105,7 +105,7 @@ class _Names:
         taken = {one.text for one in self.code if one.kind == "word"}
         free = (name for name in _short_names() if name not in taken)
         shorts = {}
-        for name, count in Counter({name: uses[name, "name"] for name in names}).most_common():
+        for name, count in Counter({name: uses[name, "name"] for name in sorted(names)}).most_common():
             costs = count * (2 - len(name)) + 3 * uses[name, "shorthand"] + 6 * uses[name, "import"]
             if costs < 0:
                 shorts[name] = next(free)
@@ -113,7 +113,7 @@ class _Names:
 
     def _use(self, place: int) -> _Use:
         before, following = self._text(place - 1), self._text(place + 1)
-        if before in (".", "?."):
+        if before in (".", "?.") or following == "as":
             return "property"
         if place in self._imports:
             return "import"
@@ -152,7 +152,7 @@ class _Names:
                 is_inside = True
             elif text == "}":
                 is_inside = False
-            elif is_inside and self.code[place].kind == "word":
+            elif is_inside and self.code[place].kind == "word" and "as" not in self._texts[place - 1 : place + 2]:
                 yield place
 
     def _find_declared(self) -> Iterator[str]:
@@ -164,6 +164,8 @@ class _Names:
                     yield self._text(place + 1)
                 if text == "function":
                     yield from self._find_pattern(place + 2)
+            elif text == "as" and self._text(place + 2) in (",", "}"):
+                yield self._text(place + 1)
             elif text == "catch":
                 yield from self._find_pattern(place + 1)
             elif text == "=>":

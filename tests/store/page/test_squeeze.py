@@ -35,6 +35,9 @@ NAMES: Final = {
         "function f({value:b=1},[a]){return b+b+a+a}\n"
     ),
     'import { visible } from "x"; f(visible, visible, visible)': 'import{visible as a}from"x";f(a,a,a)\n',
+    'import { path as inner } from "x"; const path = 1; f(inner, inner, path, path)': (
+        'import{path as a}from"x";const b=1;f(a,a,b,b)\n'
+    ),
     "export const name = 1; f(name, name)": "export const name=1;f(name,name)\n",
     "export async function name() {} name(); name()": "export async function name(){}name();name()\n",
     "const a = 1; const name = 2; f(name, name)": "const a=1;const b=2;f(b,b)\n",
