@@ -1,12 +1,14 @@
 """The web page: its files, and the addresses at which a browser shows them. It depends on nothing but the standard library.
 
 assets       the files of the page
-squeeze      leave comments and indentation out of scripts
+squeeze      leave out of scripts what a browser does not need
+short_names  shorten the names of a script
+script_tokens  read a script as tokens
 addresses    the page's addresses, and for each the JSON it shows
 single_file  the page and its documents as one file
 policy       the headers that keep a page with foreign texts safe
 
-`assets/` is served as it lies there, without a build step; `store.api.routes.web.page` serves it. Conventions:
+`assets/` is served without a build step, squeezed when it is loaded; `store.api.routes.web.page` serves it. Conventions:
 
 index.html         the only document; the address says which view it shows
 app.css            all styles: custom properties for both themes, classes by component

@@ -18,7 +18,7 @@ ENTRY: Final = "app.js"
 VIEWS: Final = ("views/run.js", "views/call.js")
 """The views of a file: it has one run."""
 
-_FROM: Final = re.compile(r'^(import|export)\s*\{([^}]*)\}\s*from\s*"([^"]+)";?[ \t]*$', re.MULTILINE)
+_FROM: Final = re.compile(r'^(import|export)\s*\{([^}]*)\}\s*from\s*"([^"]+)";?[ \t]*', re.MULTILINE)
 _NAMED: Final = re.compile(r"^export (const|let|function|async function|class) ([A-Za-z_$][\w$]*)", re.MULTILINE)
 _DEFAULT: Final = re.compile(r"^export default (function|async function|class) ([A-Za-z_$][\w$]*)", re.MULTILINE)
 _LIST: Final = re.compile(r"export\s*\{([^}]*)\};?\s*$")

@@ -1,5 +1,7 @@
 """Forks and edited replays over REST: what the store server checks and stores."""
 
+import asyncio
+import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -89,3 +91,45 @@ def test_a_run_is_left_after_the_last_answer_that_is_whole() -> None:
     assert steps(*whole[:2], replace(cut, response=None)) == 2
     assert steps(cut, whole[0]) == 2
     assert steps() == 0
+
+
+async def test_a_configured_agent_runs_a_fork(tmp_path: Path, database: Database) -> None:
+    """The URL is that of the configuration, whatever the request says; a redirect is an answer, and not followed."""
+    asked: list[bytes] = []
+
+    async def answer_agent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        size = next(
+            int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")
+        )
+        asked.append(head + await reader.readexactly(size))
+        status = b"202 Accepted" if len(asked) == 1 else b"302 Found\r\nlocation: http://127.0.0.1:9/"
+        writer.write(b"HTTP/1.1 " + status + b"\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer_agent, "127.0.0.1", 0) as agent:
+        url = f"http://127.0.0.1:{agent.sockets[0].getsockname()[1]}/start"
+        async with open_house(tmp_path / "spool", database, mode="auto", fork_agent=url) as house:
+            await import_bundle(house)
+            for name, status, problem in (
+                ("first", 202, None),
+                ("second", 302, "the agent refused with status 302"),
+            ):
+                made = await house.api.post(f"/v1/runs/{RUN}/forks", json={"from": 1, "id": name, "start": True})
+                assert (made.status_code, made.json()["agent"]) == (201, {"status": status, "problem": problem})
+            other = await house.api.post(f"/v1/runs/{RUN}/forks", json={"from": 1, "start": True, "agent": "http://x"})
+            is_problem(other, 422, "invalid_request")
+    head, _, body = asked[0].partition(b"\r\n\r\n")
+    assert head.startswith(b"POST /start ")
+    assert b"authorization" not in head.lower()
+    assert json.loads(body) == {"fork": "first", "parent": RUN, "from": 1, "project": "default"}
+    assert len(asked) == 2
+
+
+async def test_nothing_starts_where_no_agent_is_configured(tmp_path: Path, database: Database) -> None:
+    async with open_house(tmp_path / "spool", database, mode="auto") as house:
+        await import_bundle(house)
+        answer = await house.api.post(f"/v1/runs/{RUN}/forks", json={"from": 1, "id": "alone", "start": True})
+        is_problem(answer, 409, "no_fork_agent")
+        assert (await house.api.get("/v1/runs/alone")).status_code == 404

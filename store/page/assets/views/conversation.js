@@ -121,7 +121,7 @@ function Arrows({ root, pairs, selected }) {
       const zero = root.current.getBoundingClientRect();
       const placeOf = (element) => {
         const box = element.getBoundingClientRect();
-        return [box.left - zero.left, box.top - zero.top + Math.min(14, box.height / 2)];
+        return [box.left - zero.left, box.top - zero.top + Math.min(27, box.height / 2)];
       };
       setLines(pairs.flatMap(([from, to], number) => {
         const start = document.querySelector(`#turn-${from} .is-result, #turn-${from} .is-answer`);
