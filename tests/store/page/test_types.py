@@ -22,7 +22,7 @@ def tsc() -> Path:
         pytest.skip("there is no node with npm, which would check the types of the page's scripts")
     compiler = INSTALLED / "node_modules" / "typescript" / "bin" / "tsc"
     if not compiler.exists():
-        options = ["--prefix", INSTALLED, "--no-audit", "--no-fund", "--ignore-scripts"]
+        options = ["--prefix", str(INSTALLED), "--no-audit", "--no-fund", "--ignore-scripts"]
         installed = subprocess.run(
             ["npm", "install", *options, f"typescript@{VERSION}"],
             capture_output=True,

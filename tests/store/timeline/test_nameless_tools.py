@@ -19,7 +19,7 @@ def ask(number: int, contents: list[Any], tools: list[dict[str, Any]]) -> Spoken
 
 
 def tool(number: int, name: str) -> SpokenCall:
-    calls = [{"id": None, "name": name, "arguments": {}}]
+    calls: list[dict[str, Any]] = [{"id": None, "name": name, "arguments": {}}]
     return SpokenCall(call=f"call-{number}", number=number, kind="tool", actor=None, request={}, tool_calls=calls)
 
 
