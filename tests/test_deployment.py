@@ -18,6 +18,7 @@ SETTINGS = {f"PLAYHEAD_{name.upper()}" for name in setting_descriptions()}
 OTHERS = {
     *(f"PLAYHEAD_{name.upper()}" for name in _OTHER_VARIABLES),
     "PLAYHEAD_PG_BINDIR",
+    "PLAYHEAD_SCRATCH",  # given to the commands of trials
     "PLAYHEAD_VERDICTS",  # of the model server (inference/), a program of its own
 }
 """Variables of ours that are no settings of `playhead`."""

@@ -64,7 +64,7 @@ def cluster() -> Iterator[Path]:
 
 
 @pytest.fixture
-def made(base: Path, cluster: Path) -> Path:
+def base_with_server(base: Path, cluster: Path) -> Path:
     """The same directory as `base`, in which a server has been made before."""
     subprocess.run(["cp", "-a", cluster, base], check=True)
     return base
@@ -166,56 +166,56 @@ def test_processes_that_race_for_an_empty_directory_share_one_server(base: Path)
         assert is_gone(pid)
 
 
-def test_the_server_stops_when_its_only_user_is_killed(made: Path) -> None:
-    with client(made) as process:
+def test_the_server_stops_when_its_only_user_is_killed(base_with_server: Path) -> None:
+    with client(base_with_server) as process:
         line(process)
-        pid = postmaster(made)
+        pid = postmaster(base_with_server)
         process.kill()
         until(lambda: is_gone(pid))
-    assert not (made / "data" / "postmaster.pid").exists()
+    assert not (base_with_server / "data" / "postmaster.pid").exists()
 
 
-def test_a_killed_postmaster_comes_back_by_itself_with_all_that_was_committed(made: Path) -> None:
-    with ensure_server(made) as server:
+def test_a_killed_postmaster_comes_back_by_itself_with_all_that_was_committed(base_with_server: Path) -> None:
+    with ensure_server(base_with_server) as server:
         ask(server, "CREATE TABLE kept AS SELECT 42 AS answer")
-        killed = postmaster(made)
+        killed = postmaster(base_with_server)
         os.kill(killed, signal.SIGKILL)
         until(lambda: is_gone(killed))
         server.revive()
         assert ask(server, "SELECT answer FROM kept") == 42
-        assert postmaster(made) != killed
+        assert postmaster(base_with_server) != killed
 
 
-def test_a_killed_supervisor_takes_the_postmaster_along_and_can_be_revived(made: Path) -> None:
-    with ensure_server(made, CARELESS) as server:
-        pid = postmaster(made)
+def test_a_killed_supervisor_takes_the_postmaster_along_and_can_be_revived(base_with_server: Path) -> None:
+    with ensure_server(base_with_server, CARELESS) as server:
+        pid = postmaster(base_with_server)
         os.kill(parent(pid), signal.SIGKILL)
         until(lambda: is_gone(pid))
         server.revive()
         assert ask(server, "SELECT 1") == 1
-        pid = postmaster(made)
+        pid = postmaster(base_with_server)
     assert is_gone(pid)
 
 
-def test_killing_both_leaves_nothing_that_stops_the_next_one(made: Path) -> None:
-    with client(made) as process:
+def test_killing_both_leaves_nothing_that_stops_the_next_one(base_with_server: Path) -> None:
+    with client(base_with_server) as process:
         line(process)
-        pid = postmaster(made)
+        pid = postmaster(base_with_server)
         for victim in (parent(pid), pid, process.pid):
             os.kill(victim, signal.SIGKILL)
         until(lambda: is_gone(pid))
-    with ensure_server(made, CARELESS) as server:
+    with ensure_server(base_with_server, CARELESS) as server:
         assert ask(server, "SELECT 1") == 1
 
 
-def test_closing_twice_is_closing_once(made: Path) -> None:
-    server = ensure_server(made, CARELESS)
+def test_closing_twice_is_closing_once(base_with_server: Path) -> None:
+    server = ensure_server(base_with_server, CARELESS)
     server.close()
     server.close()
 
 
-def test_two_holds_in_one_process_are_two_users(made: Path) -> None:
-    first, second = ensure_server(made, CARELESS), ensure_server(made, CARELESS)
+def test_two_holds_in_one_process_are_two_users(base_with_server: Path) -> None:
+    first, second = ensure_server(base_with_server, CARELESS), ensure_server(base_with_server, CARELESS)
     first.close()
     assert ask(second, "SELECT 1") == 1
     second.close()
@@ -259,15 +259,15 @@ def test_a_short_directory_of_somebody_else_is_not_trusted(base: Path, monkeypat
     ids=["of another version", "without a version", "without its heart"],
 )
 def test_a_damaged_directory_is_refused_in_one_sentence_and_left_alone(
-    made: Path, damage: Callable[[Path], Any], complaint: str
+    base_with_server: Path, damage: Callable[[Path], Any], complaint: str
 ) -> None:
-    damage(made / "data")
-    before = sorted(path.name for path in (made / "data").iterdir())
+    damage(base_with_server / "data")
+    before = sorted(path.name for path in (base_with_server / "data").iterdir())
     for _ in range(2):
         with pytest.raises(EmbeddedPostgresError, match=complaint) as refused:
-            ensure_server(made, CARELESS)
+            ensure_server(base_with_server, CARELESS)
         assert "\n" not in str(refused.value)
-    assert sorted(path.name for path in (made / "data").iterdir()) == before
+    assert sorted(path.name for path in (base_with_server / "data").iterdir()) == before
 
 
 def test_a_full_disk_is_the_reason_and_not_the_panic_that_it_brings() -> None:
