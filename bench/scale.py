@@ -236,6 +236,8 @@ def sums(newest: int) -> Iterator[Query]:
     yield Query("stats", "by model and day", "/v1/stats", [("group_by", "model"), ("group_by", "day"), *month])
     day = [("since", rfc3339(newest - 16 * DAY)), ("until", rfc3339(newest - 15 * DAY))]
     yield Query("stats", "by model, one day", "/v1/stats", [("group_by", "model"), *day])
+    yield Query("stats", "facets of the newest runs", "/v1/facets")
+    yield Query("stats", "facets of the newest runs with an error", "/v1/facets", [("error", "true")])
 
 
 class Client:

@@ -14,6 +14,7 @@ from sqlalchemy import (
     Text,
     Uuid,
     and_,
+    any_,
     case,
     exists,
     false,
@@ -112,7 +113,8 @@ def run_conditions(filters: Filters, project: str) -> Iterator[ColumnElement[boo
         yield is_incomplete_run(project) if filters.incomplete else ~is_incomplete_run(project)
     if filters.q:
         of_calls = select(calls.c.run).where(calls.c.project == project, calls.c.id.in_(_matching_calls(filters)))
-        yield runs.c.id.in_(union_all(of_calls, _matching_runs(filters)))
+        # An array is made once. Joined, Postgres would walk the newest runs and compare each with all of them.
+        yield runs.c.id == any_(func.array(union_all(of_calls, _matching_runs(filters)).scalar_subquery()))
 
 
 def call_conditions(filters: Filters, project: str, *, has_marks: bool = False) -> Iterator[ColumnElement[bool]]:
