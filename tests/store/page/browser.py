@@ -24,7 +24,10 @@ FLAGS: Final = (
 )
 
 SCREENSHOTS: Final = "PLAYHEAD_SCREENSHOTS"
-"""The environment variable with the folder for screenshots; without it, none are made."""
+"""The environment variable with the folder for screenshots."""
+
+DEFAULT_FOLDER: Final = Path(__file__).parents[3] / ".pytest_cache" / "screenshots"
+"""Where they are kept otherwise, as an artefact of the run: the next run replaces them."""
 
 FULL_TOKEN: Final = "the-token-of-the-team"
 
@@ -161,6 +164,6 @@ class Visitor:
 
 
 async def take_screenshot(page: Page, name: str, *, full_page: bool = False) -> None:
-    """Keep a picture of a page, where a folder for them is given."""
-    if folder := os.environ.get(SCREENSHOTS):
-        await page.screenshot(path=Path(folder) / f"{name}.png", full_page=full_page)
+    """Keep a picture of a page."""
+    folder = Path(os.environ.get(SCREENSHOTS) or DEFAULT_FOLDER)
+    await page.screenshot(path=folder / f"{name}.png", full_page=full_page)
