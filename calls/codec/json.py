@@ -11,8 +11,6 @@ from decimal import Decimal, InvalidOperation
 from json.encoder import encode_basestring
 from typing import Any
 
-import msgspec
-
 from calls.model import Json
 
 MAX_DEPTH = 128
@@ -53,43 +51,8 @@ _strict_decoder = json.JSONDecoder(
 _lenient_decoder = json.JSONDecoder(parse_float=Decimal, parse_int=_parse_integer, parse_constant=str)
 
 
-_plain_decoder = msgspec.json.Decoder(float_hook=Decimal)
-_SPACE_BEFORE_COLON = re.compile(rb'"[ \t\r\n]+:')
-_LONG_NUMBER = b"0" * 18
-"""Digits that only a number has which may be too long for `int`."""
-
-_DIGITS = bytes(ord("0") if chr(code).isdigit() else ord(" ") for code in range(256))
-
-
 def parse_json(data: bytes) -> Json:
     """Parse a JSON text. Numbers become int, or Decimal if they are fractional or long. Raises `InvalidJson`."""
-    plain = _parse_plainly(data)
-    return _parse_carefully(data) if plain is None else plain[0]
-
-
-def _parse_plainly(data: bytes) -> tuple[Json] | None:
-    """Parse a text that is certainly JSON which all parsers read alike, as nearly every text is, in half the time; None if it may not be.
-
-    Repeated names are found by counting names: msgspec keeps the last of them. Each `":` is the end of a name, or of a string that ends
-    with a backslash, or the beginning of a string. So there are at least as many as names, if no space precedes a colon.
-    """
-    names = data.count(b'":') - data.count(b'\\":')
-    if b'\\\\":' in data or _SPACE_BEFORE_COLON.search(data) or _LONG_NUMBER in data.translate(_DIGITS):
-        return None
-    try:
-        value: Json = _plain_decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, InvalidOperation):
-        return None
-    level = [value] if type(value) is dict or type(value) is list else []
-    for _ in range(MAX_DEPTH):
-        if not level:
-            return (value,) if names == 0 else None
-        names -= sum([len(outer) for outer in level if type(outer) is dict])
-        level = [item for outer in level for item in _children(outer) if type(item) is dict or type(item) is list]
-    return None
-
-
-def _parse_carefully(data: bytes) -> Json:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
