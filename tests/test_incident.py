@@ -39,7 +39,7 @@ async def test_the_incident_is_found_fixed_varied_and_fixed_again(data: Path, da
             output, _ = await process.communicate()
             assert process.returncode == 0, f"{line}\n{output.decode()}"
             said.append(output.decode())
-    recorded, replayed, checked, _, fixed, varied, shown, again, _, held, _, judged = said
+    recorded, replayed, checked, _, fixed, varied, shown, again, _, held, _, judged, _, unchanged, _, changed = said
     assert recorded.startswith("I deleted record R-1024.")
     assert "was right: every call was answered from the recording" in replayed
     assert 'delete_record/id is "R-1024", but the user\'s text has "R-1042"' in checked
@@ -49,6 +49,8 @@ async def test_the_incident_is_found_fixed_varied_and_fixed_again(data: Path, da
     assert "1 broken" in again
     assert "8 variations: 8 held" in held
     assert "says what was done: pass" in judged
+    assert unchanged.startswith("deletes: unchanged")
+    assert changed.startswith("deletes: changed")
     override = json.loads((home / "perturb-incident" / "override-1.json").read_bytes())["override"]
     assert override[0] == {"step": 2, "patch": [{"op": "remove", "path": "/records/1"}]}
 

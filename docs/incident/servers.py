@@ -7,6 +7,7 @@ deletes another one if the right one is missing. It never breaks the schema of a
 """
 
 import json
+import os
 import re
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,7 +24,15 @@ RECORDS = [
 CONFIG = """[upstreams]
 "api.openai.com" = "{origin}"
 "crm.example.com" = "{origin}"
+
+[[canary]]
+name = "deletes"
+calls = ["fixed-again/incident.jsonl"]
+baseline = 20
 """
+
+SERVED_MODEL = Path("served-model")
+"""A file with the name of the model that answers, whichever was asked for."""
 
 
 def complete(body: dict[str, Any]) -> dict[str, Any]:
@@ -100,7 +109,7 @@ class Answers(BaseHTTPRequestHandler):
                 "id": f"chatcmpl-{len(body['messages'])}",
                 "object": "chat.completion",
                 "created": 1_700_000_000,
-                "model": body["model"],
+                "model": SERVED_MODEL.read_text().strip() if SERVED_MODEL.exists() else body["model"],
                 "choices": [{"index": 0, "message": message, "finish_reason": reason}],
                 "usage": {"prompt_tokens": 200, "completion_tokens": 20, "total_tokens": 220},
             }
@@ -121,6 +130,7 @@ class Answers(BaseHTTPRequestHandler):
 if __name__ == "__main__":
     server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
     origin = f"http://127.0.0.1:{server.server_port}"
-    Path(sys.argv[1], "playhead.toml").write_text(CONFIG.format(origin=origin))
+    os.chdir(sys.argv[1])
+    Path("playhead.toml").write_text(CONFIG.format(origin=origin))
     print(origin, flush=True)
     server.serve_forever()
