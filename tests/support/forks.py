@@ -8,7 +8,7 @@ of the interpreter and the imports are left out. Each program is started in earn
 `own_interpreter`, where anything unusual is asked for (another user, another Python), and behind any other program, such
 as a shell.
 
-Linux only; elsewhere everything is started in earnest. Nothing of this checkout is imported before `serve` is called.
+Linux only, and a kernel that lets a process change its command line; elsewhere everything is started in earnest. Nothing of this checkout is imported before `serve` is called.
 """
 
 import atexit
@@ -59,6 +59,7 @@ PR_SET_PDEATHSIG: Final = 1
 PR_SET_NAME: Final = 15
 PR_SET_MM: Final = 35
 PR_SET_MM_MAP: Final = 14
+PR_SET_MM_MAP_SIZE: Final = 15
 LONGEST_COMMAND: Final = 1 << 14
 LONGEST_MESSAGE: Final = 1 << 17
 MOST_FILES: Final = 32
@@ -200,7 +201,7 @@ class Forks:
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """Start them so inside of the block."""
-        if sys.platform != "linux" or platform.machine() not in CLONE:
+        if sys.platform != "linux" or platform.machine() not in CLONE or not can_set_command_line():
             yield
             return
         replace_fork_exec(self._fork_exec)
@@ -387,6 +388,20 @@ def set_command_line(words: Sequence[str]) -> None:
     if libc.prctl(PR_SET_MM, *sizes) != 0:
         raise OSError(ctypes.get_errno(), "cannot change the command line of a fork")
     libc.prctl(PR_SET_NAME, os.fsencode(Path(words[0]).name)[:15], 0, 0, 0)
+
+
+def can_set_command_line() -> bool:
+    """Whether the kernel lets a process change its command line: it may be built without, or run as a sandbox that refuses."""
+    size = ctypes.c_uint()
+    call = ctypes.CDLL(None).prctl
+    return (
+        int(
+            call(
+                PR_SET_MM, ctypes.c_ulong(PR_SET_MM_MAP_SIZE), ctypes.byref(size), ctypes.c_ulong(0), ctypes.c_ulong(0)
+            )
+        )
+        == 0
+    )
 
 
 def _number(field: str) -> int:
