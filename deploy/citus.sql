@@ -32,3 +32,4 @@ SELECT create_distributed_table('expirations', 'project', colocate_with => 'runs
 SELECT create_distributed_table('anchors', 'project', colocate_with => 'runs');
 SELECT create_distributed_table('objects', 'project', colocate_with => 'runs');
 SELECT create_distributed_table('object_uses', 'project', colocate_with => 'runs');
+SELECT create_distributed_table('canaries', 'project', colocate_with => 'runs');

@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Final, Literal, NamedTuple, cast
+from typing import Final, Literal, NamedTuple, cast, get_args
 
 import msgspec
 import zstandard
@@ -196,7 +196,9 @@ def _unpack(form: bytes, parts: Mapping[bytes, bytes]) -> bytes:
         case b"\x05":
             raise BodyUnavailable("missing", "the bytes are in object storage, and were not loaded from there")
         case b"\x06":
-            kind, _, reason = form[1:].decode().partition(":")
+            kind, _, reason = form[1:].decode("utf-8", "replace").partition(":")
+            if kind not in get_args(Unavailability.__value__):
+                raise CorruptData(f"a stored body says {kind[:20]!r} of itself")
             raise BodyUnavailable(cast("Unavailability", kind), reason)
         case tag:
             raise CorruptData(f"a stored body has the unknown form {tag!r}")

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
-import zstandard
 
 from store.database.blobs import CorruptData, unpack
 
@@ -69,5 +68,5 @@ def _bytes(value: Any) -> bytes:
         return str(value).encode()
     try:
         return value + b" " + unpack(value)
-    except (CorruptData, zstandard.ZstdError):
+    except CorruptData:
         return value

@@ -191,7 +191,7 @@ async def test_each_scope_is_needed_for_its_routes(tmp_path: Path, database: Dat
         tmp_path / "spool", database, tokens=[TEAM], api_tokens=(keys := Keys(tmp_path)).tokens
     ) as house:
         headers = {scope: keys.create(scope) for scope in SCOPES}
-        names = dict.fromkeys(("run", "a", "b", "replay"), "r") | dict.fromkeys(("call", "exchange"), "0" * 8)
+        names = dict.fromkeys(("run", "a", "b", "replay", "canary"), "r") | dict.fromkeys(("call", "exchange"), "0" * 8)
         for name, rule in RULES.items():
             method, path = fill_route(name, names).split(" ")
             for scope in SCOPES:

@@ -151,6 +151,17 @@ def test_a_part_that_is_gone_is_named() -> None:
         restore_body(form, {})
 
 
+@given(st.binary(min_size=1, max_size=1).flatmap(lambda tag: st.binary(max_size=60).map(lambda data: tag + data)))
+@example(b"\x06\xe1mp")
+@example(b"\x04short")
+@example(b"")
+def test_damaged_bytes_are_decoded_or_said_to_be_damaged(form: bytes) -> None:
+    try:
+        assert isinstance(unpack(form), bytes)
+    except CorruptData:
+        pass
+
+
 def test_a_form_of_a_later_playhead_is_refused() -> None:
     with pytest.raises(CorruptData, match="unknown form"):
         restore_body(b"\x77abc", {})
