@@ -74,6 +74,18 @@ QUICK: Final = (
 )
 """Folders of tests that start no processes; all others are slow as a whole, but for the layout's."""
 
+JUDGES: Final = (
+    "calls/test_cloud_sdks.py",
+    "calls/test_mcp.py",
+    "calls/test_openai_sdks.py",
+    "calls/test_sdk_fields.py",
+    "calls/test_sdks.py",
+    "replay/reframing/test_cloud.py",
+    "replay/reframing/test_openai.py",
+    "replay/test_sdks.py",
+)
+"""Modules of these folders in which official SDKs judge: to import one takes each worker seconds."""
+
 TESTS: Final = Path(__file__).parent
 
 LONG: Final = 120
@@ -85,6 +97,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.option.markexpr != "not slow" or not collection_path.is_relative_to(TESTS):
         return None
     place = collection_path.relative_to(TESTS).as_posix()
+    if place in JUDGES:
+        return True
     is_needed = place.startswith((*QUICK, "test_layout")) or any(folder.startswith(f"{place}/") for folder in QUICK)
     return None if is_needed or place == "." else True
 
@@ -106,7 +120,8 @@ def pytest_unconfigure() -> None:
 
 
 def is_in_quick_folder(path: Path) -> bool:
-    return path.relative_to(TESTS).as_posix().startswith((*QUICK, "test_layout"))
+    place = path.relative_to(TESTS).as_posix()
+    return place.startswith((*QUICK, "test_layout")) and place not in JUDGES
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -1,4 +1,4 @@
-"""The price of plain top-level package names, paid here: nobody else may own them, and the rooms keep their workers shut."""
+"""The packages: that their names are ours, what each may import, how they are laid out, and how things are named."""
 
 import ast
 import importlib
@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -15,20 +16,20 @@ import pytest
 from tests.support.names import is_bare_participle
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("calls", "store", "replay", "proxy")
+PACKAGES = ("calls", "store", "replay", "proxy")
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_a_room_is_the_one_in_this_repository(room: str) -> None:
-    file = importlib.import_module(room).__file__
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_package_is_the_one_in_this_repository(package: str) -> None:
+    file = importlib.import_module(package).__file__
     assert file is not None
     assert Path(file).is_relative_to(ROOT)
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_nobody_else_claims_a_room_s_name(room: str) -> None:
-    assert set(packages_distributions().get(room, ["playhead"])) == {"playhead"}
-    assert room not in sys.stdlib_module_names
+@pytest.mark.parametrize("package", PACKAGES)
+def test_nobody_else_claims_a_package_s_name(package: str) -> None:
+    assert set(packages_distributions().get(package, ["playhead"])) == {"playhead"}
+    assert package not in sys.stdlib_module_names
 
 
 PROVOCATIONS = {
@@ -68,8 +69,8 @@ PROVOCATIONS = {
 
 
 def test_every_import_contract_fails_when_provoked(tmp_path: Path) -> None:
-    for room in ROOMS:
-        _copy(ROOT / room, tmp_path / room)
+    for package in PACKAGES:
+        _copy(ROOT / package, tmp_path / package)
     (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
     for file, (line, _) in PROVOCATIONS.items():
         (tmp_path / file).write_text(f"{line}\n")
@@ -109,9 +110,14 @@ SIBLINGS = 16
 """Modules that a folder may hold: what a reader can look through."""
 
 
+@cache
+def _tree(file: Path) -> ast.Module:
+    return ast.parse(file.read_text())
+
+
 def _modules() -> dict[str, Path]:
     """The modules of the four packages, by name. Migrations have no names, and programs for other interpreters no package."""
-    files = (file for room in ROOMS for file in (ROOT / room).rglob("*.py"))
+    files = (file for package in PACKAGES for file in (ROOT / package).rglob("*.py"))
     return {
         ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file
         for file in files
@@ -122,7 +128,7 @@ def _modules() -> dict[str, Path]:
 def _imports(name: str, file: Path, modules: dict[str, Path]) -> set[str]:
     """The modules that this one imports, at any place in it, for types too."""
     found = set()
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in ast.walk(_tree(file)):
         if isinstance(node, ast.ImportFrom) and node.module:
             found |= {f"{node.module}.{one.name}" for one in node.names} | {node.module}
         elif isinstance(node, ast.Import):
@@ -160,7 +166,7 @@ def test_every_package_says_what_each_of_its_modules_is_for() -> None:
         # The module of a dialect says itself what it is for, so that a dialect can be added without a change of other files.
         if not parent or re.search(r"^DIALECT\b", file.read_text(), re.MULTILINE):
             continue
-        said = ast.get_docstring(ast.parse((ROOT / parent.replace(".", "/") / "__init__.py").read_text())) or ""
+        said = ast.get_docstring(_tree(ROOT / parent.replace(".", "/") / "__init__.py")) or ""
         if not re.search(rf"(?<!\w){re.escape(base)}(?!\w)", said):
             lacking.append(f"{name} ({file.relative_to(ROOT)})")
     assert lacking == []
@@ -178,7 +184,7 @@ INTERFACE = {"calls.framing": "Decoder"}
 def test_no_two_public_classes_of_a_package_have_one_name() -> None:
     places: dict[tuple[str, str], list[str]] = {}
     for name, file in _modules().items():
-        for node in ast.parse(file.read_text()).body:
+        for node in _tree(file).body:
             if not isinstance(node, ast.ClassDef) or node.name.startswith("_"):
                 continue
             if INTERFACE.get(name.rpartition(".")[0]) != node.name:
@@ -186,17 +192,20 @@ def test_no_two_public_classes_of_a_package_have_one_name() -> None:
     assert {key: names for key, names in places.items() if len(names) > 1} == {}
 
 
+DEFINITION = re.compile(r"^\s*(?:async def|def|class) (\w+)", re.MULTILINE)
+"""Also in the programs that tests have as texts. To parse all files takes four seconds."""
+
 CONTRACTED: dict[str, str] = {}
 """Names that somebody else gave, and who."""
 
 
 def test_no_function_or_class_is_named_by_a_bare_participle() -> None:
-    files = [*_modules().values(), *(file for room in ("tests", "bench") for file in (ROOT / room).rglob("*.py"))]
+    files = [*_modules().values(), *(file for folder in ("tests", "bench") for file in (ROOT / folder).rglob("*.py"))]
     found = [
-        f"{file.relative_to(ROOT)}:{node.lineno} {node.name}"
+        f"{file.relative_to(ROOT)}: {name}"
         for file in files
-        for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and is_bare_participle(node.name)
+        for name in DEFINITION.findall(file.read_text())
+        if is_bare_participle(name)
     ]
     assert [place for place in found if place.rpartition(" ")[2] not in CONTRACTED] == []
 
@@ -211,7 +220,7 @@ def test_every_file_that_a_page_names_exists() -> None:
         (page.name, path)
         for page in pages
         for path in re.findall(
-            rf"`((?:{'|'.join(ROOMS)}|bench|clients|deploy|docs|inference|tests)/[\w./-]+)`", page.read_text()
+            rf"`((?:{'|'.join(PACKAGES)}|bench|clients|deploy|docs|inference|tests)/[\w./-]+)`", page.read_text()
         )
     }
     assert len(named) > 30

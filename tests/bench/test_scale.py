@@ -1,5 +1,7 @@
 """The rows that the tables are filled with are what ingest would write, and every query of the benchmark is one."""
 
+import pytest
+
 from bench.scale import ABSENT, ingest_ratios, options, queries
 from bench.scale_rows import CASE, DAY, case_of, run_exchanges, run_name
 from calls.derive import derive_call
@@ -20,6 +22,7 @@ def test_a_run_s_calls_are_those_that_its_exchanges_are_derived_to() -> None:
         )
 
 
+@pytest.mark.slow
 def test_runs_of_a_template_differ_in_their_bodies_keys_and_ids() -> None:
     first, second = (list(run_exchanges(number, NOW)) for number in (0, 50))
     assert len(first) == len(second)

@@ -3,6 +3,8 @@
 import gzip
 from collections.abc import Iterator
 
+import pytest
+
 from calls.codec.encoding import Undecodable, decode_content
 from calls.placeholder import number_placeholders
 from calls.redaction.redactor import Redactor
@@ -28,6 +30,7 @@ def decoded_body(body: bytes, coding: str | None) -> bytes:
         return body
 
 
+@pytest.mark.slow
 def test_few_real_bodies_are_touched_and_all_stay_the_same_length() -> None:
     seen = touched = 0
     for body, media, coding in bodies():
@@ -55,6 +58,7 @@ def test_nothing_of_a_touched_body_but_the_secret_changes() -> None:
             )
 
 
+@pytest.mark.slow
 def test_a_secret_planted_in_any_real_body_is_gone_from_it() -> None:
     token = b"sk-ant-api03-" + b"aB3dE6gH9jK2mN5pQ8rS1tU4vW7xY0zA" * 2
     for number, (body, media, coding) in enumerate(bodies()):

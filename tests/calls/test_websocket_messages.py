@@ -250,6 +250,7 @@ def assemble_answer(dialect: str, messages: list[dict[str, Any]]) -> Any:
     return json.loads(dumps(assembly.answer))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["audio_and_transcripts", "function_call_and_error"])
 def test_a_response_of_a_session_is_one_to_the_sdk(name: str) -> None:
     from openai.types.realtime import RealtimeResponse
@@ -258,6 +259,7 @@ def test_a_response_of_a_session_is_one_to_the_sdk(name: str) -> None:
         assert RealtimeResponse.model_validate(response).to_dict() == response
 
 
+@pytest.mark.slow
 def test_a_response_over_a_socket_is_one_to_the_sdk() -> None:
     from openai.types.responses.responses_server_event import ResponseWsCompleted
 
@@ -292,6 +294,7 @@ def test_pieces_make_what_the_end_says(name: str) -> None:
     assert whole.text or whole.tool_calls
 
 
+@pytest.mark.slow
 def test_a_turn_of_gemini_is_what_its_sdk_reads_in_the_messages() -> None:
     from google.genai.types import LiveServerMessage
 

@@ -282,7 +282,7 @@ def test_a_test_of_thirty_calls_takes_less_than_a_second_to_replay(stage: Stage)
         + """
 import openai, os, pytest, time, requests
 
-def spent():
+def cpu_seconds():
     # CPU seconds of this process and the fixtures process: wall-clock time would include other processes.
     beside = open(f"/proc/self/task/{os.getpid()}/children").read().split()
     assert beside
@@ -293,12 +293,12 @@ def spent():
 @pytest.mark.parametrize("attempt", range(2))
 def test_it(attempt):
     client, session = openai.OpenAI(), requests.Session()
-    began = spent()
+    began = cpu_seconds()
     for turn in range(15):
         for event in client.chat.completions.create(**ASK, user=str(turn), stream=True):
             pass
         session.get(f"https://tickets.example.com/v2/tickets?n={turn}", timeout=10)
-    print(f"TOOK {spent() - began:.3f} s")
+    print(f"TOOK {cpu_seconds() - began:.3f} s")
 """,
     )
     assert stage.pytest("--record-mode=once").counts == {"passed": 2}

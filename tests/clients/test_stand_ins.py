@@ -122,11 +122,11 @@ def test_a_conversation_by_its_last_message():
     assert ask("", messages=more) == "second"
 
 @pytest.fixture
-def answered():
+def expected_answer():
     playhead.answer(text="from a fixture")
 
 @standing_in
-def test_a_fixture_gives_them(answered):
+def test_a_fixture_gives_them(expected_answer):
     assert ask("a") == "from a fixture"
 
 @standing_in

@@ -276,13 +276,13 @@ ASK = """
 import json, socket, sys
 own = socket.create_server(("127.0.0.1", 0))
 socket.create_connection(own.getsockname()).close()
-def reached(address):
+def is_reached(address):
     try:
         socket.create_connection(address, 2).close()
         return True
     except OSError:
         return False
-print(json.dumps([reached(("127.0.0.1", int(sys.argv[1]))), reached(("203.0.113.1", 80)), reached(("example.com", 80))]))
+print(json.dumps([is_reached(("127.0.0.1", int(sys.argv[1]))), is_reached(("203.0.113.1", 80)), is_reached(("example.com", 80))]))
 """
 
 

@@ -169,7 +169,7 @@ import brotli, gzip, resource, sys, zlib, zstandard
 from calls.codec.encoding import TooLarge, decode_content
 from calls.redaction.redactor import Redactor
 
-def packed(name, size):
+def make_bomb(name, size):
     block = bytes(1 << 20)
     if name == "br":
         stream = brotli.Compressor(quality=1)
@@ -181,7 +181,7 @@ def packed(name, size):
     return b"".join([*(stream.compress(block) for _ in range(size)), stream.flush()])
 
 again = {"gzip": lambda data: gzip.compress(data), "br": lambda data: brotli.compress(data, quality=3)}
-bombs = [(name, packed(name, 300)) for name in ("gzip", "deflate", "br", "zstd")]
+bombs = [(name, make_bomb(name, 300)) for name in ("gzip", "deflate", "br", "zstd")]
 bombs += [(f"{name}, {outer}", again[outer](data)) for name, data in bombs for outer in again]
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for name, data in bombs:
@@ -197,6 +197,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
+@pytest.mark.slow
 def test_no_bomb_takes_more_memory_than_the_ratio_allows() -> None:
     """Runs in its own process, whose memory shows what the libraries allocate."""
     done = subprocess.run([sys.executable, "-c", BOMBS], capture_output=True, text=True, timeout=120, check=False)

@@ -18,6 +18,7 @@ NOT_IN_PIECES = {"generic", "graphql", "replicate", "sagemaker", "bedrock_agent"
 """Dialects whose captured streams have no string that grows: all but the first two have positions of their own."""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_the_page_says_what_is_found() -> None:
     found, stated = parse_rows(render_table(table())), parse_rows(PAGE.read_text())
