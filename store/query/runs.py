@@ -274,16 +274,20 @@ class Runs:
 async def load_run_stats(
     connection: AsyncConnection, project: str, names: Sequence[str]
 ) -> Mapping[str, Mapping[str, Any]]:
-    """Load the statistics of runs, by name; zeros where there is nothing."""
+    """Load the statistics of runs, by name; zeros where there is nothing. Later statements of the transaction get generic plans."""
     stats: defaultdict[str, dict[str, Any]] = defaultdict(lambda: dict(NO_STATS))
     if not names:
         return stats
+    await connection.execute(_PLAN_FOR_ANY_NAMES)
     groups = await load_retry_groups(connection, project, names)
     for query in (_exchange_stats(), _call_stats(groups), _gap_stats(), _process_stats(), HEADS):
         for row in (await connection.execute(query, {"project": project, "names": list(names)})).mappings():
             stats[row["run"]].update(row)
     return stats
 
+
+# Until the end of the transaction. A plan for the names of a long page would read all exchanges, of all days, instead of an index.
+_PLAN_FOR_ANY_NAMES: Final = text("SET LOCAL plan_cache_mode = force_generic_plan")
 
 # The store servers' chains in the order of their ids, each with its length, so that no two lists of chains give the same bytes.
 HEADS: Final = text("""
