@@ -158,6 +158,7 @@ def test_a_test_asks_its_own_run_recorded_and_replayed(stage: Stage, monkeypatch
     assert loaded.calls.tools == ["search_tickets", "add_note"]
     assert loaded.calls[0].status == 200
     monkeypatch.setenv("PLAYHEAD_COMMAND", PLAYHEAD)
+    monkeypatch.setenv("PLAYHEAD_DATA", str(stage.directory / "data"))
     loaded.check(stage.directory / "checks.toml")
     with pytest.raises(
         playhead.CheckFailed, match=r"wrong.toml:1 forbid: step 1: search_tickets is forbidden by search_\*"
