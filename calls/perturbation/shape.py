@@ -50,7 +50,7 @@ class AnswerShape:
 
 
 def type_of(value: Json) -> JsonType:
-    """Return the type of a value. A number without a fraction is an integer."""
+    """Return the type of a value as it is written: 1.0 is a number, which `calls.checking` takes for an integer."""
     match value:
         case None:
             return "null"

@@ -33,6 +33,7 @@ from proxy.cli.testing.trial_options import (
     given_settings,
     require_effects,
     run_until_stopped,
+    show_progress,
     with_live_options,
 )
 from proxy.commands.check import read_spec
@@ -41,7 +42,6 @@ from proxy.errors import Failure
 from proxy.processes.command_processes import CommandProcesses
 from proxy.processes.user_command import require_command
 from proxy.terminal.table import stdout_sheet
-from proxy.terminal.text import printable
 from proxy.trials.completion import model_upstreams, parse_model_url
 from proxy.trials.new_run import file_stem
 from proxy.trials.perturb import Perturbation, PerturbationResult
@@ -184,7 +184,7 @@ def perturb_command(
                     seed=seed,
                     count=count,
                     jobs=jobs or min(8, os.cpu_count() or 1),
-                    show_progress=_show_progress,
+                    show_progress=show_progress,
                 )
                 return await perturbation.run(), varied, bundle
 
@@ -253,10 +253,6 @@ def _read_schema(given: str) -> tuple[str, AnswerShape]:
         raise Failure(f"{name}: line {error.lineno}: it is not JSON: {error.msg}") from error
     except BadSchema as error:
         raise Failure(f"{name}: {error}") from error
-
-
-def _show_progress(line: str) -> None:
-    click.echo(f"playhead: {printable(line)}", err=True)
 
 
 COMMANDS = (perturb_command,)

@@ -34,6 +34,7 @@ from proxy.cli.testing.trial_options import (
     parse_usd,
     require_effects,
     run_until_stopped,
+    show_progress,
     with_live_options,
 )
 from proxy.commands.check import read_spec
@@ -178,7 +179,7 @@ def regress_command(
             redactor=redactor,
             jobs=jobs or _default_jobs(),
             spec=rules,
-            show_progress=_show_progress,
+            show_progress=show_progress,
         )
         completions = (
             None
@@ -262,10 +263,6 @@ def _pairwise_judge(rubric: Path | None, model: str | None, url: str | None, key
         isolation=DEFAULT_ISOLATION,
     )
     return PairwiseJudge(criteria=read_rubric(rubric), judge=judge)
-
-
-def _show_progress(line: str) -> None:
-    click.echo(f"playhead: {printable(line)}", err=True)
 
 
 def _write_file(path: Path, content: bytes) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import click
 
 from calls.side_effects import BadRule, parse_side_effects
+from proxy.terminal.text import printable
 
 type Command = Callable[..., Any]
 
@@ -54,6 +55,11 @@ def run_until_stopped[T](work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run(run())
     except asyncio.CancelledError:
         raise click.exceptions.Exit(128 + signal.SIGTERM) from None
+
+
+def show_progress(line: str) -> None:
+    """Print a line about trials that are under way."""
+    click.echo(f"playhead: {printable(line)}", err=True)
 
 
 TIMEOUT: Final = click.option(
