@@ -37,7 +37,8 @@ _LIVE = [
         help="Answer some steps as this file says (docs/forks.md).",
     ),
     click.option(
-        "--effects",
+        "--side-effects",
+        "effects",
         multiple=True,
         metavar="[[METHOD ]HOST=]POLICY",
         help="Decide about live calls that may change something: block, allow or serve-recorded; with HOST, calls to that host."
@@ -72,12 +73,12 @@ def fork_command(at: int, **given: Any) -> None:
     """Run COMMAND, answer its calls up to step K from a recording, and let later calls go live.
 
     The live calls are recorded, with the steps before them, as a new run whose parent is the old one. Calls of models and calls that
-    only read go out. A call that may change, replace or delete something elsewhere is blocked unless --effects allows it.
+    only read go out. A call that may change, replace or delete something elsewhere is blocked unless --side-effects allows it.
 
     \b
         playhead fork last --after-step 2 -- python agent.py
         playhead fork ticket-904 --after-step 4 --override what-if.toml \\
-            --effects 'POST tickets.example.com=allow' -- python agent.py
+            --side-effects 'POST tickets.example.com=allow' -- python agent.py
     """
     raise click.exceptions.Exit(_run_fork(at, **given))
 

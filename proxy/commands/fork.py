@@ -230,7 +230,7 @@ def _blocked_lines(calls: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         method, _, url = asked.partition(" ")
         rule = quote(f"{method} {urlsplit(url).hostname}=allow")
         often_blocked = f" {times} times" if times > 1 else ""
-        yield f"          blocked{often_blocked}: {asked}: it may change something there; to let it out: --effects {rule}"
+        yield f"          blocked{often_blocked}: {asked}: it may change something there; to let it out: --side-effects {rule}"
     if len(often) > SHOWN:
         yield f"          blocked: and {count_text(len(often) - SHOWN, 'other request')}"
 

@@ -188,7 +188,7 @@ def _unfinished_reason(trial: TrialResult, limit_s: float) -> str | None:
         return shorten(str(detail), 500)
     blocked = blocked_requests(trial)
     if trial.code and blocked:
-        return f"the command ended with {trial.code} after {blocked[0]} was blocked; see --effects{last_words(trial.output)}"
+        return f"the command ended with {trial.code} after {blocked[0]} was blocked; see --side-effects{last_words(trial.output)}"
     return None
 
 

@@ -104,7 +104,7 @@ def _stuck_reason(report: Mapping[str, Any]) -> str | None:
     """Return which request could not be answered; None if all were."""
     fork = report.get("fork") or {}
     if blocked := fork.get("blocked_calls"):
-        return f"{blocked[0]['asked']} was blocked; see --effects and --override"
+        return f"{blocked[0]['asked']} was blocked; see --side-effects and --override"
     if report["missed"] or report["refused"]:
         first = report["first_divergence"] or {}
         return f"{first.get('asked') or 'a request'} was not recorded; see --model-url and --override"

@@ -230,8 +230,8 @@ def blocked_answer(request: Request, *, run: str, fork: str) -> Answer:
     target = f"{route.method} {route.host}{shorten_pointer(route.path)}"
     detail = (
         f"{target} is not in the recorded part of this fork and may change something at {route.host},"
-        f" so it was not sent. To let it go live: playhead fork … --effects '{route.method} {route.host}=allow'; to answer it from"
-        f" later steps of the record: --effects serve-recorded."
+        f" so it was not sent. To let it go live: playhead fork … --side-effects '{route.method} {route.host}=allow'; to answer it from"
+        f" later steps of the record: --side-effects serve-recorded."
     )
     body = dumps(
         {

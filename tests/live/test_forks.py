@@ -191,7 +191,17 @@ def test_an_edited_argument_changes_what_the_agent_does_next(place: Place, base:
     file = place.overrides(LOGIN)
     allow = "POST tickets.example.com=allow"
     ran = place(
-        "fork", run, "--after-step", "1", "--run", child, "--override", file, "--effects", allow, *place.agent(*words)
+        "fork",
+        run,
+        "--after-step",
+        "1",
+        "--run",
+        child,
+        "--override",
+        file,
+        "--side-effects",
+        allow,
+        *place.agent(*words),
     )
     assert ran.code == 0, ran.err
     assert "Login code never arrives" in ran.texts[-1]
@@ -237,7 +247,7 @@ def test_tools_may_be_answered_from_what_the_parent_did_later(
     place: Place, streamed_run: tuple[str, list[str]]
 ) -> None:
     run, words = streamed_run
-    ran = place("fork", run, "--after-step", "1", "--effects", "serve-recorded", *place.agent(*words))
+    ran = place("fork", run, "--after-step", "1", "--side-effects", "serve-recorded", *place.agent(*words))
     assert ran.tools == [("search_tickets", 200), ("add_note", 201)]
     assert place.world.take_requests() == ["POST /v1/chat/completions"]
     assert "3 calls answered free of charge, 1 live" in ran.err
@@ -312,7 +322,7 @@ def test_a_run_that_waited_for_a_person_goes_on_without_paying_again(
     assert place.world.take_requests() == ["POST /v1/chat/completions"]
 
     ran = place(
-        "resume", "last", "--run", f"resumed-{run}", "--effects", "tickets.example.com=allow", *place.agent(*words)
+        "resume", "last", "--run", f"resumed-{run}", "--side-effects", "tickets.example.com=allow", *place.agent(*words)
     )
     assert ran.code == 0, ran.err
     assert f"compare: playhead diff {stopped} resumed-{run}" in ran.err, "its child is the last now"

@@ -21,10 +21,10 @@ def run_playhead(*words: str) -> Result:
         (("fork", "last", "--", "true"), "Missing option '--after-step'"),
         (("fork", "last", "--after-step", "-1", "--", "true"), "-1 is not in the range x>=0"),
         (
-            ("fork", "last", "--after-step", "1", "--effects", "maybe", "--", "true"),
+            ("fork", "last", "--after-step", "1", "--side-effects", "maybe", "--", "true"),
             "use serve-recorded, block, allow",
         ),
-        (("resume", "last", "--effects", "a b c=allow", "--", "true"), "write HOST or 'METHOD HOST'"),
+        (("resume", "last", "--side-effects", "a b c=allow", "--", "true"), "write HOST or 'METHOD HOST'"),
         (("resume", "last", "--label", "x", "--", "true"), "--label x is not a label: write it as key=value"),
     ],
 )
@@ -75,8 +75,8 @@ def test_a_summary_says_once_what_was_not_let_out_and_what_is_not_stored_yet() -
     told = list(summary_lines(run, report, "a"))
     assert told[1].strip() == "2 calls answered free of charge, 4 live ($0), 3 blocked"
     assert [line.strip() for line in told if "blocked" in line][1:] == [
-        "blocked 2 times: POST https://mail.example/send: it may change something there; to let it out: --effects 'POST mail.example=allow'",
-        "blocked: DELETE https://crm.example/1: it may change something there; to let it out: --effects 'DELETE crm.example=allow'",
+        "blocked 2 times: POST https://mail.example/send: it may change something there; to let it out: --side-effects 'POST mail.example=allow'",
+        "blocked: DELETE https://crm.example/1: it may change something there; to let it out: --side-effects 'DELETE crm.example=allow'",
     ]
     told = list(summary_lines(run, report, "a", "the disk is full"))
     assert "4 live (at a cost that is not known yet)" in told[1]

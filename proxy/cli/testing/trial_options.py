@@ -73,7 +73,8 @@ TIMEOUT: Final = click.option(
 
 _LIVE = [
     click.option(
-        "--effects",
+        "--side-effects",
+        "effects",
         multiple=True,
         metavar="[[METHOD ]HOST=]POLICY",
         help="Decide about live calls that may change something, as in `playhead fork`: block, allow or serve-recorded; with HOST,"

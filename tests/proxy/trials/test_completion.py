@@ -139,7 +139,7 @@ async def test_only_what_the_policy_allows_goes_out(home: Path, model: LiveModel
     line = ["regress", "one.jsonl", "--live-budget", "1USD", "--keep", "new", "--model-url", model.url]
     done = await run_playhead(home, *line, "--", sys.executable, "agent.py", PLAYHEAD_UPSTREAMS=upstreams)
     assert done.code == 125, done.err
-    assert "after POST https://mail.example.com/send was blocked; see --effects" in done.out
+    assert "after POST https://mail.example.com/send was blocked; see --side-effects" in done.out
     assert model.paths == ["/v1/chat/completions"]
 
 
@@ -148,8 +148,8 @@ async def test_only_what_the_policy_allows_goes_out(home: Path, model: LiveModel
     [
         (["--live-budget", "much"], "'much' is not an amount of money: write 2.00USD"),
         (["--live-budget", "0"], "is not an amount of money"),
-        (["--effects", "allow"], "--effects is about runs that are completed live: give a --live-budget"),
-        (["--live-budget", "1", "--effects", "maybe"], "unknown policy"),
+        (["--side-effects", "allow"], "--side-effects is about runs that are completed live: give a --live-budget"),
+        (["--live-budget", "1", "--side-effects", "maybe"], "unknown policy"),
         (["--live-budget", "1", "--rubric", "x.toml"], "--rubric needs a judge"),
         (["--judge-model", "x"], "give a --rubric as well"),
     ],

@@ -96,7 +96,7 @@ async def test_what_may_change_something_is_refused_and_not_counted_as_a_miss() 
         "false",
     )
     told = json.loads(refused.body)
-    assert "--effects 'POST tickets.example.com=allow'" in told["error"]["message"]
+    assert "--side-effects 'POST tickets.example.com=allow'" in told["error"]["message"]
     report: Any = child.report()
     assert (report["missed"], report["fork"]["blocked"], report["verdict"]) == (0, 1, "right")
     assert report["fork"]["blocked_calls"][0]["asked"] == f"POST {TOOL}"
