@@ -4,6 +4,7 @@ import asyncio
 import fcntl
 import itertools
 import os
+import select
 import shutil
 import subprocess
 import tempfile
@@ -117,6 +118,8 @@ def create(server: EmbeddedServer, name: str, template: str = "template0") -> No
     execute(server, f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
 
 
+STATEMENT_SECONDS: Final = 60
+
 _consoles: dict[EmbeddedServer, subprocess.Popen[str]] = {}
 """A psql for each server: to start one for each statement takes longer than the statement."""
 
@@ -142,6 +145,11 @@ def execute(server: EmbeddedServer, statement: str) -> None:
     assert process.stdout is not None
     process.stdin.write(f"{statement};\n\\echo done\n")
     process.stdin.flush()
+    # What waits for other sessions waits without an end: it must say for whom, and not be waited for again.
+    if not select.select([process.stdout], [], [], STATEMENT_SECONDS)[0]:
+        sessions = run(server, "psql", "-XAc", "SELECT * FROM pg_stat_activity", "postgres")
+        process.kill()
+        raise TimeoutError(f"{statement}: no answer in {STATEMENT_SECONDS} s. The sessions:\n{sessions}")
     line = process.stdout.readline()
     assert line == "done\n", f"{statement}: {line}"
 
@@ -150,7 +158,7 @@ def run(server: EmbeddedServer, program: str, *arguments: str) -> str:
     """Run one of Postgres' own programs against the server."""
     host = server.dsn.partition("host=")[2].partition("&")[0]
     command = [str(server.bindir / program), "-h", host, "-U", "playhead", *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=STATEMENT_SECONDS).stdout
 
 
 async def migrate(dsn: str) -> None:
