@@ -30,6 +30,17 @@ _serial = itertools.count()
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[EmbeddedServer]:
     """The server of this test process. It stops, and its files go, when the session ends or the process dies."""
+    with running_server() as server:
+        yield server
+
+
+@contextmanager
+def running_server() -> Iterator[EmbeddedServer]:
+    """A server with a migrated database `TEMPLATE`.
+
+    What keeps connections while no event loop of theirs runs needs one of its own: a session of Postgres that waits until
+    its client reads lets nobody drop a database.
+    """
     try:
         find_bindir()
     except EmbeddedPostgresError as error:
@@ -40,16 +51,12 @@ def postgres_server() -> Iterator[EmbeddedServer]:
     try:
         with (base / OWNER).open("w") as owner:
             fcntl.flock(owner, fcntl.LOCK_EX)
-            yield from _serve(base / "pg")
+            with ensure_server(base / "pg", CARELESS) as server, console(server):
+                create(server, TEMPLATE)
+                asyncio.run(migrate(url(server, TEMPLATE)))
+                yield server
     finally:
         shutil.rmtree(base)
-
-
-def _serve(place: Path) -> Iterator[EmbeddedServer]:
-    with ensure_server(place, CARELESS) as server, console(server):
-        create(server, TEMPLATE)
-        asyncio.run(migrate(url(server, TEMPLATE)))
-        yield server
 
 
 PREFIX: Final = "playhead-test-postgres-"

@@ -1,7 +1,7 @@
 """One store server and one browser for all tests of the page. Tests need `pytestmark = pytest.mark.asyncio(loop_scope="session")`."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
@@ -9,17 +9,23 @@ from playwright.async_api import Browser
 
 from store.embedded.postgres import EmbeddedServer
 from tests.store.page.browser import CHROMIUM, PageServer, Visitor, running_browser, serving_page
-from tests.support.postgres import fresh
+from tests.support.postgres import TEMPLATE, running_server, url
+
+
+@pytest.fixture(scope="session")
+def page_postgres() -> Iterator[EmbeddedServer]:
+    """A Postgres of its own, because the connections of `page_server` stay open while other tests run."""
+    with running_server() as server:
+        yield server
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def page_server(
-    postgres_server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
+    page_postgres: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[PageServer]:
     """A store server with the runs of `seed`. Tests that change runs make their own."""
-    with fresh(postgres_server) as url:
-        async with serving_page(url, tmp_path_factory.mktemp("page"), time.time_ns) as server:
-            yield server
+    async with serving_page(url(page_postgres, TEMPLATE), tmp_path_factory.mktemp("page"), time.time_ns) as server:
+        yield server
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
