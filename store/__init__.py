@@ -34,6 +34,7 @@ anchors            have others vouch for what was proven
 otlp               export runs to OpenTelemetry
 query              read runs and calls
 diff               compare two runs
+effects            what programs got from elsewhere than the network
 timeline           when a run did what, and what was said in it
 bundle             a run as a file
 recorded_file      show a run that is a file

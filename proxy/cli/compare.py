@@ -41,6 +41,7 @@ from store.diff.diff import compare_runs
 from store.diff.mixed_recording import Mixture
 from store.diff.steps import StepReader, step_shape
 from store.diff.volatile_values import equalize_volatile_values
+from store.effects.comparison import shape_with_recorded_effects
 
 DIFFER = 1
 
@@ -82,8 +83,10 @@ async def compare_recordings(found: Settings, one: str, other: str) -> dict[str,
     names = (one, other)
     files = {name: path for name in names if (path := _recording_file(name))}
     if all(name in files for name in names):
-        sides = [load_file(files[name], redactor, reading.profiles).exchanges for name in names]
-        return compare_runs((one, sides[0]), (other, sides[1]), reading)
+        bundles = [load_file(files[name], redactor, reading.profiles) for name in names]
+        found_diff = compare_runs((one, bundles[0].exchanges), (other, bundles[1].exchanges), reading)
+        starts = [sorted(exchange.started_at for exchange in bundle.exchanges) for bundle in bundles]
+        return shape_with_recorded_effects(found_diff, (bundles[0], starts[0]), (bundles[1], starts[1]))
     async with CommandProcesses(found) as processes:
         if not files:
             with await processes.connect_store_server() as api:

@@ -194,6 +194,8 @@ def _verdict_sentences(diff: Shape) -> Iterator[str]:
             f"; {_calls_clause(cause['leads_to'], 'later', 'follows', 'follow')} from that" if cause["leads_to"] else ""
         )
         yield f"the runs diverge at {display_text(cause['words'])}{follow}"
+    if effect := diff.get("effect"):
+        yield f"the first effect that differs: {display_text(effect['words'])}"
     if (others := diff["roots"] - (first != cause) - 1) > 0:
         yield f"{count_text(others, 'more difference')} that {'does' if others == 1 else 'do'} not follow from earlier ones"
     if more := counts.get("volatile"):

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import click
 
+from proxy.terminal.render_effects import rows_with_effects
 from proxy.terminal.text import count_text, money, next_command, print_table, printable, shorten
 
 type Shape = Mapping[str, Any]
@@ -29,6 +30,9 @@ class RunView:
     run: Shape
     calls: Sequence[Shape]
     gaps: Sequence[Shape]
+    effects: Sequence[Shape] = ()
+    """What its programs got from elsewhere than the network, summed up between calls."""
+
     missing: str | None
     """Why the store may not have all of the run yet."""
 
@@ -50,7 +54,7 @@ def show_run(view: RunView) -> None:
     for line in gap_lines(view.gaps, calls):
         click.echo(f"  {printable(line)}")
     click.echo()
-    print_table(*call_table(calls, {gap["exchange"] for gap in view.gaps}))
+    print_table(*rows_with_effects(*call_table(calls, {gap["exchange"] for gap in view.gaps}), calls, view.effects))
     if calls:
         click.echo(f"\none call in full: {next_command(f'show {run["id"]} {calls[0]["step"]}')}", err=True)
 

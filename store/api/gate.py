@@ -60,6 +60,8 @@ RULES: Final[Mapping[str, Rule]] = {
     "GET /v1/runs/{run}/cost": _METADATA,
     "GET /v1/runs/{run}/gaps": _METADATA,
     "GET /v1/runs/{run}/timeline": _METADATA_OR_BODIES,
+    "GET /v1/runs/{run}/effects": _METADATA_OR_BODIES,
+    "GET /v1/runs/{run}/effects/sums": _METADATA_OR_BODIES,
     "GET /v1/runs/{run}/conversation": _METADATA_OR_BODIES,
     "POST /v1/runs/{run}/gaps": _CHANGE,
     "GET /v1/runs/{run}/bundle": _EXPORT,

@@ -110,6 +110,7 @@ class Diff:
             **self._verdicts(causes),
             "counts": dict(Counter(cause or "unexamined" for cause in causes)),
             "equal_prefix": first,
+            "effect": None,
             "pairs": [self._pair_shape(place, causes[place]) for place in range(first, len(causes))],
         }
 

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from calls.model import Call, Exchange
 from store.database.connection import Database
+from store.effects.loading import RunEffects
 from store.otlp.spans.call_facts import CostParts, SpannedCall, ToolPlace
 from store.otlp.spans.call_span import call_span
 from store.otlp.spans.encoding import encode_spans, resource_attributes
@@ -66,6 +67,8 @@ class RunExport:
             ids=trace.ids,
             parent=await self._parent(shape["parent"]),
             gaps=gaps,
+            effects=(await RunEffects(self._database, self._project).load_groups(run))[0],
+            shows_content=self._options.content,
             asked=trace.asked,
             answered=trace.answered,
         )

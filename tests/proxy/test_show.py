@@ -70,6 +70,23 @@ def test_a_step_with_a_gap_does_not_stand_as_if_the_provider_had_closed(capsys: 
     assert "server_closed" not in shown
 
 
+def test_effects_stand_between_the_calls(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = {"kind": "datetime.now", "count": 2, "names": [], "text": "2028", "at": "a.py:1"}
+    file = {**clock, "kind": "open", "count": 1, "names": ["policy.txt\x1b"]}
+    groups: list[dict[str, Any]] = [
+        {"before_step": 2, "count": 3, "kinds": [clock, file]},
+        {"before_step": None, "count": 1, "kinds": [{**file, "names": None}]},
+    ]
+    calls = [call(1), call(2)]
+    show_run(RunView(run=run(complete=True), calls=calls, gaps=[], effects=groups, missing=None))
+    lines = capsys.readouterr().out.splitlines()
+    first, between, second, after = lines[lines.index("") + 2 :]
+    assert (first[0], second[0]) == ("1", "2")
+    assert between[1:].strip().startswith("3 effects  ")
+    assert between.endswith(r"datetime.now ×2, open policy.txt\x1b")
+    assert after.endswith("open")
+
+
 def test_a_run_that_is_not_all_stored_is_not_called_complete(capsys: pytest.CaptureFixture[str]) -> None:
     show_run(RunView(run=run(complete=True), calls=[], gaps=[], missing="No space left on device"))
     shown = capsys.readouterr().out

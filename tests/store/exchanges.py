@@ -137,7 +137,9 @@ def conversation(turns: int) -> list[Exchange]:
 
 def effect_batch(number: int = 0, run: str = RUN, at: int = STARTED) -> EffectBatch:
     """What the first process of a run observed."""
+    began: Item = {"kind": "process.start", "first": str(STARTED)}
     items: list[Item] = [
+        *([began] if number == 0 else []),
         {"kind": "time.time", "task": "main", "at": "agent.py:3", "first": str(STARTED), "ns": [800, -3]},
         {
             "kind": "os.environ",

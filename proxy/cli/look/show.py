@@ -1,8 +1,10 @@
 """The command that shows a run or a call: show."""
 
+import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 import click
@@ -11,14 +13,20 @@ from proxy.cli.common import as_json, print_json, query_store, with_settings
 from proxy.cli.run_completion import complete_run
 from proxy.errors import Failure
 from proxy.processes.store_client import Api, NotFound, incomplete_reason, path_segment, resolve_run_name
+from proxy.terminal.render_effects import show_effect
 from proxy.terminal.render_run import RunView, show_call, show_envelope, show_run
-from proxy.terminal.text import printable
+from proxy.terminal.text import next_command, printable
 from store.snippets.snippet import FORMS, SnippetForm
 
 
 @click.command("show", short_help="Show a run step by step, or one call in full.")
 @with_settings
 @as_json
+@click.option(
+    "--effects",
+    is_flag=True,
+    help="List what the programs got from elsewhere than the network: kind, arguments, result, file and line (docs/effects.md).",
+)
 @click.option("--envelope", is_flag=True, help="Show what was captured of what moves between runs, and what was not.")
 @click.option(
     "--as",
@@ -29,7 +37,7 @@ from store.snippets.snippet import FORMS, SnippetForm
 @click.argument("what", metavar="RUN|CALL|last", shell_complete=complete_run)
 @click.argument("step", type=click.IntRange(min=1), required=False)
 def show_command(
-    what: str, step: int | None, envelope: bool, form: SnippetForm | None, as_json: bool, **flags: Any
+    what: str, step: int | None, envelope: bool, effects: bool, form: SnippetForm | None, as_json: bool, **flags: Any
 ) -> None:
     """Show a run with its calls in step order, what is missing in it and why; or one call in full.
 
@@ -37,9 +45,10 @@ def show_command(
     where no model answered. A fork shows of each step whether its answer was recorded, edited or live.
 
     \b
-    playhead show last        every call of the newest run, one a line
+    playhead show last        every call of the newest run, one a line, and how many effects came before it
     playhead show last 7      its seventh call in full: request, answer, tools, tokens, cost
     playhead show last 7 --as curl    its request as a command; also python, pytest, jsonl, har, vcr
+    playhead show last --effects      every effect: clocks, random numbers, variables, files, what a person typed
     playhead show --envelope last    models, sampling, tools, times, code, clients: what was captured, and what was not
     """
     if envelope:
@@ -47,6 +56,10 @@ def show_command(
             raise click.UsageError("--envelope is about the whole run: leave out the step.")
         captured = query_store(flags, lambda api: _load_envelope(api, what))
         print_json(captured) if as_json else show_envelope(captured)
+        return
+
+    if effects:
+        query_store(flags, lambda api: _list_effects(api, what, step, as_json=as_json))
         return
 
     if form is not None:
@@ -70,9 +83,29 @@ def show_command(
     if found.missing:
         click.echo(f"playhead: not all that was recorded is stored yet: {printable(found.missing)}", err=True)
     if as_json:
-        print_json({**found.run, "items": found.calls, "gap_items": found.gaps})
+        print_json({**found.run, "items": found.calls, "gap_items": found.gaps, "effects": found.effects})
         return
     show_run(found)
+
+
+def _list_effects(api: Api, what: str, step: int | None, *, as_json: bool) -> None:
+    """Print the effects of a run, or those between a call and the one before it, as they are read."""
+    run = resolve_run_name(api, what)
+    shown = None if step is None else int(_call_at_step(api, run, step)["step"])
+    try:
+        incomplete_reason(api, run)
+        for effect in _run_effects(api, run, shown):
+            if as_json:
+                click.echo(json.dumps(effect))
+            else:
+                show_effect(effect)
+    except NotFound as error:
+        raise Failure(f"there is no run {run} here; `playhead ls` lists what was recorded") from error
+
+
+def _run_effects(api: Api, run: str, step: int | None) -> Iterator[dict[str, Any]]:
+    query: dict[str, Any] = {"limit": 500} if step is None else {"limit": 500, "step": step}
+    return api.list_items(f"/runs/{path_segment(run)}/effects", **query)
 
 
 def _copy_call(api: Api, what: str, step: int | None, form: SnippetForm) -> dict[str, Any]:
@@ -106,6 +139,8 @@ class CallView:
 
     call: dict[str, Any]
     executed: dict[str, Any] | None
+    effects: Sequence[Mapping[str, Any]] = ()
+    """What the program got since the call before."""
 
 
 def _run_view(api: Api, run: str, *, as_json: bool) -> RunView:
@@ -118,13 +153,20 @@ def _run_view(api: Api, run: str, *, as_json: bool) -> RunView:
     calls = list(api.list_items(f"{path}/calls", **query))
     if shape["parent"] is not None:
         calls = [call | {"origin": _answer_origin(api, call)} for call in calls]
-    return RunView(run=shape, calls=calls, gaps=list(api.list_items(f"{path}/gaps")), missing=missing)
+    gaps = list(api.list_items(f"{path}/gaps"))
+    sums = api.get(f"{path}/effects/sums")
+    return RunView(run=shape, calls=calls, gaps=gaps, effects=sums["items"], missing=missing)
 
 
 def _call_view(api: Api, call: dict[str, Any]) -> CallView:
     if api.get(f"/runs/{path_segment(call['run'])}")["parent"] is not None:
         call |= {"origin": _answer_origin(api, call)}
-    return CallView(call=call, executed=_executed_tool_call(api, call))
+    effects = list(islice(_run_effects(api, call["run"], call["step"]), EFFECTS_SHOWN + 1))
+    return CallView(call=call, executed=_executed_tool_call(api, call), effects=effects)
+
+
+EFFECTS_SHOWN: Final = 50
+"""Effects before a call that are shown with it."""
 
 
 ORIGINS: Final[Mapping[str, str]] = {"replayed": "recorded", "edited": "edited", "live": "live", "miss": "refused"}
@@ -153,6 +195,12 @@ def _print_call(view: CallView, *, as_json: bool) -> None:
         print_json(view.call)
         return
     show_call(view.call, view.executed)
+    if view.effects:
+        click.echo(click.style("\neffects since the call before", bold=True))
+        for effect in view.effects[:EFFECTS_SHOWN]:
+            show_effect(effect)
+        if len(view.effects) > EFFECTS_SHOWN:
+            click.echo(f"  and more: {next_command(f'show {view.call["run"]} {view.call["step"]} --effects')}")
     for part in ("request", "answer"):
         click.echo(click.style(f"\n{part}", bold=True))
         print_json(view.call[part])

@@ -96,6 +96,10 @@ ROUTES: Final[Mapping[str, Answers]] = {
     ),
     "GET /v1/runs/{run}/cost": Answers(schema=costs.RunCostSchema, problems=(*DATABASE, "unknown_run")),
     "GET /v1/runs/{run}/timeline": Answers(schema=timelines.TimelineSchema, problems=(*DATABASE, "unknown_run")),
+    "GET /v1/runs/{run}/effects": Answers(
+        schema=timelines.EffectPageSchema, problems=(*DATABASE, "unknown_run", "bad_cursor")
+    ),
+    "GET /v1/runs/{run}/effects/sums": Answers(schema=timelines.EffectSumsSchema, problems=(*DATABASE, "unknown_run")),
     "GET /v1/runs/{run}/conversation": Answers(
         schema=timelines.ConversationSchema, problems=(*DATABASE, "unknown_run")
     ),

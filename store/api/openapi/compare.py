@@ -143,6 +143,30 @@ class DiffPairSchema(TypedDict):
     """Differences that are not listed."""
 
 
+class EffectSideSchema(TypedDict):
+    """What one run got."""
+
+    at: Annotated[str, Field(examples=["agent.py:12"])]
+    happened_at: Time
+    text: str
+
+
+class DiffEffectSchema(TypedDict):
+    """The first effect that two runs got differently, such as the time or a file; only one of them may have asked."""
+
+    __pydantic_config__ = DESCRIBED  # type: ignore[misc] # pydantic's place for it
+    kind: Annotated[str, Field(examples=["datetime.now"])]
+    args: dict[str, JsonValue]
+    task: str
+    process: str
+    a: EffectSideSchema | None
+    b: EffectSideSchema | None
+    explains: bool
+    """Whether what each got is in the first requests that differ."""
+
+    words: str
+
+
 class DiffSchema(TypedDict):
     """Two runs, aligned, from the first call that differs."""
 
@@ -160,6 +184,9 @@ class DiffSchema(TypedDict):
     roots: Count
     counts: Annotated[dict[str, int], Field(examples=[{"same": 3, "answer": 1}])]
     equal_prefix: Count
+    effect: DiffEffectSchema | None
+    """Null where a run has no effects, or none differs before the first requests that do."""
+
     pairs: list[DiffPairSchema]
     settled: NotRequired[IsSettled]
 

@@ -1,4 +1,4 @@
-"""Describe the timeline and the conversation of a run."""
+"""Describe the timeline, the conversation and the effects of a run."""
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
@@ -8,8 +8,10 @@ from store.api.openapi.runs import RunSchema
 from store.api.openapi.values import (
     DESCRIBED,
     Count,
+    CursorText,
     Host,
     IsSettled,
+    JsonValue,
     Kind,
     Method,
     Milliseconds,
@@ -20,6 +22,7 @@ from store.api.openapi.values import (
     RunName,
     Status,
     Step,
+    Time,
     TokenCountsSchema,
     Usd,
     Uuid,
@@ -293,4 +296,80 @@ class ConversationSchema(TypedDict):
     run: RunName
     items: list[SpokenCallSchema]
     next: Next
+    settled: NotRequired[IsSettled]
+
+
+EffectKind = Annotated[str, Field(examples=["datetime.now"])]
+EffectPlace = Annotated[str, Field(description="the file and line that asked", examples=["agent.py:12"])]
+BeforeStep = Annotated[Step | None, Field(description="the call that it came before; null after the last one")]
+
+
+class EffectSchema(TypedDict):
+    """Something that a program got from elsewhere than the network; equal ones in a row are one item."""
+
+    __pydantic_config__ = DESCRIBED  # type: ignore[misc] # pydantic's place for it
+    kind: EffectKind
+    process: Annotated[str, Field(examples=["0"])]
+    task: Annotated[str, Field(examples=["main/answer#2"])]
+    """The task or thread, named by who started it and what it runs."""
+
+    at: EffectPlace
+    happened_at: Time
+    before_step: BeforeStep
+    count: Count
+    by: Annotated[str | None, Field(examples=["library"])]
+    """Null where the program itself asked."""
+
+    redacted: bool
+    """Whether something secret was replaced."""
+
+    args: dict[str, JsonValue] | None
+    results: list[JsonValue] | None
+    """At most 20; of a clock the first and the last, in nanoseconds; of a file the digest, size and beginning of its content."""
+
+    error: dict[str, JsonValue] | None
+    """What was raised in place of a result."""
+
+    text: Annotated[str | None, Field(examples=["2028-02-29T12:00:00.000000Z"])]
+    """The results, shortened."""
+
+
+class EffectPageSchema(TypedDict):
+    """A page of effects."""
+
+    items: list[EffectSchema]
+    next: CursorText
+    settled: NotRequired[IsSettled]
+
+
+class EffectSumSchema(TypedDict):
+    """The effects of one kind between two calls."""
+
+    __pydantic_config__ = DESCRIBED  # type: ignore[misc] # pydantic's place for it
+    kind: EffectKind
+    count: Count
+    at: EffectPlace
+    names: Annotated[list[str] | None, Field(examples=[["policy.txt"]])]
+    """Some of what was asked for: paths, variables, commands."""
+
+    text: str | None
+    """The result of the first, shortened."""
+
+
+class EffectGroupSchema(TypedDict):
+    """The effects between two calls."""
+
+    before_step: BeforeStep
+    count: Count
+    kinds: list[EffectSumSchema]
+
+
+class EffectSumsSchema(TypedDict):
+    """The effects of a run between its calls."""
+
+    __pydantic_config__ = DESCRIBED  # type: ignore[misc] # pydantic's place for it
+    items: list[EffectGroupSchema]
+    whole: bool
+    """Whether all effects were counted."""
+
     settled: NotRequired[IsSettled]

@@ -14,7 +14,10 @@ from store.api.parameters import RunId, Text, Time, WhenSettled, parse_nanosecon
 from store.api.routes.runs import require_run
 from store.diff.diff import MOST_EXAMINED, Diff, Side, make_side
 from store.diff.steps import Gist, StepReader, make_gist
+from store.effects.comparison import effects_until, shape_with_effect, steps_of_cause
+from store.effects.loading import RunEffects
 from store.query.drift import AnswerComparison, DriftQuestion, find_model_changes
+from store.query.rest_shapes import Shape
 
 router = APIRouter(tags=["compare"], route_class=DeferredRoute)
 
@@ -37,7 +40,19 @@ async def get_diff(
         here, there = diff.exchange_ids(places)
         held = await deps.exchange_queries.exchanges_by_id(here), await deps.exchange_queries.exchanges_by_id(there)
         await asyncio.to_thread(diff.examine, places, held, reader)
-    return JsonResponse(await asyncio.to_thread(diff.shape) | settled.members)
+    shape = await _with_effect(deps, (a, b), await asyncio.to_thread(diff.shape))
+    return JsonResponse(shape | settled.members)
+
+
+async def _with_effect(deps: Deps, runs: tuple[str, str], shape: Shape) -> Shape:
+    """Add the first effect that differs, up to the first requests that do."""
+    effects = RunEffects(deps.database, deps.project)
+    collected = []
+    for run, step in zip(runs, steps_of_cause(shape), strict=True):
+        values = effects_until(step, await effects.step_times(run))
+        await effects.observe(run, values.add)
+        collected.append(values)
+    return await asyncio.to_thread(shape_with_effect, shape, *collected)
 
 
 async def _load_side(deps: Deps, run: str, reader: StepReader) -> Side:

@@ -1,15 +1,21 @@
 """The span of a run, which is the root of its trace."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import Final
 
 from calls.codec.json import dumps
 from calls.events import Gap
+from store.effects.observed import EffectGroup
 from store.otlp.spans.attributes import Attributes
 from store.otlp.spans.ids import TraceIds
 from store.otlp.spans.limits import cut_text
 from store.otlp.spans.span import Span, SpanEvent, SpanLink
 from store.query.rest_shapes import Shape
+
+EVENTS: Final = 500
+"""Events about effects at most; receivers cut longer lists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +30,10 @@ class SpannedRun:
     """The trace of the run that it was forked from, if that still exists."""
 
     gaps: Sequence[Gap] = ()
+    effects: Sequence[EffectGroup] = ()
+    """What its programs got from elsewhere than the network, between its calls."""
+
+    shows_content: bool = False
     asked: str | None = None
     """The last message of its first request to a model; None unless content is exported."""
 
@@ -42,7 +52,7 @@ def run_span(run: SpannedRun, names: Mapping[str, str]) -> Span:
         started_at=run.started_at,
         ended_at=max(run.started_at, run.ended_at),
         attributes=_attributes(run, names),
-        events=tuple(map(_gap_event, run.gaps)),
+        events=(*map(_gap_event, run.gaps), *islice(_effect_events(run), EVENTS)),
         links=_links(run),
     )
 
@@ -79,6 +89,21 @@ def _gap_event(gap: Gap) -> SpanEvent:
     attributes.put("playhead.count", gap.count)
     attributes.put("playhead.exchange", gap.exchange)
     return SpanEvent(gap.happened_at, "playhead.gap", attributes)
+
+
+def _effect_events(run: SpannedRun) -> Iterator[SpanEvent]:
+    """Yield an event for the effects of each kind between two calls."""
+    for group in run.effects:
+        for kind, count in group.kinds.items():
+            first = group.first[kind]
+            attributes = Attributes({"playhead.effect.kind": kind})
+            attributes.put("playhead.effect.count", count)
+            attributes.put("playhead.effect.at", first.at)
+            attributes.put("playhead.effect.before_step", group.step)
+            if run.shows_content:
+                attributes.put("playhead.effect.names", list(group.names[kind]) or None)
+                attributes.put("playhead.effect.result", cut_text(first.text))
+            yield SpanEvent(first.happened_at, "playhead.effect", attributes)
 
 
 def _links(run: SpannedRun) -> tuple[SpanLink, ...]:

@@ -22,7 +22,7 @@ from store.query.runs import Runs
 from store.spool import Spool
 from tests.store import exchanges as made
 from tests.store.exchanges import effect_batch
-from tests.store.house import make_ingester, open_house, running
+from tests.store.house import House, make_ingester, open_house, running
 from tests.store.samples import NOON, uuid7
 
 RUN = "night"
@@ -111,6 +111,7 @@ async def test_effects_that_a_worker_spools_go_out_and_come_in_again_as_they_wer
             content = (await house.api.get(f"/v1/runs/{RUN}/bundle?proof=false")).content
             assert read_bundle(content.splitlines(keepends=True)).effects == tuple(sent)
             assert (await house.api.get(f"/v1/runs/{RUN}/verify")).json()["findings"] == []
+            await check_effects_are_shown(house)
             rows = read_rows((await house.api.get(f"/v1/runs/{RUN}/rows")).content)
             assert rows.effects == tuple(sent)
             await house.api.delete(f"/v1/runs/{RUN}")
@@ -118,6 +119,27 @@ async def test_effects_that_a_worker_spools_go_out_and_come_in_again_as_they_wer
             assert (await house.api.post("/v1/import", content=content)).status_code == 201
             again = (await house.api.get(f"/v1/runs/{RUN}/bundle?proof=false")).content
             assert again == content
+
+
+async def check_effects_are_shown(house: House) -> None:
+    """Each with its time, in pages, and summed up between the calls."""
+    path = f"/v1/runs/{RUN}/effects"
+    first = (await house.api.get(path, params={"limit": 5})).json()
+    rest = (await house.api.get(path, params={"limit": 5, "cursor": first["next"]})).json()
+    clock, variable = first["items"][:2]
+    assert (clock["kind"], clock["count"], clock["at"]) == ("time.time", 3, "agent.py:3")
+    assert clock["happened_at"] == clock["text"].partition(" ")[0]
+    assert (variable["args"], variable["results"], variable["count"]) == ({"name": "REGION"}, ["eu é", None], 5)
+    assert (len(first["items"]), len(rest["items"]), rest["next"]) == (5, 1, None)
+    of_kind = (await house.api.get(path, params={"kind": "os", "process": "0"})).json()["items"]
+    assert {one["kind"] for one in of_kind} == {"os.environ"}
+    assert len(of_kind) == 3
+    sums = (await house.api.get(f"{path}/sums")).json()
+    assert sum(group["count"] for group in sums["items"]) == 3 * 8
+    assert sums["items"][0]["kinds"][0]["kind"] == "time.time"
+    assert (await house.api.get(path, params={"cursor": "nowhere.0"})).json()[
+        "type"
+    ] == "urn:playhead:problem:bad_cursor"
 
 
 async def database_rows(database: Database) -> int:

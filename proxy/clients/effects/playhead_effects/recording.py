@@ -11,6 +11,9 @@ from playhead_effects.values import Unwritable, encode, encode_error, key_of
 FLUSH_AFTER = 100_000_000
 """Nanoseconds after which an effect is sent together with those before."""
 
+PAUSE = 1_000_000
+"""Nanoseconds after which an effect begins an item of its own: a call may have been made meanwhile."""
+
 MOST_WAITING = 4000
 """Items that wait at most."""
 
@@ -42,6 +45,9 @@ class Recording:
         self._contents = {}
         self._output = hashlib.sha256()
         self._written = 0
+        self._at = 0
+        """When the last result was added."""
+
         self._began = self._flushed = _monotonic_ns()
         self._add({"kind": "process.start", "first": str(now_ns), "args": pinned})
 
@@ -50,8 +56,8 @@ class Recording:
         key = (kind, frame.f_code, frame.f_lasti, tasks.name.get())
         with self._lock:
             self._order += 1
-            if key == self._last_key and len(self._last["ns"]) < MOST_TIMES:
-                last = self._last
+            last = self._last
+            if key == self._last_key and ns - last["now"] < PAUSE and len(last["ns"]) < MOST_TIMES:
                 last["ns"].append(ns - last["now"])
                 last["now"] = ns
                 self._size += 8
@@ -93,7 +99,9 @@ class Recording:
         key = (kind, frame.f_code, frame.f_lasti, tasks.name.get(), key_of(args), by)
         with self._lock:
             self._order += 1
-            if key == self._last_key and "results" in result and "results" in self._last:
+            now, before = _monotonic_ns(), self._at
+            self._at = now
+            if key == self._last_key and now - before < PAUSE and "results" in result and "results" in self._last:
                 last = self._last
                 told = result["results"][0]
                 self._size += len(told) if isinstance(told, str) else 16

@@ -140,6 +140,8 @@ async def _visit_run(api: httpx2.AsyncClient, run: str) -> None:
         "/cost",
         "/timeline",
         "/conversation",
+        "/effects",
+        "/effects/sums",
         "/verify",
         "/envelope",
     ):
