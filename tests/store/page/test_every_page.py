@@ -88,10 +88,26 @@ async def test_a_page_fits_a_phone(visitor: Visitor, name: str) -> None:
     assert wide[0] <= wide[1], wide
 
 
-async def test_nothing_moves_while_the_list_loads(visitor: Visitor) -> None:
-    page = await visitor.open("/", ready="table.run-table tbody tr")
+@pytest.mark.parametrize(
+    ("path", "ready", "early"),
+    [
+        ("/", "table.run-table tbody tr", "/v1/runs?limit=50"),
+        ("/runs/refund-4711", ".waterfall .step", "/v1/runs/refund-4711/timeline?limit=2000"),
+    ],
+)
+async def test_what_is_shown_first_is_asked_for_first_and_nothing_moves(
+    visitor: Visitor, path: str, ready: str, early: str
+) -> None:
+    page = await visitor.open(path, ready=ready)
     await page.context.add_init_script(SHIFT)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url.removeprefix(visitor.server.url)))
     await page.reload()
-    await page.locator("table.run-table tbody tr").first.wait_for()
-    await expect(page.locator(".facets section")).not_to_have_count(2)
-    assert await page.evaluate("window.shifted || 0") < 0.1
+    await page.locator(ready).first.wait_for()
+    if path == "/":
+        await expect(page.locator(".facets section")).not_to_have_count(2)
+    else:
+        await expect(page.locator(".msg.is-answer").first).to_be_visible()
+    assert await page.evaluate("window.shifted || 0") < 0.02
+    of_server = [one for one in asked if one.startswith("/v1/")]
+    assert (of_server[0], of_server.count(early)) == (early, 1)

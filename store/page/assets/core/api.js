@@ -65,11 +65,12 @@ async function embeddedAnswer(path, params, { as = "json" } = {}) {
 /** How many documents a file leaves out. */
 export const leftOut = Object.keys(embedded?.["left-out"] ?? {}).length;
 
-/** The answer for which `core/theme.js` has asked, once. */
+/** The answer for which `core/theme.js` has asked, once. A view that begins with other requests leaves it alone. */
 function takeEarly(where) {
   const { early } = window;
+  if (early?.path !== where) return null;
   delete window.early;
-  return early?.path === where ? early.answer : null;
+  return early.answer;
 }
 
 async function send(method, path, body, params, { signal = undefined, as = "json", range = null } = {}) {

@@ -9,6 +9,8 @@
     const answer = fetch(path, { headers, credentials: "same-origin" });
     answer.catch(() => {});
     window.early = { path, answer };
+    // One that no view has taken by then would be out of date.
+    setTimeout(() => { delete window.early; }, 10_000);
   }
   const stored = (() => {
     try {

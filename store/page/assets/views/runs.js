@@ -175,7 +175,7 @@ export default function Runs({ query }) {
     </div>
     ${filterCount > 0 && html`<${ActiveFilters} filters=${filters} />`}
     <div class="columns">
-      ${areFiltersOpen && html`<${Facets} filters=${filters} />`}
+      ${areFiltersOpen && html`<${Facets} filters=${filters} isWaiting=${!list.items && !list.error} />`}
       <div class="list">
         ${query.q && mayRead && html`<${Matches} filters=${filters} />`}
         ${list.error && html`<${ErrorNote} error=${list.error} retry=${list.reload} />`}
@@ -255,8 +255,9 @@ function Row({ run, isChosen, isChecked, onToggle, onFocus, onChange, isMenuOpen
 /** The time some hours ago, at a whole minute. */
 const hoursAgo = (hours) => new Date(Math.floor(Date.now() / 60_000) * 60_000 - hours * 3_600_000).toISOString().replace(/\.\d+Z/, "Z");
 
-function Facets({ filters }) {
-  const { data, error } = useLoad(() => get("/v1/facets", filters), [JSON.stringify(filters)]);
+/** Counts take longer than rows: with `isWaiting` they are not asked for yet, so that the rows come first. */
+function Facets({ filters, isWaiting }) {
+  const { data, error } = useLoad(() => (isWaiting ? null : get("/v1/facets", filters)), [JSON.stringify(filters), isWaiting]);
   const toggle = (name, value) => {
     const before = listOf(filters[name]);
     setQuery({ [name]: before.includes(value) ? before.filter((one) => one !== value) : [...before, value] });
