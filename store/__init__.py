@@ -12,6 +12,7 @@ run_tokens         claims of runs, and the tokens that may write into them
 access             tokens with scopes and projects, and the audit log
 run_modes          runs with a mode of their own
 active_profiles    load the profiles in force
+questions          questions to people, and their answers
 canaries           what is known of canaries between their shots
 prices             compute the cost of a call
 worker_counters    the counters of the workers, for `/metrics`

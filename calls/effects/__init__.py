@@ -5,4 +5,5 @@ results, the task that it happened in, and the file and line that asked. `docs/t
 
 items             read, check and write the effects of a batch
 redact_items      replace secrets in them
+questions         the questions that programs asked people, and the answers
 """

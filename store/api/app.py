@@ -24,14 +24,14 @@ from store.api.routes import (
     imports,
     manual,
     proof,
-    rekey,
+    questions,
     replays,
     runs,
     search,
     stats,
     timelines,
 )
-from store.api.routes.keep import canaries, erasures, retention
+from store.api.routes.keep import canaries, erasures, rekey, retention
 from store.api.routes.web import facets, page, session
 from store.api.spilled_answers import Spill
 from store.query.exchanges import TooLarge
@@ -56,6 +56,7 @@ ROUTERS = (
     ("/v1", forks.router),
     ("/v1", imports.router),
     ("/v1", rekey.router),
+    ("/v1", questions.router),
     ("/v1", erasures.router),
     ("/v1", retention.router),
     ("/v1", canaries.router),

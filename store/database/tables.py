@@ -261,6 +261,8 @@ effects = Table(
     Column("salt", LargeBinary),  # as of exchanges, of what it is and of its items
     _primary_key("id"),
     Index(None, "project", "run", "process", "number"),
+    # Questions to people (`store.questions`), by their time.
+    Index("effects_people_idx", "project", "observed_at", "number", postgresql_where=text("process = 'person'")),
     comment="What the processes of a run got from elsewhere than the network, in batches.",
 )
 

@@ -127,6 +127,15 @@ ROUTES: Final[Mapping[str, Answers]] = {
         problems=(*DATABASE, "unknown_run"),
     ),
     "GET /v1/runs/{a}/diff/{b}": Answers(schema=compare.DiffSchema, problems=(*DATABASE, "unknown_run")),
+    "POST /v1/runs/{run}/questions": Answers(
+        schema=runs.QuestionSchema, statuses=(201,), problems=(*DATABASE, "too_many_questions")
+    ),
+    "POST /v1/runs/{run}/answers": Answers(
+        schema=runs.QuestionSchema,
+        statuses=(201,),
+        problems=(*DATABASE, "unknown_run", "unknown_question", "several_questions", "already_answered"),
+    ),
+    "GET /v1/waiting": Answers(schema=runs.QuestionPageSchema, problems=DATABASE),
     "GET /v1/drift": Answers(schema=compare.DriftSchema, problems=DATABASE),
     "GET /v1/canaries": Answers(schema=compare.CanaryPageSchema, problems=DATABASE),
     "POST /v1/canaries/{canary}/shots": Answers(

@@ -123,6 +123,40 @@ class GapPageSchema(TypedDict):
     settled: NotRequired[IsSettled]
 
 
+class AnswerSchema(TypedDict):
+    """What a person answered."""
+
+    value: Annotated[str | None, Field(examples=["yes"])]
+    """Null for a token that may not read bodies."""
+
+    by: Annotated[str, Field(examples=["ann"])]
+    at: Time
+
+
+class QuestionSchema(TypedDict):
+    """What a program asks a person (docs/workflows.md)."""
+
+    __pydantic_config__ = DESCRIBED  # type: ignore[misc] # pydantic's place for it
+    question: Annotated[str, Field(examples=["6a1c1f0b2a7d4e55"])]
+    """The same for the same question in another execution of the program."""
+
+    run: RunName
+    prompt: Annotated[str | None, Field(examples=["Refund 120 EUR?"])]
+    """Null for a token that may not read bodies."""
+
+    asked_from: Annotated[str, Field(examples=["agent.py:12"])]
+    asked_at: Time
+    answer: AnswerSchema | None
+    """Null while it waits."""
+
+
+class QuestionPageSchema(TypedDict):
+    """The questions that wait, oldest first."""
+
+    items: list[QuestionSchema]
+    next: None
+
+
 class AddedGapsSchema(TypedDict):
     """The gaps that were added."""
 

@@ -13,8 +13,8 @@ audit          `/v1/audit`
 replays        `/v1/replays`
 forks          `/v1/runs/{run}/forks`
 imports        `/v1/import`
-rekey          `/v1/rekey`
-keep           `/v1/retention`, `/v1/erasures`
+questions      `/v1/waiting`, `/v1/runs/{run}/questions`, `/v1/runs/{run}/answers`
+keep           `/v1/retention`, `/v1/erasures`, `/v1/canaries`, `/v1/rekey`
 health         `/healthz`, `/readyz`, `/metrics`, `/ca.pem`
 manual         the description of the API
 web            the web page, `/v1/session`

@@ -1,0 +1,134 @@
+"""Questions that programs ask people: ask, list those that wait, answer."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from calls.effects.questions import MOST_TEXT
+from store.api.answers import JsonResponse
+from store.api.deferred_route import DeferredRoute
+from store.api.deps import Deps, TheDeps
+from store.api.parameters import RUN_ID_PATTERN, RunId
+from store.api.problems import Problem, not_found
+from store.api.routes.runs import require_run
+from store.database.rows import storable_text
+from store.query.rest_shapes import Shape, rfc3339
+from store.questions import AlreadyAnswered, PersonAnswer, Question, Questions, QuestionUnknown, question_id
+
+router = APIRouter(tags=["questions"], route_class=DeferredRoute)
+
+type LongText = Annotated[str, StringConstraints(max_length=MOST_TEXT)]
+type QuestionName = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
+
+MOST_OF_RUN = 1000
+"""Questions of a run."""
+
+
+class NewQuestion(BaseModel):
+    """What a program asks."""
+
+    model_config = ConfigDict(extra="forbid")
+    prompt: LongText
+    asked_from: Annotated[str, StringConstraints(max_length=500)] = ""
+    """File and line of the program, as `agent.py:12`."""
+
+    branch: Annotated[str, StringConstraints(max_length=500)] = ""
+    """The branch of a workflow that asks."""
+
+    number: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    """How often the program has asked the same before, in this branch."""
+
+
+class NewAnswer(BaseModel):
+    """What a person answers."""
+
+    model_config = ConfigDict(extra="forbid")
+    value: LongText
+    question: QuestionName | None = None
+    """Which question, if several wait."""
+
+    by: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = None
+    """Who answers."""
+
+
+@router.get("/waiting", summary="Questions that wait for a person's answer, oldest first")
+async def list_waiting(
+    deps: TheDeps,
+    run: Annotated[str | None, Query(pattern=RUN_ID_PATTERN, description="only those of this run")] = None,
+) -> Response:
+    """Without the scope `bodies:read`, `prompt` is null."""
+    found = await Questions(deps.database, deps.project).list_waiting()
+    items = [_shape(deps, one) for one in found if run in (None, one.run)]
+    return JsonResponse({"items": items, "next": None})
+
+
+@router.post("/runs/{run}/questions", summary="Ask a person, or get the answer", status_code=201)
+async def ask(deps: TheDeps, run: RunId, asked: NewQuestion) -> Response:
+    """For programs (`playhead.effects.input` sends it). The same question again is stored once; `answer` is null until
+    somebody has answered. A run that continues another one gets the answers that were given to the other one."""
+    questions = Questions(deps.database, deps.project)
+    prompt = storable_text(deps.clean(asked.prompt))
+    name = question_id(prompt, asked.branch, asked.number)
+    if len(await questions.list_run(run)) >= MOST_OF_RUN:
+        raise Problem(409, "too_many_questions", f"run {run} has asked {MOST_OF_RUN:,} questions: begin another run")
+    question = Question(
+        id=name,
+        run=run,
+        prompt=prompt,
+        asked_from=storable_text(asked.asked_from),
+        asked_at=deps.now(),
+        branch=storable_text(asked.branch),
+        number=asked.number,
+    )
+    return JsonResponse(_shape(deps, await questions.ask(question, deps.writer)), 201)
+
+
+@router.post("/runs/{run}/answers", summary="PersonAnswer a question of a run", status_code=201)
+async def answer(deps: TheDeps, run: RunId, given: NewAnswer) -> Response:
+    """The first answer is valid. `by` is the name of the token if it is not given. The answer is part of the run's record,
+    without secrets."""
+    await require_run(deps, run)
+    questions = Questions(deps.database, deps.project)
+    name = given.question or _only_waiting(run, await questions.list_run(run)).id
+    by = storable_text(given.by or deps.grant.token or "")
+    value = storable_text(deps.clean(given.value))
+    try:
+        stored = await questions.answer(run, name, PersonAnswer(value=value, by=by, at=deps.now()), deps.writer)
+    except QuestionUnknown:
+        raise not_found("question", name, deps.project) from None
+    except AlreadyAnswered as error:
+        raise _already_answered(error.question) from None
+    return JsonResponse(_shape(deps, stored), 201)
+
+
+def _only_waiting(run: str, questions: list[Question]) -> Question:
+    waiting = [question for question in questions if question.answer is None]
+    if not waiting:
+        if questions:
+            raise _already_answered(questions[-1])
+        raise Problem(404, "unknown_question", f"run {run} has asked nobody anything")
+    if len(waiting) > 1:
+        names = ", ".join(question.id for question in waiting[:20])
+        raise Problem(409, "several_questions", f"{len(waiting)} questions of run {run} wait: name one of {names}")
+    return waiting[0]
+
+
+def _already_answered(question: Question) -> Problem:
+    assert question.answer is not None
+    when = f"{question.answer.by} at {rfc3339(question.answer.at)}"
+    detail = f"question {question.id} of run {question.run} was answered by {when}, and the first answer is valid"
+    return Problem(409, "already_answered", detail)
+
+
+def _shape(deps: Deps, question: Question) -> Shape:
+    reads = deps.grant.reads_bodies
+    given = question.answer
+    return {
+        "question": question.id,
+        "run": question.run,
+        "prompt": question.prompt if reads else None,
+        "asked_from": question.asked_from,
+        "asked_at": rfc3339(question.asked_at),
+        "answer": given and {"value": given.value if reads else None, "by": given.by, "at": rfc3339(given.at)},
+    }

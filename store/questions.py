@@ -1,0 +1,210 @@
+"""Questions that programs ask people, and the answers: effects of a run, so that they are redacted, proven, exported and erased with it.
+
+Each question and each answer is a batch of effects of the process `PERSON` (`calls.effects`). The first answer is valid. A run that
+continues another one (its `parent`) gets the answers to what was asked in the other one, too.
+"""
+
+import hashlib
+import json
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from calls.effects.items import encode_items
+from calls.effects.questions import ANSWERED, ASKED, PERSON
+from calls.events import EffectBatch
+from store.database.blobs import unpack
+from store.database.connection import Database
+from store.ingest.batch_writer import BatchWriter
+
+MOST_LISTED: Final = 10_000
+"""Batches, the newest of a project, in which questions without an answer are looked for."""
+
+MOST_ANCESTORS: Final = 100
+"""Runs that one continues, directly or not, in which an answer is looked for."""
+
+
+class PersonAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a person answered."""
+
+    value: str
+    by: str
+    at: int
+    """When, in nanoseconds since 1970."""
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """A question, with its answer if it has one."""
+
+    id: str
+    run: str
+    prompt: str
+    asked_from: str
+    """File and line of the program, as `agent.py:12`; empty if they are not known."""
+
+    asked_at: int
+    """When, in nanoseconds since 1970."""
+
+    branch: str = ""
+    number: int = 0
+    answer: PersonAnswer | None = None
+
+
+class QuestionUnknown(Exception):
+    """The run asked no such question."""
+
+
+class AlreadyAnswered(Exception):
+    """The question has an answer, which does not change."""
+
+    def __init__(self, question: Question) -> None:
+        self.question = question
+        super().__init__(question.id)
+
+
+def question_id(prompt: str, branch: str, number: int) -> str:
+    """Return the id of the question that a program asks for the `number`-th time (from 0) with these words in a branch.
+
+    It is the same in each execution of the program, and in one that was rewritten and asks the same.
+    """
+    return hashlib.sha256(json.dumps([prompt, branch, number]).encode()).hexdigest()[:16]
+
+
+class Questions:
+    """The questions of a project."""
+
+    def __init__(self, database: Database, project: str) -> None:
+        self._database = database
+        self._project = project
+
+    async def list_run(self, run: str) -> list[Question]:
+        """Return the questions of a run, oldest first."""
+        async with self._database.connection() as connection:
+            return list(_join(await connection.fetch(OF_RUN, self._project, run, PERSON)))
+
+    async def list_waiting(self) -> list[Question]:
+        """Return the questions of all runs that wait for an answer, oldest first."""
+        async with self._database.connection() as connection:
+            rows = await connection.fetch(NEWEST, self._project, PERSON, MOST_LISTED)
+        return [question for question in _join(reversed(rows)) if question.answer is None]
+
+    async def ask(self, question: Question, writer: BatchWriter) -> Question:
+        """Store a question unless it was asked before. Return it with its answer, which may be that of a run that this one continues."""
+        stored = _find(await self.list_run(question.run), question.id)
+        if stored is not None and stored.answer is not None:
+            return stored
+        batches = [] if stored else [_question_batch(question)]
+        found = await self._find_earlier_answer(question)
+        if found is not None:
+            batches.append(_answer_batch(question, found))
+        if batches:
+            await writer.write_batch((), effects=batches)
+        return msgspec.structs.replace(stored or question, answer=found)
+
+    async def answer(self, run: str, name: str, answer: PersonAnswer, writer: BatchWriter) -> Question:
+        """Store the answer to a question. Raises QuestionUnknown and AlreadyAnswered."""
+        question = _find(await self.list_run(run), name)
+        if question is None:
+            raise QuestionUnknown(name)
+        if question.answer is None:
+            await writer.write_batch((), effects=[_answer_batch(question, answer)])
+            # Another one may have been faster: a batch that is there already is not replaced.
+            question = _find(await self.list_run(run), name) or question
+        if question.answer != answer:
+            raise AlreadyAnswered(question)
+        return question
+
+    async def _find_earlier_answer(self, question: Question) -> PersonAnswer | None:
+        async with self._database.connection() as connection:
+            rows = await connection.fetch(ANCESTORS, self._project, question.run, MOST_ANCESTORS)
+        for row in rows:
+            earlier = _find(await self.list_run(row["id"]), question.id)
+            if earlier is not None and earlier.answer is not None:
+                return earlier.answer
+        return None
+
+
+def _find(questions: Iterable[Question], name: str) -> Question | None:
+    return next((question for question in questions if question.id == name), None)
+
+
+def _join(rows: Iterable[Mapping[str, Any]]) -> Sequence[Question]:
+    """Return the questions of these batches with their answers."""
+    questions: dict[tuple[str, str], Question] = {}
+    answers: dict[tuple[str, str], PersonAnswer] = {}
+    for row in rows:
+        for item in msgspec.json.decode(unpack(row["items"])):
+            arguments = item["args"]
+            key = row["run"], str(arguments["question"])
+            if item["kind"] == ASKED:
+                questions.setdefault(
+                    key,
+                    Question(
+                        id=key[1],
+                        run=key[0],
+                        prompt=arguments["prompt"],
+                        asked_from=item.get("at", ""),
+                        asked_at=row["observed_at"],
+                        branch=arguments["branch"],
+                        number=arguments["number"],
+                    ),
+                )
+            elif item["kind"] == ANSWERED:
+                # An answer that was given to a run that this one continues keeps its own time.
+                at = int(arguments["at"])
+                answers.setdefault(key, PersonAnswer(value=item["results"][0], by=item.get("by", ""), at=at))
+    return [msgspec.structs.replace(question, answer=answers.get(key)) for key, question in questions.items()]
+
+
+def _question_batch(question: Question) -> EffectBatch:
+    arguments = {
+        "question": question.id,
+        "prompt": question.prompt,
+        "branch": question.branch,
+        "number": question.number,
+    }
+    item = {"kind": ASKED, "args": arguments, **({"at": question.asked_from} if question.asked_from else {})}
+    return _batch(question, question.asked_at, 0, item)
+
+
+def _answer_batch(question: Question, answer: PersonAnswer) -> EffectBatch:
+    arguments = {
+        "question": question.id,
+        "prompt": question.prompt,
+        "branch": question.branch,
+        "number": question.number,
+        # As text, because it is larger than the integers of the format.
+        "at": str(answer.at),
+    }
+    item = {"kind": ANSWERED, "args": arguments, "results": [answer.value], "by": answer.by}
+    return _batch(question, max(question.asked_at, answer.at), 1, item)
+
+
+def _batch(question: Question, at: int, count: int, item: Mapping[str, Any]) -> EffectBatch:
+    """Return a batch whose id depends on the question only, so that the first answer stays."""
+    name = f"{question.run}\0{question.id}\0{item['kind']}".encode()
+    identity = str(uuid.UUID(bytes=hashlib.sha256(name).digest()[:16], version=5))
+    return EffectBatch(question.run, identity, at, PERSON, count, count, encode_items([item]))
+
+
+OF_RUN = """
+SELECT run, observed_at, items FROM effects WHERE project = $1 AND run = $2 AND process = $3 ORDER BY observed_at, number
+"""
+
+NEWEST = """
+SELECT run, observed_at, items FROM effects WHERE project = $1 AND process = $2
+ORDER BY observed_at DESC, number DESC LIMIT $3
+"""
+
+ANCESTORS = """
+WITH RECURSIVE ancestors (id, parent, depth) AS (
+    SELECT id, parent, 0 FROM runs WHERE project = $1 AND id = $2
+    UNION ALL
+    SELECT runs.id, runs.parent, depth + 1 FROM ancestors JOIN runs ON runs.project = $1 AND runs.id = ancestors.parent
+    WHERE depth < $3
+)
+SELECT id FROM ancestors WHERE depth > 0 ORDER BY depth
+"""
+"""The runs that a run continues, nearest first."""

@@ -1,0 +1,90 @@
+"""Questions that programs ask people are stored as effects of their run, and answered once."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calls.effects.questions import recorded_questions
+from store.bundle.stored_effects import EffectQueries
+from store.database.connection import Database
+from store.ingest.batch_writer import BatchWriter
+from store.query.runs import Runs
+from store.questions import AlreadyAnswered, PersonAnswer, Question, Questions, question_id
+from tests.store.house import PROFILES, is_problem, open_house
+
+REFUND = {"prompt": "Refund 120 EUR?", "asked_from": "agent.py:12"}
+
+
+def clean(text: str) -> str:
+    return text.replace("sk-secret", "[redacted]")
+
+
+async def test_a_question_waits_until_it_is_answered_once(tmp_path: Path, database: Database) -> None:
+    async with open_house(tmp_path / "spool", database, clean=clean) as house:
+        api = house.api
+
+        async def ask(run: str = "r", **more: Any) -> dict[str, Any]:
+            response = await api.post(f"/v1/runs/{run}/questions", json=REFUND | more)
+            assert response.status_code == 201, response.text
+            asked: dict[str, Any] = response.json()
+            return asked
+
+        is_problem(await api.post("/v1/runs/r/answers", json={"value": "yes"}), 404, "unknown_run")
+        asked = await ask()
+        assert asked == await ask(), "asked again, it is the same"
+        assert (asked["run"], asked["prompt"], asked["answer"]) == ("r", REFUND["prompt"], None)
+        second = await ask(number=1, prompt="With key sk-secret?")
+        assert second["prompt"] == "With key [redacted]?"
+        waiting = (await api.get("/v1/waiting")).json()["items"]
+        assert waiting == [asked, second]
+        assert (await api.get("/v1/waiting?run=other")).json()["items"] == []
+        assert (await api.get("/v1/waiting?project=other")).json()["items"] == []
+
+        is_problem(await api.post("/v1/runs/r/answers", json={"value": "yes"}), 409, "several_questions")
+        wrong = {"value": "yes", "question": "0" * 16}
+        is_problem(await api.post("/v1/runs/r/answers", json=wrong), 404, "unknown_question")
+        given = {"value": "yes, with sk-secret", "question": asked["question"], "by": "ann"}
+        answered = (await api.post("/v1/runs/r/answers", json=given)).json()
+        assert (answered["answer"]["value"], answered["answer"]["by"]) == ("yes, with [redacted]", "ann")
+        is_problem(await api.post("/v1/runs/r/answers", json=given | {"value": "no"}), 409, "already_answered")
+        assert (await ask())["answer"] == answered["answer"]
+        assert (await api.post("/v1/runs/r/answers", json={"value": "no"})).json()["question"] == second["question"]
+        is_problem(await api.post("/v1/runs/r/answers", json={"value": "no"}), 409, "already_answered")
+        assert (await api.get("/v1/waiting")).json()["items"] == []
+
+        # A run that continues it gets the answer, which keeps who gave it and when; another question waits.
+        await api.put("/v1/runs/next", json={"parent": "r"})
+        await api.put("/v1/runs/last", json={"parent": "next"})
+        assert (await ask("last"))["answer"] == answered["answer"]
+        assert (await ask("last", prompt="Refund 7 EUR?"))["answer"] is None
+        assert [one["run"] for one in (await api.get("/v1/waiting")).json()["items"]] == ["last"]
+
+        # It is part of the record: what a replay gets, and what is proven and erased.
+        batches = [one async for one in EffectQueries(database, "default").batches("last")]
+        assert [(one["prompt"], one.get("value")) for one in recorded_questions(batches)] == [
+            (REFUND["prompt"], "yes, with [redacted]"),
+            ("Refund 7 EUR?", None),
+        ]
+        assert '"process":"person"' in (await api.get("/v1/runs/last/bundle")).text
+        await Runs(database).delete("last")
+        assert (await api.get("/v1/waiting")).json()["items"] == []
+
+
+async def test_of_two_answers_at_once_one_is_valid(database: Database) -> None:
+    writer, questions = BatchWriter(database, profile=PROFILES.digest), Questions(database, "default")
+    question = Question(id=question_id("Sure?", "", 0), run="r", prompt="Sure?", asked_from="", asked_at=1)
+    await questions.ask(question, writer)
+
+    class Late(Questions):
+        """Reads before the other one has written."""
+
+        async def list_run(self, run: str) -> list[Question]:
+            found = await super().list_run(run)
+            if found[0].answer is None:
+                await questions.answer(run, question.id, PersonAnswer(value="no", by="ben", at=3), writer)
+            return found
+
+    with pytest.raises(AlreadyAnswered) as error:
+        await Late(database, "default").answer("r", question.id, PersonAnswer(value="yes", by="ann", at=2), writer)
+    assert error.value.question.answer == PersonAnswer(value="no", by="ben", at=3)
