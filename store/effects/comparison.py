@@ -6,7 +6,7 @@ from typing import Any
 from calls.codec.json import dumps
 from store.bundle.bundle import Bundle
 from store.effects.first_difference import DifferingEffect, EffectValues, first_difference
-from store.effects.observed import EffectReader, Observed
+from store.effects.observed import EffectReader, ObservedEffect
 from store.query.rest_shapes import Shape, rfc3339
 
 
@@ -77,11 +77,11 @@ def _shape(found: DifferingEffect, diff: Shape) -> Shape:
     }
 
 
-def _side(effect: Observed | None, text: str) -> Mapping[str, Any] | None:
+def _side(effect: ObservedEffect | None, text: str) -> Mapping[str, Any] | None:
     return None if effect is None else {"at": effect.at, "happened_at": rfc3339(effect.happened_at), "text": text}
 
 
-def _words(found: DifferingEffect, shown: Observed, diff: Shape) -> str:
+def _words(found: DifferingEffect, shown: ObservedEffect, diff: Shape) -> str:
     places = [effect.at for effect in (found.one, found.other) if effect is not None]
     where = places[0] if len(set(places)) == 1 else f"{places[0]} (of B: {places[-1]})"
     asked = f"{shown.kind} {shown.name}".rstrip()

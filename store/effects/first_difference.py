@@ -8,7 +8,7 @@ from itertools import zip_longest
 from typing import Any, Final
 
 from calls.effects.redact_items import MADE_UP
-from store.effects.observed import WALL_CLOCKS, Observed
+from store.effects.observed import WALL_CLOCKS, ObservedEffect
 
 MOST_VALUES: Final = 100_000
 """Results of one run that are compared. What follows is not."""
@@ -19,7 +19,7 @@ _SHORTEST: Final = 4
 _CLOCKS: Final = (*WALL_CLOCKS, "time.monotonic", "time.perf_counter")
 
 type _Key = tuple[str, str, str, str]
-type _Value = tuple[str, Observed]
+type _Value = tuple[str, ObservedEffect]
 
 
 @dataclass(slots=True)
@@ -32,21 +32,21 @@ class EffectValues:
     total: int = 0
     by_key: dict[_Key, list[_Value]] = field(default_factory=dict)
 
-    def add(self, effects: Iterable[Observed]) -> bool:
+    def add(self, effects: Iterable[ObservedEffect]) -> bool:
         """Add effects; return whether more may be added. A result as the one before it is not added again: its number says nothing."""
         for effect in effects:
             if self.until is not None and effect.happened_at > self.until:
                 continue
             key = effect.process, effect.task, effect.kind, json.dumps(effect.args, sort_keys=True)
             values = self.by_key.setdefault(key, [])
-            for value in [json.dumps(one, sort_keys=True) for one in _compared(effect)]:
+            for value in [json.dumps(one, sort_keys=True) for one in _values_to_compare(effect)]:
                 if self.total < MOST_VALUES and not (values and values[-1][0] == value):
                     values.append((value, effect))
                     self.total += 1
         return self.total < MOST_VALUES
 
 
-def _compared(effect: Observed) -> Sequence[Any]:
+def _values_to_compare(effect: ObservedEffect) -> Sequence[Any]:
     if effect.error is not None:
         return [effect.error]
     return effect.results[:1] if effect.kind in _CLOCKS else effect.results
@@ -56,8 +56,8 @@ def _compared(effect: Observed) -> Sequence[Any]:
 class DifferingEffect:
     """An effect that two runs got differently; or that only one of them asked for."""
 
-    one: Observed | None
-    other: Observed | None
+    one: ObservedEffect | None
+    other: ObservedEffect | None
     texts: tuple[str, str]
     """What each got, shortened."""
 
@@ -115,7 +115,7 @@ def _is_in(found: _Value | None, request: str) -> bool:
     )
 
 
-def _forms(value: str, effect: Observed) -> Iterator[str]:
+def _forms(value: str, effect: ObservedEffect) -> Iterator[str]:
     """Yield the ways in which a program may write a result into a request."""
     if effect.kind in WALL_CLOCKS:
         seconds = int(json.loads(value)) // 1_000_000_000

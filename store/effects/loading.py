@@ -11,7 +11,7 @@ from typing import Any, Final
 from calls.events import EffectBatch
 from store.bundle.stored_effects import EffectQueries
 from store.database.connection import Database
-from store.effects.observed import EffectGroup, EffectReader, Observed
+from store.effects.observed import EffectGroup, EffectReader, ObservedEffect
 from store.query.pages import BadCursor
 from store.query.rest_shapes import Shape, rfc3339
 from store.query.runs import Page
@@ -95,13 +95,13 @@ class RunEffects:
                 break
         return sorted(groups.values(), key=lambda group: len(steps) + 1 if group.step is None else group.step), is_whole
 
-    async def observe(self, run: str, note: Callable[[Sequence[Observed]], bool]) -> None:
+    async def observe(self, run: str, note: Callable[[Sequence[ObservedEffect]], bool]) -> None:
         """Call `note` with the effects of each batch, as long as it returns True."""
         async for _, effects in self._read(run):
             if not await asyncio.to_thread(note, effects):
                 return
 
-    async def _read(self, run: str) -> AsyncIterator[tuple[EffectBatch, list[Observed]]]:
+    async def _read(self, run: str) -> AsyncIterator[tuple[EffectBatch, list[ObservedEffect]]]:
         readers: dict[str, EffectReader] = {}
         async for batch in self.queries.batches(run):
             reader = readers.setdefault(batch.process, EffectReader())
@@ -141,7 +141,7 @@ def step_after(steps: Sequence[int], happened_at: int) -> int | None:
     return place + 1 if place < len(steps) else None
 
 
-def _is_wanted(effect: Observed, wanted: EffectFilter, step: int | None, steps: int) -> bool:
+def _is_wanted(effect: ObservedEffect, wanted: EffectFilter, step: int | None, steps: int) -> bool:
     return (
         (not wanted.kinds or effect.kind.startswith(wanted.kinds))
         and wanted.process in (None, effect.process)
@@ -149,7 +149,7 @@ def _is_wanted(effect: Observed, wanted: EffectFilter, step: int | None, steps: 
     )
 
 
-def effect_shape(effect: Observed, step: int | None, *, shows_values: bool) -> Shape:
+def effect_shape(effect: ObservedEffect, step: int | None, *, shows_values: bool) -> Shape:
     """Return an effect as the API shows it. What a program gave and got has content, as bodies have."""
     return {
         "kind": effect.kind,

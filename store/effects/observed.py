@@ -28,7 +28,7 @@ _SECOND: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
+class ObservedEffect:
     """One effect, or several equal ones in a row: one item of a batch."""
 
     process: str
@@ -65,7 +65,7 @@ class EffectReader:
     contents: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     """Digest, size and beginning of each content by its number."""
 
-    def read(self, batch: EffectBatch) -> Iterator[Observed]:
+    def read(self, batch: EffectBatch) -> Iterator[ObservedEffect]:
         """Yield the effects of the next batch. Items that say something about the process are none."""
         for item in _decode(batch.items):
             kind = item["kind"]
@@ -74,12 +74,12 @@ class EffectReader:
             elif kind == "content":
                 self.contents[item["content"]] = _content_facts(item)
             if kind not in ABOUT_PROCESS:
-                yield self._observed(batch, item)
+                yield self._read_item(batch, item)
 
-    def _observed(self, batch: EffectBatch, item: Item) -> Observed:
+    def _read_item(self, batch: EffectBatch, item: Item) -> ObservedEffect:
         results = self._results(item)
         error = item.get("error")
-        return Observed(
+        return ObservedEffect(
             process=batch.process,
             task=item.get("task", ""),
             kind=item["kind"],
@@ -164,10 +164,10 @@ class EffectGroup:
     count: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
     names: dict[str, dict[str, None]] = field(default_factory=dict)
-    first: dict[str, Observed] = field(default_factory=dict)
+    first: dict[str, ObservedEffect] = field(default_factory=dict)
     """The first effect of each kind."""
 
-    def add(self, effect: Observed) -> None:
+    def add(self, effect: ObservedEffect) -> None:
         """Count an effect."""
         self.count += effect.count
         self.kinds[effect.kind] += effect.count
