@@ -17,6 +17,7 @@ from typing import Final
 
 import pytest
 
+from store.database.asyncio_engine import AsyncEngine
 from store.database.connection import Database
 from store.embedded.postgres import EmbeddedPostgresError, EmbeddedServer, ensure_server, find_bindir
 
@@ -109,9 +110,24 @@ def fresh(server: EmbeddedServer) -> Iterator[str]:
 async def database(database_url: str) -> AsyncIterator[Database]:
     """A prepared `Database` of its own."""
     opened = Database(database_url, STORE_SERVER)
+    opened.engine = await share_engine(opened)
     await opened.connect()
     yield opened
     await opened.close()
+
+
+_sharing: list[Database] = []
+"""The database whose engine all have."""
+
+
+async def share_engine(database: Database) -> AsyncEngine:
+    """The engine of all tests' databases: to compile a statement takes it longer than Postgres takes to execute it."""
+    if not _sharing:
+        _sharing.append(database)
+    # It connects to the address that its database has at the time. Nothing of another test's loop may be in its pool.
+    _sharing[0].url = database.url
+    await _sharing[0].engine.dispose()
+    return _sharing[0].engine
 
 
 def url(server: EmbeddedServer, name: str) -> str:
