@@ -3,6 +3,7 @@
 connection        connect, migrate and translate errors
 asyncio_engine    SQLAlchemy's engine without its ORM
 conflicts         try a transaction again that conflicts with another
+day_locks         keep who writes to a day apart from who replaces its partitions
 wait              wait until the database is available
 tables            the tables for SQLAlchemy Core
 rows              write exchanges as rows and read them back

@@ -562,7 +562,7 @@ expirations = Table(
     Column("project", Text, nullable=False),
     Column("day", Date, nullable=False),
     Column("run", Text, nullable=False),
-    Column("part", Text, nullable=False),  # run: all of it; bodies
+    Column("part", Text, nullable=False),  # run: all of it; bodies; erased: files only
     _primary_key("day", "run", "part"),
     Index(None, "project", "run"),
     comment="What retention has decided and not yet removed from the partitions.",

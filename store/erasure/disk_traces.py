@@ -9,15 +9,16 @@ disk has freed but not overwritten.
 import asyncio
 import datetime as dt
 import logging
-from collections.abc import Iterable
+import math
+import time
 from functools import partial
 from typing import Final
 
 import asyncpg
 
 from store.database.conflicts import retry_conflicts
-from store.database.connection import Database, DatabaseUnavailable
-from store.retention.partition_swap import LOCK_TIMEOUT, rewrite_day
+from store.database.connection import Database
+from store.retention.partition_swap import erased_days, rewrite_day
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,14 @@ CONTENT_COLUMNS: Final = (
 """Columns of which the statistics have values that were erased."""
 
 VACUUM_TIMEOUT: Final = 600.0
+LOCK_TIMEOUT: Final = "2s"
+"""How long to wait for those who use a table that is written anew. Others wait behind."""
+
+LOCK_TRIES: Final = 5
+LOCK_PAUSE: Final = 1.0
+
+_LOCK: Final = 0x65726173  # "eras"
+
 MOST_SEGMENTS: Final = 200
 """Files of the write-ahead log that are overwritten at most."""
 
@@ -62,38 +71,67 @@ RELOAD_PAUSE: Final = 0.3
 """Seconds until the server's processes have read a changed setting."""
 
 
-async def remove_disk_traces(database: Database, days: Iterable[dt.date]) -> list[str]:
-    """Write anew what had the erased rows; return what may still have them, a sentence each."""
-    cleared = [await rewrite_day(database, day) for day in sorted(days)]
-    remains = [
-        f"the files of {day.day} were in use and were not rewritten: erase again, or stop long queries"
-        for day in cleared
-        if day.way == "postponed"
-    ]
+async def remove_disk_traces(database: Database) -> list[str]:
+    """Write anew all that has erased rows; return what may still have them, a sentence each."""
+    remains, _ = await rewrite_erased_days(database)
+    return [*remains, *await clear_shared_files(database)]
+
+
+async def rewrite_erased_days(
+    database: Database, after: dt.date = dt.date.min, seconds: float = math.inf
+) -> tuple[list[str], dt.date | None]:
+    """Write the days after this one anew that have erased rows, for so many seconds; return what may still have them, and the last day
+    that was written if there are more."""
+    remains: list[str] = []
+    until = time.monotonic() + seconds
+    days = [day for day in await erased_days(database) if day > after]
+    for day in days:
+        cleared = await rewrite_day(database, day)
+        if cleared.way == "postponed":
+            remains.append(
+                f"the files of {day} were in use and were not rewritten: the next erasure does it, or retention within an hour"
+            )
+        if day != days[-1] and time.monotonic() >= until:
+            return remains, day
+    return remains, None
+
+
+async def clear_shared_files(database: Database) -> list[str]:
+    """Write the small tables, the statistics and the write-ahead log anew; return what may still have something, a sentence each."""
+    remains: list[str] = []
     async with database.connection() as connection:
-        for table in SMALL_TABLES:
-            remains += await _vacuum(connection, table)
-        remains += await _vacuum_statistics(connection)
-        remains += await _renew_log(connection)
+        # One after the other: two would delete the same rows, maybe in another order, and change the same setting.
+        await connection.execute("SELECT pg_advisory_lock($1)", _LOCK, timeout=VACUUM_TIMEOUT)
+        try:
+            for table in SMALL_TABLES:
+                remains += await _vacuum(connection, table)
+            remains += await _vacuum_statistics(connection)
+            remains += await _renew_log(connection)
+        finally:
+            await connection.execute("SELECT pg_advisory_unlock($1)", _LOCK)
     return remains
 
 
 async def _vacuum(connection: asyncpg.Connection, table: str) -> list[str]:
-    """Write a table anew, again where another erasure does the same at that moment and Postgres ends one of both."""
+    """Write a table anew."""
     try:
         await connection.execute(f"SET lock_timeout = '{LOCK_TIMEOUT}'")
-        await retry_conflicts(partial(connection.execute, f"VACUUM (FULL) {table}", timeout=VACUUM_TIMEOUT))
-    except (asyncpg.LockNotAvailableError, DatabaseUnavailable):
-        return [f"the file of the table {table} was in use and was not rewritten: erase again"]
+        for _ in range(LOCK_TRIES):
+            try:
+                await connection.execute(f"VACUUM (FULL) {table}", timeout=VACUUM_TIMEOUT)
+            except asyncpg.LockNotAvailableError:
+                await asyncio.sleep(LOCK_PAUSE)
+            else:
+                return []
     finally:
         await connection.execute("RESET lock_timeout")
-    return []
+    return [f"the file of the table {table} was in use and was not rewritten: erase again"]
 
 
 async def _vacuum_statistics(connection: asyncpg.Connection) -> list[str]:
     """Delete the statistics of columns with content, which the planner does not need, and what the file has of them."""
     try:
-        # Another erasure deletes the same rows, maybe in another order.
+        # Autovacuum may write the same rows at this moment.
         await retry_conflicts(partial(connection.execute, DELETE_STATISTICS, list(CONTENT_COLUMNS)))
         return await _vacuum(connection, "pg_statistic")
     except asyncpg.InsufficientPrivilegeError:

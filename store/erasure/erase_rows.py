@@ -8,6 +8,7 @@ import datetime as dt
 import uuid
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from store.database.blobs import (
     RAW,
     UNAVAILABLE,
     BodyUnavailable,
+    CorruptData,
     ElementPlace,
     Primer,
     pack,
@@ -31,6 +33,7 @@ from store.database.blobs import (
     unpack,
 )
 from store.database.connection import Database
+from store.database.day_locks import share_any_day, share_days
 from store.database.object_forms import ObjectRef, ObjectStorage, ObjectStorageDown, fill_in, object_form, objects_of
 from store.database.tables import PARTITIONED
 from store.feed.entries import RunChanged, RunDeleted
@@ -57,6 +60,9 @@ class ErasedRows:
     addresses: set[bytes] = field(default_factory=set)
     """Of objects that the deleted rows named; others may name them, too."""
 
+    damaged: set[str] = field(default_factory=set)
+    """Exchanges that could not be encoded anew, because what is stored of them is damaged."""
+
     def add(self, other: "ErasedRows") -> None:
         """Add what was deleted by another step."""
         self.rows += other.rows
@@ -64,13 +70,15 @@ class ErasedRows:
         self.runs |= other.runs
         self.exchanges |= other.exchanges
         self.addresses |= other.addresses
+        self.damaged |= other.damaged
 
 
 async def erase_run(database: Database, project: str, run: str, now: int) -> ErasedRows | None:
     """Delete a run with everything that was recorded in it; None if there is none."""
     found = ErasedRows(runs={run})
     async with database.connection() as connection, connection.transaction():
-        # First, because ingest locks this row: what it stores later goes into a new run.
+        await share_any_day(connection)
+        # Then this row, because ingest locks it: what it stores later goes into a new run.
         incarnation = await connection.fetchval(LOCK_RUN, project, run)
         if incarnation is None:
             return None
@@ -87,12 +95,15 @@ async def erase_run(database: Database, project: str, run: str, now: int) -> Era
             "effects",
             "run_totals",
             "processes",
-            "expirations",
         ):
             found.rows[table] += await _delete(connection, table, "run = $2", project, run)
         found.addresses = await forget_uses(connection, project, [run])
         found.rows["call_sums"] += await delete_call_sums(connection, project, [run])
         found.rows["runs"] += await _delete(connection, "runs", "id = $2", project, run)
+        found.rows["expirations"] += await _delete(
+            connection, "expirations", "run = $2 AND part <> 'erased'", project, run
+        )
+        await note_erased(connection, project, run, found.days)
         await forget_run(connection, project, database.store_server, incarnation, now)
         await append_entries(connection, project, [RunDeleted(run, now)])
     return found
@@ -104,6 +115,7 @@ async def erase_exchanges(
     """Delete exchanges of a run with their calls, and encode anew what shares bytes with them; None if there is none."""
     found = ErasedRows(runs={run})
     async with database.connection() as connection, connection.transaction():
+        await share_days(connection, {day_of(str(one)) for one in ids})
         incarnation = await connection.fetchval(LOCK_RUN, project, run)
         gone = await connection.fetch(DELETE_EXCHANGES, project, run, list(ids))
         if incarnation is None or not gone:
@@ -120,13 +132,20 @@ async def erase_exchanges(
         for day in sorted(found.days):
             encoding = _NewEncoding(connection, database.objects, project, run, day)
             found.rows["parts"] += await encoding.encode_all()
+            found.damaged |= encoding.damaged
             found.addresses |= await forget_uses(connection, project, [run], day)
             await note_uses(connection, project, {(run, day): encoding.objects})
             # The index of words has each text at the first call that has it; `eraser` indexes the remaining calls again.
             found.rows["texts"] += await _delete(connection, "texts", "run = $2 AND day = $3", project, run, day)
         await connection.execute(NEW_ENCODING, project, run, uuid.uuid4())
+        await note_erased(connection, project, run, found.days)
         await append_entries(connection, project, [RunChanged(run, now)])
     return found
+
+
+async def note_erased(connection: asyncpg.Connection, project: str, run: str, days: Collection[dt.date]) -> None:
+    """Note that the files of these days still have what was erased, so that whoever comes next rewrites them if this process dies."""
+    await connection.execute(NOTE_ERASED, project, sorted(days), run)
 
 
 async def erase_replays(database: Database, project: str, runs: Sequence[str]) -> int:
@@ -149,7 +168,7 @@ class _NewEncoding:
     """Encodes the exchanges of a run and day without the parts of before.
 
     What is in an object stays in it, if the same bytes are needed; other bytes are stored in the database. An exchange that needs an
-    object which is lost stays as it is: nobody can read it.
+    object which is lost, or that is damaged, stays as it is: nobody can read it.
     """
 
     def __init__(
@@ -165,6 +184,8 @@ class _NewEncoding:
 
         self.objects: set[ObjectRef] = set()
         """The objects that the rows name from now on."""
+
+        self.damaged: set[str] = set()
 
     async def encode_all(self) -> int:
         """Encode all exchanges; return how many parts went. Raises `ObjectStorageDown`."""
@@ -190,7 +211,12 @@ class _NewEncoding:
             if request is not None and _is_lost(request, lost):
                 self._keep(row, forms)
                 continue
-            fresh, values = self._encode_row(row | {"request_body": request}, parts)
+            try:
+                fresh, values = self._encode_row(row | {"request_body": request}, parts)
+            except CorruptData:
+                self._keep(row, forms)
+                self.damaged.add(str(row["id"]))
+                continue
             for part, form in fresh.items():
                 await self._connection.execute(UPSERT_PART, project, run, day, part, form)
             self._kept |= fresh.keys()
@@ -260,9 +286,13 @@ async def _load_parts(
 
 
 def _unpack_parts(found: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """Return the bytes of parts, without those that are damaged."""
     # Primers are compressed with nothing, so they come first.
-    plain = {part: unpack(form) for part, form in found.items() if not referenced_parts(form)}
-    return plain | {part: unpack(form, plain) for part, form in found.items() if part not in plain}
+    parts: dict[bytes, bytes] = {}
+    for part, form in sorted(found.items(), key=lambda one: bool(referenced_parts(one[1]))):
+        with suppress(CorruptData):
+            parts[part] = unpack(form, parts)
+    return parts
 
 
 LOCK_RUN = "SELECT incarnation FROM runs WHERE project = $1 AND id = $2 FOR UPDATE"
@@ -291,5 +321,10 @@ ON CONFLICT (project, run, day, hash) DO UPDATE SET body = excluded.body
 UPDATE_ROW = "UPDATE exchanges SET head = $3, request_body = $4, response_body = $5 WHERE project = $1 AND id = $2"
 
 NEW_ENCODING = "UPDATE runs SET encoding = $3 WHERE project = $1 AND id = $2"
+
+NOTE_ERASED = """
+INSERT INTO expirations (project, day, run, part) SELECT $1, day, $3, 'erased' FROM unnest($2::date[]) AS day
+ON CONFLICT DO NOTHING
+"""
 
 REPLAYS = "SELECT id, report FROM replays WHERE project = $1 AND id > $2 ORDER BY id LIMIT 100"

@@ -2,13 +2,16 @@
 
 import asyncio
 import json
+import math
+import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from calls.codec.json import parse_json_leniently
 from calls.model import Call, Exchange
-from store.database.blobs import unpacked_size
+from store.database.blobs import CorruptData, unpacked_size
 from store.database.connection import Database
 from store.query.exchanges import ExchangeQueries
 
@@ -17,6 +20,13 @@ BATCH: Final = 20
 
 HELD: Final = 8 << 20
 """Bytes of bodies that are held at a time; an exchange with more is held alone."""
+
+
+MOST_FOUND: Final = 2000
+"""Exchanges that one step of a search finds, at most a batch more."""
+
+BEGINNING: Final = uuid.UUID(int=0)
+"""The place before the first exchange."""
 
 
 class BadMatch(ValueError):
@@ -50,25 +60,63 @@ def parse_match(text: str) -> BodyMatch:
     )
 
 
+class SearchStep(NamedTuple):
+    """What a part of a search has found."""
+
+    found: Mapping[str, Sequence[str]]
+    """The ids of the exchanges that fit, by their runs."""
+
+    looked_at: int
+    unreadable: Mapping[str, str]
+    """Why exchanges could not be looked into, by their ids."""
+
+    next: uuid.UUID | None
+    """The exchange after which the search goes on; None at its end."""
+
+
 async def find_calls(
-    database: Database, derive: Callable[[Exchange], Call], project: str, match: BodyMatch
-) -> AsyncIterator[tuple[str, str]]:
-    """Yield the runs and ids of all exchanges whose request or answer fits.
+    database: Database,
+    derive: Callable[[Exchange], Call],
+    project: str,
+    match: BodyMatch,
+    after: uuid.UUID = BEGINNING,
+    seconds: float = math.inf,
+) -> SearchStep:
+    """Look for exchanges whose request or answer fits, after a place in the order of their ids, for so many seconds or until enough fit.
 
     As many are held as have bodies of `HELD` bytes, or one; they are read and derived in a thread, so that recording goes on.
     """
     queries = ExchangeQueries(database, derive, project)
-    after = uuid.UUID(int=0)
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    unreadable: dict[str, str] = {}
+    looked_at, until = 0, time.monotonic() + seconds
     while True:
         async with database.connection() as connection:
             rows = await connection.fetch(FORMS, project, after, BATCH)
         if not rows:
-            return
-        after = rows[-1]["id"]
+            return SearchStep(found, looked_at, unreadable, None)
         for ids in _held_together(rows):
-            exchanges = await queries.exchanges_by_id(ids)
-            for exchange in await asyncio.to_thread(_matching, exchanges.values(), derive, match):
-                yield exchange
+            exchanges = await _load_readable(queries, ids, unreadable)
+            for run, exchange in await asyncio.to_thread(_matching, exchanges, derive, match):
+                found[run].append(exchange)
+        after, looked_at = rows[-1]["id"], looked_at + len(rows)
+        if time.monotonic() >= until or sum(map(len, found.values())) >= MOST_FOUND:
+            return SearchStep(found, looked_at, unreadable, after)
+
+
+async def _load_readable(
+    queries: ExchangeQueries, ids: Sequence[str], unreadable: dict[str, str]
+) -> Collection[Exchange]:
+    """Load exchanges; why one cannot be read is added to `unreadable`. Bodies that retention has erased have nothing to find."""
+    try:
+        loaded = await queries.readable_exchanges(ids)
+    except CorruptData as error:
+        if len(ids) == 1:
+            unreadable[ids[0]] = str(error)
+            return []
+        return [one for each in ids for one in await _load_readable(queries, [each], unreadable)]
+    unreadable |= {one: error.reason for one, error in loaded.unavailable.items() if error.kind != "erased"}
+    return loaded.found.values()
 
 
 def _held_together(rows: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:

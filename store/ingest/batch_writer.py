@@ -26,6 +26,7 @@ from calls.proof.records import ChainRecord
 from store.database.blobs import Element, ElementPlace, Pack, Primer, pack, part_hash, plan_form, split_elements
 from store.database.conflicts import retry_conflicts
 from store.database.connection import BadValue, Database
+from store.database.day_locks import share_days
 from store.database.object_forms import ObjectRef, WrittenObject, object_form, objects_of
 from store.database.rows import encode_head, storable_text
 from store.feed.entries import FeedEntry, RunBegan, RunChanged, RunDeleted
@@ -278,7 +279,8 @@ class BatchWriter:
         """Write the exchanges in one transaction, and remember its content once it is committed."""
         fresh: dict[Scope, _NewContent] = {}
         async with self._database.connection() as connection, connection.transaction():
-            # First, because it locks the runs: a process that deletes one either waits or has finished before.
+            await share_days(connection, {one.scope[2] for one in prepared})
+            # Then the runs: a process that deletes one either waits or has finished before.
             incarnations, encodings, began, ends = await self._open_runs(
                 connection, _run_times(one.derived.exchange for one in prepared)
             )

@@ -18,6 +18,7 @@ from calls.keys.key import KeyResult, make_key
 from calls.keys.profile import Profiles
 from calls.model import Exchange
 from store.database.connection import Database
+from store.database.day_locks import share_any_day
 from store.database.rows import body_digest, digest_bytes, digest_text, storable_text
 from store.database.traits import TRAITS_OF_COLUMNS
 from store.feed.entries import RunChanged
@@ -134,7 +135,8 @@ class Rekeyer:
 
     async def _write(self, run: str, changed: Sequence[_KeyedCall]) -> AsyncGenerator[None]:
         async with self._database.connection() as connection, connection.transaction():
-            # First, as in ingest, because it locks the run.
+            await share_any_day(connection)
+            # Then this, as in ingest, because it locks the run.
             await connection.execute(SET_PROFILE, self._project, run, self._profiles.digest)
             for batch in itertools.batched(changed, WRITE_BATCH):
                 columns = zip(*((one.id, *one.now) for one in batch), strict=True)

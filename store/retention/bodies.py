@@ -14,6 +14,7 @@ import msgspec
 
 from store.database.blobs import pack, referenced_parts, unpack
 from store.database.connection import Database
+from store.database.day_locks import share_days
 from store.ingest.partitions import first_id_of
 from store.large.summary import EMPTY_SUMMARY, VERSION, read_summary
 from store.proof.commitments import without_bodies
@@ -33,7 +34,8 @@ async def _erase_run_bodies(database: Database, project: str, run: str, day: dt.
     bounds = (first_id_of(day), first_id_of(day + dt.timedelta(days=1)))
     count = 0
     async with database.connection() as connection, connection.transaction():
-        # First, because ingest locks this row; what came after the decision has bodies that stay.
+        await share_days(connection, [day])
+        # Then this row, because ingest locks it; what came after the decision has bodies that stay.
         erased_at = await connection.fetchval(LOCK_RUN, project, run)
         if erased_at is None:
             return 0

@@ -16,6 +16,7 @@ import asyncpg
 from sqlalchemy import Table
 
 from store.database.connection import MIGRATION_LOCK, Database
+from store.database.day_locks import lock_day, share_days
 from store.database.tables import PARTITIONED
 from store.ingest.partitions import partition_bounds, partition_check
 from store.retention.bodies import erase_bodies
@@ -27,9 +28,6 @@ REWRITE_SHARE: Final = 0.1
 
 REWRITE_TIMEOUT: Final = 3600.0
 """Seconds that copying a day may take."""
-
-LOCK_TIMEOUT: Final = "2s"
-"""How long to wait for what writes to the day."""
 
 SWAP_LOCK_TIMEOUT: Final = "150ms"
 """How long to wait for queries of one table before the swap; others wait behind it. All four together wait less than Postgres'
@@ -68,12 +66,18 @@ async def pending_days(database: Database, projects: list[str]) -> list[dt.date]
     return sorted(days)
 
 
+async def erased_days(database: Database) -> list[dt.date]:
+    """List the days whose files still have what was erased, the oldest first."""
+    async with database.connection() as connection:
+        return [row["day"] for row in await connection.fetch(ERASED_DAYS)]
+
+
 async def clear_day(database: Database, day: dt.date, today: dt.date, share: float = 1.0) -> ClearedDay:
     """Remove from a day what has expired. `share`: the part of it that goes."""
     before = await _day_size(database, day)
     await erase_bodies(database, day)
     may_grow = day >= today - dt.timedelta(days=1)
-    if may_grow or share < REWRITE_SHARE:
+    if (may_grow or share < REWRITE_SHARE) and day not in await erased_days(database):
         await delete_rows(database, day)
         way: Way = "deleted"
     else:
@@ -118,7 +122,8 @@ async def _replace_day(database: Database, day: dt.date, swap_tries: int = SWAP_
 
 async def _replace_tables(connection: asyncpg.Connection, day: dt.date, swap_tries: int) -> Way:
     tables = [(table, f"{table.name}_{day:%Y%m%d}") for table in PARTITIONED]
-    await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
+    await lock_day(connection, day)
+    # Nobody else writes to them now; should somebody who did not lock the day try, they wait.
     for _, name in tables:
         await connection.execute(f"LOCK TABLE ONLY {name} IN SHARE ROW EXCLUSIVE MODE")
     copied = [await _copy_kept_rows(connection, table, name, day) for table, name in tables]
@@ -174,6 +179,7 @@ async def delete_rows(database: Database, day: dt.date) -> None:
         rows = await connection.fetch("SELECT project, run, part FROM expirations WHERE day = $1", day)
         for row in rows:
             async with connection.transaction():
+                await share_days(connection, [day])
                 if row["part"] == "run":
                     for table in PARTITIONED:
                         name = f"{table.name}_{day:%Y%m%d}"
@@ -200,6 +206,9 @@ async def _day_size(database: Database, day: dt.date) -> int:
             names,
         )
     return size
+
+
+ERASED_DAYS = "SELECT DISTINCT day FROM expirations WHERE part = 'erased' ORDER BY day"
 
 
 def _copy(table: Table, name: str) -> str:

@@ -13,11 +13,12 @@ from typing import Final, NamedTuple
 
 from store.database.connection import Database, DatabaseError
 from store.database.object_forms import ObjectStorageDown
+from store.erasure.disk_traces import clear_shared_files
 from store.feed.feed import PROJECTS
 from store.feed.signal import FeedSignal
 from store.retention.expiry import delete_replays, expire_bodies, expire_runs
 from store.retention.facts import load_replay_reports
-from store.retention.partition_swap import ClearedDay, clear_day, pending_days
+from store.retention.partition_swap import ClearedDay, clear_day, erased_days, pending_days
 from store.retention.plan import Expiry, RetentionPlan, make_plan
 from store.retention.rules import RetentionPolicy
 
@@ -94,7 +95,9 @@ class RetentionRunner:
     async def run_once(self) -> RetentionResult:
         """Run one pass. Raises `RetentionBusy`."""
         async with self._lock():
+            is_left_by_erasure = bool(await erased_days(self._database))
             days = await self._clear_days(None)
+            remains = await clear_shared_files(self._database) if is_left_by_erasure else []
             plan = await self.plan()
             expired = await expire_runs(self._database, plan.expiries, plan.at)
             gone = [*expired, *await expire_bodies(self._database, plan.expiries, plan.at)]
@@ -106,7 +109,7 @@ class RetentionRunner:
             objects, warnings = await self._collect_objects()
             async with self._database.connection() as connection:
                 size: int = await connection.fetchval("SELECT pg_database_size(current_database())")
-        return RetentionResult(plan, gone, days, plan.size - size, objects, [*plan.warnings, *warnings])
+        return RetentionResult(plan, gone, days, plan.size - size, objects, [*plan.warnings, *warnings, *remains])
 
     async def _has_remains(self) -> bool:
         return bool(await pending_days(self._database, await self._projects()))

@@ -10,8 +10,9 @@ from typing import Final
 import asyncpg
 
 from calls.model import Call, Exchange
-from store.database.blobs import pack
+from store.database.blobs import CorruptData, pack
 from store.database.connection import Database
+from store.database.day_locks import share_any_day, share_days
 from store.database.rows import storable_text
 from store.feed.entries import CallStored, RunDeleted
 from store.feed.feed import FeedRow
@@ -97,7 +98,8 @@ class TextIndex:
             after = names[-1]
 
     async def _execute(self, statement: str, *values: object) -> None:
-        async with self._database.connection() as connection:
+        async with self._database.connection() as connection, connection.transaction():
+            await share_any_day(connection)
             await connection.execute(statement, *values)
 
     async def index_calls(self, project: str, calls: Iterable[str]) -> None:
@@ -107,9 +109,9 @@ class TextIndex:
         small = await queries.without_large(names)
         await self._index_large(project, set(names) - set(small))
         for batch in batched(small, BATCH):
-            found, unavailable = await queries.readable_exchanges(batch)
-            await self._index_large(project, unavailable)
-            await self._insert_new(project, await asyncio.to_thread(self._texts_of, list(found.values())))
+            found, unreadable = await _load_readable(queries, batch)
+            await self._index_large(project, unreadable)
+            await self._insert_new(project, await asyncio.to_thread(self._texts_of, found))
 
     async def _insert_new(self, project: str, texts: dict[_TextPlace, _FoundText]) -> None:
         """Insert the texts that are not stored. A conversation repeats its texts with every call: only new ones are divided into words."""
@@ -137,6 +139,7 @@ class TextIndex:
             return
         await self._partitions.create_missing({day for _, _, day, *_ in rows})
         async with self._database.connection() as connection, connection.transaction():
+            await share_days(connection, {day for _, _, day, *_ in rows})
             # Locked, so that a run that is deleted meanwhile, or a call that is erased from it, leaves no texts.
             await connection.execute(LOCK_RUNS, project, sorted({run for _, run, *_ in rows}))
             calls = sorted({call for _, _, _, _, call, *_ in rows})
@@ -151,6 +154,18 @@ class TextIndex:
             for role, text in call_texts(self._derive(one)):
                 found.setdefault((*scope, hash_text(role, storable_text(text))), (scope, call, role, text))
         return found
+
+
+async def _load_readable(queries: ExchangeQueries, ids: Sequence[str]) -> tuple[list[Exchange], list[str]]:
+    """Load exchanges; return them, and the ids of those whose bodies cannot be had. A damaged one prevents no other."""
+    try:
+        loaded = await queries.readable_exchanges(ids)
+    except CorruptData:
+        if len(ids) == 1:
+            return [], list(ids)
+        each = [await _load_readable(queries, [one]) for one in ids]
+        return [one for found, _ in each for one in found], [one for _, lost in each for one in lost]
+    return list(loaded.found.values()), list(loaded.unavailable)
 
 
 def _rows_of(project: str, texts: Iterable[_FoundText]) -> list[_TextRow]:

@@ -1,17 +1,23 @@
 """The command that erases recordings for good: erase."""
 
 import sys
+import time
+from collections import Counter
 from typing import Any, Final
 
 import click
 
 from proxy.cli.common import RUN_ID, as_json, print_json, query_store, with_settings
 from proxy.cli.run_completion import complete_run
+from proxy.errors import Failure
 from proxy.processes.store_client import Api, resolve_run_name
 from proxy.terminal.text import count_text, printable
 
 TIMEOUT: Final = 4 * 3600.0
-"""Seconds that an erasure may take: a match reads all exchanges, and the files of their days are written anew."""
+"""Seconds that one step of an erasure may take: the files of a day are written anew."""
+
+REPORT_EVERY: Final = 2.0
+"""Seconds between two lines of progress."""
 
 MOST_SHOWN: Final = 20
 
@@ -43,27 +49,70 @@ def erase_command(
         playhead erase --run night --plan
         playhead erase --match '$..email=anna@example.com'
 
+    --match looks into every recorded call and says how far it is. Interrupted at any point, the same command again does the rest.
+
     Prints what was erased and where it was, and what may still have it. Backups and archives of the database keep what they have.
     """
     if sum(one is not None for one in (run_id, call_id, match)) != 1:
         raise click.UsageError("say what to erase: one of --run RUN, --call CALL and --match JSONPATH=VALUE")
 
-    def post(api: Api) -> dict[str, Any]:
+    def erase(api: Api) -> dict[str, Any]:
         wanted = {"call": call_id, "match": match, "run": run_id and resolve_run_name(api, run_id)}
         body = {name: value for name, value in wanted.items() if value is not None}
-        plan: dict[str, Any] = api.post("/erasures", json=body | {"dry_run": True}, timeout=TIMEOUT)
+        if yes and match is not None and not only_plan:
+            return _post_steps(api, body)
+        plan = _post_steps(api, body | {"dry_run": True})
         if only_plan or not (plan["exchanges"] or plan["runs"]):
             return plan
         if not yes:
             _confirm(plan)
-        done: dict[str, Any] = api.post("/erasures", json=body, timeout=TIMEOUT)
-        return done
+        return _post_steps(api, body)
 
-    result = query_store(flags, post)
+    result = query_store(flags, erase, is_silent=match is None)
     if as_json:
         print_json(result)
         return
     _show(result)
+
+
+def _post_steps(api: Api, body: dict[str, Any]) -> dict[str, Any]:
+    """Erase, in as many steps as it takes; return what was erased in all of them."""
+    whole: dict[str, Any] = api.post("/erasures", json=body, timeout=TIMEOUT)
+    printed_at = time.monotonic()
+    try:
+        while whole["next"] is not None:
+            if time.monotonic() - printed_at >= REPORT_EVERY:
+                printed_at = time.monotonic()
+                click.echo(f"playhead: {_progress(whole)}", err=True)
+            whole = _add_step(whole, api.post("/erasures", json=body | {"after": whole["next"]}, timeout=TIMEOUT))
+    except Failure as error:
+        raise Failure(f"{error}; {_progress(whole)}: the same command again does the rest") from error
+    return whole
+
+
+def _progress(whole: dict[str, Any]) -> str:
+    """Say how far an erasure is."""
+    verb = "erased" if whole["erased"] else "found"
+    looked = f"looked into {count_text(whole['looked_at'], 'exchange')}, {verb} {len(whole['exchanges']):,}"
+    if whole["next"].startswith("day:"):
+        return f"{looked}; rewriting the database's files, day by day"
+    return looked
+
+
+def _add_step(whole: dict[str, Any], step: dict[str, Any]) -> dict[str, Any]:
+    """Return what two answers say together."""
+    files = {name: number + step["files"][name] for name, number in whole["files"].items()}
+    # Each step overwrites the spools anew, and a run may have calls in several.
+    files["spool_bytes"] = max(whole["files"]["spool_bytes"], step["files"]["spool_bytes"])
+    return step | {
+        "runs": sorted({*whole["runs"], *step["runs"]}),
+        "exchanges": [*whole["exchanges"], *step["exchanges"]],
+        "rows": dict(Counter(whole["rows"]) + Counter(step["rows"])),
+        "files": files,
+        "objects": whole["objects"] + step["objects"],
+        "remains": list(dict.fromkeys([*whole["remains"], *step["remains"]])),
+        "looked_at": whole["looked_at"] + step["looked_at"],
+    }
 
 
 def _confirm(plan: dict[str, Any]) -> None:

@@ -87,7 +87,8 @@ ROUTES: Final[Mapping[str, Answers]] = {
     "DELETE /v1/runs/{run}": Answers(schema=storage.ErasureReportSchema, problems=(*DATABASE, "unknown_run")),
     "DELETE /v1/calls/{call}": Answers(schema=storage.ErasureReportSchema, problems=(*DATABASE, "unknown_call")),
     "POST /v1/erasures": Answers(
-        schema=storage.ErasureReportSchema, problems=(*DATABASE, "unknown_run", "unknown_call", "bad_match")
+        schema=storage.ErasureReportSchema,
+        problems=(*DATABASE, "unknown_run", "unknown_call", "bad_match", "bad_cursor"),
     ),
     "GET /v1/runs/{run}/calls": Answers(
         schema=calls.CallPageSchema,

@@ -130,3 +130,9 @@ class ErasureReportSchema(TypedDict):
 
     remains: Annotated[list[str], Field(examples=[[]])]
     """What may still have something of it, a sentence each."""
+
+    looked_at: Count
+    """With `match`: the exchanges that this request looked into."""
+
+    next: Annotated[str | None, Field(examples=[None])]
+    """With `match`: `after` of the next request; null when all is looked into and the files are rewritten."""

@@ -16,14 +16,20 @@ from calls.model import Exchange
 from calls.redaction.redactor import Redactor
 from proxy.recording.exchange_recording import Recording
 from proxy.recording.recorder import Recorder
+from store.api.routes.keep import erasures
 from store.database import blobs
 from store.database.connection import Database
 from store.embedded.postgres import ensure_server
-from store.erasure.eraser import Eraser
+from store.erasure import matching
+from store.erasure.eraser import Eraser, SearchPlace
+from store.erasure.matching import parse_match
 from store.feed.signal import FeedSignal
 from store.followers import Followers
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.query.exchanges import ExchangeQueries
+from store.retention.partition_swap import erased_days
+from store.retention.rules import RetentionPolicy
+from store.retention.runner import RetentionRunner
 from store.spool import Spool
 from tests.store.house import House, is_problem, make_ingester, open_house, running
 from tests.store.samples import NOON, SECOND, exchange
@@ -154,10 +160,13 @@ async def test_a_match_finds_a_person_over_all_runs(tmp_path: Path, database: Da
         answered = exchange(9, run="run-9", response=b'{"found": [{"user": {"id": 7}}]}')
         await store(database, [*people, answered])
         plan = await post(house, {"match": "$..user.id=7", "dry_run": True})
+        assert (plan["looked_at"], plan["next"]) == (4, None)
         assert (plan["erased"], plan["runs"], len(plan["exchanges"])) == (False, ["run-0", "run-1", "run-9"], 3)
         done = await post(house, {"match": "$..user.id=7"})
-        assert (done["erased"], done["exchanges"]) == (True, plan["exchanges"])
+        assert (done["erased"], sorted(done["exchanges"])) == (True, plan["exchanges"])
         assert done["rows"]["exchanges"] == 3
+        rest = await post(house, {"match": "$..user.id=7", "after": done["next"]})
+        assert (rest["exchanges"], rest["next"], rest["remains"]) == ([], None, [])
         assert (await post(house, {"match": "$..user.id=7"}))["exchanges"] == []
         assert len(await exchanges_of(database, "run-2")) == 1
         for match, words in (
@@ -174,6 +183,48 @@ async def test_a_match_finds_a_person_over_all_runs(tmp_path: Path, database: Da
         assert run.json()["rows"]["runs"] == 1
         is_problem(await house.api.delete("/v1/runs/run-2"), 404, "unknown_run")
         is_problem(await house.api.delete(f"/v1/calls/{people[0].id}"), 404, "unknown_call")
+
+
+async def test_a_match_is_looked_for_in_steps_and_what_one_leaves_is_done_by_the_next(
+    tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(erasures, "STEP", 0.0)
+    monkeypatch.setattr(matching, "BATCH", 4)
+    async with open_house(tmp_path / "spool", database) as house:
+        made = [
+            exchange(number, run=f"run-{number % 3}", request=json.dumps({"user": number % 2}).encode())
+            for number in range(10)
+        ]
+        await store(database, made)
+        async with database.connection() as connection:
+            await connection.execute(
+                "UPDATE exchanges SET request_digest = decode(repeat('00', 32), 'hex') WHERE id = $1", made[9].id
+            )
+        plan = await post(house, {"match": "$.user=1", "dry_run": True})
+        assert (plan["looked_at"], len(plan["exchanges"]), plan["erased"]) == (4, 2, False)
+        first = await post(house, {"match": "$.user=1"})
+        assert (first["looked_at"], first["rows"]["exchanges"], first["next"]) == (4, 2, made[3].id)
+        # It is killed here: the days that have erased rows in their files are known, and the same begun anew finds the rest.
+        assert await erased_days(database) != []
+        again = await post(house, {"match": "$.user=1"})
+        found = len(again["exchanges"])
+        remains = [*again["remains"]]
+        while again["next"] is not None:
+            again = await post(house, {"match": "$.user=1", "after": again["next"]})
+            found += len(again["exchanges"])
+            remains += again["remains"]
+        # One that cannot be read does not end the search, and is named.
+        assert found == 2
+        assert [text for text in remains if made[9].id in text] == remains
+        assert await erased_days(database) == []
+        # What an erasure that was killed has left, retention rewrites.
+        await eraser(database).erase_matching(parse_match("$.user=0"), SearchPlace(), 0.0)
+        assert await erased_days(database) != []
+        await RetentionRunner(database, RetentionPolicy(rules=())).run_once()
+        assert await erased_days(database) == []
+        wrong = await house.api.post("/v1/erasures", json={"match": "$.a=1", "after": "day:x"})
+        is_problem(wrong, 422, "bad_cursor")
+        is_problem(await house.api.post("/v1/erasures", json={"run": "a", "after": "x"}), 422, "invalid_request")
 
 
 async def post(house: House, body: dict[str, Any]) -> dict[str, Any]:

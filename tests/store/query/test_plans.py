@@ -35,6 +35,7 @@ LISTING_PROJECTS = (
     "SELECT DISTINCT project FROM audit_log",
     # A partition has a day of all projects, and is written anew for all of them (`store.retention.partition_swap`).
     "DELETE FROM expirations WHERE day",
+    "SELECT DISTINCT day FROM expirations WHERE part",
 )
 """The beginnings of the only statements without a project: they list the projects for which others are executed."""
 

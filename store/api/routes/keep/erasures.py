@@ -1,6 +1,5 @@
 """`POST /v1/erasures` and `DELETE /v1/calls/{call}`: erase runs and calls for good."""
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Final
 
@@ -12,8 +11,14 @@ from store.api.deferred_route import DeferredRoute
 from store.api.deps import Deps, TheDeps
 from store.api.parameters import RUN_ID_PATTERN, CallId
 from store.api.problems import Problem, not_found
-from store.erasure.eraser import Eraser, ErasureReport
-from store.erasure.files import NO_FILES
+from store.erasure.eraser import (
+    NOTHING_ERASED,
+    Eraser,
+    ErasureReport,
+    SearchPlace,
+    parse_place,
+    unreadable_sentences,
+)
 from store.erasure.matching import BadMatch, parse_match
 from store.query.rest_shapes import Shape
 
@@ -21,6 +26,9 @@ router = APIRouter(tags=["runs"], route_class=DeferredRoute)
 
 SETTLE_WAIT: Final = 10.0
 """Seconds to wait until everything acknowledged is stored, so that it can be erased."""
+
+STEP: Final = 3.0
+"""Seconds that a request looks for what a match finds."""
 
 UNSETTLED: Final = "not everything that was recorded is stored yet: erase again when GET /readyz names no trouble"
 
@@ -34,6 +42,9 @@ class ErasureRequest(BaseModel):
     match: Annotated[str, StringConstraints(min_length=1, max_length=4000)] | None = None
     """JSONPATH=VALUE: an RFC 9535 path into the JSON of requests and answers, and the value that it must have, in all runs."""
 
+    after: Annotated[str, StringConstraints(max_length=100)] | None = None
+    """With `match`: `next` of the answer before, to go on from there."""
+
     dry_run: bool = False
     """Whether only to say what would be erased."""
 
@@ -41,6 +52,8 @@ class ErasureRequest(BaseModel):
     def _require_one(self) -> "ErasureRequest":
         if sum(one is not None for one in (self.run, self.call, self.match)) != 1:
             raise ValueError("give one of run, call and match")
+        if self.after is not None and self.match is None:
+            raise ValueError("after goes with match")
         return self
 
 
@@ -49,16 +62,19 @@ async def erase(deps: TheDeps, wanted: ErasureRequest) -> Response:
     """From the tables, spools, replays, the index of words, and the files and the write-ahead log of the database.
 
     The answer lists what was erased and where it was, and what may still have it. It cannot be undone, and backups keep it.
+
+    A `match` looks into every exchange: one request does so for some seconds, and names in `next` where to go on. Repeat it with `after`
+    until `next` is null: only then all is looked into, and the files of the database are rewritten. Begin anew if that was interrupted.
     """
     is_settled = await deps.store_server.wait_until_settled(SETTLE_WAIT)
+    if wanted.match is not None:
+        return _answer(await _take_step(deps, wanted), is_settled=is_settled, is_done=not wanted.dry_run)
+    if wanted.run is not None and not wanted.dry_run:
+        return await erase_run(deps, wanted.run, is_settled=is_settled)
     exchanges = await _wanted_exchanges(deps, wanted)
     if wanted.dry_run:
-        ids = [one for found in exchanges.values() for one in found]
-        return JsonResponse(_shape(ErasureReport(sorted(exchanges), sorted(ids), {}, NO_FILES, 0, []), is_done=False))
-    if wanted.run is not None:
-        return await erase_run(deps, wanted.run, is_settled=is_settled)
-    report = await make_eraser(deps).erase_exchanges(exchanges)
-    return _answer(report, is_settled=is_settled)
+        return _answer(_plan_of(exchanges), is_settled=is_settled, is_done=False)
+    return _answer(await make_eraser(deps).erase_exchanges(exchanges), is_settled=is_settled)
 
 
 @router.delete("/calls/{call}", summary="Erase a call with all its attempts")
@@ -88,22 +104,36 @@ def make_eraser(deps: Deps) -> Eraser:
     )
 
 
-async def _wanted_exchanges(deps: Deps, wanted: ErasureRequest) -> Mapping[str, Sequence[str]]:
-    """Return the exchanges to erase, by their runs. Raises a 404 or a 422."""
-    if wanted.run is not None:
-        if await deps.runs.get(wanted.run, deps.now()) is None:
-            raise not_found("run", wanted.run, deps.project)
-        return {wanted.run: sorted(await deps.exchange_queries.exchange_ids(wanted.run))}
-    if wanted.call is not None:
-        return await _call_exchanges(deps, wanted.call)
+async def _take_step(deps: Deps, wanted: ErasureRequest) -> ErasureReport:
+    """Look for what a match finds, and erase it unless it is a dry run. Raises a 422."""
     try:
         match = parse_match(wanted.match or "")
     except BadMatch as error:
         raise Problem(422, "bad_match", str(error)) from error
-    found: defaultdict[str, list[str]] = defaultdict(list)
-    async for run, exchange in make_eraser(deps).find(match):
-        found[run].append(exchange)
-    return found
+    try:
+        place = SearchPlace() if wanted.after is None else parse_place(wanted.after)
+    except ValueError as error:
+        raise Problem(422, "bad_cursor", "`after` is not `next` of an erasure: omit it to begin anew") from error
+    eraser = make_eraser(deps)
+    if not wanted.dry_run:
+        return await eraser.erase_matching(match, place, STEP)
+    step = await eraser.find(match, place, STEP)
+    report = _plan_of(step.found).with_remains(unreadable_sentences(step))
+    return report._replace(looked_at=step.looked_at, next=SearchPlace(exchange=step.next) if step.next else None)
+
+
+def _plan_of(exchanges: Mapping[str, Sequence[str]]) -> ErasureReport:
+    ids = sorted(one for found in exchanges.values() for one in found)
+    return NOTHING_ERASED._replace(runs=sorted(exchanges), exchanges=ids)
+
+
+async def _wanted_exchanges(deps: Deps, wanted: ErasureRequest) -> Mapping[str, Sequence[str]]:
+    """Return the exchanges to erase, by their runs. Raises a 404."""
+    if wanted.run is None:
+        return await _call_exchanges(deps, wanted.call or "")
+    if await deps.runs.get(wanted.run, deps.now()) is None:
+        raise not_found("run", wanted.run, deps.project)
+    return {wanted.run: sorted(await deps.exchange_queries.exchange_ids(wanted.run))}
 
 
 async def _call_exchanges(deps: Deps, call: str) -> Mapping[str, Sequence[str]]:
@@ -112,8 +142,8 @@ async def _call_exchanges(deps: Deps, call: str) -> Mapping[str, Sequence[str]]:
     return {found["run"]: found["exchanges"]}
 
 
-def _answer(report: ErasureReport | None, *, is_settled: bool) -> Response:
-    shape = _shape(report or ErasureReport([], [], {}, NO_FILES, 0, []), is_done=True)
+def _answer(report: ErasureReport | None, *, is_settled: bool, is_done: bool = True) -> Response:
+    shape = _shape(report or NOTHING_ERASED, is_done=is_done)
     if not is_settled:
         shape["remains"].append(UNSETTLED)
     return JsonResponse(shape)
@@ -129,4 +159,6 @@ def _shape(report: ErasureReport, *, is_done: bool) -> Shape:
         "files": {"spool_bytes": files.spool_bytes, "replays": files.replay_files, "damaged": files.damaged_files},
         "objects": report.objects,
         "remains": list(report.remains),
+        "looked_at": report.looked_at,
+        "next": report.next and str(report.next),
     }
