@@ -47,7 +47,7 @@ from proxy.setting_values import (
 from proxy.worker_config import EngineName, Mode
 
 UNKNOWN_SETTING = "there is no such setting; `playhead config` lists all"
-_OTHER_VARIABLES = ("run", "api", "proxy", "command", "uv", "inference_env")
+_OTHER_VARIABLES = ("run", "api", "proxy", "command", "uv", "inference_env", "questions")
 """`PLAYHEAD_*` variables that are not settings."""
 
 _TABLES: Final = "each {} is a table of its own, under {} in double brackets"

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
+from calls.effects.questions import PERSON
 from calls.events import EffectBatch
 from calls.model import Json
 
@@ -49,7 +50,7 @@ class EffectsReplay:
     @property
     def processes(self) -> list[str]:
         """The processes that were recorded."""
-        return sorted({one.process for one in self.batches})
+        return sorted({one.process for one in self.batches if one.process != PERSON})
 
     def items_of(self, process: str) -> list[bytes]:
         """Return the recorded effects of a process, as JSON arrays in order."""
@@ -81,7 +82,7 @@ class EffectsReplay:
         listed: list[Json] = [*misses]
         differing: list[Json] = [*sorted(name for name, state in states.items() if state.output == "differs")]
         return {
-            "recorded": sum(one.count for one in self.batches),
+            "recorded": sum(one.count for one in self.batches if one.process != PERSON),
             "served": sum(state.served for state in states.values()),
             "missed": 0 if self.goes_live else sum(state.missed for state in states.values()),
             "unused": sum(state.unused for state in states.values()),

@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
+from calls.effects.questions import recorded_questions
 from calls.keys.profile import Profiles
 from calls.model import Json, Request
 from calls.redaction.redactor import Redactor, redact_whole_body
@@ -146,6 +148,10 @@ class Replays:
     def pinned_variables(self) -> dict[str, str]:
         """Return the variables that the command of the recording which answers all requests was recorded with."""
         return pinned_variables(self._single_session.recording.effects) if self._single_session else {}
+
+    def recorded_questions(self) -> list[dict[str, Any]]:
+        """Return what the program of that recording asked people, and their answers (`calls.effects.questions`)."""
+        return recorded_questions(self._single_session.recording.effects) if self._single_session else []
 
     async def effects_of(self, run: str | None) -> EffectsReplay | None:
         """Return the effects of the replay that answers this run; None if it has none. Raises UnusableRecording."""

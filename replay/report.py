@@ -321,7 +321,7 @@ EFFECTS_SHOWN = 5
 
 def _effect_lines(effects: Mapping[str, Any] | None) -> Iterator[str]:
     """The lines about effects."""
-    if not effects:
+    if not effects or not any(effects[name] for name in ("recorded", "missed", "library")):
         return
     counts = [f"{effects['served']:,} of {effects['recorded']:,} served"]
     counts += [f"{effects[name]:,} {name}" for name in ("missed", "unused") if effects[name]]

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from calls.effects.items import encode_items
-from calls.effects.questions import ANSWERED, ASKED, PERSON
+from calls.effects.items import count_results, encode_items
+from calls.effects.questions import ANSWERED, ASKED, PERSON, RECEIVED
 from calls.events import EffectBatch
 from store.database.blobs import unpack
 from store.database.connection import Database
@@ -50,6 +50,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     branch: str = ""
     number: int = 0
     answer: PersonAnswer | None = None
+    is_received: bool = False
+    """Whether the program got the answer."""
 
 
 class QuestionUnknown(Exception):
@@ -93,12 +95,12 @@ class Questions:
     async def ask(self, question: Question, writer: BatchWriter) -> Question:
         """Store a question unless it was asked before. Return it with its answer, which may be that of a run that this one continues."""
         stored = _find(await self.list_run(question.run), question.id)
-        if stored is not None and stored.answer is not None:
-            return stored
         batches = [] if stored else [_question_batch(question)]
-        found = await self._find_earlier_answer(question)
-        if found is not None:
+        found = stored.answer if stored else None
+        if found is None and (found := await self._find_earlier_answer(question)):
             batches.append(_answer_batch(question, found))
+        if found is not None and not (stored and stored.is_received):
+            batches.append(_receipt_batch(question))
         if batches:
             await writer.write_batch((), effects=batches)
         return msgspec.structs.replace(stored or question, answer=found)
@@ -134,6 +136,7 @@ def _join(rows: Iterable[Mapping[str, Any]]) -> Sequence[Question]:
     """Return the questions of these batches with their answers."""
     questions: dict[tuple[str, str], Question] = {}
     answers: dict[tuple[str, str], PersonAnswer] = {}
+    received: set[tuple[str, str]] = set()
     for row in rows:
         for item in msgspec.json.decode(unpack(row["items"])):
             arguments = item["args"]
@@ -155,7 +158,12 @@ def _join(rows: Iterable[Mapping[str, Any]]) -> Sequence[Question]:
                 # An answer that was given to a run that this one continues keeps its own time.
                 at = int(arguments["at"])
                 answers.setdefault(key, PersonAnswer(value=item["results"][0], by=item.get("by", ""), at=at))
-    return [msgspec.structs.replace(question, answer=answers.get(key)) for key, question in questions.items()]
+            elif item["kind"] == RECEIVED:
+                received.add(key)
+    return [
+        msgspec.structs.replace(question, answer=answers.get(key), is_received=key in received)
+        for key, question in questions.items()
+    ]
 
 
 def _question_batch(question: Question) -> EffectBatch:
@@ -182,11 +190,16 @@ def _answer_batch(question: Question, answer: PersonAnswer) -> EffectBatch:
     return _batch(question, max(question.asked_at, answer.at), 1, item)
 
 
-def _batch(question: Question, at: int, count: int, item: Mapping[str, Any]) -> EffectBatch:
+def _receipt_batch(question: Question) -> EffectBatch:
+    item = {"kind": RECEIVED, "args": {"question": question.id}}
+    return _batch(question, question.asked_at, 2, item)
+
+
+def _batch(question: Question, at: int, number: int, item: Mapping[str, Any]) -> EffectBatch:
     """Return a batch whose id depends on the question only, so that the first answer stays."""
     name = f"{question.run}\0{question.id}\0{item['kind']}".encode()
     identity = str(uuid.UUID(bytes=hashlib.sha256(name).digest()[:16], version=5))
-    return EffectBatch(question.run, identity, at, PERSON, count, count, encode_items([item]))
+    return EffectBatch(question.run, identity, at, PERSON, number, count_results([item]), encode_items([item]))
 
 
 OF_RUN = """

@@ -15,19 +15,22 @@ PERSON: Final = "person"
 
 ASKED: Final = "person.asked"
 ANSWERED: Final = "person.answered"
+RECEIVED: Final = "person.received"
+"""The program got the answer: until then it waits, or has stopped."""
 
 MOST_TEXT: Final = 10_000
 """Characters of a question, and of an answer."""
 
 
 def recorded_questions(batches: Iterable[EffectBatch]) -> list[dict[str, Any]]:
-    """Return the questions of a run in order, with `value`, `by` and `at` if they were answered.
+    """Return the questions of a run in order, with `value`, `by`, `at` and `received` if they were answered.
 
     A question has its words (`prompt`), the `branch` of a workflow that asked (or an empty text) and the `number` of earlier ones with
-    the same words there. `at` is in nanoseconds since 1970, as text.
+    the same words there. `at` is in nanoseconds since 1970, as text. `received` is whether the program got the answer.
     """
     questions: dict[str, dict[str, Any]] = {}
     answers: dict[str, dict[str, Any]] = {}
+    received: set[str] = set()
     for batch in sorted(batches, key=lambda one: (one.observed_at, one.number)):
         if batch.process != PERSON:
             continue
@@ -41,4 +44,8 @@ def recorded_questions(batches: Iterable[EffectBatch]) -> list[dict[str, Any]]:
                     "by": item.get("by", ""),
                     "at": arguments["at"],
                 }
+            elif item["kind"] == RECEIVED:
+                received.add(arguments["question"])
+    for name, answer in answers.items():
+        answer["received"] = name in received
     return [{**question, **answers.get(name, {})} for name, question in questions.items()]

@@ -1,5 +1,6 @@
 """Run a command with its traffic through a proxy worker: captive if the system allows it, else by proxy variables."""
 
+import json
 import os
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -23,6 +24,12 @@ from proxy.trust.client_environment import (
 
 WITHOUT_RULES: Final = "PLAYHEAD_TEST_WITHOUT_NF_TABLES"
 """A variable for tests: if it is set, commands run as on a kernel without nf_tables."""
+
+QUESTIONS: Final = "PLAYHEAD_QUESTIONS"
+"""The variable with the questions of the recording that a program replays or continues, as JSON."""
+
+MOST_QUESTIONS: Final = 100_000
+"""Bytes of that variable: Linux takes 128 KiB."""
 
 MAX_SHOWN: Final = 8
 """Destinations that a summary lists."""
@@ -140,7 +147,7 @@ async def _run_captive(plan: CommandPlan) -> CommandResult:
         api=plan.api,
         api_token_file=plan.api_token_file,
     )
-    environment = _with_effects(plan, environment)
+    environment = _with_recorded(plan, environment)
     async with Captive(plan.command, capture, stdout=plan.stdout) as captive:
         code = await captive.run(environment)
         return CommandResult(code=code, isolation="captive", connections=await captive.connections())
@@ -193,14 +200,24 @@ def command_environment(plan: CommandPlan) -> dict[str, str]:
         truststore=java_truststore(worker_info["ca_bundle"]),
         bypass=plan.passes_other_traffic,
     )
-    return _with_effects(plan, {**without_secrets(base), **proxy_environment})
+    return _with_recorded(plan, {**without_secrets(base), **proxy_environment})
 
 
-def _with_effects(plan: CommandPlan, environment: Mapping[str, str]) -> dict[str, str]:
+def _with_recorded(plan: CommandPlan, environment: Mapping[str, str]) -> dict[str, str]:
+    """Add what leads a program to the recorded answers of people (`playhead.people` reads them), and to its effects."""
     control = plan.worker_info.get("control")
+    questions = plan.worker_info.get("questions")
+    changed = {name: value for name, value in environment.items() if name != QUESTIONS}
+    if questions is not None:
+        changed[QUESTIONS] = json.dumps(questions)
+        if len(changed[QUESTIONS]) > MOST_QUESTIONS:
+            raise Failure(
+                f"the recording has {len(questions):,} questions to people, which with their answers are longer than"
+                f" the {MOST_QUESTIONS:,} bytes that a program can be given"
+            )
     if plan.effects is None or not control:
-        return dict(environment)
-    return effects_environment(environment, os.environ, control, plan.run, plan.token, plan.effects)
+        return changed
+    return effects_environment(changed, os.environ, control, plan.run, plan.token, plan.effects)
 
 
 def java_truststore(bundle: str | Path) -> Path | None:

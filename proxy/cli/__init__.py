@@ -40,6 +40,8 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "replay": ("replay", "Run a command with its calls answered from a recording."),
         "fork": ("fork", "Replay a run up to a step, then continue live as a new run."),
         "resume": ("fork", "Continue a run that stopped, without paying for it again."),
+        "waiting": ("look.people", "List the questions that wait for a person's answer."),
+        "answer": ("look.people", "Answer a question that a run waits for."),
         "up": ("up", "Run Playhead in the foreground: proxy, store server, Postgres."),
         "env": ("environment", "Print the variables that point a shell at the running `up`."),
     },

@@ -45,6 +45,10 @@ def show_run(view: RunView) -> None:
         click.echo(f"  {printable(label)} = {printable(value)}")
     if run.get("isolation", "none") != "none":
         click.echo(f"  isolation: {run['isolation']}")
+    if run.get("waiting"):
+        click.echo(
+            f"  waiting for a person: {count_text(run['waiting'], 'question')} ({next_command('waiting', str(run['id']))})"
+        )
     if run["parent"] is not None:
         click.echo(f"  {_fork_line(run, calls)}")
     click.echo(f"  {count_text(run['calls'], 'call')}, {count_text(run['gaps'], 'gap')}, {_completeness(view)}")

@@ -291,6 +291,7 @@ def _announce_ready(port: int, engine_config: EngineConfig, replays: "Replays | 
     _print_message(
         {"ready": True, "port": port, "control": str(engine_config.control) if engine_config.control else None, **trust}
         | ({"pinned": pinned} if replays and (pinned := replays.pinned_variables()) else {})
+        | ({"questions": replays.recorded_questions()} if replays else {})
     )
 
 

@@ -7,4 +7,5 @@ cost           cost
 tail           tail
 show           show
 view           view
+people         waiting, answer
 """

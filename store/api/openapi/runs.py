@@ -76,6 +76,9 @@ class RunSchema(TypedDict):
     mode: NotRequired[Literal["record", "replay", "auto", "passthrough"] | None]
     """The mode for its requests; null for that of the workers."""
 
+    waiting: NotRequired[Count]
+    """Questions that wait for a person's answer; only where the run was asked for by itself."""
+
     settled: NotRequired[IsSettled]
 
 

@@ -47,6 +47,7 @@ from store.query.rekey import stored_keys
 from store.query.rest_shapes import Shape, envelope_shape, rfc3339
 from store.query.rows_export import RowsExporter
 from store.query.runs import Page
+from store.questions import Questions
 from store.run_modes import Mode
 
 router = APIRouter(tags=["runs"], route_class=DeferredRoute)
@@ -132,8 +133,11 @@ async def list_runs(
 
 @router.get("/runs/{run}", summary="One run")
 async def get_run(deps: TheDeps, run: RunId, settled: WhenSettled) -> Response:
-    """With its counts as of now."""
-    return JsonResponse(_with_mode(deps, await require_run(deps, run)) | settled.members)
+    """With its counts as of now; `waiting` is the number of questions that wait for a person (`/v1/waiting`)."""
+    found = await require_run(deps, run)
+    asked = await Questions(deps.database, deps.project).list_run(run)
+    waiting = sum(question.answer is None for question in asked)
+    return JsonResponse(_with_mode(deps, found) | {"waiting": waiting} | settled.members)
 
 
 @router.put("/runs/{run}", summary="Create or reopen a run, and set its mode")

@@ -11,6 +11,7 @@ Outside of a step of a `playhead.Workflow` these functions do what they say, and
 
 from __future__ import annotations
 
+import getpass
 import json as json_module
 import os
 import random as random_module
@@ -20,17 +21,20 @@ import time
 import urllib.error
 import urllib.request
 import uuid as uuid_module
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+from playhead.people import PersonAnswer, ask, rfc3339_now, stop
 from playhead.workflow.execution import Suspended, caller, current_place, perform
 from playhead.workflow.trace import Question
 from playhead.workflow.values import Json, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from playhead.workflow.execution import Place
 
 MOST_BYTES = 8 * 2**20
 """Of a file or an answer that is read."""
@@ -105,19 +109,23 @@ def sleep(seconds: float) -> None:
 
 
 def input(prompt: str) -> Any:  # noqa: A001 - the name in the public API
-    """Ask a person. On a terminal the answer is read there; otherwise the workflow stops, and waits for `resume(trace, answer)`."""
-    place = current_place()
-    if sys.stdin is None or not sys.stdin.isatty():
-        where = caller()
-        if place is None:
-            raise RuntimeError("there is no terminal on which a person could answer, and no workflow that could wait")
-        question = Question(place.step, place.path, prompt, where)
+    """Ask a person. On a terminal the answer is read there.
 
-        def wait() -> Any:
-            raise Suspended(question)
+    Elsewhere the program stops until somebody answers: a workflow returns its trace, which waits for `resume(trace, answer)`; other
+    code of a recorded run raises WaitingForAnswer, which ends the program, and `playhead answer` and `playhead resume` go on.
+    """
+    where, place = caller(), current_place()
+    given: list[PersonAnswer] = []
 
-        return perform("input", {"prompt": prompt}, wait)
-    return perform("input", {"prompt": prompt}, lambda: _ask_on_terminal(prompt))
+    def receive() -> str:
+        answer = _ask_person(prompt, where, place)
+        given.append(answer)
+        return answer.value
+
+    value = perform("input", {"prompt": prompt}, receive, where=where)
+    if given and place is not None:
+        place.effects[-1] = replace(place.effects[-1], answered_by=given[0].by, answered_at=given[0].at)
+    return value
 
 
 def http(
@@ -159,6 +167,23 @@ def _read_file(file: Path) -> bytes:
     if len(content) > MOST_BYTES:
         raise ValueError(f"{file} has more than {MOST_BYTES >> 20} MiB: read it outside of the workflow")
     return content
+
+
+def _ask_person(prompt: str, where: str, place: Place | None) -> PersonAnswer:
+    """Return the answer that is recorded, or given on the terminal. Raises Suspended or WaitingForAnswer if there is none."""
+    asked = ask(prompt, where, place.path.partition("/")[2] if place else "")
+    if asked is not None and asked.answer is not None:
+        return asked.answer
+    if sys.stdin is not None and sys.stdin.isatty() and (asked is None or asked.id):
+        answer = PersonAnswer(_ask_on_terminal(prompt), getpass.getuser(), rfc3339_now())
+        return answer if asked is None else asked.store_answer(answer.value, answer.by)
+    if place is not None:
+        raise Suspended(Question(place.step, place.path, prompt, where))
+    if asked is None:
+        raise RuntimeError(
+            "there is no terminal on which a person could answer, and no run or workflow that could wait"
+        )
+    raise stop(asked)
 
 
 def _ask_on_terminal(prompt: str) -> str:

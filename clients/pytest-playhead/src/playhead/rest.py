@@ -94,20 +94,37 @@ def fetch_json(path: str, url: str | None = None, token: str | None = None, time
     return page
 
 
+def post_json(path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Post a JSON object, and return the one that is answered. Raises Unreachable, which says why a request was refused."""
+    try:
+        answer: dict[str, Any] = json.loads(_open(path, content=json.dumps(body).encode()))
+    except Problem as problem:
+        raise Unreachable(f"{problem.url} answered {problem.status}: {problem.detail}") from None
+    return answer
+
+
 def _base(url: str | None) -> str:
     return (url or os.environ.get("PLAYHEAD_API") or DEFAULT_API).rstrip("/")
 
 
-def _open(path: str, url: str | None = None, token: str | None = None, timeout: float = TIMEOUT) -> bytes:
+def _open(
+    path: str,
+    url: str | None = None,
+    token: str | None = None,
+    timeout: float = TIMEOUT,
+    content: bytes | None = None,
+) -> bytes:
     base = _base(url)
-    request = urllib.request.Request(f"{base}{path}")  # noqa: S310 - the user's own setting
+    request = urllib.request.Request(f"{base}{path}", data=content)  # noqa: S310 - the user's own setting
+    if content is not None:
+        request.add_header("Content-Type", "application/json")
     if token := token or _api_token():
         request.add_header("Authorization", f"Bearer {token}")
     # Never use a proxy, least of all the one that records.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=timeout) as answer:
-            content: bytes = answer.read()
+            received: bytes = answer.read()
     except urllib.error.HTTPError as error:
         with error:
             raise _read_problem(f"{base}{path}", error.code, error.read()) from None
@@ -115,7 +132,7 @@ def _open(path: str, url: str | None = None, token: str | None = None, timeout: 
         raise Unreachable(
             f"cannot reach Playhead at {base} ({error}); start it with `playhead up`, or set PLAYHEAD_API"
         ) from None
-    return content
+    return received
 
 
 def _api_token() -> str | None:

@@ -7,10 +7,10 @@ import getpass
 import json
 import secrets
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Callable
 
 from playhead.binding import current_run
+from playhead.people import rfc3339_now
 from playhead.workflow.bisection import Bisection, bisect_traces
 from playhead.workflow.comparison import Difference
 from playhead.workflow.execution import Execution, Parted, StepFailed, Suspended, caller, describe_error
@@ -143,7 +143,7 @@ class Workflow:
         given = Answer(
             to_json(answer, "the answer"),
             by or getpass.getuser(),
-            datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z"),
+            rfc3339_now(),
         )
         source = RecordedEffects(trace, [step.name for step in self.steps], goes_on=True, answer=given)
         again = replace(trace, steps=[], status="done", error=None, waiting=None, flow=self)
