@@ -73,7 +73,7 @@ def test_the_reader_in_the_page_reads_effects(tmp_path: Path) -> None:
     file.write_bytes(b"".join(bundle_lines(whole)))
     done = reader(file, tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[1:3] == [
+    assert [line for line in done.stdout.splitlines() if "process.start" not in line][1:3] == [
         "effect time.time {} 3 at agent.py:3",
         "effect os.environ {'name': 'REGION'} 5 at agent.py:4",
     ]
