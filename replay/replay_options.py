@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 from calls.keys.profile import Profiles
-from calls.model import Json
 from calls.overrides.overrides import BadOverride, clean_entries, read_overrides
 from calls.side_effects import BadRule, parse_side_effects
 from replay.forks.fork import BadFork, ForkOptions, prepare_fork
@@ -91,9 +90,3 @@ def is_host_listed(hosts: Collection[str], host: str) -> bool:
     host = host.lower()
     above = (f"*.{host.split('.', cut)[-1]}" for cut in range(1, host.count(".") + 1))
     return any(name in hosts for name in (host, *above))
-
-
-def requested_in_report(report: Mapping[str, Json]) -> RequestedOptions:
-    """The requested options that a report repeats; empty if there are none."""
-    requested = report.get("wishes")
-    return requested if isinstance(requested, Mapping) else {}

@@ -25,7 +25,7 @@ from proxy.commands.record import check_run_id
 from proxy.effects.launch import EffectsOptions
 from proxy.errors import Failure
 from proxy.processes.command_processes import CommandProcesses
-from proxy.processes.store_client import NotFound, incomplete_reason, path_segment, resolve_run_name
+from proxy.processes.store_client import NotFound, path_segment, resolve_run_name, settled_run
 from proxy.processes.user_command import require_command
 from proxy.run_names import missing_file_failure, recording_path, unknown_run_failure
 from proxy.settings import Settings
@@ -202,11 +202,12 @@ async def fetch_recording(processes: CommandProcesses, recording: str, rows_file
     api = await processes.connect_store_server(stays_ready=True)
     run = check_run_id(resolve_run_name(api, recording))
     try:
-        if missing := incomplete_reason(api, run):
+        shape, missing = settled_run(api, run)
+        if missing:
             raise Failure(
                 f"run {run} is not completely stored yet: {missing}; wait, or see /readyz of the store server"
             )
-        current = newest_generation(run, api.get(f"/runs/{path_segment(run)}"))
+        current = newest_generation(run, shape)
         with rows_file.open("wb") as rows:
             rows.writelines(api.stream_bytes(f"/runs/{path_segment(current)}/rows"))
     except NotFound as error:

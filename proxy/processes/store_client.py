@@ -201,12 +201,19 @@ def incomplete_reason(api: Api, run: str, times: int = 1) -> str | None:
 
     It is asked up to `times` times, each of which may take ten seconds.
     """
+    return settled_run(api, run, times)[1]
+
+
+def settled_run(api: Api, run: str, times: int = 1) -> tuple[dict[str, Any], str | None]:
+    """Return the run, and why the store may not have all of it (`incomplete_reason`). Raises NotFound."""
+    shape: dict[str, Any] = {}
     for _ in range(times):
-        if api.get(f"/runs/{path_segment(run)}", settled="true")["settled"]:
-            return None
+        shape = api.get(f"/runs/{path_segment(run)}", settled="true")
+        if shape["settled"]:
+            return shape, None
         if troubles := api.troubles():
-            return "; ".join(troubles)
-    return "the store server has not processed all of it yet"
+            return shape, "; ".join(troubles)
+    return shape, "the store server has not processed all of it yet"
 
 
 def resolve_run_name(api: Api, run: str) -> str:

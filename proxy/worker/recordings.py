@@ -1,20 +1,20 @@
 """Load the recordings that a worker replays: from a file of any format, or from the store server."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from calls.keys.profile import Profiles
 from calls.model import UnknownFormat
 from calls.project_runs import split_run_name
 from calls.redaction.redactor import Redactor
 from proxy.errors import Failure
-from proxy.processes.http_client import HttpAnswer, HttpClient, HttpError
+from proxy.processes.http_client import HttpClient, HttpError
 from proxy.processes.store_client import path_segment
 from replay.recording import pause_gc
-from replay.replay_options import RequestedOptions, requested_in_report
+from replay.replay_options import RequestedOptions
 from store.bundle import rows_bundle
 from store.bundle.bundle import BadBundle, Bundle, read_bundle
 from store.database.blobs import CorruptData
@@ -22,7 +22,6 @@ from store.foreign.adopt import Adoption, adopt_bundle
 from store.foreign.contents import NotReadable
 from store.foreign.read import default_run_name, open_plain, open_source
 from store.generations.build import FLAWED
-from store.generations.names import newest_generation
 
 FETCH_TIMEOUT: Final = 60.0
 """Seconds that the store server may take to answer."""
@@ -77,36 +76,23 @@ def load_file(path: Path, redactor: Redactor, profiles: Profiles) -> Bundle:
 def store_loader(api: str, token: str | None) -> Fetch:
     """Return a loader of runs, and of replays and forks that were created over REST with their options, by their full names."""
     headers = {"authorization": f"Bearer {token}"} if token else {}
-    read_rows = pause_gc()(rows_bundle.read_rows)
+    read = pause_gc()(rows_bundle.read_named_recording)
 
     def fetch(project: str, name: str) -> FoundRecording:
         http = HttpClient(api, params={"project": project}, headers=headers)
-
-        def get(path: str) -> HttpAnswer:
-            return http.request("GET", f"/v1{path}", timeout=FETCH_TIMEOUT)
-
-        def get_rows(run: str) -> HttpAnswer:
-            return get(f"/runs/{path_segment(run)}/rows")
-
-        replay = get(f"/replays/{path_segment(name)}")
-        report = replay.json() if replay.status_code == 200 else {}
-        run_id = str(report["run"]) if "wishes" in report else name
-        # The rows have the run's labels, so that most runs need no further request.
-        rows = get_rows(run_id)
-        bundle = read_rows(rows.content) if rows.status_code == 200 else None
-        shape = bundle.run if bundle else _run_shape(get(f"/runs/{path_segment(run_id)}"))
-        if (newest := newest_generation(run_id, {"labels": shape.get("labels")})) != run_id:
-            rows = get_rows(newest)
-            bundle = read_rows(rows.content) if rows.status_code == 200 else None
-        if rows.status_code not in (200, 404):
-            text = rows.content.decode("utf-8", "replace")[:300]
-            raise Failure(f"cannot fetch run {name}: the store server at {api} answered {rows.status_code}: {text}")
+        answer = http.request("GET", f"/v1/replays/{path_segment(name)}/rows", timeout=FETCH_TIMEOUT)
+        if answer.status_code == 404:
+            return FoundRecording(run=name)
+        if answer.status_code != 200:
+            text = answer.content.decode("utf-8", "replace")[:300]
+            raise Failure(f"cannot fetch run {name}: the store server at {api} answered {answer.status_code}: {text}")
+        named, bundle = read(answer.content)
         return FoundRecording(
-            run=run_id,
+            run=named.run,
             bundle=bundle,
-            replay_options=requested_in_report(report),
-            is_replay="wishes" in report,
-            is_flawed=FLAWED in (shape.get("labels") or {}),
+            replay_options=named.requested or {},
+            is_replay=named.requested is not None,
+            is_flawed=FLAWED in named.labels,
         )
 
     async def load(full_name: str) -> FoundRecording:
@@ -120,8 +106,3 @@ def store_loader(api: str, token: str | None) -> Fetch:
             ) from error
 
     return load
-
-
-def _run_shape(answer: HttpAnswer) -> Mapping[str, Any]:
-    shape: Mapping[str, Any] = answer.json() if answer.status_code == 200 else {}
-    return shape

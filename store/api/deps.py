@@ -31,6 +31,7 @@ from store.proof.sealing import Sealer
 from store.proof.signing_keys import LogKeys
 from store.query.exchanges import ExchangeQueries
 from store.query.filters import Filters
+from store.query.rows_export import RowsExporter
 from store.query.runs import Runs
 from store.query.tool_names import resolve_tools
 from store.retention.runner import RetentionRunner
@@ -160,6 +161,16 @@ class Deps:
     def exchange_queries(self) -> ExchangeQueries:
         """Exchanges and calls."""
         return ExchangeQueries(self.database, self.derive, self.project, reads_large=self.helper is None)
+
+    @property
+    def rows_exporter(self) -> RowsExporter:
+        """The rows of runs, for replays."""
+        return RowsExporter(
+            database=self.database,
+            profiles=self.profiles.digest,
+            project=self.project,
+            reads_large=self.helper is None,
+        )
 
     @property
     def text_lookup(self) -> TextLookup:

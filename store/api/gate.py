@@ -102,6 +102,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "POST /v1/replays": _REPLAY,
     # The report has the edited answers of a replay.
     "GET /v1/replays/{replay}": Rule(scopes=("bodies:read", "replay"), action="read"),
+    "GET /v1/replays/{replay}/rows": Rule(scopes=("bodies:read", "replay"), action="export"),
     "POST /v1/replays/{replay}/end": _REPLAY,
     "POST /v1/import": _CHANGE,
     "GET /v1/retention": Rule(scopes=("admin",), needs_all_projects=True),

@@ -41,6 +41,19 @@ class RowsHead(msgspec.Struct, array_like=True):
     profiles: str
 
 
+class NamedRecording(msgspec.Struct, array_like=True):
+    """What a name means to a replay. It precedes the rows of the recording, if there is one."""
+
+    run: str
+    """The run that the name means: that of the replay of this name, else the name itself."""
+
+    labels: dict[str, str]
+    """The labels of that run."""
+
+    requested: dict[str, Any] | None
+    """The options of the replay or fork of this name that was created over REST; None without one."""
+
+
 class Rows(msgspec.Struct, array_like=True, tag="rows"):
     rows: list[_Row]
 
@@ -89,6 +102,7 @@ class _Exchange(msgspec.Struct, array_like=True):
 _encode = msgspec.msgpack.Encoder().encode
 _exchange_decoder = msgspec.msgpack.Decoder(_Exchange)
 _head_decoder = msgspec.msgpack.Decoder(RowsHead)
+_name_decoder = msgspec.msgpack.Decoder(NamedRecording)
 _frame_decoder = msgspec.msgpack.Decoder(Rows | Parts | Effects | Tail)
 
 
@@ -123,6 +137,13 @@ def read_rows(content: bytes) -> Bundle:
                     effects=tuple(effects),
                 )
     raise BadBundle(1, "the store server's answer is incomplete")
+
+
+def read_named_recording(content: bytes) -> tuple[NamedRecording, Bundle | None]:
+    """Read what a name means, and its recording if there is one. Raises BadBundle and CorruptData."""
+    begin = 4 + int.from_bytes(content[:4])
+    rows = content[begin:]
+    return _name_decoder.decode(content[4:begin]), read_rows(rows) if rows else None
 
 
 class StoredRun(Sequence[Entry]):

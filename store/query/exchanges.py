@@ -98,6 +98,15 @@ class TooLarge(Exception):
     """The result takes more memory than this process may use; a helper process can return it."""
 
 
+def erased_bodies(run: str, count: int) -> BodyUnavailable:
+    """Say that retention has erased bodies of a run."""
+    return BodyUnavailable(
+        "erased",
+        f"retention has erased the bodies of {count} exchanges of run {run}, without which it cannot be replayed,"
+        " exported, compared or forked; its calls, times and costs are still there (docs/retention.md)",
+    )
+
+
 class ExchangeQueries:
     """The exchanges and calls of a project. `derive` is `calls.derive.derive_call` under the current profiles.
 
@@ -194,11 +203,7 @@ class ExchangeQueries:
         async with self._database.connection() as connection:
             count = await connection.fetchval(ERASED_COUNT, self._project, run)
         if count:
-            raise BodyUnavailable(
-                "erased",
-                f"retention has erased the bodies of {count} exchanges of run {run}, without which it cannot be replayed,"
-                " exported, compared or forked; its calls, times and costs are still there (docs/retention.md)",
-            )
+            raise erased_bodies(run, count)
 
     async def _is_heavy(self, connection: asyncpg.Connection, run: str) -> bool:
         """Whether its bodies are too large to be held together."""
@@ -210,23 +215,6 @@ class ExchangeQueries:
                 if size > HELD_RUN:
                     return True
         return False
-
-    async def row_batch_size(self, run: str) -> int:
-        """Return how many of the run's rows may be held at a time. Raises `TooLarge` if only a helper process may read them.
-
-        Raises `BodyUnavailable` if retention has erased bodies of it.
-        """
-        await self._check_bodies(run)
-        async with self._database.connection() as connection:
-            if await connection.fetchval(HAS_LARGE, self._project, run):
-                size, batch = HELD_ROWS + 1, 1
-            else:
-                size, batch = await connection.fetchval(PACKED_SIZE, self._project, run), 20
-        if size <= HELD_ROWS:
-            return 1000
-        if not self._reads_large:
-            raise TooLarge
-        return batch
 
     async def check_large(self) -> None:
         """Raise `TooLarge` if there is a large exchange, which a list of whole calls may contain."""

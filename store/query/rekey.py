@@ -14,6 +14,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+import asyncpg
+
 from calls.keys.key import KeyResult, make_key
 from calls.keys.profile import Profiles
 from calls.model import Exchange
@@ -149,7 +151,12 @@ class Rekeyer:
 async def stored_keys(database: Database, run: str, project: str = "default") -> dict[str, tuple[str, str]]:
     """Return the stored keys of a run and the names of their profiles, by exchange id."""
     async with database.connection() as connection:
-        rows = await connection.fetch(KEYS, project, run)
+        return await read_keys(connection, run, project)
+
+
+async def read_keys(connection: asyncpg.Connection, run: str, project: str) -> dict[str, tuple[str, str]]:
+    """Return the same over a connection that is open."""
+    rows = await connection.fetch(KEYS, project, run)
     return {str(row["id"]): (digest_text(row["key"]), row["profile"]) for row in rows}
 
 

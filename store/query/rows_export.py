@@ -1,61 +1,155 @@
-"""Export a run's rows for a replay on this machine (`store.bundle.rows_bundle`)."""
+"""Export a run's rows for a replay on this machine (`store.bundle.rows_bundle`).
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+The first request of a replay waits for this. So a run that can be held together is read on one connection, with as few statements
+as possible.
+"""
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from calls.events import Gap
+import asyncpg
+
+from calls.events import EffectBatch, Gap
 from store.bundle.bundle import NOT_EXPORTED
 from store.bundle.rows_bundle import COLUMNS, MAGIC, Effects, Parts, Rows, RowsHead, Tail, encode_frame
 from store.bundle.stored_effects import EffectQueries
 from store.database.connection import Database
 from store.database.object_forms import fill_in, objects_of
 from store.database.schema_version import SCHEMA
-from store.query.rekey import stored_keys
+from store.query.exchanges import ERASED_COUNT, HAS_LARGE, HELD_ROWS, PACKED_SIZE, TooLarge, erased_bodies
+from store.query.rekey import read_keys
+from store.query.rest_shapes import NO_STATS, run_shape
 
 MOST_FROM_OBJECTS: Final = 16 << 20
 """Bytes from object storage that are held together; a single row may have more."""
 
+BATCH: Final = 20
+"""Rows of a large run that are read together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunHead:
+    """A run, and what decides how its rows are read."""
+
+    id: str
+    labels: Mapping[str, str]
+    frame: bytes
+    gaps: list[Gap]
+    has_effects: bool
+    batch: int | None
+    """Rows that are read together; None: all, which can be held."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsExporter:
-    """Exports the rows of runs."""
+    """Exports the rows of runs. Without `reads_large`, large runs raise `TooLarge`."""
 
     database: Database
+    profiles: str
+    """The digest of the profiles in force."""
+
     project: str = "default"
-    batch: int = 1000
-    """Rows that are read together."""
+    reads_large: bool = True
 
-    async def export(self, run: Mapping[str, Any], profiles: str, gaps: list[Gap]) -> AsyncIterator[bytes]:
-        """Yield a run as a rows bundle, frame by frame."""
-        exported = {name: value for name, value in run.items() if name not in NOT_EXPORTED}
-        yield MAGIC + encode_frame(RowsHead(SCHEMA, exported, profiles))
-        keys = await stored_keys(self.database, run["id"], self.project)
-        count = 0
-        async for found in self._batches(ROWS, run["id"]):
-            for some in _batches_by_objects(found, ("request_body", "response_body")):
-                filled = await self._fill_objects(some, ("request_body", "response_body"))
-                rows = [
-                    (str(row["id"]), *list(row.values())[1:], *keys.get(str(row["id"]), (None, None))) for row in filled
-                ]
-                count += len(rows)
-                yield encode_frame(Rows(rows))
-        # Rows before parts: the parts to which a row refers are stored with it.
-        async for found in self._batches(PARTS, run["id"]):
-            for some in _batches_by_objects(found, ("body",)):
-                filled = await self._fill_objects(some, ("body",))
-                yield encode_frame(Parts([(row["hash"], row["body"]) for row in filled]))
-        async for one in EffectQueries(self.database, self.project).batches(run["id"]):
-            yield encode_frame(Effects([one]))
-        yield encode_frame(Tail(count, gaps))
+    async def export(self, run: str, now: int) -> tuple[RunHead, AsyncGenerator[bytes]] | None:
+        """Return a run's head and its rows bundle, in pieces; None if there is no such run.
 
-    async def _batches(self, query: str, run: str) -> AsyncIterator[list[Any]]:
+        Raises `TooLarge`, and `BodyUnavailable` if retention has erased bodies of it.
+        """
         async with (
             self.database.connection() as connection,
             connection.transaction(isolation="repeatable_read", readonly=True),
         ):
-            cursor = await connection.cursor(query, self.project, run)
-            while found := await cursor.fetch(self.batch):
+            row = await connection.fetchrow(HEAD, self.project, run)
+            if row is None:
+                return None
+            head = self._run_head(row, now)
+            if head.batch is not None:
+                return head, self._stream_rows(head)
+            rows = await connection.fetch(ROWS, self.project, run)
+            keys = await read_keys(connection, run, self.project)
+            # Rows before parts: the parts to which a row refers are stored with it.
+            parts = await connection.fetch(PARTS, self.project, run)
+        return head, self._held_rows(head, rows, keys, parts)
+
+    def _run_head(self, row: Mapping[str, Any], now: int) -> RunHead:
+        if row["erased"]:
+            raise erased_bodies(row["id"], row["erased"])
+        is_held = not row["has_large"] and row["packed"] <= HELD_ROWS
+        if not is_held and not self.reads_large:
+            raise TooLarge
+        labels = json.loads(row["labels"])
+        shape = run_shape({**row, "labels": labels}, NO_STATS, now)
+        exported = {name: value for name, value in shape.items() if name not in NOT_EXPORTED and name != "attribution"}
+        return RunHead(
+            id=row["id"],
+            labels=labels,
+            frame=MAGIC + encode_frame(RowsHead(SCHEMA, exported, row["profile"] or self.profiles)),
+            gaps=[Gap(*gap) for gap in json.loads(row["found_gaps"])],
+            has_effects=row["has_effects"],
+            batch=None if is_held else 1 if row["has_large"] else BATCH,
+        )
+
+    async def _held_rows(
+        self, head: RunHead, rows: Sequence[Any], keys: Mapping[str, tuple[str, str]], parts: Sequence[Any]
+    ) -> AsyncGenerator[bytes]:
+        frames = [head.frame]
+        frames += [frame async for frame in self._row_frames(rows, keys)]
+        frames += [frame async for frame in self._part_frames(parts)]
+        if not head.has_effects:
+            yield b"".join([*frames, encode_frame(Tail(len(rows), head.gaps))])
+            return
+        yield b"".join(frames)
+        async for one in self._effects(head):
+            yield encode_frame(Effects([one]))
+        yield encode_frame(Tail(len(rows), head.gaps))
+
+    async def _stream_rows(self, head: RunHead) -> AsyncGenerator[bytes]:
+        yield head.frame
+        async with self.database.connection() as connection:
+            keys = await read_keys(connection, head.id, self.project)
+        count = 0
+        async for rows in self._batches(ROWS, head):
+            count += len(rows)
+            async for frame in self._row_frames(rows, keys):
+                yield frame
+        async for parts in self._batches(PARTS, head):
+            async for frame in self._part_frames(parts):
+                yield frame
+        if head.has_effects:
+            async for one in self._effects(head):
+                yield encode_frame(Effects([one]))
+        yield encode_frame(Tail(count, head.gaps))
+
+    async def _row_frames(self, rows: Sequence[Any], keys: Mapping[str, tuple[str, str]]) -> AsyncIterator[bytes]:
+        for some in _batches_by_objects(rows, ("request_body", "response_body")):
+            filled = await self._fill_objects(some, ("request_body", "response_body"))
+            yield encode_frame(
+                Rows(
+                    [
+                        (str(row["id"]), *list(row.values())[1:], *keys.get(str(row["id"]), (None, None)))
+                        for row in filled
+                    ]
+                )
+            )
+
+    async def _part_frames(self, parts: Sequence[Any]) -> AsyncIterator[bytes]:
+        for some in _batches_by_objects(parts, ("body",)):
+            filled = await self._fill_objects(some, ("body",))
+            yield encode_frame(Parts([(row["hash"], row["body"]) for row in filled]))
+
+    def _effects(self, head: RunHead) -> AsyncIterator[EffectBatch]:
+        return EffectQueries(self.database, self.project).batches(head.id)
+
+    async def _batches(self, query: str, head: RunHead) -> AsyncIterator[list[asyncpg.Record]]:
+        async with (
+            self.database.connection() as connection,
+            connection.transaction(isolation="repeatable_read", readonly=True),
+        ):
+            cursor = await connection.cursor(query, self.project, head.id)
+            while found := await cursor.fetch(head.batch):
                 yield found
 
     async def _fill_objects(self, rows: Sequence[Any], columns: Sequence[str]) -> list[dict[str, Any]]:
@@ -82,6 +176,16 @@ def _batches_by_objects(rows: Sequence[Any], columns: Sequence[str]) -> Iterator
     if batch:
         yield batch
 
+
+HEAD = f"""
+SELECT runs.*, ({HAS_LARGE}) AS has_large, ({ERASED_COUNT}) AS erased, ({PACKED_SIZE}) AS packed,
+    EXISTS (SELECT FROM effects WHERE project = $1 AND run = $2) AS has_effects,
+    (
+        SELECT coalesce(json_agg(json_build_array(run, happened_at, reason, exchange, count) ORDER BY happened_at, id), '[]')
+        FROM gaps WHERE project = $1 AND run = $2
+    ) AS found_gaps
+FROM runs WHERE project = $1 AND id = $2
+"""  # noqa: S608 - constants
 
 ROWS = f"""
 SELECT {", ".join(COLUMNS)} FROM exchanges WHERE project = $1 AND run = $2 ORDER BY started_at, id

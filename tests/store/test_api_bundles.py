@@ -79,6 +79,8 @@ async def test_the_rows_of_a_run_are_its_bundle_with_only_the_keys_of_its_calls(
                 {name: entry.call[name] for name in ("key", "profile")} for entry in whole.entries if entry.call
             ]
             assert isinstance(rows.entries, packed.StoredRun)
+            named, same = packed.read_named_recording((await house.api.get(f"/v1/replays/{run}/rows")).content)
+            assert (named.run, named.requested, same and same.exchanges) == (run, None, rows.exchanges)
             in_short = [(*one[:-1], one.load_exchange()) for one in rows.entries.summaries()]
             assert in_short == [(*summarize_exchange(entry)[:-1], entry.exchange) for entry in whole.entries]
 

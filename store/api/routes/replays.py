@@ -3,9 +3,11 @@
 import asyncio
 import json
 import secrets
+from collections.abc import AsyncIterator
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Response
+from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from calls.events import ReplayReported
@@ -16,6 +18,7 @@ from store.api.parameters import RUN_ID_PATTERN, RunId, WhenReportsSettled
 from store.api.problems import Problem, not_found
 from store.api.replay_parameters import Overrides, check_edits, checked_overrides
 from store.api.routes.runs import require_run
+from store.bundle.rows_bundle import NamedRecording, encode_frame
 from store.datadir import DataDir
 from store.generations.names import newest_generation
 
@@ -99,6 +102,36 @@ async def get_replay(deps: TheDeps, replay: RunId, settled: WhenReportsSettled) 
     if found is None:
         raise not_found("replay", replay, deps.project)
     return JsonResponse(found | settled.members)
+
+
+@router.get("/replays/{replay}/rows", include_in_schema=False)
+async def replay_rows(deps: TheDeps, replay: RunId) -> Response:
+    """For Playhead's own workers: what answers requests under this name, which is that of a replay or of a run."""
+    stored = await deps.runs.replay(replay)
+    report = json.loads(stored) if stored else await asyncio.to_thread(_read_report_file, deps, replay)
+    requested = (report or {}).get("wishes")
+    run = replay if report is None or requested is None else str(report["run"])
+    exporter, now = deps.rows_exporter, deps.now()
+    found = await exporter.export(run, now)
+    if found is None and report is None:
+        raise not_found("replay", replay, deps.project)
+    labels = found[0].labels if found else {}
+    if found and (newest := newest_generation(run, {"labels": labels})) != run:
+        await found[1].aclose()
+        found = await exporter.export(newest, now)
+    head = NamedRecording(run, dict(labels), requested)
+    return StreamingResponse(
+        _following(encode_frame(head), found[1] if found else None), media_type="application/octet-stream"
+    )
+
+
+async def _following(head: bytes, rows: AsyncIterator[bytes] | None) -> AsyncIterator[bytes]:
+    if rows is None:
+        yield head
+        return
+    async for piece in rows:
+        yield head + piece
+        head = b""
 
 
 def _read_report_file(deps: Deps, replay: str) -> dict[str, Any] | None:

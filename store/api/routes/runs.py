@@ -45,7 +45,6 @@ from store.proof.signing_keys import log_origin
 from store.query.call_summaries import is_summary
 from store.query.rekey import stored_keys
 from store.query.rest_shapes import Shape, envelope_shape, rfc3339
-from store.query.rows_export import RowsExporter
 from store.query.runs import Page
 from store.questions import Questions
 from store.run_modes import Mode
@@ -242,11 +241,10 @@ async def run_bundle(
 @router.get("/runs/{run}/rows", include_in_schema=False, dependencies=[Depends(settle)])
 async def run_rows(deps: TheDeps, run: RunId) -> Response:
     """For Playhead's own workers, which replay the run (`store.bundle.rows_bundle`). Other clients use the bundle."""
-    head = await require_run(deps, run)
-    rows = RowsExporter(
-        database=deps.database, project=deps.project, batch=await deps.exchange_queries.row_batch_size(run)
-    ).export(head, head["profile"] or deps.profiles.digest, await deps.runs.gaps(run))
-    return StreamingResponse(rows, media_type="application/octet-stream")
+    found = await deps.rows_exporter.export(run, deps.now())
+    if found is None:
+        raise not_found("run", run, deps.project)
+    return StreamingResponse(found[1], media_type="application/octet-stream")
 
 
 @router.get("/runs/{run}/spans", summary="The run as a trace of OpenTelemetry", dependencies=[Depends(settle)])
