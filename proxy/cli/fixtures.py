@@ -20,8 +20,13 @@ from proxy.settings import Settings
 @with_settings
 @click.option("--directory", type=click.Path(path_type=Path, file_okay=False, exists=True), hidden=True)
 @click.option("--replay-only", is_flag=True, hidden=True, help="No test of the suite records.")
+@click.option(
+    "--shared", is_flag=True, hidden=True, help="Serve the suites that connect to the socket passed over stdin."
+)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-def fixtures_command(command: tuple[str, ...], directory: Path | None, *, replay_only: bool, **flags: Any) -> None:
+def fixtures_command(
+    command: tuple[str, ...], directory: Path | None, *, replay_only: bool, shared: bool, **flags: Any
+) -> None:
     """Serve the plugin of a test suite: JSON lines on stdin and stdout, until stdin ends.
 
     With a command (`playhead fixtures -- pytest …`) the command is run captive, and the lines go over a socket that it inherits.
@@ -35,6 +40,10 @@ def fixtures_command(command: tuple[str, ...], directory: Path | None, *, replay
     found = settings_from_flags(**flags)
     if command:
         _run_suite(found, command, started_in)
+    if shared:
+        listener = process.receive_listener()
+        _run_coroutine(lambda: process.serve_shared(found, listener, is_replay_only=replay_only))
+        return
     # Standard output is for the protocol; other output goes to standard error.
     with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as out:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())

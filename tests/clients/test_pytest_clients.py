@@ -148,9 +148,28 @@ def test_found(query):
     assert told.out.count("holds 3 calls, recorded just now") == 6
     assert len(list((stage.directory / "recordings" / "test_many").iterdir())) == 6
     stage.upstream_requests.clear()
-    ran = stage.pytest("-n", "2", plugins=("xdist",))
-    assert ran.counts == {"passed": 6}, ran.out
+    # They share one process, and each restarted worker connects to it as well.
+    stage.write(
+        "test_more.py",
+        """
+import os, pathlib, pytest
+
+def test_that_kills_its_worker():
+    os._exit(3)
+
+def test_the_process_is_shared():
+    digest, _, address = os.environ["PLAYHEAD_PYTEST_SHARED"].partition(":")
+    assert len(digest) == 64
+    # One socket listens, and each worker of xdist has one connection to it.
+    lines = pathlib.Path("/proc/net/unix").read_text().splitlines()
+    assert 2 <= sum(line.endswith(f" {address}") for line in lines) <= 3
+""",
+    )
+    ran = stage.pytest("-n", "2", plugins=("xdist",), TMPDIR=str(stage.directory))
+    assert ran.counts == {"failed": 1, "passed": 7}, ran.out
+    assert "crashed while running 'test_more.py::test_that_kills_its_worker'" in ran
     assert not stage.upstream_requests
+    assert not list(stage.directory.glob("playhead-*"))
 
 
 def test_asyncio_tests(stage: Stage) -> None:

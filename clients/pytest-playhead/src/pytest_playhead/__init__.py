@@ -3,7 +3,7 @@
     @pytest.mark.playhead
     def test_the_oldest_ticket_gets_a_note(playhead_run): ...
 
-The work is done by a proxy, `playhead fixtures`, which is started once per pytest process. It sees every client that obeys
+The work is done by a proxy, `playhead fixtures`, which is started once per pytest process; the workers of xdist share one. It sees every client that obeys
 the proxy variables: in the test, in the modules that it imports, and in the programs that it starts.
 """
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import shlex
 import subprocess
 import tempfile
 import threading
 from typing import IO, TYPE_CHECKING, Any
+
+from pytest_playhead.shared_process import (
+    connect_shared,
+    fixtures_command,
+    fixtures_environment,
+    not_found_message,
+    read_tail,
+)
 
 if TYPE_CHECKING:
     import socket
@@ -17,11 +23,6 @@ if TYPE_CHECKING:
 
 VERSION = 4
 STOP_TIMEOUT = 10.0
-
-PYTHON_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONWARNINGS", "PYTHONSAFEPATH")
-"""Variables of the suite's Python that must not affect Playhead's, whose packages have plain names too."""
-
-_TAIL = 2000
 
 
 class FixturesError(Exception):
@@ -34,18 +35,23 @@ class FixturesProcess:
     def __init__(
         self, command: str, directory: Path, connection: socket.socket | None = None, *, is_replay_only: bool = False
     ) -> None:
-        """Start the process, or use a connection to the one that started this process."""
+        """Start the process, or use a connection: to the one that started this process, or that xdist workers share."""
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._to: IO[bytes]
         self._from: IO[bytes]
+        options = ["--replay-only"] if is_replay_only else []
+        connection = connection or connect_shared(command, directory, options)
         if connection is not None:
             self._to, self._from = connection.makefile("wb"), connection.makefile("rb")
             connection.close()
         else:
-            self._start(command, directory, ["--replay-only"] if is_replay_only else [])
+            self._start(command, directory, options)
         try:
-            ready = self._receive()["ready"]
+            reply = self._receive()
+            if "failed" in reply:
+                raise FixturesError(reply["failed"])
+            ready = reply["ready"]
             if ready["version"] != VERSION:
                 raise FixturesError(
                     f"{command} speaks version {ready['version']} of the plugin protocol, and this pytest-playhead version"
@@ -60,12 +66,12 @@ class FixturesProcess:
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - it is needed as long as the process runs
         try:
             self._process = subprocess.Popen(
-                [*shlex.split(command), "fixtures", *options],
+                fixtures_command(command, options),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._stderr,
                 cwd=directory,
-                env={name: value for name, value in os.environ.items() if name not in PYTHON_VARIABLES},
+                env=fixtures_environment(),
                 # Signals of the terminal are for pytest.
                 start_new_session=True,
             )
@@ -93,7 +99,7 @@ class FixturesProcess:
         except BrokenPipeError:
             pass
         if self._process is None:
-            # The parent process ends after this one.
+            # The process ends after this one.
             self._from.close()
             return
         try:
@@ -122,15 +128,6 @@ class FixturesProcess:
         if self._process is None:
             return "the process that answers the tests has closed its connection"
         code = self._process.wait(STOP_TIMEOUT)
-        self._stderr.seek(0, os.SEEK_END)
-        self._stderr.seek(max(0, self._stderr.tell() - _TAIL))
-        output = self._stderr.read().decode("utf-8", "replace").strip()
-        return output or f"the process that answers the tests ended with exit code {code} and no message"
-
-
-def not_found_message(command: str, error: Exception) -> str:
-    """The message when Playhead cannot be started."""
-    return (
-        f"cannot start `{command} fixtures` ({error}). pytest-playhead needs Playhead itself, in any environment:"
-        " put `playhead` on the PATH, or set its command with --playhead-command or PLAYHEAD_COMMAND"
-    )
+        return (
+            read_tail(self._stderr) or f"the process that answers the tests ended with exit code {code} and no message"
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import socket
 import sys
 from importlib.util import find_spec
 from shlex import quote
@@ -105,12 +106,16 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
-    """Start each xdist worker of this machine in its own network namespace."""
+    """Start each xdist worker of this machine in its own network namespace, or have them share one Playhead process."""
     suite = config.stash[SUITE]
-    if suite.blocks_network and not suite.is_disabled and suite.isolation != "off" and sys.platform == "linux":
+    if suite.is_disabled or config.option.collectonly:
+        return
+    if suite.blocks_network and suite.isolation != "off" and sys.platform == "linux":
         for spec in specs:
             if spec.popen and not spec.python:
                 spec.python = captive_interpreter(suite.command, suite.root)
+    elif hasattr(socket, "AF_UNIX"):
+        suite.share_process()
 
 
 @pytest.hookimpl(optionalhook=True)

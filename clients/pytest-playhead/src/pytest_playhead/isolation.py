@@ -13,7 +13,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pytest_playhead.fixtures_process import PYTHON_VARIABLES, FixturesError, not_found_message
+from pytest_playhead.fixtures_process import FixturesError
+from pytest_playhead.shared_process import PYTHON_VARIABLES, not_found_message
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import ssl
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import pytest
 from pytest_playhead.fixtures_process import FixturesError, FixturesProcess
 from pytest_playhead.guard import NetworkGuard
 from pytest_playhead.recording_path import recording_path, relative_node_id, relative_path
+from pytest_playhead.shared_process import SharedProcess
 
 if TYPE_CHECKING:
     import socket
@@ -93,6 +95,9 @@ class Suite:
     """True if every connection of this process and of its children arrives at the fixtures process."""
 
     process: FixturesProcess | None = None
+    shared_process: SharedProcess | None = None
+    """In an xdist controller: the process that its workers share."""
+
     guard: NetworkGuard = field(default_factory=NetworkGuard)
     notes: list[str] = field(default_factory=list)
     _previous_environment: dict[str, str | None] = field(default_factory=dict)
@@ -112,6 +117,13 @@ class Suite:
             _trust_authority(self.process.environment)
             self._barred = None
         return self.process
+
+    def share_process(self) -> None:
+        """Have the xdist workers of this controller share one process, which the first of them starts."""
+        options = ["--replay-only"] if self.is_replay_only else []
+        with suppress(OSError):
+            # Without a socket each worker starts its own.
+            self.shared_process = SharedProcess(self.command, self.root, options)
 
     def use_connection(self, connection: socket.socket) -> None:
         """Use the connection to the process that started this one captive. Raises FixturesError."""
@@ -136,6 +148,9 @@ class Suite:
         if self.process is not None:
             self.process.close()
             self.process = None
+        if self.shared_process is not None:
+            self.shared_process.close()
+            self.shared_process = None
 
     def marked_test(self, item: pytest.Item) -> MarkedTest | None:
         """The marked test of an item; None if it has no mark. Raises InvalidMark."""
