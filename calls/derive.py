@@ -10,6 +10,7 @@ from calls.dialects.dialect import AnswerSummary, Assembly, RequestSummary
 from calls.dialects.parts.token_counts import header_usage
 from calls.dialects.table import BY_NAME
 from calls.framing import websocket
+from calls.keys.element_memory import ElementMemory
 from calls.keys.key import KeyResult, make_key
 from calls.keys.profile import Profiles
 from calls.model import Call, Exchange, Json, Response, Usage, header
@@ -31,9 +32,9 @@ _OK: Final = 200
 _GZIP: Final = b"\x1f\x8b\x08"
 
 
-def derive_call(exchange: Exchange, profiles: Profiles) -> Call:
-    """Derive the call of an exchange. Every exchange has one."""
-    return derive_keyed_call(exchange, make_key(exchange.request, profiles))
+def derive_call(exchange: Exchange, profiles: Profiles, memory: ElementMemory | None = None) -> Call:
+    """Derive the call of an exchange. Every exchange has one. With a memory, elements that were read before are not read again."""
+    return derive_keyed_call(exchange, make_key(exchange.request, profiles, memory))
 
 
 def derive_keyed_call(exchange: Exchange, key: KeyResult) -> Call:

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from calls.keys.element_memory import ElementMemory
 from calls.project_runs import full_run_name
 from calls.redaction.redactor import Redactor
 from store.access.audit_log import AuditLog
@@ -96,6 +97,7 @@ class PartFactory:
             personal_data=config.redact_personal_data,
             names=config.redact_names,
         ).redact_text
+        self._memory = ElementMemory()
         self._derive = deriver(self._profiles, self._clean)
         if config.objects is not None:
             database.objects = BodyObjects(database, config.objects)
@@ -139,6 +141,7 @@ class PartFactory:
             profile=self._profiles.digest,
             signal=self._signal,
             note_call=self._fresh.note_call,
+            split=self._memory.elements,
         )
 
     def _make_helper(self) -> Helper:
@@ -169,7 +172,7 @@ class PartFactory:
         return Ingester(
             self._data.spools,
             writer,
-            self._derive,
+            deriver(self._profiles, self._clean, self._memory),
             large=self._make_helper(),
             revive=embedded.revive if embedded else None,
             is_claimed=self._claim_check(),

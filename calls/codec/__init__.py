@@ -5,4 +5,6 @@ canonical       canonical JSON (RFC 8785)
 lenient_json    read members of JSON whose shape is not trusted
 encoding        gzip, deflate, br and zstd, in pieces and within limits
 body            read the body of a request by its content type
+elements        divide a JSON body into the elements that conversations repeat
+recent_values   remember values up to a total weight
 """

@@ -6,11 +6,13 @@ should be JSON but is invalid or ambiguous is represented by the digest of its r
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final, Literal
 from urllib.parse import parse_qsl
 
+from calls.codec.elements import ReadBody
 from calls.codec.encoding import Undecodable, decode_content
 from calls.codec.json import InvalidJson, parse_json
 from calls.model import Json, Request, header
@@ -33,9 +35,17 @@ class ParsedBody:
     text: bytes = b""
     """The decoded bytes."""
     warning: str | None = None
+    digests: Mapping[int, bytes] = MappingProxyType({})
+    """The SHA-256 of the texts of values that were read as elements, by the `id` of the value."""
 
 
-def parse_body(request: Request, *, is_json: bool = False) -> ParsedBody:
+type ReadElements = Callable[[bytes], ReadBody | None]
+"""Parses a JSON body element by element; None if it has to be parsed as a whole."""
+
+
+def parse_body(
+    request: Request, *, is_json: bool = False, read_elements: ReadElements = lambda _data: None
+) -> ParsedBody:
     """Read the body of a request. `is_json`: its dialect allows no other form. For a WebSocket: the client's messages."""
     if is_websocket_body(request.body) or is_websocket_request(request.method, request.headers):
         return ParsedBody(form="messages", value=message_values(request.body), text=request.body.data)
@@ -46,7 +56,10 @@ def parse_body(request: Request, *, is_json: bool = False) -> ParsedBody:
         return _raw_body(request.body.data, f"its content-encoding {encoding!r} could not be decoded ({error})")
     media = header(request.headers, "content-type") or ""
     essence = media.partition(";")[0].strip().lower()
-    return _parse_decoded_body(data, media, essence, is_json=is_json or essence.endswith(("/json", "+json")))
+    is_json = is_json or essence.endswith(("/json", "+json"))
+    if is_json and not essence.startswith("multipart/") and (read := read_elements(data)) is not None:
+        return ParsedBody(form="json", value=read.value, text=data, digests=read.digests)
+    return _parse_decoded_body(data, media, essence, is_json=is_json)
 
 
 def _parse_decoded_body(data: bytes, media: str, essence: str, *, is_json: bool) -> ParsedBody:

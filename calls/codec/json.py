@@ -45,9 +45,14 @@ def _parse_integer(digits: str) -> int | Decimal:
     return int(digits) if len(digits) <= _LONGEST_INT else Decimal(digits)
 
 
-_strict_decoder = json.JSONDecoder(
-    object_pairs_hook=_unique_members, parse_float=Decimal, parse_int=_parse_integer, parse_constant=_refuse_constant
-)
+def exact_decoder(constant: Callable[[str], Json]) -> json.JSONDecoder:
+    """Return a decoder that reads numbers exactly and rejects duplicate names, and asks `constant` what NaN and Infinity are."""
+    return json.JSONDecoder(
+        object_pairs_hook=_unique_members, parse_float=Decimal, parse_int=_parse_integer, parse_constant=constant
+    )
+
+
+_strict_decoder = exact_decoder(_refuse_constant)
 _lenient_decoder = json.JSONDecoder(parse_float=Decimal, parse_int=_parse_integer, parse_constant=str)
 
 
@@ -58,8 +63,8 @@ def parse_json(data: bytes) -> Json:
     except UnicodeDecodeError as error:
         raise InvalidJson("the text is not UTF-8") from error
     value = _decode_text(text)
-    _check_depth(text, value)
-    _check_surrogates(text, value)
+    check_depth(text, value)
+    check_surrogates(text, value)
     return value
 
 
@@ -79,7 +84,7 @@ def parse_json_leniently(data: bytes) -> Json:
         value: Json = _lenient_decoder.decode(text.removeprefix("\ufeff"))
     except (ValueError, RecursionError, InvalidOperation) as error:
         raise InvalidJson("the text is not JSON") from error
-    _check_depth(text, value)
+    check_depth(text, value)
     return _without_surrogates(value)
 
 
@@ -106,7 +111,8 @@ def _failure_reason(error: Exception) -> str:
             return "the exponent of a number is too large"
 
 
-def _check_surrogates(text: str, value: Json) -> None:
+def check_surrogates(text: str, value: Json) -> None:
+    """Reject lone surrogates. Raises `InvalidJson`."""
     if _SURROGATE.search(text) is None:
         return
     try:
@@ -115,15 +121,22 @@ def _check_surrogates(text: str, value: Json) -> None:
         raise InvalidJson("a string contains a lone surrogate") from error
 
 
-def _check_depth(text: str, value: Json) -> None:
-    if text.count("[") + text.count("{") <= MAX_DEPTH:
-        return
+def check_depth(text: str, value: Json) -> None:
+    """Reject a value that is nested too deeply. Raises `InvalidJson`."""
+    if is_deeper(text, value, MAX_DEPTH):
+        raise InvalidJson(f"it is nested deeper than {MAX_DEPTH} levels")
+
+
+def is_deeper(text: str, value: Json, limit: int) -> bool:
+    """Return whether a value is nested deeper than this many levels. `text` is the JSON that it was read from."""
+    if text.count("[") + text.count("{") <= limit:
+        return False
     level = [value]
-    for _ in range(MAX_DEPTH):
+    for _ in range(limit):
         level = [item for outer in level for item in _children(outer) if type(item) is dict or type(item) is list]
         if not level:
-            return
-    raise InvalidJson(f"it is nested deeper than {MAX_DEPTH} levels")
+            return False
+    return True
 
 
 def _children(value: Any) -> Iterable[Json]:

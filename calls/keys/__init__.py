@@ -8,6 +8,7 @@ jsonpath            RFC 9535 paths in general
 key_selection       select and normalize the key fields of a body
 normalize           normalize values that an API accepts in several spellings
 graphql             normalize GraphQL documents
+element_memory      what was selected of elements that conversations repeat
 key                 the key of a request
 strict_key          the digest of a whole request
 websocket_key       the keys of messages over a WebSocket

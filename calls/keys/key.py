@@ -16,6 +16,7 @@ from calls.codec import body
 from calls.codec.canonical import canonical_parsed_json, digest, escape_surrogates
 from calls.codec.json import parse_json
 from calls.keys.divergence import shorten_pointer
+from calls.keys.element_memory import BodyMemory, ElementMemory
 from calls.keys.key_selection import LeftOutField, NormalizedField, RenamedId, Selection, SelectionNotes
 from calls.keys.profile import NEVER_KEYS, HeaderRules, Profile, Profiles
 from calls.keys.rules import rule_tree
@@ -82,15 +83,21 @@ class KeyResult:
         return self.route.kind
 
 
-def make_key(request: Request, profiles: Profiles) -> KeyResult:
-    """Make the key of a (redacted) request. Every request has one."""
+def make_key(request: Request, profiles: Profiles, memory: ElementMemory | None = None) -> KeyResult:
+    """Make the key of a (redacted) request. Every request has one. With a memory, elements that were read before are not read again."""
     route = route_request(request)
     profile = profiles.find(route)
-    parsed = body.parse_body(request, is_json=route.dialect != "generic")
-    selection = Selection(keep_unknown=profile.unknown == "key")
+    is_json = route.dialect != "generic"
+    parsed = (
+        body.parse_body(request, is_json=is_json)
+        if memory is None
+        else body.parse_body(request, is_json=is_json, read_elements=memory.read_body)
+    )
+    body_memory = BodyMemory(memory, parsed.digests) if memory is not None and parsed.digests else None
+    selection = Selection(keep_unknown=profile.unknown == "key", memory=body_memory)
     if route.key_path != route.path:
         selection.notes.folds.append(("/path", "place"))
-    selected = {
+    selected: dict[str, Json] = {
         "method": route.method,
         "upstream": route.upstream,
         "path": route.key_path,
@@ -99,7 +106,7 @@ def make_key(request: Request, profiles: Profiles) -> KeyResult:
         "form": parsed.form if not profile.told else "told",
         "body": _select_body(parsed, profile, selection),
     }
-    text = canonical_parsed_json([profile.name, route.dialect, route.operation, selected])
+    text = _canonical_text([profile.name, route.dialect, route.operation], selected, body_memory)
     text, whole = _number_placeholders(text, selected)
     return KeyResult(
         key=digest(DOMAIN, text),
@@ -114,6 +121,16 @@ def make_key(request: Request, profiles: Profiles) -> KeyResult:
         sent_request=request,
         parsed_body=parsed,
     )
+
+
+def _canonical_text(names: list[Json], selected: dict[str, Json], memory: BodyMemory | None) -> bytes:
+    """Return the canonical list of the names and what was selected, from texts of elements where they are remembered."""
+    fields = selected["body"]
+    if memory is None or not isinstance(fields, dict) or (body_text := memory.members_text(fields)) is None:
+        return canonical_parsed_json([*names, selected])
+    # "body" is the first of the names in `selected`.
+    rest = canonical_parsed_json({name: value for name, value in selected.items() if name != "body"})
+    return b'%s,{"body":%s,%s]' % (canonical_parsed_json(names)[:-1], body_text, rest[1:])
 
 
 def _select_body(parsed: body.ParsedBody, profile: Profile, selection: Selection) -> Json:

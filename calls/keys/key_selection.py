@@ -5,19 +5,13 @@ value that is left out or changed is noted with the rule that applies.
 """
 
 from dataclasses import dataclass
-from typing import Final
 
+from calls.codec.canonical import canonical_parsed_json
 from calls.codec.json import InvalidJson, parse_json
 from calls.keys import graphql, normalize
+from calls.keys.element_memory import OMITTED, BodyMemory, OmittedField, SelectedElement
 from calls.keys.rules import At, FieldClass, Node
 from calls.model import Json
-
-
-class _OmittedField:
-    """The type of `OMITTED`."""
-
-
-OMITTED: Final = _OmittedField()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,15 +72,17 @@ class SelectionNotes:
 class Selection:
     """A walk over one body that selects its key fields and notes everything it leaves out or changes."""
 
-    def __init__(self, *, keep_unknown: bool) -> None:
+    def __init__(self, *, keep_unknown: bool, memory: BodyMemory | None = None) -> None:
+        """`memory` has what was selected of the body's elements before."""
         self.notes = SelectionNotes()
         self._keep_unknown = keep_unknown
+        self._memory = memory
         self._ids: dict[str, str] = {}
 
     def select_body(self, value: Json, root: Node, at: At) -> Json:
         """Return the parts of a body that count; None if none do."""
         selected = self._visit(value, root, None, at)
-        return None if isinstance(selected, _OmittedField) else selected
+        return None if isinstance(selected, OmittedField) else selected
 
     def normalize_names(self, value: Json, root: Node, at: At) -> Json:
         """Return a body with the API's names in camelCase, in which the rules are written."""
@@ -94,9 +90,9 @@ class Selection:
 
     def is_in_key(self, field_class: FieldClass | None, at: At) -> bool:
         """Return whether a field outside the body counts, by its class. A field that does not count is noted."""
-        return not isinstance(self._select_whole(None, field_class, at), _OmittedField)
+        return not isinstance(self._select_whole(None, field_class, at), OmittedField)
 
-    def _visit(self, value: Json, node: Node | None, above: FieldClass | None, at: At) -> Json | _OmittedField:
+    def _visit(self, value: Json, node: Node | None, above: FieldClass | None, at: At) -> Json | OmittedField:
         if node is None:
             return self._select_whole(value, above, at)
         field_class = node.field_class or above
@@ -106,12 +102,10 @@ class Selection:
             return self._leave_out(at, field_class)
         selected = self._select_below(value, node, field_class, at)
         return (
-            self._apply_folds(selected, node, at)
-            if node.folds and not isinstance(selected, _OmittedField)
-            else selected
+            self._apply_folds(selected, node, at) if node.folds and not isinstance(selected, OmittedField) else selected
         )
 
-    def _select_below(self, value: Json, node: Node, field_class: FieldClass | None, at: At) -> Json | _OmittedField:
+    def _select_below(self, value: Json, node: Node, field_class: FieldClass | None, at: At) -> Json | OmittedField:
         if node.by_name or node.wildcard or node.by_type:
             if isinstance(value, dict):
                 return self._select_members(value, node, field_class, at)
@@ -121,21 +115,65 @@ class Selection:
 
     def _select_members(self, value: dict[str, Json], node: Node, field_class: FieldClass | None, at: At) -> Json:
         selected: dict[str, Json] = {}
+        visit = self._visit if self._memory is None else self._visit_element
         # The first occurrence of an id must not depend on the order in which a client writes the members.
         for name, item in sorted(value.items()) if node.has_id_rule else value.items():
             rules = node.child(name, item)
-            part = item if rules is None and field_class == "key" else self._visit(item, rules, field_class, (at, name))
+            part = item if rules is None and field_class == "key" else visit(item, rules, field_class, (at, name))
             if part is not OMITTED:
                 selected[name] = part  # type: ignore[assignment] # OUT is the only _Out
         return selected
 
     def _select_elements(self, value: list[Json], node: Node, field_class: FieldClass | None, at: At) -> Json:
-        parts = (
-            self._visit(item, node.child(index, item), field_class, (at, index)) for index, item in enumerate(value)
-        )
-        return [part for part in parts if not isinstance(part, _OmittedField)]
+        visit = self._visit if self._memory is None else self._visit_element
+        parts = [visit(item, node.child(index, item), field_class, (at, index)) for index, item in enumerate(value)]
+        return [part for part in parts if not isinstance(part, OmittedField)]
 
-    def _select_whole(self, value: Json, field_class: FieldClass | None, at: At) -> Json | _OmittedField:
+    def _visit_element(self, value: Json, node: Node | None, above: FieldClass | None, at: At) -> Json | OmittedField:
+        """Visit a value; if it is an element that was visited before, repeat what was selected and noted then."""
+        memory = self._memory
+        if memory is None or (digest := memory.digests.get(id(value))) is None:
+            return self._visit(value, node, above, at)
+        found = memory.find_selected(digest, node, above, self._keep_unknown)
+        if found is None or (found.has_notes and not self._repeat_notes(found, at)):
+            found = self._select_anew(value, node, above, at)
+            memory.note_selected(digest, above, self._keep_unknown, found)
+        memory.selected[id(found.value)] = found
+        return found.value
+
+    def _select_anew(self, value: Json, node: Node | None, above: FieldClass | None, at: At) -> SelectedElement:
+        notes = self.notes
+        starts = [len(noted) for noted in (notes.left_out, notes.ids, notes.folds, notes.unknown)]
+        selected = self._visit(value, node, above, at)
+        left_out, ids, folds, unknown = starts
+        return SelectedElement(
+            at=at,
+            node=node,
+            value=selected,
+            text=b"" if isinstance(selected, OmittedField) else canonical_parsed_json(selected),
+            names=tuple({was: now for _, was, now in notes.ids[ids:]}.items()),
+            left_out=tuple(notes.left_out[left_out:]),
+            ids=tuple(notes.ids[ids:]),
+            folds=tuple(notes.folds[folds:]),
+            unknown=tuple(notes.unknown[unknown:]),
+            has_notes=starts != [len(noted) for noted in (notes.left_out, notes.ids, notes.folds, notes.unknown)],
+        )
+
+    def _repeat_notes(self, found: SelectedElement, at: At) -> bool:
+        """Note what was noted about an element, unless that would be something else here: at another place, or after other ids."""
+        if found.at != at:
+            return False
+        for was, now in found.names:
+            if self._name_id(was) != now:
+                return False  # the ids that were named so far are those that a walk names, in its order
+        notes = self.notes
+        notes.left_out += found.left_out
+        notes.ids += found.ids
+        notes.folds += found.folds
+        notes.unknown += found.unknown
+        return True
+
+    def _select_whole(self, value: Json, field_class: FieldClass | None, at: At) -> Json | OmittedField:
         if field_class == "key":
             return value
         if field_class is not None:
@@ -143,12 +181,12 @@ class Selection:
         self.notes.unknown.append(at)
         return value if self._keep_unknown else self._leave_out(at, "unknown")
 
-    def _leave_out(self, at: At, rule: str) -> _OmittedField:
+    def _leave_out(self, at: At, rule: str) -> OmittedField:
         self.notes.left_out.append((at, rule))
         return OMITTED
 
-    def _apply_folds(self, value: Json, node: Node, at: At) -> Json | _OmittedField:
-        result: Json | _OmittedField = value
+    def _apply_folds(self, value: Json, node: Node, at: At) -> Json | OmittedField:
+        result: Json | OmittedField = value
         if "nonce" in node.folds:
             result = self._remove_nonce(value, node.nonce_start, at)
         if "text" in node.folds and isinstance(result, list):
@@ -226,24 +264,29 @@ class Selection:
         return value
 
     def _number_id(self, was: str, at: At) -> str:
-        now = self._ids.setdefault(was, f"id:{len(self._ids) + 1}")
+        now = self._name_id(was)
         self.notes.ids.append((at, was, now))
         return now
 
-    def _remove_nonce(self, value: Json, starts: str, at: At) -> Json | _OmittedField:
+    def _name_id(self, was: str) -> str:
+        if (now := self._ids.get(was)) is None:
+            now = self._ids[was] = f"id:{len(self._ids) + 1}"
+        return now
+
+    def _remove_nonce(self, value: Json, starts: str, at: At) -> Json | OmittedField:
         """Remove the nonce, a first line, from a text or from the text parts of a list."""
         if isinstance(value, list):
             parts = ((self._remove_block_nonce(part, starts, (at, index))) for index, part in enumerate(value))
-            return [part for part in parts if not isinstance(part, _OmittedField)]
+            return [part for part in parts if not isinstance(part, OmittedField)]
         return self._remove_text_nonce(value, starts, at) if isinstance(value, str) else value
 
-    def _remove_block_nonce(self, block: Json, starts: str, at: At) -> Json | _OmittedField:
+    def _remove_block_nonce(self, block: Json, starts: str, at: At) -> Json | OmittedField:
         if not isinstance(block, dict) or not isinstance(text := block.get("text"), str):
             return block
         rest = self._remove_text_nonce(text, starts, at)
-        return OMITTED if isinstance(rest, _OmittedField) else {**block, "text": rest}
+        return OMITTED if isinstance(rest, OmittedField) else {**block, "text": rest}
 
-    def _remove_text_nonce(self, text: str, starts: str, at: At) -> str | _OmittedField:
+    def _remove_text_nonce(self, text: str, starts: str, at: At) -> str | OmittedField:
         if not text.startswith(starts):
             return text
         self._leave_out(at, "nonce")

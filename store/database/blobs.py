@@ -25,6 +25,7 @@ from typing import Final, Literal, NamedTuple, cast, get_args
 import msgspec
 import zstandard
 
+from calls.codec.elements import HASH_SIZE, SEPARATORS, Element
 from store.database.dictionary import FIRST
 
 RAW, ZSTD, COMPOSED, SHORT, PRIMED = b"\x00", b"\x01", b"\x02", b"\x03", b"\x04"
@@ -43,17 +44,7 @@ PRIMER_SIZE = 4096
 CACHED_PRIMERS = 64
 """Compressors and decompressors with a primer that each thread caches."""
 
-MIN_SPLIT_SIZE = 2048
-"""Bytes from which a body is split; for smaller ones, parts would need more space than they save."""
-
-MIN_ELEMENT_SIZE = 256
-"""Bytes from which a member of a body is an element; smaller ones stay in the bytes between the slices."""
-
 MIN_PART_SIZE = 128
-HASH_SIZE = 16
-"""Bytes of a part's hash. The full digest of the body is checked when it is read."""
-
-SEPARATORS = b", \t\r\n"
 
 type Unavailability = Literal["missing", "damaged", "unreachable", "erased"]
 """Why bytes cannot be had: their object is missing or damaged, the object storage does not answer, or retention has erased them."""
@@ -77,16 +68,6 @@ class BodyUnavailable(CorruptData):
         super().__init__(reason)
         self.kind = kind
         self.reason = reason
-
-
-class Element(NamedTuple):
-    """A range of a body that may have been sent before."""
-
-    start: int
-    end: int
-    hash: bytes
-    member: str
-    """The member of the body that it is the value of, or an item of."""
 
 
 class ElementPlace(NamedTuple):
@@ -144,8 +125,6 @@ def _primed_decompressor(primer: bytes) -> Callable[[bytes], bytes]:
 
 
 _codecs = _Codecs()
-_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_items = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class Primer(NamedTuple):
@@ -217,40 +196,6 @@ def unavailable_form(kind: Unavailability, reason: str) -> bytes:
 
 def part_hash(data: bytes | memoryview) -> bytes:
     return hashlib.sha256(data).digest()[:HASH_SIZE]
-
-
-def split_elements(body: bytes) -> tuple[Element, ...]:
-    """Split a JSON object into its large members, and arrays among them into their elements, in order."""
-    if len(body) < MIN_SPLIT_SIZE or body[:1] != b"{":
-        return ()
-    found: list[Element] = []
-    at = 0
-    try:
-        for member, value in _members.decode(body).items():
-            # The decoder gives values without positions, in order. With a repeated name they may be out of order; then a value is
-            # not found, or the same bytes are found elsewhere, and both are harmless.
-            if len(raw := bytes(value)) >= MIN_ELEMENT_SIZE and (start := body.find(raw, at)) >= 0:
-                at = start + len(raw)
-                found += _value_elements(body, start, raw, member)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return ()
-    return tuple(found)
-
-
-def _value_elements(body: bytes, start: int, raw: bytes, member: str) -> list[Element]:
-    if raw[:1] != b"[":
-        return [Element(start, start + len(raw), part_hash(raw), member)]
-    found = []
-    at = start + 1
-    for item in _items.decode(raw):
-        # Elements are separated by a comma and white space, and begin with neither.
-        while body[at] in SEPARATORS:
-            at += 1
-        data = memoryview(item)
-        end = at + len(data)
-        found.append(Element(at, end, part_hash(data), member))
-        at = end
-    return found
 
 
 type Pack = Callable[[bytes, Primer | None], bytes]

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import asyncpg
 
+from calls.codec.elements import split_elements
 from calls.proof.records import ErasedPart
 from store.database.blobs import (
     COMPOSED,
@@ -29,7 +30,6 @@ from store.database.blobs import (
     referenced_parts,
     restore_body,
     split_composed,
-    split_elements,
     unpack,
 )
 from store.database.connection import Database

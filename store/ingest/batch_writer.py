@@ -19,11 +19,12 @@ from typing import Any, NamedTuple
 import asyncpg
 import msgspec
 
+from calls.codec.elements import Element, split_elements
 from calls.events import EffectBatch, Gap, ReplayReported
 from calls.model import Call, Exchange
 from calls.project_runs import DEFAULT_PROJECT
 from calls.proof.records import ChainRecord
-from store.database.blobs import Element, ElementPlace, Pack, Primer, pack, part_hash, plan_form, split_elements
+from store.database.blobs import ElementPlace, Pack, Primer, pack, part_hash, plan_form
 from store.database.conflicts import retry_conflicts
 from store.database.connection import BadValue, Database
 from store.database.day_locks import share_days
@@ -81,6 +82,9 @@ BAD_ROW_ERRORS = (
 
 type NoteCall = Callable[[str, Exchange, Call, uuid.UUID, Sequence[Element]], None]
 """Is given the project, the exchange, its call, the encoding of its run, and the elements of its request."""
+
+type SplitBody = Callable[[bytes], tuple[Element, ...]]
+"""Divides a body into elements, as `calls.codec.elements.split_elements` does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,10 +152,11 @@ class BatchWriter:
         partitions: Partitions | None = None,
         dedup_cache: DedupCache | None = None,
         note_call: NoteCall | None = None,
+        split: SplitBody = split_elements,
     ) -> None:
         """`signal` is sent after each commit, before which `note_call` is given each call that was new.
 
-        Writers of several projects may share the partitions and the cache.
+        `split` divides the body of a request. Writers of several projects may share the partitions and the cache.
         """
         self._signal = signal or FeedSignal()
         self._database = database
@@ -160,6 +165,7 @@ class BatchWriter:
         self._partitions = partitions or Partitions(database)
         self._dedup_cache = dedup_cache or DedupCache()
         self._note_call = note_call
+        self._split = split
 
     @property
     def database(self) -> Database:
@@ -183,6 +189,7 @@ class BatchWriter:
             partitions=self._partitions,
             dedup_cache=self._dedup_cache,
             note_call=self._note_call,
+            split=self._split,
         )
 
     async def create_upcoming_partitions(self, today: dt.date) -> None:
@@ -228,7 +235,7 @@ class BatchWriter:
     def _prepare(self, derived: DerivedExchange) -> _PreparedExchange:
         exchange = derived.exchange
         scope = (self._project, validate_run_name(exchange.run), day_of(exchange.id))
-        elements = () if exchange.request.body.truncated else split_elements(exchange.request.body.data)
+        elements = () if exchange.request.body.truncated else self._split(exchange.request.body.data)
         digests = exchange_digests(exchange)
         row = exchange_row(exchange, self._project, derived.call, is_large=derived.summary is not None, digests=digests)
         head = encode_head(exchange)

@@ -3,11 +3,12 @@
 from collections.abc import Callable
 
 from calls.derive import derive_call
+from calls.keys.element_memory import ElementMemory
 from calls.keys.profile import Profiles
 from calls.model import Call, Exchange
 from calls.redaction.call import Clean, clean_call
 
 
-def deriver(profiles: Profiles, clean: Clean) -> Callable[[Exchange], Call]:
+def deriver(profiles: Profiles, clean: Clean, memory: ElementMemory | None = None) -> Callable[[Exchange], Call]:
     """Return a function that derives a call under these profiles and redacts it with `clean`."""
-    return lambda exchange: clean_call(derive_call(exchange, profiles), clean)
+    return lambda exchange: clean_call(derive_call(exchange, profiles, memory), clean)

@@ -11,8 +11,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
+from calls.codec.elements import Element
 from calls.model import Call, Exchange
-from store.database.blobs import Element
 from store.database.rows import storable_text
 from store.ingest.partitions import day_of
 from store.search.call_texts import Place, call_texts

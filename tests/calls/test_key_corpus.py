@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calls.codec.json import MAX_DEPTH, dumps
+from calls.keys.element_memory import ElementMemory
 from calls.keys.key import KeyResult, make_key
 from calls.model import Body, Json, Request
 from tests.calls.asking import PROFILES
@@ -83,6 +84,19 @@ def test_a_request_that_is_written_otherwise_keeps_its_keys() -> None:
         assert (again.key, again.selected_fields == key.selected_fields) == (key.key, True), name
         assert again.warnings == key.warnings, name
         assert again.strict_key == saying(one, dumps(key.request_body)).strict_key, name
+
+
+def test_a_key_that_is_made_with_a_memory_of_earlier_requests_is_the_same() -> None:
+    memory = ElementMemory()
+    known = 0
+    # Twice: the second time, all elements are known.
+    for name, one, key in [*requests(), *requests()]:
+        again = make_key(one, PROFILES, memory)
+        known += bool(again.parsed_body.digests)
+        assert (again, again.request_body) == (key, key.request_body), name
+        for noted in ("left_out_fields", "renamed_ids", "normalized_fields"):
+            assert getattr(again, noted) == getattr(key, noted), (name, noted)
+    assert known > 200
 
 
 type Leaf = tuple[tuple[str | int, ...], Json]

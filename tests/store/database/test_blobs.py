@@ -7,9 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from calls.codec.elements import MIN_ELEMENT_SIZE, MIN_SPLIT_SIZE, split_elements
 from store.database.blobs import (
-    MIN_ELEMENT_SIZE,
-    MIN_SPLIT_SIZE,
     CorruptData,
     ElementPlace,
     Primer,
@@ -17,7 +16,6 @@ from store.database.blobs import (
     plan_form,
     referenced_parts,
     restore_body,
-    split_elements,
     unpack,
 )
 from store.database.rows import EMPTY_DIGEST, body_digest, digest_bytes, digest_text, storable_text
