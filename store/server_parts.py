@@ -141,7 +141,7 @@ class PartFactory:
             profile=self._profiles.digest,
             signal=self._signal,
             note_call=self._fresh.note_call,
-            split=self._memory.elements,
+            split=self._memory.take_elements,
         )
 
     def _make_helper(self) -> Helper:

@@ -90,7 +90,20 @@ def parse_json_leniently(data: bytes) -> Json:
 
 def dumps(value: Json) -> bytes:
     """Write a value as compact JSON, with members in their order and exact numbers."""
-    return write_json(value, list).encode()
+    try:
+        return _plain_encoder.encode(value).encode()
+    except ValueError:
+        return write_json(value, list).encode()
+
+
+def _refuse_value(value: object) -> Json:
+    raise ValueError(f"{type(value).__name__} is not written by the encoder")
+
+
+_plain_encoder = json.JSONEncoder(
+    check_circular=False, allow_nan=False, default=_refuse_value, ensure_ascii=False, separators=(",", ":")
+)
+"""Writes what has no decimals, in C."""
 
 
 def _decode_text(text: str) -> Json:

@@ -28,6 +28,14 @@ class RecentValues[K: Hashable, V]:
         """Remember a value of this weight."""
         self._add(key, (value, weight))
 
+    def pop(self, key: K) -> V | None:
+        """Return what is remembered, and forget it; None if nothing is."""
+        young, old = self._young.pop(key, None), self._old.pop(key, None)
+        if young is not None:
+            self._weight -= young[1]
+        found = young or old
+        return found and found[0]
+
     def _add(self, key: K, entry: tuple[V, int]) -> None:
         self._young[key] = entry
         self._weight += entry[1]

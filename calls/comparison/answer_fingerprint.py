@@ -125,17 +125,17 @@ def _without_members(answer: Json, *, names: frozenset[str]) -> Json:
 def _thoughts(answer: Json) -> Iterator[Json]:
     waiting = [answer]
     while waiting:
-        match waiting.pop():
-            case Mapping() as inner:
-                for name, value in inner.items():
-                    if name in _THOUGHT_MEMBERS and isinstance(value, str):
-                        yield value
-                    else:
-                        waiting.append(value)
-            case list() | tuple() as items:
-                waiting += items
-            case _:
-                pass
+        value = waiting.pop()
+        if isinstance(value, str):
+            continue  # most values are texts, for which the question whether they are mappings takes long
+        if isinstance(value, Mapping):
+            for name, inner in value.items():
+                if not isinstance(inner, str):
+                    waiting.append(inner)
+                elif name in _THOUGHT_MEMBERS:
+                    yield inner
+        elif isinstance(value, list | tuple):
+            waiting += value
 
 
 def call_target(call: Call) -> Json:

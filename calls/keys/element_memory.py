@@ -16,8 +16,10 @@ from calls.model import Json
 VALUES_LIMIT: Final = 24 << 20
 TEXTS_LIMIT: Final = 8 << 20
 SELECTED_LIMIT: Final = 24 << 20
-BODIES_LIMIT: Final = 8 << 20
-"""Bytes of memory, roughly, of values, of their canonical texts, of what was selected, and of bodies whose elements are remembered."""
+"""Bytes of memory, roughly, of values, of their canonical texts, and of what was selected."""
+
+BODIES_LIMIT: Final = 32 << 20
+"""Bytes of the bodies whose elements are remembered until `take_elements`: more than those of two batches of ingest."""
 
 MOST_UNKNOWN: Final = 16
 """Items of an array that are written one by one at most; more of them are written faster all at once."""
@@ -64,18 +66,17 @@ class ElementMemory:
         self._values = RecentValues[bytes, Json](VALUES_LIMIT)
         self._bodies = RecentValues[bytes, tuple[Element, ...]](BODIES_LIMIT)
 
-    def elements(self, body: bytes) -> tuple[Element, ...]:
-        """Divide a body into its elements; once, if it is asked for again soon."""
-        if (found := self._bodies.get(body)) is None:
-            found = split_elements(body)
-            if found:
-                self._bodies.put(body, found, len(body) + 300 * len(found))
-        return found
-
     def read_body(self, body: bytes) -> ReadBody | None:
         """Parse a body element by element; None if it has to be parsed as a whole."""
-        elements = self.elements(body)
-        return read_elements(body, elements, self._values) if elements else None
+        elements = split_elements(body)
+        if not elements:
+            return None
+        self._bodies.put(body, elements, len(body) + 300 * len(elements))
+        return read_elements(body, elements, self._values)
+
+    def take_elements(self, body: bytes) -> tuple[Element, ...]:
+        """Divide a body into its elements, unless `read_body` has just done so."""
+        return self._bodies.pop(body) or split_elements(body)
 
 
 class BodyMemory:

@@ -151,7 +151,11 @@ def _member_texts(value: Mapping[str, Json], role: Role) -> Iterator[CallText]:
             yield from _plain_texts("result", member)
         elif name in _TEXT_MEMBERS:
             yield from _message_texts(member, role, is_text=True)
-        elif isinstance(member, Mapping | list) and name not in ("tools", "functions", "toolConfig", "source"):
+        elif (
+            not isinstance(member, str)
+            and isinstance(member, Mapping | list)
+            and name not in ("tools", "functions", "toolConfig", "source")
+        ):
             yield from _message_texts(member, role, is_text=False)
 
 

@@ -1,0 +1,120 @@
+"""What keeping a call costs, beside other checkouts: `python -m bench.ingest_beside CHECKOUT... [--rounds N] [--calls N] [--workloads agent]`.
+
+Each checkout, this one last, has a store server and a Postgres of its own, all at once; they are given the same spools in turns. CPU is that
+of a store server and its Postgres for a call: *drained* until the spool is empty, *followed* until sums, words and the watch of models
+have processed everything, too. A ratio is that of the sums over all rounds, and what it was in single rounds. Another
+checkout needs no environment: it runs in this one, from its own modules.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+from bench.figures import Spread, machine, print_json
+from bench.wire import MeasurementFailed
+
+HERE: Final = Path(__file__).resolve().parent.parent
+MEASURE: Final = Path(__file__).resolve().parent / "ingest_turns.py"
+
+
+class Turns:
+    """A store server of a checkout that is given spools."""
+
+    def __init__(self, checkout: Path) -> None:
+        environment = {**os.environ, "PYTHONPATH": str(checkout)}
+        command = [sys.executable, "-P", str(MEASURE)]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd=checkout, env=environment, text=True)
+
+    def measure(self, workload: str, number: int, calls: int) -> dict[str, Any]:
+        """Have a spool drained; microseconds of CPU for a call."""
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(json.dumps([workload, number, calls]) + "\n")
+        self._process.stdin.flush()
+        if not (line := self._process.stdout.readline()):
+            raise MeasurementFailed(f"the checkout ended with {self._process.wait()}")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def close(self) -> None:
+        """End it; its directory goes with it."""
+        self._process.communicate(timeout=60)
+
+
+def compare(checkouts: Sequence[Path], workloads: Sequence[str], rounds: int, calls: int) -> list[dict[str, Any]]:
+    """Measure all in turns. The first round of each workload warms up."""
+    rows: list[dict[str, Any]] = []
+    with ExitStack() as stack:
+        turns = []
+        for checkout in checkouts:
+            turns.append(Turns(checkout))
+            stack.callback(turns[-1].close)
+        for number in range(rounds + 1):
+            for workload in workloads:
+                order = range(len(turns)) if number % 2 else reversed(range(len(turns)))
+                for which in order:
+                    found = turns[which].measure(workload, number, calls if number else 200)
+                    if number:
+                        row = {"checkout": checkouts[which].name, "workload": workload, "round": number, **found}
+                        rows.append(row)
+                        print(json.dumps(row), file=sys.stderr, flush=True)
+    return rows
+
+
+def report(rows: Sequence[dict[str, Any]], checkouts: Sequence[Path], workloads: Sequence[str]) -> list[dict[str, Any]]:
+    """The figures of each checkout, and the ratio of the last one to it."""
+    last = checkouts[-1].name
+    found = []
+    for workload in workloads:
+        for figure in ("drained_us", "followed_us"):
+            by_checkout = {
+                one.name: [row[figure] for row in rows if (row["checkout"], row["workload"]) == (one.name, workload)]
+                for one in checkouts
+            }
+            for name, values in by_checkout.items():
+                ratios = [now / then for now, then in zip(by_checkout[last], values, strict=True)]
+                found.append(
+                    {
+                        "workload": workload,
+                        "figure": figure,
+                        "checkout": name,
+                        "us": Spread.of(values),
+                        "ratio_of_sums": sum(by_checkout[last]) / sum(values),
+                        "ratio": Spread.of(ratios),
+                    }
+                )
+    return found
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m bench.ingest_beside", description=__doc__)
+    parser.add_argument("checkouts", nargs="*", type=Path, metavar="CHECKOUT")
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--calls", type=int, default=600, help="of each workload in each round")
+    parser.add_argument("--workloads", nargs="+", default=["small", "talk", "agent"])
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    checkouts = [*(one.resolve() for one in options.checkouts), HERE]
+    began = machine()
+    found = report(compare(checkouts, options.workloads, options.rounds, options.calls), checkouts, options.workloads)
+    if options.json:
+        print_json({"machine": began, "found": found})
+        return
+    print(began)
+    for one in found:
+        ours = f"{one['ratio_of_sums']:.3f}", f"{one['ratio']:.3f}"
+        print(
+            f"{one['workload']:6} {one['figure']:12} {one['checkout']:12} {one['us']:>28.0f} us   this/it {ours[0]} {ours[1]}"
+        )
+
+
+if __name__ == "__main__":
+    main()
