@@ -6,7 +6,6 @@ from typing import Any, Final
 
 import msgspec
 
-from calls.effects.questions import PERSON
 from calls.events import EffectBatch
 from calls.model import Json
 
@@ -50,7 +49,7 @@ class EffectsReplay:
     @property
     def processes(self) -> list[str]:
         """The processes that were recorded."""
-        return sorted({one.process for one in self.batches if one.process != PERSON})
+        return sorted({one.process for one in self.batches if is_program(one.process)})
 
     def items_of(self, process: str) -> list[bytes]:
         """Return the recorded effects of a process, as JSON arrays in order."""
@@ -82,7 +81,7 @@ class EffectsReplay:
         listed: list[Json] = [*misses]
         differing: list[Json] = [*sorted(name for name, state in states.items() if state.output == "differs")]
         return {
-            "recorded": sum(one.count for one in self.batches if one.process != PERSON),
+            "recorded": sum(one.count for one in self.batches if is_program(one.process)),
             "served": sum(state.served for state in states.values()),
             "missed": 0 if self.goes_live else sum(state.missed for state in states.values()),
             "unused": sum(state.unused for state in states.values()),
@@ -91,6 +90,11 @@ class EffectsReplay:
             "output_differs": [] if self.goes_live else differing,
             "exit_code": self.exit_code(),
         }
+
+
+def is_program(process: str) -> bool:
+    """Return whether a process is one with the effects hook, and not a person or a framework that reported by itself."""
+    return process[:1].isdigit()
 
 
 COMMAND: Final = "command"

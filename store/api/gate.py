@@ -75,6 +75,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "GET /v1/runs/{run}/spans": Rule(scopes=("runs:read",), action="export"),
     "GET /v1/runs/{a}/diff/{b}": _BODIES,
     "POST /v1/runs/{run}/forks": _REPLAY,
+    "POST /v1/runs/{run}/effects": _CHANGE,
     "POST /v1/runs/{run}/questions": Rule(scopes=("runs:write",)),
     "POST /v1/runs/{run}/answers": _CHANGE,
     "GET /v1/waiting": _METADATA_OR_BODIES,

@@ -1,9 +1,10 @@
-"""Questions that programs ask people are stored as effects of their run, and answered once."""
+"""What programs report: questions to people, which are answered once, and effects."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
+from httpx2 import Response
 
 from calls.effects.questions import recorded_questions
 from store.bundle.stored_effects import EffectQueries
@@ -88,3 +89,19 @@ async def test_of_two_answers_at_once_one_is_valid(database: Database) -> None:
     with pytest.raises(AlreadyAnswered) as error:
         await Late(database, "default").answer("r", question.id, PersonAnswer(value="yes", by="ann", at=2), writer)
     assert error.value.question.answer == PersonAnswer(value="no", by="ben", at=3)
+
+
+async def test_a_program_reports_effects_without_its_secrets(tmp_path: Path, database: Database) -> None:
+    async with open_house(tmp_path / "spool", database, clean=clean) as house:
+
+        async def report(process: str = "langgraph", **more: Any) -> Response:
+            item = {"kind": "langgraph.node", "args": {"name": "route"}, "results": ["with sk-secret"]} | more
+            return await house.api.post("/v1/runs/r/effects", json={"process": process, "number": 0, "items": [item]})
+
+        assert (await report()).json() == {"count": 1}
+        (effect,) = (await house.api.get("/v1/runs/r/effects")).json()["items"]
+        assert (effect["kind"], effect["results"]) == ("langgraph.node", ["with [redacted]"])
+        for process, more in (("person", {}), ("command", {}), ("langgraph", {"results": [0.5]})):
+            is_problem(await report(process, **more), 422, "invalid_effects")
+        # "0" is the first process with the effects hook, whose effects a replay serves.
+        is_problem(await report("0"), 422, "invalid_request")

@@ -128,6 +128,9 @@ ROUTES: Final[Mapping[str, Answers]] = {
         problems=(*DATABASE, "unknown_run"),
     ),
     "GET /v1/runs/{a}/diff/{b}": Answers(schema=compare.DiffSchema, problems=(*DATABASE, "unknown_run")),
+    "POST /v1/runs/{run}/effects": Answers(
+        schema=runs.AddedEffectsSchema, statuses=(201,), problems=(*DATABASE, "invalid_effects")
+    ),
     "POST /v1/runs/{run}/questions": Answers(
         schema=runs.QuestionSchema, statuses=(201,), problems=(*DATABASE, "too_many_questions")
     ),

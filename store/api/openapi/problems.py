@@ -73,6 +73,7 @@ PROBLEMS: Final[Mapping[str, tuple[tuple[int, ...], str]]] = {
     "replay_exists": ((409,), "another replay has this id"),
     "exchanges_exist": ((409,), "another run has exchanges with the same ids"),
     "too_many_canaries": ((409,), "the project has as many canaries as it may have"),
+    "invalid_effects": ((422,), "an effect is not what the format says, or its process is Playhead's own"),
     "unknown_question": ((404,), "the run has asked nothing, or not this"),
     "several_questions": ((409,), "several questions of the run wait, and the request names none"),
     "already_answered": ((409,), "the question has an answer, and the first one is valid"),

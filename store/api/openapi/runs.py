@@ -160,6 +160,12 @@ class QuestionPageSchema(TypedDict):
     next: None
 
 
+class AddedEffectsSchema(TypedDict):
+    """How many effects were added."""
+
+    count: Count
+
+
 class AddedGapsSchema(TypedDict):
     """The gaps that were added."""
 

@@ -1,11 +1,17 @@
-"""Questions that programs ask people: ask, list those that wait, answer."""
+"""What programs report themselves: questions to people, which wait for answers, and effects."""
 
-from typing import Annotated
+import asyncio
+import uuid
+from collections.abc import Sequence
+from typing import Annotated, Any
 
+import msgspec
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from calls.effects.questions import MOST_TEXT
+from calls.effects.items import InvalidEffects, Item, count_results, encode_items, read_items
+from calls.effects.questions import MOST_TEXT, PERSON
+from calls.events import EffectBatch
 from store.api.answers import JsonResponse
 from store.api.deferred_route import DeferredRoute
 from store.api.deps import Deps, TheDeps
@@ -21,6 +27,7 @@ router = APIRouter(tags=["questions"], route_class=DeferredRoute)
 type LongText = Annotated[str, StringConstraints(max_length=MOST_TEXT)]
 type QuestionName = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
 
+MOST_BATCHES = 1_000_000
 MOST_OF_RUN = 1000
 """Questions of a run."""
 
@@ -38,6 +45,19 @@ class NewQuestion(BaseModel):
 
     number: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     """How often the program has asked the same before, in this branch."""
+
+
+class NewEffects(BaseModel):
+    """A batch of effects (docs/trace-format.md)."""
+
+    model_config = ConfigDict(extra="forbid")
+    process: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,39}$")]
+    """Who reports: the name of a framework. Names that Playhead uses itself are refused."""
+
+    number: Annotated[int, Field(ge=0, le=MOST_BATCHES)]
+    """The place of this batch among those of the process."""
+
+    items: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=1000)]
 
 
 class NewAnswer(BaseModel):
@@ -61,6 +81,39 @@ async def list_waiting(
     found = await Questions(deps.database, deps.project).list_waiting()
     items = [_shape(deps, one) for one in found if run in (None, one.run)]
     return JsonResponse({"items": items, "next": None})
+
+
+@router.post("/runs/{run}/effects", summary="Add effects that a program reports", status_code=201)
+async def add_effects(deps: TheDeps, run: RunId, new: NewEffects) -> Response:
+    """For bridges to frameworks (`playhead.bridges` sends their steps). Secrets are replaced in them."""
+    if new.process in (PERSON, "command"):
+        raise Problem(
+            422, "invalid_effects", f"the process {new.process} is one of Playhead's own: choose another name"
+        )
+    try:
+        items = await asyncio.to_thread(_checked_items, deps, new.items)
+    except InvalidEffects as error:
+        raise Problem(422, "invalid_effects", str(error)) from None
+    batch = EffectBatch(
+        run, str(uuid.uuid4()), deps.now(), new.process, new.number, count_results(items), encode_items(items)
+    )
+    await deps.writer.write_batch((), effects=[batch])
+    return JsonResponse({"count": batch.count}, 201)
+
+
+def _checked_items(deps: Deps, items: Sequence[Item]) -> list[Item]:
+    return read_items(msgspec.json.encode([_redact(deps, item) for item in items]))
+
+
+def _redact(deps: Deps, value: Any) -> Any:
+    match value:
+        case str():
+            return storable_text(deps.clean(value))
+        case list():
+            return [_redact(deps, one) for one in value]
+        case dict():
+            return {name: _redact(deps, one) for name, one in value.items()}
+    return value
 
 
 @router.post("/runs/{run}/questions", summary="Ask a person, or get the answer", status_code=201)

@@ -1,4 +1,4 @@
-"""Add the current run to each request of Python's HTTP clients, when it is written and its connection is known.
+"""Add the current run, and the step of a framework, to each request of Python's HTTP clients, when it is written and its connection is known.
 
 So several runs may share a connection pool, and a host that is reached without Playhead never gets the header.
 
@@ -11,20 +11,60 @@ So several runs may share a connection pool, and a host that is reached without 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from playhead.binding import current_run
 from playhead.proxied import goes_to_playhead, has_playhead_certificate
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import ModuleType
 
 HEADER = "X-Playhead-Bound-Run"
 """The header that names the run of a request. It takes precedence over the credentials of the connection."""
 
-_HEADER_BYTES = HEADER.encode()
-_RUN_HEADERS = (_HEADER_BYTES.lower(), b"x-playhead-run")
+STEP_HEADER = "X-Playhead-Actor"
+"""The header that names the step of a framework (`playhead.bridges`)."""
+
+MOST_NAME = 200
+"""Characters of the name of a step that are sent."""
+
+_RUN_HEADERS = (HEADER.lower(), "x-playhead-run")
 """Headers with which a request already names a run."""
+
+Namer = Callable[[], Optional[str]]
+"""Returns the name of the step in which the code runs that asks."""
+
+_namers: list[Namer] = []
+
+
+def name_steps(namer: Namer) -> None:
+    """Have requests name the step that this function returns."""
+    if namer not in _namers:
+        _namers.append(namer)
+
+
+def current_step() -> str | None:
+    """Return the name of the step in which this code runs, as a header can have it."""
+    for namer in _namers:
+        name = namer()
+        if name:
+            return "".join(each if " " <= each <= "~" else "_" for each in name[:MOST_NAME])
+    return None
+
+
+def _own_headers(present: Callable[[], Iterable[str]]) -> list[tuple[str, str]]:
+    """Return the headers to add to a request; `present` returns the names of those it has, which stay as they are."""
+    run, step = current_run(), current_step()
+    if run is None and step is None:
+        return []
+    names = {name.lower() for name in present()}
+    added = []
+    if run is not None and names.isdisjoint(_RUN_HEADERS):
+        added.append((HEADER, run))
+    if step is not None and STEP_HEADER.lower() not in names:
+        added.append((STEP_HEADER, step))
+    return added
 
 
 def hook_http_client(module: ModuleType) -> None:
@@ -34,15 +74,16 @@ def hook_http_client(module: ModuleType) -> None:
 
     @functools.wraps(endheaders)
     def with_run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        run = current_run()
-        if run is not None and not any(line.partition(b":")[0].lower() in _RUN_HEADERS for line in self._buffer):
+        added = _own_headers(lambda: (line.partition(b":")[0].decode("latin-1") for line in self._buffer))
+        if added:
             tls = self.sock if hasattr(self.sock, "getpeercert") else None
             if self.sock is None:
                 # The original connects only when it sends.
                 self.connect()
                 tls = self.sock if hasattr(self.sock, "getpeercert") else None
             if goes_to_playhead(tls, self.host, self.port):
-                putheader(self, HEADER, run)
+                for name, value in added:
+                    putheader(self, name, value)
         return endheaders(self, *args, **kwargs)
 
     connection.endheaders = with_run
@@ -96,8 +137,8 @@ def _is_real(connection: Any, method: str) -> bool:
 
 
 def _headers_with_run(connection: Any, request: Any) -> Any:
-    run = current_run()
-    if run is None or request.method == b"CONNECT" or any(name.lower() in _RUN_HEADERS for name, _ in request.headers):
+    added = _own_headers(lambda: (name.decode("latin-1") for name, _ in request.headers))
+    if not added or request.method == b"CONNECT":
         return request.headers
     # If another version stores these elsewhere, the request must not fail for it.
     stream, origin = getattr(connection, "_network_stream", None), getattr(connection, "_origin", None)
@@ -105,7 +146,7 @@ def _headers_with_run(connection: Any, request: Any) -> Any:
         return request.headers
     if not goes_to_playhead(stream.get_extra_info("ssl_object"), origin.host, origin.port):
         return request.headers
-    return [*request.headers, (_HEADER_BYTES, run.encode())]
+    return [*request.headers, *((name.encode(), value.encode()) for name, value in added)]
 
 
 def hook_aiohttp(module: ModuleType) -> None:
@@ -115,20 +156,17 @@ def hook_aiohttp(module: ModuleType) -> None:
 
     @functools.wraps(send)
     async def with_run(self: Any, conn: Any) -> Any:
-        run = current_run()
-        if run is None or self.method == "CONNECT" or _names_run(self.headers) or not _is_proxied(self, conn):
+        added = _own_headers(lambda: self.headers)
+        if not added or self.method == "CONNECT" or not _is_proxied(self, conn):
             return await send(self, conn)
-        self.headers[HEADER] = run
+        self.headers.extend(added)
         try:
             return await send(self, conn)
         finally:
-            self.headers.pop(HEADER, None)
+            for name, _ in added:
+                self.headers.pop(name, None)
 
     request.send = with_run
-
-
-def _names_run(headers: Any) -> bool:
-    return any(name.decode() in headers for name in _RUN_HEADERS)  # a multidict is case-insensitive
 
 
 def _is_proxied(request: Any, connection: Any) -> bool:
@@ -145,14 +183,14 @@ def hook_websockets(module: ModuleType) -> None:
     handshake = connection.handshake
 
     def with_header(self: Any, headers: Any) -> Any:
-        run = current_run()
-        if run is None:
+        fields = list(headers.items() if hasattr(headers, "items") else headers or ())
+        added = _own_headers(lambda: (name for name, _ in fields))
+        if not added:
             return headers
         tls = self.transport.get_extra_info("ssl_object") if is_async else None
         if not (has_playhead_certificate(tls) if is_async else self.ends_at_playhead):
             return headers
-        fields = list(headers.items() if hasattr(headers, "items") else headers or ())
-        return fields if any(name.lower().encode() in _RUN_HEADERS for name, _ in fields) else [*fields, (HEADER, run)]
+        return [*fields, *added]
 
     @functools.wraps(handshake)
     async def with_run_async(self: Any, additional_headers: Any = None, *args: Any, **kwargs: Any) -> Any:

@@ -108,7 +108,7 @@ class SharedProcess:
 
     def _await_connection(self) -> bool:
         """Wait for a worker's connection, which the process will accept; False when the suite ends."""
-        ready, _, _ = select.select([self._listener, self._stop], [], [])
+        ready, _, _ = select.select([self._listener.fileno(), self._stop], [], [])
         return self._stop not in ready
 
     def _run_process(self) -> str | None:
@@ -118,7 +118,7 @@ class SharedProcess:
             try:
                 process = subprocess.Popen(
                     fixtures_command(self._command, [*self._options, "--shared"]),
-                    stdin=theirs,
+                    stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
                     stderr=errors,
                     cwd=self._root,

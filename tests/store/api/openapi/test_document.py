@@ -117,6 +117,8 @@ async def _visit(house: House, database: Database, description: Description) -> 
     await api.delete("/v1/canaries/night")
     await api.post("/v1/runs/one/questions", json={"prompt": "Refund it?", "asked_from": "agent.py:3"})
     await api.get("/v1/waiting")
+    step = {"kind": "langgraph.node", "args": {"name": "route"}, "results": ["refund"]}
+    await api.post("/v1/runs/one/effects", json={"process": "langgraph", "number": 0, "items": [step]})
     await api.post("/v1/runs/one/answers", json={"value": "yes"})
     await api.get("/v1/retention")
     await api.post("/v1/retention/run")

@@ -1,0 +1,58 @@
+"""Record the agents, tools, handoffs and guardrails of OpenAI's Agents SDK, by a tracing processor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from playhead.bridges.steps import StepReporter, name_requests
+
+_is_installed = False
+
+
+def install() -> None:
+    """Record from now on, beside the processors that there are. Raises ImportError if openai-agents is not there."""
+    global _is_installed
+    from agents.tracing import TracingProcessor, add_trace_processor, get_current_span
+
+    if _is_installed:
+        return
+    _is_installed = True
+    reporter = StepReporter("agents")
+
+    class Processor(TracingProcessor):  # type: ignore[misc,unused-ignore] # the framework is not there when types are checked
+        """Receives the SDK's traces and spans."""
+
+        def on_trace_start(self, trace: Any) -> None:
+            """A workflow begins."""
+            reporter.start(trace.trace_id, None, "workflow", trace.name)
+
+        def on_trace_end(self, trace: Any) -> None:
+            """A workflow ends."""
+            reporter.end(trace.trace_id)
+
+        def on_span_start(self, span: Any) -> None:
+            """A part of it begins."""
+            data = span.span_data
+            reporter.start(span.span_id, span.parent_id or span.trace_id, data.type, getattr(data, "name", None) or "")
+
+        def on_span_end(self, span: Any) -> None:
+            """A part of it ends. What it got and returned is known only now."""
+            said = span.span_data.export()
+            output = said.get("output") if said.get("output") is not None else said.get("to_agent")
+            error = span.error
+            reporter.end(
+                span.span_id, output, str(error.get("message", error)) if error else None, input=said.get("input")
+            )
+
+        def shutdown(self) -> None:
+            """Nothing waits here."""
+
+        def force_flush(self) -> None:
+            """Nothing waits here."""
+
+    def current_agent() -> str | None:
+        span = get_current_span()
+        return reporter.name(span.span_id) if span else None
+
+    add_trace_processor(Processor())
+    name_requests(current_agent)
