@@ -2,7 +2,9 @@
 
     python -m bench.page [--runs 10000]
 
-Prints the median of five visits of each, in milliseconds since the navigation began, and the longest task of the page's thread. The browser has the page's files from a visit before.
+Prints the median of five visits of each, in milliseconds since the navigation began: the first paint of anything, and when the content was shown (the
+rows of the list, the bars of the run, the text of the call), which is what a reader calls the first paint. Then the longest task of the page's thread,
+and how far things moved (cumulative layout shift). The browser has the page's files from a visit before.
 """
 
 import argparse
@@ -34,6 +36,10 @@ window.longest = 0;
 new PerformanceObserver((list) => {
   for (const entry of list.getEntries()) window.longest = Math.max(window.longest, entry.duration);
 }).observe({type: "longtask", buffered: true});
+window.shifted = 0;
+new PerformanceObserver((list) => {
+  for (const entry of list.getEntries()) if (!entry.hadRecentInput) window.shifted += entry.value;
+}).observe({type: "layout-shift", buffered: true});
 new MutationObserver(() => {
   if (!window.shownAt && document.querySelector(window.READY)) requestAnimationFrame(() => { window.shownAt ||= performance.now(); });
 }).observe(document, {childList: true, subtree: true});
@@ -94,8 +100,8 @@ READY: Final = {
 }
 
 
-async def measure(visitor: Visitor, path: str) -> tuple[float, float, float]:
-    """Return the first paint, when the content was shown, and the longest task."""
+async def measure(visitor: Visitor, path: str) -> tuple[float, float, float, float]:
+    """Return the first paint, when the content was shown, the longest task, and the layout shift."""
     ready = next(selector for prefix, selector in reversed(READY.items()) if path.startswith(prefix))
     page = await visitor.open("/?project=nothing", ready=".empty")
     await page.context.add_init_script(f"window.READY = {json.dumps(ready)};{WATCH}")
@@ -105,11 +111,11 @@ async def measure(visitor: Visitor, path: str) -> tuple[float, float, float]:
     await page.wait_for_load_state("load")
     await page.evaluate("new Promise((done) => setTimeout(done, 300))")
     found: dict[str, Any] = await page.evaluate(
-        "({paint: performance.getEntriesByName('first-contentful-paint')[0]?.startTime || 0, shown: window.shownAt, longest: window.longest})"
+        "({paint: performance.getEntriesByName('first-contentful-paint')[0]?.startTime || 0, shown: window.shownAt, longest: window.longest, shifted: window.shifted})"
     )
     await page.context.close()
     visitor.contexts.clear()
-    return found["paint"], found["shown"], found["longest"]
+    return found["paint"], found["shown"], found["longest"], found["shifted"]
 
 
 async def run_benchmark(address: str, runs: int) -> None:
@@ -119,14 +125,14 @@ async def run_benchmark(address: str, runs: int) -> None:
             pages = await fill(server, runs)
             print(f"recorded in {time.monotonic() - began:.0f} s")
             visitor = Visitor(browser=browser, server=server)
-            print(f"{'page':24}{'first paint':>12}{'shown':>10}{'longest task':>14}")
+            print(f"{'page':24}{'first paint':>12}{'shown':>10}{'longest task':>14}{'moved':>8}")
             for name, path in pages.items():
                 visits = [await measure(visitor, path) for _ in range(VISITS)]
                 print(f"{name:24}" + _row([statistics.median(one) for one in zip(*visits, strict=True)]), flush=True)
 
 
 def _row(values: Sequence[float]) -> str:
-    return "".join(f"{value:{width}.0f}" for value, width in zip(values, (12, 10, 14), strict=True))
+    return "".join(f"{value:{form}}" for value, form in zip(values, ("12.0f", "10.0f", "14.0f", "8.3f"), strict=True))
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Final
 
@@ -21,13 +21,22 @@ MEDIA_TYPES: Final = {
 
 _BASE: Final = b"/assets/"
 
+_CODE: Final = tuple(Path(__file__).with_name(f"{name}.py") for name in ("squeeze", "short_names", "script_tokens"))
+"""What makes the served scripts of the files."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, kw_only=True)
 class Asset:
     """One file."""
 
-    content: bytes
+    source: bytes
     media_type: str
+    is_own_script: bool
+
+    @cached_property
+    def content(self) -> bytes:
+        """What is served: of our own scripts what a browser needs, made when the file is first asked for."""
+        return squeeze_script(self.source.decode()).encode() if self.is_own_script else self.source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +45,7 @@ class Assets:
 
     files: Mapping[str, Asset]
     version: str
-    """A digest of all files. It is part of their addresses, so that browsers keep them until one changes."""
+    """A digest of all files and of what makes the served ones of them. It is part of their addresses, so that browsers keep them until one changes."""
 
     @property
     def index(self) -> bytes:
@@ -53,18 +62,15 @@ class Assets:
 def load_assets(directory: Path = DIRECTORY) -> Assets:
     """Read all files of the page."""
     paths = sorted(path for path in directory.rglob("*") if path.suffix in MEDIA_TYPES)
-    files = {
-        path.relative_to(directory).as_posix(): Asset(content=_read_file(path), media_type=MEDIA_TYPES[path.suffix])
-        for path in paths
-    }
+    files = {path.relative_to(directory).as_posix(): _read_file(path) for path in paths}
     digest = hashlib.sha256()
     for name, asset in files.items():
-        digest.update(f"{name}\0{len(asset.content)}\0".encode() + asset.content)
+        digest.update(f"{name}\0{len(asset.source)}\0".encode() + asset.source)
+    for code in _CODE:
+        digest.update(code.read_bytes())
     return Assets(files=files, version=digest.hexdigest()[:16])
 
 
-def _read_file(path: Path) -> bytes:
-    """Read a file; of our own scripts what a browser needs."""
-    content = path.read_bytes()
+def _read_file(path: Path) -> Asset:
     is_own_script = path.suffix == ".js" and path.parent.name != "vendor"
-    return squeeze_script(content.decode()).encode() if is_own_script else content
+    return Asset(source=path.read_bytes(), media_type=MEDIA_TYPES[path.suffix], is_own_script=is_own_script)

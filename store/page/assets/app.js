@@ -42,10 +42,10 @@ function View({ path, query }) {
     return () => { isCurrent = false; };
   }, [path]);
   if (isOffline && path === "/") return html`<${Loading} />`;
-  if (!route) return html`<${ErrorNote} error=${new Error("There is no such page.")} />`;
-  if (fault) return html`<${ErrorNote} error=${fault} />`;
+  if (!route) return html`<${ErrorNote} error=${new Error("There is no such page.")} as="h1" />`;
+  if (fault) return html`<${ErrorNote} error=${fault} as="h1" />`;
   if (loaded?.path !== path) return html`<${Loading} />`;
-  if (loaded.error) return html`<${ErrorNote} error=${loaded.error} />`;
+  if (loaded.error) return html`<${ErrorNote} error=${loaded.error} as="h1" />`;
   return html`<${loaded.component} key=${path} params=${route.params} query=${query} />`;
 }
 

@@ -63,7 +63,7 @@ async def test_bytes_have_the_times_of_their_pieces(visitor: Visitor) -> None:
     page = await open_call(visitor, 4, "?tab=bytes")
     await expect(page.locator(".raw")).to_contain_text('data: {"id": "chatcmpl-')
     await expect(page.locator(".chunk").first).to_contain_text("request")
-    await expect(page.locator("h3")).to_contain_text("pieces as they arrived")
+    await expect(page.locator("#call-panel h2")).to_contain_text("pieces as they arrived")
     await page.get_by_role("button", name="as hex").click()
     await expect(page.locator(".raw")).to_contain_text("00000000  64 61 74 61 3a 20")
     await page.get_by_role("button", name="exchange 1").click()

@@ -4,7 +4,8 @@ import json
 import re
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,15 +13,18 @@ from playwright.async_api import Browser, Page
 
 from calls.events import Gap
 from calls.model import Body, Exchange, Request, Response
+from calls.redaction.redactor import Redactor
 from proxy.commands.view import FileServer
+from proxy.worker.recordings import load_file
 from store.bundle.bundle import Bundle, Entry
+from store.foreign.write import Export
 from store.page.assets import load_assets
 from store.page.single_file import UnknownModuleForm, join_modules, write_single_file
 from store.recorded_file.documents import FileDocuments
 from store.recorded_file.embedding import embed_documents, encode_document
 from tests.store.house import PROFILES
 from tests.store.page.browser import REPORT_VIOLATIONS, Theme, take_screenshot
-from tests.store.page.seed import MODEL_URL, refund_run
+from tests.store.page.seed import MODEL_URL, SECOND, Agent, refund_run
 from tests.store.samples import NOON, uuid7
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -127,15 +131,59 @@ async def guarded_page(browser: Browser, allowed: str, *, theme: Theme = "light"
     await context.close()
 
 
-@pytest.fixture
-def file_server() -> Iterator[FileServer]:
-    server = FileServer(0, FileDocuments(good_run(), PROFILES, str))
+@contextmanager
+def serving_file(bundle: Bundle) -> Iterator[FileServer]:
+    """Serve a file as `playhead view` does."""
+    server = FileServer(0, FileDocuments(bundle, PROFILES, str))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     yield server
     server.shutdown()
     server.server_close()
     thread.join()
+
+
+@pytest.fixture
+def file_server() -> Iterator[FileServer]:
+    with serving_file(good_run()) as server:
+        yield server
+
+
+def long_bundle() -> Bundle:
+    """A run of 600 calls, and one with a line of 5 MB."""
+    agent = Agent("long", NOON)
+    agent.user("Hello.")
+    agent.answer("Hello, how can I help?", streamed=False)
+    one = agent.exchanges[0]
+    many = [replace(one, id=uuid7(NOON + n * SECOND, n), started_at=NOON + n * SECOND) for n in range(600)]
+    large = hostile_run().entries[1].exchange
+    at = NOON + 600 * SECOND
+    last = replace(large, run="long", id=uuid7(at, 600), started_at=at)
+    return Bundle(run={"id": "long"}, profiles="", entries=[Entry(exchange=each) for each in (*many, last)])
+
+
+async def test_view_shows_cassettes_archives_and_large_bundles(browser: Browser, tmp_path: Path) -> None:
+    exchanges = refund_run("refund-4711", NOON)
+    redactor = Redactor(key=b"k" * 32, profiles=PROFILES)
+    entries = [Entry(exchange=one) for one in exchanges]
+    files = {"refund.yaml": Export().vcr(entries), "refund.har": Export().har(entries, "0")}
+    for name, pieces in files.items():
+        (tmp_path / name).write_bytes(b"".join(pieces))
+        with serving_file(load_file(tmp_path / name, redactor, PROFILES)) as server:
+            async with guarded_page(browser, f"http://127.0.0.1:{server.server_port}") as page:
+                await page.goto(server.address)
+                await page.get_by_text("kettle (order A-10432)").first.wait_for()
+                assert await page.locator("[role=option]").count() >= 7, name
+    with serving_file(long_bundle()) as server:
+        async with guarded_page(browser, f"http://127.0.0.1:{server.server_port}") as page:
+            await page.goto(server.address)
+            await page.locator("#turn-1").wait_for()
+            await page.get_by_text("601", exact=True).first.wait_for()
+            await page.keyboard.press("[")
+            await page.locator("#turn-601.is-selected").wait_for()
+            await page.keyboard.press("Enter")
+            await page.locator(".call-talk .cut-note").first.wait_for()
+            assert await page.evaluate("document.querySelectorAll('*').length") < 3_000
 
 
 async def walk(page: Page, start: str) -> None:
@@ -165,7 +213,7 @@ async def test_a_page_in_one_file_shows_the_run_offline(browser: Browser, tmp_pa
         await page.keyboard.press("Enter")
         await page.wait_for_url("**/calls/**")
         await page.get_by_role("tab").first.wait_for()
-        await page.get_by_role("button", name="Copy this call").click()
+        await page.get_by_role("button", name="Copy as a command").click()
         await page.get_by_role("menuitem", name="curl").click()
         assert "curl" in await page.get_by_role("region", name="The copy").inner_text()
         await take_screenshot(page, f"file-call-{theme}")

@@ -3,13 +3,14 @@
 from dataclasses import replace
 
 import pytest
+from playwright.async_api import expect
 
 from calls.model import Exchange
 from store.ingest.batch_writer import BatchWriter
 from store.query.runs import Runs
 from store.timeline.timeline import MOST_STEPS
 from tests.store.house import PROFILES, House
-from tests.store.page.browser import FULL_TOKEN, PageServer
+from tests.store.page.browser import FULL_TOKEN, PageServer, Visitor
 from tests.store.page.seed import MS, SECOND, Agent, derive_exchange, write
 from tests.store.samples import NOON, uuid7
 
@@ -73,8 +74,10 @@ def copies(exchange: Exchange, run: str, number: int) -> list[Exchange]:
     ]
 
 
-async def test_every_step_of_a_long_run_is_in_one_part_of_its_timeline(page_server: PageServer) -> None:
-    """The sums go on from part to part, and no step is left out or twice in it."""
+async def test_every_step_of_a_long_run_is_in_one_part_of_its_timeline(
+    visitor: Visitor, page_server: PageServer
+) -> None:
+    """The sums go on from part to part, and no step is left out or twice in it. The page has buttons that lead from part to part."""
     agent = Agent("one", NOON)
     agent.user("Hello.")
     agent.answer("Hello, how can I help?", streamed=False)
@@ -99,6 +102,19 @@ async def test_every_step_of_a_long_run_is_in_one_part_of_its_timeline(page_serv
     said = (await house.api.get("/v1/runs/many-steps/conversation", params={"after": steps - 2})).json()
     assert ([item["step"] for item in said["items"]], said["next"]) == ([steps - 1, steps], None)
     assert said["items"][0]["prompt"]["messages"] == []
+    page = await visitor.open("/runs/many-steps?step=2001", ready="#turn-2001.is-selected")
+    parts = page.get_by_text("of a long run").first
+    await expect(parts).to_contain_text(
+        f"Steps 2,001 to 4,000 of a long run: 2,000 calls are before, {steps - 4000} after them"
+    )
+    await page.get_by_role("button", name="Later steps").click()
+    await expect(parts).to_contain_text("Steps 4,001 to 4,500")
+    assert page.url.endswith("?from=4000")
+    await expect(page.get_by_role("button", name="Later steps")).to_be_disabled()
+    await page.get_by_role("button", name="Earlier steps").click()
+    await expect(parts).to_contain_text("Steps 2,001 to 4,000")
+    await page.go_back()
+    await expect(parts).to_contain_text("Steps 4,001 to 4,500")
     await Runs(page_server.database).delete("many-steps")
 
 

@@ -8,7 +8,7 @@ import pytest_asyncio
 from playwright.async_api import Page, expect
 
 from tests.store.page.browser import PageServer, Visitor, take_screenshot
-from tests.store.page.hostile import record_hostile_runs
+from tests.store.page.hostile import MISSES, record_hostile_runs
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -64,6 +64,51 @@ async def test_hostile_texts_do_nothing(visitor: Visitor, calls: dict[str, str],
         await tab.click()
         await check_harmless(page)
     await take_screenshot(page, f"hostile-{path.strip('/').replace('/', '-').partition('?')[0][:20] or 'runs'}")
+
+
+@pytest.mark.parametrize("report", MISSES)
+async def test_hostile_requests_that_missed_do_nothing(visitor: Visitor, calls: dict[str, str], report: str) -> None:
+    """Each text is in a request, in what the nearest recording had instead, in a rule and in a way to mend it."""
+    page = await visitor.open(f"/misses/{report}?project={PROJECT}", ready=".difference")
+    rows = page.locator(".miss-row")
+    await expect(rows).to_have_count({MISSES[0]: 7, MISSES[1]: 6}[report])
+    for row in await rows.all():
+        await row.click()
+        await page.get_by_text("The request that missed").click(timeout=5_000)
+        for tab in await page.get_by_role("tab").all():
+            await tab.click()
+            await check_harmless(page)
+        ignoring = page.get_by_role("button", name="Ignore this field")
+        if await ignoring.count():
+            await ignoring.first.click()
+            await page.get_by_role("dialog").wait_for()
+            await check_harmless(page)
+            await page.keyboard.press("Escape")
+    shown = await page.locator("main").inner_text()
+    assert "<script>window.hacked" in shown
+    assert "\u202e" not in shown
+    await take_screenshot(page, "hostile-misses")
+
+
+async def test_hostile_texts_do_nothing_in_dialogs(visitor: Visitor, calls: dict[str, str]) -> None:
+    page = await visitor.open(f"/runs/hostile?project={PROJECT}")
+    await page.locator(".turn").first.wait_for(timeout=60_000)
+    for action in ("Name and labels…", "Verify…", "Replay reports…", "Fork…", "Export…", "Delete…"):
+        await page.keyboard.press("c")
+        await page.get_by_role("menuitem", name=action).click()
+        await expect(page.locator("dialog .loading")).to_have_count(0)
+        await check_harmless(page)
+        await page.keyboard.press("Escape")
+        await expect(page.get_by_role("dialog")).to_have_count(0)
+    await page.goto(f"{visitor.server.url}/runs/hostile/calls/{calls['hostile']}?project={PROJECT}")
+    await page.locator(".call-talk").wait_for()
+    for form in ("curl", "Python", "pytest", "JSONL", "HAR", "VCR"):
+        await page.keyboard.press("c")
+        await page.get_by_role("menuitem", name=form).click()
+        await page.get_by_role("region", name="The copy").wait_for()
+        await check_harmless(page)
+        await page.keyboard.press("Escape")
+        await expect(page.get_by_role("dialog")).to_have_count(0)
 
 
 async def test_what_is_invisible_is_shown(visitor: Visitor, calls: dict[str, str]) -> None:

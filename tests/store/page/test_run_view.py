@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from calls.model import Exchange
 from store.ingest.batch_writer import BatchWriter
@@ -65,7 +65,41 @@ async def test_only_what_is_new_is_shown_and_results_lead_to_the_prompts_that_us
     await page.locator("#turn-1").get_by_role("button", name="result → prompt of step 3").click()
     assert (await query_of(page))["step"] == "3"
     await expect(page.locator("#turn-3.is-selected")).to_be_in_viewport()
+    # An arrow leads from each of the three answers of tools to the prompt that used it, between the two.
+    await expect(page.locator(".rail path.arrow")).to_have_count(3)
+    await expect(page.locator(".rail path.arrow.is-selected")).to_have_count(1)
+    arrow = await page.locator(".rail path.arrow.is-selected").bounding_box()
+    result, used = [await page.locator(one).bounding_box() for one in ("#turn-2 .is-result", "#turn-3 .tool-result")]
+    assert arrow is not None
+    assert result is not None
+    assert used is not None
+    assert result["y"] < arrow["y"] + 1 < used["y"] < arrow["y"] + arrow["height"] + 1 < used["y"] + used["height"]
     await take_screenshot(page, "run-conversation-light")
+
+
+async def test_a_run_is_forked_from_the_step_that_is_shown(visitor: Visitor) -> None:
+    """With `fork_agent`, the page has the agent start it. What the store server does with the request is tested with its route."""
+    page = await visitor.open("/", ready="table.run-table tbody tr")
+    asked: list[Any] = []
+
+    async def give_agent(route: Route) -> None:
+        answer = await route.fetch()
+        await route.fulfill(response=answer, json={**await answer.json(), "fork_agent": "http://127.0.0.1:9/start"})
+
+    async def start_fork(route: Route) -> None:
+        asked.append(route.request.post_data_json)
+        await route.fulfill(status=201, json={"id": "fork-1", "agent": {"status": 202}})
+
+    await page.route("**/v1/session", give_agent)
+    await page.route("**/v1/runs/refund-4711/forks", start_fork)
+    await page.goto(f"{visitor.server.url}/runs/refund-4711?step=3")
+    await page.locator("#turn-3").get_by_role("button", name="Fork from here").click()
+    dialog = page.get_by_role("dialog", name="Fork from a step")
+    await expect(dialog).to_contain_text("playhead fork refund-4711 --after-step 3 -- python agent.py")
+    await dialog.get_by_role("button", name="Start the fork there").click()
+    await expect(dialog.get_by_role("link", name="Open the fork fork-1")).to_have_attribute("href", "/runs/fork-1")
+    assert asked == [{"from": 3, "start": True}]
+    await take_screenshot(page, "fork-light")
 
 
 async def test_keys_step_through_the_run_and_open_its_calls(visitor: Visitor) -> None:
@@ -78,8 +112,20 @@ async def test_keys_step_through_the_run_and_open_its_calls(visitor: Visitor) ->
     await expect(page.locator("h1")).to_have_text("2. POST /v2/get_order")
     await page.keyboard.press("]")
     await expect(page.locator("h1")).to_contain_text("3. gpt-5-mini")
+    await page.keyboard.press("c")
+    await expect(page.get_by_role("menuitem", name="curl")).to_be_focused()
+    await page.keyboard.press("Escape")
+    await page.keyboard.press("/")
+    await page.wait_for_url("**tab=json**")
+    await page.locator(".json-row").first.wait_for()
+    await page.keyboard.press("/")
+    await expect(page.get_by_label("Search in the JSON")).to_be_focused()
+    await page.keyboard.press("Escape")
     await page.keyboard.press("Escape")
     await page.locator("#turn-3.is-selected").wait_for()
+    await page.keyboard.press("c")
+    await expect(page.get_by_role("menuitem").first).to_be_focused()
+    await page.keyboard.press("Escape")
     await page.keyboard.press("v")
     await expect(page.locator("table.steps tbody tr")).to_have_count(7)
     await expect(page.locator("tr.is-selected")).to_contain_text("gpt-5-mini")

@@ -105,7 +105,7 @@ async def test_filters_are_in_the_address_and_have_counts(visitor: Visitor) -> N
     twin = await page.locator("[data-twin]").get_attribute("href")
     assert twin is not None
     assert [run["id"] for run in (await ask(visitor.server, twin))["items"]] == ["weekly-report"]
-    await page.get_by_role("button", name="Remove filter model gpt-5").click()
+    await page.get_by_role("button", name="model: gpt-5").click()
     assert query_of(page) == {"incomplete": ["true"]}
     await page.get_by_role("button", name="Clear all").click()
     await expect(page.locator(ROW).nth(5)).to_be_visible()

@@ -41,7 +41,8 @@ async def get_asset(version: str, path: str) -> Response:
     if asset is None or path == "index.html":
         raise Problem(404, "not_found", f"the page has no file {path[:200]}; reload the page")
     kept = FOREVER if version == assets.version else "no-cache"
-    return Response(asset.content, media_type=asset.media_type, headers={"cache-control": kept})
+    content = await asyncio.to_thread(lambda: asset.content)
+    return Response(content, media_type=asset.media_type, headers={"cache-control": kept})
 
 
 def prefers_json(accept: str) -> bool:

@@ -52,8 +52,8 @@ export function useLoad(load, inputs) {
 }
 
 /** What `useLoad` returned: `children` is a function of the data. `height` is that of what will be shown. */
-export function Loaded({ of: { data, error, reload }, height, children }) {
-  if (error) return html`<${ErrorNote} error=${error} retry=${reload} />`;
+export function Loaded({ of: { data, error, reload }, height, children, as }) {
+  if (error) return html`<${ErrorNote} error=${error} retry=${reload} as=${as} />`;
   return data ? children(data) : html`<${Loading} height=${height} />`;
 }
 
@@ -122,10 +122,10 @@ export const Duration = ({ ms }) => html`<span title=${ms === null || ms === und
 /** A time in the reader's zone; the exact one on hover. */
 export const Time = ({ at }) => html`<time datetime=${at} title=${exactTime(at)}>${time(at)}</time>`;
 
-/** An error: what happened and what to do, as the API says it. */
-export const ErrorNote = ({ error, retry }) => html`
+/** An error: what happened and what to do, as the API says it. `as` is "h1" where it is all that a page has. */
+export const ErrorNote = ({ error, retry, as = "strong" }) => html`
   <div class="note bad" role="alert">
-    <strong>${error.status ? `${error.document?.title || "Error"} (${error.status})` : "This did not work"}</strong>
+    <${as}>${error.status ? `${error.document?.title || "Error"} (${error.status})` : "This did not work"}</${as}>
     <p>${visible(String(error.message))}</p>
     ${retry && html`<button onClick=${retry}>Try again</button>`}
   </div>`;

@@ -1,8 +1,9 @@
 // Set the theme before the first paint, and ask for what the view shows while its modules are loaded. A classic script: a module would
 // run after it.
 (() => {
-  const run = /^\/runs\/([^/]+)$/.exec(location.pathname);
-  const path = location.pathname === "/" ? "/v1/runs?limit=50" : run && `/v1/runs/${run[1]}/timeline?limit=2000`;
+  const [, run, , call] = /^\/runs\/([^/]+)(\/calls\/([^/]+))?$/.exec(location.pathname) || [];
+  const path = location.pathname === "/" ? "/v1/runs?limit=50"
+    : call ? `/v1/calls/${call}?content=short` : run && `/v1/runs/${run}/timeline?limit=2000`;
   // `core/api.js` takes this answer if it asks for the same.
   if (path && !location.search && location.protocol !== "file:") {
     const headers = { accept: "application/json", "playhead-page": "1" };

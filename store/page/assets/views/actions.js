@@ -107,7 +107,7 @@ export const ProofMark = ({ proof }) => {
 
 export const ProofBadge = ({ proof }) => {
   const found = proofOf(proof);
-  return found && html`<${Badge} tone=${found[0]} title=${found[2]}>${found[1]}</${Badge}>`;
+  return found && html`<${Badge} tone=${found[0]} title=${found[2]}>${found[1].toLowerCase()}</${Badge}>`;
 };
 
 function Verify({ run, onClose, onChange }) {

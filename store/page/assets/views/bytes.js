@@ -62,11 +62,10 @@ function useBody(address, end, encoding, isWhole) {
   return { ...state, error };
 }
 
-function Body({ exchange, side, encoding, size }) {
+function Body({ exchange, side, encoding, size, isHex }) {
   const address = path`/v1/exchanges/${exchange}/${side}`;
-  const [isHex, setHex] = useState(false);
   const [isStored, setStored] = useState(false);
-  const [end, setEnd] = useState(PIECE);
+  const [end, setEnd] = useState(isHex ? HEX_PIECE : PIECE);
   const { data, total, plain, error } = useBody(address, end, encoding, encoding !== "" && size <= MOST_COMPRESSED);
   const shown = (!isStored && plain) || data;
   const whole = shown === data ? total : shown.length;
@@ -76,7 +75,7 @@ function Body({ exchange, side, encoding, size }) {
     const places = Array.from({ length: Math.ceil(most / PIECE) }, (_, place) => place * PIECE);
     return places.map((at) => decoder.decode(shown.subarray(at, Math.min(at + PIECE, most))));
   }, [shown, most, isHex]);
-  const showAs = (setIt, value) => () => { setIt(value); setEnd(isHex ? PIECE : HEX_PIECE); };
+  const turn = () => { setQuery({ as: isHex ? null : "hex" }); setEnd(isHex ? PIECE : HEX_PIECE); };
   if (error) return html`<${ErrorNote} error=${error} />`;
   if (total === null) return html`<${Loading} height="120px" />`;
   const facts = [`${count(total)} bytes stored`];
@@ -86,10 +85,10 @@ function Body({ exchange, side, encoding, size }) {
   return html`<div class="bytes">
     <div class="json-bar"><small>${facts.join(", ")}</small><span class="grow"></span>
       ${plain && html`<button aria-pressed=${isStored} onClick=${() => setStored(!isStored)}>${isStored ? "decoded" : "as stored"}</button>`}
-      <button aria-pressed=${isHex} onClick=${showAs(setHex, !isHex)}>${isHex ? "as text" : "as hex"}</button>
+      <button aria-pressed=${isHex} onClick=${turn}>${isHex ? "as text" : "as hex"}</button>
       ${!isOffline && html`<a class="quiet" href=${address} download>Download</a>`}</div>
     ${whole === 0 ? html`<p class="muted">empty</p>`
-      : html`<div class="text code raw">${pieces.map((piece, place) => html`<span key=${place} class="piece">${visible(piece)}</span>`)}</div>`}
+      : html`<div class="text code raw" tabindex="0" role="region" aria-label="Bytes">${pieces.map((piece, place) => html`<span key=${place} class="piece">${visible(piece)}</span>`)}</div>`}
     ${whole > most && html`<button class="more"
       onClick=${() => setEnd(end + (isHex ? HEX_PIECE : PIECE))}>Show ${isHex ? 16 : 64} KB more (${bytes(whole - most)} left)</button>`}
   </div>`;
@@ -104,7 +103,7 @@ function Chunks({ exchange }) {
       <span class="num">${count(one.size)} B</span><span class="num wide">at ${count(one.offset)}</span>
       <svg class="chunk-line" viewBox="0 0 1000 6" preserveAspectRatio="none" aria-hidden="true"><rect class="chunk-track" width="1000" height="6" />
         <rect class=${one.side === "request" ? "key-think" : "key-stream"} x=${(one.at_ns / last) * 994} width="6" height="6" /></svg></div>`;
-    return html`<h3>${count(items.length)} ${items.length === 1 ? "piece" : "pieces"} as they arrived</h3>
+    return html`<h2>${count(items.length)} ${items.length === 1 ? "piece" : "pieces"} as they arrived</h2>
       <${VirtualList} items=${items} rowHeight=${24} height=${`min(${items.length * 24 + 2}px, 50vh)`} label="Pieces" render=${row} />`;
   }}</${Loaded}>`;
 }
@@ -126,11 +125,11 @@ export function Bytes({ ids, query }) {
     <${Choice} className="picks" label="Side" value=${side} options=${[["request", "request"], ["response", "response"]]} onChange=${(one) => setQuery({ side: one })} />
     ${side === "response" && data.status === null
       ? html`<p class="muted">No response came: ${visible(data.error || data.outcome)}</p>`
-      : html`<${Body} key=${data.id + side} exchange=${data.id} side=${side} encoding=${encodingOf(data[`${side}_headers`])} size=${data[`${side}_size`]} />`}
+      : html`<${Body} key=${data.id + side} exchange=${data.id} side=${side} encoding=${encodingOf(data[`${side}_headers`])} size=${data[`${side}_size`]} isHex=${query.as === "hex"} />`}
     <${Chunks} exchange=${data.id} />`}</${Exchange}>`;
 }
 
-const Headers = ({ title, list }) => html`<h3>${title}</h3>
+const Headers = ({ title, list }) => html`<h2>${title}</h2>
   <div class="scroll" tabindex="0" role="region" aria-label=${title}><table class="headers"><tbody>
     ${(list || []).map(([name, value], place) => html`<tr key=${place}><th scope="row">${visible(name)}</th><td><code>${visible(value)}</code></td></tr>`)}
   </tbody></table></div>`;

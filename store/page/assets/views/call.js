@@ -36,15 +36,15 @@ async function loadJson(call) {
   return { text, nodes };
 }
 
-function Json({ facts, part }) {
+function Json({ facts, part, pointer }) {
   const found = useLoad(() => loadJson(facts.id), [facts.id]);
   return html`<${Loaded} of=${found} height="300px">${({ text, nodes }) => {
     const node = nodes.find(({ key }) => key === part) || nodes[0];
     if (!node) return html`<p class="muted">There is no JSON: the bytes are all there is.</p>`;
     const name = (one) => html`${one.key.replace("_", " ")} <small>${bytes(one.end - one.start)}</small>`;
     return html`<${Choice} className="picks" label="Part" value=${node.key} options=${nodes.map((one) => [one.key, name(one)])}
-      onChange=${(one) => setQuery({ part: one })} />
-      <${JsonTree} text=${text} start=${node.start} label=${node.key} />`;
+      onChange=${(one) => setQuery({ part: one, pointer: null })} />
+      <${JsonTree} key=${node.key} text=${text} start=${node.start} label=${node.key} chosen=${pointer} onChoose=${(one) => setQuery({ pointer: one })} />`;
   }}</${Loaded}>`;
 }
 
@@ -107,7 +107,7 @@ function labelOf(facts) {
   return facts.tool_calls[0]?.name || facts.operation;
 }
 
-function Header({ facts, place, steps, move }) {
+function Header({ facts, place, steps, move, isCopying, onCopied }) {
   const isFailed = facts.status === null || facts.status >= 400 || (facts.outcome !== "completed" && !facts.complete);
   const mayCopy = canReadBodies(useSession());
   const { usage, first_byte_ms: firstByte, executes, run } = facts;
@@ -120,7 +120,7 @@ function Header({ facts, place, steps, move }) {
     <div class="run-title"><${Link} to=${runPath(run)} params=${{ step: facts.step }} title="Back to the run (Esc)">${visible(run)}</${Link}>
       <span class="muted">/</span><h1>${facts.step}. ${visible(labelOf(facts))}</h1><span class="grow"></span>
       ${button(-1, "Step before", "[", "◂")}${button(1, "Next step", "]", "▸")}
-      ${mayCopy && html`<${CopyAs} call=${facts.id} />`}<${JsonLink} path=${path`/v1/calls/${facts.id}`} /></div>
+      ${mayCopy && html`<${CopyAs} call=${facts.id} isOpen=${isCopying} onClose=${onCopied} />`}<${JsonLink} path=${path`/v1/calls/${facts.id}`} /></div>
     <p class="badges"><${Badge} tone=${isFailed ? "bad" : "good"}>${facts.status ?? "no response"}</${Badge}>
       ${facts.outcome !== "completed" && html`<${Badge} tone="warn">${facts.outcome.replace("_", " ")}</${Badge}>`}
       ${!facts.complete && html`<${Badge} tone="warn">incomplete</${Badge}>`}<${Badge}>${facts.kind}</${Badge}>
@@ -153,22 +153,25 @@ export default function Call({ params: { run, call }, query }) {
   const steps = timeline?.steps ?? [];
   const place = steps.findIndex((one) => one.call === call);
   const tab = query.tab in TABS ? query.tab : "messages";
+  const [isCopying, setCopying] = useState(false);
   const move = (by) => steps[place + by] && place >= 0 && navigate(callPath(run, steps[place + by].call), tab === "messages" ? {} : { tab });
   useKeys({
     "]": { label: "next step", run: () => move(1) },
     "[": { label: "step before", run: () => move(-1) },
+    c: { label: "copy as", run: () => setCopying(true) },
+    ...(tab === "json" ? {} : { "/": { label: "search in the JSON", run: () => setQuery({ tab: "json" }) } }),
     Escape: { label: "back to the run", run: () => navigate(runPath(facts?.run ?? run), facts ? { step: facts.step } : {}) },
   });
   const panel = () => {
     if (isWithheld && tab !== "same") return html`<p class="note warn">This token lacks <code>bodies:read</code>: what was asked and answered is not shown.</p>`;
-    if (tab === "json") return html`<${Json} facts=${facts} part=${query.part} />`;
+    if (tab === "json") return html`<${Json} facts=${facts} part=${query.part} pointer=${query.pointer} />`;
     if (tab === "bytes") return html`<${Bytes} ids=${facts.exchanges} query=${query} />`;
     if (tab === "http") return html`<${Http} ids=${facts.exchanges} query=${query} />`;
     if (tab === "key") return html`<${Key} facts=${facts} />`;
     return tab === "same" ? html`<${Same} facts=${facts} />` : html`<${Messages} key=${facts.id} facts=${facts} />`;
   };
-  return html`<${Loaded} of=${found}>${() => html`<div class="run-view call-view">
-    <${Header} facts=${facts} place=${place} steps=${steps} move=${move} />
+  return html`<${Loaded} of=${found} as="h1">${() => html`<div class="run-view call-view">
+    <${Header} facts=${facts} place=${place} steps=${steps} move=${move} isCopying=${isCopying} onCopied=${() => setCopying(false)} />
     <${Tabs} label="View" panel="call-panel" active=${tab} onSelect=${(id) => setQuery({ tab: id === "messages" ? null : id })}
       tabs=${Object.entries(TABS).map(([id, label]) => ({ id, label }))} />
     <div id="call-panel" role="tabpanel" aria-label=${tab} class="call-panel">${panel()}</div></div>`}</${Loaded}>`;

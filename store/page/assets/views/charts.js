@@ -32,8 +32,9 @@ export function StackedBars({ buckets, series, format, onZoom, label, isHourly }
   const top = axis[axis.length - 1];
   const y = (value) => PAD.top + (HEIGHT - PAD.top - PAD.bottom) * (1 - value / top);
   const placeOf = (event) => Math.max(0, Math.min(buckets.length - 1, Math.floor((event.clientX - root.current.getBoundingClientRect().left - PAD.left) / step)));
-  const finish = () => {
-    if (drag && drag[0] !== drag[1]) onZoom(buckets[Math.min(...drag)].at, buckets[Math.max(...drag)].at);
+  const finish = (event) => {
+    const drawn = [drag[0], placeOf(event)];
+    if (drawn[0] !== drawn[1]) onZoom(buckets[Math.min(...drawn)].at, buckets[Math.max(...drawn)].at);
     setDrag(null);
   };
   useEffect(() => {

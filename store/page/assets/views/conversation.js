@@ -39,7 +39,8 @@ export function useConversation(run, steps, around) {
     current.current = run;
     return () => { current.current = null; };
   }, [run]);
-  const beforeStep = (place) => (place > 0 ? steps[place - 1] : 0);
+  // The first step of a part is not the first of the run.
+  const beforeStep = (place) => (place > 0 ? steps[place - 1] : steps[0] - 1);
   useEffect(() => {
     if (!steps.length) return;
     const isThere = around === null ? span && steps[0] > span[0] && steps[0] <= span[1] : items.has(around);
@@ -77,7 +78,8 @@ function TurnHead({ step, run, isSelected, onSelect, onFork }) {
     ${isSelected && onFork && html`<button class="quiet" onClick=${fork}>Fork from here</button>`}
     <span class="turn-sums num">${duration(stepEnd(step) - step.start_ms)}
       ${step.kind === "model" && html`<span title="input and output tokens">${tokens(step.usage.input_tokens)} → ${tokens(step.usage.output_tokens)}</span>
-      <span title="cost of the step, and the sum up to it">${step.unpriced ? "price unknown" : money(step.cost_usd)} <small>Σ ${money(step.cost_so_far_usd)}</small></span>`}</span>
+      <span title="cost of the step, and the sum up to it">${step.unpriced ? "price unknown" : money(step.cost_usd)}${
+        step.cost_so_far_usd > 0 && html` <small>Σ ${money(step.cost_so_far_usd)}</small>`}</span>`}</span>
   </header>`;
 }
 

@@ -19,7 +19,7 @@ const PAGE = 200;
 export default function DiffView({ params, query }) {
   const path = apiPath`/v1/runs/${params.a}/diff/${params.b}`;
   const { data, error, reload } = useLoad(() => get(path), [path]);
-  if (error) return html`<${ErrorNote} error=${error} retry=${reload} />`;
+  if (error) return html`<${ErrorNote} error=${error} retry=${reload} as="h1" />`;
   if (!data) return html`<h1 class="cut">${visible(params.a)} and ${visible(params.b)}</h1><${Loading} />`;
   return html`<${Diff} diff=${data} path=${path} query=${query} />`;
 }

@@ -26,20 +26,29 @@ function TimeLine({ variants, changes }) {
   const height = rows.length * LANE + 30;
   return html`<figure class="chart" ref=${root}><svg width=${width} height=${height} role="img"
     aria-label="When each variant of each model answered; the tables below have the numbers">
-    ${[0, 0.25, 0.5, 0.75, 1].map((part) => {
-      const at = new Date(start + part * (end - start)).toISOString();
-      return html`<g key=${part}><line class="grid" x1=${x(at)} x2=${x(at)} y1="0" y2=${height - 22} /><text
-        class="tick-x" x=${x(at)} y=${height - 6} text-anchor=${part === 0 ? "start" : part === 1 ? "end" : "middle"}>${end - start < 36 * 3_600_000 ? time(at) : shortDay(at)}</text></g>`;
-    })}
+    ${marksOf(start, end).map((at) => html`<g key=${at}><line class="grid" x1=${x(at)} x2=${x(at)} y1="0" y2=${height - 22} /><text
+      class="tick-x" x=${Math.min(x(at), width - 30)} y=${height - 6} text-anchor="middle">${end - start < 100 * HOUR ? time(at).replace(/:\d\d$/, "") : shortDay(at)}</text></g>`)}
     ${rows.map((row, place) => (row.name
       ? html`<text key=${place} class="lane-name" x="0" y=${place * LANE + 16}>${visible(row.name)}</text>`
       : html`<g key=${place}><title>${`${variantName(row.one)}: ${count(row.one.calls)} calls, ${exactTime(row.one.first_at)} to ${exactTime(row.one.last_at)}`}</title>
-          <text class="lane-label" x="10" y=${place * LANE + 15}>${visible(variantName(row.one)).slice(0, Math.floor(left / 7))}</text>
+          <text class="lane-label" x="10" y=${place * LANE + 15}>${visible(variantName(row.one)).slice(0, Math.floor((left - 18) / 6.7))}</text>
           <rect class="s${(row.colour % 8) + 1}" rx="3" x=${x(row.one.first_at)} width=${Math.max(4, x(row.one.last_at) - x(row.one.first_at))} y=${place * LANE + 5}
             height=${LANE - 10} /></g>`))}
     ${changes.map((change, place) => html`<g key=${place}><title>${`changed ${exactTime(change.first_at)}`}</title><line
       class="change" x1=${x(change.first_at)} x2=${x(change.first_at)} y1="0" y2=${height - 22} /></g>`)}
   </svg></figure>`;
+}
+
+const HOUR = 3_600_000;
+const SIZES = [1, 3, 6, 12, 24, 48, 168, 336, 720, 2160, 8760];
+
+/** Round times of the reader's zone between two, six at most. */
+function marksOf(start, end) {
+  const size = (SIZES.find((hours) => (end - start) / (hours * HOUR) <= 5) ?? 87_600) * HOUR;
+  const zone = new Date(start).getTimezoneOffset() * 60_000;
+  const marks = [];
+  for (let at = Math.ceil((start - zone) / size) * size + zone; at <= end; at += size) marks.push(new Date(at).toISOString());
+  return marks;
 }
 
 /** Calls by their ids alone: the page of a call finds its run. */

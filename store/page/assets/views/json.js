@@ -1,6 +1,7 @@
 // A JSON text as a tree that reads only what is opened: 5 MB take no longer to show than 5 KB, and numbers keep all digits.
 import { html, useEffect, useMemo, useRef, useState } from "../core/html.js";
 import { bytes, count, visible } from "../core/format.js";
+import { useKeys } from "../core/keys.js";
 import { Copy, Text, VirtualList } from "../core/parts.js";
 
 const PAGE = 500;
@@ -151,6 +152,20 @@ class Tree {
     return found;
   }
 
+  /** Open everything around the value that a pointer names, if there is one. */
+  openTo(pointer) {
+    let [at, node] = ["", this.root];
+    for (const key of pointer.split("/").slice(1)) {
+      if (!isContainer(node)) return;
+      const find = () => this.page(at, node).items.find((child) => escaped(child.key) === key);
+      while (!find() && this.page(at, node).next !== null) this.more(at, node);
+      const child = find();
+      if (!child) return;
+      this.open.add(at);
+      [at, node] = [`${at}/${key}`, child];
+    }
+  }
+
   /** Open everything around a place of the text; return the pointer of the value there. */
   reveal(place) {
     let pointer = "";
@@ -185,16 +200,27 @@ function matchesOf(text, sought, from, to) {
   return found;
 }
 
-/** `text` is JSON, of which the value at `start` is shown. `base` is the pointer of that value. */
-export function JsonTree({ text, start = 0, label = "JSON", base = "" }) {
-  const tree = useMemo(() => new Tree(text, start), [text, start]);
+/** `text` is JSON, of which the value at `start` is shown, with what `chosen` points at selected. `onChoose(pointer)` is called when the hand
+    rests on another. */
+export function JsonTree({ text, start = 0, label = "JSON", chosen = "", onChoose = (_pointer) => {} }) {
+  const tree = useMemo(() => {
+    const made = new Tree(text, start);
+    made.openTo(chosen);
+    return made;
+  }, [text, start]);
   const [, draw] = useState(0);
-  const [selected, setSelected] = useState("");
+  const [selected, setSelected] = useState(chosen);
   const [sought, setSought] = useState("");
   const [hits, setHits] = useState({ places: [], at: -1 });
   const [target, setTarget] = useState(null);
   const timer = useRef(0);
-  useEffect(() => { setSelected(""); setHits({ places: [], at: -1 }); setTarget(null); }, [tree]);
+  const field = useRef(null);
+  useKeys({ "/": { label: "search in the JSON", run: () => field.current.focus() } });
+  useEffect(() => { if (chosen) show(chosen); }, [tree]);
+  useEffect(() => {
+    const resting = setTimeout(() => selected !== chosen && onChoose(selected), 300);
+    return () => clearTimeout(resting);
+  }, [selected]);
   const rows = tree.rows();
   const place = Math.max(0, rows.findIndex((row) => row.pointer === selected && !row.isMore));
   const current = rows[place];
@@ -250,12 +276,12 @@ export function JsonTree({ text, start = 0, label = "JSON", base = "" }) {
         class="json-key">${marked(visible(String(row.node.key)))}</span>`}<span
         class="json-${row.node.kind}">${isContainer(row.node) && tree.open.has(row.pointer) ? (row.node.kind === "object" ? "{" : "[") : marked(preview(text, row.node))}</span>`}
   </div>`;
-  const pointer = base + (current?.pointer ?? "");
+  const pointer = current?.pointer ?? "";
   const isLeaf = current && !isContainer(current.node);
   const size = current ? current.node.end - current.node.start : 0;
   return html`<div class="json">
     <div class="json-bar">
-      <input type="search" placeholder="Search in it" aria-label="Search in the JSON" value=${sought} onInput=${(event) => search(event.currentTarget.value)}
+      <input ref=${field} type="search" placeholder="Search in it" aria-label="Search in the JSON" value=${sought} onInput=${(event) => search(event.currentTarget.value)}
         onKeyDown=${(event) => { if (event.key === "Enter") { event.preventDefault(); step(event.shiftKey ? -1 : 1); } }} />
       ${sought && html`<span class="count"
         role="status">${hits.places.length ? `${hits.at + 1} of ${count(hits.places.length)}${hits.places.length === MOST_MATCHES ? "+" : ""}` : "nothing"}</span>

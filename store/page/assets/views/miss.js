@@ -1,5 +1,5 @@
 // Why a replay missed: each request beside the recorded calls that are most like it, and the rules that would ignore how they differ.
-import { html, useState } from "../core/html.js";
+import { html } from "../core/html.js";
 import { get } from "../core/api.js";
 import { Link, callPath, path as apiPath, runPath, setQuery } from "../core/router.js";
 import { useKeys } from "../core/keys.js";
@@ -16,7 +16,7 @@ const VERDICTS = { right: "good", diverged: "bad", unknown: "warn" };
 export default function MissView({ params, query }) {
   const path = apiPath`/v1/replays/${params.replay}`;
   const { data, error, reload } = useLoad(() => get(path), [path]);
-  if (error) return html`<${ErrorNote} error=${error} retry=${reload} />`;
+  if (error) return html`<${ErrorNote} error=${error} retry=${reload} as="h1" />`;
   if (!data) return html`<h1 class="cut">${visible(params.replay)}</h1><${Loading} />`;
   return html`<${Report} report=${data} path=${path} query=${query} />`;
 }
@@ -42,7 +42,7 @@ function Report({ report, path, query }) {
       : html`<div class="misses">
         <ol class="miss-list" aria-label="Missed requests">${misses.map((one, number) => html`<li key=${number}>
           <button class="miss-row" aria-current=${number === place ? "true" : undefined} onClick=${() => select(number)}>
-            <span class="num">${one.number ?? "–"}</span><span class="cut">${visible(one.asked || one.detail || "")}</span><${Badge}
+            <span class="num">${one.number ?? "–"}</span><span class="cut">${visible((one.asked || one.detail || "").replace(/https:\/\//, ""))}</span><${Badge}
               tone="bad">${REASONS[one.reason] || one.reason}</${Badge}></button></li>`)}
           ${report.missed + report.live > misses.length && html`<li
             class="count">and ${count(report.missed + report.live - misses.length)} more, which mostly follow from these</li>`}
@@ -53,15 +53,15 @@ function Report({ report, path, query }) {
 }
 
 function Miss({ miss, query, run }) {
-  const [rule, setRule] = useState(null);
   const near = Math.min(Number(query.near) || 0, Math.max(0, (miss.candidates || []).length - 1));
   const candidates = miss.candidates?.length ? miss.candidates : miss.nearest ? [{ ...miss.nearest, rules: [] }] : [];
   const candidate = candidates[near];
   const rules = new Map((candidate?.rules || []).map((one) => [one.pointer, one]));
+  const rule = rules.get(query.rule);
   const differences = (candidate?.differences || []).map((one) => ({
     pointer: one.pointer, a: one.recorded, b: one.now, words: one.words, only: one.only && { recorded: "a", now: "b" }[one.only],
   }));
-  const ignore = (one) => rules.has(one.pointer) && html`<button class="quiet ignore" onClick=${() => setRule(rules.get(one.pointer))}>Ignore this field…</button>`;
+  const ignore = (one) => rules.has(one.pointer) && html`<button class="quiet ignore" onClick=${() => setQuery({ rule: one.pointer })}>Ignore this field…</button>`;
   return html`<article class="miss">
     <h2 class="wrap miss-asked">${visible(miss.asked || "A request")}</h2>
     ${differences.length === 0 && html`<p class="muted wrap">${visible(miss.detail)}</p>`}
@@ -69,8 +69,8 @@ function Miss({ miss, query, run }) {
       <${Tabs} label="Nearest recordings" active=${String(near)} panel="near" onSelect=${(id) => setQuery({ near: id })}
         tabs=${candidates.map((one, place) => ({ id: String(place), label: `Step ${one.step}`, badge: one.differences.length + (one.more || 0) }))} />
       <div id="near" role="tabpanel" class="near">
-        <p class="count wrap">${visible(candidate.asked || "")}
-          ${run && html` · <${Link} to=${callPath(run, candidate.call)}>open the call</${Link}>`}${candidate.profile ? ` · profile ${candidate.profile}` : ""}</p>
+        <p class="count wrap">${candidate.asked && `${visible(candidate.asked)} · `}
+          ${run && html`<${Link} to=${callPath(run, candidate.call)}>open the call</${Link}>`}${candidate.profile ? ` · profile ${candidate.profile}` : ""}</p>
         ${differences.length ? html`<${Differences} differences=${differences} isSideBySide names=${["the recording", "the request"]} actions=${ignore} />` : html`<p
           class="muted">Only the raw bytes differ.</p>`}
         ${candidate.more > 0 && html`<p class="count">and ${count(candidate.more)} more places</p>`}
@@ -81,7 +81,7 @@ function Miss({ miss, query, run }) {
       <p class="wrap"><strong>${visible(miss.request.method)}</strong> ${visible(miss.request.url)} ${miss.request.content_type && html`<span
         class="chip">${visible(miss.request.content_type)}</span>`}</p>
       <${Text} text=${miss.request.body} className="code" /></details>`}
-    ${rule && html`<${RuleDialog} rule=${rule} onClose=${() => setRule(null)} />`}
+    ${rule && html`<${RuleDialog} rule=${rule} onClose=${() => setQuery({ rule: null })} />`}
   </article>`;
 }
 

@@ -8,7 +8,7 @@ import {
 } from "../core/parts.js";
 import { Link, callPath, navigate, path, runPath, setQuery } from "../core/router.js";
 import { Conversation, StatusBadge, useConversation } from "./conversation.js";
-import { Fork, ProofBadge, RunActions } from "./actions.js";
+import { Fork, ProofBadge, RunActions, setPinned } from "./actions.js";
 import { loadTimeline, partOf, seenTimeline } from "./timelines.js";
 import { Scrubber, Waterfall, stepEnd } from "./waterfall.js";
 
@@ -76,7 +76,7 @@ function Badges({ run, timeline, link }) {
   </p>`;
 }
 
-function Header({ timeline, link, onSelect, onChange }) {
+function Header({ timeline, link, onSelect, onChange, isMenuOpen, onMenuClose }) {
   const { run, failed, gaps } = timeline;
   const { first } = failed;
   const isPartial = run.unpriced > 0;
@@ -85,7 +85,7 @@ function Header({ timeline, link, onSelect, onChange }) {
     <div class="run-title">
       <h1>${visible(run.name || run.id)}</h1>
       ${run.name && html`<span class="chip mono" title="id">${run.id}</span>`}<${Copy} text=${run.id} label="Copy id" />
-      <span class="grow"></span><${RunActions} run=${run} onChange=${onChange} /><${JsonLink} path=${path`/v1/runs/${run.id}/timeline`} />
+      <span class="grow"></span><${RunActions} run=${run} onChange=${onChange} isOpen=${isMenuOpen} onClose=${onMenuClose} /><${JsonLink} path=${path`/v1/runs/${run.id}/timeline`} />
     </div>
     <${Badges} run=${run} timeline=${timeline} link=${link} />
     <dl class="stats">
@@ -144,7 +144,7 @@ function Steps({ timeline, selected, onSelect, run }) {
       step.start_ms < 0.01 ? "0" : duration(step.start_ms), duration(stepEnd(step) - step.start_ms),
       duration(step.first_byte_ms === null || !last ? null : step.first_byte_ms - last.start_ms),
       tokens(step.usage.input_tokens), tokens(step.usage.output_tokens),
-      step.kind !== "model" ? "" : step.unpriced ? "unknown" : money(step.cost_usd), money(step.cost_so_far_usd),
+      step.kind !== "model" ? "" : step.unpriced ? "unknown" : money(step.cost_usd), money(step.cost_so_far_usd || null),
     ];
     return html`<tr key=${step.step} class=${step.step === selected ? "is-selected" : ""} onClick=${() => onSelect(step.step)}>
       ${cells.map((cell, at) => html`<td key=${at} class=${STEP_HEADS[at].startsWith("#") ? "num" : ""}>${cell}</td>`)}</tr>`;
@@ -177,6 +177,7 @@ export default function Run({ params: { run }, query }) {
   const { data: timeline, error, link, reload } = useTimeline(run, after);
   const mayFork = allows(useSession(), "replay") && !isOffline;
   const [forkAt, setForkAt] = useState(null);
+  const [isMenuOpen, setMenuOpen] = useState(false);
   const moment = number(query.t);
   const view = query.view === "steps" ? "steps" : "conversation";
   const zoom = useMemo(() => {
@@ -203,11 +204,16 @@ export default function Run({ params: { run }, query }) {
     k: () => go(-1),
     ...(step ? { Enter: { label: "open the call of the step", run: () => open(step) } } : {}),
     ...(first ? { e: { label: "first failure", run: () => select(first.step) } } : {}),
+    ...(timeline && !isOffline ? {
+      c: { label: "actions of the run", run: () => setMenuOpen(true) },
+      p: { label: "pin or unpin", run: () => setPinned(timeline.run, !timeline.run.pinned).then(reload, () => {}) },
+    } : {}),
+    ...(timeline?.run.parent ? { d: { label: "compare with the run it is a fork of", run: () => navigate(path`/diff/${timeline.run.parent}/${run}`) } } : {}),
     v: { label: "conversation or table", run: () => showView(view === "steps" ? "" : "steps") },
     Escape: back,
   });
   const links = useMemo(() => (timeline ? linksOf(step, timeline, conversation.items) : []), [timeline, selected, conversation.items]);
-  if (!timeline) return error ? html`<${ErrorNote} error=${error} />` : html`<${Loading} />`;
+  if (!timeline) return error ? html`<${ErrorNote} error=${error} as="h1" />` : html`<${Loading} />`;
   const range = rangeOf(timeline);
   const setZoom = (wanted) => {
     const [from, to] = (wanted || range).map((ms) => Math.round(Math.min(range[1], Math.max(range[0], ms)) * 10) / 10);
@@ -215,7 +221,7 @@ export default function Run({ params: { run }, query }) {
   };
   const tabs = [{ id: "conversation", label: "Conversation" }, { id: "steps", label: "Steps", badge: count(steps.length) }];
   return html`<div class="run-view">
-    <${Header} timeline=${timeline} link=${link} onSelect=${select} onChange=${reload} />
+    <${Header} timeline=${timeline} link=${link} onSelect=${select} onChange=${reload} isMenuOpen=${isMenuOpen} onMenuClose=${() => setMenuOpen(false)} />
     ${forkAt !== null && html`<${Fork} run=${timeline.run} from=${forkAt} onClose=${() => setForkAt(null)} />`}
     ${error && html`<${ErrorNote} error=${error} />`}
     ${steps.length === 0 ? html`<${Empty}

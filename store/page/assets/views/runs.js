@@ -107,7 +107,8 @@ export default function Runs({ query }) {
   const list = useRuns(params);
   const news = useNews(query, list);
   const [place, setPlace] = useState(-1);
-  const [checked, setChecked] = useState([]);
+  const checked = listOf(query.compare);
+  const setChecked = (compare) => setQuery({ compare });
   const [menuOf, setMenuOf] = useState(null);
   const [areFiltersOpen, setFiltersOpen] = useState(() => innerWidth > 900);
   // In the state, because drawing the list anew would otherwise put the address's words over what is being typed.
@@ -127,7 +128,7 @@ export default function Runs({ query }) {
     row?.scrollIntoView({ block: "nearest" });
     if (at >= items.length - 3 && list.next && !list.isLoading) list.more();
   };
-  const toggle = (id) => setChecked((before) => (before.includes(id) ? before.filter((one) => one !== id) : [...before, id].slice(-2)));
+  const toggle = (id) => setChecked(checked.includes(id) ? checked.filter((one) => one !== id) : [...checked, id].slice(-2));
   const compare = () => checked.length === 2 && navigate(path`/diff/${checked[0]}/${checked[1]}`);
   const showNew = () => { news.clear(); list.reload(); window.scrollTo(0, 0); };
   const openFilters = () => {
@@ -201,7 +202,7 @@ const HEADS = [
 ];
 
 function ActiveFilters({ filters }) {
-  const chip = (name, one, values) => html`<button key=${name + one} class="chip" title="Remove this filter" aria-label="Remove filter ${name} ${one}"
+  const chip = (name, one, values) => html`<button key=${name + one} class="chip" title="Remove this filter"
     onClick=${() => setQuery({ [name]: values.filter((other) => other !== one) })}>${name}: ${visible(one)} ✕</button>`;
   return html`<div class="chips" aria-label="Active filters">
     ${Object.entries(filters).flatMap(([name, value]) => listOf(value).map((one, _, values) => chip(name, one, values)))}
@@ -246,7 +247,7 @@ function Row({ run, isChosen, isChecked, onToggle, onFocus, onChange, isMenuOpen
     <td class="num">${count(run.calls)}</td>
     <td class="num wide-only"><${Tokens} value=${input === null && output === null ? null : input + output} /></td>
     <td class="num"><${Money} value=${run.cost_usd ?? run.known_cost_usd} isPartial=${run.unpriced > 0} /></td>
-    <td class="wide-only"><div class="cut models" title=${run.models.join(", ")}>${run.models.map(visible).join(", ") || "–"}</div></td>
+    <td class="wide-only"><div class="cut muted" title=${run.models.join(", ")}>${run.models.map(visible).join(", ") || "–"}</div></td>
     <td class="wide-only"><${ProofMark} proof=${run.marks?.proof} /></td>
     <td class="actions"><${RunActions} run=${run} label="⋯" onChange=${onChange} isOpen=${isMenuOpen} onClose=${onMenuClose} /></td>
   </tr>`;

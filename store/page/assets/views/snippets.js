@@ -18,7 +18,7 @@ const address = (call) => `/v1/calls/${encodeURIComponent(call)}/snippet`;
 export function CopyAs({ call, label = "Copy as ▾", isOpen = false, onClose }) {
   const [form, setForm] = useState(null);
   const items = FORMS.map(([id, name, note]) => ({ label: name, note, run: () => setForm(id) }));
-  return html`<${Menu} label=${label} title="Copy this call as a command, code or a file" items=${items} isOpen=${isOpen} onClose=${onClose} />
+  return html`<${Menu} label=${label} title="Copy as a command, code or a file" items=${items} isOpen=${isOpen} onClose=${onClose} />
     ${form && html`<${SnippetDialog} call=${call} form=${form} onClose=${() => setForm(null)} />`}`;
 }
 

@@ -20,11 +20,17 @@ export const stepEnd = (step) => step.end_ms ?? step.first_byte_ms ?? step.start
 const lastAttempt = (step) => step.attempts[step.attempts.length - 1];
 const clamp = (value, least, most) => Math.min(most, Math.max(least, value));
 
-/** Round steps for the marks of the axis. */
+/** Sizes of round steps from 10 seconds on, in seconds. */
+const LONG_TICKS = [10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 43_200];
+
+/** Round steps for the marks of the axis.
+ * @returns {[number, string][]} */
 function ticks(from, to, most) {
   const rough = (to - from) / Math.max(1, most);
   const power = 10 ** Math.floor(Math.log10(Math.max(rough, 1e-6)));
-  const size = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough);
+  const long = LONG_TICKS.map((seconds) => seconds * 1000);
+  const size = (rough > 5000 ? long : [1, 2, 5, 10].map((one) => one * power)).find((one) => one >= rough) ?? Math.ceil(rough / 86_400_000) * 86_400_000;
+  /** @type {[number, string][]} */
   const found = [];
   for (let at = Math.ceil(from / size) * size; at <= to && found.length < 40; at += size) found.push([at, exactly(at, size)]);
   return found;
@@ -140,7 +146,6 @@ function StepBar({ step, scale, y, isSelected, isDim, place, count: size }) {
   const [begun, first] = [scale(wait[0]), Math.min(to, scale(wait[1]))];
   const top = y + (LANE - BAR) / 2;
   const hasStream = stream[0] < stream[1];
-  const text = to - from > 46 ? visible(step.label).slice(0, Math.floor((to - from - 10) / 6.2)) : "";
   const attempt = (one, at) => {
     const [start, end] = [scale(one.start_ms), scale(one.end_ms ?? one.first_byte_ms ?? one.start_ms)];
     return html`<rect key=${at} class=${one.poll ? "bar-poll" : "bar-retry"} x=${start} y=${top + 2} width=${Math.max(LEAST, end - start)} height=${BAR - 4} rx="1.5" />`;
@@ -151,12 +156,25 @@ function StepBar({ step, scale, y, isSelected, isDim, place, count: size }) {
     ${step.attempts.slice(0, -1).map(attempt)}
     <rect class="bar-wait" x=${begun} y=${top} width=${Math.max(first - begun, hasStream ? 0.5 : LEAST)} height=${BAR} rx="2" />
     ${hasStream && html`<rect class="bar-stream" x=${first} y=${top} width=${Math.max(to - first, 1)} height=${BAR} rx="2" />`}
-    ${step.tries > 1 && html`<text class="tries" aria-hidden="true" x=${begun + 3} y=${top - 1}>×${step.tries}</text>`}
     ${step.failed && html`<path class="fail-mark" d="M${to - 4} ${top - 3}h8l-4 6z" />`}
     ${step.end_ms === null && html`<path class="open-end" d="M${to} ${top}l4 ${BAR / 2}l-4 ${BAR / 2}" />`}
-    ${text && html`<text class="bar-label" aria-hidden="true" x=${from + 5} y=${top + BAR - 3.5}>${text}</text>`}
     ${isSelected && html`<rect class="ring" x=${from - 2} y=${top - 2.5} width=${to - from + 4} height=${BAR + 5} rx="3.5" />`}
   </g>`;
+}
+
+/** What is written on a bar, in the longer of its two tones: as much of its name as there is room for, and its attempts. It is no part of the
+    option, whose name is the whole. */
+function BarText({ step, scale, y, width }) {
+  const { wait, stream } = phasesOf(step);
+  const [waits, streams] = [wait, stream].map((times) => times.map((ms) => clamp(scale(ms), 0, width)));
+  const isStream = streams[1] - streams[0] > waits[1] - waits[0];
+  const [from, to] = isStream ? streams : waits;
+  const room = Math.floor((to - from - 8) / 6.2);
+  const label = visible(step.label);
+  const top = y + (LANE - BAR) / 2;
+  return html`
+    ${step.tries > 1 && html`<text class="tries" x=${scale(wait[0]) + 3} y=${top - 1}>×${step.tries}</text>`}
+    ${room >= 5 && html`<text class="bar-label ${isStream ? "on-stream" : ""}" x=${from + 5} y=${top + BAR - 3.5}>${label.length > room ? `${label.slice(0, room - 1)}…` : label}</text>`}`;
 }
 
 function Tip({ hover: { step, x, y }, width }) {
@@ -200,8 +218,12 @@ export function Waterfall({ timeline, range, selected, moment, zoom, links, onSe
   const span = Math.max(LEAST_SPAN, view[1] - view[0]);
   const scale = (ms) => ((ms - view[0]) / span) * width;
   const lanes = Math.max(1, timeline.lanes.length);
-  const height = AXIS + lanes * LANE + 4;
-  const top = (lane) => AXIS + lane * LANE;
+  const hasActors = timeline.lanes.some((lane) => lane.actor !== null);
+  // The name of an actor stands above the bars of its lane.
+  const head = hasActors ? 13 : 0;
+  const pitch = LANE + head;
+  const height = AXIS + lanes * pitch + 4;
+  const top = (lane) => AXIS + lane * pitch + head;
   const numbers = useMemo(() => new Map(steps.map((step, at) => [step.step, at])), [timeline]);
   const drawn = [timeline, view[0], view[1], width];
   const inView = useMemo(() => steps.filter((step) => stepEnd(step) >= view[0] && step.start_ms - step.thinking_ms <= view[1]), drawn);
@@ -216,7 +238,7 @@ export function Waterfall({ timeline, range, selected, moment, zoom, links, onSe
   const placeOf = (event) => clamp(event.clientX - root.current.getBoundingClientRect().left, 0, width);
   const under = (event) => {
     const box = event.currentTarget.getBoundingClientRect();
-    const lane = Math.floor((event.clientY - box.top - AXIS) / LANE);
+    const lane = Math.floor((event.clientY - box.top - AXIS) / pitch);
     return stepAt(inView, lane, view[0] + ((event.clientX - box.left) / width) * span, (6 / width) * span);
   };
   const begin = (event) => {
@@ -250,8 +272,8 @@ export function Waterfall({ timeline, range, selected, moment, zoom, links, onSe
     onSelect(steps[clamp((numbers.get(selected) ?? -1) + by, 0, steps.length - 1)].step);
   };
   const arrows = links.map((pair) => pair.map((step) => steps[numbers.get(step)])).filter(([one, other]) => one && other);
-  const hasActors = timeline.lanes.some((lane) => lane.actor !== null);
   const isInView = (ms) => ms >= view[0] && ms <= view[1];
+  const single = isCrowd ? inView.filter((step) => step.step === selected) : inView;
   const drawing = () => html`
     <svg class="wf" role="none" width=${width} height=${height} onPointerDown=${begin} onPointerMove=${move} onPointerUp=${end}
       onPointerCancel=${() => setBand(null)} onPointerLeave=${() => setHover(null)}
@@ -262,24 +284,26 @@ export function Waterfall({ timeline, range, selected, moment, zoom, links, onSe
           class="arrow-tip" d="M0 0l6 3l-6 3z" /></marker>
       </defs>
       <g aria-hidden="true">
-        ${Array.from({ length: lanes }, (_, lane) => html`<rect key=${lane} class="lane ${lane % 2 ? "is-odd" : ""}" x="0" y=${top(lane)} width=${width}
-          height=${LANE} />`)}
+        ${Array.from({ length: lanes }, (_, lane) => html`<rect key=${lane} class="lane ${lane % 2 ? "is-odd" : ""}" x="0" y=${top(lane) - head} width=${width}
+          height=${pitch} />`)}
         ${ticks(view[0], view[1], width / 110).map(([at, label]) => html`<g key=${at}>
-          <line class="tick" x1=${scale(at)} x2=${scale(at)} y1=${AXIS - 5} y2=${height} /><text class="tick-label" x=${scale(at) + 3} y="12">${label}</text></g>`)}
+          <line class="tick" x1=${scale(at)} x2=${scale(at)} y1=${AXIS - 5} y2=${height} />${scale(at) + label.length * 6 < width
+            && html`<text class="tick-label" x=${scale(at) + 3} y="12">${label}</text>`}</g>`)}
         <path class="think" d=${thinking} />
       </g>
       ${crowd}
-      ${(isCrowd ? inView.filter((step) => step.step === selected) : inView).map((step) => html`<${StepBar} key=${step.step} step=${step}
+      ${single.map((step) => html`<${StepBar} key=${step.step} step=${step}
         scale=${scale} y=${top(step.lane)} isSelected=${step.step === selected} isDim=${moment !== null && step.start_ms > moment}
         place=${numbers.get(step.step)} count=${steps.length} />`)}
       <g aria-hidden="true">
+        ${single.map((step) => html`<${BarText} key=${step.step} step=${step} scale=${scale} y=${top(step.lane)} width=${width} />`)}
         ${arrows.map(([from, to]) => html`<${Arrow} key=${`${from.step}-${to.step}`} from=${from} to=${to} scale=${scale} top=${top} />`)}
         ${gaps.filter((gap) => isInView(gap.at_ms)).map((gap, at) => html`<g key=${at} class="gap">
           <line x1=${scale(gap.at_ms)} x2=${scale(gap.at_ms)} y1=${AXIS - 6} y2=${height} /><path d="M${scale(gap.at_ms) - 5} ${AXIS - 8}h10l-5 7z" />
           <title>${`${count(gap.count)} not recorded: ${visible(gap.reason)}`}</title></g>`)}
         ${moment !== null && isInView(moment) && html`<line class="moment" x1=${scale(moment)} x2=${scale(moment)} y1="0" y2=${height} />`}
         ${hasActors && timeline.lanes.map(({ actor }, at) => actor !== null && html`<text key=${at}
-          class="lane-label" x=${width - 6} y=${top(at) + 10}>${visible(actor).slice(0, 40)}</text>`)}
+          class="lane-label" x="3" y=${top(at) - 1}>${visible(actor).slice(0, 40)}</text>`)}
         ${band && html`<rect class="band" x=${Math.min(band.from, band.to)} y="0" width=${Math.abs(band.to - band.from)} height=${height} />`}
       </g>
     </svg>`;
