@@ -69,8 +69,8 @@ function Explained({ data }) {
   return html`<p>Requests with the same key get the same recorded answer. This one was made by the profile <strong>${visible(data.profile)}</strong>.</p>
     <div class="json-bar"><code class="cut">${data.key}</code><${Copy} text=${data.key} label="Copy key" /><span class="grow"></span>
       <input type="search" placeholder="Filter" aria-label="Filter the fields" value=${sought} onInput=${(event) => setSought(event.currentTarget.value)} /></div>
-    ${data.stored_key !== data.key && html`<p class="note warn">The profiles have changed since it was recorded: it was stored with <code>${data.stored_key}</code>.
-      <code>playhead rekey</code> computes the keys of stored calls again.</p>`}
+    ${data.stored_key !== data.key && html`<p class="note warn">The profiles have changed since it was recorded: it was stored with <code
+      >${data.stored_key}</code>. <code>playhead rekey</code> computes the keys of stored calls again.</p>`}
     ${data.warnings.map((warning) => html`<p class="note warn" key=${warning}>${visible(warning)}</p>`)}
     <${Table} label="Fields of the request" className="explain" heads=${["Field", "What became of it", "Rule", "Value"]} rows=${rows.map(cells)} />${more}`;
 }

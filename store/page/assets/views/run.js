@@ -115,10 +115,9 @@ function Parts({ timeline: { steps, steps_before: before, steps_left_out: later,
   if (!before && !later) return null;
   const go = (from) => () => setQuery({ from: from || null, step: null, t: null, zoom: null }, { replace: false });
   const [first, last] = [steps[0]?.step ?? 0, steps[steps.length - 1]?.step ?? 0];
-  return html`<p class="note" role="status">Steps ${count(first)} to ${count(last)} of a long run:
-    ${count(before)} ${before === 1 ? "call is" : "calls are"} before, ${count(later)} after them. Times, failures and thinking are of this part; the other numbers are of the whole run.
-    <button disabled=${!before} onClick=${go(partOf(first - 1))}>Earlier steps</button>
-    <button disabled=${!later} onClick=${go(next)}>Later steps</button></p>`;
+  const calls = before === 1 ? "call is" : "calls are";
+  return html`<p class="note" role="status">Steps ${count(first)} to ${count(last)} of a long run: ${count(before)} ${calls} before, ${count(later)} after them.
+    Times, failures and thinking are of this part; the other numbers are of the whole run. <button disabled=${!before} onClick=${go(partOf(first - 1))}>Earlier steps</button> <button disabled=${!later} onClick=${go(next)}>Later steps</button></p>`;
 }
 
 function gapReasons(gaps) {

@@ -174,7 +174,7 @@ function BarText({ step, scale, y, width }) {
   const top = y + (LANE - BAR) / 2;
   return html`
     ${step.tries > 1 && html`<text class="tries" x=${scale(wait[0]) + 3} y=${top - 1}>×${step.tries}</text>`}
-    ${room >= 5 && html`<text class="bar-label ${isStream ? "on-stream" : ""}" x=${from + 5} y=${top + BAR - 3.5}>${label.length > room ? `${label.slice(0, room - 1)}…` : label}</text>`}`;
+    ${room >= 8 && html`<text class="bar-label ${isStream ? "on-stream" : ""}" x=${from + 5} y=${top + BAR - 3.5}>${label.length > room ? `${label.slice(0, room - 1)}…` : label}</text>`}`;
 }
 
 function Tip({ hover: { step, x, y }, width }) {
