@@ -12,6 +12,7 @@ import pytest
 
 from store.page.addresses import ADDRESSES, is_page_path, twin_address
 from store.page.assets import DIRECTORY, load_assets
+from store.page.script_tokens import read_tokens
 
 OWN: Final = sorted(path for path in DIRECTORY.rglob("*.js") if path.parent.name != "vendor")
 VENDOR: Final = (DIRECTORY / "vendor", Path(__file__).with_name("vendor"))
@@ -72,6 +73,32 @@ def test_what_is_forbidden_is_found(line: str) -> None:
 def test_all_scripts_together_are_small() -> None:
     sizes = {name: len(asset.content) for name, asset in load_assets().files.items() if name.endswith(".js")}
     assert sum(sizes.values()) < SERVED_LIMIT, sizes
+
+
+def words_before_line_ends(script: str) -> list[str]:
+    """Return the texts of templates of HTML that end with a line end: htm drops it, and what follows is joined to the last word."""
+    tokens = read_tokens(script)
+    found = []
+    templates: list[bool] = []
+    for place, token in enumerate(tokens):
+        if token.kind == "template":
+            templates.append(place > 0 and tokens[place - 1].text == "html")
+        elif token.kind == "template-end":
+            templates.pop()
+        elif token.kind == "text" and templates[-1]:
+            texts = re.split(r"<[^>]*(?:>|$)", token.text)
+            found += [text for text in texts if text.strip() and ">" not in text and re.search(r"\n\s*$", text)]
+    return found
+
+
+@pytest.mark.parametrize("path", OWN, ids=lambda path: path.name)
+def test_no_space_is_lost_at_the_end_of_a_line(path: Path) -> None:
+    assert words_before_line_ends(path.read_text()) == []
+
+
+def test_a_space_that_is_lost_is_found() -> None:
+    assert words_before_line_ends("html`<p>of a run:\n  ${count} calls</p>`") == ["of a run:\n  "]
+    assert words_before_line_ends("html`<p\n  class=a>${count}\n  </p>`") == []
 
 
 @pytest.mark.parametrize("path", OWN, ids=lambda path: path.name)

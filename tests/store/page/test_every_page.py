@@ -113,11 +113,14 @@ async def test_a_page_is_for_everybody_to_read(visitor: Visitor, name: str) -> N
     [
         ("/", "table.run-table tbody tr", "/v1/runs?limit=50"),
         ("/runs/refund-4711", ".waterfall .step", "/v1/runs/refund-4711/timeline?limit=2000"),
+        ("/runs/refund-4711/calls/CALL", ".call-talk", "/v1/calls/CALL?content=short"),
     ],
 )
 async def test_what_is_shown_first_is_asked_for_first_and_nothing_moves(
     visitor: Visitor, path: str, ready: str, early: str
 ) -> None:
+    call = await first_call(visitor.server, "refund-4711")
+    path, early = path.replace("CALL", call), early.replace("CALL", call)
     page = await visitor.open(path, ready=ready)
     await page.context.add_init_script(SHIFT)
     asked: list[str] = []
