@@ -117,7 +117,8 @@ function Parts({ timeline: { steps, steps_before: before, steps_left_out: later,
   const [first, last] = [steps[0]?.step ?? 0, steps[steps.length - 1]?.step ?? 0];
   const calls = before === 1 ? "call is" : "calls are";
   return html`<p class="note" role="status">Steps ${count(first)} to ${count(last)} of a long run: ${count(before)} ${calls} before, ${count(later)} after them.
-    Times, failures and thinking are of this part; the other numbers are of the whole run. <button disabled=${!before} onClick=${go(partOf(first - 1))}>Earlier steps</button> <button disabled=${!later} onClick=${go(next)}>Later steps</button></p>`;
+    Times, failures and thinking are of this part; the other numbers are of the whole run. <button
+      disabled=${!before} onClick=${go(partOf(first - 1))}>Earlier steps</button> <button disabled=${!later} onClick=${go(next)}>Later steps</button></p>`;
 }
 
 function gapReasons(gaps) {
