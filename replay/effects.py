@@ -1,18 +1,28 @@
 """The recorded effects of a replay: what each process gets, and how many of them it asked for."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 
+from calls.effects.items import FIRST
 from calls.events import EffectBatch
 from calls.model import Json
+from calls.overrides.effect_values import EffectValue
+from calls.overrides.overrides import Override
 
 MISSES_LISTED: Final = 20
 """Effects that were not recorded, of which a report lists the place and the nearest recorded one."""
 
 MOST_PROCESSES: Final = 1000
+PINNED_VARIABLES: Final = (
+    *("TZ", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_NUMERIC", "LC_TIME", "LC_COLLATE", "LC_MONETARY"),
+    "PYTHONHASHSEED",
+)
+"""Variables that a replay has as they were recorded (`playhead_effects.start` records them)."""
+
 PINNED: Final = "process.start"
 """The kind of the first effect of a process: the variables that decide about time zone, locale and hashing."""
 
@@ -31,6 +41,8 @@ class _State(msgspec.Struct, frozen=True):
     """`same` or `differs`, if the process has ended."""
 
     ended: bool = False
+    overridden: dict[str, int] = {}
+    """How often each override was used, by its number."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,6 +53,10 @@ class EffectsReplay:
     goes_live: bool = False
     """Whether the run leaves its record, as a fork does: then an effect that was not recorded is none that was missed."""
 
+    is_recorded: bool = False
+    """Whether what the program gets is recorded again, as effects of another run."""
+
+    overrides: Sequence[Override] = ()
     on_change: Callable[[], None] = lambda: None
     """Called after each change of the report."""
 
@@ -60,6 +76,52 @@ class EffectsReplay:
         if process in self._states or len(self._states) < MOST_PROCESSES:
             self._states[process] = msgspec.convert(told, _State)
             self.on_change()
+
+    def rules(self) -> list[dict[str, Json]]:
+        """Return the overrides as rules for the hook. A clock is moved by as much in all processes."""
+        return [self._rule(one) for one in self.overrides if isinstance(one.change, EffectValue)]
+
+    def _rule(self, override: Override) -> dict[str, Json]:
+        change = override.change
+        assert isinstance(change, EffectValue)
+        rule = change.rule(override.number)
+        if change.action != "clock":
+            return rule
+        first = min(self._readings(change.kinds), default=None)
+        return rule | {"moved_by": None if first is None else str(int(str(change.value)) - first)}
+
+    def _readings(self, kinds: Sequence[str]) -> Iterator[int]:
+        for batch in self.batches:
+            if any(kind.encode() in batch.items for kind in kinds):
+                yield from (int(item[FIRST]) for item in msgspec.json.decode(batch.items) if item["kind"] in kinds)
+
+    def report_with_overrides(self, report: Mapping[str, Json]) -> dict[str, Json]:
+        """Add the overrides of effects to a report. One that was never used makes the replay diverge."""
+        if not self.overrides:
+            return {**report}
+        used = Counter[str]()
+        for state in self._states.values():
+            used.update(state.overridden)
+        entries: list[Json] = [
+            {
+                "override": one.number,
+                "where": one.place,
+                "what": one.change_name,
+                "steps": [],
+                "answered": used[str(one.number)],
+            }
+            for one in self.overrides
+        ]
+        idle = sum(not used[str(one.number)] for one in self.overrides)
+        others = report.get("overrides")
+        listed = sorted([*(others if isinstance(others, list) else []), *entries], key=_override_number)
+        verdict = "diverged" if idle and report["verdict"] == "right" else report["verdict"]
+        before = report.get("overrides_idle")
+        whole: dict[str, Json] = {
+            "overrides": listed,
+            "overrides_idle": (before if isinstance(before, int) else 0) + idle,
+        }
+        return {**report, **whole, "verdict": verdict}
 
     def exit_code(self) -> int | None:
         """The exit code of the recorded command, if it is known."""
@@ -85,6 +147,7 @@ class EffectsReplay:
             "served": sum(state.served for state in states.values()),
             "missed": 0 if self.goes_live else sum(state.missed for state in states.values()),
             "unused": sum(state.unused for state in states.values()),
+            "overridden": sum(sum(state.overridden.values()) for state in states.values()),
             "library": sum(state.library for state in states.values()),
             "misses": [] if self.goes_live else listed,
             "output_differs": [] if self.goes_live else differing,
@@ -101,8 +164,21 @@ COMMAND: Final = "command"
 """The process in whose name the launcher says how the command ended."""
 
 
-def pinned_variables(batches: Sequence[EffectBatch]) -> dict[str, str]:
-    """Return the variables that a replay sets as they were when the first process of the run was recorded."""
+def _override_number(entry: Json) -> int:
+    return int(str(entry["override"])) if isinstance(entry, Mapping) else 0
+
+
+def pinned_variables(batches: Sequence[EffectBatch], overrides: Sequence[Override] = ()) -> dict[str, str]:
+    """Return the variables that a replay sets as they were when the first process of the run was recorded, or as overrides say."""
+    pinned = _recorded_variables(batches)
+    for one in overrides:
+        change = one.change
+        if isinstance(change, EffectValue) and change.name.startswith("env:") and change.of in PINNED_VARIABLES:
+            pinned[str(change.of)] = str(change.value or "")
+    return pinned
+
+
+def _recorded_variables(batches: Sequence[EffectBatch]) -> dict[str, str]:
     for one in batches:
         if one.process == "0" and one.number == 0:
             first = msgspec.json.decode(one.items)[0]

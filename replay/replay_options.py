@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from calls.keys.profile import Profiles
+from calls.overrides.effect_values import EffectValue
 from calls.overrides.overrides import BadOverride, clean_entries, read_overrides
 from calls.side_effects import BadRule, parse_side_effects
 from replay.forks.fork import BadFork, ForkOptions, prepare_fork
@@ -52,6 +53,16 @@ def source_as_requested(
             bundle, more = prepare_fork(source.bundle, overrides, profiles, fork_options, fork=source.replay)
     except (BadOverride, BadRule, BadFork) as why:
         raise UnusableRecording(str(why)) from why
+    effects = tuple(one for one in overrides if isinstance(one.change, EffectValue))
+    if effects and not source.bundle.effects:
+        raise UnusableRecording(
+            str(
+                effects[0].error(
+                    f"run {source.bundle.run['id']} has no effects: record it with playhead record --effects"
+                )
+            )
+        )
+    more["effect_overrides"] = effects
     more["requested"] = {**requested, "overrides": entries, "fork": fork}
     return replace(source, bundle=bundle, options=replace(options, **more))
 

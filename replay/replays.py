@@ -147,7 +147,8 @@ class Replays:
 
     def pinned_variables(self) -> dict[str, str]:
         """Return the variables that the command of the recording which answers all requests was recorded with."""
-        return pinned_variables(self._single_session.recording.effects) if self._single_session else {}
+        session = self._single_session
+        return pinned_variables(session.recording.effects, session.options.effect_overrides) if session else {}
 
     def recorded_questions(self) -> list[dict[str, Any]]:
         """Return what the program of that recording asked people, and their answers (`calls.effects.questions`)."""

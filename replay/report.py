@@ -288,7 +288,13 @@ def idle_override_lines(report: Mapping[str, Any]) -> Iterator[str]:
     """The lines about overrides that were never used."""
     for one in report.get("overrides", ()):
         if not one["answered"]:
-            yield f"          override {one['override']} ({one['what']} at {one['where']}) was not used: no request matched it"
+            yield f"          override {one['override']} ({one['what']} at {one['where']}) was not used: {_idle_reason(one)}"
+
+
+def _idle_reason(override: Mapping[str, Any]) -> str:
+    if override["where"].startswith("effect "):
+        return "the program did not ask for it"
+    return "no request matched it"
 
 
 def _first_divergence_lines(report: Mapping[str, Any]) -> Iterator[str]:
@@ -325,6 +331,7 @@ def _effect_lines(effects: Mapping[str, Any] | None) -> Iterator[str]:
         return
     counts = [f"{effects['served']:,} of {effects['recorded']:,} served"]
     counts += [f"{effects[name]:,} {name}" for name in ("missed", "unused") if effects[name]]
+    counts += [f"{effects['overridden']:,} overridden"] if effects.get("overridden") else []
     counts += [f"{effects['library']:,} of packages not recorded"] if effects["library"] else []
     yield f"          effects: {', '.join(counts)}"
     for miss in effects["misses"][:EFFECTS_SHOWN]:

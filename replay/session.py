@@ -14,6 +14,7 @@ from calls.keys.divergence import shorten_pointer
 from calls.keys.key import make_key, raw_digest
 from calls.mcp_late_answers import is_old_transport
 from calls.model import Exchange, Json, Request, client_outcome, has_answer_ended
+from calls.overrides.overrides import Override
 from replay import playback
 from replay.answer import Answer, MatchTier, source_header
 from replay.effects import EffectsReplay
@@ -66,6 +67,9 @@ class ReplayOptions:
     requested: Mapping[str, Json] | None = None
     """The options requested by a client of the API, which the report repeats (`wishes`)."""
 
+    effect_overrides: tuple[Override, ...] = ()
+    """Other results of effects than those that were recorded."""
+
     lists_answers: bool = False
     """True if the report lists every exchange that answered (`answered_by`)."""
 
@@ -116,7 +120,9 @@ class Session:
         if self.recording.effects:
             self.effects = EffectsReplay(
                 batches=self.recording.effects,
-                goes_live=self.options.on_miss == "live",
+                goes_live=self.options.on_miss == "live" or self.options.records_answers,
+                is_recorded=self.options.records_answers,
+                overrides=self.options.effect_overrides,
                 on_change=lambda: self.on_change(self.id),
             )
         self._script = Script(self.recording.index, self.options.after_last)
@@ -247,7 +253,9 @@ class Session:
             report["candidate"] = self.options.candidate
         if self.options.edit_hook:
             report = self.options.edit_hook.extend_report(report)
-        return self.options.miss_hook.extend_report(report) if self.options.miss_hook else report
+        if self.options.miss_hook:
+            report = self.options.miss_hook.extend_report(report)
+        return report if self.effects is None else self.effects.report_with_overrides(report)
 
     async def _request_key(self, request: Request) -> str:
         return (await _run_off_loop(request, partial(make_key, request, self.recording.profiles))).key

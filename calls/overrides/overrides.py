@@ -13,6 +13,7 @@ from itertools import zip_longest
 from typing import Any, Final, Literal
 
 from calls.model import Headers, Json
+from calls.overrides.effect_values import BadEffectValue, EffectValue, read_effect_value
 
 
 class BadOverride(ValueError):
@@ -98,7 +99,10 @@ class Fault:
     piece: int | None = None
 
 
-type Change = WholeAnswer | Text | Arguments | Patch | ToolResult | Fault
+type AnswerChange = WholeAnswer | Text | Arguments | Patch | ToolResult | Fault
+"""A change of an answer."""
+
+type Change = AnswerChange | EffectValue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +124,8 @@ class Override:
     @property
     def place(self) -> str:
         """The step or request that it applies to, for display."""
+        if isinstance(self.change, EffectValue):
+            return f"effect {self.change.name}" + (f"#{self.change.nth}" if self.change.nth else "")
         if self.match is None:
             return f"step {self.step}"
         given = ((field.name, getattr(self.match, field.name)) for field in fields(OverrideMatch))
@@ -135,6 +141,8 @@ class Override:
                 return "answer"
             case ToolResult():
                 return "tool_result"
+            case EffectValue():
+                return "value"
             case change:
                 return type(change).__name__.lower()
 
@@ -172,8 +180,10 @@ _PLACE_MEMBERS: Final = ("step", "match")
 
 def _read_override(number: int, line: int | None, entry: Any) -> Override:
     try:
+        if isinstance(entry, dict) and "effect" in entry:
+            return Override(number=number, line=line, change=read_effect_value(entry))
         return _build_override(number, line, _checked_table(entry, "an override", (*_PLACE_MEMBERS, *_CHANGES)))
-    except _InvalidEntry as wrong:
+    except (_InvalidEntry, BadEffectValue) as wrong:
         raise _override_error(number, line, str(wrong)) from None
 
 

@@ -32,9 +32,10 @@ _LIVE = [
     ),
     click.option(
         "--override",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="Answer some steps as this file says (docs/forks.md).",
+        multiple=True,
+        metavar="FILE|EFFECT=VALUE",
+        help="Answer some steps as this file says (docs/forks.md), or give the program another time, file, variable or answer of a person:"
+        " clock=2028-02-29T12:00:00Z, file:PATH=@FILE, env:NAME=VALUE, input=TEXT (docs/effects.md). May be repeated.",
     ),
     click.option(
         "--side-effects",
@@ -108,7 +109,7 @@ def _run_fork(
     command: tuple[str, ...],
     run_id: str | None,
     labels: tuple[str, ...],
-    override: Path | None,
+    override: tuple[str, ...],
     report: Path | None,
     **given: Any,
 ) -> int:

@@ -50,9 +50,10 @@ from proxy.commands.replay import ReplayCommand, replay
 @ALLOW_UNUSED
 @click.option(
     "--override",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Answer some steps as this file says (docs/forks.md).",
+    multiple=True,
+    metavar="FILE|EFFECT=VALUE",
+    help="Answer some steps as this file says (docs/forks.md), or give the program another time, file, variable or answer of a person:"
+    " clock=2028-02-29T12:00:00Z, file:PATH=@FILE, env:NAME=VALUE, input=TEXT (docs/effects.md). May be repeated.",
 )
 @click.option("--report", type=click.Path(path_type=Path), metavar="FILE", help="Write the report to FILE as JSON.")
 @with_isolation

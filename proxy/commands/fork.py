@@ -29,6 +29,7 @@ from proxy.capture.command import (
 )
 from proxy.commands.record import check_run_id, new_run_id
 from proxy.commands.replay import fetch_recording, require_writable, verdict_exit_code
+from proxy.effects.launch import EffectsOptions, note_exit
 from proxy.errors import Failure
 from proxy.processes.command_processes import LOOPBACK, CommandProcesses
 from proxy.processes.ports import free_port
@@ -101,8 +102,11 @@ async def fork(settings: Settings, command: Sequence[str], fork_command: ForkCom
                     api_token_file=processes.data.api_token_file,
                     passes_other_traffic=False,
                     isolation=fork_command.isolation,
+                    effects=EffectsOptions(pinned=pinned) if (pinned := worker_info.get("pinned")) else None,
                 )
             )
+            if pinned and worker_info.get("control"):
+                note_exit(worker_info["control"], child, processes.run_token(child), result.code)
         finally:
             await processes.close_workers()
             if bundle.parent == processes.data.replays:

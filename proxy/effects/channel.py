@@ -103,7 +103,9 @@ class EffectsChannel:
             run, process = self._authorize(await read_frame(reader))
         found = await self._replay_of(run)
         if found is not None:
-            await _answer_replay(found, process, reader, writer)
+            await _answer_replay(found, process, writer)
+            recorder = self._recorder if found.is_recorded else None
+            await self._follow_replay(found, recorder, run, process, reader)
         elif self._recorder is not None:
             writer.write(encode_frame(b'{"mode": "record"}'))
             await writer.drain()
@@ -137,20 +139,51 @@ class EffectsChannel:
             raise _Refusal(str(why)) from why
 
     async def _record(self, recorder: Recorder, run: str, process: str, reader: asyncio.StreamReader) -> None:
-        number, room = 0, MOST_OF_RUN
+        batches = _ProcessBatches(recorder, run, process)
         while (data := await read_frame(reader)) is not None:
-            room -= len(data)
-            if room < 0:
-                recorder.record_gap(run, f"process {process} had more than {MOST_OF_RUN:,} bytes of effects")
+            if not await batches.record(data):
                 return
-            try:
-                # Searching megabytes for secrets would delay the requests that this worker serves.
-                items, count = await asyncio.to_thread(_redact_batch, data, recorder)
-            except InvalidEffects as error:
-                recorder.record_gap(run, f"effects of process {process} could not be recorded: {error}")
-                continue
-            recorder.record_effects(run, process, number, count, items)
-            number += 1
+
+    async def _follow_replay(
+        self, found: EffectsReplay, recorder: Recorder | None, run: str, process: str, reader: asyncio.StreamReader
+    ) -> None:
+        """Note how a replay goes and, of a fork, record what its processes get."""
+        batches = _ProcessBatches(recorder, run, process) if recorder is not None else None
+        while (data := await read_frame(reader)) is not None:
+            if not data.startswith(b"["):
+                found.note(process, json.loads(data))
+            elif batches is not None:
+                await batches.record(data)
+
+
+class _ProcessBatches:
+    """Records the batches of one process."""
+
+    def __init__(self, recorder: Recorder, run: str, process: str) -> None:
+        self._recorder = recorder
+        self._run = run
+        self._process = process
+        self._number = 0
+        self._room = MOST_OF_RUN
+
+    async def record(self, data: bytes) -> bool:
+        """Record a batch; False once the process has sent too much."""
+        recorder, was_open = self._recorder, self._room >= 0
+        self._room -= len(data)
+        if self._room < 0:
+            if was_open:
+                reason = f"process {self._process} had more than {MOST_OF_RUN:,} bytes of effects"
+                recorder.record_gap(self._run, reason)
+            return False
+        try:
+            # Searching megabytes for secrets would delay the requests that this worker serves.
+            items, count = await asyncio.to_thread(_redact_batch, data, recorder)
+        except InvalidEffects as error:
+            recorder.record_gap(self._run, f"effects of process {self._process} could not be recorded: {error}")
+            return True
+        recorder.record_effects(self._run, self._process, self._number, count, items)
+        self._number += 1
+        return True
 
 
 def _redact_batch(data: bytes, recorder: Recorder) -> tuple[bytes, int]:
@@ -158,22 +191,18 @@ def _redact_batch(data: bytes, recorder: Recorder) -> tuple[bytes, int]:
     return encode_items([redact_item(item, recorder.redactor) for item in items]), count_results(items)
 
 
-async def _answer_replay(
-    found: EffectsReplay, process: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> None:
+async def _answer_replay(found: EffectsReplay, process: str, writer: asyncio.StreamWriter) -> None:
     recorded = found.items_of(process)
     head: Mapping[str, Any] = {
-        "mode": "replay",
+        "mode": "fork" if found.is_recorded else "replay",
         "frames": len(recorded),
         "processes": found.processes,
-        "live": found.goes_live,
+        "rules": await asyncio.to_thread(found.rules),
     }
     writer.write(encode_frame(json.dumps(head).encode()))
     for items in recorded:
         writer.write(encode_frame(items))
         await writer.drain()
-    while (data := await read_frame(reader)) is not None:
-        found.note(process, json.loads(data))
 
 
 def _bind(path: Path) -> socket.socket:

@@ -1,7 +1,8 @@
 """The messages between an effects hook and a worker: JSON after its length in four bytes.
 
-A hook begins with `{"run", "token", "process"}`. The worker answers `{"mode": "record" | "replay" | "off", "frames": N}` and, in a
-replay, N messages with the recorded effects of that process. Then the hook sends effects, or how the replay of its effects goes.
+A hook begins with `{"run", "token", "process"}`. The worker answers `{"mode": "record" | "replay" | "fork" | "off", "frames": N}` and, in a
+replay or fork, N messages with the recorded effects of that process. Then the hook sends effects (an array), or how the replay of its
+effects goes (an object); in a fork both.
 """
 
 import asyncio
@@ -42,10 +43,12 @@ def send_effects(path: Path, head: Mapping[str, Any], items: Sequence[Mapping[st
             connection.connect(str(path))
             connection.sendall(encode_frame(json.dumps(head).encode()))
             answer = connection.recv(1 << 16)
-            if b'"record"' not in answer:
+            if b'"mode": "record"' not in answer and b'"mode": "fork"' not in answer:
                 return False
             connection.sendall(encode_frame(json.dumps([*items]).encode()))
             connection.shutdown(socket.SHUT_WR)
-            return connection.recv(16) == b""
+            while connection.recv(1 << 16):
+                pass  # what the worker answers a fork with
+            return True
     except OSError:
         return False

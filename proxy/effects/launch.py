@@ -8,16 +8,10 @@ from typing import Any, Final
 
 from proxy.capture.control_path import effects_path
 from proxy.effects.frames import send_effects
-from replay.effects import COMMAND
+from replay.effects import COMMAND, PINNED_VARIABLES
 
 HOOK: Final = Path(__file__).parents[1] / "clients" / "effects"
 """The directory with the hook's `sitecustomize`."""
-
-PINNED: Final = (
-    *("TZ", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_NUMERIC", "LC_TIME", "LC_COLLATE", "LC_MONETARY"),
-    "PYTHONHASHSEED",
-)
-"""Variables that a replay has as they were recorded (`playhead_effects.start` records them)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +35,7 @@ def effects_environment(
 ) -> dict[str, str]:
     """Return a command's environment with the hook; `base` is the user's, from which it was made."""
     pinned = dict(options.pinned) if options.pinned is not None else _variables_to_pin(environment)
-    changed = {name: value for name, value in environment.items() if name not in PINNED} | pinned
+    changed = {name: value for name, value in environment.items() if name not in PINNED_VARIABLES} | pinned
     own = sorted(name for name, value in environment.items() if base.get(name) != value)
     paths = (str(HOOK), changed.get("PYTHONPATH", ""))
     return {
@@ -58,7 +52,7 @@ def effects_environment(
 
 def _variables_to_pin(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables to pin: the user's, and those without which each process or machine has its own."""
-    pinned = {name: environment[name] for name in PINNED if name in environment}
+    pinned = {name: environment[name] for name in PINNED_VARIABLES if name in environment}
     pinned.setdefault("PYTHONHASHSEED", "0")
     if "TZ" not in pinned and (zone := _local_zone()):
         pinned["TZ"] = zone

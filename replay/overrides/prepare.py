@@ -16,6 +16,7 @@ from calls.dialects.table import BY_NAME
 from calls.keys.key import KeyResult, make_key
 from calls.keys.profile import Profiles
 from calls.model import Exchange, Json, Request, Response
+from calls.overrides.effect_values import EffectValue
 from calls.overrides.overrides import Fault, Override, OverrideMatch, WholeAnswer
 from replay import playback
 from replay.answer import Answer, source_header
@@ -134,9 +135,13 @@ class OverrideEditor:
 def prepare_overrides(
     bundle: Bundle, overrides: Sequence[Override], profiles: Profiles, *, until_step: int | None = None
 ) -> tuple[Bundle, OverrideEditor]:
-    """Edit the recording up to a step, and return it with the hook for everything else. Raises BadOverride."""
+    """Edit the recording up to a step, and return it with the hook for everything else. Raises BadOverride.
+
+    Overrides of effects are left to `replay.effects`.
+    """
     entries = sorted(bundle.entries, key=lambda entry: (entry.exchange.started_at, entry.exchange.id))
     subjects = [_MatchSubject(entry.exchange.request, None, entry.exchange, profiles) for entry in entries[:until_step]]
+    overrides = [one for one in overrides if not isinstance(one.change, EffectValue)]
     plans: dict[int, _StepPlan] = {}
     whole: set[str] = set()
     for override in overrides:
@@ -158,6 +163,7 @@ def prepare_overrides(
 def _plan_override(plan: _StepPlan, override: Override, entry: Entry, key: KeyResult) -> Entry:
     """Apply an override to an entry, or plan its fault."""
     change = override.change
+    assert not isinstance(change, EffectValue)
     if playback.is_websocket(entry.exchange):
         raise CannotEdit(edits.WEBSOCKET_UNSUPPORTED)
     if not isinstance(change, Fault):
@@ -278,7 +284,8 @@ def _matching_steps(override: Override, subjects: Sequence[_MatchSubject]) -> li
 
 def can_apply(override: Override, key: KeyResult) -> bool:
     """Whether a change fits this kind of call."""
-    return isinstance(override.change, Fault) or edits.can_edit(override.change, key)
+    change = override.change
+    return isinstance(change, Fault) or (not isinstance(change, EffectValue) and edits.can_edit(change, key))
 
 
 def _recorded_calls(subjects: Sequence[_MatchSubject]) -> str:

@@ -97,6 +97,16 @@ async def test_replays_write_the_same_bytes_and_nothing_goes_out(
             assert replayed == recorded, error
             assert f"{calls} served, 0 missed, 0 live, 0 unused" in error
             assert re.search(r"effects: (\d+) of \1 served\n", error), error
+        if program == MIXED:
+            changes = ("clock=2028-02-29T12:00:00Z", "input=no, by Bob")
+            words = [word for change in changes for word in ("--override", change)]
+            await run(shell, b"", "US", "fork", "first", "--after-step", "0", "--run", "leap", *words)
+            compared = await shell.run(["playhead", "diff", "first", "leap"])
+            assert re.search(
+                r"datetime.now at program.py:\d+ gave 20\S+ in A, 2028-02-29T12:00:00.000000Z in B", compared.out
+            )
+            shown = await shell.run(["playhead", "show", "leap", "3"])
+            assert "no, by Bob said so at 18354" in shown.out
 
 
 async def run(shell: Shell, typed: bytes, region: str, *words: str) -> tuple[bytes, str]:

@@ -1,5 +1,6 @@
 """The command lines of overrides and forks: what is wrong with them is said before anything is started."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -49,22 +50,41 @@ def test_help_teaches(command: str) -> None:
 
 def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
     with pytest.raises(Failure, match=r"cannot read the overrides .*: No such file"):
-        load_overrides(tmp_path / "none.toml")
+        load_overrides([str(tmp_path / "none.toml")])
     latin = tmp_path / "latin.toml"
     latin.write_bytes(b"text = '\xe9'")
     with pytest.raises(Failure, match="is not UTF-8"):
-        load_overrides(latin)
+        load_overrides([str(latin)])
     wrong = tmp_path / "wrong.json"
     wrong.write_text('[\n{"step": 1}\n]')
     with pytest.raises(Failure, match=r"wrong.json: line 2: override 1: it changes nothing"):
-        load_overrides(wrong)
+        load_overrides([str(wrong)])
+    for words, why in {
+        "clock=noon": "--override clock=noon: the value of clock is 'noon': use RFC 3339",
+        "clock=2027-02-29": "no time after 1970",
+        "env=1": "effect env needs what it is about: env:NAME",
+        "file:a.txt=@none.txt": "cannot read none.txt",
+        "listing:.=[1": "no JSON",
+        "seed=many": "whole number",
+    }.items():
+        with pytest.raises(Failure, match=re.escape(why)):
+            load_overrides([words])
 
 
 def test_what_a_worker_is_told_of_a_file(tmp_path: Path) -> None:
     file = tmp_path / "a.toml"
     file.write_text("\n[[override]]\nstep = 1\ntext = 'x'\n")
     told = {"overrides": [{"step": 1, "text": "x"}], "lines": [2], "overrides_file": str(file)}
-    assert (load_overrides(file), load_overrides(None)) == (told, {})
+    assert (load_overrides([str(file)]), load_overrides([])) == (told, {})
+    (tmp_path / "new.bin").write_bytes(b"\xff")
+    given = [f"file:a=b.txt#2=@{tmp_path / 'new.bin'}", str(file), "input:Sure? =yes", 'run:date={"exit": 1}']
+    entries = load_overrides(given)["overrides"]
+    assert entries == [
+        {"effect": "file:a=b.txt", "nth": 2, "value": {"$bytes": "/w=="}},
+        {"step": 1, "text": "x"},
+        {"effect": "input:Sure? ", "value": "yes"},
+        {"effect": "run:date", "value": {"exit": 1}},
+    ]
 
 
 def test_a_summary_says_once_what_was_not_let_out_and_what_is_not_stored_yet() -> None:

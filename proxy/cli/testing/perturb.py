@@ -143,7 +143,7 @@ def perturb_command(
     require_effects(effects)
     isolation = isolation_options(flags)
     rules = read_spec(spec) if spec is not None else ()
-    base = load_overrides(override).get("overrides", [])
+    base = load_overrides([str(override)] if override else []).get("overrides", [])
     shapes = dict(map(_read_schema, schema))
     origin = parse_model_url(model_url) if model_url else None
     found = settings_from_flags(**flags)

@@ -13,6 +13,7 @@ import pytest
 
 from calls.effects.items import encode_items, read_items
 from calls.events import EffectBatch
+from calls.overrides.overrides import read_overrides
 from calls.redaction.redactor import Redactor
 from proxy.capture.control_path import effects_path
 from proxy.effects.channel import EffectsChannel
@@ -95,8 +96,13 @@ class Worker:
             out, err = await process.communicate(typed.encode())
         return out.decode(), err.decode()
 
-    def begin_replay(self) -> EffectsReplay:
-        self.replay = EffectsReplay(batches=sorted(self.batches, key=lambda one: (one.process, one.number)))
+    def begin_replay(self, *overrides: dict[str, Any], is_fork: bool = False) -> EffectsReplay:
+        self.replay = EffectsReplay(
+            batches=sorted(self.batches, key=lambda one: (one.process, one.number)),
+            overrides=read_overrides(overrides),
+            goes_live=is_fork,
+            is_recorded=is_fork,
+        )
         return self.replay
 
 
@@ -118,6 +124,63 @@ async def test_every_kind_is_recorded_and_replayed(worker: Worker) -> None:
     report = replay.report()
     assert (report["missed"], report["unused"], report["output_differs"]) == (0, 0, []), report
     assert report["served"] == report["recorded"]
+
+
+WHAT_IF = """
+import datetime, os, random, subprocess, sys, time, uuid
+last = time.time()
+print(datetime.datetime.now(datetime.timezone.utc).isoformat()[:19], time.time() - last < 60, time.monotonic() < 99)
+print(open("notes.txt").read(), os.listdir("."), os.environ.get("REGION"), os.environ.get("ZONE"), os.getenv("ZONE"))
+print(subprocess.run(["sh", "-c", "echo $$"], capture_output=True, text=True).stdout, input("sure? "), sys.stdin.readline())
+print(random.random() == random.random(), uuid.uuid4(), random.Random().random(), os.urandom(4), random.getrandbits(8))
+"""
+
+OTHER: list[dict[str, Any]] = [
+    {"effect": "clock", "value": "2028-02-29T12:00:00Z"},
+    {"effect": "monotonic", "value": "12.5"},
+    {"effect": "file:./notes.txt", "value": "other notes"},
+    {"effect": "listing:.", "value": "b,a"},
+    {"effect": "env:REGION", "value": "us"},
+    {"effect": "env:ZONE", "nth": 2, "value": "z"},
+    {"effect": "input", "value": "no"},
+    {"effect": "run:sh -c echo $$", "value": "done"},
+    {"effect": "random", "value": 0.5},
+    {"effect": "uuid", "value": "01932f4e-0000-7000-8000-000000000001"},
+    {"effect": "bytes", "value": "00ff"},
+]
+
+
+async def test_every_kind_has_an_override_and_a_fork_records_what_the_program_got(worker: Worker) -> None:
+    await worker.run(WHAT_IF)
+    recorded = list(worker.batches)
+    replay = worker.begin_replay(*OTHER)
+    changed, err = await worker.run(WHAT_IF, typed="")
+    assert err == ""
+    lines = changed.splitlines()
+    assert lines[:3] == ["2028-02-29T12:00:00 True True", "other notes ['b', 'a'] us None z", "sure? done no no"]
+    assert lines[4].startswith("True 01932f4e-0000-7000-8000-000000000001 ")
+    assert r"b'\x00\xff\x00\xff'" in lines[4]
+    report = replay.report_with_overrides({"verdict": "right", **replay.report()})
+    assert [one["answered"] > 0 for one in cast("list[Any]", report["overrides"])] == [True] * len(OTHER)
+    assert (report["missed"], report["overrides_idle"], worker.batches) == (0, 0, recorded)
+
+    worker.begin_replay(*OTHER, {"effect": "env:NOBODY", "value": "x"}, is_fork=True)
+    worker.batches = []
+    forked, err = await worker.run(WHAT_IF + "print(os.environ.get('NEW'))\n", typed="", changes=[("NEW", "n")])
+    assert (forked, err) == (changed + "n\n", "")
+    idle = worker.replay.report_with_overrides({"verdict": "right"}) if worker.replay else {}
+    assert (idle["overrides_idle"], idle["verdict"]) == (1, "diverged")
+    worker.begin_replay()
+    assert (await worker.run(WHAT_IF + "print(os.environ.get('NEW'))\n", typed=""))[0] == forked
+
+
+async def test_a_seed_decides_what_is_drawn_in_each_task(worker: Worker) -> None:
+    await worker.run(WHAT_IF)
+    drawn = []
+    for seed in (7, 7, 8):
+        worker.begin_replay({"effect": "seed", "value": seed})
+        drawn.append((await worker.run(WHAT_IF, typed=""))[0].splitlines()[-1])
+    assert (drawn[0] == drawn[1], drawn[0] == drawn[2]) == (True, False)
 
 
 async def test_what_was_not_recorded_is_a_miss_with_its_line_and_the_nearest(worker: Worker) -> None:

@@ -4,6 +4,8 @@ start          connect to the worker and install the hooks
 channel        the connection to the worker
 recording      observe effects
 replaying      answer them from a recording
+overriding     results that a user gives in place of recorded ones
+forking        answer from a recording, and record what the program got
 values         results as JSON and back
 callers        tell the program's own code from packages and the standard library
 tasks          names of tasks and threads by the order in which they were started

@@ -36,9 +36,11 @@ def install(effects):
         return real_open(path, mode, *options) if opened is None else _as_file(real_open, opened, path, mode, options)
 
     def _observed_open(effects, frame, path):
-        if effects.is_replay:
+        if effects.is_replay and not effects.state.is_fork:
             return _recorded_content(effects, frame, path)
-        _record_content(effects, frame, path, real_open)
+        if effects.is_replay:
+            return _content_of_fork(effects, frame, path, real_open)
+        _record_content(effects.state, frame, path, real_open)
         return None
 
     builtins.open = io.open = open_observed
@@ -53,7 +55,7 @@ def install(effects):
     os.listdir = listdir
 
 
-def _record_content(effects, frame, path, real_open):
+def _record_content(record, frame, path, real_open):
     """Record what a file has, or why it cannot be read; opening it then shows the same to the program."""
 
     def read():
@@ -64,13 +66,28 @@ def _record_content(effects, frame, path, real_open):
             return file.read(MOST_CONTENT + 1)
 
     def note(data):
-        number = effects.state.content(data)
+        number = record.content(data)
         return "too large" if number is None else number
 
     try:
-        effects.value("open", frame, read, {"path": path}, to_json=note)
+        record.value("open", frame, read, {"path": path}, to_json=note)
     except (OSError, Unwritable):
         pass
+
+
+def _content_of_fork(effects, frame, path, real_open):
+    """Return the recorded content, if there is one, and record what the program gets."""
+    record = effects.state.recording
+    try:
+        data = _recorded_content(effects, frame, path)
+    except OSError as error:
+        record.note_error("open", frame, {"path": path}, error)
+        raise
+    if data is None:
+        _record_content(record, frame, path, real_open)
+    else:
+        record.value("open", frame, lambda: data, {"path": path}, to_json=record.content)
+    return data
 
 
 def _recorded_content(effects, frame, path):

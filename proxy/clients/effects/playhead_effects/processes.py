@@ -48,7 +48,7 @@ class _Label:
 def _answer(effects, kind, frame, live, args, label, to_json=encode, from_json=decode):
     """Answer from the recording, unless the process had effects of its own: then it runs again."""
     if effects.is_replay and effects.state.answers_process(label):
-        effects.value(kind, frame, lambda: None, args, "", to_json, lambda told: told)
+        effects.value(kind, frame, lambda: None, args, "", lambda told: told, lambda told: told)
         return live()
     return effects.value(kind, frame, live, args, "", to_json, from_json)
 

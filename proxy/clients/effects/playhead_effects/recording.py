@@ -32,7 +32,7 @@ _monotonic_ns = time.monotonic_ns
 class Recording:
     """Records the effects of this process."""
 
-    is_replay = False
+    is_replay = is_fork = False
 
     def __init__(self, channel, pinned, now_ns):
         self._channel = channel
@@ -86,7 +86,7 @@ class Recording:
         try:
             result = live()
         except Exception as error:
-            self._add_result(kind, frame, args, by, {"error": encode_error(error)})
+            self.note_error(kind, frame, args, error, by)
             raise
         try:
             told = to_json(result)
@@ -94,6 +94,10 @@ class Recording:
             return result
         self._add_result(kind, frame, args, by, {"results": [told]})
         return result
+
+    def note_error(self, kind, frame, args, error, by=""):
+        """Record what was raised."""
+        self._add_result(kind, frame, args, by, {"error": encode_error(error)})
 
     def _add_result(self, kind, frame, args, by, result):
         key = (kind, frame.f_code, frame.f_lasti, tasks.name.get(), key_of(args), by)
@@ -191,7 +195,11 @@ class Recording:
 
     def finish(self):
         """Send what is left, and wait until the worker has it."""
+        self.send_last()
+        self._channel.close()
+
+    def send_last(self):
+        """Send what is left."""
         digest = "sha256:" + self._output.hexdigest()
         self._add({"kind": "stdout", "digest": digest, "size": self._written})
         self._flush()
-        self._channel.close()

@@ -7,6 +7,7 @@ from threading import RLock
 
 from playhead_effects import tasks
 from playhead_effects.callers import place
+from playhead_effects.overriding import Overrides
 from playhead_effects.values import decode, decode_error, encode, key_of
 
 MOST_MISSES = 20
@@ -15,15 +16,16 @@ SAY_AFTER = 200_000_000
 
 NOT_SERVED = frozenset(("process.start", "process.exit", "content", "stdout"))
 
-_monotonic_ns = time.monotonic_ns
+_monotonic_ns, _time_ns, _perf_counter_ns = time.monotonic_ns, time.time_ns, time.perf_counter_ns
 
 
 class Replaying:
     """Answers the effects of this process."""
 
     is_replay = True
+    is_fork = False
 
-    def __init__(self, channel, batches, processes):
+    def __init__(self, channel, batches, processes, rules=()):
         self._channel = channel
         self._lock = RLock()
         self.processes = frozenset(processes)
@@ -31,11 +33,23 @@ class Replaying:
         self._values = {}
         self._left = {}
         """How many effects of each key were not asked for yet, and where the first of them was."""
-        self.contents = {}
+        began = {"time.time": _time_ns(), "time.monotonic": _monotonic_ns(), "time.perf_counter": _perf_counter_ns()}
+        began["datetime.now"] = began["time.time"]
+        self._overrides = Overrides(rules, began) if rules else None
+        self.contents = dict(self._overrides.contents) if rules else {}
         self._recorded_output = None
         self._output = hashlib.sha256()
         self._said = 0
-        self._told = {"served": 0, "missed": 0, "unused": 0, "library": 0, "misses": [], "output": "", "ended": False}
+        self._told = {
+            "served": 0,
+            "missed": 0,
+            "unused": 0,
+            "library": 0,
+            "misses": [],
+            "output": "",
+            "ended": False,
+            "overridden": {},
+        }
         for items in batches:
             for item in items:
                 self._add(item)
@@ -71,8 +85,10 @@ class Replaying:
         with self._lock:
             queue = self._clocks.get(key)
             if not queue:
-                self._miss(key, frame, by)
-                return ns
+                moved = self._move_clock(kind, None, ns, by)
+                if moved is None:
+                    self._miss(key, frame, by)
+                return ns if moved is None else moved
             item = queue[0]
             place_in_item = item.get("_place", 0)
             now = item["_now"] + item["ns"][place_in_item - 1] if place_in_item else int(item["first"])
@@ -80,15 +96,21 @@ class Replaying:
             if place_in_item >= len(item.get("ns", ())):
                 queue.popleft()
             self._told["served"] += 1
-        return now
+            moved = self._move_clock(kind, now, ns, by)
+        return now if moved is None else moved
+
+    def _move_clock(self, kind, recorded_ns, now_ns, by):
+        return None if by or self._overrides is None else self._overrides.move_clock(kind, recorded_ns, now_ns)
 
     def value(self, kind, frame, live, args=None, by="", to_json=encode, from_json=decode):  # noqa: ARG002 - as in a recording
         """Return or raise what was recorded; what `live` returns, if nothing was."""
         key = (kind, tasks.current(), key_of(args))
         with self._lock:
+            rule = self._overrides.find(kind, args) if self._overrides is not None else None
             queue = self._values.get(key)
             if not queue:
-                self._miss(key, frame, by)
+                if rule is None:
+                    self._miss(key, frame, by)
                 found = None
             else:
                 found = queue[0]
@@ -96,6 +118,8 @@ class Replaying:
                 if not found[1]:
                     queue.popleft()
                 self._told["served"] += 1
+            if rule is not None:
+                return from_json(self._overrides.result(rule, kind, args, found[0] if found and not found[2] else None))
         if found is None:
             return live()
         told, _, is_error, item = found
@@ -157,6 +181,8 @@ class Replaying:
     def _say(self):
         with self._lock:
             self._said = _monotonic_ns()
+            if self._overrides is not None:
+                self._told["overridden"] = self._overrides.answered
             self._told["unused"] = self._total - self._told["served"]
             self._channel.send(self._told)
 

@@ -8,6 +8,7 @@ import time
 
 from playhead_effects import channel as channels
 from playhead_effects import clocks, environment, files, processes, randomness, tasks
+from playhead_effects.forking import Forking
 from playhead_effects.late import patch_late
 from playhead_effects.recording import Recording
 from playhead_effects.replaying import Replaying
@@ -71,12 +72,13 @@ def _connect(label):
     }
     channel = channels.Channel(path, hello)
     mode = channel.answer.get("mode")
+    pinned = {name: os.environ[name] for name in PINNED if name in os.environ}
     if mode == "record":
-        pinned = {name: os.environ[name] for name in PINNED if name in os.environ}
         return Recording(channel, pinned, _REAL_TIME_NS())
-    if mode == "replay":
+    if mode in ("replay", "fork"):
         batches = [json.loads(channel.receive()) for _ in range(channel.answer["frames"])]
-        return Replaying(channel, batches, channel.answer["processes"])
+        given = channel, batches, channel.answer["processes"], channel.answer.get("rules", ())
+        return Replaying(*given) if mode == "replay" else Forking(*given, pinned, _REAL_TIME_NS())
     channel.close()
     if why := channel.answer.get("why"):
         sys.stderr.write(f"playhead: effects are not recorded: {why}\n")
