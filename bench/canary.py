@@ -24,6 +24,9 @@ QUIET_WEEKS: Final = 4
 """Weeks without a change before the change."""
 
 CHANGES: Final = ((0.0, 0.05), (0.0, 0.1), (0.0, 0.2), (0.0, 0.5), (0.02, 0.12), (0.05, 0.15), (0.2, 0.4), (0.5, 0.8))
+DISTANCES: Final = ((0.05, 0.15), (0.1, 0.2), (0.1, 0.3), (0.2, 0.4), (0.3, 0.6))
+"""The mean distance of answers before a change and after it."""
+
 RATES: Final = (0.0, 0.01, 0.05, 0.2, 0.5)
 WEEKS: Final = 1000
 REPEATS: Final = 200
@@ -41,6 +44,8 @@ class Simulation:
     """The rate at which its answers differ."""
 
     random: random.Random
+    is_distance: bool = False
+    """Whether `rate` is the mean of distances, spread by a Beta distribution, of answers whose words always differ."""
 
     def begin(self) -> CanaryState:
         """Return the state after the baseline."""
@@ -52,15 +57,20 @@ class Simulation:
         """Return the state after a shot."""
         rate = self.rate if rate is None else rate
         for _ in range(count):
-            state = add_answer(state, "call", _OTHER if self.random.random() < rate else _USUAL, 0)
+            state = add_answer(state, "call", self._answer(rate), 0)
         return end_shot(state, 0, run=None, failed=0, problem=None)
+
+    def _answer(self, rate: float) -> Observation:
+        if self.is_distance:
+            return msgspec.structs.replace(_OTHER, embedding=self.random.betavariate(4 * rate, 4 * (1 - rate)))
+        return _OTHER if self.random.random() < rate else _USUAL
 
 
 def count_calls_until_found(
-    before: float, after: float, seed: int, *, most: int = 5000, canaries: int = 1
+    before: float, after: float, seed: int, *, most: int = 5000, canaries: int = 1, is_distance: bool = False
 ) -> int | None:
     """The number of calls after a change at which it is found; None if it is not within the most."""
-    simulation = Simulation(rules=RULES, rate=before, random=random.Random(seed))
+    simulation = Simulation(rules=RULES, rate=before, random=random.Random(seed), is_distance=is_distance)
     state = simulation.begin()
     others = {str(number): state for number in range(1, canaries)}
     for _ in range(QUIET_WEEKS * SHOTS_PER_WEEK):
@@ -72,10 +82,13 @@ def count_calls_until_found(
     return None
 
 
-def count_false_alarms(rates: Sequence[float], weeks: int, seed: int) -> tuple[int, int]:
+def count_false_alarms(rates: Sequence[float], weeks: int, seed: int, *, is_distance: bool = False) -> tuple[int, int]:
     """The number of canaries, one for each rate, that are said to have changed in so many weeks in a row though none has; and the
     number of weeks after which any was not said to be unchanged."""
-    simulations = [Simulation(rules=RULES, rate=rate, random=random.Random(f"{seed} {rate}")) for rate in rates]
+    simulations = [
+        Simulation(rules=RULES, rate=rate, random=random.Random(f"{seed} {rate}"), is_distance=is_distance)
+        for rate in rates
+    ]
     states = {str(place): simulation.begin() for place, simulation in enumerate(simulations)}
     undecided = 0
     for shot in range(weeks * SHOTS_PER_WEEK):
@@ -90,21 +103,24 @@ def count_false_alarms(rates: Sequence[float], weeks: int, seed: int) -> tuple[i
     return sum(state.changed is not None for state in states.values()), undecided
 
 
-def detection_lines(repeats: int) -> Iterator[str]:
+def detection_lines(repeats: int, *, is_distance: bool = False) -> Iterator[str]:
     """The table of changes that are found."""
-    yield "| differing answers | found after (median) | in 9 of 10 cases within | with 10 canaries |"
+    what = "mean distance" if is_distance else "differing answers"
+    yield f"| {what} | found after (median) | in 9 of 10 cases within | with 10 canaries |"
     yield "|---|---|---|---|"
-    for before, after in CHANGES:
+    for before, after in DISTANCES if is_distance else CHANGES:
         cells = []
         for canaries in (1, 10):
             found = sorted(
                 calls if calls is not None else 1 << 30
                 for calls in (
-                    count_calls_until_found(before, after, seed, canaries=canaries) for seed in range(repeats)
+                    count_calls_until_found(before, after, seed, canaries=canaries, is_distance=is_distance)
+                    for seed in range(repeats)
                 )
             )
             cells += [_calls_text(median(found)), _calls_text(found[int(len(found) * 0.9)])]
-        yield f"| {before:.0%} → {after:.0%} | {cells[0]} | {cells[1]} | {cells[3]} |"
+        change = f"{before:.2f} → {after:.2f}" if is_distance else f"{before:.0%} → {after:.0%}"
+        yield f"| {change} | {cells[0]} | {cells[1]} | {cells[3]} |"
 
 
 def _calls_text(calls: float) -> str:
@@ -116,7 +132,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=REPEATS)
     parser.add_argument("--weeks", type=int, default=WEEKS)
+    parser.add_argument("--distances", action="store_true", help="of answers with a distance, by embeddings or a judge")
     options = parser.parse_args()
+    if options.distances:
+        for line in detection_lines(options.repeats, is_distance=True):
+            print(line, flush=True)
+        means = [before for before, _ in DISTANCES]
+        weeks = [count_false_alarms(means, 1, seed, is_distance=True)[0] for seed in range(options.weeks)]
+        print(
+            f"\n{len(means)} canaries whose distances do not change, {options.weeks:,} weeks: {sum(map(bool, weeks))} with a false alarm"
+        )
+        return
     for line in detection_lines(options.repeats):
         print(line, flush=True)
     wrong, _ = count_false_alarms(RATES, options.weeks, 1)

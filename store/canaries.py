@@ -1,7 +1,7 @@
 """Keep what is known of canaries between their shots (`calls.canary`), and tell what it says."""
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Annotated, Final
 
 import asyncpg
 import msgspec
@@ -12,6 +12,7 @@ from calls.canary.canary_state import (
     ChangeFound,
     add_answer,
     begin_canary,
+    begin_levels_anew,
     end_shot,
     note_change,
 )
@@ -47,6 +48,8 @@ class Shot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     failed: int = 0
     problem: str | None = None
     traffic: TrafficChange | None = None
+    hints: Annotated[tuple[Annotated[str, msgspec.Meta(max_length=500)], ...], msgspec.Meta(max_length=20)] = ()
+    """What ordinary traffic shows that is no change by itself."""
 
 
 class TooManyCanaries(ValueError):
@@ -97,7 +100,7 @@ def _states(rows: list[asyncpg.Record]) -> dict[str, CanaryState]:
 def _with_shot(state: CanaryState | None, shot: Shot, at: int) -> CanaryState:
     if state is None or not _can_go_on(state.rules, shot.rules):
         state = begin_canary(shot.rules, at)
-    state = msgspec.structs.replace(state, rules=shot.rules)
+    state = msgspec.structs.replace(begin_levels_anew(state, shot.rules), hints=shot.hints)
     if shot.traffic is not None:
         traffic = ChangeFound(at=at, stage="traffic", reason=shot.traffic.reason, example=shot.traffic.example)
         state = note_change(state, traffic)
@@ -132,6 +135,8 @@ def canary_shape(name: str, state: CanaryState, canaries: int) -> Shape:
         "examples": _examples(state),
         "models": sorted({model for forms in state.pins.values() for model in forms.models}),
         "reference_answers": {pin: forms.answers for pin, forms in sorted(state.pins.items())},
+        "reference_exchanges": {pin: list(forms.exchanges) for pin, forms in sorted(state.pins.items())},
+        "hints": list(state.hints),
         "rules": msgspec.to_builtins(state.rules),
         "calls": state.calls,
         "failed": state.failed,

@@ -7,9 +7,15 @@ import msgspec
 from calls.canary.observation import Observation
 from calls.canary.series import Series
 
-type Level = Literal["exact", "structure", "distance", "fingerprint"]
+type Level = Literal["exact", "structure", "embedding", "judged", "fingerprint"]
 
-LEVELS: Final[tuple[Level, ...]] = ("exact", "structure", "distance", "fingerprint")
+LEVELS: Final[tuple[Level, ...]] = ("exact", "structure", "embedding", "judged", "fingerprint")
+
+DISTANCES: Final[tuple[Level, ...]] = ("embedding", "judged")
+"""Levels at which an answer has a distance, from 0 to 1, where at the others it differs or does not."""
+
+NEAR: Final = 0.5
+"""An answer that is nearer than this is no example of one that differs."""
 
 type Stage = Literal["model", "traffic", "answers"]
 """What shows a change: the model that an answer names, one that answers in ordinary traffic, or the answers themselves."""
@@ -30,6 +36,12 @@ class CanaryRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     false_alarm: float = 0.05
     """The probability that it is ever said to have changed, if it has not; and of the opposite."""
 
+    embeddings: str | None = None
+    """The model whose embeddings give distances. Another one begins the level anew."""
+
+    judge: str | None = None
+    """The model that judges. Another one begins the level anew."""
+
 
 class PinnedForms(msgspec.Struct, frozen=True, kw_only=True):
     """The forms of the reference answers of a pinned call."""
@@ -41,6 +53,9 @@ class PinnedForms(msgspec.Struct, frozen=True, kw_only=True):
     structure: tuple[str, ...] = ()
     example: str | None = None
     """The exchange of the first."""
+
+    exchanges: tuple[str, ...] = ()
+    """The exchanges of all that are known."""
 
 
 class ChangeFound(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +75,8 @@ class CanaryState(msgspec.Struct, frozen=True, kw_only=True):
     pins: dict[str, PinnedForms] = {}
     exact: Series = Series()
     structure: Series = Series()
-    distance: Series = Series()
+    embedding: Series = Series()
+    judged: Series = Series()
     fingerprint: Series = Series()
     shots: int = 0
     calls: int = 0
@@ -72,6 +88,9 @@ class CanaryState(msgspec.Struct, frozen=True, kw_only=True):
 
     example: str | None = None
     """The last exchange whose answer differed."""
+
+    hints: tuple[str, ...] = ()
+    """What ordinary traffic showed before the last shot that is no change by itself."""
 
     changed: ChangeFound | None = None
 
@@ -102,16 +121,18 @@ def add_answer(state: CanaryState, pin: str, answer: Observation, at: int) -> Ca
     forms = state.pins.get(pin, PinnedForms())
     if state.missing_references(pin) > 0:
         return msgspec.structs.replace(state, pins={**state.pins, pin: _with_reference(forms, answer)})
-    differences: dict[Level, bool | None] = {
+    differences: dict[Level, float | None] = {
         "exact": answer.exact not in forms.exact,
         "structure": answer.structure not in forms.structure,
-        "distance": answer.is_distant,
+        "embedding": answer.embedding,
+        "judged": answer.judged,
         "fingerprint": None if answer.fingerprint is None else answer.fingerprint not in forms.fingerprints,
     }
     for level, differs in differences.items():
         if differs is not None:
-            state = msgspec.structs.replace(state, **{level: state.series(level).with_answer(differs=differs)})
-    if differences["exact"] and (differences["structure"] or differences["distance"] is not False):
+            state = msgspec.structs.replace(state, **{level: state.series(level).with_answer(differs)})
+    distances = [distance for level in DISTANCES if (distance := differences[level]) is not None]
+    if differences["exact"] and (differences["structure"] or not distances or max(distances) >= NEAR):
         state = msgspec.structs.replace(state, example=answer.exchange)
     if answer.model is not None and forms.models and answer.model not in forms.models and state.changed is None:
         reason = f"{answer.model} answers {pin}, where {', '.join(forms.models)} did"
@@ -122,6 +143,16 @@ def add_answer(state: CanaryState, pin: str, answer: Observation, at: int) -> Ca
 def note_change(state: CanaryState, changed: ChangeFound) -> CanaryState:
     """Note that something changed, unless that was noted before."""
     return state if state.changed is not None else msgspec.structs.replace(state, changed=changed)
+
+
+def begin_levels_anew(state: CanaryState, rules: CanaryRules) -> CanaryState:
+    """Return the state under rules in which other models may give distances: theirs are a series of their own."""
+    embeddings, judge = rules.embeddings or state.rules.embeddings, rules.judge or state.rules.judge
+    if embeddings != state.rules.embeddings:
+        state = msgspec.structs.replace(state, embedding=Series())
+    if judge != state.rules.judge:
+        state = msgspec.structs.replace(state, judged=Series())
+    return msgspec.structs.replace(state, rules=msgspec.structs.replace(rules, embeddings=embeddings, judge=judge))
 
 
 def end_shot(state: CanaryState, at: int, *, run: str | None, failed: int, problem: str | None) -> CanaryState:
@@ -146,6 +177,7 @@ def _with_reference(forms: PinnedForms, answer: Observation) -> PinnedForms:
         exact=_with_form(forms.exact, answer.exact),
         structure=_with_form(forms.structure, answer.structure),
         example=forms.example or answer.exchange,
+        exchanges=_with_form(forms.exchanges, answer.exchange),
     )
 
 

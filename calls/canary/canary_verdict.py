@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from calls.canary.canary_state import CanaryState, ChangeFound, Level, note_change
+from calls.canary.canary_state import DISTANCES, CanaryState, ChangeFound, Level, note_change
 from calls.canary.evidence import (
     Counts,
     calls_to_clear,
@@ -24,13 +24,14 @@ type VerdictName = Literal["unchanged", "changed", "cannot tell"]
 SHORTEST_WINDOW: Final = 50
 """The newest answers that must show that nothing changed, at least."""
 
-_COMPARED: Final[tuple[Level, ...]] = ("exact", "structure", "distance")
+_COMPARED: Final[tuple[Level, ...]] = ("exact", "structure", "embedding", "judged")
 """The levels of an answer's content."""
 
 _WORDS: Final[Mapping[Level, str]] = {
     "exact": "say something else",
     "structure": "have another structure",
-    "distance": "mean something else",
+    "embedding": "embedding, on average",
+    "judged": "the judge, on average",
     "fingerprint": "have an unknown fingerprint",
 }
 
@@ -109,7 +110,12 @@ def judge_canary(state: CanaryState, canaries: int) -> Verdict:
 def _unchanged_reason(state: CanaryState, able: list[Level]) -> str:
     blind = [level for level in _COMPARED if state.series(level).count and level not in able]
     without = f" ({', '.join(blind)} differ nearly every time, and say nothing)" if blind else ""
-    return f"the rate of differing answers has not risen by {state.rules.effect:.0%}{without}"
+    what = (
+        "rate of differing answers"
+        if not set(able) & set(DISTANCES)
+        else "rate of differing answers, or their distance,"
+    )
+    return f"the {what} has not risen by {state.rules.effect:.0%}{without}"
 
 
 def _missing_calls(state: CanaryState) -> int:
@@ -151,7 +157,11 @@ def _strongest_level(state: CanaryState) -> Level:
 def _answers_changed(state: CanaryState, at: int) -> ChangeFound:
     level = _strongest_level(state)
     split = state.series(level).likely_split
-    reason = f"{split.rate_since:.1%} of the answers {_WORDS[level]}, where {split.rate_before:.1%} did"
+    reason = (
+        f"the answers are {split.rate_since:.2f} from the reference answers by {_WORDS[level]}, where they were {split.rate_before:.2f}"
+        if level in DISTANCES
+        else f"{split.rate_since:.1%} of the answers {_WORDS[level]}, where {split.rate_before:.1%} did"
+    )
     return ChangeFound(at=at, stage="answers", reason=reason, example=state.example)
 
 

@@ -6,6 +6,12 @@ probability that one ever reaches 1/a, however often one looks, is at most a (Vi
 Ramdas, Balakrishnan 2020; Ramdas, Ruf, Larsson, Koolen 2022): the likelihood of the answers under a mixture of alternatives, over the
 largest likelihood that the hypothesis can give to them. Nothing is estimated beforehand, so a short baseline makes them weak, and
 never wrong. All values are natural logarithms.
+
+An answer may also differ by a distance from 0 to 1, whose mean is then what changes or does not: the same formulas, with sums of distances
+for counts. They stay e-processes. For a distance x with the mean m, q^x (1-q)^(1-x) / (m^x (1-m)^(1-x)) is convex in x, so its expectation
+is at most that of a distance which is 0 or 1 with the same mean, which is 1. Products and mixtures of such ratios are therefore nonnegative
+supermartingales, and the largest likelihood of the hypothesis is at least that of m. Distances that vary less than coins only make the
+evidence weaker than it could be.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,11 +28,11 @@ _STEPS: Final = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """How many answers differed, before and since."""
+    """How many answers differed, before and since; of distances, their sums."""
 
-    differing_before: int = 0
+    differing_before: float = 0
     before: int = 0
-    differing_since: int = 0
+    differing_since: float = 0
     since: int = 0
 
     @property
@@ -91,7 +97,7 @@ def log_mean(values: Sequence[float]) -> float:
     return log_sum(values) - log(len(values))
 
 
-def _any_rate_likelihood(differing: int, count: int) -> float:
+def _any_rate_likelihood(differing: float, count: int) -> float:
     return log_mean([_mixture(differing, count, *prior) for prior in _PRIORS])
 
 
@@ -122,11 +128,11 @@ def _first_number(is_enough: Callable[[int], bool], most: int) -> int | None:
     return high
 
 
-def _mixture(differing: int, count: int, a: float, b: float) -> float:
+def _mixture(differing: float, count: int, a: float, b: float) -> float:
     """The likelihood of a series under a rate from Beta(a, b)."""
     return (
         lgamma(differing + a)
-        + lgamma(count - differing + b)
+        + lgamma(max(0.0, count - differing) + b)
         - lgamma(count + a + b)
         - lgamma(a)
         - lgamma(b)
@@ -134,9 +140,9 @@ def _mixture(differing: int, count: int, a: float, b: float) -> float:
     )
 
 
-def _likelihood(differing: int, count: int, rate: float) -> float:
+def _likelihood(differing: float, count: int, rate: float) -> float:
     """The likelihood of a series under a rate."""
-    same = count - differing
+    same = max(0.0, count - differing)  # a sum of distances may be rounded up
     if (differing and rate <= 0.0) or (same and rate >= 1.0):
         return -inf
     return (differing * log(rate) if differing else 0.0) + (same * log(1.0 - rate) if same else 0.0)
@@ -144,7 +150,7 @@ def _likelihood(differing: int, count: int, rate: float) -> float:
 
 def _same_rate_likelihood(counts: Counts) -> float:
     differing, count = counts.differing_before + counts.differing_since, counts.before + counts.since
-    return _likelihood(differing, count, differing / count)
+    return _likelihood(differing, count, min(1.0, differing / count))
 
 
 def _risen_likelihood(counts: Counts, effect: float) -> float:

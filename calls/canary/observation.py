@@ -1,7 +1,7 @@
 """What of an answer is compared: the model and the fingerprint that it states, and forms of its content."""
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -30,8 +30,11 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     structure: str
     """The digest of its structure."""
 
-    is_distant: bool | None = None
-    """Whether a judge or an embedding says that it means something else; None where nobody was asked."""
+    embedding: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] | None = None
+    """Its distance from the reference answers by embeddings; None where none were asked for."""
+
+    judged: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] | None = None
+    """Its distance by a judge."""
 
 
 def observe_answer(call: Call, *, exchange: str | None, plan: Plan | None = None) -> Observation:

@@ -1,4 +1,4 @@
-"""A series of answers that differ or do not, and the moments in it at which something may have changed."""
+"""A series of answers that differ or do not, or by how much, and the moments in it at which something may have changed."""
 
 from math import log
 from typing import Final
@@ -17,20 +17,22 @@ class Moment(msgspec.Struct, frozen=True, array_like=True):
     number: int
     """Its place among all moments, from 1, which gives its weight."""
 
-    differing: int
+    differing: float
     count: int
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
     """The answers so far, of which the first are the baseline."""
 
-    differing: int = 0
+    differing: float = 0
+    """How many differ; of distances, their sum."""
+
     count: int = 0
     moments: tuple[Moment, ...] = ()
     passed_moments: int = 0
 
-    def with_answer(self, *, differs: bool) -> "Series":
-        """Add an answer."""
+    def with_answer(self, differs: float) -> "Series":
+        """Add an answer: whether it differs, or by how much, from 0 to 1."""
         return msgspec.structs.replace(self, differing=self.differing + differs, count=self.count + 1)
 
     def with_moment(self, baseline: int) -> "Series":

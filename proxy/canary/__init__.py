@@ -3,6 +3,7 @@
 canary_settings  the setting `[[canary]]`
 pinned_calls     the calls that a canary asks, from recordings
 ask              the program that sends them; it is recorded as a run
+traffic          what ordinary traffic says of the models
 shots            one shot of a canary: ask, add what was found, tell
 report           show canaries
 schedule         shots at their times, while `up` runs

@@ -4,10 +4,20 @@ import math
 import re
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import urlsplit
 
-from proxy.export_settings import check_endpoint
 from proxy.retention_settings import check_duration
-from proxy.setting_values import InvalidValue, Reader, list_of, optional, read_text, setting, whole_number, with_checks
+from proxy.setting_values import (
+    InvalidValue,
+    Reader,
+    list_of,
+    members_of,
+    optional,
+    read_text,
+    setting,
+    whole_number,
+    with_checks,
+)
 
 
 def _number(least: float, most: float) -> Reader[float]:
@@ -35,8 +45,50 @@ def _check_variable(name: str) -> str:
     return name
 
 
+def read_model_url(value: object) -> "ModelAddress":
+    """Read URL/MODEL, or a table. Raises InvalidValue."""
+    if not isinstance(value, str):
+        return members_of(ModelAddress)(value)
+    base, slash, model = value.partition("/v1/")
+    if slash:
+        url = f"{base}/v1"
+    else:
+        url, _, model = value.rpartition("/")
+    if not model or "//" not in url or url.endswith("/"):
+        raise InvalidValue(
+            f"{value[:200]!r} is no URL/MODEL: write the base URL of an OpenAI-compatible API and the model, such as"
+            " https://api.openai.com/v1/text-embedding-3-small"
+        )
+    return ModelAddress(url=_read_url(url), model=model)
+
+
+def _check_url(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+        raise ValueError(
+            f"{url[:200]!r} is no URL of an API or a webhook: write one such as https://api.openai.com/v1, without a password"
+        )
+    return url
+
+
 _read_duration: Final[Reader[str]] = with_checks(read_text, check_duration)
-_read_webhook: Final[Reader[str]] = with_checks(read_text, check_endpoint)
+_read_webhook: Final[Reader[str]] = with_checks(read_text, _check_url)
+
+
+_read_variable: Final[Reader[str]] = with_checks(read_text, _check_variable)
+_read_url: Final[Reader[str]] = with_checks(read_text, _check_url)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelAddress:
+    """A model behind an OpenAI-compatible API that is asked how far an answer is from the reference answers."""
+
+    url: str = setting(_read_url)
+    """The base URL, such as https://api.openai.com/v1."""
+
+    model: str = setting(read_text)
+    key_env: str | None = setting(optional(_read_variable), None)
+    """The environment variable with its key; None: that of the canary."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,4 +113,10 @@ class CanarySettings:
     baseline: int = setting(whole_number(10, 100_000), 200)
     effect: float = setting(_number(0.01, 0.9), 0.1)
     false_alarm: float = setting(_number(1e-6, 0.5), 0.05)
+    embeddings: ModelAddress | None = setting(optional(read_model_url), None)
+    """Whose embeddings give the distance of answers from the reference answers."""
+
+    judge: ModelAddress | None = setting(optional(read_model_url), None)
+    """Who judges whether answers mean the same as the reference answers."""
+
     webhook: str | None = setting(optional(_read_webhook), None)

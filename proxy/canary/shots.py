@@ -13,15 +13,17 @@ import httpx2
 import msgspec
 
 from calls.canary.canary_state import CanaryRules, CanaryState, PinnedForms, begin_canary
+from calls.canary.distance import answer_words
 from calls.canary.draws import draw_pins
 from calls.redaction.redactor import Redactor
-from proxy.canary.canary_settings import CanarySettings
+from proxy.canary.canary_settings import CanarySettings, ModelAddress
 from proxy.canary.pinned_calls import PinnedCall, load_pinned_calls
+from proxy.canary.traffic import look_at_traffic
 from proxy.capture.command import IsolationOptions
 from proxy.commands.record import new_run_id, record
 from proxy.errors import Failure
 from proxy.processes.command_processes import CommandProcesses
-from proxy.processes.store_client import Api, path_segment
+from proxy.processes.store_client import Api, NotFound, path_segment
 from proxy.settings import Settings
 from store.diff.steps import StepReader
 
@@ -57,9 +59,12 @@ async def run_shot(
             pinned = await load_pinned_calls(processes, canary.calls, reading, redactor, directory)
             with await processes.connect_store_server(stays_ready=True) as api:
                 known = _known_canary(api, canary.name)
-                traffic = _traffic_change(api, pinned, known)
+                traffic, hints = look_at_traffic(api, [one.model for one in pinned], known)
+                references = _load_references(api, known) if canary.embeddings or canary.judge else {}
             state = _counted_state(canary, known, pinned)
-            questions = _draw_questions(pinned, state, canary.times, run)
+            # What ordinary traffic shows is looked into sooner.
+            times = canary.times * (2 if hints else 1)
+            questions = _draw_questions(pinned, state, times, run, references)
             found = await _ask(settings, canary, questions, directory, run, isolation)
             with await processes.connect_store_server(stays_ready=True) as api:
                 answers = _with_exchanges(api, run, found)
@@ -70,6 +75,7 @@ async def run_shot(
                 "failed": found["failed"],
                 "problem": found["problem"],
                 "traffic": traffic,
+                "hints": hints,
             }
             with await processes.connect_store_server() as api:
                 told = api.post(f"/canaries/{path_segment(canary.name)}/shots", json=shot)
@@ -92,6 +98,8 @@ def _rules(canary: CanarySettings) -> CanaryRules:
         baseline=canary.baseline,
         effect=canary.effect,
         false_alarm=canary.false_alarm,
+        embeddings=canary.embeddings.model if canary.embeddings else None,
+        judge=canary.judge.model if canary.judge else None,
     )
 
 
@@ -114,24 +122,39 @@ def _same_rules(canary: CanarySettings, known: Mapping[str, Any]) -> bool:
     return bool((rules["references"], rules["baseline"]) == (canary.references, canary.baseline))
 
 
-def _draw_questions(pinned: Sequence[PinnedCall], state: CanaryState, count: int, seed: str) -> list[dict[str, Any]]:
+def _draw_questions(
+    pinned: Sequence[PinnedCall], state: CanaryState, count: int, seed: str, references: Mapping[str, Sequence[str]]
+) -> list[dict[str, Any]]:
     by_pin = {one.pin: one for one in pinned}
-    return [by_pin[pin].as_question() for pin in draw_pins(sorted(by_pin), state, count, seed)]
+    return [
+        by_pin[pin].as_question() | {"references": references.get(pin, ())}
+        for pin in draw_pins(sorted(by_pin), state, count, seed)
+    ]
 
 
-def _traffic_change(
-    api: Api, pinned: Sequence[PinnedCall], known: Mapping[str, Any] | None
-) -> Mapping[str, Any] | None:
-    """Another model that began to answer to the same name in ordinary traffic since the canary began."""
-    if known is None or known["verdict"] == "changed":
-        return None
-    for model in sorted({one.model for one in pinned if one.model}):
-        for item in api.get("/drift", model=model, since=known["began_at"])["items"]:
-            if item["kind"] == "model" and item["replaced"]:
-                was, now = item["from"]["model_returned"], item["to"]["model_returned"]
-                reason = f"in ordinary traffic {now} answers to {model} since {item['first_at'][:19]}Z, where {was} did"
-                return {"reason": reason, "example": next(iter(item["examples"]["after"]), None)}
-    return None
+def _load_references(api: Api, known: Mapping[str, Any] | None) -> dict[str, list[str]]:
+    """Load the words of the reference answers of each pinned call that has all of them. The store keeps them in the runs that asked."""
+    if known is None:
+        return {}
+    found: dict[str, list[str]] = {}
+    for pin, exchanges in known["reference_exchanges"].items():
+        if not exchanges or known["reference_answers"][pin] < known["rules"]["references"]:
+            continue
+        try:
+            found[pin] = list(dict.fromkeys(_load_words(api, one) for one in exchanges))
+        except NotFound:
+            raise Failure(
+                f"the reference answers of {pin}, which answers are compared with, are not recorded any more: pin the runs of a canary"
+                f" against retention, or begin anew with `playhead canary {known['name']} --reset`"
+            ) from None
+    return found
+
+
+def _load_words(api: Api, exchange: str) -> str:
+    call = api.get(f"/calls/{path_segment(exchange)}")
+    if "answer" not in call:
+        raise NotFound(exchange)
+    return answer_words(call["text"], [(tool["name"], tool["arguments"]) for tool in call["tool_calls"]])
 
 
 async def _ask(
@@ -150,6 +173,8 @@ async def _ask(
         "budget_usd": canary.budget_usd,
         "profiles": profiles,
         "questions": questions,
+        "embedding": _address(canary, canary.embeddings, "/embeddings"),
+        "judged": _address(canary, canary.judge, "/chat/completions"),
     }
     (directory / "questions.json").write_text(json.dumps(content), "utf-8")
     command = [sys.executable, "-m", "proxy.canary.ask", str(directory)]
@@ -165,10 +190,17 @@ async def _ask(
     return found
 
 
+def _address(canary: CanarySettings, model: ModelAddress | None, path: str) -> dict[str, str] | None:
+    if model is None:
+        return None
+    url = model.url.rstrip("/").removesuffix(path)
+    return {"url": url, "model": model.model, "key_variable": model.key_env or canary.key_env}
+
+
 def _with_exchanges(api: Api, run: str, found: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The answers with the exchanges that they are from, if the run has one for each."""
     stored = [str(item["id"]) for item in api.list_items(f"/runs/{path_segment(run)}/calls", limit=500)]
-    is_whole = len(stored) == len(found["answers"]) + found["failed"]
+    is_whole = len(stored) == found["sent"]
     return [
         {
             "pin": one["pin"],

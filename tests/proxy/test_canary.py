@@ -3,7 +3,7 @@
 import base64
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from http.server import ThreadingHTTPServer
 from pathlib import Path
@@ -13,7 +13,10 @@ import httpx2
 import pytest
 
 from proxy.canary.ask import ask_all
+from proxy.canary.canary_settings import CanarySettings, read_model_url
 from proxy.canary.pinned_calls import with_credentials
+from proxy.canary.schedule import repeat_canaries
+from proxy.canary.traffic import look_at_traffic
 from proxy.demo.servers import Handler
 from tests.proxy.test_compare import run_playhead
 from tests.support.service import running
@@ -170,14 +173,154 @@ def test_the_key_takes_the_place_of_the_redacted_one() -> None:
     assert with_credentials(headers, "https://x.example/", None)[0] == [("x-other", "1")]
 
 
+def test_embeddings_and_a_judge_give_distances_within_the_budget() -> None:
+    said = iter(["It is Paris.", "Paris", *["Lyon"] * 5])
+    asked: list[str] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        asked.append(f"{request.url.path} {request.headers.get('authorization')}")
+        body = json.loads(request.content)
+        if request.url.path == "/v1/embeddings":
+            vectors = [[0.0, 1.0] if text == "Lyon" else [1.0, len(text) / 100] for text in body["input"]]
+            data = [{"index": place, "embedding": one} for place, one in enumerate(vectors)]
+            return httpx2.Response(200, json={"data": data, "model": "e", "usage": {"prompt_tokens": 5}})
+        text = next(said)
+        if body["model"] == "judge":
+            text = json.dumps({"verdict": "fail", "reason": "another city", "quote": "Lyon"})
+        return httpx2.Response(200, json=json.loads(FakeModel(says=text).completion()))
+
+    question: dict[str, Any] = {"pin": "p", "method": "POST", "headers": []}
+    question["url"] = "https://api.openai.com/v1/chat/completions"
+    question["body"] = base64.b64encode(b'{"model": "m", "messages": []}').decode()
+    embedding = {"url": "https://e.example/v1", "model": "text-embedding-3-small", "key_variable": "E"}
+    judged = {"url": "https://j.example/v1", "model": "judge", "key_variable": "K"}
+    content: dict[str, Any] = {
+        "profiles": None,
+        "key_variable": "K",
+        "budget_usd": 1,
+        "embedding": embedding,
+        "judged": None,
+    }
+    content["questions"] = [question | {"references": ["It is Paris."]}] * 3
+    with httpx2.Client(transport=httpx2.MockTransport(answer)) as client:
+        found = ask_all(content, client, {"E": "key-e"})
+        distances = [one["answer"]["embedding"] for one in found["answers"]]
+        # The same words need no embedding, and the reference is embedded once.
+        assert (distances[0], distances[2], found["sent"]) == (0.0, 1.0, 5)
+        assert 0 < distances[1] < 0.1
+        assert [one["number"] for one in found["answers"]] == [1, 2, 4]
+        assert asked.count("/v1/embeddings Bearer key-e") == 2
+        content |= {"judged": judged, "embedding": None, "questions": content["questions"][:1]}
+        found = ask_all(content, client, {})
+        assert found["answers"][0]["answer"]["judged"] == 1.0
+        content["embedding"], content["judged"] = {**embedding, "url": "https://j.example"}, None
+        content["questions"][0] |= {"references": ["Rome"]}
+        assert "gave no distance" in ask_all(content, client, {})["problem"]
+
+
+class FakeTraffic:
+    """The part of the store's REST interface that says what ordinary traffic shows."""
+
+    def __init__(self, items: list[dict[str, Any]], before: int, since: int) -> None:
+        self.items, self.before, self.since = items, before, since
+
+    def get(self, path: str, **query: Any) -> Any:
+        assert (path, query.pop("model")) == ("/drift", "m")
+        differing = self.since if "since" in query else self.before
+        return {"items": self.items, "answers": [{"asked_again": 100, "answered_otherwise": differing}]}
+
+
+def change(kind: str, *, replaced: bool = True) -> dict[str, Any]:
+    sides = [{"model_returned": f"m-{n}", "system_fingerprint": f"fp-{n}"} for n in (1, 2)]
+    return {
+        "kind": kind,
+        "replaced": replaced,
+        "from": sides[0],
+        "to": sides[1],
+        "first_at": "2026-11-01T10:00:00Z",
+        "examples": {"after": ["x"]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("traffic", "reason", "hints"),
+    [
+        (FakeTraffic([], 1, 1), None, []),
+        (FakeTraffic([change("model")], 0, 0), "m-2 answers to m since", []),
+        (
+            FakeTraffic([change("fingerprint"), change("model", replaced=False)], 0, 0),
+            None,
+            ["the fingerprint fp-2 of m"],
+        ),
+        (FakeTraffic([], 2, 40), None, ["40.0% of 100 repeated requests to m were answered otherwise, where 2.0%"]),
+    ],
+)
+def test_ordinary_traffic_shows_a_change_or_hints_at_one(
+    traffic: FakeTraffic, reason: str | None, hints: list[str]
+) -> None:
+    known = {"verdict": "unchanged", "began_at": "2026-10-01T00:00:00Z", "rules": {"false_alarm": 0.05}}
+    found, said = look_at_traffic(traffic, ["m", ""], known)  # type: ignore[arg-type] # the part of Api that is used
+    assert (found["reason"] if found else "").find(reason or "") >= 0
+    assert (found is None) == (reason is None)
+    assert len(said) == len(hints)
+    assert all(words in one for words, one in zip(hints, said, strict=True))
+    assert look_at_traffic(traffic, ["m"], None) == (None, [])  # type: ignore[arg-type]
+
+
+class Over(Exception):
+    """The time that a test looks at is over."""
+
+
+async def test_up_asks_each_canary_when_its_time_has_come() -> None:
+    canaries = [CanarySettings(name=name, every=every) for name, every in (("a", "2h"), ("b", None), ("c", "1d"))]
+    slept: dict[float, int] = {}
+    said: list[str] = []
+    ran: list[str] = []
+
+    async def sleep(seconds: float) -> None:
+        slept[seconds] = slept.get(seconds, 0) + 1
+        if slept[seconds] > 2:
+            raise Over
+
+    async def run(command: Sequence[str]) -> tuple[int, str]:
+        ran.append(command[-1])
+        return (1, "a: changed") if len(ran) == 1 else (0, "unchanged")
+
+    with pytest.raises(ExceptionGroup):
+        await repeat_canaries(canaries, lambda name: ["canary", name], said.append, sleep, run)
+    # Each shot comes after its interval, and one without an interval never.
+    assert set(slept) == {2 * 3600, 24 * 3600}
+    assert ran.count("a") == 2
+    assert "b" not in ran
+    assert said == ["canary a: a: changed"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("https://api.openai.com/v1/text-embedding-3-small", ("https://api.openai.com/v1", "text-embedding-3-small")),
+        ("http://127.0.0.1:8000/v1/BAAI/bge-small", ("http://127.0.0.1:8000/v1", "BAAI/bge-small")),
+        ("http://127.0.0.1:8000/api/bge", ("http://127.0.0.1:8000/api", "bge")),
+        ("text-embedding-3-small", None),
+        ("https://api.openai.com/v1/", None),
+    ],
+)
+def test_a_model_is_named_with_its_url(text: str, expected: tuple[str, str] | None) -> None:
+    if expected is None:
+        with pytest.raises(ValueError, match="is no URL/MODEL"):
+            read_model_url(text)
+    else:
+        assert (read_model_url(text).url, read_model_url(text).model) == expected
+
+
 def test_calls_without_an_answer_end_a_shot() -> None:
     def answer(request: httpx2.Request) -> httpx2.Response:
         raise httpx2.ConnectError("refused")
 
     question = {"pin": "p", "method": "POST", "url": "https://api.openai.com/v1/chat/completions", "headers": []}
     question["body"] = base64.b64encode(b'{"model": "m", "messages": []}').decode()
-    content = {"profiles": None, "budget_usd": 1, "questions": [question] * 9}
+    content = {"profiles": None, "key_variable": "K", "budget_usd": 1, "questions": [question] * 9}
     with httpx2.Client(transport=httpx2.MockTransport(answer)) as client:
-        found = ask_all(content, client, None)
+        found = ask_all(content, client, {})
     assert (found["answers"], found["failed"], found["not_run"]) == ([], 3, 6)
     assert found["problem"] == "p was not answered: ConnectError: refused"

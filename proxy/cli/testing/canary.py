@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from calls.redaction.redactor import Redactor
-from proxy.canary.canary_settings import CanarySettings
+from proxy.canary.canary_settings import CanarySettings, ModelAddress, read_model_url
 from proxy.canary.report import show_canary, worst_exit_code
 from proxy.canary.shots import ShotResult, run_shot
 from proxy.cli.common import (
@@ -37,6 +37,12 @@ from store.diff.steps import StepReader
     "--times", type=click.IntRange(1, 10_000), help="How many calls this shot makes, in place of the setting."
 )
 @click.option("--budget", metavar="AMOUNT", help="What this shot may cost, such as 0.50USD, in place of the setting.")
+@click.option(
+    "--embeddings",
+    metavar="URL/MODEL",
+    help="Compare answers by the distance of these embeddings, too, of an OpenAI-compatible API.",
+)
+@click.option("--judge", metavar="URL/MODEL", help="Have this model judge whether answers mean the same, too.")
 @click.option("--list", "is_list", is_flag=True, help="Say what is known, and ask nothing.")
 @click.option("--reset", is_flag=True, help="Forget what is known of these canaries, and ask nothing.")
 @with_isolation
@@ -45,6 +51,8 @@ def canary_command(
     names: tuple[str, ...],
     times: int | None,
     budget: str | None,
+    embeddings: str | None,
+    judge: str | None,
     is_list: bool,
     reset: bool,
     as_json: bool,
@@ -58,6 +66,7 @@ def canary_command(
     \b
         playhead canary
         playhead canary refunds --times 50 --budget 0.50USD
+        playhead canary --embeddings https://api.openai.com/v1/text-embedding-3-small
         playhead canary --list
 
     Exits with 0 if all are unchanged, 1 if one changed, 3 if one cannot be told.
@@ -69,6 +78,10 @@ def canary_command(
         canaries = [replace(one, times=times) for one in canaries]
     if budget is not None:
         canaries = [replace(one, budget_usd=float(parse_usd(budget))) for one in canaries]
+    if embeddings is not None:
+        canaries = [replace(one, embeddings=_model_address("--embeddings", embeddings)) for one in canaries]
+    if judge is not None:
+        canaries = [replace(one, judge=_model_address("--judge", judge)) for one in canaries]
     if is_list or reset:
         items = asyncio.run(_look(found, [one.name for one in canaries], reset=reset))
         if not reset:
@@ -85,6 +98,13 @@ def canary_command(
         for one in results:
             show_canary(one.canary, sheet, _shot_notes(one))
     raise click.exceptions.Exit(worst_exit_code([one.canary for one in results]))
+
+
+def _model_address(option: str, text: str) -> ModelAddress:
+    try:
+        return read_model_url(text)
+    except ValueError as error:
+        raise click.UsageError(f"{option}: {error}") from error
 
 
 def _chosen_canaries(found: Settings, names: tuple[str, ...]) -> list[CanarySettings]:

@@ -270,6 +270,11 @@ class CanaryRulesSchema(TypedDict):
     baseline: Annotated[int, Field(examples=[200])]
     effect: Annotated[float, Field(examples=[0.1])]
     false_alarm: Annotated[float, Field(examples=[0.05])]
+    embeddings: Annotated[str | None, Field(examples=[None])]
+    """The model whose embeddings give distances."""
+
+    judge: Annotated[str | None, Field(examples=["gpt-5-mini"])]
+    """The model that judges whether answers mean the same."""
 
 
 class CanaryExamplesSchema(TypedDict):
@@ -286,11 +291,13 @@ class CanarySchema(TypedDict):
     name: Annotated[str, Field(examples=["refunds"])]
     verdict: Literal["unchanged", "changed", "cannot tell"]
     reason: Annotated[str, Field(examples=["12.0% of the answers say something else, where 0.0% did"])]
-    level: Annotated[Literal["exact", "structure", "distance", "fingerprint"] | None, Field(examples=["exact"])]
+    level: Annotated[
+        Literal["exact", "structure", "embedding", "judged", "fingerprint"] | None, Field(examples=["exact"])
+    ]
     """The level that the numbers are of."""
 
     rate_before: Annotated[float | None, Field(examples=[0.0])]
-    """The share of answers that differed from the reference answers, before the moment that is looked at."""
+    """The share of answers that differed from the reference answers, before the moment that is looked at; of distances, their mean."""
 
     rate_since: Annotated[float | None, Field(examples=[0.12])]
     effect: Annotated[float | None, Field(examples=[0.12])]
@@ -313,6 +320,12 @@ class CanarySchema(TypedDict):
     models: list[Annotated[str, Field(examples=["gpt-5-2026-08-07"])]]
     reference_answers: dict[str, int]
     """By pinned call, how many reference answers it has."""
+
+    reference_exchanges: dict[str, list[str]]
+    """By pinned call, the exchanges of the reference answers."""
+
+    hints: list[Annotated[str, Field(examples=["in ordinary traffic, the fingerprint fp_2 has replaced fp_1"])]]
+    """What ordinary traffic showed before the last shot that is no change by itself."""
 
     rules: CanaryRulesSchema
     calls: Count

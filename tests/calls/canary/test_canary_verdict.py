@@ -14,6 +14,7 @@ from calls.canary.canary_state import (
     ChangeFound,
     add_answer,
     begin_canary,
+    begin_levels_anew,
     end_shot,
     note_change,
 )
@@ -64,7 +65,7 @@ def test_equal_answers_show_that_it_is_unchanged() -> None:
     [
         (one_answer("b"), "of the answers say something else"),
         (one_answer("b", "t"), "of the answers "),
-        (one_answer("b", is_distant=True), "of the answers "),
+        (one_answer("b", embedding=1.0), "of the answers "),
     ],
 )
 def test_other_answers_show_that_it_changed(answer: Observation, words: str) -> None:
@@ -76,6 +77,23 @@ def test_other_answers_show_that_it_changed(answer: Observation, words: str) -> 
     assert verdict.effect > 0.3
     # It stays so, whatever follows.
     assert judge_canary(ask_shot(state, [one_answer()] * 200), 1).verdict == "changed"
+
+
+def test_distances_of_answers_that_always_differ_by_their_words_show_a_change() -> None:
+    state = begin_canary(RULES, 1)
+    for start in range(0, 800, 40):
+        state = ask_shot(state, [one_answer(str(n), embedding=n % 3 * 0.1) for n in range(start, start + 40)])
+    verdict = judge_canary(state, 1)
+    assert (verdict.verdict, verdict.level) == ("unchanged", "embedding")
+    assert "or their distance, has not risen" in verdict.reason
+    state = ask_shot(state, [one_answer(str(n), embedding=0.7) for n in range(40)])
+    verdict = judge_canary(state, 1)
+    assert (verdict.verdict, verdict.level) == ("changed", "embedding")
+    assert "0.70 from the reference answers by embedding, on average, where they were 0.1" in verdict.reason
+    # Another model's embeddings are a series of their own; a shot without any is none.
+    named = begin_levels_anew(state, msgspec.structs.replace(RULES, embeddings="e-1"))
+    assert named.embedding.count == 0
+    assert begin_levels_anew(named, RULES).rules.embeddings == "e-1"
 
 
 def test_another_model_needs_no_statistics() -> None:
@@ -134,7 +152,7 @@ def test_a_change_of_5_percent_is_found_within_400_calls_and_a_quiet_provider_is
 def test_a_series_counts_and_splits(differing: list[bool], every: int) -> None:
     series = Series()
     for number, differs in enumerate(differing, 1):
-        series = series.with_answer(differs=differs)
+        series = series.with_answer(differs)
         if number % every == 0:
             series = series.with_moment(5)
     assert (series.differing, series.count) == (sum(differing), len(differing))
@@ -148,12 +166,12 @@ def test_a_series_counts_and_splits(differing: list[bool], every: int) -> None:
 def test_the_moments_of_a_series_are_bounded() -> None:
     series = Series()
     for _ in range(5000):
-        series = series.with_answer(differs=False).with_moment(1)
+        series = series.with_answer(0).with_moment(1)
     assert len(series.moments) <= MOST_MOMENTS
     assert series.moments[-1].number == series.passed_moments == 5000
     assert series.with_moment(1) is series
     for _ in range(40):
-        series = series.with_answer(differs=True)
+        series = series.with_answer(1)
     assert series.evidence > 50
 
 

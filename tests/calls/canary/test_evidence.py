@@ -20,8 +20,9 @@ from calls.canary.evidence import (
 rates = st.floats(0.0, 1.0)
 
 
-def probability(differing: int, count: int, rate: float) -> float:
-    return comb(count, differing) * rate**differing * (1 - rate) ** (count - differing)
+def probability(differing: float, count: int, rate: float) -> float:
+    ways: float = comb(count, int(differing))
+    return ways * rate ** int(differing) * (1 - rate) ** (count - int(differing))
 
 
 def all_counts(before: int, since: int) -> list[Counts]:
@@ -43,6 +44,23 @@ def test_evidence_of_a_change_is_at_most_1_on_average_where_nothing_changed(
     before: int, since: int, rate: float
 ) -> None:
     total = sum(weighted_evidence(one, rate, rate, evidence_of_change(one)) for one in all_counts(before, since))
+    assert total <= 1 + 1e-9
+
+
+@given(before=st.integers(1, 10), since=st.integers(1, 10), rate=rates, near=rates, far=rates)
+def test_evidence_of_a_change_of_distances_is_at_most_1_on_average_too(
+    before: int, since: int, rate: float, near: float, far: float
+) -> None:
+    """Each answer has one of two distances, drawn as one of two values was."""
+    total = 0.0
+    for one in all_counts(before, since):
+        distances = Counts(
+            differing_before=one.differing_before * far + (before - one.differing_before) * near,
+            before=before,
+            differing_since=one.differing_since * far + (since - one.differing_since) * near,
+            since=since,
+        )
+        total += weighted_evidence(one, rate, rate, evidence_of_change(distances))
     assert total <= 1 + 1e-9
 
 
