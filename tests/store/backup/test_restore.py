@@ -1,10 +1,12 @@
 """A backup restored elsewhere has the same rows in every table, and what is made anew comes out as it was."""
 
+import asyncio
 import datetime as dt
 import fcntl
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +21,12 @@ from store.backup.restore import NotEmpty, restore_backup
 from store.backup.tables import COLUMNS, MADE_ANEW
 from store.backup.write_backup import write_backup
 from store.database.blobs import BodyUnavailable
-from store.database.connection import Database, DatabaseUnusable
+from store.database.connection import MIGRATION_LOCK, Database, DatabaseUnusable
 from store.embedded.postgres import EmbeddedServer
 from tests.store.house import House, import_bundle, open_house
 from tests.store.objects.test_body_objects import conversation, object_storage, read_exchanges, store
 from tests.support.postgres import create, run, url
+from tests.support.service import command
 
 NOW = dt.datetime(2026, 11, 24, tzinfo=dt.UTC)
 
@@ -211,3 +214,38 @@ async def test_what_a_killed_restore_left_is_removed_and_what_runs_is_not(
         os.close(handle)
     assert (killed.exists(), running.exists()) == (False, True)
     assert said[0] == f"removed {killed}, which a restore that was killed had left"
+
+
+def leftovers_in(directory: Path) -> list[Path]:
+    return list(directory.glob(".restored.restore-*"))
+
+
+async def test_a_restore_that_is_killed_leaves_nothing_that_is_taken_for_a_store(
+    tmp_path: Path, copy: Copy, empty_database_url: str
+) -> None:
+    root = tmp_path / "restored"
+    line = command("restore", str(copy.file), "--data", str(root), "--database-url", empty_database_url)
+    connection = await asyncpg.connect(empty_database_url.replace("postgresql+asyncpg", "postgresql"))
+    try:
+        # The restore waits for this lock in its transaction, after it has filled the directory beside its place.
+        await connection.execute("SELECT pg_advisory_lock($1)", MIGRATION_LOCK)
+        process = await asyncio.create_subprocess_exec(*line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        async with asyncio.timeout(60):
+            # Postgres tells nobody that somebody waits.
+            while not await connection.fetchval(
+                "SELECT pg_sleep(0.05), EXISTS (SELECT FROM pg_locks WHERE NOT granted)", column=1
+            ):
+                pass
+        process.kill()
+        await process.wait()
+    finally:
+        await connection.close()
+    [leftover] = leftovers_in(tmp_path)
+    assert not root.exists()
+    assert await rows_by_table(empty_database_url) == {}
+    assert (leftover / "keys" / "x.key").read_bytes() == b"k"
+    said: list[str] = []
+    await restore_backup(copy.file, root, empty_database_url, report=said.append)
+    assert said[0] == f"removed {leftover}, which a restore that was killed had left"
+    assert leftovers_in(tmp_path) == []
+    assert (await rows_by_table(empty_database_url))["exchanges"] == copy.rows["exchanges"]
