@@ -122,7 +122,7 @@ async def _serve(
                     group.create_task(parts.followers.run()),
                     group.create_task(parts.sealer.run()),
                     group.create_task(parts.anchorer.run()),
-                    group.create_task(parts.retention.run()),
+                    *([group.create_task(parts.retention.run())] if config.runs_retention else []),
                     group.create_task(parts.audit.run()),
                 )
                 draining = group.create_task(parts.ingester.run())

@@ -59,6 +59,12 @@ class StoreServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """Bytes of private memory of each of the three helper processes at most."""
 
     @property
+    def runs_retention(self) -> bool:
+        """Whether it removes by itself what the policy lets go. One that was started to answer a command, such as one that asks for a
+        plan, removes only what it is asked to."""
+        return not self.temporary
+
+    @property
     def may_wait(self) -> bool:
         """Whether the database may be prepared later. An embedded one cannot be corrected from outside."""
         return self.waits and self.database_url is not None

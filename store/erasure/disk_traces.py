@@ -89,7 +89,7 @@ async def rewrite_erased_days(
         cleared = await rewrite_day(database, day)
         if cleared.way == "postponed":
             remains.append(
-                f"the files of {day} were in use and were not rewritten: the next erasure does it, or retention within an hour"
+                f"the files of {day} were in use and were not rewritten: the next erasure does it, or `playhead up` within an hour"
             )
         if day != days[-1] and time.monotonic() >= until:
             return remains, day

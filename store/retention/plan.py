@@ -93,10 +93,12 @@ def _assemble_plan(
     if policy.budget is not None:
         excess = size - sum(expiry.size for expiry in expiries) - policy.budget
         further, remaining = choose_for_budget(judged, excess)
-        replaced = {one.judged.incarnation for one in further}
-        expiries = [one for one in expiries if one.judged.incarnation not in replaced] + further
         if remaining > 0:
+            # It would take all that may go and still not be kept: more likely a mistake than a wish.
             warnings.append(_budget_warning(judged, policy.budget, remaining))
+        else:
+            replaced = {one.judged.incarnation for one in further}
+            expiries = [one for one in expiries if one.judged.incarnation not in replaced] + further
     gone = {expiry.judged.incarnation for expiry in expiries if expiry.part == "run"}
     kept = _kept_runs([one for one in judged if one.run.incarnation not in gone])
     expiries.sort(key=lambda one: one.judged.facts.newest_at)
@@ -126,11 +128,13 @@ def _unmatched_rules(judged: Sequence[_RunVerdict], policy: RetentionPolicy) -> 
 
 
 def _budget_warning(judged: Sequence[_RunVerdict], budget: int, remaining: int) -> str:
-    kept = [one for one in judged if not one.verdict.may_go_for_budget]
+    kept = [one for one in judged if not one.verdict.may_go_for_budget and one.verdict.part != "run"]
     size = sum(one.size for one in kept)
+    runs = f"{len(kept)} {'run' if len(kept) == 1 else 'runs'} of {size:,} bytes"
     return (
-        f"the budget of {budget:,} bytes cannot be kept: {remaining:,} bytes are too many, and {len(kept)} runs of {size:,} bytes are"
-        " pinned, flagged, forked from, live or kept for ever; unpin some, or raise retention_budget"
+        f"the budget of {budget:,} bytes cannot be kept, so it removes nothing: without all runs that may go, {budget + remaining:,} bytes would be"
+        f" left, which are {runs} that are pinned, flagged, forked from, live or kept for ever, and the database itself; unpin some, or raise"
+        " retention_budget above that"
     )
 
 

@@ -9,7 +9,7 @@ from proxy.cli.common import as_json, print_json, query_store, settings_from_fla
 from proxy.errors import Failure
 from proxy.processes.store_client import Api
 from proxy.retention_settings import retention_policy
-from proxy.terminal.text import print_table, printable
+from proxy.terminal.text import count_text, print_table, printable
 
 TIMEOUT: Final = 4 * 3600.0
 """Seconds that a pass may take: it reads all runs and may rewrite every day."""
@@ -23,7 +23,7 @@ MOST_SHOWN: Final = 30
 @click.option("--plan", "only_plan", is_flag=True, help="Show what would go now, and why. Nothing is changed.")
 @click.pass_context
 def retention_command(ctx: click.Context, /, only_plan: bool, as_json: bool, **flags: Any) -> None:
-    """Remove runs that the rules in playhead.toml let go. The store server does it every hour by itself.
+    """Remove runs that the rules in playhead.toml let go. `playhead up` does it every hour by itself.
 
     \b
         playhead retention --plan      what would go now, how much that frees, and why
@@ -67,7 +67,9 @@ def run_command(outer: dict[str, Any], /, as_json: bool, **flags: Any) -> None:
     if as_json:
         print_json(done)
         return
-    click.echo(f"removed {done['runs']} runs, and the bodies of {done['bodies']}; freed {size_text(done['freed'])}")
+    click.echo(
+        f"removed {count_text(done['runs'], 'run')}, and the bodies of {done['bodies']}; freed {size_text(done['freed'])}"
+    )
     if done["days"]:
         rows = [(one["day"], one["way"], size_text(one["before"]), size_text(one["after"])) for one in done["days"]]
         print_table(("DAY", "WAS", "BEFORE", "AFTER"), rows)
@@ -89,7 +91,7 @@ def _require_same_rules(plan: dict[str, Any], flags: dict[str, Any]) -> None:
 
 def _show_plan(plan: dict[str, Any]) -> None:
     click.echo(
-        f"{plan['runs']} runs would go, which frees about {size_text(plan['frees'])} of {size_text(plan['size'])}"
+        f"{count_text(plan['runs'], 'run')} would go, which frees about {size_text(plan['frees'])} of {size_text(plan['size'])}"
     )
     rows = [
         (

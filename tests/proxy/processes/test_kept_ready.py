@@ -68,3 +68,9 @@ def test_none_stays_ready_in_ci_or_where_it_is_switched_off(
     monkeypatch.delenv("PLAYHEAD_STORE_IDLE", raising=False)
     assert CommandProcesses(load_settings({"data": data}, None))._may_stay_ready() is (not ci)
     assert not CommandProcesses(load_settings({"data": data, **setting}, None))._may_stay_ready()
+
+
+async def test_only_the_store_server_of_an_up_removes_runs_by_itself(data: Path) -> None:
+    processes = CommandProcesses(load_settings({"data": data, "retention_budget": "1KB"}, None))
+    configs = [processes._store_server_config(0, LOOPBACK, is_lasting=is_lasting) for is_lasting in (True, False)]
+    assert [(config.retention.budget, config.runs_retention) for config in configs] == [(1000, True), (1000, False)]
