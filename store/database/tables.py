@@ -324,10 +324,25 @@ run_totals = Table(
     Column("tokens", BigInteger, nullable=False),  # input and output
     Column("cost_usd", Numeric),  # the sum of those that are known
     Column("duration", BigInteger, nullable=False),  # from its start to the end of its last exchange
+    # Null from here on in rows that an older version made.
+    Column("exchanges", Integer),
+    Column("input_tokens", BigInteger),
+    Column("output_tokens", BigInteger),
+    Column("cached_tokens", BigInteger),
+    Column("reasoning_tokens", BigInteger),
+    Column("unpriced", Integer),
+    Column("models", ARRAY(Text)),
+    Column("attribution", SmallInteger),  # the least certain one of its exchanges
+    Column("facets", ARRAY(Text)),  # what its calls have, such as `model=gpt-5`: `sums.run_facets`
+    Column("is_cut", Boolean),  # whether it has more of these
+    Column("traits", ARRAY(Integer)),  # the numbers of the facets: `database.traits`
     _primary_key("run"),
     Index(None, "project", "cost_usd", "run"),
     Index(None, "project", "duration", "run"),
     Index(None, "project", "tokens", "run"),
+    # Filters of runs.
+    Index("run_totals_traits_idx", "traits", postgresql_using="gin"),
+    Index("run_totals_cut_idx", "project", "run", postgresql_where=text("is_cut")),
     comment="Sums of each run, by which lists are sorted and filtered. Made from `calls`, a moment later.",
 )
 
@@ -396,6 +411,10 @@ day_sums = Table(
     Column("first_byte_counts", ARRAY(Integer)),  # how many exchanges are in it
     Column("durations", ARRAY(SmallInteger)),
     Column("duration_counts", ARRAY(Integer)),
+    Column("labels", JSONB),  # those of the runs
+    Column("cost_class", SmallInteger),  # of the exchanges: `sums.value_classes`
+    Column("duration_class", SmallInteger),
+    Column("is_failed", Boolean),  # whether the exchanges failed
     _primary_key("day", "cube", "place"),
     comment="Sums of the calls of all runs on a day that is over. Made from `call_sums`, some minutes later.",
 )

@@ -1,9 +1,9 @@
 """Read what was recorded.
 
 runs               list, name, label, end and delete runs
+run_stats          the statistics of runs, from stored sums or from calls
 exchanges          read exchanges and calls
 filters            the filters of lists
-tool_names         tools whose names begin as a filter says
 pages              the sorting and the pages of lists
 call_graph         the call graph of a run, for REST
 call_summaries     what a list shows of a call

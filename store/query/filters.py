@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
@@ -29,7 +29,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, array
 
 from store.database.tables import calls, exchanges, gaps, run_totals, runs
-from store.database.traits import trait_numbers
+from store.database.traits import Trait, trait_numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class Filters:
     """Words of prompts, answers, tool arguments and results (`store.search`); or part of a run's id, name or labels."""
 
     matching_tools: tuple[str, ...] = ()
-    """The tools that the prefixes among `tools` find (`store.query.tool_names`)."""
+    """The tools that the prefixes among `tools` find (`store.sums.tool_names`)."""
 
     matching_calls: tuple[uuid.UUID, ...] = ()
     """The calls that `q` finds (`store.search.lookup.TextLookup.resolve`)."""
@@ -99,11 +99,13 @@ class Filters:
 def run_conditions(filters: Filters, project: str) -> Iterator[ColumnElement[bool]]:
     """Yield the conditions on `runs`."""
     yield from _time_conditions(filters, runs)
-    yield from _label_conditions(filters)
+    yield from label_conditions(filters, runs.c.labels)
     if traits := list(_trait_conditions(filters)):
         yield exists().where(*_same_run(calls), *traits)
     if filters.error is not None:
-        failed = exists().where(*_same_run(calls), *_has_any("error", ["true"]), _check(is_failed_exchange()))
+        failed = exists().where(
+            *_same_run(calls), _has_number(calls.c.traits, [("error", "true")]), _check(is_failed_exchange())
+        )
         yield failed if filters.error else ~failed
     if filters.parent is not None:
         yield runs.c.parent == filters.parent
@@ -112,9 +114,45 @@ def run_conditions(filters: Filters, project: str) -> Iterator[ColumnElement[boo
     if filters.incomplete is not None:
         yield is_incomplete_run(project) if filters.incomplete else ~is_incomplete_run(project)
     if filters.q:
-        of_calls = select(calls.c.run).where(calls.c.project == project, calls.c.id.in_(_matching_calls(filters)))
-        # An array is made once. Joined, Postgres would walk the newest runs and compare each with all of them.
-        yield runs.c.id == any_(func.array(union_all(of_calls, _matching_runs(filters)).scalar_subquery()))
+        yield _is_matching_run(filters, project)
+
+
+def summed_run_conditions(filters: Filters, project: str) -> Iterator[ColumnElement[bool]]:
+    """Yield the conditions of `run_conditions` on `runs` joined with `run_totals`, of runs whose stored sums are up to date.
+
+    They do not know the keys of calls. Where `needs_one_call`, a run may have several calls which only together fit.
+    """
+    yield from _time_conditions(filters, runs)
+    yield from label_conditions(filters, runs.c.labels)
+    for equality in _equalities(filters):
+        yield from _has_facet(equality.facets)
+    if filters.error:
+        yield from _has_facet([("error", "true")])
+    elif filters.error is not None:
+        yield ~_check(run_totals.c.facets.overlap(["error=true"]))
+    if filters.parent is not None:
+        yield runs.c.parent == filters.parent
+    yield from _total_conditions(filters)
+    if filters.incomplete is not None:
+        yield is_incomplete_run(project) if filters.incomplete else ~is_incomplete_run(project)
+    if filters.q:
+        yield _is_matching_run(filters, project)
+
+
+def has_equalities(filters: Filters) -> bool:
+    """Whether a run must have a call with certain traits."""
+    return filters.error is not None or next(_equalities(filters), None) is not None
+
+
+def needs_one_call(filters: Filters) -> bool:
+    """Whether one call of a run must have several traits."""
+    return len(list(_equalities(filters))) > 1
+
+
+def select_runs_with_call(filters: Filters, project: str, names: Sequence[str]) -> Select[tuple[str]]:
+    """Select those of these runs that have a call with all traits."""
+    of_runs = (calls.c.project == project, calls.c.run == any_(literal(list(names), ARRAY(Text))))
+    return select(calls.c.run).where(*of_runs, *_trait_conditions(filters)).distinct()
 
 
 def call_conditions(filters: Filters, project: str, *, has_marks: bool = False) -> Iterator[ColumnElement[bool]]:
@@ -125,7 +163,7 @@ def call_conditions(filters: Filters, project: str, *, has_marks: bool = False) 
         yield calls.c.failed
     elif filters.error is not None:
         if filters.error:
-            yield from _has_any("error", ["true"])
+            yield _has_number(calls.c.traits, [("error", "true")])
         yield _check(is_failed_exchange()) if filters.error else ~is_failed_exchange()
     if filters.min_cost is not None:
         yield calls.c.cost_usd >= filters.min_cost
@@ -135,7 +173,7 @@ def call_conditions(filters: Filters, project: str, *, has_marks: bool = False) 
         yield exists().where(*_same_run(calls), *of_run)
     if filters.incomplete is not None:
         if filters.incomplete:
-            yield from _has_any("incomplete", ["true"])
+            yield _has_number(calls.c.traits, [("incomplete", "true")])
         yield _check(~calls.c.complete) if filters.incomplete else calls.c.complete
     if filters.q:
         matching: Select[Any] | CompoundSelect[Any] = _matching_calls(filters)
@@ -148,7 +186,7 @@ def call_conditions(filters: Filters, project: str, *, has_marks: bool = False) 
 
 def run_conditions_of_calls(filters: Filters) -> Iterator[ColumnElement[bool]]:
     """Yield the conditions on the run of a call."""
-    yield from _label_conditions(filters)
+    yield from label_conditions(filters, runs.c.labels)
     if filters.parent is not None:
         yield runs.c.parent == filters.parent
 
@@ -167,7 +205,7 @@ def is_incomplete_run(project: str) -> ColumnElement[bool]:
     suspects = union_all(
         select(gaps.c.run).where(gaps.c.project == project),
         select(exchanges.c.run).where(exchanges.c.project == project, is_unkept_exchange()),
-        select(calls.c.run).where(calls.c.project == project, _is_broken_off()),
+        select(calls.c.run).where(calls.c.project == project, is_broken_off()),
     )
     faults = (
         _is_found(select(gaps.c.run).where(*_same_run(gaps))),
@@ -197,10 +235,10 @@ def is_cut_answer() -> ColumnElement[bool]:
     later = and_(*same, again.c.complete, again.c.started_at > calls.c.started_at)
     # Not NOT EXISTS, which Postgres would answer for all calls at once.
     retry = select(again.c.id).where(later).limit(1).correlate(calls).scalar_subquery()
-    return and_(_is_broken_off(), or_(calls.c.kind == "model", ~calls.c.streamed), retry.is_(None))
+    return and_(is_broken_off(), or_(calls.c.kind == "model", ~calls.c.streamed), retry.is_(None))
 
 
-def _is_broken_off() -> ColumnElement[bool]:
+def is_broken_off() -> ColumnElement[bool]:
     """Condition: the server began an answer and did not end it. Without parameters, as the partial index `calls_cut_idx` has it."""
     outcomes: list[ColumnElement[str]] = [literal_column("'server_closed'"), literal_column("'timed_out'")]
     return and_(calls.c.outcome.in_(outcomes), calls.c.status.is_not(None), ~calls.c.complete)
@@ -217,16 +255,29 @@ def _time_conditions(filters: Filters, table: Table) -> Iterator[ColumnElement[b
         yield table.c.started_at < filters.until
 
 
-def _label_conditions(filters: Filters) -> Iterator[ColumnElement[bool]]:
+def label_conditions(filters: Filters, labels: ColumnElement[Any]) -> Iterator[ColumnElement[bool]]:
+    """Yield the conditions on the labels of a run."""
     settled = {name: value for name, value in filters.labels.items() if value is not None}
     if settled:
-        yield runs.c.labels.contains(settled)
+        yield labels.contains(settled)
     if named := [name for name, value in filters.labels.items() if value is None]:
-        yield runs.c.labels.has_all(array(named))
+        yield labels.has_all(array(named))
 
 
-def _trait_conditions(filters: Filters) -> Iterator[ColumnElement[bool]]:
-    """Yield the conditions for equality, each by the index of traits and by the columns themselves (`store.database.traits`)."""
+class _Equality(NamedTuple):
+    """A filter for equality: one of its values must fit."""
+
+    traits: Sequence[Trait]
+    """The traits of calls that fit (`store.ingest.insert_rows.call_traits`)."""
+
+    facets: Sequence[Trait]
+    """The facets of runs with such a call (`store.sums.run_facets`)."""
+
+    is_equal: ColumnElement[bool]
+    """The condition on the columns of a call."""
+
+
+def _equalities(filters: Filters) -> Iterator[_Equality]:
     columns: Mapping[str, tuple[Sequence[str], ColumnElement[str]]] = {
         "kind": (filters.kinds, calls.c.kind),
         "provider": (filters.providers, calls.c.provider),
@@ -237,23 +288,34 @@ def _trait_conditions(filters: Filters) -> Iterator[ColumnElement[bool]]:
     }
     for name, (values, column) in columns.items():
         if values:
-            yield from _has_any(name, values)
-            yield _check(column.in_(values))
+            yield _Equality(named := _traits_of((name,), values), named, column.in_(values))
     if filters.models:
-        yield from _has_any("model", filters.models)
-        yield _check(or_(calls.c.model_requested.in_(filters.models), calls.c.model_returned.in_(filters.models)))
-    if filters.tools:
-        yield from _has_any("tool", filters.tool_names)
-        # A model requested the tool, or the call is to the tool itself.
-        itself = and_(
-            calls.c.kind == "tool", or_(calls.c.operation.in_(filters.tool_names), calls.c.host.in_(filters.tool_names))
+        is_model = or_(calls.c.model_requested.in_(filters.models), calls.c.model_returned.in_(filters.models))
+        yield _Equality(
+            _traits_of(("model",), filters.models), _traits_of(("model", "returned"), filters.models), is_model
         )
-        yield _check(or_(calls.c.tools.overlap(list(filters.tool_names)), itself))
+    if tools := filters.tool_names:
+        # A model requested the tool, or the call is to the tool itself.
+        itself = and_(calls.c.kind == "tool", or_(calls.c.operation.in_(tools), calls.c.host.in_(tools)))
+        is_tool = or_(calls.c.tools.overlap(list(tools)), itself)
+        yield _Equality(_traits_of(("tool",), tools), _traits_of(("tool", "own"), tools), is_tool)
     if filters.statuses:
-        yield from _has_any("status", map(_status_trait, filters.statuses))
-        yield _check(or_(*(calls.c.status.between(one.start, one.stop - 1) for one in filters.statuses)))
+        named = [("status", _status_trait(one)) for one in filters.statuses]
+        has_status = or_(*(calls.c.status.between(one.start, one.stop - 1) for one in filters.statuses))
+        yield _Equality(named, named, has_status)
+
+
+def _traits_of(names: Sequence[str], values: Iterable[str]) -> list[Trait]:
+    return [(name, value) for value in values for name in names]
+
+
+def _trait_conditions(filters: Filters) -> Iterator[ColumnElement[bool]]:
+    """Yield the conditions for equality, each by the index of traits and by the columns themselves (`store.database.traits`)."""
+    for equality in _equalities(filters):
+        yield _has_number(calls.c.traits, equality.traits)
+        yield _check(equality.is_equal)
     if filters.keys:
-        yield from _has_any("key", (key.hex() for key in filters.keys))
+        yield _has_number(calls.c.traits, [("key", key.hex()) for key in filters.keys])
         yield _check(calls.c.key.in_(filters.keys))
 
 
@@ -261,15 +323,27 @@ def _status_trait(status: range) -> str:
     return str(status.start) if len(status) == 1 else f"{status.start // 100}xx"
 
 
-def _has_any(name: str, values: Iterable[str]) -> Iterator[ColumnElement[bool]]:
-    """Yield the condition that the index of traits serves: a call has one of these values.
+def _has_facet(facets: Sequence[Trait]) -> Iterator[ColumnElement[bool]]:
+    """Yield the conditions that the run has one of these facets, by the index of their numbers and by the facets themselves."""
+    yield _has_number(run_totals.c.traits, facets)
+    yield _check(run_totals.c.facets.overlap([f"{name}={value}" for name, value in facets]))
+
+
+def _is_matching_run(filters: Filters, project: str) -> ColumnElement[bool]:
+    of_calls = select(calls.c.run).where(calls.c.project == project, calls.c.id.in_(_matching_calls(filters)))
+    # An array is made once. Joined, Postgres would walk the newest runs and compare each with all of them.
+    return runs.c.id == any_(func.array(union_all(of_calls, _matching_runs(filters)).scalar_subquery()))
+
+
+def _has_number(column: ColumnElement[Any], traits: Iterable[Trait]) -> ColumnElement[bool]:
+    """Return the condition that the index of traits serves: the column has the number of one of these.
 
     The numbers are written into the statement, so that Postgres always plans for these very values: it may walk the newest
-    calls for a common value, and must not for a rare one.
+    rows for a common value, and must not for a rare one.
     """
-    numbers = trait_numbers((name, value) for value in values)
+    numbers = trait_numbers(traits)
     operator = "@>" if len(numbers) == 1 else "&&"
-    yield calls.c.traits.bool_op(operator)(literal_column(f"'{{{','.join(map(str, numbers))}}}'::integer[]"))
+    return column.bool_op(operator)(literal_column(f"'{{{','.join(map(str, numbers))}}}'::integer[]"))
 
 
 def _check(condition: ColumnElement[bool]) -> ColumnElement[bool]:

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, Self
 
 import msgspec
 from sqlalchemy import (
+    Column,
     ColumnElement,
     RowMapping,
     Select,
@@ -118,20 +119,49 @@ def next_cursor(found: Sequence[RowMapping], limit: int, digest: str) -> Cursor 
 
 
 async def load_sorted_page(
-    connection: AsyncConnection, query: Select[Any], table: Table, sort: Sort, cursor: Cursor | None, limit: int
+    connection: AsyncConnection,
+    query: Select[Any],
+    table: Table,
+    sort: Sort,
+    cursor: Cursor | None,
+    limit: int,
+    *,
+    has_totals: bool = False,
 ) -> Sequence[RowMapping]:
-    """Load a page of calls or runs, plus one row, which shows whether another page follows. `query` selects from `table`."""
+    """Load a page of calls or runs, plus one row, which shows whether another page follows. `query` selects from `table`.
+
+    `has_totals`: it joins runs with their sums.
+    """
     if sort.by == "time":
         return await _rows(connection, page_query(query, table, cursor, limit, newest_first=sort.is_descending))
     column = _SORT_COLUMNS[table.name][sort.by]
     found: Sequence[RowMapping] = ()
     if cursor is None or cursor.value is not None:
-        found = await _rows(connection, _valued_query(query, table, column, sort, cursor).limit(limit + 1))
+        valued = query if has_totals or table is not runs else query.join(run_totals, _HAS_TOTALS)
+        found = await _rows(connection, _valued_query(valued, column, sort, cursor).limit(limit + 1))
         cursor = None
     if len(found) <= limit:
-        unvalued = page_query(query.where(column.is_unknown), table, cursor, limit - len(found), newest_first=True)
+        is_unknown = column.value.is_(None) if has_totals else column.is_unknown
+        unvalued = page_query(query.where(is_unknown), table, cursor, limit - len(found), newest_first=True)
         found = (*found, *await _rows(connection, unvalued))
     return found
+
+
+def merge_pages(
+    found: Sequence[RowMapping], more: Sequence[RowMapping], sort: Sort, limit: int
+) -> Sequence[RowMapping]:
+    """Merge two pages of `load_sorted_page` with different rows, each with its row too many, into one like them."""
+
+    def place(row: RowMapping) -> tuple[Any, str]:
+        return (row["started_at"] if (value := row.get(_VALUE)) is None else value), str(row["id"])
+
+    rows = [*found, *more]
+    by_time = sort.by == "time"
+    valued = [row for row in rows if by_time or row.get(_VALUE) is not None]
+    unvalued = [] if by_time else [row for row in rows if row.get(_VALUE) is None]
+    valued.sort(key=place, reverse=sort.is_descending)
+    unvalued.sort(key=place, reverse=True)
+    return [*valued, *unvalued][: limit + 1]
 
 
 async def _rows(connection: AsyncConnection, query: Select[Any]) -> Sequence[RowMapping]:
@@ -145,7 +175,7 @@ def page_query[T: tuple[Any, ...]](
     """Return the query of a page in the order (started_at, id), plus one row, which shows whether another page follows."""
     place = tuple_(table.c.started_at, table.c.id)
     if cursor:
-        here = tuple_(cursor.started_at, _id(table, cursor))
+        here = tuple_(cursor.started_at, _id(table.c.id, cursor))
         query = query.where(place < here if newest_first else place > here)
     order = (table.c.started_at.desc(), table.c.id.desc()) if newest_first else (table.c.started_at, table.c.id)
     return query.order_by(*order).limit(limit + 1)
@@ -161,16 +191,12 @@ class _SortColumn:
     is_unknown: ColumnElement[bool]
 
 
-def _valued_query(
-    query: Select[Any], table: Table, column: _SortColumn, sort: Sort, cursor: Cursor | None
-) -> Select[Any]:
+def _valued_query(query: Select[Any], column: _SortColumn, sort: Sort, cursor: Cursor | None) -> Select[Any]:
     """Return the query of the rows that have the value, from the cursor on."""
-    if table is runs:
-        query = query.join(run_totals, and_(run_totals.c.project == runs.c.project, run_totals.c.run == runs.c.id))
     query = query.add_columns(column.value.label(_VALUE)).where(column.is_known)
     place = tuple_(column.value, column.id)
     if cursor:
-        here = tuple_(_value(column, cursor), bindparam(None, _id(table, cursor), type_=column.id.type))
+        here = tuple_(_value(column, cursor), bindparam(None, _id(column.id, cursor), type_=column.id.type))
         query = query.where(place < here if sort.is_descending else place > here)
     order = (column.value.desc(), column.id.desc()) if sort.is_descending else (column.value, column.id)
     return query.order_by(*order)
@@ -181,14 +207,15 @@ def _value(column: _SortColumn, cursor: Cursor) -> ColumnElement[Any]:
     return bindparam(None, value, type_=column.value.type)
 
 
-def _id(table: Table, cursor: Cursor) -> Any:
+def _id(column: ColumnElement[Any], cursor: Cursor) -> Any:
     try:
-        return table.c.id.type.python_type(cursor.id)
+        return column.type.python_type(cursor.id)
     except ValueError as error:
         raise BadCursor(f"invalid cursor for {cursor.id[:80]!r}: request the first page, without a cursor") from error
 
 
 _VALUE: Final = "sort_value"
+_HAS_TOTALS: Final = and_(run_totals.c.project == runs.c.project, run_totals.c.run == runs.c.id)
 
 _ZERO: ColumnElement[int] = literal_column("0")
 _call_tokens = func.coalesce(calls.c.input_tokens, _ZERO) + func.coalesce(calls.c.output_tokens, _ZERO)
@@ -203,13 +230,17 @@ def _of_call(value: ColumnElement[Any], *sources: ColumnElement[Any]) -> _SortCo
     )
 
 
-def _of_run(value: ColumnElement[Any]) -> _SortColumn:
-    same = (run_totals.c.project == runs.c.project, run_totals.c.run == runs.c.id)
+_known = run_totals.alias("known")
+
+
+def _of_run(value: Column[Any]) -> _SortColumn:
     return _SortColumn(
         value=value,
         id=run_totals.c.run,
         is_known=value.is_not(None),
-        is_unknown=~exists().where(*same, value.is_not(None)).correlate(runs),
+        is_unknown=~exists().where(
+            _known.c.project == runs.c.project, _known.c.run == runs.c.id, _known.c[value.name].is_not(None)
+        ),
     )
 
 

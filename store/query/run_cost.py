@@ -26,7 +26,7 @@ from store.query.call_graph import PageLinks, load_page_links
 from store.query.exchanges import ExchangeQueries
 from store.query.prompt_parts import PromptPart, PromptParts
 from store.query.rest_shapes import Shape, dollars, rfc3339
-from store.query.runs import can_have_cost
+from store.query.run_stats import can_have_cost
 
 MOST_STEPS: Final = 2000
 """Steps of a run that are read."""

@@ -2,8 +2,7 @@
 
 import time
 import uuid
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,25 +12,18 @@ from sqlalchemy import (
     RowMapping,
     Select,
     Text,
-    and_,
-    bindparam,
     case,
     cast,
     delete,
     func,
-    not_,
     select,
-    text,
     update,
 )
 from sqlalchemy.dialects.postgresql import JSONB, insert
 
 from calls.events import Gap
-from calls.model import Usage
 from calls.proof.records import ChainRecord
-from store.attribution.certainty import GUESSED
 from store.bundle.statement import RUN_FACTS
-from store.call_graph.retry_query import RetryGroups, is_among, load_retry_groups
 from store.database.asyncio_engine import AsyncConnection
 from store.database.blobs import unpack
 from store.database.connection import Database
@@ -42,7 +34,6 @@ from store.database.tables import (
     exchanges,
     gaps,
     parts,
-    processes,
     replays,
     run_totals,
     runs,
@@ -54,10 +45,13 @@ from store.proof.chain import append_records, forget_run
 from store.proof.commitments import make_salts
 from store.proof.evidence import run_record
 from store.query.call_summaries import Fields, select_fields
-from store.query.filters import Filters, is_cut_answer, is_unkept_exchange, run_conditions
-from store.query.pages import NEWEST_FIRST, Sort, list_digest, load_sorted_page, next_cursor, parse_cursor
+from store.query.filters import Filters
+from store.query.pages import NEWEST_FIRST, Sort, list_digest, next_cursor, parse_cursor
 from store.query.rest_shapes import NO_STATS, Shape, ns_of, run_shape
+from store.query.run_stats import load_run_stats
 from store.retention.remains import remove_remains
+from store.sums.positions import load_unsummed_runs
+from store.sums.run_lists import load_run_rows
 from store.sums.summed_days import delete_call_sums
 
 ISOLATIONS = ("none", "watched", "captive")
@@ -93,11 +87,15 @@ class Page:
 
 
 class Runs:
-    """The runs of a project. `now` is wall time in nanoseconds: whether a run has fallen idle depends on it."""
+    """The runs of a project. `now` is wall time in nanoseconds: whether a run has fallen idle depends on it.
 
-    def __init__(self, database: Database, project: str = "default") -> None:
+    Without `uses_sums`, lists are made from the calls alone, which has the same result.
+    """
+
+    def __init__(self, database: Database, project: str = "default", *, uses_sums: bool = True) -> None:
         self._database = database
         self._project = project
+        self._uses_sums = uses_sums
 
     async def get(self, run: str, now: int) -> Shape | None:
         """One run, or None."""
@@ -119,13 +117,15 @@ class Runs:
         """Return a page of runs. Raises `BadCursor`."""
         digest = list_digest("runs", self._project, sort, filters)
         begin = parse_cursor(cursor, digest)
-        query = select(runs).where(runs.c.project == self._project, *run_conditions(filters, self._project))
+        has_stats = fields is None or not fields <= RUN_COLUMNS
         async with self._database.transaction() as connection:
-            found = await load_sorted_page(connection, query, runs, sort, begin, limit)
+            changed = await load_unsummed_runs(connection, self._project) if self._uses_sums else None
+            found = await load_run_rows(connection, self._project, filters, sort, begin, limit, changed=changed)
             names = [row["id"] for row in found[:limit]]
-            has_stats = fields is None or not fields <= RUN_COLUMNS
             stats = (
-                await load_run_stats(connection, self._project, names) if has_stats else dict.fromkeys(names, NO_STATS)
+                await load_run_stats(connection, self._project, names, changed)
+                if has_stats
+                else dict.fromkeys(names, NO_STATS)
             )
         items = [select_fields(run_shape(row, stats[row["id"]], now), fields) for row in found[:limit]]
         following = next_cursor(found, limit, digest)
@@ -269,76 +269,6 @@ class Runs:
 
     def _run_condition(self, run: str) -> tuple[Any, Any]:
         return (runs.c.project == self._project, runs.c.id == run)
-
-
-async def load_run_stats(
-    connection: AsyncConnection, project: str, names: Sequence[str]
-) -> Mapping[str, Mapping[str, Any]]:
-    """Load the statistics of runs, by name; zeros where there is nothing. Later statements of the transaction get generic plans."""
-    stats: defaultdict[str, dict[str, Any]] = defaultdict(lambda: dict(NO_STATS))
-    if not names:
-        return stats
-    await connection.execute(_PLAN_FOR_ANY_NAMES)
-    groups = await load_retry_groups(connection, project, names)
-    for query in (_exchange_stats(), _call_stats(groups), _gap_stats(), _process_stats(), HEADS):
-        for row in (await connection.execute(query, {"project": project, "names": list(names)})).mappings():
-            stats[row["run"]].update(row)
-    return stats
-
-
-# Until the end of the transaction. A plan for the names of a long page would read all exchanges, of all days, instead of an index.
-_PLAN_FOR_ANY_NAMES: Final = text("SET LOCAL plan_cache_mode = force_generic_plan")
-
-# The store servers' chains in the order of their ids, each with its length, so that no two lists of chains give the same bytes.
-HEADS: Final = text("""
-SELECT r.id AS run, 'sha256:' || encode(
-    sha256(string_agg(uuid_send(c.server) || int8send(c.size) || c.head, ''::bytea ORDER BY c.server)), 'hex') AS head
-FROM runs r JOIN chains c ON c.project = r.project AND c.incarnation = r.incarnation
-WHERE r.project = :project AND r.id = ANY(:names)
-GROUP BY r.id
-""")
-
-
-def _exchange_stats() -> Select[Any]:
-    attribution = func.max(exchanges.c.attribution).label("attribution")
-    return _stats_by_run(
-        exchanges,
-        (func.count().label("exchanges"), func.count().filter(is_unkept_exchange()).label("unkept"), attribution),
-    )
-
-
-def _process_stats() -> Select[Any]:
-    """Calls that remain in the run of a process which worked on several tasks at once are attributed by a guess."""
-    return _stats_by_run(processes, (func.max(GUESSED).label("attribution"),)).where(processes.c.is_unclear)
-
-
-def _call_stats(groups: RetryGroups) -> Select[Any]:
-    model = func.coalesce(calls.c.model_requested, calls.c.model_returned)
-    models = func.array_remove(func.array_agg(func.distinct(model)), None).label("models")
-    number = func.count().filter(~is_among(groups.later_exchanges))
-    # A repeated poll has the usage of the answer before, which counts once.
-    once = ~is_among(groups.repeated_polls)
-    sums = [func.sum(calls.c[name]).filter(once).cast(calls.c[name].type).label(name) for name in Usage.__slots__]
-    cost = func.sum(calls.c.cost_usd).filter(once).label("known_cost_usd")
-    unpriced = func.count().filter(can_have_cost(), once, calls.c.cost_usd.is_(None)).label("unpriced")
-    broken = func.count().filter(is_cut_answer()).label("cut")
-    return _stats_by_run(calls, (number.label("calls"), models, *sums, cost, unpriced, broken))
-
-
-def can_have_cost() -> ColumnElement[bool]:
-    """Condition: a call of a model that may cost something, because it was neither refused nor asked to poll."""
-    refused = and_(calls.c.status.is_not(None), calls.c.status >= 300)
-    return and_(calls.c.kind == "model", calls.c.pending.is_(None), not_(func.coalesce(refused, False)))
-
-
-def _gap_stats() -> Select[Any]:
-    return _stats_by_run(gaps, (func.sum(gaps.c.count).label("gaps"),))
-
-
-def _stats_by_run(table: Any, columns: Iterable[Any]) -> Select[Any]:
-    names = bindparam("names", type_=ARRAY(Text))
-    conditions = (table.c.project == bindparam("project"), table.c.run == func.any(names))
-    return select(table.c.run, *columns).where(*conditions).group_by(table.c.run)
 
 
 async def _driver(connection: AsyncConnection) -> Any:

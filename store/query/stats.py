@@ -8,9 +8,10 @@ the stored sums do not answer, such as a search, are answered from the calls alo
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from decimal import Decimal
 from functools import partial
 from itertools import accumulate
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, NamedTuple, Self
 
 from sqlalchemy import (
     BigInteger,
@@ -27,6 +28,7 @@ from sqlalchemy import (
     any_,
     case,
     cast,
+    false,
     func,
     literal,
     literal_column,
@@ -44,15 +46,15 @@ from calls.model import Usage
 from store.call_graph.retry_query import RetryGroups, load_retry_groups
 from store.database.asyncio_engine import AsyncConnection
 from store.database.connection import Database
-from store.database.tables import call_sums, calls, day_sums, feed, runs, summed_days
-from store.feed.entries import ReplayStored, decode_entries
-from store.query.filters import Filters, call_conditions, run_conditions_of_calls
+from store.database.tables import call_sums, calls, day_sums, runs, summed_days
+from store.query.filters import Filters, call_conditions, label_conditions, run_conditions_of_calls
 from store.query.rest_shapes import Shape, dollars, milliseconds, rfc3339
 from store.sums.call_rows import COUNTS, HOUR, LATENCIES, TRAITS, exchange_rows, stored_rows
-from store.sums.day_sums import COUNTED, smallest_cube
+from store.sums.day_sums import CALL_CUBES, COUNTED, Cube, smallest_cube
 from store.sums.latency_classes import class_latency
-from store.sums.positions import sums_position
+from store.sums.positions import load_changed_runs
 from store.sums.summed_days import DAY
+from store.sums.value_classes import COSTS, DURATIONS, first_whole_class
 
 PERCENTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
@@ -73,7 +75,7 @@ MOST_CHANGES: Final = 1000
 TRAITS_OF_FILTERS: Final[Mapping[str, Collection[str]]] = {
     "since": (),
     "until": (),
-    "labels": ("run",),
+    "labels": ("labels",),
     "parent": ("run",),
     "models": ("model", "model_returned"),
     "providers": ("provider",),
@@ -117,7 +119,7 @@ class Grouping:
 
     def _value(self, rows: Subquery) -> ColumnElement[Any]:
         if self.label is not None:
-            label: ColumnElement[Any] = runs.c.labels[self.label].astext
+            label: ColumnElement[Any] = rows.c.labels[self.label].astext
             return label
         match self.name:
             case "day":
@@ -129,7 +131,7 @@ class Grouping:
     def traits(self) -> tuple[str, ...]:
         """The columns of stored sums that it needs."""
         if self.label is not None:
-            return ("run",)
+            return ("labels",)
         return () if self.name == "day" else ("tools",) if self.name == "tool" else (self.name,)
 
     def shape(self, value: Any) -> Any:
@@ -158,7 +160,7 @@ class Stats:
             await connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
             await connection.execute(text("SET LOCAL parallel_tuple_cost = 0"))  # it overestimates the number of groups
             source = await self._load_source(connection, filters)
-            load = partial(_load_groups, connection, stores_counts=source.uses_sums)
+            load = partial(_load_groups, connection)
             groups = await load(source.rows(groupings), groupings, sort, limit)
             is_divided = len(groups) < limit and all(grouping.name != "tool" for grouping in groupings)
             total = _sum_groups(groups) if is_divided else (await load(source.rows([]), []))[0]
@@ -168,11 +170,13 @@ class Stats:
         """Find out what the stored sums serve, and load the retry groups of the calls that they do not."""
         source = _Source(project=self._project, filters=filters)
         retried: Iterable[str]
-        if self._uses_sums and (changed := await self._changed_runs(connection)) is not None:
+        if (
+            self._uses_sums
+            and (changed := await load_changed_runs(connection, self._project, MOST_CHANGES)) is not None
+        ):
             retried = changed
             source = replace(source, changed=changed)
-            if source.is_served:
-                source = replace(source, days=await self._summed_days(connection, source, changed))
+            source = replace(source, days=await self._summed_days(connection, source, changed))
         else:
             retried = (await connection.execute(select(calls.c.run).where(*source.is_call()).distinct())).scalars()
         return replace(source, groups=await load_retry_groups(connection, self._project, retried))
@@ -192,21 +196,6 @@ class Stats:
         hours = select(call_sums.c.hour).where(call_sums.c.project == self._project, is_changed).distinct()
         stale = {hour - hour % DAY for hour in (await connection.execute(hours)).scalars()} if changed else set()
         return tuple(sorted(found - stale))
-
-    async def _changed_runs(self, connection: AsyncConnection) -> list[str] | None:
-        """The runs in which something was stored since the stored sums were made; None where these cannot be used."""
-        position = await sums_position(connection, self._project)
-        if position is None:
-            return None
-        is_newer = or_(
-            feed.c.transaction > position[0], and_(feed.c.transaction == position[0], feed.c.id > position[1])
-        )
-        query = select(feed.c.entries).where(feed.c.project == self._project, is_newer).limit(MOST_CHANGES + 1)
-        rows = (await connection.execute(query)).scalars().all()
-        if len(rows) > MOST_CHANGES:
-            return None
-        entries = (entry for row in rows for entry in decode_entries(row) if not isinstance(entry, ReplayStored))
-        return sorted({name for entry in entries for name in (entry.run, getattr(entry, "previous_run", None)) if name})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,53 +246,149 @@ class _Source:
             outside.append(calls.c.started_at >= self.end)
         return or_(*outside) if outside else None
 
-    def rows(self, groupings: Sequence[Grouping]) -> Subquery:
-        """The rows to sum for a question, each with how often it has each class of latency."""
+    def rows(self, groupings: Sequence[Grouping]) -> "_Rows":
+        """The rows to sum for a question, each with how often it has each class of latency, unless each is one exchange."""
+        add_labels = _add_labels if any(grouping.label for grouping in groupings) else _add_nothing
         if self.changed is None or not self.uses_sums:
-            return exchange_rows(self.is_call(), self.groups, self.changed).subquery("rows")
+            if (call_cube := self._call_cube(groupings)) is not None:
+                parts = self._divided_rows(call_cube)
+                return _Rows(union_all(*parts).subquery("rows"), stores_counts=True)
+            found = add_labels(exchange_rows(self.is_call(), self.groups, self.changed), calls)
+            return _Rows(found.subquery("rows"), stores_counts=False)
         unsummed = self.unsummed_calls()
         fresh = calls.c.run == any_(literal(list(self.changed), ARRAY(Text)))
         fresh = fresh if unsummed is None else or_(fresh, unsummed)
-        parts = [_counted_once(exchange_rows([*self.is_call(), fresh], self.groups, self.changed))]
         cube = self._cube(groupings)
-        if hours := self._hours(() if cube is None else self.days):
+        parts = [add_labels(_counted_once(exchange_rows([*self.is_call(), fresh], self.groups, self.changed)), calls)]
+        if hours := _outside(call_sums.c.hour, () if cube is None else self.days, self.begin, self.end):
             unchanged = call_sums.c.run != func.all(literal(list(self.changed), ARRAY(Text)))
             stored = [call_sums.c.project == self.project, unchanged, or_(*hours)]
-            parts.append(_counted_once(stored_rows([*stored, *_sum_conditions(self.filters, call_sums)])))
+            stored_sums = _counted_once(stored_rows([*stored, *_sum_conditions(self.filters, call_sums)]))
+            parts.append(add_labels(stored_sums, call_sums))
         if cube is not None and self.days:
-            parts.append(self._day_rows(cube))
-        return union_all(*parts).subquery("rows")
+            has_labels = "labels" in cube.traits
+            conditions = _sum_conditions(self.filters, day_sums, day_sums.c.labels if has_labels else None)
+            days = self._day_rows(cube, conditions)
+            parts.append(add_labels(days, day_sums, has_labels=has_labels))
+        return _Rows(union_all(*parts).subquery("rows"), stores_counts=True)
 
-    def _cube(self, groupings: Sequence[Grouping]) -> int | None:
-        """The cube of `day_sums` that has what is asked for; None if there is none."""
+    def _needed_traits(self, groupings: Sequence[Grouping], filter_names: Iterable[str]) -> set[str]:
         needed = {name for grouping in groupings for name in grouping.traits}
-        needed |= {name for filter_name in _given_filters(self.filters) for name in TRAITS_OF_FILTERS[filter_name]}
-        return smallest_cube(needed)
+        return needed | {name for filter_name in filter_names for name in TRAITS_OF_FILTERS[filter_name]}
 
-    def _hours(self, days: Sequence[int]) -> list[ColumnElement[bool]]:
-        """The conditions, of which one must hold, of the hours that are not in these days."""
-        hour = call_sums.c.hour
-        found: list[ColumnElement[bool]] = []
-        begin = self.begin
-        for day in days:
-            if begin is None:
-                found.append(hour < day)
-            elif begin < day:
-                found.append(and_(hour >= begin, hour < day))
-            begin = day + DAY
-        if begin is None or self.end is None or begin < self.end:
-            bounds = (begin is not None and hour >= begin, self.end is not None and hour < self.end)
-            found.append(and_(true(), *(bound for bound in bounds if bound is not False)))
-        return found
+    def _cube(self, groupings: Sequence[Grouping]) -> Cube | None:
+        """The cube of `day_sums` that has what is asked for; None if there is none."""
+        return smallest_cube(self._needed_traits(groupings, _given_filters(self.filters)))
 
-    def _day_rows(self, cube: int) -> Select[Any]:
+    def _call_cube(self, groupings: Sequence[Grouping]) -> "_CallCube | None":
+        """The cube that has what is asked of calls with a filter that `call_sums` does not know; None if there is none."""
+        given = set(_given_filters(self.filters))
+        names = given & CALL_CUBES.keys()
+        if len(names) != 1 or not given - names <= TRAITS_OF_FILTERS.keys() or not self.days:
+            return None
+        [name] = names
+        cube = CALL_CUBES[name]
+        if not self._needed_traits(groupings, given - names) <= set(cube.traits):
+            return None
+        column = day_sums.c[cube.traits[0]]
+        match name:
+            case "min_cost" if self.filters.min_cost is not None:
+                return _CallCube.of_values(cube, column, calls.c.cost_usd, self.filters.min_cost, COSTS)
+            case "min_duration" if self.filters.min_duration is not None:
+                return _CallCube.of_values(cube, column, calls.c.duration, self.filters.min_duration, DURATIONS)
+            case _:
+                return _CallCube(cube, column.is_(self.filters.error))
+
+    def _divided_rows(self, cube: "_CallCube") -> list[Select[Any]]:
+        """Select the calls of changed runs, those outside the stored days, those that the cube does not tell apart, and the cube."""
+        assert self.changed is not None
+        names = literal(list(self.changed), ARRAY(Text))
+        in_days = calls.c.started_at - calls.c.started_at % literal_column(str(DAY), BigInteger)
+        is_stored = in_days == any_(literal(list(self.days), ARRAY(BigInteger)))
+        outside = or_(*_outside(calls.c.started_at, self.days, self.filters.since, self.filters.until), false())
+        read = [[calls.c.run == any_(names)], [calls.c.run != func.all(names), outside]]
+        if cube.undivided is not None:
+            read.append([calls.c.run != func.all(names), is_stored, cube.undivided])
+        parts = [
+            _counted_once(exchange_rows([*self.is_call(), *conditions], self.groups, self.changed))
+            for conditions in read
+        ]
+        return [*parts, self._day_rows(cube.cube, [cube.is_asked, *_sum_conditions(self.filters, day_sums)])]
+
+    def _day_rows(self, cube: Cube, conditions: Iterable[ColumnElement[bool]]) -> Select[Any]:
         """Select the columns of `exchange_rows` from `day_sums`; the hour is the first of the day where the cube has none."""
         hour = func.coalesce(day_sums.c.hour, day_sums.c.day).label("hour")
         columns = [hour if name == "hour" else day_sums.c[name] for name in TRAITS]
         columns += [day_sums.c[name] for name in (*COUNTS, *LATENCIES, *COUNTED.values())]
         is_asked = day_sums.c.day == any_(literal(list(self.days), ARRAY(BigInteger)))
-        conditions = [day_sums.c.project == self.project, day_sums.c.cube == cube, is_asked]
-        return select(*columns).where(*conditions, *_sum_conditions(self.filters, day_sums))
+        of_cube = [day_sums.c.project == self.project, day_sums.c.cube == cube.number, is_asked]
+        return select(*columns).where(*of_cube, *conditions)
+
+
+class _Rows(NamedTuple):
+    """The rows to sum."""
+
+    rows: Subquery
+    stores_counts: bool
+    """Whether each says how often it has each class of latency; else each is one exchange."""
+
+
+@dataclass(frozen=True, slots=True)
+class _CallCube:
+    """How a cube of calls answers a filter."""
+
+    cube: Cube
+    is_asked: ColumnElement[bool]
+    """The condition on its rows."""
+
+    undivided: ColumnElement[bool] | None = None
+    """The condition of the calls that are in one row with others that do not fit."""
+
+    @classmethod
+    def of_values(
+        cls,
+        cube: Cube,
+        column: ColumnElement[Any],
+        value: ColumnElement[Any],
+        least: Decimal | int,
+        begins: Sequence[Decimal | int],
+    ) -> "_CallCube | None":
+        """Answer which calls have at least this value."""
+        first = first_whole_class(least, begins)
+        if first is None:
+            return None
+        begin = begins[first - 1]
+        return cls(cube, column >= first, None if begin == least else value < begin)
+
+
+def _outside(
+    time: ColumnElement[Any], days: Sequence[int], begin: int | None, end: int | None
+) -> list[ColumnElement[bool]]:
+    """The conditions, of which one must hold, of the times that are not in these days."""
+    found: list[ColumnElement[bool]] = []
+    for day in days:
+        if begin is None:
+            found.append(time < day)
+        elif begin < day:
+            found.append(and_(time >= begin, time < day))
+        begin = day + DAY
+    if begin is None or end is None or begin < end:
+        bounds = (begin is not None and time >= begin, end is not None and time < end)
+        found.append(and_(true(), *(bound for bound in bounds if bound is not False)))
+    return found
+
+
+def _add_labels(query: Select[Any], table: FromClause, *, has_labels: bool = False) -> Select[Any]:
+    """Add the labels of the runs of the rows. `has_labels`: the table has them itself."""
+    if has_labels:
+        return query.add_columns(table.c.labels)
+    labelled = runs.alias("labelled")
+    is_same = (labelled.c.project == table.c.project, labelled.c.id == table.c.run)
+    return query.add_columns(labelled.c.labels).where(*is_same)
+
+
+def _add_nothing(query: Select[Any], table: FromClause, *, has_labels: bool = False) -> Select[Any]:  # noqa: ARG001
+    return query
 
 
 def _counted_once(query: Select[Any]) -> Select[Any]:
@@ -316,8 +401,13 @@ def _given_filters(filters: Filters) -> Iterator[str]:
     return (one.name for one in fields(Filters) if getattr(filters, one.name) != getattr(empty, one.name))
 
 
-def _sum_conditions(filters: Filters, table: Table) -> Iterable[ColumnElement[bool]]:
-    """Yield the conditions of `call_conditions` on `call_sums` or `day_sums`, except those of time."""
+def _sum_conditions(
+    filters: Filters, table: Table, labels: ColumnElement[Any] | None = None
+) -> Iterable[ColumnElement[bool]]:
+    """Yield the conditions of `call_conditions` on `call_sums` or `day_sums`, except those of time and those of calls.
+
+    `labels`: where the rows have labels of their own.
+    """
     sums = table.c
     if filters.models:
         yield or_(sums.model.in_(filters.models), sums.model_returned.in_(filters.models))
@@ -338,7 +428,9 @@ def _sum_conditions(filters: Filters, table: Table) -> Iterable[ColumnElement[bo
     ):
         if values:
             yield one.in_(values)
-    if of_run := list(run_conditions_of_calls(filters)):
+    if labels is not None:
+        yield from label_conditions(filters, labels)
+    elif of_run := list(run_conditions_of_calls(filters)):
         yield sums.run.in_(select(runs.c.id).where(runs.c.project == sums.project, *of_run))
 
 
@@ -371,18 +463,15 @@ class _Group:
 
 async def _load_groups(
     connection: AsyncConnection,
-    rows: Subquery,
+    found_rows: _Rows,
     groupings: Sequence[Grouping],
     sort: GroupSort | None = None,
     limit: int = MOST_GROUPS,
-    *,
-    stores_counts: bool,
 ) -> list[_Group]:
+    rows, stores_counts = found_rows
     if any(grouping.name == "tool" for grouping in groupings):
         rows = select(*rows.c, func.unnest(rows.c.tools).label("tool")).subquery("rows_by_tool")
     source: FromClause = rows
-    if any(grouping.label for grouping in groupings):
-        source = source.join(runs, and_(runs.c.project == rows.c.project, runs.c.id == rows.c.run))
     names = [grouping.column(rows) for grouping in groupings]
     sums = [func.sum(rows.c[name]).label(name) for name in COUNTS]
     query = select(*names, *sums).select_from(source).group_by(*names)

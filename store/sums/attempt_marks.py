@@ -22,13 +22,16 @@ type _Marks = tuple[bool | None, bool | None, bool | None]
 """Failed, superseded and repeated; true or null."""
 
 
-async def mark_attempts(connection: AsyncConnection, project: str, runs: Sequence[str], groups: RetryGroups) -> None:
-    """Set the marks of these runs, whose retry groups are given."""
-    columns = (calls.c.id, calls.c.status, calls.c.outcome, calls.c.complete, *_COLUMNS)
+async def mark_attempts(
+    connection: AsyncConnection, project: str, runs: Sequence[str], groups: RetryGroups
+) -> set[str]:
+    """Set the marks of these runs, whose retry groups are given; return those that have an exchange that failed."""
+    columns = (calls.c.id, calls.c.run, calls.c.status, calls.c.outcome, calls.c.complete, *_COLUMNS)
+    is_failed = is_failed_exchange().label("is_failed")
     superseded, repeated = set(groups.superseded_exchanges), set(groups.repeated_polls)
     suspect = or_(is_failed_exchange(), *_COLUMNS, is_among(superseded | repeated))
     of_runs = (calls.c.project == project, calls.c.run == any_(literal(list(runs), ARRAY(Text))))
-    rows = (await connection.execute(select(*columns).where(*of_runs, suspect))).mappings().all()
+    rows = (await connection.execute(select(*columns, is_failed).where(*of_runs, suspect))).mappings().all()
     changed: defaultdict[_Marks, list[uuid.UUID]] = defaultdict(list)
     for row in rows:
         marks: _Marks = (
@@ -41,6 +44,7 @@ async def mark_attempts(connection: AsyncConnection, project: str, runs: Sequenc
     for marks, ids in changed.items():
         values = {column.name: mark for column, mark in zip(_COLUMNS, marks, strict=True)}
         await connection.execute(update(calls).where(calls.c.project == project, is_among(ids)).values(values))
+    return {row["run"] for row in rows if row["is_failed"]}
 
 
 _COLUMNS: Final = (calls.c.failed, calls.c.superseded, calls.c.repeated)

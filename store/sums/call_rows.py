@@ -31,7 +31,7 @@ from calls.model import Usage
 from store.call_graph.retry_query import RetryGroups, is_among
 from store.database.tables import call_sums, calls
 from store.query.filters import is_failed_exchange
-from store.query.runs import can_have_cost
+from store.query.run_stats import can_have_cost
 from store.sums.latency_classes import class_column
 
 HOUR: Final = 3600 * 1_000_000_000
@@ -77,6 +77,17 @@ def exchange_rows(
         has_marks = calls.c.run != func.all(literal(list(changed), ARRAY(Text)))
         is_last = and_(is_last, or_(~has_marks, calls.c.superseded.is_not(True)))
         once = and_(once, or_(~has_marks, calls.c.repeated.is_not(True)))
+    return _rows(conditions, is_last, once)
+
+
+def marked_rows(conditions: Iterable[ColumnElement[bool]]) -> Select[Any]:
+    """Select the same from calls that all have their marks."""
+    return _rows(conditions, calls.c.superseded.is_not(True), calls.c.repeated.is_not(True))
+
+
+def _rows(
+    conditions: Iterable[ColumnElement[bool]], is_last: ColumnElement[bool], once: ColumnElement[bool]
+) -> Select[Any]:
     hour = literal_column(str(HOUR), BigInteger)
     return select(
         calls.c.project,

@@ -1,17 +1,20 @@
 """Count the values of runs for filters, and load the marks that a list shows beside its runs."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
-from sqlalchemy import Select, func, select
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import select, text
 
 from store.database.blobs import CorruptData, unpack
 from store.database.connection import Database
-from store.database.tables import call_sums, replays, run_totals, runs
-from store.query.filters import Filters, run_conditions
+from store.database.tables import replays, run_totals, runs
+from store.query.filters import Filters
+from store.query.pages import NEWEST_FIRST
 from store.query.rest_shapes import Shape, milliseconds
+from store.sums.positions import load_unsummed_runs
+from store.sums.run_facets import COUNTED_FACETS
+from store.sums.run_lists import load_run_rows
 
 MOST_RUNS: Final = 2000
 """Runs that are counted: the newest that fit."""
@@ -21,8 +24,6 @@ MOST_VALUES: Final = 30
 
 MOST_REPLAYS: Final = 200
 """Replays whose reports are read for marks: those with the largest ids, which begin with their times unless somebody chose them."""
-
-FACETS: Final = ("model", "provider", "status", "kind", "host", "actor")
 
 
 class _Report(msgspec.Struct, frozen=True):
@@ -43,14 +44,18 @@ class FacetCounts:
     async def load_facets(self, filters: Filters) -> Shape:
         """How many of the newest runs that fit have each value."""
         async with self._database.transaction() as connection:
-            names = await self._newest_runs(connection, filters)
-            counted = names[:MOST_RUNS]
-            facets: dict[str, list[Shape]] = {}
-            for name in FACETS:
-                facets[name] = await _count(connection, self._values(name, counted))
-            facets["tool"] = await _count(connection, self._tools(counted))
-            facets["label"] = await _count(connection, self._labels(counted))
-        return {"runs": len(counted), "is_complete": len(names) <= MOST_RUNS, "facets": facets}
+            changed = await load_unsummed_runs(connection, self._project)
+            found = await load_run_rows(
+                connection, self._project, filters, NEWEST_FIRST, None, MOST_RUNS, changed=changed, columns=_PLACE
+            )
+            names = [row["id"] for row in found[:MOST_RUNS]]
+            rows = await connection.execute(_VALUES, {"project": self._project, "names": names})
+            facets: dict[str, list[Shape]] = {name: [] for name in (*COUNTED_FACETS, "label")}
+            for facet, number in rows:
+                name, _, value = facet.partition("=")
+                if len(values := facets[name]) < MOST_VALUES:
+                    values.append({"value": value, "runs": number})
+        return {"runs": len(names), "is_complete": len(found) <= MOST_RUNS, "facets": facets}
 
     async def load_marks(self, names: Sequence[str]) -> list[Shape]:
         """Errors, durations and verdicts of some runs."""
@@ -77,48 +82,23 @@ class FacetCounts:
             for name in names
         ]
 
-    async def _newest_runs(self, connection: AsyncConnection, filters: Filters) -> list[str]:
-        query = select(runs.c.id).where(runs.c.project == self._project, *run_conditions(filters, self._project))
-        query = query.order_by(runs.c.started_at.desc(), runs.c.id.desc()).limit(MOST_RUNS + 1)
-        return list((await connection.execute(query)).scalars())
 
-    def _values(self, name: str, names: Sequence[str]) -> Select[Any]:
-        sums = call_sums.c
-        rows = select(sums[name].label("value"), sums.run).where(
-            sums.project == self._project, sums.run.in_(names), sums[name].is_not(None)
-        )
-        return _runs_by_value(rows)
+_PLACE: Final = (runs.c.id, runs.c.started_at)
 
-    def _tools(self, names: Sequence[str]) -> Select[Any]:
-        sums = call_sums.c
-        rows = select(func.unnest(sums.tools).label("value"), sums.run).where(
-            sums.project == self._project, sums.run.in_(names)
-        )
-        return _runs_by_value(rows)
-
-    def _labels(self, names: Sequence[str]) -> Select[Any]:
-        pairs = func.jsonb_each_text(runs.c.labels).table_valued("key", "value").lateral("pairs")
-        rows = (
-            select((pairs.c.key + "=" + pairs.c.value).label("value"), runs.c.id.label("run"))
-            .select_from(runs.join(pairs, runs.c.project == self._project))
-            .where(runs.c.id.in_(names))
-        )
-        return _runs_by_value(rows)
-
-
-def _runs_by_value(rows: Select[Any]) -> Select[Any]:
-    values = rows.subquery()
-    number = func.count(values.c.run.distinct()).label("runs")
-    return (
-        select(values.c.value, number)
-        .group_by(values.c.value)
-        .order_by(number.desc(), values.c.value)
-        .limit(MOST_VALUES)
-    )
-
-
-async def _count(connection: AsyncConnection, query: Select[Any]) -> list[Shape]:
-    return [{"value": str(row.value), "runs": row.runs} for row in await connection.execute(query)]
+_VALUES: Final = text(f"""
+WITH counted AS MATERIALIZED (
+    -- Materialized, as Postgres would else compare each facet of each run with the patterns.
+    SELECT facet, count(*) AS runs FROM (
+        SELECT unnest(facets) AS facet FROM run_totals WHERE project = :project AND run = ANY (:names)
+    ) AS found GROUP BY facet
+)
+SELECT facet, runs FROM counted WHERE facet ~ '^({"|".join(COUNTED_FACETS)})=' AND facet !~ '^status=.xx$'
+UNION ALL
+SELECT 'label=' || pair.key || '=' || pair.value, count(*)
+FROM runs CROSS JOIN jsonb_each_text(labels) AS pair WHERE project = :project AND id = ANY (:names)
+GROUP BY pair.key, pair.value
+ORDER BY 2 DESC, 1
+""")  # noqa: S608 - our own names
 
 
 def _read_report(form: bytes) -> _Report:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequen
 from typing import Any, Final
 
 import asyncpg
-from sqlalchemy import BigInteger, ColumnElement, delete, func, insert, literal, or_, select, tuple_
+from sqlalchemy import BigInteger, ColumnElement, delete, insert, literal, or_, select, tuple_
 
 from store.call_graph.retry_query import load_retry_groups
 from store.database.asyncio_engine import AsyncConnection
@@ -21,6 +21,7 @@ from store.feed.feed import FeedRow
 from store.sums.attempt_marks import mark_attempts
 from store.sums.call_rows import HOUR, hour_rows
 from store.sums.positions import NAME
+from store.sums.run_facets import sum_totals
 from store.sums.summed_days import delete_call_sums, forget_days
 
 REBUILD_BATCH: Final = 200
@@ -99,7 +100,7 @@ async def sum_runs(connection: AsyncConnection, project: str, hours: Mapping[str
         return or_(run.in_(whole), tuple_(run, hour).in_(parts))
 
     begin = calls.c.started_at - calls.c.started_at % literal(HOUR, BigInteger)
-    await mark_attempts(connection, project, names, groups)
+    failed = await mark_attempts(connection, project, names, groups)
     removed = delete(call_sums).where(
         call_sums.c.project == project, call_sums.c.run.in_(names), is_meant(call_sums.c.run, call_sums.c.hour)
     )
@@ -109,30 +110,7 @@ async def sum_runs(connection: AsyncConnection, project: str, hours: Mapping[str
     added = insert(call_sums).from_select([one.name for one in sums.columns], select(sums))
     changed |= set((await connection.execute(added.returning(call_sums.c.hour))).scalars())
     await forget_days(await _driver(connection), project, changed)
-    await _sum_totals(connection, project, names)
-
-
-async def _sum_totals(connection: AsyncConnection, project: str, names: Sequence[str]) -> None:
-    await connection.execute(delete(run_totals).where(run_totals.c.project == project, run_totals.c.run.in_(names)))
-    mine = (call_sums.c.project == runs.c.project) & (call_sums.c.run == runs.c.id)
-    tokens = func.coalesce(call_sums.c.input_tokens, 0) + func.coalesce(call_sums.c.output_tokens, 0)
-    totals = (
-        select(
-            runs.c.project,
-            runs.c.id,
-            runs.c.started_at,
-            func.coalesce(func.sum(call_sums.c.calls), 0),
-            func.coalesce(func.sum(call_sums.c.errors), 0),
-            func.coalesce(func.sum(tokens), 0),
-            func.sum(call_sums.c.cost_usd),
-            func.greatest(runs.c.active_at - runs.c.started_at, 0),
-        )
-        .select_from(runs.outerjoin(call_sums, mine))
-        .where(runs.c.project == project, runs.c.id.in_(names))
-        .group_by(runs.c.project, runs.c.id)
-    )
-    columns = ("project", "run", "started_at", "calls", "errors", "tokens", "cost_usd", "duration")
-    await connection.execute(insert(run_totals).from_select(columns, totals))
+    await sum_totals(await _driver(connection), project, {name: hours[name] for name in names}, failed)
 
 
 async def _delete_sums(connection: AsyncConnection, project: str, names: Collection[str]) -> None:

@@ -27,7 +27,8 @@ from store.large.summary import read_summary
 from store.query.call_graph import PageLinks, load_page_links
 from store.query.exchanges import ExchangeQueries
 from store.query.rest_shapes import Shape, ns_of, path_of
-from store.query.runs import Runs, can_have_cost
+from store.query.run_stats import can_have_cost
+from store.query.runs import Runs
 from store.timeline.conversation import make_conversation
 from store.timeline.facts import AttemptFacts, SpokenCall, StepFacts, ToolLinks
 from store.timeline.from_exchanges import (

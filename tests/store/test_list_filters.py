@@ -123,3 +123,27 @@ async def test_a_list_has_these_filters_and_the_commands_have_them_too(
     pages = {"cursor", "limit", "sort", "order", "fields", "settled"}
     assert set(known) - pages >= CASES.keys()
     assert set(list_options.FILTER_NAMES) == CASES.keys()
+
+
+async def test_runs_have_the_same_filters_whether_their_sums_follow_or_not(tmp_path: Path, database: Database) -> None:
+    """A list of runs is made from the sums of runs; of those that these lag behind, from the calls."""
+    cases: list[dict[str, Any]] = [{name: fitting} for name, (fitting, _) in CASES.items()] + [
+        {name: "false"} for name in ("error", "incomplete")
+    ]
+    cases += [{"model": ["gpt-5", "gpt-4"], "status": "4xx"}, {"tool": "refund", "error": "true"}, {"sort": "cost"}]
+    cases += [{"host": "tickets.example.com", "status": "429"}, {"model": "gpt-5", "sort": "cost", "order": "asc"}, {}]
+    await store_two(database)
+    async with open_house(tmp_path, database) as house:
+        assert (await house.api.get("/v1/runs?settled=true")).json()["settled"]
+
+        async def answers() -> list[Any]:
+            pages = [(await house.api.get("/v1/runs", params=case)).json()["items"] for case in cases]
+            unsorted = [case for case in cases if "sort" not in case]
+            return [*pages, [(await house.api.get("/v1/facets", params=case)).json()["runs"] for case in unsorted]]
+
+        followed = await answers()
+        async with database.connection() as connection:
+            # As if nothing had been summed since the first entry of the feed; then, as if everything was made anew.
+            for statement in ("UPDATE feed_positions SET transaction = 0", "DELETE FROM feed_positions"):
+                await connection.execute(statement)
+                assert await answers() == followed, statement

@@ -8,10 +8,10 @@ from store.api.deps import TheDeps
 from store.api.parameters import Limit, SearchCursor, TheFilters, WhenCaughtUp
 from store.api.problems import Problem
 from store.query.rest_shapes import rfc3339
-from store.query.tool_names import resolve_tools
 from store.search.pages import FoundText
 from store.search.query import SearchQuery
 from store.search.snippets import make_snippet
+from store.sums.tool_names import resolve_tools
 
 router = APIRouter(tags=["calls"], route_class=DeferredRoute)
 

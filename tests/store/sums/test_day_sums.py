@@ -38,6 +38,12 @@ FILTERS = (
     Filters(min_cost=Decimal("0.000001"), models=["gpt-4o"]),
     Filters(min_duration=1),
 )
+FILTERS_OF_CALLS = (
+    Filters(min_cost=Decimal("0.00010001"), since=NOON - DAY - 12345, until=NOON + 2 * DAY + 77),
+    Filters(min_cost=Decimal(0), labels={"team": "support"}),
+    Filters(min_duration=300 * 10**6 + 1, statuses=[range(200, 300)]),
+    Filters(error=False, models=["gpt-4o"]),
+)
 SECOND = 1_000_000_000
 
 
@@ -71,9 +77,10 @@ async def summed_database(database: Database) -> Database:
 
 async def test_sums_of_days_are_those_of_the_calls(summed_database: Database, subtests: pytest.Subtests) -> None:
     assert await valid_days(summed_database) == 3
-    for filters in FILTERS:
+    await compare(summed_database)
+    for filters in (*FILTERS[1:], *FILTERS_OF_CALLS):
         with subtests.test(filters=filters):
-            await compare(summed_database, filters)
+            await compare(summed_database, filters, ("model", "day", "run", "label:team", "tool actor"))
 
 
 async def test_sums_of_days_are_what_is_read(summed_database: Database) -> None:
@@ -84,10 +91,9 @@ async def test_sums_of_days_are_what_is_read(summed_database: Database) -> None:
 
 
 async def test_every_question_has_the_smallest_cube() -> None:
-    assert [smallest_cube(cube.traits) for cube in CUBES] == [cube.number for cube in CUBES]
-    assert smallest_cube(()) == 1
-    assert smallest_cube(("model", "actor")) == 5
-    assert smallest_cube(("run", "model")) is None
+    assert [smallest_cube(cube.traits) for cube in CUBES] == list(CUBES)
+    asked = ((), ("model", "actor"), ("labels", "model"), ("labels", "run"), ("run", "model"))
+    assert [cube and cube.number for cube in map(smallest_cube, asked)] == [1, 5, 7, 4, None]
 
 
 async def test_they_stay_right_whatever_is_stored_and_removed(summed_database: Database) -> None:
