@@ -8,6 +8,7 @@ from typing import Annotated, Any, Protocol
 
 from fastapi import Depends, Request
 
+from calls.keys.element_memory import ElementMemory
 from calls.keys.profile import Profiles
 from calls.model import Call, Exchange
 from calls.project_runs import full_run_name
@@ -33,11 +34,11 @@ from store.query.exchanges import ExchangeQueries
 from store.query.filters import Filters
 from store.query.rows_export import RowsExporter
 from store.query.runs import Runs
-from store.query.tool_names import resolve_tools
 from store.retention.runner import RetentionRunner
 from store.run_modes import RunModes
 from store.run_tokens import RunTokens
 from store.search.lookup import TextLookup
+from store.sums.tool_names import resolve_tools
 from store.worker_counters import WorkerCounters
 
 type EditCheck = Callable[[Bundle, Mapping[str, Any], Profiles, Clean, str], str | None]
@@ -159,8 +160,9 @@ class Deps:
 
     @property
     def exchange_queries(self) -> ExchangeQueries:
-        """Exchanges and calls."""
-        return ExchangeQueries(self.database, self.derive, self.project, reads_large=self.helper is None)
+        """Exchanges and calls. What several calls of one answer have in common is read once."""
+        derive = deriver(self.profiles, self.clean, ElementMemory())
+        return ExchangeQueries(self.database, derive, self.project, reads_large=self.helper is None)
 
     @property
     def rows_exporter(self) -> RowsExporter:

@@ -6,6 +6,7 @@ A large call always has one. Any other call has one if it is exact: if a list sh
 import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -125,8 +126,9 @@ def encode_summary_if_large(exchange: Exchange, call: Call) -> bytes | None:
     return encode_summary(exchange, call) if is_large(exchange) else None
 
 
+@lru_cache(maxsize=1024)
 def read_summary(form: bytes) -> CallSummary:
-    """Decode a summary."""
+    """Decode a summary. A list reads each several times."""
     return _decoder.decode(unpack(form))
 
 

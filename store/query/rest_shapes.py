@@ -34,11 +34,15 @@ NO_STATS: Mapping[str, Any] = {
 }
 
 
+_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - UTC, whose name is added to the text
+
+
 def rfc3339(ns: int) -> str:
     """Format wall time as RFC 3339 UTC with microseconds."""
     seconds, rest = divmod(ns, 1_000_000_000)
-    whole = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=seconds, microseconds=rest // 1000)
-    return f"{whole:%Y-%m-%dT%H:%M:%S.%f}Z"
+    whole = _EPOCH + dt.timedelta(seconds=seconds, microseconds=rest // 1000)
+    # Several times as fast as formatting by a pattern.
+    return whole.isoformat(timespec="microseconds") + "Z"
 
 
 def ns_of(text: object) -> int | None:
@@ -63,7 +67,7 @@ def dollars(amount: Decimal | None) -> float | None:
 
 
 def run_shape(row: Mapping[Any, Any], stats: Mapping[str, Any], now: int) -> Shape:
-    """Return the shape of a run with its statistics (`runs.load_run_stats`)."""
+    """Return the shape of a run with its statistics (`run_stats.load_run_stats`)."""
     ended = row["ended_at"]
     if ended is None and row["active_at"] + IDLE <= now:
         ended = row["active_at"]
