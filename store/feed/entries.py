@@ -1,6 +1,7 @@
 """What an entry of the feed says. Times are nanoseconds since the Unix epoch, durations are nanoseconds."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -129,6 +130,7 @@ def encode_entries(entries: Sequence[FeedEntry]) -> bytes:
     return pack(_encoder.encode(entries))
 
 
+@lru_cache(maxsize=64)
 def decode_entries(data: bytes) -> tuple[FeedEntry, ...]:
-    """The inverse of `encode_entries`."""
+    """The inverse of `encode_entries`. The consumers of the feed and the streams of events read the same rows."""
     return _decoder.decode(unpack(data))

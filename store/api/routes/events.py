@@ -1,7 +1,9 @@
 """`/v1/events`: what is stored, as it is stored."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
+from functools import lru_cache
 from itertools import groupby
 from typing import Annotated, Final
 
@@ -33,6 +35,9 @@ HEARTBEAT: Final = 15.0
 
 POLL_INTERVAL: Final = 1.0
 """Seconds between two looks at the feed: another store server may have written to it."""
+
+PAUSE: Final = 0.1
+"""Seconds between two looks while more and more is stored, so that many streams do not each read every transaction by itself."""
 
 BATCH: Final = 100
 """Rows of the feed that are read at a time."""
@@ -93,6 +98,7 @@ async def _stream_events(deps: Deps, filters: EventFilters, last: EventId, begin
         sent_at = time.monotonic()
         position = position_before(last.position) if last.place >= 0 else last.position
         while not deps.signal.is_closed and deps.is_still_granted():
+            read_at = time.monotonic()
             async with deps.database.connection() as connection:
                 rows = await read_feed(connection, deps.project, position, BATCH)
                 found = [event for row in rows for event in new_events(row, last, filters)]
@@ -113,11 +119,13 @@ async def _stream_events(deps: Deps, filters: EventFilters, last: EventId, begin
                 yield ": nothing new\n\n"
                 sent_at = time.monotonic()
             await deps.signal.wait(POLL_INTERVAL)
+            await asyncio.sleep(max(0.0, read_at + PAUSE - time.monotonic()))
     finally:
         deps.signal.streams -= 1
 
 
+@lru_cache(maxsize=1024)
 def _format(event_id: EventId, entry: FeedEntry) -> str:
-    """Write an event (WHATWG HTML 9.2.6). JSON has no line breaks."""
+    """Write an event (WHATWG HTML 9.2.6), once for all streams. JSON has no line breaks."""
     members = {"run": entry.run, "at": rfc3339(entry.at)} | event_members(entry)
     return f"event: {event_name(entry)}\nid: {event_id}\ndata: {msgspec.json.encode(members).decode()}\n\n"
