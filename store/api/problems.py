@@ -12,7 +12,7 @@ from calls.project_runs import DEFAULT_PROJECT
 from store.api.answers import JsonResponse
 from store.api.deps import Deps
 from store.database.blobs import BodyUnavailable, Unavailability
-from store.database.connection import DatabaseError
+from store.database.connection import DatabaseBusy, DatabaseError
 from store.database.object_forms import ObjectStorageDown
 from store.query.pages import BadCursor
 from store.search.query import InvalidQuery
@@ -101,7 +101,8 @@ def _invalid_query(request: Request, error: Exception) -> Response:
 
 def _database_unavailable(request: Request, error: Exception) -> Response:
     deps: Deps = request.app.state.deps
-    deps.store_server.note_database_lost()
+    if not isinstance(error, DatabaseBusy):
+        deps.store_server.note_database_lost()
     detail = f"{error} Recording goes on meanwhile, into the spools."
     return Problem(503, "database_unavailable", detail, headers={"retry-after": "1"}).response(request.url.path)
 

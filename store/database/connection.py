@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import asyncpg
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import NullPool
 
 from store.database.asyncio_engine import AsyncConnection, AsyncEngine, create_async_engine
@@ -32,6 +33,10 @@ class DatabaseError(Exception):
 
 class DatabaseUnavailable(DatabaseError):
     """Postgres is down, starting, full or overloaded; the same command may work later."""
+
+
+class DatabaseBusy(DatabaseUnavailable):
+    """Postgres answers, but all connections to it are in use."""
 
 
 class DatabaseUnusable(DatabaseError):
@@ -84,6 +89,10 @@ def _root_error(error: BaseException) -> BaseException:
 
 
 def _translated_error(error: BaseException) -> DatabaseError | None:
+    if isinstance(error, PoolTimeout):
+        return DatabaseBusy(
+            "All connections to Postgres were in use for half a minute: ask less at once, or again later."
+        )
     if isinstance(error, UNUSABLE_ERRORS):
         return DatabaseUnusable(f"Postgres refuses access: {_error_text(error)}.")
     if isinstance(error, UNAVAILABLE_ERRORS) or _is_broken(error):

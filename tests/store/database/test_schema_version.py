@@ -2,12 +2,19 @@
 
 import asyncio
 import re
+from contextlib import AsyncExitStack
 from functools import partial
 
 import pytest
 from sqlalchemy import text
 
-from store.database.connection import Database, DatabaseUnavailable, DatabaseUnusable, url_without_password
+from store.database.connection import (
+    Database,
+    DatabaseBusy,
+    DatabaseUnavailable,
+    DatabaseUnusable,
+    url_without_password,
+)
 from store.database.schema_version import SCHEMA
 from store.database.tables import PARTITIONED, metadata
 from store.database.traits import TRAITS_OF_COLUMNS, trait_number
@@ -94,6 +101,20 @@ async def test_a_statement_that_is_never_answered_is_given_up(
     with pytest.raises(DatabaseUnavailable, match="does not answer"):
         async with database.transaction() as connection:
             await connection.execute(text("SELECT pg_sleep(600)"))
+
+
+async def test_a_statement_that_gets_no_connection_is_given_up(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database.engine.sync_engine.pool, "_timeout", 0)
+
+    async def take_connections() -> None:
+        async with AsyncExitStack() as held:
+            for _ in range(100):
+                await held.enter_async_context(database.transaction())
+
+    with pytest.raises(DatabaseBusy, match="All connections"):
+        await take_connections()
 
 
 @pytest.mark.parametrize("dsn", ["mysql://x@y/z", "host=x dbname=y", ""])
