@@ -416,7 +416,9 @@ class ExchangeQueries:
         firsts = [uuid.UUID(ids[0]) for ids, _ in wholes]
         ends = {uuid.UUID(name) for ids, _ in wholes for name in (ids[0], ids[-1])}
         names = list({row["run"] for row in rows})
-        async with self._database.connection() as connection:
+        async with self._database.connection() as connection, connection.transaction(readonly=True):
+            # Planning for these very ids, over all daily partitions, takes longer than the statements do.
+            await connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
             steps = await connection.fetch(STEPS, self._project, names, firsts)
             nths = await connection.fetch(NTHS, self._project, names, firsts, groups.later_exchanges)
             heads = {str(row["id"]): row for row in await connection.fetch(HEADS, self._project, list(ends))}

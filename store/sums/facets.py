@@ -53,8 +53,7 @@ class FacetCounts:
             facets: dict[str, list[Shape]] = {name: [] for name in (*COUNTED_FACETS, "label")}
             for facet, number in rows:
                 name, _, value = facet.partition("=")
-                if len(values := facets[name]) < MOST_VALUES:
-                    values.append({"value": value, "runs": number})
+                facets[name].append({"value": value, "runs": number})
         return {"runs": len(names), "is_complete": len(found) <= MOST_RUNS, "facets": facets}
 
     async def load_marks(self, names: Sequence[str]) -> list[Shape]:
@@ -92,12 +91,15 @@ WITH counted AS MATERIALIZED (
         SELECT unnest(facets) AS facet FROM run_totals WHERE project = :project AND run = ANY (:names)
     ) AS found GROUP BY facet
 )
-SELECT facet, runs FROM counted WHERE facet ~ '^({"|".join(COUNTED_FACETS)})=' AND facet !~ '^status=.xx$'
-UNION ALL
-SELECT 'label=' || pair.key || '=' || pair.value, count(*)
-FROM runs CROSS JOIN jsonb_each_text(labels) AS pair WHERE project = :project AND id = ANY (:names)
-GROUP BY pair.key, pair.value
-ORDER BY 2 DESC, 1
+SELECT facet, runs FROM (
+    SELECT facet, runs, row_number() OVER (PARTITION BY split_part(facet, '=', 1) ORDER BY runs DESC, facet) AS place FROM (
+        SELECT facet, runs FROM counted WHERE facet ~ '^({"|".join(COUNTED_FACETS)})=' AND facet !~ '^status=.xx$'
+        UNION ALL
+        SELECT 'label=' || pair.key || '=' || pair.value, count(*)
+        FROM runs CROSS JOIN jsonb_each_text(labels) AS pair WHERE project = :project AND id = ANY (:names)
+        GROUP BY pair.key, pair.value
+    ) AS every
+) AS placed WHERE place <= {MOST_VALUES} ORDER BY runs DESC, facet
 """)  # noqa: S608 - our own names
 
 
