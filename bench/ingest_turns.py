@@ -6,7 +6,6 @@ A line of stdin is a workload, the number of the turn and how many calls; a line
 import asyncio
 import json
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +26,19 @@ WHERE feed_positions.transaction IS NULL OR feed_positions.transaction < newest
 """
 
 
-def measure(kept: Any, workload: str, number: int, calls: int) -> dict[str, float]:
+async def measure(
+    kept: Any, connection: asyncpg.Connection, workload: str, number: int, calls: int
+) -> dict[str, float]:
     """Fill a spool, hand it over; CPU for a call until it is drained, and until all that follows is done."""
     aside: Path = kept.data.root / f"filled-{workload}-{number}"
-    count, _ = asyncio.run(fill(aside, WORKLOADS[workload](number * 10_000, calls)))
+    count, _ = await fill(aside, WORKLOADS[workload](number * 10_000, calls))
     # What the last turn has left to do is not counted in this one.
-    _wait_until(lambda: not asyncio.run(_is_behind(kept.dsn)))
+    await _wait_until_followed(connection)
     before = _cpu(kept)
-    spool = aside.rename(kept.data.spools / aside.name)
-    _wait_until(lambda: not spool.exists())
+    spool = await asyncio.to_thread(aside.rename, kept.data.spools / aside.name)
+    await _wait_until_drained(spool)
     drained = _cpu(kept)
-    _wait_until(lambda: not asyncio.run(_is_behind(kept.dsn)))
+    await _wait_until_followed(connection)
     followed = _cpu(kept)
     return {
         "drained_us": _each(before, drained, count),
@@ -55,30 +56,30 @@ def _each(before: tuple[float, float], after: tuple[float, float], count: int) -
     return (sum(after) - sum(before)) / count * 1e6
 
 
-async def _is_behind(dsn: str) -> bool:
-    connection = await asyncpg.connect(dsn)
-    try:
-        if await connection.fetchval("SELECT to_regclass('feed')") is None:
-            return False
-        return bool(await connection.fetchval(BEHIND))
-    finally:
+async def _wait_until_drained(spool: Path) -> None:
+    """Wait until the store server has removed a spool."""
+    async with asyncio.timeout(PATIENCE):
+        while await asyncio.to_thread(spool.exists):  # noqa: ASYNC110 - another process removes it
+            await asyncio.sleep(0.05)
+
+
+async def _wait_until_followed(connection: asyncpg.Connection) -> None:
+    """Wait until everything that follows the record has processed it."""
+    if await connection.fetchval("SELECT to_regclass('feed')") is None:
+        return
+    async with asyncio.timeout(PATIENCE):
+        while await connection.fetchval(BEHIND):  # noqa: ASYNC110 - another process follows
+            await asyncio.sleep(0.2)
+
+
+async def answer_lines() -> None:
+    """Answer one line after the other, until stdin ends."""
+    with keeping() as kept:
+        connection = await asyncpg.connect(kept.dsn)
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            print(json.dumps(await measure(kept, connection, *json.loads(line))), flush=True)
         await connection.close()
 
 
-def _wait_until(is_done: Any) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not is_done():
-        if time.monotonic() > deadline:
-            raise SystemExit("the store server did not finish in time")
-        time.sleep(0.1)
-
-
-def main() -> None:
-    """Answer one line after the other, until stdin ends."""
-    with keeping() as kept:
-        for line in sys.stdin:
-            print(json.dumps(measure(kept, *json.loads(line))), flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    asyncio.run(answer_lines())

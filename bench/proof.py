@@ -1,4 +1,4 @@
-"""What tamper evidence adds to ingest: `python -m bench.proof [--rounds N] [--calls N] [--json]`.
+"""What tamper evidence adds to ingest: `python -m bench.proof [--rounds N] [--calls N] [--workloads agent] [--json]`.
 
 The same spools are drained by an ingester with chains and by one without, in turns, each into a database of its own on one Postgres. CPU is
 that of this process and of Postgres together, from the spool to the committed rows; signing checkpoints is included.
@@ -22,6 +22,7 @@ from bench.figures import Spread, cpu_with_children, machine, print_json
 from bench.filled import fill
 from bench.ingest import WORKLOADS
 from calls.derive import derive_call
+from calls.keys.element_memory import ElementMemory
 from store.active_profiles import load_profiles
 from store.database.connection import Database
 from store.embedded.postgres import EmbeddedServer, ensure_server
@@ -41,8 +42,9 @@ async def measure(spool: Path, database: Database, postgres: int, checkpoints: P
     spools = spool.parent / f"drained-{uuid.uuid4().hex}"
     await asyncio.to_thread(shutil.copytree, spool, spools / spool.name)
     profiles = load_profiles(None)
-    writer = BatchWriter(database, profile=profiles.digest)
-    ingester = Ingester(spools, writer, partial(derive_call, profiles=profiles))
+    memory = ElementMemory()
+    writer = BatchWriter(database, profile=profiles.digest, split=memory.take_elements)
+    ingester = Ingester(spools, writer, partial(derive_call, profiles=profiles, memory=memory))
     before, began = cpu_with_children(postgres), time.process_time()
     async with asyncio.TaskGroup() as group:
         running = group.create_task(ingester.run())
@@ -66,12 +68,13 @@ async def open_database(server: EmbeddedServer, name: str, store_server: uuid.UU
     return database
 
 
-async def compare(root: Path, rounds: int, calls: int) -> Mapping[str, Mapping[str, Spread]]:
+async def compare(root: Path, rounds: int, calls: int, workloads: Sequence[str]) -> Mapping[str, Mapping[str, Spread]]:
     """Measure each workload in many short turns, with and without: work beside it slows both of a pair."""
     with ensure_server(root / "pg") as server:
         postgres = int((root / "pg" / "data" / "postmaster.pid").read_text().split()[0])
-        found: dict[str, list[tuple[float, float]]] = {name: [] for name in WORKLOADS}
-        for name, samples in WORKLOADS.items():
+        found: dict[str, list[tuple[float, float]]] = {name: [] for name in workloads}
+        for name in workloads:
+            samples = WORKLOADS[name]
             databases = {
                 store_server: await open_database(
                     server, f"{name}_{'with' if store_server else 'without'}", store_server
@@ -116,11 +119,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="What tamper evidence adds to ingest.")
     parser.add_argument("--rounds", type=int, default=24)
     parser.add_argument("--calls", type=int, default=200)
+    parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS))
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         Path(name).chmod(0o711)  # as root, Postgres runs as another user
-        found = asyncio.run(compare(Path(name), options.rounds, options.calls))
+        found = asyncio.run(compare(Path(name), options.rounds, options.calls, options.workloads))
     if options.json:
         print_json({"machine": machine(), "found": found})
         return
