@@ -318,9 +318,7 @@ def _record_and_replay_as_user(station: Station, world: StandIn, chosen: dict[st
 async def test_a_service_of_this_machine_is_reached_when_recording_and_in_a_replay_only_if_allowed(
     scene: Scene,
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        threading.Thread(target=_greet, args=(server,), daemon=True).start()
+    with _greeting_server() as port:
         ask = [sys.executable, "-c", GREETED, str(port), f"https://curl.{ZONE}/local"]
         recorded = scene.station.run("record", "--run", "local", "--", *ask)
         assert recorded.stdout == "hello from the host\n", recorded.stderr
@@ -387,8 +385,20 @@ def _local_http_service(host: str) -> Iterator[str]:
         server.shutdown()
 
 
+@contextmanager
+def _greeting_server() -> Iterator[int]:
+    """A server that speaks first, like a database; its port."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=_greet, args=(server,))
+        thread.start()
+        yield server.getsockname()[1]
+        # To close a socket wakes nobody who waits for a connection.
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join(10)
+        assert not thread.is_alive()
+
+
 def _greet(server: socket.socket) -> None:
-    """The server speaks first, like a database."""
     while True:
         try:
             with server.accept()[0] as connection:
