@@ -17,6 +17,7 @@ from hypothesis import settings
 from tests.support.cpu import CpuReport
 from tests.support.forks import Forks
 from tests.support.postgres import database, database_url, module_database_url, postgres_server
+from tests.support.shells import started_programs
 
 __all__ = ["database", "database_url", "module_database_url", "postgres_server"]
 
@@ -113,6 +114,13 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         return (yield)
     with FORKS.in_use():
         return (yield)
+
+
+@pytest.fixture(scope="session")
+def programs() -> Iterator[Path]:
+    """What to put first on the PATH of a shell, so that it starts `playhead` and agents in Python as forks as well."""
+    with started_programs(FORKS) as place:
+        yield place
 
 
 def pytest_unconfigure() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 import subprocess
 import sys
@@ -26,7 +27,9 @@ NOT_HERE = ("git ", "cd ", "./check", "./playhead demo", "docker ", "python -m b
 """What a test cannot or need not type: the checks run this test, and the demo has a test of its own."""
 
 ALONE = "README.md"
-"""The page whose commands find nothing that runs, as a newcomer's do. Those of the others share a store server."""
+"""The page whose commands find nothing that runs, as a newcomer's do, and whose programs are started in earnest.
+
+Those of the others share a store server, and are forks (`tests/support/shells.py`)."""
 
 
 def commands(page: str, left_out: tuple[str, ...] = NOT_HERE) -> list[str]:
@@ -46,8 +49,9 @@ PAGES = [str(page.relative_to(ROOT)) for page in (ROOT / "README.md", *sorted((R
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page) and page not in OF_THEIR_OWN])
-async def test_what_a_page_says_to_type_works(page: str, data: Path, database_url: str) -> None:
+async def test_what_a_page_says_to_type_works(page: str, data: Path, database_url: str, programs: Path) -> None:
     shell = prepare_directory(data)
+    path = shell.environment["PATH"]
     (data / "tests" / "recordings").mkdir(parents=True)
     (data / "tests" / "test_agent.py").write_text(AGENT_TEST)
     for name, content in FILE.findall((ROOT / page).read_text("utf-8")):
@@ -60,7 +64,8 @@ async def test_what_a_page_says_to_type_works(page: str, data: Path, database_ur
         (data / "playhead.toml").write_text(CONFIG.format(**json.loads(line)))
         if page != ALONE:
             await stack.enter_async_context(keeping(data / "data", database_url))
-        done = await asyncio.to_thread(_run_script, script, shell)
+            path = f"{programs}{os.pathsep}{path}"
+        done = await asyncio.to_thread(_run_script, script, shell, path)
     assert done.returncode == 0, f"{script}\n--- said\n{done.stdout}\n{done.stderr}"
 
 
@@ -71,11 +76,11 @@ def test_the_agent_works():
 """
 
 
-def _run_script(script: str, shell: Shell) -> subprocess.CompletedProcess[str]:
+def _run_script(script: str, shell: Shell, path: str) -> subprocess.CompletedProcess[str]:
     # As after `pip install ./clients/pytest-playhead`.
     client = str(ROOT / "clients" / "pytest-playhead" / "src")
     ports = {"PLAYHEAD_PROXY_PORT": "0", "PLAYHEAD_API_PORT": "0"}
-    environment = {**shell.environment, **ports, "PYTHONPATH": client}
+    environment = {**shell.environment, **ports, "PATH": path, "PYTHONPATH": client}
     return subprocess.run(
         ["bash", "-c", script], cwd=shell.directory, env=environment, capture_output=True, text=True, check=False
     )

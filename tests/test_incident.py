@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -17,13 +18,16 @@ PAGE = "docs/incident.md"
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-async def test_the_incident_is_found_fixed_varied_and_fixed_again(data: Path, database_url: str) -> None:
+async def test_the_incident_is_found_fixed_varied_and_fixed_again(
+    data: Path, database_url: str, programs: Path
+) -> None:
     home = data.parent / "incident"
     shutil.copytree(ROOT / "docs" / "incident", home)
     shell = Shell(directory=home)
     said: list[str] = []
     # git apply would look for a repository above; the files of this one are copied without it.
     more = {"GIT_CEILING_DIRECTORIES": str(home.parent)}
+    more["PATH"] = f"{programs}{os.pathsep}{shell.environment['PATH']}"
     async with (
         shell.background_command([sys.executable, "servers.py", "."], "servers.log") as origin,
         keeping(home / "data", database_url),

@@ -75,13 +75,14 @@ class Place:
     api: httpx2.Client
     proxy: str
     ca: str
+    programs: Path
 
     @property
     def environment(self) -> dict[str, str]:
         return {**surroundings(), "PLAYHEAD_DATA": str(self.directory / "data")}
 
     def agent(self, *words: str) -> list[str]:
-        return ["--", sys.executable, str(AGENT), *words]
+        return ["--", str(self.programs / "python"), str(AGENT), *words]
 
     def __call__(self, *words: str, env: dict[str, str] | None = None) -> Ran:
         line = words if env else command(*words)
@@ -111,7 +112,7 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(module_database_url: str) -> Iterator[Place]:
+def place(module_database_url: str, programs: Path) -> Iterator[Place]:
     """A running `up --mode auto`, so that forks can be made over REST too; commands share its store server."""
     directory = Path("/tmp") / f"playhead-forks-{os.getpid()}"  # Postgres drops to another user, who must reach it
     directory.mkdir(mode=0o711)
@@ -148,7 +149,7 @@ def place(module_database_url: str) -> Iterator[Place]:
         with httpx2.Client(
             base_url=words["api"], headers=authorization(words["api"]), trust_env=False, verify=False, timeout=30
         ) as api:
-            yield Place(directory, world, api, words["proxy"], words["ca"])
+            yield Place(directory, world, api, words["proxy"], words["ca"], programs)
     finally:
         up.terminate()
         up.wait(15)

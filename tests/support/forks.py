@@ -6,7 +6,7 @@ What is started is a process as real as any: a child of the process that starts 
 exit status; it may be killed, waited for and looked at as usual. What it starts of Playhead's is a fork as well. Only the start
 of the interpreter and the imports are left out. Each program is started in earnest too: where a test is marked
 `own_interpreter`, where anything unusual is asked for (another user, another Python), and behind any other program, such
-as a shell.
+as a shell that does not have `shells.py`'s programs first on its PATH.
 
 Linux only, and a kernel that lets a process change its command line; elsewhere everything is started in earnest. Nothing of this checkout is imported before `serve` is called.
 """
@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SCRIPT: Final = str(Path(sys.executable).with_name("playhead"))
@@ -85,12 +85,19 @@ class Template:
         """Start what was asked for, and return its number."""
         here = os.open(".", os.O_RDONLY)
         try:
-            # Whoever starts processes in several threads has one started after the other.
-            with self._lock:
-                socket.send_fds(self._connection, [_encode(request)], [here, *request["files"].values()])
-                answer = self._connection.recv(16)
+            return self._ask(request, [here, *request["files"].values()])
         finally:
             os.close(here)
+
+    def open_door(self, listener: socket.socket) -> int:
+        """Start a process that forks for the programs of shells, which connect to this socket (`shells.py`)."""
+        return self._ask({"door": True}, [listener.fileno()])
+
+    def _ask(self, request: Mapping[str, Any], files: Sequence[int]) -> int:
+        # Whoever starts processes in several threads has one started after the other.
+        with self._lock:
+            socket.send_fds(self._connection, [_encode(request)], list(files))
+            answer = self._connection.recv(16)
         if not answer:
             raise OSError("the process that forks Playhead's programs has ended; its error is on stderr")
         return int(answer)
@@ -201,7 +208,7 @@ class Forks:
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """Start them so inside of the block."""
-        if sys.platform != "linux" or platform.machine() not in CLONE or not can_set_command_line():
+        if not can_fork():
             yield
             return
         replace_fork_exec(self._fork_exec)
@@ -214,12 +221,25 @@ class Forks:
         """End the template."""
         self._opened.close()
 
+    def open_door(self, listener: socket.socket) -> int | None:
+        """Have a process fork for shells; return its number, or None where everything is started in earnest."""
+        return self._start_template().open_door(listener) if can_fork() else None
+
     def _fork_exec(self, *arguments: Any) -> int:
+        if self._template is None and _request(*arguments) is None:
+            return _start_in_earnest(*arguments)
+        return self._start_template().fork_exec(*arguments)
+
+    def _start_template(self) -> Template:
+        """The template, which is started when it is first needed."""
         if self._template is None:
-            if _request(*arguments) is None:
-                return _start_in_earnest(*arguments)
             self._template = self._opened.enter_context(started_template())
-        return self._template.fork_exec(*arguments)
+        return self._template
+
+
+def can_fork() -> bool:
+    """Whether programs can be started so here."""
+    return sys.platform == "linux" and platform.machine() in CLONE and can_set_command_line()
 
 
 def replace_fork_exec(function: Callable[..., int]) -> None:
@@ -262,7 +282,11 @@ def serve(connection: socket.socket) -> Callable[[], object]:
         pid = fork_beside()
         if pid == 0:
             connection.close()
-            return prepare_program(json.loads(message), files)
+            request = json.loads(message)
+            if "door" in request:
+                serve_shells = runpy.run_path(str(Path(__file__).with_name("shells.py")))["serve_shells"]
+                return cast(Callable[[], object], serve_shells(socket.socket(fileno=files[0]), prepare_shell_program))
+            return prepare_program(request, files)
         for file in files:
             os.close(file)
         connection.send(str(pid).encode())
@@ -324,6 +348,14 @@ def prepare_program(request: Mapping[str, Any], files: Sequence[int]) -> Callabl
     sys.argv = [SCRIPT, *words[1:]]
     sys.path.insert(0, str(Path(SCRIPT).parent))
     return lambda: runpy.run_path(SCRIPT, run_name="__main__")
+
+
+def prepare_shell_program(request: dict[str, Any], files: Sequence[int]) -> Callable[[], object]:
+    """The same for what a shell has started, whose environment is its own: what the program starts in turn has the same one."""
+    global _own_starting_variables
+    _own_starting_variables = _starting_variables(request["environment"])
+    request["words"][0] = SCRIPT
+    return prepare_program(request, files)
 
 
 def copy_limits() -> None:
