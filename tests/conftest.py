@@ -148,17 +148,21 @@ def order_for_workers(items: list[pytest.Item], workers: int) -> list[pytest.Ite
     """Put the modules with the longest tests at the beginnings of what each worker starts with, in turns.
 
     Else one of them may be the last test, for which all other workers wait. xdist's `worksteal` gives each worker an equal
-    part of the list.
+    part of the list. Modules in which official SDKs judge go to one worker, so that each SDK is imported once.
     """
     longest: dict[Path, list[pytest.Item]] = {}
+    judging: list[pytest.Item] = []
     others: list[pytest.Item] = []
+    judges = {TESTS / name for name in JUDGES}
     for item in items:
         limit = item.get_closest_marker("timeout")
         if limit is not None and limit.args[0] > LONG:
             longest.setdefault(item.path, []).append(item)
+        elif item.path in judges:
+            judging.append(item)
         else:
             others.append(item)
-    parts: list[list[pytest.Item]] = [[] for _ in range(workers)]
+    parts: list[list[pytest.Item]] = [judging] + [[] for _ in range(workers - 1)]
     for module in longest.values():
         min(parts, key=len).extend(module)
     for number, part in enumerate(parts):
