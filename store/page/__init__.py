@@ -8,7 +8,7 @@ addresses    the page's addresses, and for each the JSON it shows
 single_file  the page and its documents as one file
 policy       the headers that keep a page with foreign texts safe
 
-`assets/` is served without a build step, squeezed when it is loaded; `store.api.routes.web.page` serves it. Conventions:
+`assets/` is served without a build step, each script squeezed when it is first asked for; `store.api.routes.web.page` serves it. Conventions:
 
 index.html         the only document; the address says which view it shows
 app.css            all styles: custom properties for both themes, classes by component

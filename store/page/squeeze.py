@@ -1,6 +1,6 @@
 """Take out of a script what a browser does not need: comments, indentation, spaces, and the length of names.
 
-The page has no build step: this is done when its files are first asked for. It reads JavaScript as far as it must, to leave strings,
+The page has no build step: this is done when a file is first asked for. It reads JavaScript as far as it must, to leave strings,
 regular expressions and texts alone. Of templates of HTML goes what has no meaning there: indentation, quotes around words, and names in closing
 tags. `short_names` shortens names.
 """
