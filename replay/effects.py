@@ -60,7 +60,18 @@ class EffectsReplay:
     on_change: Callable[[], None] = lambda: None
     """Called after each change of the report."""
 
+    connected: int = 0
+    """Processes that are connected: until they are gone, how they go has to be noted here."""
+
     _states: dict[str, _State] = field(default_factory=dict)
+
+    def saved_state(self) -> dict[str, _State]:
+        """How the replay of each process went. Its position in what was recorded is the hook's."""
+        return self._states
+
+    def restore_state(self, state: dict[str, _State]) -> None:
+        """Restore a saved state."""
+        self._states = state
 
     @property
     def processes(self) -> list[str]:

@@ -124,7 +124,7 @@ def build_recording(
         is_rekeyed=is_rekeyed,
         http2_by_authority=_http2_by_authority(ordered),
         effects=bundle.effects,
-        size=_held_bytes(bundle),
+        size=_held_bytes(bundle) + sum(len(one.items) for one in bundle.effects),
     )
 
 

@@ -223,7 +223,7 @@ class Replays:
     def _suspendable_sessions(self) -> list[Session]:
         """The replays that can be loaded again and wait for nothing.
 
-        An auto session ends with its run. The position in recorded effects is no part of a suspended state.
+        An auto session ends with its run.
         """
         startup = {session.id for session in self._by_run.values()}
         return [
@@ -231,7 +231,7 @@ class Replays:
             for session in self._sessions.values()
             if session.options.candidate is None
             and not session.has_open_stream
-            and session.effects is None
+            and not (session.effects and session.effects.connected)
             and session.id not in startup
             and session.id not in self._requests
         ]

@@ -214,6 +214,7 @@ class Session:
             position=self._script.position,
             hooks=tuple(hook.saved_state() if hook else None for hook in hooks),
             is_interrupted=self.is_interrupted,
+            effects=self.effects.saved_state() if self.effects is not None else None,
         )
 
     def resume(self, suspended: "SuspendedSession") -> None:
@@ -223,6 +224,8 @@ class Session:
         if self.is_interrupted:
             return
         self._script.position = suspended.position
+        if self.effects is not None and suspended.effects is not None:
+            self.effects.restore_state(suspended.effects)
         for hook, state in zip((self.options.edit_hook, self.options.miss_hook), suspended.hooks, strict=True):
             if hook:
                 hook.restore_state(state)
@@ -464,6 +467,8 @@ class SuspendedSession:
     """The states of the edit hook and the miss hook."""
 
     is_interrupted: bool
+    effects: Any = None
+    """How the replay of its effects went; None where it has none."""
 
 
 @lru_cache(256)

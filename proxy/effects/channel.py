@@ -103,9 +103,13 @@ class EffectsChannel:
             run, process = self._authorize(await read_frame(reader))
         found = await self._replay_of(run)
         if found is not None:
-            await _answer_replay(found, process, writer)
-            recorder = self._recorder if found.is_recorded else None
-            await self._follow_replay(found, recorder, run, process, reader)
+            found.connected += 1
+            try:
+                await _answer_replay(found, process, writer)
+                recorder = self._recorder if found.is_recorded else None
+                await self._follow_replay(found, recorder, run, process, reader)
+            finally:
+                found.connected -= 1
         elif self._recorder is not None:
             writer.write(encode_frame(b'{"mode": "record"}'))
             await writer.drain()

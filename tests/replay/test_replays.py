@@ -2,10 +2,12 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from calls.events import EffectBatch
 from calls.model import Exchange, Json, Request
 from calls.redaction.redactor import Redactor
 from replay.answer import Answer
@@ -249,6 +251,27 @@ async def test_a_replay_that_rested_goes_on_where_it_was() -> None:
     assert (await answer_request(replays, "run-1")).body == model_answer("2").body.data
     assert loaded == ["run-1", "run-1"]
     assert (replays.report("run-1")["served"], replays.report("run-1")["verdict"]) == (2, "right")
+
+
+async def test_a_replay_with_effects_rests_unless_a_process_is_connected() -> None:
+    batch = EffectBatch("run-1", "e", 0, "0", 0, 1, b'[{"kind":"open","results":["' + b"x" * 4000 + b'"]}]')
+    load, loaded = store(replace(bundle("run-1"), effects=(batch,)))
+    replays = await replays_of(load=load)
+    replays.now = lambda: SUSPEND_AFTER
+    assert (await answer_request(replays, "run-1")).status == 200
+    effects = await replays.effects_of("run-1")
+    assert effects is not None
+    effects.note("0", {"served": 1})
+    effects.connected += 1
+    replays.now = lambda: 2 * SUSPEND_AFTER
+    replays.suspend_idle()
+    assert replays.is_loaded("run-1")
+    effects.connected -= 1
+    replays.suspend_idle()
+    assert not replays.is_loaded("run-1")
+    assert await replays.effects_of("run-1") is not effects
+    report = replays.report("run-1")
+    assert (report["served"], report["effects"]["served"], loaded) == (1, 1, ["run-1", "run-1"])  # type: ignore[call-overload,index]
 
 
 async def test_a_replay_whose_run_changed_while_it_rested_does_not_guess() -> None:
