@@ -3,7 +3,6 @@
 import asyncio
 import json
 import ssl
-import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +39,9 @@ class Home:
     """A data directory and a configuration."""
 
     path: Path
+    python: str
+    """What starts clients: an interpreter, or a fork of one that has imported an SDK."""
+
     recorded: dict[str, Any] = field(default_factory=dict)
     """What clients were told by upstreams that are gone, by the run."""
 
@@ -58,14 +60,16 @@ class Home:
 
     async def client(self, how: str, run: str, *what: str, **env: str) -> EndedCommand:
         runs = ("--run", run) if how == "record" else (run,)
-        return await self.playhead(how, *runs, "--", sys.executable, str(CLIENT), *what, **env)
+        return await self.playhead(how, *runs, "--", self.python, str(CLIENT), *what, **env)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def home(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -> AsyncIterator[Home]:
+async def home(
+    tmp_path_factory: pytest.TempPathFactory, module_database_url: str, programs: Path
+) -> AsyncIterator[Home]:
     path = tmp_path_factory.mktemp("sockets")
     async with keeping(path / "data", module_database_url):
-        yield Home(path)
+        yield Home(path, str(programs / "python"))
 
 
 async def record_client(home: Home, what: str) -> Any:
@@ -115,7 +119,7 @@ async def test_a_client_that_leaves_early_has_not_replayed_its_run(home: Home) -
     await record_client(home, ALL)
     # What the other clients said is unused.
     left = await home.playhead(
-        "replay", RUN_OF_ALL, "--allow-unused", "--", sys.executable, str(CLIENT), "responses", ONLY="1"
+        "replay", RUN_OF_ALL, "--allow-unused", "--", home.python, str(CLIENT), "responses", ONLY="1"
     )
     assert left.code == 1
     assert "client_left" in left.err
