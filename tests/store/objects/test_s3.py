@@ -11,7 +11,6 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from moto.server import ThreadedMotoServer
 
 from store.backup.restore import restore_backup
 from store.backup.write_backup import write_backup
@@ -39,6 +38,8 @@ KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGIO
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
     """The URL of a server with the bucket `recordings`."""
+    from moto.server import ThreadedMotoServer  # not while tests are collected, which each worker does
+
     moto = ThreadedMotoServer("127.0.0.1", 0)
     moto.start()
     host, port = moto.get_host_and_port()
