@@ -12,6 +12,7 @@ import ipaddress
 import os
 import re
 import ssl
+import stat
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -111,7 +112,10 @@ def ensure_ca(directory: Path) -> CertificateAuthority:
             _create_ca(key_file, certificate)
         key = _read_key(key_file)
         issuer = _read_certificate(certificate, key)
-        _write_whole(bundle, merge_roots([certificate]), 0o644)
+        roots = merge_roots([certificate])
+        if not _is_written(bundle, roots, 0o644):
+            # Only then: a Java truststore is made again, in 0.2 s, whenever the bundle was written.
+            _write_whole(bundle, roots, 0o644)
         write_directory(bundle)
     return CertificateAuthority(certificate, bundle, issuer, key)
 
@@ -194,6 +198,15 @@ def _write_whole(path: Path, data: bytes, mode: int) -> None:
         file.flush()
         os.fsync(file.fileno())
     part.replace(path)
+
+
+def _is_written(path: Path, data: bytes, mode: int) -> bool:
+    """Whether a file is there with this content and these permissions."""
+    try:
+        status = path.lstat()
+        return stat.S_ISREG(status.st_mode) and stat.S_IMODE(status.st_mode) == mode and path.read_bytes() == data
+    except OSError:
+        return False
 
 
 def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:

@@ -151,7 +151,12 @@ def test_the_bundle_holds_the_usual_roots_and_ours(tmp_path: Path) -> None:
 
 
 def test_the_bundle_holds_each_certificate_once(tmp_path: Path) -> None:
-    blocks = ca.ensure_ca(tmp_path).bundle.read_bytes().split(b"-----BEGIN CERTIFICATE-----")
+    bundle = ca.ensure_ca(tmp_path).bundle
+    written = bundle.stat()
+    assert ca.ensure_ca(tmp_path).bundle.stat() == written, "what is made of it would be made again"
+    bundle.chmod(0o600)
+    assert ca.ensure_ca(tmp_path).bundle.stat().st_mode == written.st_mode
+    blocks = bundle.read_bytes().split(b"-----BEGIN CERTIFICATE-----")
     assert len(blocks) == len(set(blocks))
 
 
