@@ -7,6 +7,7 @@ exception is a bug.
 import contextlib
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -14,6 +15,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import NullPool
+from sqlalchemy.util import await_only
 
 from store.database.asyncio_engine import AsyncConnection, AsyncEngine, create_async_engine
 from store.database.object_forms import NoObjectStorage, ObjectStorage
@@ -203,8 +205,12 @@ async def _check_server(connection: AsyncConnection) -> None:
 
 
 def migrate(connection: Connection) -> None:
-    """Run the missing migrations. Raises `DatabaseUnusable` if a newer Playhead has migrated the tables."""
-    if _current_revision(connection) == SCHEMA:
+    """Create the tables, or run the missing migrations. Raises `DatabaseUnusable` if a newer Playhead has migrated the tables."""
+    current = _current_revision(connection)
+    if current == SCHEMA:
+        return
+    if current is None and connection.scalar(text("SELECT to_regclass('runs')")) is None:
+        _create_tables(connection)
         return
     # Importing alembic takes as long as the rest of the store server, and it is needed once per version of the tables.
     from store.database.upgrade import upgrade
@@ -214,6 +220,25 @@ def migrate(connection: Connection) -> None:
             f"The tables have version {newer} and this Playhead knows versions up to {SCHEMA}:"
             " upgrade Playhead, or use another database."
         )
+
+
+def _create_tables(connection: Connection) -> None:
+    """Create the tables of a new database as they are now, by one script. The migrations would give the same (a test)."""
+    from sqlalchemy import create_mock_engine
+
+    from store.database.tables import metadata
+
+    statements: list[str] = []
+    engine = create_mock_engine(
+        "postgresql+asyncpg://", lambda ddl, *_, **__: statements.append(str(ddl.compile(dialect=connection.dialect)))
+    )
+    metadata.create_all(engine, checkfirst=False)
+    # As alembic creates and fills it.
+    key = "CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)"
+    statements.append(f"CREATE TABLE alembic_version (version_num varchar(32) NOT NULL, {key})")
+    statements.append(f"INSERT INTO alembic_version VALUES ('{SCHEMA}')")  # noqa: S608 - a constant
+    driver: Any = connection.connection.driver_connection
+    await_only(driver.execute(";\n".join(statements)))
 
 
 def _current_revision(connection: Connection) -> str | None:
