@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from calls.proof.checkpoint import InvalidNote, parse_verifier_key
 from proxy.export_settings import check_endpoint
 from proxy.setting_values import read_path, read_text, setting, with_checks
 from store.anchors.targets import AnchorTargets, TimestampTarget, WitnessTarget
@@ -18,6 +17,9 @@ def _check_url(value: str) -> str:
 
 
 def _check_key(value: str) -> str:
+    # Few have witnesses, and every command reads the settings.
+    from calls.proof.checkpoint import InvalidNote, parse_verifier_key
+
     try:
         is_witness = parse_verifier_key(value).kind == "witness"
     except InvalidNote as error:

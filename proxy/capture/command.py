@@ -3,8 +3,10 @@
 import json
 import os
 import shutil
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -102,6 +104,13 @@ class CommandResult:
     @property
     def passed_connections(self) -> list[Mapping[str, Any]]:
         return [one for one in self.connections if one["outcome"] == "passed"]
+
+
+def import_while_waiting(*modules: str) -> None:
+    """Import what is needed once processes are ready, while they start: on another core this takes no time."""
+    own = ("proxy.capture.namespace.launch", "proxy.capture.namespace.trust_files") if sys.platform == "linux" else ()
+    for name in (*own, *modules):
+        import_module(name)
 
 
 async def run_command(plan: CommandPlan) -> CommandResult:

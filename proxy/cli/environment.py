@@ -28,6 +28,7 @@ from proxy.trust.client_environment import (
     LOOPBACK,
     Form,
     container_variables,
+    environment_problems,
     proxy_url_for_run,
     proxy_variables,
     render_variables,
@@ -198,7 +199,7 @@ def doctor_command(command: tuple[str, ...], strict: bool, as_json: bool, **flag
         print_json(doctor.findings_json(found))
     else:
         print_table(("CLIENT", "VERDICT", "RUN KNOWN", "WHAT TO DO"), doctor.finding_rows(found), advice=True)
-        for sentence in (*doctor.environment_problems(os.environ), *_export_problems(settings_from_flags(**flags))):
+        for sentence in (*environment_problems(os.environ), *_export_problems(settings_from_flags(**flags))):
             click.echo(f"playhead: {sentence}", err=True)
         if command and not strict and not doctor.findings_for_command(command, os.environ, found):
             click.echo("playhead: which clients COMMAND uses is unknown: look for them in the list", err=True)

@@ -16,12 +16,12 @@ from proxy.capture.command import (
     CommandPlan,
     CommandResult,
     IsolationOptions,
+    import_while_waiting,
     isolation_lines,
     run_command,
     store_escapes,
 )
 from proxy.commands.code_version import add_version, code_labels
-from proxy.doctor.doctor import environment_problems
 from proxy.effects.launch import EffectsOptions, note_exit
 from proxy.errors import Failure
 from proxy.processes.command_processes import CommandProcesses
@@ -31,7 +31,7 @@ from proxy.processes.store_client import DOT_SEGMENTS, Api, NotFound, StoreUnava
 from proxy.processes.user_command import require_command
 from proxy.settings import Settings
 from proxy.terminal.text import count_text, next_command, printable
-from proxy.trust.client_environment import user_proxy
+from proxy.trust.client_environment import environment_problems, user_proxy
 
 RUN_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 PATIENCE = 5.0
@@ -208,6 +208,9 @@ async def _start_processes(
                 group.create_task(processes.connect_store_server(port, stays_ready=True)),
                 group.create_task(_find_worker(processes, port)),
             )
+            # Their processes have been started when this task continues.
+            await asyncio.sleep(0)
+            import_while_waiting()
     except* Failure as failures:
         raise failures.exceptions[0] from None
     return api.result(), worker_info.result(), version.result() if version else {}

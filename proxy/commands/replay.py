@@ -18,6 +18,7 @@ from proxy.capture.command import (
     CommandPlan,
     CommandResult,
     IsolationOptions,
+    import_while_waiting,
     isolation_lines,
     run_command,
 )
@@ -31,7 +32,6 @@ from proxy.run_names import missing_file_failure, recording_path, unknown_run_fa
 from proxy.settings import Settings
 from proxy.terminal.text import printable
 from proxy.trust.client_environment import replay_ca_file
-from replay.report import interrupted_report, report_lines, report_with_escapes, report_with_exit
 from store.generations.names import newest_generation
 
 if TYPE_CHECKING:
@@ -80,12 +80,7 @@ async def replay(settings: Settings, command: Sequence[str], replay_command: Rep
                 processes, command, replay_command, identity, rows_file, report_file
             )
             code = result.code
-            report = _read_report(report_file)
-            if report is not None and any(ends):
-                report = interrupted_report(report)
-            if report is not None:
-                report |= {"isolation": result.isolation, "connections": list(result.connections)}
-                report = report_with_exit(report_with_escapes(report), code)
+            report = _complete_report(_read_report(report_file), result, is_interrupted=any(ends))
             _keep_report(report_file, report, replay_command, settings.project)
             bundle = rows_file if rows_file.exists() else Path(replay_command.recording)
             settled = await generations.settle(bundle, report, code) if generations else None
@@ -101,6 +96,20 @@ async def replay(settings: Settings, command: Sequence[str], replay_command: Rep
     if settled is not None:
         click.echo(f"playhead: {settled.text}", err=True)
     return code or verdict_exit_code(report)
+
+
+def _complete_report(
+    report: dict[str, Any] | None, result: CommandResult, *, is_interrupted: bool
+) -> dict[str, Any] | None:
+    """Add to a worker's report how the command ended."""
+    if report is None:
+        return None
+    from replay.report import interrupted_report, report_with_escapes, report_with_exit
+
+    if is_interrupted:
+        report = interrupted_report(report)
+    report |= {"isolation": result.isolation, "connections": list(result.connections)}
+    return report_with_exit(report_with_escapes(report), result.code)
 
 
 async def _begin_generations(
@@ -132,6 +141,7 @@ async def _run_replayed_command(
     modes = {**processes.settings.host_modes, **dict.fromkeys(replay_command.allowed_hosts, "passthrough")}
 
     async def fetched_recording_setting() -> dict[str, Any]:
+        import_while_waiting("replay.report")
         return {"replay": [str(await fetch_recording(processes, replay_command.recording, rows_file))]}
 
     # The worker starts while the recording is fetched.
@@ -179,6 +189,8 @@ def _warn_of_live_requests(replay_command: ReplayCommand) -> None:
 
 def report_text(report: Mapping[str, Any] | None, recording: str) -> str:
     """Return the report as text that is safe to print."""
+    from replay.report import report_lines
+
     if not report:
         return "playhead: the replay left no report, so its outcome is unknown"
     return "\n".join(map(printable, report_lines(report, recording)))

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from proxy.doctor.client_probes import PROBE_TIMEOUT, PROBES, Probe, Tools, client_kind, command_tools
 from proxy.doctor.probe_servers import HOST, Echo, run_tap
 from proxy.errors import Failure
-from proxy.trust.client_environment import no_proxy, proxy_url_for_run, proxy_variables
+from proxy.trust.client_environment import proxy_url_for_run, proxy_variables
 
 type Verdict = Literal["through", "untrusted", "escapes", "missing", "unclear", "impossible"]
 
@@ -122,17 +122,6 @@ async def examine_captive(worker_info: Mapping[str, Any], echo: Echo, token: str
     if ran.code == 0 and echo.has_seen(name):
         return ClientFinding(client=CAPTIVE, verdict="through", names_run=True)
     return ClientFinding(client=CAPTIVE, verdict="unclear", said=f"its request did not arrive: exit status {ran.code}")
-
-
-def environment_problems(base: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the problems in the user's own environment, one sentence each."""
-    user_value = base.get("no_proxy") or base.get("NO_PROXY") or ""
-    removed_entries = no_proxy(user_value).removed_entries
-    return tuple(
-        f"NO_PROXY has {entry!r}, which sends calls to model APIs past the proxy: record and replay ignore it; remove it"
-        " from your shell's environment too"
-        for entry in removed_entries
-    )
 
 
 def is_every_client_recorded(findings: Sequence[ClientFinding]) -> bool:

@@ -334,3 +334,14 @@ def _quote_for_dotenv(value: str) -> str:
     if re.fullmatch(r"[\w./:@,+=%-]*", value):
         return value
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def environment_problems(base: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the problems in the user's own environment, one sentence each."""
+    user_value = base.get("no_proxy") or base.get("NO_PROXY") or ""
+    removed_entries = no_proxy(user_value).removed_entries
+    return tuple(
+        f"NO_PROXY has {entry!r}, which sends calls to model APIs past the proxy: record and replay ignore it; remove it"
+        " from your shell's environment too"
+        for entry in removed_entries
+    )

@@ -1,11 +1,14 @@
 """Whom to ask to vouch for checkpoints."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from calls.proof.checkpoint import VerifierKey, parse_verifier_key
 from store.anchors.rows import AnchorKind
+
+if TYPE_CHECKING:
+    from calls.proof.checkpoint import VerifierKey
 
 
 class WitnessTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,8 +21,11 @@ class WitnessTarget(msgspec.Struct, frozen=True, kw_only=True):
     """Its public key, `NAME+ID+KEY`."""
 
     @property
-    def verifier_key(self) -> VerifierKey:
+    def verifier_key(self) -> "VerifierKey":
         """Its public key."""
+        # Every command knows this class, and few parse a key.
+        from calls.proof.checkpoint import parse_verifier_key
+
         return parse_verifier_key(self.key)
 
 
@@ -38,7 +44,7 @@ class AnchorTargets(msgspec.Struct, frozen=True, kw_only=True):
     timestamp: TimestampTarget | None = None
 
     @property
-    def witness_keys(self) -> list[VerifierKey]:
+    def witness_keys(self) -> "list[VerifierKey]":
         """The public keys of the witnesses."""
         return [one.verifier_key for one in self.witnesses]
 

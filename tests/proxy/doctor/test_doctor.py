@@ -18,7 +18,6 @@ from proxy.doctor.doctor import (
     ClientFinding,
     ProbedWorker,
     client_verdict,
-    environment_problems,
     examine_captive,
     examine_clients,
     finding_rows,
@@ -26,6 +25,7 @@ from proxy.doctor.doctor import (
     is_every_client_recorded,
 )
 from proxy.doctor.probe_servers import HOST, Echo, run_echo
+from proxy.trust.client_environment import environment_problems
 from proxy.trust.truststore import build_truststore
 from tests.live.standin import StandinWorker, standing
 
