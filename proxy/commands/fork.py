@@ -86,7 +86,7 @@ async def fork(settings: Settings, command: Sequence[str], fork_command: ForkCom
         bundle = await fetch_recording(processes, fork_command.recording, processes.data.replays / f"{name}.jsonl")
         report_file = processes.data.replays / f"{name}.json"
         try:
-            worker = await processes.start_worker(
+            worker = await processes.start_own_worker(
                 **_worker_changes(processes, fork_command, child, bundle, report_file, port)
             )
             api.put(f"/runs/{path_segment(child)}", _parentage_fields(fork_command))

@@ -31,6 +31,7 @@ from proxy.processes.store_client import DOT_SEGMENTS, Api, NotFound, StoreUnava
 from proxy.processes.user_command import require_command
 from proxy.settings import Settings
 from proxy.terminal.text import count_text, next_command, printable
+from proxy.terminal.waiting import show_waiting
 from proxy.trust.client_environment import environment_problems, user_proxy
 
 RUN_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -91,14 +92,16 @@ async def record(
             _note_exit(worker_info, run, processes.run_token(run), code)
         await processes.close_workers()
         try:
-            words = _finish_run(
-                await processes.connect_store_server(),
-                run,
-                None if opened else labels,
-                worker_info,
-                result,
-                has_effects=effects is not None,
-            )
+            api = await processes.connect_store_server()
+            with show_waiting("waiting until the run is stored"):
+                words = _finish_run(
+                    api,
+                    run,
+                    None if opened else labels,
+                    worker_info,
+                    result,
+                    has_effects=effects is not None,
+                )
         except StoreUnavailable as away:
             words = (
                 f"playhead: {printable(run)} waits in the spool and cannot be shown yet: {printable(str(away))}\n"
@@ -237,7 +240,9 @@ async def _find_worker(processes: CommandProcesses, api_port: int) -> Mapping[st
         if not apart:
             return note
     above = processes.settings.upstream_proxy or user_proxy(os.environ)
-    worker = await processes.start_worker(mode="record", own_addresses=[("127.0.0.1", api_port)], upstream_proxy=above)
+    worker = await processes.start_own_worker(
+        mode="record", own_addresses=[("127.0.0.1", api_port)], upstream_proxy=above
+    )
     return {"proxy": f"http://127.0.0.1:{worker.ready['port']}", "apart": apart, **worker.ready}
 
 

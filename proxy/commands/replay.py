@@ -31,6 +31,7 @@ from proxy.processes.user_command import require_command
 from proxy.run_names import missing_file_failure, recording_path, unknown_run_failure
 from proxy.settings import Settings
 from proxy.terminal.text import printable
+from proxy.terminal.waiting import show_waiting
 from proxy.trust.client_environment import replay_ca_file
 from store.generations.names import newest_generation
 
@@ -145,7 +146,7 @@ async def _run_replayed_command(
         return {"replay": [str(await fetch_recording(processes, replay_command.recording, rows_file))]}
 
     # The worker starts while the recording is fetched.
-    worker = await processes.start_worker(
+    worker = await processes.start_own_worker(
         fetched_recording_setting(),
         mode=mode,
         spooled=recording,
@@ -220,7 +221,7 @@ async def fetch_recording(processes: CommandProcesses, recording: str, rows_file
                 f"run {run} is not completely stored yet: {missing}; wait, or see /readyz of the store server"
             )
         current = newest_generation(run, shape)
-        with rows_file.open("wb") as rows:
+        with show_waiting(f"fetching {printable(run)}"), rows_file.open("wb") as rows:
             rows.writelines(api.stream_bytes(f"/runs/{path_segment(current)}/rows"))
     except NotFound as error:
         rows_file.unlink(missing_ok=True)

@@ -324,6 +324,13 @@ class CommandProcesses:
         """Return the text of the file with the user's profiles, so that errors can name a line; None without profiles."""
         return self.settings.config.read_text("utf-8") if self.settings.config and self.settings.profile else None
 
+    async def start_own_worker(
+        self, late_settings: Awaitable[dict[str, Any]] | None = None, **changes: Any
+    ) -> ChildProcess:
+        """Start a worker for a command whose user waits for it (`start_worker`)."""
+        with show_waiting("starting the proxy worker"):
+            return await self.start_worker(late_settings, **changes)
+
     async def start_worker(
         self, late_settings: Awaitable[dict[str, Any]] | None = None, **changes: Any
     ) -> ChildProcess:

@@ -1,7 +1,7 @@
 """A terminal is told what a command waits for, once it takes a while; files and CI's logs are not."""
 
-import asyncio
 import io
+import threading
 
 import pytest
 
@@ -14,7 +14,7 @@ class Screen(io.StringIO):
     def __init__(self, *, is_terminal: bool) -> None:
         super().__init__()
         self.is_terminal = is_terminal
-        self.written = asyncio.Event()
+        self.written = threading.Event()
 
     def isatty(self) -> bool:
         return self.is_terminal
@@ -28,28 +28,25 @@ def outside_ci(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CI", raising=False)
 
 
-async def test_a_line_is_shown_while_it_takes_long_and_cleared_afterwards() -> None:
+def test_a_line_is_shown_while_it_takes_long_and_cleared_afterwards() -> None:
     screen = Screen(is_terminal=True)
     with show_waiting("starting the store server", screen, delay=0):
-        await screen.written.wait()
+        assert screen.written.wait(30)
         assert "playhead: starting the store server …" in screen.getvalue()
     assert screen.getvalue().endswith("\r\033[K")
 
 
-async def test_nothing_is_shown_of_what_is_quick() -> None:
+def test_nothing_is_shown_of_what_is_quick() -> None:
     screen = Screen(is_terminal=True)
     with show_waiting("starting the store server", screen, delay=3600):
-        await asyncio.sleep(0)
+        pass
     assert screen.getvalue() == ""
 
 
 @pytest.mark.parametrize(("is_terminal", "ci"), [(False, ""), (True, "true")])
-async def test_nothing_is_shown_in_a_file_or_in_ci(
-    monkeypatch: pytest.MonkeyPatch, *, is_terminal: bool, ci: str
-) -> None:
+def test_nothing_is_shown_in_a_file_or_in_ci(monkeypatch: pytest.MonkeyPatch, *, is_terminal: bool, ci: str) -> None:
     monkeypatch.setenv("CI", ci)
     screen = Screen(is_terminal=is_terminal)
     with show_waiting("starting the store server", screen, delay=0):
-        for _ in range(5):
-            await asyncio.sleep(0)
+        assert not screen.written.wait(0.01)
     assert screen.getvalue() == ""
