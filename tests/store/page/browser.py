@@ -31,6 +31,9 @@ DEFAULT_FOLDER: Final = Path(__file__).parents[3] / ".pytest_cache" / "screensho
 
 FULL_TOKEN: Final = "the-token-of-the-team"
 
+STORAGE: Final = "local_storage,indexeddb,cache_storage,service_workers"
+"""What our pages could leave behind in a profile, beside cookies."""
+
 type Theme = Literal["light", "dark"]
 
 REPORT_VIOLATIONS: Final = """
@@ -102,7 +105,10 @@ class Visitor:
 
     browser: Browser
     server: PageServer
+    free: list[BrowserContext] = field(default_factory=list)
+    """Empty profiles of earlier tests. An empty tab holds each one's copies of our code: to compile it takes a second."""
     contexts: list[BrowserContext] = field(default_factory=list)
+    """Profiles of this test."""
     troubles: list[str] = field(default_factory=list)
     """Errors on the console, violations of the policy, dialogs, and requests to other hosts."""
 
@@ -117,29 +123,32 @@ class Visitor:
         ready: str = "main h1",
         expect: Sequence[str] = (),
     ) -> Page:
-        """Open a path in a fresh profile that is logged in with these scopes, or not at all; wait until `ready` is shown.
+        """Open a path in an empty profile that is logged in with these scopes, or not at all; wait until `ready` is shown.
 
         Errors on the console that contain a text of `expect` are no trouble.
         """
-        context = await self.browser.new_context(
-            viewport={"width": width, "height": height},
-            color_scheme=theme,
-            timezone_id="Europe/Stockholm",
-            locale="en-GB",
-            reduced_motion="reduce",
-        )
-        context.set_default_timeout(20_000)
+        context = self.free.pop() if self.free else await self._make_context()
         self.contexts.append(context)
-        await context.add_init_script(REPORT_VIOLATIONS)
         if scopes is not None:
             token = FULL_TOKEN if scopes == SCOPES else self.server.create_token(*scopes)
             answer = await context.request.post(f"{self.server.url}/v1/session", data={"token": token})
             assert answer.status == 204, await answer.text()
         page = await context.new_page()
+        await page.emulate_media(color_scheme=theme)
+        await page.set_viewport_size({"width": width, "height": height})
         self._watch(page, expect)
         await page.goto(self.server.url + path)
         await page.locator(ready).first.wait_for()
         return page
+
+    async def _make_context(self) -> BrowserContext:
+        context = await self.browser.new_context(
+            timezone_id="Europe/Stockholm", locale="en-GB", reduced_motion="reduce"
+        )
+        context.set_default_timeout(20_000)
+        await context.add_init_script(REPORT_VIOLATIONS)
+        await context.new_page()
+        return context
 
     def _watch(self, page: Page, expect: Sequence[str]) -> None:
         def note(kind: str, text: str, *, is_trouble: bool = True) -> None:
@@ -158,9 +167,18 @@ class Visitor:
         return not url.startswith((self.server.url, "data:", "blob:", "file:"))
 
     async def close(self) -> None:
-        """Close all pages."""
+        """Close all pages, and empty their profiles for the next test."""
         for context in self.contexts:
-            await context.close()
+            if not context.pages:
+                continue  # the test closed it
+            empty, *pages = context.pages
+            session = await context.new_cdp_session(empty)
+            await session.send("Storage.clearDataForOrigin", {"origin": self.server.url, "storageTypes": STORAGE})
+            await session.detach()
+            await context.clear_cookies()
+            for page in pages:
+                await page.close()
+            self.free.append(context)
 
 
 async def take_screenshot(page: Page, name: str, *, full_page: bool = False) -> None:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser
+from playwright.async_api import Browser, BrowserContext
 
 from store.embedded.postgres import EmbeddedServer
 from tests.store.page.browser import CHROMIUM, PageServer, Visitor, running_browser, serving_page
@@ -37,10 +37,16 @@ async def browser() -> AsyncIterator[Browser]:
         yield running
 
 
+@pytest.fixture(scope="session")
+def profiles() -> list[BrowserContext]:
+    """The empty profiles of `browser`."""
+    return []
+
+
 @pytest_asyncio.fixture(loop_scope="session")
-async def visitor(browser: Browser, page_server: PageServer) -> AsyncIterator[Visitor]:
+async def visitor(browser: Browser, profiles: list[BrowserContext], page_server: PageServer) -> AsyncIterator[Visitor]:
     """Opens pages. The test fails if anything went wrong in one."""
-    visitor = Visitor(browser=browser, server=page_server)
+    visitor = Visitor(browser=browser, free=profiles, server=page_server)
     yield visitor
     await visitor.close()
     assert visitor.troubles == []

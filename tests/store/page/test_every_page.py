@@ -122,7 +122,7 @@ async def test_what_is_shown_first_is_asked_for_first_and_nothing_moves(
     call = await first_call(visitor.server, "refund-4711")
     path, early = path.replace("CALL", call), early.replace("CALL", call)
     page = await visitor.open(path, ready=ready)
-    await page.context.add_init_script(SHIFT)
+    await page.add_init_script(SHIFT)
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url.removeprefix(visitor.server.url)))
     await page.reload()

@@ -36,8 +36,7 @@ async def query_of(page: Page) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 390)])
 async def test_a_run_says_what_it_did_what_it_cost_and_what_failed(visitor: Visitor, theme: Theme, width: int) -> None:
     page = await visitor.open("/runs/research-nordic", theme=theme, width=width)
     await expect(page.locator("h1")).to_have_text("Return policies of Nordic shops")
@@ -225,15 +224,16 @@ async def test_hostile_texts_are_texts(visitor: Visitor, page_server: PageServer
     assert await page.locator("main script, main img, main iframe").count() == 0
     await take_screenshot(page, "run-hostile-light")
     for call in await call_ids(page, "hostile"):
+        await page.goto(f"{page_server.url}/runs/hostile/calls/{call}")
         for tab, ready in (
-            ("messages", ".call-talk"),
-            ("json", ".json-row"),
-            ("bytes", ".raw"),
-            ("http", ".headers"),
-            ("key", ".explain"),
-            ("same", "#call-panel p"),
+            ("Messages", ".call-talk"),
+            ("JSON", ".json-row"),
+            ("Bytes", ".raw"),
+            ("HTTP", ".headers"),
+            ("Key", ".explain"),
+            ("Same key", "#call-panel p"),
         ):
-            await page.goto(f"{page_server.url}/runs/hostile/calls/{call}?tab={tab}")
+            await page.get_by_role("tab", name=tab, exact=True).click()
             await page.locator(ready).first.wait_for()
             assert await page.locator("main script, main img, main iframe").count() == 0
             assert "\u202e" not in await page.inner_text("main")
