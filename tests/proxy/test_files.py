@@ -110,9 +110,9 @@ async def playhead(data: Path, *arguments: str | Path) -> EndedCommand:
 
 
 @pytest.fixture
-def agent(tmp_path: Path) -> list[str]:
+def agent(tmp_path: Path, programs: Path) -> list[str]:
     (tmp_path / "agent.py").write_text(AGENT)
-    return [sys.executable, str(tmp_path / "agent.py")]
+    return [str(programs / "python"), str(tmp_path / "agent.py")]
 
 
 SAID = ["It is 3.", "Still 3.", "{'now': 'noon'}"]
