@@ -172,12 +172,13 @@ class Visitor:
             if not context.pages:
                 continue  # the test closed it
             empty, *pages = context.pages
+            # First: a page that is still open would ask for something without a session.
+            for page in pages:
+                await page.close()
             session = await context.new_cdp_session(empty)
             await session.send("Storage.clearDataForOrigin", {"origin": self.server.url, "storageTypes": STORAGE})
             await session.detach()
             await context.clear_cookies()
-            for page in pages:
-                await page.close()
             self.free.append(context)
 
 
