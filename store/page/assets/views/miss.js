@@ -69,7 +69,8 @@ function Miss({ miss, query, run }) {
       <${Tabs} label="Nearest recordings" active=${String(near)} panel="near" onSelect=${(id) => setQuery({ near: id })}
         tabs=${candidates.map((one, place) => ({ id: String(place), label: `Step ${one.step}`, badge: one.differences.length + (one.more || 0) }))} />
       <div id="near" role="tabpanel" class="near">
-        <p class="count wrap">${candidate.asked && visible(candidate.asked)}${run && html` · <${Link} to=${callPath(run, candidate.call)}>open the call</${Link}>`}${candidate.profile ? ` · profile ${candidate.profile}` : ""}</p>
+        <p class="count wrap">${candidate.asked && visible(candidate.asked)}
+          ${run && html` · <${Link} to=${callPath(run, candidate.call)}>open the call</${Link}>`}${candidate.profile ? ` · profile ${candidate.profile}` : ""}</p>
         ${differences.length ? html`<${Differences} differences=${differences} isSideBySide names=${["the recording", "the request"]} actions=${ignore} />` : html`<p
           class="muted">Only the raw bytes differ.</p>`}
         ${candidate.more > 0 && html`<p class="count">and ${count(candidate.more)} more places</p>`}
