@@ -169,7 +169,14 @@ def query_store[T](flags: dict[str, Any], question: Callable[[Api], T], *, is_si
                 await processes.connect_store_server(stays_ready=True) as api,
                 show_waiting("waiting for the store server") if is_silent else nullcontext(),
             ):
-                return await asyncio.to_thread(question, api)
+                return await asyncio.to_thread(question_in_context, api)
+
+    # The context of a command belongs to its thread: without it, commands to type next would lack `--data` and `--project`.
+    context = click.get_current_context(silent=True)
+
+    def question_in_context(api: Api) -> T:
+        with context.scope(cleanup=False) if context else nullcontext():
+            return question(api)
 
     answer: Awaitable[T] = ask()
     return asyncio.run(answer)  # type: ignore[arg-type] # a coroutine, typed as what it is

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import AsyncExitStack, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
@@ -15,7 +16,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from proxy.cli import COMMANDS, HIDDEN, files, load_command, playhead
+from proxy.cli import COMMANDS, HIDDEN, common, files, load_command, playhead
 from proxy.cli.common import parse_time
 from proxy.cli.look.list_options import fetch_list, has_filters, take_list_query
 from proxy.cli.look.lists import _run_row
@@ -361,3 +362,20 @@ def test_only_given_options_become_parameters() -> None:
     assert has_filters(query)
     assert flags.keys() == {"data", "config", "database_url", "project", "as_json", "limit"}
     assert not has_filters(take_list_query(command.make_context("calls", ["--sort", "cost"]).params))
+
+
+def test_a_question_to_the_store_server_names_commands_as_the_command_that_asks_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is asked in another thread, where click knows of no command."""
+
+    class Processes(AsyncExitStack):
+        async def connect_store_server(self, **_: object) -> nullcontext[None]:
+            return nullcontext()
+
+    monkeypatch.setattr(common, "CommandProcesses", lambda _settings: Processes())
+    monkeypatch.setattr(common, "settings_from_flags", lambda **_: None)
+    with click.Context(click.Command("ls")) as context:
+        context.params = {"data": "/srv/d", "project": "web"}
+        shown = common.query_store({}, lambda _api: next_command("show r"), is_silent=False)
+    assert shown == "playhead show r --data /srv/d --project web"
