@@ -4,8 +4,10 @@ import asyncio
 import base64
 import json
 import os
+import ssl
 import sys
 import uuid
+from contextlib import suppress
 from typing import Any
 
 import websockets
@@ -15,6 +17,19 @@ import websockets.sync.client
 for connect in (websockets.connect.__init__, websockets.sync.client.connect):
     assert connect.__kwdefaults__["open_timeout"] == 10
     connect.__kwdefaults__["open_timeout"] = 60
+
+_connect = websockets.sync.client.connect
+
+
+def _connect_again(*args: Any, **options: Any) -> websockets.sync.client.ClientConnection:
+    """Connect; again where this client's two threads got in each other's way (https://github.com/python/cpython/issues/134698)."""
+    for _ in range(3):
+        with suppress(ssl.SSLError, TimeoutError):
+            return _connect(*args, **{"open_timeout": 20, **options})
+    return _connect(*args, **options)
+
+
+websockets.sync.client.connect = _connect_again
 
 HOST = "api.openai.com"
 KEY = "sk-proj-" + "0123456789abcdefghijklmnopqrstuvwxyzABCD"

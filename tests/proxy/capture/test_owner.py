@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from proxy.capture import owner
 from proxy.capture.owner import Owners, ProcessSearch, _read_proc_net, socket_inode
 from proxy.capture.process import read_process
 from proxy.wire.access import Access
@@ -58,6 +59,8 @@ async def test_a_client_that_names_no_run_is_recorded_under_its_process(
     tmp_path: Path, engine: str, user: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wire, "engine", engine)
+    # A request does not wait longer than half a second for the name of its process; here a busy machine must not decide.
+    monkeypatch.setattr(owner, "FIND_TIMEOUT", 30)
     recorder = MemoryRecorder()
     async with (
         answering(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok") as origin,
