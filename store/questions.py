@@ -89,7 +89,7 @@ class Questions:
     async def list_waiting(self) -> list[Question]:
         """Return the questions of all runs that wait for an answer, oldest first."""
         async with self._database.connection() as connection:
-            rows = await connection.fetch(NEWEST, self._project, PERSON, MOST_LISTED)
+            rows = await connection.fetch(NEWEST, self._project, MOST_LISTED)
         return [question for question in _join(reversed(rows)) if question.answer is None]
 
     async def ask(self, question: Question, writer: BatchWriter) -> Question:
@@ -207,9 +207,10 @@ SELECT run, observed_at, items FROM effects WHERE project = $1 AND run = $2 AND 
 """
 
 NEWEST = """
-SELECT run, observed_at, items FROM effects WHERE project = $1 AND process = $2
-ORDER BY observed_at DESC, number DESC LIMIT $3
+SELECT run, observed_at, items FROM effects WHERE project = $1 AND process = 'person'
+ORDER BY observed_at DESC, number DESC LIMIT $2
 """
+"""With the process as text: an index of some rows serves no parameter."""
 
 ANCESTORS = """
 WITH RECURSIVE ancestors (id, parent, depth) AS (
