@@ -38,7 +38,7 @@ async def test_a_backup_under_load_is_restored_with_every_acknowledged_call(data
         async with asyncio.TaskGroup() as group:
             for run in RUNS:
                 group.create_task(crew.agent(run).ask_on(stop, "/whole?size=3000", "/stream?pieces=10"))
-            await source.wait_for_requests(60)
+            await source.wait_for_requests(200)
             acknowledged = Ledger(list(crew.ledger.whole))
             code, out, err = await playhead("backup", str(file), "--data", str(data), *database, "--json")
             assert code == 0, err
