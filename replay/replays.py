@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from calls.effects.questions import recorded_questions
+from calls.effects.questions import questions_for_program
 from calls.keys.profile import Profiles
 from calls.model import Json, Request
 from calls.redaction.redactor import Redactor, redact_whole_body
@@ -152,7 +152,7 @@ class Replays:
 
     def recorded_questions(self) -> list[dict[str, Any]]:
         """Return what the program of that recording asked people, and their answers (`calls.effects.questions`)."""
-        return recorded_questions(self._single_session.recording.effects) if self._single_session else []
+        return questions_for_program(self._single_session.recording.effects) if self._single_session else []
 
     async def effects_of(self, run: str | None) -> EffectsReplay | None:
         """Return the effects of the replay that answers this run; None if it has none. Raises UnusableRecording."""

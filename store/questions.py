@@ -7,16 +7,16 @@ continues another one (its `parent`) gets the answers to what was asked in the o
 import hashlib
 import json
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
 
 from calls.effects.items import count_results, encode_items
-from calls.effects.questions import ANSWERED, ASKED, PERSON, RECEIVED
+from calls.effects.questions import ANSWERED, ASKED, PERSON, RECEIVED, PersonAnswer, PersonQuestion, read_questions
 from calls.events import EffectBatch
-from store.database.blobs import unpack
 from store.database.connection import Database
+from store.database.rows import effect_batch
 from store.ingest.batch_writer import BatchWriter
 
 MOST_LISTED: Final = 10_000
@@ -26,34 +26,6 @@ MOST_ANCESTORS: Final = 100
 """Runs that one continues, directly or not, in which an answer is looked for."""
 
 
-class PersonAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a person answered."""
-
-    value: str
-    by: str
-    at: int
-    """When, in nanoseconds since 1970."""
-
-
-class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """A question, with its answer if it has one."""
-
-    id: str
-    run: str
-    prompt: str
-    asked_from: str
-    """File and line of the program, as `agent.py:12`; empty if they are not known."""
-
-    asked_at: int
-    """When, in nanoseconds since 1970."""
-
-    branch: str = ""
-    number: int = 0
-    answer: PersonAnswer | None = None
-    is_received: bool = False
-    """Whether the program got the answer."""
-
-
 class QuestionUnknown(Exception):
     """The run asked no such question."""
 
@@ -61,7 +33,7 @@ class QuestionUnknown(Exception):
 class AlreadyAnswered(Exception):
     """The question has an answer, which does not change."""
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: PersonQuestion) -> None:
         self.question = question
         super().__init__(question.id)
 
@@ -81,18 +53,20 @@ class Questions:
         self._database = database
         self._project = project
 
-    async def list_run(self, run: str) -> list[Question]:
+    async def list_run(self, run: str) -> list[PersonQuestion]:
         """Return the questions of a run, oldest first."""
         async with self._database.connection() as connection:
-            return list(_join(await connection.fetch(OF_RUN, self._project, run, PERSON)))
+            rows = await connection.fetch(OF_RUN, self._project, run, PERSON)
+        return read_questions(effect_batch(row, run) for row in rows)
 
-    async def list_waiting(self) -> list[Question]:
+    async def list_waiting(self) -> list[PersonQuestion]:
         """Return the questions of all runs that wait for an answer, oldest first."""
         async with self._database.connection() as connection:
             rows = await connection.fetch(NEWEST, self._project, MOST_LISTED)
-        return [question for question in _join(reversed(rows)) if question.answer is None]
+        found = read_questions(effect_batch(row, row["run"]) for row in reversed(rows))
+        return [question for question in found if question.answer is None]
 
-    async def ask(self, question: Question, writer: BatchWriter) -> Question:
+    async def ask(self, question: PersonQuestion, writer: BatchWriter) -> PersonQuestion:
         """Store a question unless it was asked before. Return it with its answer, which may be that of a run that this one continues."""
         stored = _find(await self.list_run(question.run), question.id)
         batches = [] if stored else [_question_batch(question)]
@@ -105,7 +79,7 @@ class Questions:
             await writer.write_batch((), effects=batches)
         return msgspec.structs.replace(stored or question, answer=found)
 
-    async def answer(self, run: str, name: str, answer: PersonAnswer, writer: BatchWriter) -> Question:
+    async def answer(self, run: str, name: str, answer: PersonAnswer, writer: BatchWriter) -> PersonQuestion:
         """Store the answer to a question. Raises QuestionUnknown and AlreadyAnswered."""
         question = _find(await self.list_run(run), name)
         if question is None:
@@ -118,7 +92,7 @@ class Questions:
             raise AlreadyAnswered(question)
         return question
 
-    async def _find_earlier_answer(self, question: Question) -> PersonAnswer | None:
+    async def _find_earlier_answer(self, question: PersonQuestion) -> PersonAnswer | None:
         async with self._database.connection() as connection:
             rows = await connection.fetch(ANCESTORS, self._project, question.run, MOST_ANCESTORS)
         for row in rows:
@@ -128,45 +102,11 @@ class Questions:
         return None
 
 
-def _find(questions: Iterable[Question], name: str) -> Question | None:
+def _find(questions: Iterable[PersonQuestion], name: str) -> PersonQuestion | None:
     return next((question for question in questions if question.id == name), None)
 
 
-def _join(rows: Iterable[Mapping[str, Any]]) -> Sequence[Question]:
-    """Return the questions of these batches with their answers."""
-    questions: dict[tuple[str, str], Question] = {}
-    answers: dict[tuple[str, str], PersonAnswer] = {}
-    received: set[tuple[str, str]] = set()
-    for row in rows:
-        for item in msgspec.json.decode(unpack(row["items"])):
-            arguments = item["args"]
-            key = row["run"], str(arguments["question"])
-            if item["kind"] == ASKED:
-                questions.setdefault(
-                    key,
-                    Question(
-                        id=key[1],
-                        run=key[0],
-                        prompt=arguments["prompt"],
-                        asked_from=item.get("at", ""),
-                        asked_at=row["observed_at"],
-                        branch=arguments["branch"],
-                        number=arguments["number"],
-                    ),
-                )
-            elif item["kind"] == ANSWERED:
-                # An answer that was given to a run that this one continues keeps its own time.
-                at = int(arguments["at"])
-                answers.setdefault(key, PersonAnswer(value=item["results"][0], by=item.get("by", ""), at=at))
-            elif item["kind"] == RECEIVED:
-                received.add(key)
-    return [
-        msgspec.structs.replace(question, answer=answers.get(key), is_received=key in received)
-        for key, question in questions.items()
-    ]
-
-
-def _question_batch(question: Question) -> EffectBatch:
+def _question_batch(question: PersonQuestion) -> EffectBatch:
     arguments = {
         "question": question.id,
         "prompt": question.prompt,
@@ -177,7 +117,7 @@ def _question_batch(question: Question) -> EffectBatch:
     return _batch(question, question.asked_at, 0, item)
 
 
-def _answer_batch(question: Question, answer: PersonAnswer) -> EffectBatch:
+def _answer_batch(question: PersonQuestion, answer: PersonAnswer) -> EffectBatch:
     arguments = {
         "question": question.id,
         "prompt": question.prompt,
@@ -190,12 +130,12 @@ def _answer_batch(question: Question, answer: PersonAnswer) -> EffectBatch:
     return _batch(question, max(question.asked_at, answer.at), 1, item)
 
 
-def _receipt_batch(question: Question) -> EffectBatch:
+def _receipt_batch(question: PersonQuestion) -> EffectBatch:
     item = {"kind": RECEIVED, "args": {"question": question.id}}
     return _batch(question, question.asked_at, 2, item)
 
 
-def _batch(question: Question, at: int, number: int, item: Mapping[str, Any]) -> EffectBatch:
+def _batch(question: PersonQuestion, at: int, number: int, item: Mapping[str, Any]) -> EffectBatch:
     """Return a batch whose id depends on the question only, so that the first answer stays."""
     name = f"{question.run}\0{question.id}\0{item['kind']}".encode()
     identity = str(uuid.UUID(bytes=hashlib.sha256(name).digest()[:16], version=5))
@@ -203,11 +143,11 @@ def _batch(question: Question, at: int, number: int, item: Mapping[str, Any]) ->
 
 
 OF_RUN = """
-SELECT run, observed_at, items FROM effects WHERE project = $1 AND run = $2 AND process = $3 ORDER BY observed_at, number
+SELECT id, observed_at, process, number, count, items FROM effects WHERE project = $1 AND run = $2 AND process = $3 ORDER BY observed_at, number
 """
 
 NEWEST = """
-SELECT run, observed_at, items FROM effects WHERE project = $1 AND process = 'person'
+SELECT run, id, observed_at, process, number, count, items FROM effects WHERE project = $1 AND process = 'person'
 ORDER BY observed_at DESC, number DESC LIMIT $2
 """
 """With the process as text: an index of some rows serves no parameter."""

@@ -4,7 +4,7 @@ They are effects of the process `PERSON`: one item for a question, one for its a
 """
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -22,30 +22,109 @@ MOST_TEXT: Final = 10_000
 """Characters of a question, and of an answer."""
 
 
-def recorded_questions(batches: Iterable[EffectBatch]) -> list[dict[str, Any]]:
-    """Return the questions of a run in order, with `value`, `by`, `at` and `received` if they were answered.
+class PersonAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a person answered."""
 
-    A question has its words (`prompt`), the `branch` of a workflow that asked (or an empty text) and the `number` of earlier ones with
-    the same words there. `at` is in nanoseconds since 1970, as text. `received` is whether the program got the answer.
+    value: str
+    by: str
+    at: int
+    """When, in nanoseconds since 1970."""
+
+
+class PersonQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """A question, with its answer if it has one."""
+
+    id: str
+    run: str
+    prompt: str
+    asked_from: str
+    """File and line of the program, as `agent.py:12`; empty if they are not known."""
+
+    asked_at: int
+    """When, in nanoseconds since 1970."""
+
+    branch: str = ""
+    """The branch of a workflow that asked."""
+
+    number: int = 0
+    """How often the same was asked before, in this branch."""
+
+    answer: PersonAnswer | None = None
+    is_received: bool = False
+    """Whether the program got the answer."""
+
+
+class _Arguments(msgspec.Struct):
+    question: str
+    prompt: str = ""
+    branch: str = ""
+    number: int = 0
+    at: Annotated[str, msgspec.Meta(pattern=r"^\d{1,19}$")] = "0"
+
+
+class _Item(msgspec.Struct):
+    kind: str
+    args: _Arguments
+    results: list[str] = []
+    at: str = ""
+    by: str = ""
+
+
+_decoder = msgspec.json.Decoder(list[_Item])
+
+
+def _read_items(batch: EffectBatch) -> list[_Item]:
+    """Return the items of a batch; none if they are something else. A bundle that was imported may say anything."""
+    if batch.process != PERSON:
+        return []
+    try:
+        return _decoder.decode(batch.items)
+    except msgspec.ValidationError:
+        return []
+
+
+def read_questions(batches: Iterable[EffectBatch]) -> list[PersonQuestion]:
+    """Return the questions among these batches with their answers, in the order of the batches. Those of other processes have none."""
+    questions: dict[tuple[str, str], PersonQuestion] = {}
+    answers: dict[tuple[str, str], PersonAnswer] = {}
+    received: set[tuple[str, str]] = set()
+    for batch in batches:
+        for item in _read_items(batch):
+            arguments = item.args
+            key = batch.run, arguments.question
+            if item.kind == ASKED:
+                question = PersonQuestion(
+                    id=arguments.question,
+                    run=batch.run,
+                    prompt=arguments.prompt,
+                    asked_from=item.at,
+                    asked_at=batch.observed_at,
+                    branch=arguments.branch,
+                    number=arguments.number,
+                )
+                questions.setdefault(key, question)
+            elif item.kind == ANSWERED and item.results:
+                # An answer that was given to a run that this one continues keeps its own time.
+                answers.setdefault(key, PersonAnswer(value=item.results[0], by=item.by, at=int(arguments.at)))
+            elif item.kind == RECEIVED:
+                received.add(key)
+    return [
+        msgspec.structs.replace(question, answer=answers.get(key), is_received=key in received)
+        for key, question in questions.items()
+    ]
+
+
+def questions_for_program(batches: Iterable[EffectBatch]) -> list[dict[str, Any]]:
+    """Return the questions of a recording as `playhead.people` reads them: with `value`, `by`, `at` and `received` if they were answered.
+
+    `at` is in nanoseconds since 1970, as text.
     """
-    questions: dict[str, dict[str, Any]] = {}
-    answers: dict[str, dict[str, Any]] = {}
-    received: set[str] = set()
-    for batch in sorted(batches, key=lambda one: (one.observed_at, one.number)):
-        if batch.process != PERSON:
-            continue
-        for item in msgspec.json.decode(batch.items):
-            arguments = item["args"]
-            if item["kind"] == ASKED:
-                questions[arguments["question"]] = {name: arguments[name] for name in ("prompt", "branch", "number")}
-            elif item["kind"] == ANSWERED:
-                answers[arguments["question"]] = {
-                    "value": item["results"][0],
-                    "by": item.get("by", ""),
-                    "at": arguments["at"],
-                }
-            elif item["kind"] == RECEIVED:
-                received.add(arguments["question"])
-    for name, answer in answers.items():
-        answer["received"] = name in received
-    return [{**question, **answers.get(name, {})} for name, question in questions.items()]
+    return [
+        {"prompt": one.prompt, "branch": one.branch, "number": one.number}
+        | (
+            {"value": one.answer.value, "by": one.answer.by, "at": str(one.answer.at), "received": one.is_received}
+            if one.answer
+            else {}
+        )
+        for one in read_questions(sorted(batches, key=lambda one: (one.observed_at, one.number)))
+    ]

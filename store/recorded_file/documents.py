@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
-from calls.effects.questions import recorded_questions
+from calls.effects.questions import read_questions
 from calls.keys.explain import explain_key
 from calls.keys.key import make_key
 from calls.keys.profile import Profiles
@@ -114,7 +114,7 @@ class FileDocuments:
     def get_run(self, _: Parameters, run: str) -> Any:
         """`/v1/runs/{run}`."""
         self._require_run(run)
-        waiting = sum("value" not in question for question in recorded_questions(self._bundle.effects))
+        waiting = sum(question.answer is None for question in read_questions(self._bundle.effects))
         return self._run_shape | {"waiting": waiting}
 
     def get_timeline(self, parameters: Parameters, run: str) -> Any:

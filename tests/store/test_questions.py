@@ -1,17 +1,20 @@
 """What programs report: questions to people, which are answered once, and effects."""
 
+import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
 from httpx2 import Response
 
-from calls.effects.questions import recorded_questions
+from calls.effects.items import encode_items
+from calls.effects.questions import ANSWERED, ASKED, PERSON, PersonAnswer, PersonQuestion, questions_for_program
+from calls.events import EffectBatch
 from store.bundle.stored_effects import EffectQueries
 from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter
 from store.query.runs import Runs
-from store.questions import AlreadyAnswered, PersonAnswer, Question, Questions, question_id
+from store.questions import AlreadyAnswered, Questions, question_id
 from tests.store.house import PROFILES, is_problem, open_house
 
 REFUND = {"prompt": "Refund 120 EUR?", "asked_from": "agent.py:12"}
@@ -63,7 +66,7 @@ async def test_a_question_waits_until_it_is_answered_once(tmp_path: Path, databa
 
         # It is part of the record: what a replay gets, and what is proven and erased.
         batches = [one async for one in EffectQueries(database, "default").batches("last")]
-        assert [(one["prompt"], one.get("value")) for one in recorded_questions(batches)] == [
+        assert [(one["prompt"], one.get("value")) for one in questions_for_program(batches)] == [
             (REFUND["prompt"], "yes, with [redacted]"),
             ("Refund 7 EUR?", None),
         ]
@@ -72,15 +75,36 @@ async def test_a_question_waits_until_it_is_answered_once(tmp_path: Path, databa
         assert (await api.get("/v1/waiting")).json()["items"] == []
 
 
+async def test_what_a_bundle_of_a_stranger_says_of_people_harms_nothing(tmp_path: Path, database: Database) -> None:
+    asked: dict[str, Any] = {"question": "q", "prompt": "Sure?", "branch": "", "number": 0}
+    strange: list[dict[str, Any]] = [
+        {"kind": ASKED},
+        {"kind": ASKED, "args": {"prompt": "without an id"}},
+        {"kind": ANSWERED, "args": {"question": 7}, "results": ["x"]},
+        {"kind": ANSWERED, "args": {"question": "q", "at": "-1"}, "results": ["x"]},
+        {"kind": ANSWERED, "args": {"question": "q", "at": "1"}},
+        {"kind": "person.left", "args": {"question": "q"}},
+        {"kind": ASKED, "args": asked},
+    ]
+    batches = [
+        EffectBatch("r", str(uuid.uuid4()), number, PERSON, number, 1, encode_items([item]))
+        for number, item in enumerate(strange)
+    ]
+    await BatchWriter(database, profile=PROFILES.digest).write_batch((), effects=batches)
+    async with open_house(tmp_path / "spool", database) as house:
+        assert (await house.api.get("/v1/runs/r")).json()["waiting"] == 1
+        assert [one["prompt"] for one in (await house.api.get("/v1/waiting")).json()["items"]] == ["Sure?"]
+
+
 async def test_of_two_answers_at_once_one_is_valid(database: Database) -> None:
     writer, questions = BatchWriter(database, profile=PROFILES.digest), Questions(database, "default")
-    question = Question(id=question_id("Sure?", "", 0), run="r", prompt="Sure?", asked_from="", asked_at=1)
+    question = PersonQuestion(id=question_id("Sure?", "", 0), run="r", prompt="Sure?", asked_from="", asked_at=1)
     await questions.ask(question, writer)
 
     class Late(Questions):
         """Reads before the other one has written."""
 
-        async def list_run(self, run: str) -> list[Question]:
+        async def list_run(self, run: str) -> list[PersonQuestion]:
             found = await super().list_run(run)
             if found[0].answer is None:
                 await questions.answer(run, question.id, PersonAnswer(value="no", by="ben", at=3), writer)

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from calls.effects.items import InvalidEffects, Item, count_results, encode_items, read_items
-from calls.effects.questions import MOST_TEXT, PERSON
+from calls.effects.questions import MOST_TEXT, PERSON, PersonAnswer, PersonQuestion
 from calls.events import EffectBatch
 from store.api.answers import JsonResponse
 from store.api.deferred_route import DeferredRoute
@@ -20,7 +20,7 @@ from store.api.problems import Problem, not_found
 from store.api.routes.runs import require_run
 from store.database.rows import storable_text
 from store.query.rest_shapes import Shape, rfc3339
-from store.questions import AlreadyAnswered, PersonAnswer, Question, Questions, QuestionUnknown, question_id
+from store.questions import AlreadyAnswered, Questions, QuestionUnknown, question_id
 
 router = APIRouter(tags=["questions"], route_class=DeferredRoute)
 
@@ -125,7 +125,7 @@ async def ask(deps: TheDeps, run: RunId, asked: NewQuestion) -> Response:
     name = question_id(prompt, asked.branch, asked.number)
     if len(await questions.list_run(run)) >= MOST_OF_RUN:
         raise Problem(409, "too_many_questions", f"run {run} has asked {MOST_OF_RUN:,} questions: begin another run")
-    question = Question(
+    question = PersonQuestion(
         id=name,
         run=run,
         prompt=prompt,
@@ -155,7 +155,7 @@ async def answer(deps: TheDeps, run: RunId, given: NewAnswer) -> Response:
     return JsonResponse(_shape(deps, stored), 201)
 
 
-def _only_waiting(run: str, questions: list[Question]) -> Question:
+def _only_waiting(run: str, questions: list[PersonQuestion]) -> PersonQuestion:
     waiting = [question for question in questions if question.answer is None]
     if not waiting:
         if questions:
@@ -167,14 +167,14 @@ def _only_waiting(run: str, questions: list[Question]) -> Question:
     return waiting[0]
 
 
-def _already_answered(question: Question) -> Problem:
+def _already_answered(question: PersonQuestion) -> Problem:
     assert question.answer is not None
     when = f"{question.answer.by} at {rfc3339(question.answer.at)}"
     detail = f"question {question.id} of run {question.run} was answered by {when}, and the first answer is valid"
     return Problem(409, "already_answered", detail)
 
 
-def _shape(deps: Deps, question: Question) -> Shape:
+def _shape(deps: Deps, question: PersonQuestion) -> Shape:
     reads = deps.grant.reads_bodies
     given = question.answer
     return {
