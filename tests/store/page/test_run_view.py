@@ -109,6 +109,8 @@ async def test_keys_step_through_the_run_and_open_its_calls(visitor: Visitor) ->
         assert (await query_of(page))["step"] == step
     await page.keyboard.press("Enter")
     await expect(page.locator("h1")).to_have_text("2. POST /v2/get_order")
+    # A call is shown before the steps around it are known.
+    await expect(page.get_by_role("button", name="Next step")).to_be_enabled()
     await page.keyboard.press("]")
     await expect(page.locator("h1")).to_contain_text("3. gpt-5-mini")
     await page.keyboard.press("c")

@@ -68,7 +68,7 @@ def ask(prompt: str, where: str, branch: str) -> Asked | None:
 
     Raises Unreachable, and LookupError in a replay if this question is not in the recording.
     """
-    recorded = _recorded()
+    recorded = _questions_of_recording()
     run = current_run() or os.environ.get("PLAYHEAD_RUN")
     is_stored = bool(run and os.environ.get("PLAYHEAD_API"))
     if recorded is None and not is_stored:
@@ -109,7 +109,7 @@ def stop(asked: Asked) -> WaitingForAnswer:
     return WaitingForAnswer(asked.prompt)
 
 
-def _recorded() -> list[dict[str, Any]] | None:
+def _questions_of_recording() -> list[dict[str, Any]] | None:
     """The questions of the recording that this program replays or continues; None if it does neither."""
     text = os.environ.get("PLAYHEAD_QUESTIONS")
     if text is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from playhead.bridges.steps import StepReporter, name_requests
@@ -10,19 +11,29 @@ from playhead.bridges.steps import StepReporter, name_requests
 if TYPE_CHECKING:
     from uuid import UUID
 
-_is_installed = False
 
-
+@cache
 def install() -> None:
     """Record from now on. Raises ImportError if langchain-core is not there."""
-    global _is_installed
-    from langchain_core.callbacks import BaseCallbackHandler
     from langchain_core.runnables.config import var_child_runnable_config
     from langchain_core.tracers.context import register_configure_hook
 
-    if _is_installed:
-        return
-    _is_installed = True
+    handler = _make_handler()
+    # A default holds in every thread and task, whatever context it was started in.
+    register_configure_hook(ContextVar("playhead_langgraph", default=handler), True)
+
+    def current_node() -> str | None:
+        config = var_child_runnable_config.get(None)
+        found = (config or {}).get("metadata", {}).get("langgraph_node")
+        return None if found is None else str(found)
+
+    name_requests(current_node)
+
+
+def _make_handler() -> Any:
+    """Return a callback handler, whose class can be defined only where the framework is there."""
+    from langchain_core.callbacks import BaseCallbackHandler
+
     reporter = StepReporter("langgraph")
 
     class Handler(BaseCallbackHandler):  # type: ignore[misc,unused-ignore] # the framework is not there when types are checked
@@ -92,13 +103,8 @@ def install() -> None:
             """They were found."""
             reporter.end(run_id, documents)
 
-    handler = Handler()
-    # A default holds in every thread and task, whatever context it was started in.
-    register_configure_hook(ContextVar("playhead_langgraph", default=handler), True)
+        def on_retriever_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
+            """They were not."""
+            reporter.end(run_id, error=error)
 
-    def current_node() -> str | None:
-        config = var_child_runnable_config.get(None)
-        found = (config or {}).get("metadata", {}).get("langgraph_node")
-        return None if found is None else str(found)
-
-    name_requests(current_node)
+    return Handler()

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import inspect
+from functools import cache
 from typing import Any
 
 from playhead.bridges.steps import StepReporter, name_requests
 
-_is_installed = False
 
-
+@cache
 def install() -> None:
     """Record from now on. Raises ImportError if llama-index-core is not there."""
-    global _is_installed
     from llama_index.core.instrumentation import get_dispatcher
     from llama_index.core.instrumentation.span import BaseSpan
     from llama_index.core.instrumentation.span_handlers import BaseSpanHandler
     from llama_index_instrumentation.dispatcher import active_span_id
 
-    if _is_installed:
-        return
-    _is_installed = True
     reporter = StepReporter("llama_index")
 
     class Handler(BaseSpanHandler[BaseSpan]):  # type: ignore[misc,unused-ignore] # the framework is not there when types are checked

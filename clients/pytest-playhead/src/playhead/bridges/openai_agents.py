@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from playhead.bridges.steps import StepReporter, name_requests
 
-_is_installed = False
 
-
+@cache
 def install() -> None:
     """Record from now on, beside the processors that there are. Raises ImportError if openai-agents is not there."""
-    global _is_installed
     from agents.tracing import TracingProcessor, add_trace_processor, get_current_span
 
-    if _is_installed:
-        return
-    _is_installed = True
     reporter = StepReporter("agents")
 
     class Processor(TracingProcessor):  # type: ignore[misc,unused-ignore] # the framework is not there when types are checked

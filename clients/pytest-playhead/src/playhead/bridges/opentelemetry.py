@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from playhead.bridges.steps import StepReporter, name_requests
@@ -20,21 +21,16 @@ _INPUTS = (
 _OUTPUTS = ("output.value", "gen_ai.output.messages", "final_result", "tool_response", "gen_ai.tool.call.result")
 _KINDS = ("openinference.span.kind", "gen_ai.operation.name")
 
-_is_installed = False
 
-
+@cache
 def install(provider: Any = None) -> None:
     """Record from now on the spans of a tracer provider; without one, of the global one, which is made if there is none.
 
     Raises ImportError if opentelemetry-sdk is not there.
     """
-    global _is_installed
     from opentelemetry import trace
     from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
-    if _is_installed:
-        return
-    _is_installed = True
     if provider is None:
         provider = trace.get_tracer_provider()
         if not hasattr(provider, "add_span_processor"):
