@@ -4,6 +4,7 @@ Numbers are integers up to 2^53, so that the canonical form (RFC 8785) is the sa
 objects with one member: `{"$float": "0.1"}`, `{"$int": "9007199254740993"}`, `{"$bytes": "<base64>"}`.
 """
 
+import base64
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -24,6 +25,8 @@ ABOUT_PROCESS: Final = frozenset(("process.start", "process.exit", "content", "s
 """Kinds of items that say something about the process and stand for no effect."""
 
 _NANOSECONDS: Final = re.compile(r"-?\d{1,18}|-?[1-8]\d{18}")
+
+_INTEGER: Final = re.compile(r"-?\d{1,5000}")
 
 type Item = dict[str, Any]
 
@@ -97,6 +100,8 @@ def _check_item(item: Item) -> None:
     for name in ("kind", "task", "at", "by"):
         if len(item.get(name, "")) > MOST_NAME:
             raise InvalidEffects(f"the {name} of an effect has more than {MOST_NAME:,} characters")
+    if item["kind"] == "content" and "content" not in item:
+        raise InvalidEffects("a content of an effect has no number by which others refer to it")
     if item.get("counts") and (len(item["counts"]) != len(item.get("results", ())) or min(item["counts"]) < 1):
         raise InvalidEffects("an effect has other counts than results: give how often each result came in a row")
     if FIRST in item and not _NANOSECONDS.fullmatch(item[FIRST]):
@@ -114,9 +119,32 @@ def _check_value(value: Any, depth: int) -> None:
     if isinstance(value, Mapping):
         if not all(name.isascii() and name.isprintable() for name in value):
             raise InvalidEffects("a value of an effect has a member whose name is not printable ASCII")
+        _check_tagged(value)
         value = [*value.values()]
     if isinstance(value, list):
         for one in value:
             if isinstance(one, str) or one is None:
                 continue
             _check_value(one, depth + 1)
+
+
+def _check_tagged(value: Mapping[str, Any]) -> None:
+    """Check a value that stands for something that JSON has not. Whoever reads it later relies on it."""
+    match value:
+        case {"$bytes": text} if len(value) == 1:
+            try:
+                base64.b64decode(text, validate=True)
+            except (TypeError, ValueError):
+                raise InvalidEffects("a $bytes of an effect is no base64") from None
+        case {"$float": text} if len(value) == 1 and not (isinstance(text, str) and _is_float(text)):
+            raise InvalidEffects("a $float of an effect is no number")
+        case {"$int": text} if len(value) == 1 and not (isinstance(text, str) and _INTEGER.fullmatch(text)):
+            raise InvalidEffects("a $int of an effect is no integer")
+
+
+def _is_float(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -129,3 +129,33 @@ async def test_a_program_reports_effects_without_its_secrets(tmp_path: Path, dat
             is_problem(await report(process, **more), 422, "invalid_effects")
         # "0" is the first process with the effects hook, whose effects a replay serves.
         is_problem(await report("0"), 422, "invalid_request")
+
+
+ODD: list[Any] = [
+    *("", 7, True, None, [1, "a"], {"a": {"b": [1, None]}}),
+    *({"$bytes": text} for text in ("a", "!!", 3)),
+    *({"$float": text} for text in ("x", "nan")),
+    *({"$int": text} for text in ("y", "12")),
+]
+
+
+async def test_what_a_program_says_of_effects_is_refused_or_shown(tmp_path: Path, database: Database) -> None:
+    """Nobody who reads a run meets an effect that breaks what shows it."""
+    async with open_house(tmp_path / "spool", database) as house:
+        kinds = ("open", "os.environ", "time.time", "stdout", "process.start", "process.exit", "x")
+        batches: list[list[dict[str, Any]]] = [
+            *([{"kind": kind, "results": [odd], "args": {"name": odd}} for kind in kinds] for odd in ODD),
+            [{"kind": "content", "results": ["x"]}],
+            [{"kind": "content", "content": 3}, {"kind": "time.time", "first": "5", "ns": [1], "error": {}}],
+            [{"kind": "x", "error": {"type": 3, "args": {"$bytes": "!"}}}],
+        ]
+        refused = 0
+        for run in ("a", "b"):
+            for number, items in enumerate(batches):
+                body = {"process": "langgraph", "number": number, "items": items}
+                response = await house.api.post(f"/v1/runs/{run}/effects", json=body)
+                assert response.status_code in (201, 422), response.text
+                refused += response.status_code == 422
+        assert refused == 2 * 7, "three of $bytes, one each of $float and $int, a content without a number, an error"
+        for path in ("", "/effects?limit=500", "/effects/sums", "/spans?content=true", "/bundle", "/diff/b"):
+            assert (await house.api.get(f"/v1/runs/a{path}")).status_code == 200, path
