@@ -64,6 +64,10 @@ class CannotStart(Exception):
     """The store server cannot be started; the message has the reason and what to do."""
 
 
+class DataDirectoryInUse(CannotStart):
+    """Another store server has the data directory. It may end at any moment, so a command may try again."""
+
+
 def main(
     line: bytes,
     edit_problem: EditCheck | None = None,
@@ -81,8 +85,10 @@ def main(
     try:
         config = msgspec.json.decode(line, type=StoreServerConfig)
         configure_logging(config.log_format)
-        with _bind_api_socket(config) as api_socket:
-            asyncio.run(_serve(config, api_socket, edit_problem, helper_command, postgres))
+        asyncio.run(_serve(config, edit_problem, helper_command, postgres))
+    except DataDirectoryInUse as error:
+        _write_message({"failed": str(error), "is_in_use": True})
+        return EXIT_FAILED
     except (CannotStart, BadProfile, DataDirError, DatabaseError, EmbeddedPostgresError) as error:
         _write_message({"failed": str(error)})
         return EXIT_FAILED
@@ -97,7 +103,6 @@ def main(
 
 async def _serve(
     config: StoreServerConfig,
-    api_socket: socket.socket,
     edit_problem: EditCheck | None,
     helper_command: Sequence[str],
     postgres: EarlyStart | None,
@@ -106,7 +111,8 @@ async def _serve(
     stopped, abandoned = asyncio.Event(), asyncio.Event()
     await _watch_for_stop(stopped, abandoned if config.temporary else stopped)
     data = open_data_dir(Path(config.data))
-    with _lock_data_directory(data):
+    # The lock first: whose port is taken by the store server of this very directory is told to use that one.
+    with _lock_data_directory(data), _bind_api_socket(config) as api_socket:
         async with _open_database(config, data, postgres) as (database, embedded):
             parts = PartFactory(config, data, database, helper_command).make_parts(embedded, edit_problem)
             prepare = partial(_prepare, database, parts.writer)
@@ -261,7 +267,7 @@ def _lock_data_directory(data: DataDir) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise CannotStart(
+            raise DataDirectoryInUse(
                 f"another store server uses {data.root}: stop the `playhead` command that started it, or use another directory with --data DIR"
             ) from error
         yield

@@ -22,6 +22,14 @@ STOP = b"stop\n"
 """The last line that a process reads when it is stopped. If stdin ends without it, the parent was killed."""
 
 
+class ChildFailure(Failure):
+    """A child process ended before it was ready. `message` has what it wrote instead, if anything."""
+
+    def __init__(self, text: str, message: Mapping[str, Any]) -> None:
+        super().__init__(text)
+        self.message = message
+
+
 class ChildProcess:
     """A running child process."""
 
@@ -33,7 +41,7 @@ class ChildProcess:
 
     @classmethod
     async def start(cls, module: str, config: msgspec.Struct | Awaitable[msgspec.Struct], *, log: Path) -> Self:
-        """Start `python -m MODULE` and wait until it is ready. Raises Failure with the process's own message if it has one.
+        """Start `python -m MODULE` and wait until it is ready. Raises ChildFailure with the process's own message if it has one.
 
         An awaitable configuration is awaited while the process starts. If it fails, the process is killed.
         """
@@ -66,9 +74,10 @@ class ChildProcess:
         message = _parse_message(line)
         if "ready" not in message:
             await process.wait()
-            raise Failure(
+            raise ChildFailure(
                 message.get("failed")
-                or f"{module} ended before it was ready{_last_log_line(log, begin)} (more in {log})"
+                or f"{module} ended before it was ready{_last_log_line(log, begin)} (more in {log})",
+                message,
             )
         return cls(log, process, message)
 

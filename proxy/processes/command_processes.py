@@ -22,7 +22,7 @@ from proxy.capture.control_path import control_path
 from proxy.errors import Failure
 from proxy.export_settings import export_targets
 from proxy.processes import settings_match
-from proxy.processes.child_process import ChildProcess
+from proxy.processes.child_process import ChildFailure, ChildProcess
 from proxy.processes.ports import require_loopback
 from proxy.processes.store_client import Api
 from proxy.retention_settings import retention_policy
@@ -185,8 +185,9 @@ class CommandProcesses:
                 try:
                     store_server = await self.start_store_server(port, LOOPBACK, stays_ready=stays_ready)
                     return self.api_client(f"http://{LOOPBACK}:{store_server.ready['port']}")
-                except Failure:
-                    if not self.data.store_lock.is_held():
+                except ChildFailure as failure:
+                    # Another command's was quicker. It may have ended again since.
+                    if not failure.message.get("is_in_use"):
                         raise
             if time.monotonic() > end:
                 raise Failure(

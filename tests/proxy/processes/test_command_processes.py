@@ -1,11 +1,15 @@
 """A command stops what it has started, also when Ctrl-C arrives while it stops."""
 
 import asyncio
+import fcntl
+import os
+import socket
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
+from proxy.errors import Failure
 from proxy.processes.child_process import ChildProcess
 from proxy.processes.command_processes import CommandProcesses
 from proxy.settings import load_settings
@@ -51,3 +55,37 @@ async def test_ctrl_c_while_its_processes_stop_leaves_none_of_them(times: int, e
         if times == 1:
             child.may_end.set()
     assert (child.end, task.cancelled()) == (end, True)
+
+
+async def test_a_command_whose_start_was_too_late_uses_or_replaces_the_store_server_that_was_quicker(
+    data: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one has the directory and the port when ours starts, and has ended when we hear of it."""
+    settings = load_settings({"data": data, "database_url": database_url, "store_idle": 0}, None)
+    start = ChildProcess.start
+    failures: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+
+        async def start_beside_another(*arguments: Any, **options: Any) -> ChildProcess:
+            if failures:
+                return await start(*arguments, **options)
+            lock = os.open(data / "store.lock", os.O_RDWR | os.O_CREAT, 0o600)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                return await start(*arguments, **options)
+            except Failure as failure:
+                failures.append(str(failure))
+                raise
+            finally:
+                os.close(lock)
+                other.close()
+
+        monkeypatch.setattr(ChildProcess, "start", start_beside_another)
+        async with CommandProcesses(settings) as processes:
+            with await processes.connect_store_server(port) as api:
+                assert api.url == f"http://127.0.0.1:{port}"
+                assert api.get("/runs")["items"] == []
+    assert failures == [
+        f"another store server uses {data}: stop the `playhead` command that started it, or use another directory with --data DIR"
+    ]
