@@ -2,7 +2,6 @@
 
 import asyncio
 import uuid
-from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -11,9 +10,17 @@ from typing import Any, Final
 from calls.events import EffectBatch
 from store.bundle.stored_effects import EffectQueries
 from store.database.connection import Database
-from store.effects.observed import EffectGroup, EffectReader, ObservedEffect
+from store.effects.observed import EffectReader, ObservedEffect
+from store.effects.shapes import (
+    EffectFilter,
+    EffectGroup,
+    effect_shape,
+    group_shape,
+    sort_groups,
+    step_after,
+)
 from store.query.pages import BadCursor
-from store.query.rest_shapes import Shape, rfc3339
+from store.query.rest_shapes import Shape
 from store.query.runs import Page
 
 MOST_SCANNED: Final = 64
@@ -21,21 +28,6 @@ MOST_SCANNED: Final = 64
 
 MOST_SUMMED: Final = 128 << 20
 """Bytes of batches that are summed up; of longer runs the sums are those of the first."""
-
-RESULTS: Final = 20
-"""Results of one item that are returned."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EffectFilter:
-    """Which effects of a run to return."""
-
-    kinds: tuple[str, ...] = ()
-    """Kinds, or their beginnings: `time` has `time.time`."""
-
-    process: str | None = None
-    step: int | None = None
-    """Only those before this call and after the one before it; one more than the last step: those after the last call."""
 
 
 @dataclass(slots=True)
@@ -66,7 +58,7 @@ class RunEffects:
             begin = offset if place == first else 0
             for at, effect in islice(enumerate(found), begin, None):
                 step = step_after(steps, effect.happened_at)
-                if not _is_wanted(effect, wanted, step, len(steps)):
+                if not wanted.matches(effect, step, len(steps)):
                     continue
                 if len(items) == limit:
                     return Page(items, f"{ids[place]}.{at}")
@@ -77,7 +69,7 @@ class RunEffects:
     async def groups(self, run: str, *, shows_values: bool) -> dict[str, Any]:
         """Return the sums of a run's effects between its calls, as the API shows them."""
         groups, is_whole = await self.load_groups(run)
-        return {"items": [_group_shape(group, shows_values=shows_values) for group in groups], "whole": is_whole}
+        return {"items": [group_shape(group, shows_values=shows_values) for group in groups], "whole": is_whole}
 
     async def load_groups(self, run: str) -> tuple[list[EffectGroup], bool]:
         """Return the groups between a run's calls, and whether these are all effects."""
@@ -93,7 +85,7 @@ class RunEffects:
             if total > MOST_SUMMED:
                 is_whole = False
                 break
-        return sorted(groups.values(), key=lambda group: len(steps) + 1 if group.step is None else group.step), is_whole
+        return sort_groups(groups.values()), is_whole
 
     async def observe(self, run: str, note: Callable[[Sequence[ObservedEffect]], bool]) -> None:
         """Call `note` with the effects of each batch, as long as it returns True."""
@@ -133,56 +125,6 @@ def _position(ids: Sequence[uuid.UUID], cursor: str) -> tuple[int, int]:
     if place is None or not offset.isdecimal():
         raise BadCursor(f"invalid cursor {cursor[:80]!r}: request the first page, without a cursor")
     return place, int(offset)
-
-
-def step_after(steps: Sequence[int], happened_at: int) -> int | None:
-    """Return the number of the first call that began after an effect; None if there is none."""
-    place = bisect_right(steps, happened_at)
-    return place + 1 if place < len(steps) else None
-
-
-def _is_wanted(effect: ObservedEffect, wanted: EffectFilter, step: int | None, steps: int) -> bool:
-    return (
-        (not wanted.kinds or effect.kind.startswith(wanted.kinds))
-        and wanted.process in (None, effect.process)
-        and wanted.step in (None, steps + 1 if step is None else step)
-    )
-
-
-def effect_shape(effect: ObservedEffect, step: int | None, *, shows_values: bool) -> Shape:
-    """Return an effect as the API shows it. What a program gave and got has content, as bodies have."""
-    return {
-        "kind": effect.kind,
-        "process": effect.process,
-        "task": effect.task,
-        "at": effect.at,
-        "happened_at": rfc3339(effect.happened_at),
-        "before_step": step,
-        "count": effect.count,
-        "by": effect.by or None,
-        "redacted": effect.is_redacted,
-        "args": dict(effect.args) if shows_values else None,
-        "results": list(effect.results[:RESULTS]) if shows_values else None,
-        "error": dict(effect.error) if shows_values and effect.error else None,
-        "text": effect.text if shows_values else None,
-    }
-
-
-def _group_shape(group: EffectGroup, *, shows_values: bool) -> Shape:
-    return {
-        "before_step": group.step,
-        "count": group.count,
-        "kinds": [
-            {
-                "kind": kind,
-                "count": count,
-                "at": group.first[kind].at,
-                "names": list(group.names[kind]) if shows_values else None,
-                "text": group.first[kind].text if shows_values else None,
-            }
-            for kind, count in sorted(group.kinds.items(), key=lambda one: group.first[one[0]].happened_at)
-        ],
-    }
 
 
 STEP_TIMES = "SELECT started_at FROM exchanges WHERE project = $1 AND run = $2 ORDER BY started_at, id"

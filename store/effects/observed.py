@@ -1,9 +1,8 @@
 """Effects as they are shown: each with its time and place, and a short text of what the program got."""
 
 import base64
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -19,7 +18,7 @@ SHOWN: Final = 200
 """Characters of a result that are shown."""
 
 NAMES: Final = 5
-"""Names that are listed of each kind."""
+"""Results that are shown of an item, and names of each kind."""
 
 _NAMING: Final = ("path", "name", "command", "prompt", "size", "k")
 """Arguments that say of what something was asked for."""
@@ -152,28 +151,3 @@ def _plain_text(value: Any) -> str:
             return "nothing"
         case _:
             return msgspec.json.encode(value).decode()
-
-
-@dataclass(slots=True, kw_only=True)
-class EffectGroup:
-    """The effects between two calls, counted by kind."""
-
-    step: int | None
-    """The call before which they happened; None after the last one."""
-
-    count: int = 0
-    kinds: Counter[str] = field(default_factory=Counter)
-    names: dict[str, dict[str, None]] = field(default_factory=dict)
-    first: dict[str, ObservedEffect] = field(default_factory=dict)
-    """The first effect of each kind."""
-
-    def add(self, effect: ObservedEffect) -> None:
-        """Count an effect."""
-        self.count += effect.count
-        self.kinds[effect.kind] += effect.count
-        earlier = self.first.get(effect.kind)
-        if earlier is None or effect.happened_at < earlier.happened_at:
-            self.first[effect.kind] = replace(effect, results=effect.results[:1])
-        names = self.names.setdefault(effect.kind, {})
-        if (name := effect.name) and len(names) < NAMES:
-            names[name[:SHOWN]] = None

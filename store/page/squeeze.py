@@ -16,7 +16,9 @@ __all__ = ["UnknownScript", "squeeze_script"]
 
 _QUOTED: Final = re.compile(r'(?<=[\w-])="([\w.#:-]+)"(?=[\s>]|$)')
 _INDENTATION: Final = re.compile(r"[ \t]*\n\s*")
+_OPENING: Final = ("(", "[", "{", "${")
 _CLOSING: Final = (")", "]", "}")
+_NOTHING: Final = Token("space", "")
 _EDGE: Final = re.compile(r"^\s*\n\s*|\s*\n\s*$")
 
 
@@ -24,7 +26,54 @@ def squeeze_script(text: str) -> str:
     """Return a script that does the same and is shorter. Raises UnknownScript."""
     tokens = read_tokens(text)
     is_html = [place > 0 and tokens[place - 1].text == "html" for place in range(len(tokens))]
-    return _write(shorten_names(tokens), is_html)
+    return _write(_drop_words(shorten_names(tokens)), is_html)
+
+
+def _drop_words(tokens: list[Token]) -> list[Token]:
+    """Declare constants that follow each other in one statement, and take the brackets off a function's only parameter.
+
+    The tokens that go become empty spaces, so that all others keep their places.
+    """
+    changed = list(tokens)
+    code = [(place, piece) for place, piece in enumerate(tokens) if piece.kind not in ("space", "text")]
+    statements = [""]
+    """The word that began the statement, at each depth of brackets. Empty where it is not certain."""
+    for number, (place, piece) in enumerate(code):
+        before = code[number - 1][1].text if number else ";"
+        if piece.text == "const" and before in (";", "{", "}"):
+            if before == ";" and statements[-1] == "const":
+                changed[code[number - 1][0]], changed[place] = Token("other", ","), _NOTHING
+            statements[-1] = "const"
+        elif before == ";" or (
+            place and "\n" in tokens[place - 1].text and statements[-1] == "const" and _may_end(before)
+        ):
+            statements[-1] = ""
+        if piece.text in _OPENING and piece.kind in ("other", "value"):
+            statements.append("")
+        elif piece.text in _CLOSING and piece.kind in ("other", "value-end"):
+            statements.pop()
+        if _is_name_in_brackets(code, number):
+            for bracket in (number, number + 2):
+                changed[code[bracket][0]] = _NOTHING
+    return changed
+
+
+def _may_end(before: str) -> bool:
+    """Whether a statement may end after this token where a line ends."""
+    return before[-1] in "_$)]}`\"'" or before[-1].isalnum()
+
+
+def _is_name_in_brackets(code: Sequence[tuple[int, Token]], number: int) -> bool:
+    """Whether `(name) =>` begins here, and needs no space without its brackets."""
+    texts = [piece.text for _, piece in code[number : number + 4]]
+    before = code[number - 1][1].text if number else ";"
+    return (
+        len(texts) == 4
+        and texts[0] == "("
+        and texts[2:] == [")", "=>"]
+        and code[number + 1][1].kind == "word"
+        and not is_word(before[-1])
+    )
 
 
 class _Template(NamedTuple):

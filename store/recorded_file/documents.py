@@ -5,6 +5,7 @@ verification.
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from functools import cached_property
@@ -19,6 +20,8 @@ from calls.model import Body, Exchange
 from calls.redaction.call import Clean
 from store.bundle.bundle import Bundle
 from store.bundle.trace import digest
+from store.effects.observed import EffectReader, ObservedEffect
+from store.effects.shapes import EffectFilter, EffectGroup, effect_shape, group_shape, sort_groups, step_after
 from store.ingest.derive_call import deriver
 from store.prices import call_cost
 from store.query.rest_shapes import Shape, chunk_shapes, exchange_shape, ns_of, rfc3339
@@ -33,6 +36,9 @@ from store.timeline.timeline import MOST_STEPS, make_timeline, sum_earlier
 type Parameters = Mapping[str, str]
 
 CONVERSATION_PAGE: Final = 50
+
+EFFECTS_PAGE: Final = 100
+"""Effects of a page, as many as the page of a run asks for."""
 
 
 class StoredBody(NamedTuple):
@@ -84,6 +90,25 @@ class FileDocuments:
     def _run_shape(self) -> Shape:
         return make_run_shape(self._bundle, list(self._exchanges.values()), self._facts.steps)
 
+    @cached_property
+    def _effects(self) -> list[tuple[ObservedEffect, int | None]]:
+        """The effects, each with the exchange that it came before."""
+        times = sorted(exchange.started_at for exchange in self._bundle.exchanges)
+        readers: defaultdict[str, EffectReader] = defaultdict(EffectReader)
+        batches = sorted(self._bundle.effects, key=lambda batch: (batch.process, batch.number, batch.id))
+        return [
+            (effect, step_after(times, effect.happened_at))
+            for batch in batches
+            for effect in readers[batch.process].read(batch)
+        ]
+
+    @cached_property
+    def _effect_groups(self) -> list[EffectGroup]:
+        groups: dict[int | None, EffectGroup] = {}
+        for effect, step in self._effects:
+            groups.setdefault(step, EffectGroup(step=step)).add(effect)
+        return sort_groups(groups.values())
+
     def answer(self, path: str, parameters: Parameters) -> Any:
         """Return the document at a path, or a `StoredBody`. Raises FileProblem."""
         for pattern, method in _ROUTES:
@@ -95,6 +120,10 @@ class FileDocuments:
         """Yield the addresses that the page of the run asks, those of the run first."""
         run = f"/v1/runs/{quote(self.run, safe='')}"
         yield from ((path, {}) for path in ("/v1/runs", run, f"{run}/timeline", f"{run}/conversation", f"{run}/gaps"))
+        yield f"{run}/effects/sums", {}
+        for group in self._effect_groups:
+            step = len(self._bundle.exchanges) + 1 if group.step is None else group.step
+            yield f"{run}/effects", {"step": str(step), "limit": str(EFFECTS_PAGE)}
         for call, shape in self._calls.items():
             yield f"/v1/calls/{call}", {"content": "short"}
             yield f"/v1/calls/{call}", {}
@@ -144,6 +173,21 @@ class FileDocuments:
         shapes = make_conversation(page, self._facts.links, earlier=earlier)
         is_last = not shapes or shapes[-1]["step"] >= max((call.number for call in spoken), default=0)
         return {"run": self.run, "items": shapes, "next": None if is_last else shapes[-1]["step"]}
+
+    def list_effects(self, parameters: Parameters, run: str) -> Any:
+        """`/v1/runs/{run}/effects`. A cursor is the number of effects before."""
+        self._require_run(run)
+        step = _number(parameters, "step", 0)
+        wanted, steps = EffectFilter(step=step or None), len(self._bundle.exchanges)
+        found = [one for one in self._effects if wanted.matches(*one, steps)]
+        begin, limit = _number(parameters, "cursor", 0), max(1, _number(parameters, "limit", EFFECTS_PAGE))
+        items = [effect_shape(*one, shows_values=True) for one in found[begin : begin + limit]]
+        return {"items": items, "next": str(begin + limit) if begin + limit < len(found) else None}
+
+    def sum_effects(self, _: Parameters, run: str) -> Any:
+        """`/v1/runs/{run}/effects/sums`."""
+        self._require_run(run)
+        return {"items": [group_shape(group, shows_values=True) for group in self._effect_groups], "whole": True}
 
     def list_gaps(self, _: Parameters, run: str) -> Any:
         """`/v1/runs/{run}/gaps`."""
@@ -250,6 +294,8 @@ _METHODS: Final[tuple[tuple[str, Callable[..., Any]], ...]] = (
     ("/v1/runs/{run}", FileDocuments.get_run),
     ("/v1/runs/{run}/timeline", FileDocuments.get_timeline),
     ("/v1/runs/{run}/conversation", FileDocuments.get_conversation),
+    ("/v1/runs/{run}/effects", FileDocuments.list_effects),
+    ("/v1/runs/{run}/effects/sums", FileDocuments.sum_effects),
     ("/v1/runs/{run}/gaps", FileDocuments.list_gaps),
     ("/v1/runs/{run}/calls", FileDocuments.list_calls),
     ("/v1/calls", FileDocuments.list_calls),

@@ -41,8 +41,9 @@ def embed_documents(source: FileDocuments) -> EmbeddedDocuments:
         if address in found.documents or address in found.left_out:
             continue
         try:
-            # The page of a file has the whole timeline and conversation: it cannot ask for the next part.
-            asked = {"limit": str(1 << 20)} if path.endswith(("/conversation", "/timeline")) else parameters
+            # The page of a file has all of these: it cannot ask for the next part.
+            is_list = path.endswith(("/conversation", "/timeline", "/effects"))
+            asked = {**parameters, "limit": str(1 << 20)} if is_list else parameters
             value, limit = _embedded_form(source.answer(path, asked))
         except FileProblem as problem:
             value, limit = {"problem": problem.members}, LARGEST_DOCUMENT

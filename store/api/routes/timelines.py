@@ -9,7 +9,8 @@ from store.api.deferred_route import DeferredRoute
 from store.api.deps import Deps, TheDeps
 from store.api.parameters import Limit, Next, RunId, Text, WhenSettled
 from store.api.routes.runs import require_run
-from store.effects.loading import EffectFilter, RunEffects
+from store.effects.loading import RunEffects
+from store.effects.shapes import EffectFilter
 from store.timeline.loading import RunTimelines
 from store.timeline.timeline import MOST_STEPS
 

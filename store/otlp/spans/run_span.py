@@ -7,7 +7,7 @@ from typing import Final
 
 from calls.codec.json import dumps
 from calls.events import Gap
-from store.effects.observed import EffectGroup
+from store.effects.shapes import EffectGroup
 from store.otlp.spans.attributes import Attributes
 from store.otlp.spans.ids import TraceIds
 from store.otlp.spans.limits import cut_text

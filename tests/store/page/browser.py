@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, async_playwright
+from playwright.async_api import expect as expect_shown
 
 from store.access.api_tokens import SCOPES, ApiTokens, Scope
 from store.database.connection import Database
@@ -25,6 +26,9 @@ FLAGS: Final = (
 
 SCREENSHOTS: Final = "PLAYHEAD_SCREENSHOTS"
 """The environment variable with the folder for screenshots."""
+
+PATIENCE: Final = 60_000
+"""Milliseconds that a test waits for something to be shown. All cores may be busy."""
 
 DEFAULT_FOLDER: Final = Path(__file__).parents[3] / ".pytest_cache" / "screenshots"
 """Where they are kept otherwise, as an artefact of the run: the next run replaces them."""
@@ -93,6 +97,7 @@ async def serving_page(url: str, directory: Path, now: Callable[[], int]) -> Asy
 @asynccontextmanager
 async def running_browser() -> AsyncIterator[Browser]:
     """Debian's Chromium, without a window."""
+    expect_shown.set_options(timeout=PATIENCE)
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
         yield browser
@@ -145,7 +150,7 @@ class Visitor:
         context = await self.browser.new_context(
             timezone_id="Europe/Stockholm", locale="en-GB", reduced_motion="reduce"
         )
-        context.set_default_timeout(20_000)
+        context.set_default_timeout(PATIENCE)
         await context.add_init_script(REPORT_VIOLATIONS)
         await context.new_page()
         return context

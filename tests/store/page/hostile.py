@@ -11,7 +11,7 @@ from store.query.runs import Runs
 from tests.store.house import PROFILES
 from tests.store.page.browser import PageServer
 from tests.store.page.replays import store_report
-from tests.store.page.seed import Agent, write
+from tests.store.page.seed import Agent, observed_effects, write
 from tests.store.samples import NOON
 
 TEXTS: Final = {
@@ -102,6 +102,12 @@ async def record_hostile_runs(server: PageServer, project: str) -> dict[str, str
             name=f"{name} {TEXTS['script']} {TEXTS['bidi']}",
             labels={TEXTS["image"]: TEXTS["svg"], "__proto__": "x"},
         )
+    items = [
+        {"kind": text[:900], "task": text[:900], "at": text[:900], "args": {"name": text}, "results": [text]}
+        for name, text in TEXTS.items()
+        if name != "surrogate"
+    ]
+    await writer.write_batch([], effects=[observed_effects("hostile", NOON, items)])
     await writer.write_batch([], [Gap("hostile", NOON, TEXTS["script"], None)])
     missed = [one for one in made["hostile"] if one.response is not None and one.response.status == 200]
     # A report has the details of its first ten misses.

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from calls.derive import derive_call
-from calls.events import Gap
+from calls.effects.items import Item, count_results, encode_items
+from calls.events import EffectBatch, Gap
 from calls.model import Body, Chunk, Exchange, Headers, Request, Response
 from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
@@ -365,6 +366,7 @@ async def seed_runs(house: House, database: Database, at: int = NOON) -> None:
     writer = BatchWriter(database, profile=PROFILES.digest, signal=house.signal)
     runs = Runs(database)
     await write(writer, refund_run("refund-4711", at))
+    await writer.write_batch((), effects=[observed_effects("refund-4711", at, REFUND_EFFECTS)])
     await write(writer, refund_run("refund-4712", at + 90 * SECOND, days=10, temperature=0.7))
     await write(writer, research_run("research-nordic", at + 300 * SECOND))
     await write(
@@ -400,6 +402,35 @@ async def seed_runs(house: House, database: Database, at: int = NOON) -> None:
         await runs.patch(name, ended_at=at + 1000 * SECOND)
     await runs.patch("refund-4711", pinned=True)
     await house.followers.wait_until_caught_up()
+
+
+def observed_effects(run: str, at: int, items: Sequence[Item]) -> EffectBatch:
+    """What the program of a run got from elsewhere than the network. It began just before `at`, which `happened` counts from."""
+    began: Item = {"kind": "process.start", "first": str(at - 1)}
+    effects = [began, *items]
+    return EffectBatch(run, uuid7(at, 8_000_000), at, "0", 0, count_results(effects), encode_items(effects))
+
+
+REFUND_EFFECTS: Final[Sequence[Item]] = (
+    {"kind": "time.time", "task": "main", "at": "agent.py:12", "first": str(NOON), "ns": [SECOND] * 4},
+    {"kind": "os.environ", "task": "main", "at": "agent.py:14", "args": {"name": "REGION"}, "results": ["eu"]},
+    {
+        "kind": "langgraph.node",
+        "task": "main",
+        "at": "graph.py:31",
+        "happened": 4 * SECOND,
+        "args": {"name": "look up the order", "input": '{"order": "A-10433"}'},
+        "results": ['{"found": true}'],
+    },
+    {"kind": "stdout", "happened": 900 * SECOND, "digest": "sha256:0"},
+    {
+        "kind": "uuid.uuid4",
+        "task": "main/notify",
+        "at": "agent.py:90",
+        "happened": 900 * SECOND,
+        "results": ["4f1c6a08-8d6c-4a0e-9d53-2f8a7e5b9f11"],
+    },
+)
 
 
 async def write(writer: BatchWriter, exchanges: Sequence[Exchange], gaps: Sequence[Gap] = ()) -> None:

@@ -54,6 +54,29 @@ async def test_a_run_says_what_it_did_what_it_cost_and_what_failed(visitor: Visi
     await take_screenshot(page, f"run-{theme}-{width}")
 
 
+async def test_what_programs_got_from_elsewhere_is_between_the_steps(visitor: Visitor) -> None:
+    page = await visitor.open("/runs/refund-4711")
+    groups = page.locator(".effects summary")
+    await expect(groups).to_have_text(
+        [
+            "6 effects: time.time ×5 · os.environ REGION",
+            "1 effect: langgraph.node look up the order",
+            "1 effect: uuid.uuid4",
+        ]
+    )
+    await groups.nth(1).click()
+    await expect(page.locator(".effects td")).to_have_text(
+        [
+            "langgraph.node",
+            '{"input":"{\\"order\\": \\"A-10433\\"}","name":"look up the order"}',
+            '{"found": true}',
+            "graph.py:31",
+            "main",
+        ]
+    )
+    await take_screenshot(page, "run-effects")
+
+
 async def test_only_what_is_new_is_shown_and_results_lead_to_the_prompts_that_used_them(visitor: Visitor) -> None:
     page = await visitor.open("/runs/refund-4711")
     turn = page.locator("#turn-3")

@@ -23,6 +23,14 @@ CASES: Final = {
     "html`<b>\n    ${ x && html`<i>\n  y  z</i>` }  </b>`": "html`<b>${x&&html`<i>y  z</i>`}  </b>`\n",
     'html`<a b="c" d="e f" g=${h}\n   i="j">k="l"\n  m</a>`': 'html`<a b=c d="e f" g=${h}\ni=j>k="l"\nm</a>`\n',
     "html`<${Some}>a</${Some}>`": "html`<${Some}>a<//>`\n",
+    "const a = 1; const b = (c) => c; const d = async (e) => e;": "const a=1,b=c=>c,d=async(e)=>e;\n",
+    "const a = 1; f(); const b = 2; { const c = 3 } const d = 4": "const a=1;f();const b=2;{const c=3}const d=4\n",
+    "const a = 1\nf(); const b = { c() { g(); } }; [h] = i; const d = 4": (
+        "const a=1\nf();const b={c(){g()}};[h]=i;const d=4\n"
+    ),
+    "export const a = 1; const b = 2; for (const c of d) e(); const f = `${(g) => { const h = 1; const i = 2 }}`": (
+        "export const a=1;const b=2;for(const c of d)e();const f=`${g=>{const h=1,i=2}}`\n"
+    ),
     r"`\`${a}\${b}`": "`\\`${a}\\${b}`\n",
 }
 
@@ -40,7 +48,7 @@ NAMES: Final = {
     ),
     "export const name = 1; f(name, name)": "export const name=1;f(name,name)\n",
     "export async function name() {} name(); name()": "export async function name(){}name();name()\n",
-    "const a = 1; const name = 2; f(name, name)": "const a=1;const b=2;f(b,b)\n",
+    "const a = 1; const name = 2; f(name, name)": "const a=1,b=2;f(b,b)\n",
     "f(window, window, window)": "f(window,window,window)\n",
     "class Tree { page(node) { const page = node; return this.page(page, page, page) } }": (
         "class b{page(node){const a=node;return this.page(a,a,a)}}\n"

@@ -9,8 +9,10 @@ import pytest
 
 from store.bundle.bundle import read_bundle
 from store.database.connection import Database
+from store.ingest.batch_writer import BatchWriter
 from store.recorded_file.documents import FileDocuments, FileProblem, StoredBody
 from store.recorded_file.embedding import embed_documents, encode_document
+from tests.store.exchanges import effect_batch
 from tests.store.house import PROFILES, import_bundle, open_house
 
 ONLY_IN_THE_STORE = {"active_at", "head", "mode", "pinned", "profile", "settled"}
@@ -32,6 +34,8 @@ def without(value: Any) -> Any:
 async def test_a_file_and_a_store_server_answer_the_same(tmp_path: Path, database: Database) -> None:
     async with open_house(tmp_path, database) as house:
         run = (await import_bundle(house))["id"]
+        began = read_bundle(BytesIO((await house.api.get(f"/v1/runs/{run}/bundle")).content)).exchanges[0].started_at
+        await BatchWriter(database).write_batch((), effects=[effect_batch(number, run, began) for number in range(2)])
         exported = (await house.api.get(f"/v1/runs/{run}/bundle")).content
         file = FileDocuments(read_bundle(BytesIO(exported)), PROFILES, str)
         compared = 0

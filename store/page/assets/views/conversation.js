@@ -4,6 +4,7 @@ import { get } from "../core/api.js";
 import { count, duration, money, tokens, visible } from "../core/format.js";
 import { Link, callPath, path } from "../core/router.js";
 import { Badge, ErrorNote, Loading, MoreInSight } from "../core/parts.js";
+import { Effects, useEffects } from "./effects.js";
 import { Answer, Plain, Prompt, StepLink } from "./said.js";
 import { stepEnd } from "./waterfall.js";
 
@@ -161,6 +162,8 @@ export function Conversation({ run, timeline, conversation, selected, scrolls, m
   const turns = shown.map((step) => byStep.get(step)).filter((step) => step && (moment === null || step.start_ms <= moment));
   const later = moment === null ? 0 : timeline.steps.filter((step) => step.start_ms > moment).length;
   const pairs = useMemo(() => usedResults(items, turns.map((step) => step.step)), [items, shown.length, moment]);
+  const effects = useEffects(run, timeline);
+  const effectsBefore = (step) => html`<${Effects} run=${run} groups=${effects.get(step)} exchanges=${timeline.run.exchanges} />`;
   const isThere = selected !== null && items.has(selected);
   useLayoutEffect(() => {
     if (!scrolls || !isThere) return undefined;
@@ -173,10 +176,11 @@ export function Conversation({ run, timeline, conversation, selected, scrolls, m
   return html`<section class="conversation ${pairs.length ? "has-rail" : ""}" aria-label="Conversation" ref=${root}>
     ${error && html`<${ErrorNote} error=${error} />`}
     ${hasEarlier && html`<div class="more-rows"><button onClick=${loadEarlier}>Show earlier steps</button></div>`}
-    ${turns.map((step) => html`<${Turn} key=${step.step} step=${step} item=${items.get(step.step)} run=${run} isSelected=${step.step === selected}
-      moment=${moment} onSelect=${onSelect} onFork=${onFork} />`)}
+    ${turns.map((step) => html`${effectsBefore(step.step)}<${Turn} key=${step.step} step=${step} item=${items.get(step.step)} run=${run}
+      isSelected=${step.step === selected} moment=${moment} onSelect=${onSelect} onFork=${onFork} />`)}
     ${!shown.length && hasLater && !error && html`<${Loading} height="200px" />`}
     ${hasMore && html`<${MoreInSight} onMore=${loadLater}>Show more steps</${MoreInSight}>`}
+    ${!hasLater && later === 0 && effectsBefore(null)}
     ${later > 0 && html`<p class="later">${count(later)} ${later === 1 ? "step begins" : "steps begin"} after this moment.</p>`}
     ${pairs.length > 0 && html`<${Arrows} root=${root} pairs=${pairs} selected=${selected} />`}
   </section>`;
