@@ -88,6 +88,11 @@ class EffectsReplay:
             self._states[process] = msgspec.convert(told, _State)
             self.on_change()
 
+    @property
+    def has_missed(self) -> bool:
+        """Whether a process asked for something that was not recorded, also where that is allowed."""
+        return any(state.missed for state in self._states.values())
+
     def rules(self) -> list[dict[str, Json]]:
         """Return the overrides as rules for the hook. A clock is moved by as much in all processes."""
         return [self._rule(one) for one in self.overrides if isinstance(one.change, EffectValue)]

@@ -12,7 +12,7 @@ import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from calls.effects.items import InvalidEffects, count_results, encode_items, read_items
 from calls.effects.redact_items import redact_item
@@ -22,7 +22,7 @@ from proxy.effects.frames import encode_frame, read_frame
 from proxy.recording.recorder import Recorder
 from proxy.wire.access import Access
 from replay.effects import EffectsReplay
-from replay.replays import Replays, UnusableRecording
+from replay.replays import UnusableRecording
 
 logger = logging.getLogger(__name__)
 
@@ -39,10 +39,17 @@ class _Refusal(Exception):
     """A connection is not served. The message is for the hook."""
 
 
+class RecordedEffects(Protocol):
+    """Finds what answers the effects of a run: the replays of a worker, or the running test of a suite."""
+
+    async def effects_of(self, run: str | None) -> EffectsReplay | None:
+        """Return the effects that answer this run; None if they are recorded. Raises UnusableRecording."""
+
+
 class EffectsChannel:
     """Serves the hooks of one worker."""
 
-    def __init__(self, access: Access, recorder: Recorder | None, replays: Replays | None) -> None:
+    def __init__(self, access: Access, recorder: Recorder | None, replays: RecordedEffects | None) -> None:
         self._access = access
         self._recorder = recorder
         self._replays = replays

@@ -52,7 +52,7 @@ def conversation(data: Path) -> Iterator[tuple[Say, subprocess.Popen[bytes]]]:
 
     with process:
         ready = json.loads(stdout.readline())["ready"]
-        assert ready["version"] == 4
+        assert ready["version"] == 5
         assert ready["environment"]["HTTPS_PROXY"].startswith("http://pytest:x@127.0.0.1:")
         yield say, process
         stdin.close()

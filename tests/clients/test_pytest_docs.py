@@ -39,7 +39,7 @@ def test_the_page_in_an_environment_that_holds_nothing_of_playhead_s_but_the_plu
         words = [str(interpreter), "-m", *shlex.split(line)]
         ran = subprocess.run(words, cwd=stage.directory, env=environment, capture_output=True, text=True, check=False)
         assert ran.returncode == 0, f"{line}\n{ran.stdout}{ran.stderr}"
-    assert len(stage.upstream_requests) == 2
+    assert len(stage.upstream_requests) == 3
 
 
 def install(interpreter: Path, place: Path) -> Path:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-VERSION = 4
+VERSION = 5
 STOP_TIMEOUT = 10.0
 
 

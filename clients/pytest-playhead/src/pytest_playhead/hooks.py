@@ -36,10 +36,10 @@ MODULES_WITHOUT_REQUESTS = ("_pytest.", "pytest_playhead", "pytest_asyncio", "an
 """Modules whose fixtures send no requests when they clean up."""
 
 MARKER = (
-    "playhead(file=None, allow_unused=False, allow_failed=False, allowed_hosts=(), recording=True): answer the requests of this test from"
+    "playhead(file=None, allow_unused=False, allow_failed=False, allowed_hosts=(), recording=True, effects=None): answer the requests of this test from"
     " its recording. file: path of the recording, relative to the test's directory; allow_unused: the test may send fewer"
     " requests than recorded; allow_failed: record answers such as 429 or 500 as well; allowed_hosts: hosts whose requests"
-    " go live, unrecorded; recording=False: the test gives its answers itself, with playhead.answer(...)."
+    " go live, unrecorded; effects=True: the time, random numbers and the like come from the recording, too; recording=False: the test gives its answers itself, with playhead.answer(...)."
 )
 
 
@@ -49,6 +49,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     parser.addini("playhead", "set the proxy before anything is imported (true or false)", type="bool", default=False)
     parser.addini("playhead_record_mode", "default of --record-mode", default="none")
     parser.addini("playhead_block_network", "default of --block-network", type="bool", default=False)
+    parser.addini("playhead_effects", "record the effects of marked tests as well", type="bool", default=False)
     parser.addini("playhead_isolation", "default of --isolation", default="auto")
     parser.addini("playhead_allowed_hosts", "default of --allowed-hosts", type="args", default=[])
     group.addoption(
@@ -247,7 +248,7 @@ def playhead_recording(request: pytest.FixtureRequest) -> Generator[None, None, 
         yield
         return
     suite = request.config.stash[SUITE]
-    _call_or_fail(suite.begin, test)
+    _call_or_fail(suite.begin, test, request)
     set_test_calls(suite.calls)
     set_answers(lambda answer: _call_or_fail(suite.add_answer, answer))
     yield
@@ -277,6 +278,7 @@ def _create_suite(config: pytest.Config) -> Suite:
         root=config.rootpath,
         directory=config.invocation_params.dir,
         is_disabled=bool(getattr(known, "disable_recording", False)),
+        has_effects=bool(config.getini("playhead_effects")),
         isolation=known.isolation or config.getini("playhead_isolation"),
     )
     if suite.isolation not in ISOLATIONS:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_playhead.effects import TestEffects
 from pytest_playhead.fixtures_process import FixturesError, FixturesProcess
 from pytest_playhead.guard import NetworkGuard
 from pytest_playhead.recording_path import recording_path, relative_node_id, relative_path
@@ -42,6 +43,9 @@ class Mark:
     allowed_hosts: Sequence[str] = ()
     recording: bool = True
     """False: the test has no recording, and gives its answers with `playhead.answer`."""
+
+    effects: bool | None = None
+    """Whether the time, random numbers and the like are recorded and answered, too. None: as in the ini file."""
 
 
 class InvalidMark(Exception):
@@ -87,6 +91,9 @@ class Suite:
     is_early: bool = False
     """True if the proxy was set before the suite was imported."""
 
+    has_effects: bool = False
+    """Whether marked tests have effects unless their mark says otherwise."""
+
     isolation: str = "auto"
     not_captive_reason: str | None = None
     """The reason why this process is not captive although that was requested."""
@@ -98,6 +105,7 @@ class Suite:
     shared_process: SharedProcess | None = None
     """In an xdist controller: the process that its workers share."""
 
+    effects: TestEffects = field(default_factory=TestEffects)
     guard: NetworkGuard = field(default_factory=NetworkGuard)
     notes: list[str] = field(default_factory=list)
     _previous_environment: dict[str, str | None] = field(default_factory=dict)
@@ -162,10 +170,12 @@ class Suite:
         except TypeError as error:
             problem = str(error).partition("() ")[2]
             raise InvalidMark(
-                f"its mark {problem}; it is playhead(file, allow_unused, allow_failed, allowed_hosts, recording)"
+                f"its mark {problem}; it is playhead(file, allow_unused, allow_failed, allowed_hosts, recording, effects)"
             ) from None
         if mark.file is not None and not mark.recording:
             raise InvalidMark("its mark has a file and recording=False; leave one of them out")
+        if mark.effects and not mark.recording:
+            raise InvalidMark("its mark has effects=True and recording=False; effects are answered from a recording")
         node = item.nodeid.partition("::")[2] or item.name
         path = recording_path(item.path, node, mark.file)
         return MarkedTest(
@@ -196,11 +206,13 @@ class Suite:
 
     def leave(self) -> None:
         """Disarm the guard after a test and its fixtures."""
+        self.effects.end()
         self.guard.disarm()
 
-    def begin(self, test: MarkedTest) -> None:
+    def begin(self, test: MarkedTest, request: pytest.FixtureRequest) -> None:
         """Open the recording of a test. Raises FixturesError."""
-        self.start().request(
+        has_effects = test.mark.recording and (self.has_effects if test.mark.effects is None else test.mark.effects)
+        begun = self.start().request(
             begin={
                 "name": test.node,
                 "typed": test.relative_id,
@@ -211,9 +223,12 @@ class Suite:
                 "allow_failed": test.mark.allow_failed,
                 "stand_ins": not test.mark.recording,
                 "allowed_hosts": [*self.allowed_hosts, *test.mark.allowed_hosts],
+                "effects": has_effects,
             }
         )
         test.has_begun = True
+        if has_effects:
+            self.effects.begin(begun["effects"], request, self.start().environment)
         self._barred = None
 
     def is_right_so_far(self, test: MarkedTest) -> bool:
@@ -245,6 +260,7 @@ class Suite:
         if not test.has_begun or test.has_ended:
             return True
         test.has_ended = True
+        self.effects.end()
         result = self.start().request(end={"passed": has_passed})
         right = self._note_result(test, result)
         if right and result.get("words"):

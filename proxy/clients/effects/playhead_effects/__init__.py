@@ -15,4 +15,5 @@ environment    variables, what a person types
 files          files and directories
 processes      programs that the program runs
 late           patch modules when they are imported
+in_process     hook a process for one test after the other
 """

@@ -1,5 +1,6 @@
 """Tell the program's own code from installed packages, and these from the standard library and from this hook, by the file of a frame."""
 
+import json
 import os
 import sys
 import sysconfig
@@ -26,6 +27,15 @@ _CALL_BACK = tuple(
 )
 """Modules that call what the program gave them, and read nothing themselves."""
 
+_left_out = ()
+"""Files and directories whose own effects are left alone."""
+
+_PLACES = sorted(json.loads(os.environ.get("PLAYHEAD_EFFECTS_PLACES") or "[]"), key=lambda one: -len(one[0]))
+"""Directories that differ from one machine or test session to the next, and what they are called in arguments."""
+
+_APART = tuple(one for one in os.environ.get("PLAYHEAD_EFFECTS_APART", "").split(os.pathsep) if one)
+"""Directories whose files are no effects: a test makes them itself."""
+
 classes = {}
 """The class of each file that was asked about."""
 
@@ -36,7 +46,29 @@ def classify(file):
     return found
 
 
+def class_of(file):
+    """Return the class of a source file."""
+    found = classes.get(file)
+    return classify(file) if found is None else found
+
+
+def leave_out(places):
+    """Leave the effects of these files, and of files in these directories, alone from now on."""
+    global _left_out
+    _left_out = tuple(places)
+    classes.clear()
+
+
+def without_places(text):
+    """Return an argument with directories that differ between machines replaced by what they are called."""
+    for path, name in _PLACES:
+        text = text.replace(path, name)
+    return text
+
+
 def _class_of(file):
+    if _left_out and file.startswith(_left_out):
+        return IGNORED
     if file.endswith(_CALL_BACK) and file.startswith((_HERE, *_STANDARD)):
         return PROGRAM
     if file.startswith(("<frozen", _HERE)):
@@ -81,5 +113,6 @@ def is_of_interpreter(path):
     return (
         path.startswith(_STANDARD)
         or any(part in _INSTALLED for part in path.split(os.sep))
+        or path.startswith(_APART)
         or path.startswith((sys.prefix + os.sep, sys.base_prefix + os.sep, "/proc/", "/sys/", "/dev/"))
     )

@@ -99,12 +99,9 @@ def _with_time(real, now):
 
 def _replace_datetime(effects):
     """Replace methods of a type of C in place, so that its name, instances and subclasses stay what they are."""
-    import ctypes
     import datetime
-    import gc
 
-    cls = datetime.datetime
-    members = next((one for one in gc.get_referents(cls.__dict__) if isinstance(one, dict)), None)
+    cls, members = datetime.datetime, datetime_members()
     if members is None:
         return
     real_now, real_utcnow = cls.now, cls.utcnow
@@ -136,4 +133,20 @@ def _replace_datetime(effects):
         return raw.__get__(None, cls)(*args)
 
     members["now"], members["utcnow"] = classmethod(now), classmethod(utcnow)
-    ctypes.pythonapi.PyType_Modified(ctypes.py_object(cls))
+    forget_cached_members()
+
+
+def datetime_members():
+    """Return the members of the type, to change them; None where that is not possible."""
+    import datetime
+    import gc
+
+    return next((one for one in gc.get_referents(datetime.datetime.__dict__) if isinstance(one, dict)), None)
+
+
+def forget_cached_members():
+    """Have the interpreter look up the members of the type anew, after a change."""
+    import ctypes
+    import datetime
+
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(datetime.datetime))

@@ -11,8 +11,8 @@ _getframe = sys._getframe
 _INSIDE = frozenset(("os", "_collections_abc", "collections.abc", "collections"))
 
 
-def install(effects, patch_late):
-    """Replace reads of variables and of the terminal."""
+def install(effects, patch_late, *, has_streams=True):
+    """Replace reads of variables and of the terminal; `has_streams`: whether the standard streams are the program's own."""
     own = frozenset(os.environ.get("PLAYHEAD_EFFECTS_OWN", "").split(","))
     _replace_variables(effects, own)
     real_input = builtins.input
@@ -29,8 +29,9 @@ def install(effects, patch_late):
 
     builtins.input = ask
     patch_late("getpass", lambda module: _replace_password(module, effects))
-    _replace_stdin(effects)
-    _watch_output(effects)
+    if has_streams:
+        _replace_stdin(effects)
+        _watch_output(effects)
 
 
 def _replace_variables(effects, own):
@@ -44,7 +45,7 @@ def _replace_variables(effects, own):
             or self is not os.environ
             or not isinstance(key, str)
             or key in own
-            or key.startswith("PLAYHEAD_")
+            or key.startswith(("PLAYHEAD_", "PYTEST_"))
         ):
             return real(self, key)
 

@@ -5,7 +5,7 @@ import io
 import os
 import sys
 
-from playhead_effects.callers import PROGRAM, is_of_interpreter, outside
+from playhead_effects.callers import PROGRAM, is_of_interpreter, outside, without_places
 from playhead_effects.recording import MOST_CONTENT
 from playhead_effects.values import Unwritable, decode
 
@@ -50,7 +50,9 @@ def install(effects):
         frame, found = outside(_getframe(1), _INSIDE)
         if found != PROGRAM or isinstance(path, int) or is_of_interpreter(os.fsdecode(path)):
             return real_listdir(path)
-        return effects.value("os.listdir", frame, lambda: real_listdir(path), {"path": os.fsdecode(path)})
+        return effects.value(
+            "os.listdir", frame, lambda: real_listdir(path), {"path": without_places(os.fsdecode(path))}
+        )
 
     os.listdir = listdir
 
@@ -70,7 +72,7 @@ def _record_content(record, frame, path, real_open):
         return "too large" if number is None else number
 
     try:
-        record.value("open", frame, read, {"path": path}, to_json=note)
+        record.value("open", frame, read, {"path": without_places(path)}, to_json=note)
     except (OSError, Unwritable):
         pass
 
@@ -81,18 +83,18 @@ def _content_of_fork(effects, frame, path, real_open):
     try:
         data = _recorded_content(effects, frame, path)
     except OSError as error:
-        record.note_error("open", frame, {"path": path}, error)
+        record.note_error("open", frame, {"path": without_places(path)}, error)
         raise
     if data is None:
         _record_content(record, frame, path, real_open)
     else:
-        record.value("open", frame, lambda: data, {"path": path}, to_json=record.content)
+        record.value("open", frame, lambda: data, {"path": without_places(path)}, to_json=record.content)
     return data
 
 
 def _recorded_content(effects, frame, path):
     """Return the recorded content; None if there is none, and the file itself has to be opened."""
-    told = effects.value("open", frame, lambda: None, {"path": path}, from_json=lambda told: told)
+    told = effects.value("open", frame, lambda: None, {"path": without_places(path)}, from_json=lambda told: told)
     content = effects.state.contents.get(told) if isinstance(told, int) else None
     if content is None:
         return None

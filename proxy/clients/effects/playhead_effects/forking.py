@@ -42,6 +42,11 @@ class Forking(Replaying):
         self.recording.leave()
         super().leave()
 
+    def finish_test(self):
+        """Send what is left of a test, and say how it ended."""
+        self.recording.send_last_of_test()
+        super().finish_test()
+
     def finish(self):
         """Send what is left, and say how it ended."""
         self.recording.send_last()

@@ -6,7 +6,7 @@ A program that itself had this hook ran with effects of its own, and may have ma
 import os
 import sys
 
-from playhead_effects.callers import PROGRAM, outside
+from playhead_effects.callers import PROGRAM, outside, without_places
 from playhead_effects.values import Unwritable, decode, encode
 
 _getframe = sys._getframe
@@ -25,7 +25,12 @@ def install(effects, patch_late):
         label = effects.next_child()
         with _Label(label):
             return _answer(
-                effects, "os.system", frame, lambda: real_system(command), {"command": os.fsdecode(command)}, label
+                effects,
+                "os.system",
+                frame,
+                lambda: real_system(command),
+                {"command": without_places(os.fsdecode(command))},
+                label,
             )
 
     os.system = system
@@ -121,6 +126,8 @@ _HOOK = (
     "PLAYHEAD_EFFECTS_RUN",
     "PLAYHEAD_EFFECTS_TOKEN",
     "PLAYHEAD_EFFECTS_PACKAGES",
+    "PLAYHEAD_EFFECTS_PLACES",
+    "PLAYHEAD_EFFECTS_APART",
 )
 
 
@@ -133,7 +140,7 @@ def _waiting_label(effects):
 def _description(command):
     try:
         if isinstance(command, (list, tuple)):
-            return [os.fsdecode(one) for one in command]
-        return os.fsdecode(command)
+            return [without_places(os.fsdecode(one)) for one in command]
+        return without_places(os.fsdecode(command))
     except TypeError:
         raise Unwritable from None

@@ -23,13 +23,14 @@ def install(effects, patch_late):
     _replace_system_source(effects)
     patch_late("uuid", lambda module: _replace_uuids(module, effects))
     patch_late("secrets", lambda module: _replace_secrets(module, effects))
-    patch_late("numpy.random", lambda module: _seed(effects, "numpy.seed", module.seed))
-    patch_late("torch", lambda module: _seed(effects, "torch.seed", module.manual_seed))
+    patch_late("numpy.random", lambda module: seed(effects, "numpy.seed", module.seed))
+    patch_late("torch", lambda module: seed(effects, "torch.seed", module.manual_seed))
 
 
-def _seed(effects, kind, seed):
+def seed(effects, kind, set_seed):
+    """Give a generator a seed that is observed."""
     number = effects.value(kind, _getframe(0), lambda: int.from_bytes(_REAL_URANDOM(4), "big"))
-    seed(number)
+    set_seed(number)
 
 
 _REAL_URANDOM = os.urandom

@@ -37,7 +37,7 @@ class Effects:
         self.label = label
         self._children = 0
         self.waiting_label = None
-        self.state = state = _connect(label)
+        self.state = state = connect(label)
         if state is not None:
             self.is_replay = state.is_replay
             self.clock, self.value, self.note_output = state.clock, state.value, state.note_output
@@ -47,7 +47,7 @@ class Effects:
         self.state.leave()
         self.label, self._children = self._forked, 0
         try:
-            again = _connect(self.label)
+            again = connect(self.label)
         except (OSError, ValueError):
             again = None
         if again is not None and again.is_replay == self.is_replay:
@@ -63,7 +63,8 @@ class Effects:
         return f"{self.label}.{self._children - 1}"
 
 
-def _connect(label):
+def connect(label):
+    """Return what observes or answers the effects of this process; None if the worker takes none."""
     path = os.environ["PLAYHEAD_EFFECTS"]
     hello = {
         "run": os.environ.get("PLAYHEAD_EFFECTS_RUN", ""),

@@ -13,6 +13,12 @@ _counts = {}
 _lock = threading.Lock()
 
 
+def begin_again():
+    """Count anew, for a program that begins in this process."""
+    with _lock:
+        _counts.clear()
+
+
 def current():
     """Return the name of the running task or thread."""
     return name.get() or ("main" if threading.current_thread() is threading.main_thread() else "thread")

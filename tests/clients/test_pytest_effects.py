@@ -1,0 +1,92 @@
+"""Effects of tests: the time, random numbers, variables and files that a test gets are those of its recording."""
+
+import pytest
+
+from tests.clients.stage import Stage
+
+AGENT = """
+import datetime, os, random, subprocess, sys, time as clock, uuid
+from pathlib import Path
+from time import time
+import pytest, requests
+
+def ask(text):
+    asked = {"model": "example-large", "messages": [{"role": "user", "content": text}]}
+    answer = requests.post("https://api.openai.com/v1/chat/completions", json=asked, timeout=10)
+    answer.raise_for_status()
+
+@pytest.fixture
+def case():
+    return uuid.uuid4()
+
+@pytest.mark.playhead(effects=True)
+def test_the_agent(case, tmp_path):
+    own = tmp_path / "own.txt"
+    own.write_text(os.environ["ROUND"])
+    policy = (Path(__file__).parent / "policy.txt").read_text()
+    ask(f"{case} at {datetime.datetime.now()}, {time()} {clock.monotonic_ns()}: {random.random()} {policy}")
+    child = "import time, uuid; print(time.time(), uuid.uuid4())"
+    ask(subprocess.run([sys.executable, "-c", child], capture_output=True, text=True, check=True).stdout)
+    ask(subprocess.check_output(["sh", "-c", "echo $$"], text=True))
+    print("ANSWERED", own.read_text(), datetime.date.today().year, clock.strftime("%Z"))
+"""
+
+BESIDE = """
+import random, time, uuid
+
+BEFORE = time.time, uuid.uuid4, random.random, random.Random, open, time.sleep
+
+def test_nothing_is_hooked_between_tests():
+    assert (time.time, uuid.uuid4, random.random, random.Random, open, time.sleep) == BEFORE
+    assert type(time.time).__name__ == "builtin_function_or_method"
+"""
+
+FILE = "recordings/test_agent/test_the_agent.jsonl"
+
+
+@pytest.fixture
+def suite(stage: Stage) -> Stage:
+    stage.write("test_agent.py", AGENT)
+    stage.write("test_beside.py", BESIDE)
+    stage.write("policy.txt", "within 30 days")
+    return stage
+
+
+def test_a_test_gets_the_recorded_effects_and_a_miss_fails_it_with_its_line(suite: Stage) -> None:
+    ran = suite.pytest("--record-mode=once", "-s", ROUND="first", TZ="Asia/Tokyo")
+    assert ran.counts == {"passed": 2}, ran.out
+    assert "ANSWERED first" in ran
+    suite.write("policy.txt", "never")
+    requests = list(suite.upstream_requests)
+    for mode in ("none", "new_episodes"):
+        ran = suite.pytest(f"--record-mode={mode}", "-s", "-p", "no:randomly", ROUND="second", TZ="Europe/Paris")
+        assert ran.counts == {"passed": 2}, ran.out
+        # The variable is as it was recorded; a file that the test makes is not looked at; the time zone is the recorded one.
+        assert "ANSWERED first" in ran
+        assert " JST\n" in ran
+    assert suite.upstream_requests == requests
+
+    suite.write("test_agent.py", AGENT + "    print(os.environ.get('ZONE'))\n    assert uuid.uuid4()\n")
+    ran = suite.pytest(ROUND="third", TZ="Europe/Paris")
+    assert ran.counts == {"passed": 1, "failed": 1}, ran.out
+    line = len(AGENT.splitlines()) + 1
+    assert f'os.environ {{"name": "ZONE"}} at test_agent.py:{line}, in main: the nearest recorded one is at' in ran
+    assert f"uuid.uuid4 at test_agent.py:{line + 1}, in main: the recording has 1 here" in ran
+    assert "to fix it: record the test again: pytest test_agent.py::test_the_agent --record-mode=all" in ran
+
+    assert suite.pytest("--record-mode=new_episodes", ROUND="third", ZONE="z").counts == {"passed": 2}
+    ran = suite.pytest("-s", ROUND="fourth")
+    assert ran.counts == {"passed": 2}, ran.out
+    assert "\nz\n" in ran
+    assert suite.upstream_requests == requests
+
+
+def test_a_recording_without_effects_does_not_answer_a_test_with_effects(suite: Stage) -> None:
+    suite.write("test_agent.py", "import pytest, time\n\n@pytest.mark.playhead\ndef test_the_agent(): time.time()\n")
+    assert suite.pytest("--record-mode=once").counts == {"passed": 2}
+    suite.write("pytest.ini", "[pytest]\nplayhead_effects = true\n")
+    ran = suite.pytest()
+    assert ran.counts == {"passed": 1, "error": 1}, ran.out
+    assert f"the recording {FILE} has no effects; record the test again: pytest test_agent.py::test_the_agent" in ran
+    assert suite.pytest("--record-mode=new_episodes").counts == {"passed": 2}
+    assert suite.pytest().counts == {"passed": 2}
