@@ -8,8 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+TRIES = 6
+"""How often a lock is tried, because `is_held` of another process holds a lock for an instant: longer if the machine is busy."""
+
 _RETRY_AFTER = 0.1
-"""Seconds after which a failed attempt is repeated once, because `is_held` of another process holds a lock for an instant."""
+"""Seconds between two tries."""
 
 
 class LockTaken(Exception):
@@ -27,10 +30,7 @@ class Lock:
         """Hold the lock within a context. Raises LockTaken."""
         handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            if not _try_flock(handle, fcntl.LOCK_EX):
-                time.sleep(_RETRY_AFTER)
-                if not _try_flock(handle, fcntl.LOCK_EX):
-                    raise LockTaken
+            _flock_soon(handle)
             yield
         finally:
             os.close(handle)
@@ -76,6 +76,15 @@ class Lock:
             return not _try_flock(handle, fcntl.LOCK_SH)
         finally:
             os.close(handle)
+
+
+def _flock_soon(handle: int) -> None:
+    for number in range(TRIES):
+        if number:
+            time.sleep(_RETRY_AFTER)
+        if _try_flock(handle, fcntl.LOCK_EX):
+            return
+    raise LockTaken
 
 
 def _try_flock(handle: int, mode: int) -> bool:

@@ -7,7 +7,6 @@ start. It stops cleanly on SIGTERM, or when stdin ends because the process that 
 import asyncio
 import contextlib
 import datetime as dt
-import fcntl
 import json
 import logging
 import os
@@ -33,6 +32,7 @@ from store.embedded.postgres import EmbeddedPostgresError, EmbeddedServer, ensur
 from store.ingest.batch_writer import BatchWriter
 from store.large.helper import HELPER_COMMAND
 from store.large.memory import return_freed_blocks
+from store.lock import LockTaken
 from store.log_format import configure_logging
 from store.server_config import StoreServerConfig
 from store.server_parts import PartFactory
@@ -262,17 +262,13 @@ async def _open_database(
 @contextlib.contextmanager
 def _lock_data_directory(data: DataDir) -> Iterator[None]:
     """Lock the data directory against a second store server. The kernel releases the lock even if this process is killed."""
-    handle = os.open(data.root / "store.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise DataDirectoryInUse(
-                f"another store server uses {data.root}: stop the `playhead` command that started it, or use another directory with --data DIR"
-            ) from error
-        yield
-    finally:
-        os.close(handle)
+        with data.store_lock.hold():
+            yield
+    except LockTaken as error:
+        raise DataDirectoryInUse(
+            f"another store server uses {data.root}: stop the `playhead` command that started it, or use another directory with --data DIR"
+        ) from error
 
 
 @contextlib.contextmanager
