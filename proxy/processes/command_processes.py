@@ -10,7 +10,7 @@ import os
 import secrets
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 from typing import Any, Self
 
@@ -36,10 +36,10 @@ from store.server_config import StoreServerConfig
 LOOPBACK = "127.0.0.1"
 
 SUCCESSION_TIMEOUT = 15.0
-"""Seconds that a store server that is only kept ready may take to end."""
+"""Seconds within which a store server that is only kept ready begins to end."""
 
 UNUSED_TIMEOUT = 3.0
-"""Seconds that a store server may take to end after the last command that used it."""
+"""Seconds within which a store server begins to end after the last command that used it."""
 
 START_TIMEOUT = 60.0
 """Seconds that another command's store server may take to start or to stop."""
@@ -213,21 +213,34 @@ class CommandProcesses:
         return None
 
     async def _await_end_of_ready_server(self, seconds: float) -> None:
-        """Have a store server end that is only kept ready. One that another command uses goes on."""
-        end = time.monotonic() + seconds
-        times_used = 0
-        # Of several commands that wait, one holds the lock.
-        with suppress(LockTaken), self.data.successor_lock.hold():
-            while self.data.store_lock.is_held() and time.monotonic() < end and times_used < 2:
+        """Have a store server end that is only kept ready. One that another command uses goes on.
+
+        One that is ending already is given as long as it takes: nobody can use it any more.
+        """
+        began = time.monotonic()
+        times_used, is_ending = 0, False
+        with ExitStack() as held:
+            # Of several commands that wait, one holds the lock.
+            with suppress(LockTaken):
+                held.enter_context(self.data.successor_lock.hold())
+            while self.data.store_lock.is_held() and times_used < 2:
+                if time.monotonic() - began > (START_TIMEOUT if is_ending else seconds):
+                    break
                 await asyncio.sleep(0.05)
                 times_used = times_used + 1 if self._is_store_server_used() else 0
+                is_ending = self._is_store_server_ending()
+
+    def _is_store_server_ending(self) -> bool:
+        """Whether the running store server, or the command that stops it, lets nobody use it any more."""
+        shared = self.data.users_lock.acquire_shared()
+        if shared is not None:
+            os.close(shared)
+        return shared is None
 
     def _is_store_server_used(self) -> bool:
         """Whether a command uses the running store server. Once more to be sure: the server tries the lock, too."""
-        shared = self.data.users_lock.acquire_shared()
-        if shared is None:
-            return False  # it is ending
-        os.close(shared)
+        if self._is_store_server_ending():
+            return False
         exclusive = self.data.users_lock.acquire_exclusive()
         if exclusive is not None:
             os.close(exclusive)

@@ -1,6 +1,7 @@
 """A store server that a reading command started stays ready for the next command, and ends by itself."""
 
 import asyncio
+import os
 import shutil
 import socket
 from pathlib import Path
@@ -56,6 +57,22 @@ async def test_a_store_server_stays_ready_until_it_is_idle_or_another_is_needed(
     await until_true(lambda: not can_connect(last.hostname, last.port))
     assert not await asyncio.to_thread(data.exists)
     await asyncio.to_thread(data.mkdir)
+
+
+async def test_an_up_waits_for_a_store_server_that_is_ending_however_long_that_takes(data: Path) -> None:
+    """That of a command which has just ended: nobody may use it any more, and it still has the directory."""
+    processes = CommandProcesses(load_settings({"data": data}, None))
+    with processes.data.store_lock.hold():
+        ending = processes.data.users_lock.acquire_exclusive()
+        assert ending is not None
+        waiting = asyncio.get_running_loop().create_task(processes._await_end_of_ready_server(0.1))
+        done, _ = await asyncio.wait({waiting}, timeout=0.5)
+        assert not done
+        os.close(ending)
+    await waiting
+    # One that nobody uses and that does not begin to end is another command's own.
+    with processes.data.store_lock.hold():
+        await processes._await_end_of_ready_server(0.1)
 
 
 @pytest.mark.parametrize(
