@@ -15,6 +15,9 @@ take a free port before the process that is to listen there has started."""
 
 TRIES: Final = 20
 
+_random: Final = random.SystemRandom()
+"""Processes whose generators are seeded alike would try the same ports at the same time."""
+
 
 def require_loopback() -> None:
     """Raise Failure if loopback cannot be reached: Playhead's processes and the clients of commands use it."""
@@ -44,7 +47,7 @@ def free_port(listen: str, port: int) -> int:
 
     With SO_REUSEPORT alone two services would share a port unnoticed.
     """
-    tries = random.sample(SAFE_PORTS, TRIES) if port == 0 else []
+    tries = _random.sample(SAFE_PORTS, TRIES) if port == 0 else []
     for one in tries:
         with suppress(Failure), _bind_socket(listen, one, reuse=False):
             return one
