@@ -40,11 +40,13 @@ SPOOL = 64 << 30
 class Process:
     """`python -m MODULE`, told one line of JSON on stdin; it says one line on stdout and ends with its stdin."""
 
-    def __init__(self, module: str, config: Mapping[str, Any]) -> None:
+    def __init__(self, module: str, config: Mapping[str, Any], directory: Path | None = None) -> None:
+        """`directory`: a checkout whose module it is; None: this one."""
         command = [sys.executable, "-m", module]
         # What it logs is told only when it fails.
         self._log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - closed when it is stopped
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log)
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self._log, cwd=directory)
         self.module = module
         self.pid = self._process.pid
         assert self._process.stdin is not None
@@ -224,7 +226,7 @@ def open_stage() -> Iterator[Stage]:
     with tempfile.TemporaryDirectory(prefix="bench-") as name, ExitStack() as stack:
         directory = Path(name)
         directory.chmod(0o711)
-        certificate, ca = _certificates(directory)
+        certificate, ca = make_certificates(directory)
         told = {"certificate": certificate, "answer": ANSWER, "more": NEW_HOSTS}
         upstream = stack.enter_context(Process("bench.upstream", told))
         port, port_h2, *more = upstream.read_line()["ports"]
@@ -240,7 +242,7 @@ def open_stage() -> Iterator[Stage]:
         )
 
 
-def _certificates(directory: Path) -> tuple[str, str]:
+def make_certificates(directory: Path) -> tuple[str, str]:
     """A certificate with its key for whatever name the upstream is asked by, and the CA that signed it."""
     authority = trustme.CA()
     leaf, ca = directory / "upstream.pem", directory / "upstream-ca.pem"

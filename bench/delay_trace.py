@@ -1,0 +1,106 @@
+"""A proxy worker that notes when it does what: `python -m bench.delay_trace`, configured as a worker, and by `"trace": FILE`.
+
+The methods on a call's path are replaced by ones that also note the time (CLOCK_MONOTONIC, as in the client and the upstream).
+The worker itself has no hook, so it costs nothing where it is not traced. When it stops, it writes the notes to the file: a line
+of JSON for each, `[ns, step]`.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from proxy.lane.client import Http1Connection
+from proxy.lane.relay import RelayedExchange
+from proxy.lane.tls import Tls
+from proxy.lane.upstream import Upstream
+from proxy.wire.recording_guard import RecordingGuard
+from proxy.worker import process
+from proxy.worker_config import WorkerConfig
+from store.spool import Spool
+
+BEFORE: Final = (
+    (Http1Connection, "data_received", "request decrypted"),
+    (RelayedExchange, "start", "head read"),
+    (RecordingGuard, "record_request", "request begun"),
+    (Spool, "write_now", "write begins"),
+    (Upstream, "data_received", "answer decrypted"),
+    (RelayedExchange, "handle_whole_response", "answer parsed"),
+    (RelayedExchange, "handle_end", "end parsed"),
+)
+AFTER: Final = (
+    (RecordingGuard, "record_request", "request redacted"),
+    (Spool, "write_now", "write ends"),
+    (Upstream, "write", "request sent"),
+    (RecordingGuard, "record_response", "answer redacted"),
+    (Http1Connection, "send", "answer sent"),
+    (Http1Connection, "finish_exchange", "exchange over"),
+    (Spool, "_end_group", "group over"),
+    (Spool, "_wait_for_syncing", "sync begins"),
+)
+
+notes: list[tuple[int, str]] = []
+
+
+def note_before(owner: type, method: str, step: str) -> None:
+    """Note the time when this method is called."""
+    original: Callable[..., Any] = getattr(owner, method)
+
+    @wraps(original)
+    def noting(*args: Any, **more: Any) -> Any:
+        notes.append((time.monotonic_ns(), step))
+        return original(*args, **more)
+
+    setattr(owner, method, noting)
+
+
+def note_after(owner: type, method: str, step: str) -> None:
+    """Note the time when this method returns."""
+    original: Callable[..., Any] = getattr(owner, method)
+
+    @wraps(original)
+    def noting(*args: Any, **more: Any) -> Any:
+        found = original(*args, **more)
+        notes.append((time.monotonic_ns(), step))
+        return found
+
+    setattr(owner, method, noting)
+
+
+def note_reads() -> None:
+    """Note when bytes of either side have been read."""
+    original = Tls.data_received
+
+    def noting(self: Tls, data: bytes) -> None:
+        is_client = self._tls.server_side
+        notes.append((time.monotonic_ns(), "request read" if is_client else "answer read"))
+        original(self, data)
+
+    Tls.data_received = noting  # type: ignore[method-assign]
+
+
+def main() -> None:
+    """Serve as a worker does, and write what was noted."""
+    config = json.loads(sys.stdin.buffer.readline())
+    file = Path(config.pop("trace"))
+    note_reads()
+    for owner, method, step in BEFORE:
+        note_before(owner, method, step)
+    for owner, method, step in AFTER:
+        note_after(owner, method, step)
+    worker = msgspec.convert(config, type=WorkerConfig)
+    process.raise_file_limit()
+    try:
+        asyncio.run(process.main(worker), loop_factory=process._event_loop_factory(worker))
+    finally:
+        file.write_text("".join(f"{json.dumps(note)}\n" for note in notes))
+
+
+if __name__ == "__main__":
+    main()
