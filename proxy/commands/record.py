@@ -178,6 +178,9 @@ def _finish_run(
     whole = api.patch(
         f"/runs/{path_segment(run)}", {"ended": True, "succeeded": result.code == 0, "isolation": result.isolation}
     )
+    if result.code == os.EX_TEMPFAIL:
+        # Programs that wait for a person end with it.
+        whole["waiting"] = api.get(f"/runs/{path_segment(run)}")["waiting"]
     auto_session = _auto_session_text(api, run) if worker_info.get("mode") == "auto" else None
     return auto_session or summary_text(whole, calls, missing, has_effects=has_effects)
 
@@ -281,6 +284,12 @@ def summary_text(
         return (
             f"playhead: {name} is not completely stored yet, {len(calls):,} calls are: {printable(missing)}\n"
             f"          the rest waits in the spool; look again: {next_command(f'show {name}')}"
+        )
+    if waiting := run.get("waiting"):
+        what = ", ".join(facts) if calls else "no call"
+        return (
+            f"playhead: recorded {name}: {what}; {count_text(waiting, 'question')} {'waits' if waiting == 1 else 'wait'} for an answer\n"
+            f"          look: {next_command(f'waiting {name}')}    answer: {next_command(f'answer {name}', '--value TEXT')}"
         )
     if not calls and has_effects:
         return (

@@ -55,3 +55,22 @@ async def test_the_steps_of_a_framework_are_in_the_run(program: str, place: Path
     run = json.loads((await playhead(place, "show", program, "--json")).out)
     # The SDK of OpenAI sends its own traces as well, outside of all steps.
     assert {call["actor"] for call in run["items"] if call["actor"]} == actors
+
+
+async def test_an_interrupted_graph_waits_for_people_and_goes_on_with_their_answers(
+    place: Path, service: Service
+) -> None:
+    interpreter = python(*FRAMEWORKS["langgraph_app"])
+    program = str(PROGRAMS / "langgraph_approval.py")
+    words = (str(interpreter), str(PROGRAMS / "bridged.py"), str(CLIENT), "langgraph_interrupts", program)
+    recorded = await playhead(place, "record", "--run", "approval", "--", *words)
+    assert (recorded.code, recorded.out) == (75, "")
+    assert "2 questions wait for an answer" in recorded.err
+    waiting = json.loads((await playhead(place, "waiting", "approval", "--json")).out)["items"]
+    assert {one["prompt"] for one in waiting} == {'{"refund": 120, "currency": "EUR"}', "What do we tell the customer?"}
+    for one in waiting:
+        value = '{"ok": true}' if "refund" in one["prompt"] else "We are sorry."
+        done = await playhead(place, "answer", "approval", "--question", one["question"], "--value", value)
+        assert done.code == 0, done.err
+    resumed = await playhead(place, "resume", "approval", "--run", "approval-2", "--", *words)
+    assert resumed.out == "[{'ok': True}, 'We are sorry.']\n", resumed.err

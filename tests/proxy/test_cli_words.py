@@ -215,6 +215,9 @@ RUN = {"id": "r", "gaps": 0, "complete": True}
 
 
 def test_nothing_was_recorded_is_only_said_where_the_store_has_everything() -> None:
+    assert summary_text({**RUN, "waiting": 2}, []).startswith(
+        "playhead: recorded r: no call; 2 questions wait for an answer\n"
+    )
     assert "recorded nothing under r: no call came through" in summary_text(RUN, [])
     assert summary_text(RUN | {"isolation": "captive"}, []).endswith(
         "recorded nothing under r: the command made no call"

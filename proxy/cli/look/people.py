@@ -43,7 +43,9 @@ def waiting_command(run: str | None, as_json: bool, **flags: Any) -> None:
         where = f"  asked from {printable(one['asked_from'])}" if one["asked_from"] else ""
         click.echo(f"{printable(one['run'])}  {one['asked_at']}  question {one['question']}{where}")
         click.echo(f"    {printable(_prompt(one))}")
-    click.echo(f"answer with: {next_command('answer', 'RUN --value TEXT')}", err=True)
+    is_one_each = len({one["run"] for one in questions}) == len(questions)
+    words = "RUN --value TEXT" if is_one_each else "RUN --question ID --value TEXT"
+    click.echo(f"answer with: {next_command('answer', words)}", err=True)
 
 
 @click.command("answer", short_help="Answer a question that a run waits for.")

@@ -3,11 +3,12 @@
     from playhead.bridges import langgraph
     langgraph.install()
 
-langgraph       LangGraph and LangChain
-llama_index     LlamaIndex and its workflows
-openai_agents   OpenAI's Agents SDK
-opentelemetry   spans of OpenTelemetry, such as those of pydantic-ai and OpenInference
-steps           what all of them report
+langgraph              LangGraph and LangChain
+langgraph_interrupts   have a person answer the interrupts of LangGraph
+llama_index            LlamaIndex and its workflows
+openai_agents          OpenAI's Agents SDK
+opentelemetry          spans of OpenTelemetry, such as those of pydantic-ai and OpenInference
+steps                  what all of them report
 
 Each imports its framework when it is installed, and nothing else does. Outside of a recorded run they do nothing.
 """
