@@ -16,16 +16,15 @@ LONGEST_WORD: Final = 64
 LAST_POSITION: Final = 16_383
 """The highest position that a tsvector holds. Words beyond it are found, but not in phrases."""
 
-MOST_POSITIONS: Final = 255
-"""Positions of a word that PostgreSQL keeps."""
-
 # Han, Hiragana, Katakana (and its extensions), Thai, Lao, Myanmar, Khmer.
 _UNSPACED: Final = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _RUN: Final = re.compile(rf"([{_UNSPACED}]+)|[^\W_]+", re.UNICODE)
 _SPACED: Final = bytes(code if chr(code).isalnum() else ord(" ") for code in range(128)).lower() + bytes(128)
 """Translates ASCII text to its words in lower case, with spaces between them."""
 
-_POSITIONS: Final = tuple(map(str, range(1, LAST_POSITION)))
+_POSITIONS: Final = tuple(f":{position} " for position in range(1, LAST_POSITION))
+_IS_UNSPACED: Final = re.compile(f"[{_UNSPACED}]")
+_LETTERS: Final = re.compile(r"[^\W_]+", re.UNICODE)
 _PIECE: Final = re.compile(rf"([{_UNSPACED}]+)|[^{_UNSPACED}]+")
 
 
@@ -61,23 +60,21 @@ def _normal(text: str) -> str:
 
 
 def word_vector(text: str) -> str:
-    """Return the words with their positions, as PostgreSQL reads a tsvector."""
-    positions: dict[str, list[str]] = {}
+    """Return the words with their positions, as PostgreSQL reads a tsvector. It joins the positions of equal words, and keeps 255."""
     if text.isascii() and _are_short(words := text.encode().translate(_SPACED).decode().split()):
-        # Most texts, and much faster.
-        get = positions.get
-        for word, position in zip(words, _POSITIONS, strict=False):
-            if (found := get(word)) is None:
-                positions[word] = [position]
-            else:
-                found.append(position)
-        return " ".join([f"'{word}':{','.join(found[:MOST_POSITIONS])}" for word, found in positions.items()])
-    for number, (word, _, _) in enumerate(find_words(text), 1):
-        if word:
-            positions.setdefault(word, []).append(str(min(number, LAST_POSITION)))
-    return " ".join(
-        [f"'{word}':{','.join(dict.fromkeys(found[:MOST_POSITIONS]))}" for word, found in positions.items()]
-    )
+        # Most texts. One join of two lists takes a tenth of the time of a loop over the words.
+        vector = [""] * (2 * len(words))
+        vector[::2] = words
+        vector[1::2] = _POSITIONS[: len(words)]
+        return "".join(vector)
+    numbered = enumerate(_word_texts(text), 1)
+    return " ".join([f"'{word}':{min(number, LAST_POSITION)}" for number, word in numbered if word])
+
+
+def _word_texts(text: str) -> list[str]:
+    if _IS_UNSPACED.search(text) is None:
+        return [_normal(word) for word in _LETTERS.findall(text)]
+    return [word for word, _, _ in find_words(text)]
 
 
 def _are_short(words: Sequence[str]) -> bool:
