@@ -148,7 +148,11 @@ class Dialect:
     stream_writers: Mapping[AnswerForm, StreamWriter] = field(default_factory=dict)
     """How to stream a whole answer, for each form in which replay can."""
     compose_answer: AnswerComposer | None = None
-    """How to make a whole answer of a text and tool calls, for a test without a recording; None: such an answer is given as a body."""
+    """How to make a whole answer of a text and tool calls, for a test without a recording."""
+    compose_results: AnswerComposer | None = None
+    """The same of results: vectors, ranks, categories, images, or what a tool returns."""
+    why_no_answer: str | None = None
+    """Why neither can be made, and such an answer is given as a body, where that is so. A sentence without its end."""
     respell_answer: Callable[[Json, Json, Json], Json | None] | None = None
     """Spell an answer to one request as another one with the same key requests it; None: they request the same spelling."""
     answer_paths: AnswerPaths | None = None

@@ -96,4 +96,5 @@ DIALECT: Final = Dialect(
     precedence=9,  # claims everything else
     assemble=assemble,
     summarize_answer=summarize_answer,
+    why_no_answer="the form of this API is not known",
 )

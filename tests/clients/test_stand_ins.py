@@ -35,7 +35,7 @@ def test_official_sdks_read_the_answers(stage: Stage) -> None:
     stage.write("test_sdks.py", SDKS.read_text())
     ran = stage.pytest("-q", forked=False, AWS_ACCESS_KEY_ID="none", AWS_SECRET_ACCESS_KEY="none")
     assert ran.code == 0, ran.out
-    assert ran.counts["passed"] > 70
+    assert ran.counts["passed"] > 100
     assert not stage.upstream_requests
 
 
@@ -70,6 +70,24 @@ def test_mistral_s_sdk_reads_them_in_an_environment_of_its_own(stage: Stage) -> 
             assert calls == [(c["name"], c["arguments"]) for c in said.get("tool_calls", ())]
 
         @pytest.mark.playhead(recording=False)
+        @pytest.mark.parametrize("stream", [False, True])
+        @pytest.mark.parametrize("said", [{"text": "Three."}, {"tool_calls": CALLS}])
+        def test_a_conversation(said, stream):
+            playhead.answer(**said)
+            conversations = Mistral(api_key="none").beta.conversations
+            asked = {"model": "mistral-large-latest", "inputs": "any?"}
+            if stream:
+                events = [event.data for event in conversations.start_stream(**asked)]
+                assert events[-1].type == "conversation.response.done"
+                outputs = [one for one in events if one.type in ("message.output.delta", "function.call.delta")]
+            else:
+                outputs = conversations.start(**asked).outputs
+            text = "".join(one.content for one in outputs if one.type.startswith("message"))
+            calls = [(c.name, json.loads(c.arguments)) for c in outputs if c.type.startswith("function")]
+            assert text == said.get("text", "")
+            assert calls == [(c["name"], c["arguments"]) for c in said.get("tool_calls", ())]
+
+        @pytest.mark.playhead(recording=False)
         def test_error():
             playhead.answer(error=429, message="Not today.")
             with pytest.raises(SDKError) as raised:
@@ -82,7 +100,7 @@ def test_mistral_s_sdk_reads_them_in_an_environment_of_its_own(stage: Stage) -> 
         command, cwd=stage.directory, env=stage.environment(), capture_output=True, text=True, check=False
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "5 passed" in ran.stdout
+    assert "9 passed" in ran.stdout
 
 
 def test_answers_come_in_their_order_or_by_what_they_expect(stage: Stage) -> None:
@@ -236,9 +254,10 @@ def test_unmarked():
         "every answer of the test was already given (1).",
         "the test has given no answer.",
         "answer 1 (test_wrong.py:32) expects it and cannot answer it: Playhead has no form for an answer with a text to"
-        " embeddings of openai_embeddings; give its body instead.",
-        "Playhead has no form for an answer with tool calls to text_completion of openai_completions; give its body instead.",
-        "it says nothing: give text, tool_calls, body or error",
+        " embeddings of openai_embeddings; give results=[[0.1, 0.2]], a vector for each input or its body instead.",
+        "Playhead has no form for an answer with tool calls to text_completion of openai_completions; give a text or its body"
+        " instead.",
+        "it says nothing: give text, tool_calls, results, body or error",
         "error=200 is not an HTTP status from 400 to 599",
         "Object missing required field `name`",
         "its mark has a file and recording=False; leave one of them out",

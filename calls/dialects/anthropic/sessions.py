@@ -5,13 +5,16 @@ whole ones: `event_start` and `event_delta` are previews, and count only if no w
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from calls.codec.lenient_json import as_array, as_count, as_object, as_text, as_text_or_none
 from calls.dialects.dialect import AnswerSummary, Assembly, Claim, Dialect, RequestSummary
+from calls.dialects.parts.answer_composition import AnswerParts
+from calls.dialects.parts.answer_forms import AnswerForm, FormCriteria
 from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.pieces import parse_payload
+from calls.dialects.parts.stream_writing import sse_message
 from calls.model import Headers, Json, ToolCall, Usage, header
 
 _TELLS: Final = re.compile(r"(.*/)?v1/sessions/[^/]+/events")
@@ -165,6 +168,41 @@ def _sum_counts(counts: Iterable[Mapping[str, Json]], name: str) -> int | None:
     return sum(known) if known else None
 
 
+def _requested_form(criteria: FormCriteria) -> AnswerForm:
+    return "sse" if criteria.operation == "listen" else "whole"
+
+
+def _compose_answer(parts: AnswerParts) -> Json | None:
+    """Make the events of one turn for the stream of a session; what is sent to it is only acknowledged, with its events."""
+    if parts.operation != "listen":
+        return None
+    counts: Json = {"input_tokens": parts.input_tokens, "output_tokens": parts.output_tokens}
+    content: Json = [{"type": "text", "text": parts.text}]
+    texts: list[Mapping[str, Json]] = [] if parts.text is None else [{"type": "agent.message", "content": content}]
+    calls: list[Mapping[str, Json]] = [
+        {"type": "agent.custom_tool_use", "id": call.id, "name": call.name, "input": call.arguments}
+        for call in parts.tool_calls
+    ]
+    word: Json = {"type": parts.finish_word("end_turn", "requires_action")}
+    events: list[Mapping[str, Json]] = [
+        {"type": _RUNS},
+        *texts,
+        *calls,
+        {"type": "span.model_request_end", "model_usage": counts},
+        {"type": "session.status_idle", "stop_reason": word},
+    ]
+    stamped = [
+        {"id": f"sevt_{parts.id}{number}", "processed_at": parts.created_at, **event}
+        for number, event in enumerate(events)
+    ]
+    return {"data": stamped}
+
+
+def _write_stream(answer: Mapping[str, Json], _request: Mapping[str, Json]) -> Iterator[bytes]:
+    """Write the events, all under one name."""
+    return (sse_message("message", event) for event in as_array(answer.get("data")))
+
+
 DIALECT: Final = Dialect(
     name="anthropic_sessions",
     claim=claim,
@@ -172,4 +210,7 @@ DIALECT: Final = Dialect(
     summarize_request=summarize_request,
     assemble=assemble,
     summarize_answer=summarize_answer,
+    answer_form=_requested_form,
+    stream_writers={"sse": _write_stream},
+    compose_answer=_compose_answer,
 )

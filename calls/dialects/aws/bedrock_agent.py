@@ -9,9 +9,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from calls.codec.json import dumps
 from calls.codec.lenient_json import as_array, as_count, as_object, as_text, as_text_or_none
 from calls.dialects.aws.bedrock_converse import FRAMINGS, error_headers
+from calls.dialects.aws.converse_writer import event_frame
 from calls.dialects.dialect import AnswerSummary, Assembly, Claim, Dialect, RequestSummary, Service
+from calls.dialects.parts.answer_composition import AnswerParts
+from calls.dialects.parts.answer_forms import AnswerForm, FormCriteria
 from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.error_bodies import message_error
 from calls.dialects.parts.pieces import parse_payload
@@ -155,6 +159,50 @@ def _tool_call(invocation: Json) -> ToolCall:
     return ToolCall(id=None, name=name, arguments={as_text(one.get("name")): one.get("value") for one in parameters})
 
 
+def _requested_form(_criteria: FormCriteria) -> AnswerForm:
+    return "eventstream"
+
+
+def _compose_answer(parts: AnswerParts) -> Json | None:
+    """Make the text of an agent, or the functions that it leaves to the client; of a flow, its output."""
+    if "inputs" in parts.request:
+        if parts.tool_calls:
+            return None
+        output: Json = {"content": {"document": parts.text}, "nodeName": "Output", "nodeType": "FlowOutputNode"}
+        ended: Json = {"completionReason": parts.finish_word("SUCCESS", "SUCCESS")}
+        return {"flowOutputEvent": [output], "flowCompletionEvent": [ended]}
+    text: dict[str, Json] = {} if parts.text is None else {"completion": parts.text}
+    if not parts.tool_calls:
+        return text
+    return {
+        **text,
+        "returnControl": {"invocationId": parts.id, "invocationInputs": list(map(_composed_call, parts.tool_calls))},
+    }
+
+
+def _composed_call(call: ToolCall) -> Json:
+    """A function with its parameters, which are texts."""
+    parameters = [
+        {"name": name, "type": "string", "value": value if isinstance(value, str) else dumps(value).decode()}
+        for name, value in as_object(call.arguments).items()
+    ]
+    return {"functionInvocationInput": {"actionGroup": "tools", "function": call.name, "parameters": parameters}}
+
+
+def _write_stream(answer: Mapping[str, Json], _request: Mapping[str, Json]) -> Iterator[bytes]:
+    """Write the traces, the text in one chunk, the functions that are left to the client, and the events of a flow."""
+    for event in as_array(answer.get("trace")):
+        yield event_frame("trace", event)
+    if "completion" in answer:
+        encoded = base64.b64encode(as_text(answer["completion"]).encode("utf-8", "replace")).decode()
+        yield event_frame("chunk", {"bytes": encoded})
+    if "returnControl" in answer:
+        yield event_frame("returnControl", answer["returnControl"])
+    for name in ("flowOutputEvent", "flowCompletionEvent"):
+        for event in as_array(answer.get(name)):
+            yield event_frame(name, event)
+
+
 DIALECT: Final = Dialect(
     name="bedrock_agent",
     claim=claim,
@@ -171,4 +219,7 @@ DIALECT: Final = Dialect(
     summarize_answer=summarize_answer,
     error_body=message_error,
     error_headers=error_headers,
+    answer_form=_requested_form,
+    stream_writers={"eventstream": _write_stream},
+    compose_answer=_compose_answer,
 )

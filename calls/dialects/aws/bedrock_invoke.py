@@ -22,6 +22,7 @@ from calls.dialects.aws.bedrock_converse import FRAMINGS, Turn, remove_account, 
 from calls.dialects.aws.converse_writer import compose_turn, event_frame, turn_events
 from calls.dialects.dialect import AnswerPaths, AnswerSummary, Assembly, Claim, Dialect, RequestSummary
 from calls.dialects.openai import chat as openai_chat
+from calls.dialects.openai.chat_writer import chat_chunks, compose_chat_answer
 from calls.dialects.parts.answer_composition import AnswerParts
 from calls.dialects.parts.answer_forms import streamed_by_path
 from calls.dialects.parts.assembly import Accumulator, AccumulatorAssembly
@@ -42,6 +43,11 @@ _MODEL: Final = re.compile(
     r"([a-z-]+\.)?(amazon|anthropic|ai21|cohere|deepseek|luma|meta|mistral|openai|qwen|stability|twelvelabs|writer)\.\w"
 )
 """How Bedrock names models, by which a request to a gateway is recognised."""
+
+_SPEAKS_CHAT: Final = re.compile(
+    r"openai\.|qwen\.|writer\.|ai21\.jamba|deepseek\.v|mistral\.(pixtral|magistral|ministral|voxtral|mistral-large-2[45])"
+)
+"""Models whose bodies are OpenAI's chat completions."""
 
 _METRICS: Final = "amazon-bedrock-invocationMetrics"
 _MAKERS: Final = (
@@ -247,21 +253,61 @@ def _metrics_usage(metrics: Mapping[str, Json]) -> Usage:
 
 
 def _compose_answer(parts: AnswerParts) -> Json | None:
-    """Make a message of Anthropic's or a turn of Amazon's Nova, whichever the model speaks; None for any other model."""
-    if "anthropic." in parts.model:
+    """Make an answer in the form that the model has; None for one that makes no text, or whose form is not known."""
+    if parts.operation != "chat":
+        return None
+    model = parts.model
+    if "anthropic." in model:
         return compose_message(parts)
-    return compose_turn(parts) if "amazon.nova" in parts.model else None
+    if "amazon.nova" in model:
+        return compose_turn(parts)
+    if "cohere.command-r" in model:
+        return cohere_v1.compose_answer(parts)
+    if _SPEAKS_CHAT.search(model):
+        return compose_chat_answer(parts)
+    return None if parts.tool_calls else bedrock_texts.compose_text(parts)
 
 
-def _write_stream(answer: Mapping[str, Json], _request: Mapping[str, Json]) -> Iterator[bytes] | None:
-    """Write a message of Anthropic's or a turn of Amazon's own models in chunks; None for any other model."""
+def _compose_results(parts: AnswerParts) -> Json | None:
+    """Make embeddings, a ranking or images, in the form of their maker."""
+    match parts.operation:
+        case "embeddings" if "cohere." in parts.model:
+            return cohere_v1.compose_results(parts)
+        case "embeddings" if (vectors := parts.vectors) and "amazon.titan" in parts.model:
+            return {"embedding": vectors[0], "inputTextTokenCount": parts.input_tokens}
+        case "rerank" if ranks := parts.ranks:
+            return {"results": [{"index": index, "relevance_score": score} for index, score in ranks]}
+        case "image_generation" if (pictures := parts.pictures) and "amazon." in parts.model:
+            return {"images": pictures, "error": None}
+        case "image_generation" if pictures := parts.pictures:
+            nothing: list[Json] = [None] * len(pictures)
+            return {"images": pictures, "seeds": list(range(len(pictures))), "finish_reasons": nothing}
+        case _:
+            return None
+
+
+def _write_stream(answer: Mapping[str, Json], request: Mapping[str, Json]) -> Iterator[bytes] | None:
+    """Write the answer in the chunks of its model; None for one that is not streamed."""
     match answer:
         case {"type": "message"}:
             return (_carrying_chunk(event) for _, event in message_events(answer))
         case {"output": {"message": _}}:
             return (_carrying_chunk({name: event}) for name, event in turn_events(answer))
+        case {"generation_id": _}:
+            return map(_carrying_chunk, cohere_v1.answer_events(answer))
+        case {"choices": [Mapping() as choice, *_]} if "message" in choice:
+            return map(_carrying_chunk, _chat_chunks(answer, {**request, "stream_options": {"include_usage": True}}))
         case _:
-            return None
+            chunk = bedrock_texts.text_chunk(answer)
+            return None if chunk is None else iter([_carrying_chunk(chunk)])
+
+
+def _chat_chunks(answer: Mapping[str, Json], request: Mapping[str, Json]) -> Iterator[Json]:
+    """The chunks of a chat, and Bedrock's counts in place of an end marker."""
+    yield from chat_chunks({name: answer[name] for name in answer if name != _METRICS}, request)
+    usage = as_object(answer.get("usage"))
+    counts = {"inputTokenCount": usage.get("prompt_tokens"), "outputTokenCount": usage.get("completion_tokens")}
+    yield {_METRICS: answer.get(_METRICS, counts)}
 
 
 def _carrying_chunk(carried: Json) -> bytes:
@@ -278,6 +324,7 @@ DIALECT: Final = Dialect(
     answer_form=streamed_by_path("eventstream"),
     stream_writers={"eventstream": _write_stream},
     compose_answer=_compose_answer,
+    compose_results=_compose_results,
     answer_paths=AnswerPaths(
         texts=("content/*/text", "output/message/content/*/text"),
         calls=("content/*", "output/message/content/*/toolUse"),

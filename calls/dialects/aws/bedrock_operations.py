@@ -10,8 +10,10 @@ from typing import Final
 
 from calls.codec.lenient_json import as_array, as_object, as_text, as_text_or_none
 from calls.dialects.aws.bedrock_converse import FRAMINGS, error_headers
+from calls.dialects.aws.converse_writer import event_frame
 from calls.dialects.dialect import AnswerSummary, Assembly, Claim, Dialect, RequestSummary
-from calls.dialects.parts.answer_forms import streamed_by_path
+from calls.dialects.parts.answer_composition import AnswerParts
+from calls.dialects.parts.answer_forms import AnswerForm, FormCriteria
 from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.error_bodies import message_error
 from calls.dialects.parts.pieces import parse_payload
@@ -126,13 +128,64 @@ def _document(reference: Mapping[str, Json]) -> Json:
     return {"id": location, "score": None, "content": reference.get("content")}
 
 
+def _requested_form(criteria: FormCriteria) -> AnswerForm:
+    """An optimized prompt always comes as a stream."""
+    return "eventstream" if criteria.streams or criteria.operation == "optimize_prompt" else "whole"
+
+
+def _compose_answer(parts: AnswerParts) -> Json | None:
+    """Make a text: an answer from documents, a query, an optimized prompt, or what a guardrail says instead."""
+    if parts.tool_calls or parts.text is None:
+        return None
+    match parts.operation:
+        case "retrieve_and_generate":
+            return {"sessionId": parts.id, "output": {"text": parts.text}, "citations": []}
+        case "generate_query":
+            return {"queries": [{"type": "REDSHIFT_SQL", "sql": parts.text}]}
+        case "optimize_prompt":
+            return {"optimizedPrompt": {"textPrompt": {"text": parts.text}}}
+        case "moderation":
+            word = parts.finish_word("GUARDRAIL_INTERVENED", "")
+            return {"action": word, "outputs": [{"text": parts.text}], "assessments": [], "usage": {}}
+        case _:
+            return None
+
+
+def _compose_results(parts: AnswerParts) -> Json | None:
+    """Make what a guardrail found in the text: the filters of a content policy."""
+    found = parts.words if parts.operation == "moderation" else None
+    if found is None or len(found) != 1:
+        return None
+    filters: list[Json] = [
+        {"type": name, "confidence": "HIGH", "action": "BLOCKED", "detected": True} for name in found[0]
+    ]
+    assessments: list[Json] = [{"contentPolicy": {"filters": filters}}] if filters else []
+    action = "GUARDRAIL_INTERVENED" if filters else "NONE"
+    return {"action": action, "outputs": [], "assessments": assessments, "usage": {}}
+
+
+def _write_stream(answer: Mapping[str, Json], _request: Mapping[str, Json]) -> Iterator[bytes]:
+    """Write the text in one piece, and the citations."""
+    if "optimizedPrompt" in answer:
+        yield event_frame("optimizedPromptEvent", {"optimizedPrompt": answer["optimizedPrompt"]})
+    if "output" in answer:
+        yield event_frame("output", {"text": as_text(as_object(answer["output"]).get("text"))})
+    for citation in as_array(answer.get("citations")):
+        yield event_frame("citation", {"citation": citation})
+    if "guardrailAction" in answer:
+        yield event_frame("guardrail", {"action": answer["guardrailAction"]})
+
+
 DIALECT: Final = Dialect(
     name="bedrock_others",
     claim=claim,
     summarize_request=summarize_request,
     assemble=assemble,
     summarize_answer=summarize_answer,
-    answer_form=streamed_by_path("eventstream"),
+    answer_form=_requested_form,
     error_body=message_error,
     error_headers=error_headers,
+    stream_writers={"eventstream": _write_stream},
+    compose_answer=_compose_answer,
+    compose_results=_compose_results,
 )

@@ -10,6 +10,7 @@ from typing import Final
 
 from calls.codec.lenient_json import as_array, as_count, as_object, as_text, as_text_or_none
 from calls.dialects.dialect import AnswerSummary
+from calls.dialects.parts.answer_composition import AnswerParts
 from calls.dialects.parts.pieces import PiecedObject, parse_payload
 from calls.model import Json, Usage
 
@@ -123,6 +124,61 @@ CHUNKS: Final[Mapping[str, TextModelFamily]] = {
     "is_finished": COMMAND,
 }
 """Families by a member that only their chunks have."""
+
+
+def compose_text(parts: AnswerParts) -> Json | None:
+    """Make an answer of the family that the model belongs to; None for a model of another kind."""
+    match parts.model:
+        case model if "amazon.titan-t" in model:
+            result: Json = {
+                "tokenCount": parts.output_tokens,
+                "outputText": parts.text,
+                "completionReason": parts.finish_word("FINISH", "FINISH"),
+            }
+            return {"inputTextTokenCount": parts.input_tokens, "results": [result]}
+        case model if "meta.llama" in model:
+            counts: dict[str, Json] = {
+                "prompt_token_count": parts.input_tokens,
+                "generation_token_count": parts.output_tokens,
+            }
+            return {"generation": parts.text, **counts, "stop_reason": parts.finish_word("stop", "stop")}
+        case model if "mistral.mi" in model:
+            return {"outputs": [{"text": parts.text, "stop_reason": parts.finish_word("stop", "stop")}]}
+        case model if "deepseek.r1" in model:
+            return {"choices": [{"text": parts.text, "stop_reason": parts.finish_word("stop", "stop")}]}
+        case model if "cohere.command" in model:
+            generation: Json = {
+                "id": parts.id,
+                "text": parts.text,
+                "finish_reason": parts.finish_word("COMPLETE", "COMPLETE"),
+            }
+            return {"id": parts.id, "generations": [generation], "prompt": as_text(parts.request.get("prompt"))}
+        case model if "ai21.j2" in model:
+            reason: Json = {"reason": parts.finish_word("endoftext", "endoftext")}
+            return {"id": 1, "completions": [{"data": {"text": parts.text}, "finishReason": reason}]}
+        case _:
+            return None
+
+
+def text_chunk(answer: Fields) -> Json | None:
+    """The only chunk of a whole answer of such a model; None for one that is not streamed."""
+    match answer:
+        case {"results": [Mapping() as result, *_]}:
+            return {
+                "outputText": result.get("outputText"),
+                "index": 0,
+                "totalOutputTextTokenCount": result.get("tokenCount"),
+                "completionReason": result.get("completionReason"),
+                "inputTextTokenCount": answer.get("inputTextTokenCount"),
+            }
+        case {"generation": _} | {"outputs": _}:
+            return answer
+        case {"choices": [Mapping() as choice, *_]} if "text" in choice:
+            return answer
+        case {"generations": [Mapping() as generation, *_]}:
+            return {**generation, "is_finished": True, "index": 0}
+        case _:
+            return None
 
 
 class BedrockTextModelsStream:

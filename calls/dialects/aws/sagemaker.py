@@ -4,15 +4,20 @@ The payloads of Amazon's frames are the pieces of the server's own stream.
 """
 
 import re
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from calls.codec.lenient_json import as_object
 from calls.dialects.dialect import AnswerSummary, Assembly, Claim, Dialect, RequestSummary, Service
 from calls.dialects.openai import chat as openai_chat
+from calls.dialects.openai.chat_writer import compose_chat_answer, write_chat_stream
+from calls.dialects.parts.answer_composition import AnswerParts
+from calls.dialects.parts.answer_forms import streamed_by_path
 from calls.dialects.parts.assembly import Accumulator, AccumulatorAssembly
 from calls.dialects.parts.pieces import parse_payload
 from calls.dialects.services import text_generation
 from calls.framing import Framing, payloads, sse
+from calls.framing.eventstream import encode_frame
 from calls.model import Headers, Json
 
 _HOST: Final = re.compile(r"runtime(-fips)?\.sagemaker\..+\.amazonaws\.com(\.cn)?")
@@ -84,6 +89,19 @@ class SagemakerStream:
         return self._inner.is_complete if self._inner and self._error is None else False
 
 
+def _compose_answer(parts: AnswerParts) -> Json | None:
+    """Make an answer in the form of the server that takes such a request."""
+    return compose_chat_answer(parts) if "messages" in parts.request else text_generation.compose_answer(parts)
+
+
+def _write_stream(answer: Mapping[str, Json], request: Mapping[str, Json]) -> Iterator[bytes] | None:
+    """Write the events of the server's own stream, each in a frame; None for an answer in another form."""
+    write = write_chat_stream if "choices" in answer else text_generation.write_stream
+    events = write(answer, request)
+    headers = {":event-type": "PayloadPart", ":content-type": "application/octet-stream", ":message-type": "event"}
+    return None if events is None else (encode_frame(headers, event) for event in events)
+
+
 DIALECT: Final = Dialect(
     name="sagemaker",
     claim=claim,
@@ -97,4 +115,7 @@ DIALECT: Final = Dialect(
     summarize_request=summarize_request,
     assemble=assemble,
     summarize_answer=summarize_answer,
+    answer_form=streamed_by_path("eventstream"),
+    stream_writers={"eventstream": _write_stream},
+    compose_answer=_compose_answer,
 )

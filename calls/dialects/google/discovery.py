@@ -5,11 +5,14 @@ Its searches belong to `vectors`, its ranking to `rerank`.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
+from calls.codec.json import dumps
 from calls.codec.lenient_json import as_array, as_count, as_object, as_text, as_text_or_none
 from calls.dialects.dialect import AnswerSummary, Assembly, Claim, Dialect, RequestSummary
+from calls.dialects.parts.answer_composition import AnswerParts
+from calls.dialects.parts.answer_forms import streamed_by_path
 from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.pieces import parse_payload
 from calls.framing import Framing, json_array, sse
@@ -146,10 +149,36 @@ class DiscoveryStream:
         return self._error is None and state is not None and state not in _UNDONE
 
 
+def _compose_answer(parts: AnswerParts) -> Json | None:
+    """Make an answer, a reply of a conversation, or one of an assistant."""
+    if parts.tool_calls or parts.text is None:
+        return None
+    state = parts.finish_word("SUCCEEDED", "SUCCEEDED")
+    match parts.path.rpartition(":")[2]:
+        case "answer":
+            return {"answer": {"state": state, "answerText": parts.text}, "answerQueryToken": parts.id}
+        case "converse":
+            summary: Json = {"summaryText": parts.text}
+            return {"reply": {"summary": summary}, "conversation": {"state": "IN_PROGRESS"}}
+        case "assist":
+            content: Json = {"role": "model", "text": parts.text}
+            answer: Json = {"state": state, "replies": [{"groundedContent": {"content": content}}]}
+            return {"answer": answer, "assistToken": parts.id}
+        case _:
+            return None
+
+
+def _write_array(answer: Mapping[str, Json], _request: Mapping[str, Json]) -> Iterator[bytes]:
+    yield b"[" + dumps(answer) + b"\n]"
+
+
 DIALECT: Final = Dialect(
     name="discovery",
     claim=claim,
     summarize_request=summarize_request,
     assemble=assemble,
     summarize_answer=summarize_answer,
+    answer_form=streamed_by_path("array"),
+    stream_writers={"array": _write_array},
+    compose_answer=_compose_answer,
 )

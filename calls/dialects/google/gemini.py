@@ -358,7 +358,7 @@ def requested_form(criteria: FormCriteria) -> AnswerForm:
     return "sse" if parse_qs(criteria.query).get("alt") == ["sse"] else "array"
 
 
-def _compose_answer(parts: AnswerParts) -> Json | None:
+def compose_answer(parts: AnswerParts) -> Json | None:
     """Make a response with one candidate."""
     if parts.operation != "generate_content":
         return None
@@ -379,12 +379,12 @@ def _compose_answer(parts: AnswerParts) -> Json | None:
     return {"candidates": [candidate], "usageMetadata": usage, "modelVersion": parts.model, "responseId": parts.id}
 
 
-def _write_events(answer: Mapping[str, Json], _request: Mapping[str, Json]) -> Iterator[bytes]:
+def write_events(answer: Mapping[str, Json], _request: Mapping[str, Json]) -> Iterator[bytes]:
     """Write one chunk: a chunk is a whole response, so it can contain all of it."""
     yield b"data: " + dumps(answer) + b"\r\n\r\n"
 
 
-def _write_array(answer: Mapping[str, Json], _request: Mapping[str, Json]) -> Iterator[bytes]:
+def write_array(answer: Mapping[str, Json], _request: Mapping[str, Json]) -> Iterator[bytes]:
     yield b"[" + dumps(answer) + b"\n]"
 
 
@@ -402,6 +402,18 @@ def error_body(status: int, message: str) -> Json:
     return {"error": {"code": status, "message": message, "status": names[error_class(status)]}}
 
 
+def _compose_results(parts: AnswerParts) -> Json | None:
+    """Make the vectors of `batchEmbedContents`, or the one of `embedContent`."""
+    vectors = parts.vectors if parts.operation == "embeddings" else None
+    if vectors is None:
+        return None
+    if parts.path.endswith("batchEmbedContents"):
+        return {"embeddings": [{"values": one} for one in vectors]}
+    if parts.path.endswith(":predict"):
+        return {"predictions": [{"embeddings": {"values": one}} for one in vectors]}
+    return {"embedding": {"values": vectors[0]}}
+
+
 DIALECT: Final = Dialect(
     name="gemini",
     claim=claim,
@@ -417,12 +429,13 @@ DIALECT: Final = Dialect(
     assemble=assemble,
     summarize_answer=summarize_answer,
     answer_form=requested_form,
-    stream_writers={"sse": _write_events, "array": _write_array},
-    compose_answer=_compose_answer,
+    stream_writers={"sse": write_events, "array": write_array},
+    compose_answer=compose_answer,
     answer_paths=AnswerPaths(
         texts=("candidates/0/content/parts/*/text",),
         calls=("candidates/0/content/parts/*/functionCall",),
         arguments=("args",),
     ),
     error_body=error_body,
+    compose_results=_compose_results,
 )

@@ -4,12 +4,14 @@ It is a carrier: the envelope has the model and the project; the request and the
 """
 
 import re
+from dataclasses import replace
 from typing import Final
 
 from calls.codec.json import dumps
 from calls.codec.lenient_json import as_object, as_text_or_none
 from calls.dialects.dialect import AnswerPaths, AnswerSummary, Assembly, Claim, Dialect, RequestSummary, Service
 from calls.dialects.google import gemini
+from calls.dialects.parts.answer_composition import AnswerParts
 from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.pieces import parse_payload
 from calls.framing import Framing, json_array, sse
@@ -83,6 +85,12 @@ class GeminiCodeStream:
         return self._inner.is_complete
 
 
+def _compose_answer(parts: AnswerParts) -> Json | None:
+    """Make a response in an envelope."""
+    response = gemini.compose_answer(replace(parts, request=as_object(parts.request.get("request"))))
+    return None if response is None else {"response": response, "traceId": parts.id}
+
+
 DIALECT: Final = Dialect(
     name="gemini_code",
     claim=claim,
@@ -97,4 +105,6 @@ DIALECT: Final = Dialect(
         arguments=("args",),
     ),
     error_body=gemini.error_body,
+    stream_writers={"sse": gemini.write_events, "array": gemini.write_array},
+    compose_answer=_compose_answer,
 )

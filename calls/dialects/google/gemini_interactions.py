@@ -5,13 +5,16 @@ its steps, and `[DONE]` ends it. Until the spring of 2026 an interaction had `ou
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
+from calls.codec.json import dumps
 from calls.codec.lenient_json import as_array, as_count, as_object, as_text, as_text_or_none
 from calls.dialects.dialect import AnswerSummary, Assembly, Claim, Dialect, RequestSummary
+from calls.dialects.parts.answer_composition import AnswerParts
 from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.pieces import parse_arguments, parse_payload
+from calls.dialects.parts.stream_writing import sse_message
 from calls.model import Headers, Json, ToolCall, Usage
 
 _PATH: Final = re.compile(r"(?:.*/)?v1(?:alpha|beta)\d*/interactions(?:/([^/:]+))?")
@@ -196,10 +199,67 @@ def _usage(usage: Mapping[str, Json]) -> Usage:
     )
 
 
+def _compose_answer(parts: AnswerParts) -> Json | None:
+    """Make an interaction with a step for the text and for each function call."""
+    if parts.operation != "generate_content":
+        return None
+    content: Json = [{"type": "text", "text": parts.text}]
+    texts: list[Json] = [] if parts.text is None else [{"type": "model_output", "content": content}]
+    calls: list[Json] = [
+        {"type": "function_call", "id": call.id, "name": call.name, "arguments": call.arguments}
+        for call in parts.tool_calls
+    ]
+    usage: Json = {
+        "total_input_tokens": parts.input_tokens,
+        "total_output_tokens": parts.output_tokens,
+        "total_tokens": parts.input_tokens + parts.output_tokens,
+    }
+    head: dict[str, Json] = {"id": f"v1_{parts.id}", "object": "interaction", "model": parts.model}
+    times = dict.fromkeys(("created", "updated"), parts.created_at)
+    status = parts.finish_word("completed", "requires_action")
+    return {**head, "status": status, **times, "role": "model", "steps": [*texts, *calls], "usage": usage}
+
+
+def _write_stream(answer: Mapping[str, Json], _request: Mapping[str, Json]) -> Iterator[bytes]:
+    """Write the interaction as it begins, each step in pieces, the interaction without its steps, and the end marker."""
+    for kind, event in _interaction_events(answer):
+        yield sse_message(kind, {"event_type": kind, **event})
+    yield sse_message("done", "[DONE]")
+
+
+def _interaction_events(answer: Mapping[str, Json]) -> Iterator[tuple[str, Mapping[str, Json]]]:
+    whole = {name: value for name, value in answer.items() if name not in ("steps", "outputs")}
+    begun = {name: value for name, value in whole.items() if name != "usage"}
+    yield "interaction.created", {"interaction": {**begun, "status": "in_progress"}}
+    yield "interaction.status_update", {"interaction_id": answer.get("id"), "status": "in_progress"}
+    for index, step in enumerate(map(as_object, as_array(answer.get("steps")))):
+        for kind, event in _step_events(step):
+            yield kind, {"index": index, **event}
+    yield "interaction.completed", {"interaction": whole}
+
+
+def _step_events(step: Mapping[str, Json]) -> Iterator[tuple[str, Mapping[str, Json]]]:
+    match step.get("type"):
+        case "model_output":
+            rest = {name: value for name, value in step.items() if name != "content"}
+            yield "step.start", {"step": rest}
+            for part in map(as_object, as_array(step.get("content"))):
+                yield "step.delta", {"delta": part}
+        case "function_call":
+            yield "step.start", {"step": {**step, "arguments": {}}}
+            pieces = {"type": "arguments_delta", "arguments": dumps(step.get("arguments")).decode()}
+            yield "step.delta", {"delta": pieces}
+        case _:
+            yield "step.start", {"step": step}
+    yield "step.stop", {}
+
+
 DIALECT: Final = Dialect(
     name="gemini_interactions",
     claim=claim,
     summarize_request=summarize_request,
     assemble=assemble,
     summarize_answer=summarize_answer,
+    stream_writers={"sse": _write_stream},
+    compose_answer=_compose_answer,
 )

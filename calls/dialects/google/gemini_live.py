@@ -229,4 +229,5 @@ DIALECT: Final = Dialect(
     summarize_request=summarize_request,
     assemble=assemble,
     summarize_answer=summarize_answer,
+    why_no_answer="it is a conversation over a WebSocket, which only a recording can answer",
 )

@@ -6,14 +6,17 @@ added. Later input (`POST …/events`) is answered on the stream of the session'
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from calls.codec.lenient_json import as_array, as_count, as_object, as_text, as_text_or_none
 from calls.dialects.dialect import AnswerSummary, Assembly, Claim, Dialect, RequestSummary
+from calls.dialects.parts.answer_composition import AnswerParts
+from calls.dialects.parts.answer_forms import AnswerForm, FormCriteria
 from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.error_bodies import openai_error
 from calls.dialects.parts.pieces import parse_payload
+from calls.dialects.parts.stream_writing import sse_message
 from calls.model import Headers, Json, ToolCall, Usage
 
 _PATH: Final = re.compile(r"(?:.*/)?v1/agents/sessions(?P<events>/[^/]+/events)?")
@@ -193,6 +196,60 @@ def _tool_call(item: Mapping[str, Json]) -> ToolCall:
     )
 
 
+def _requested_form(criteria: FormCriteria) -> AnswerForm:
+    """The stream of a session's events is one, whatever the request says."""
+    streams = criteria.operation == "listen" or as_object(criteria.body).get("stream") is True
+    return "sse" if streams else "whole"
+
+
+def _compose_answer(parts: AnswerParts) -> Json | None:
+    """Make a session with one turn, as its stream has it: alone it has neither text nor calls."""
+    turn, session = f"turn_{parts.id}", f"sess_{parts.id}"
+    content: Json = [{"type": "output_text", "text": parts.text}]
+    about: dict[str, Json] = {"turn_id": turn, "status": "completed"}
+    said: dict[str, Json] = {"type": "message", "id": f"msg_{parts.id}", "role": "assistant", "content": content}
+    texts: list[Json] = [] if parts.text is None else [{**said, **about, "phase": "final_answer"}]
+    calls: list[Json] = [
+        {"type": "function_call", "id": f"fc_{parts.id}{number}", "call_id": call.id, "name": call.name}
+        | {"arguments": call.arguments, **about}
+        for number, call in enumerate(parts.tool_calls)
+    ]
+    usage: Json = {
+        "input_tokens": parts.input_tokens,
+        "output_tokens": parts.output_tokens,
+        "total_tokens": parts.input_tokens + parts.output_tokens,
+    }
+    head: dict[str, Json] = {"id": session, "object": "agent.session", "created_at": parts.created, "status": "idle"}
+    agent: Json = {"id": f"agent_{parts.id}", "name": None, "model": parts.model, "tools": []}
+    done: dict[str, Json] = {"id": turn, "object": "agent.session.turn", "session_id": session, "error": None}
+    turns: Json = [{**done, "status": parts.finish_word("completed", "completed"), "usage": usage}]
+    rest: dict[str, Json] = {"required_actions": [], "error": None, "agent": agent, "usage": None}
+    return {**head, **rest, "turns": turns, "items": [*texts, *calls]}
+
+
+def _write_stream(answer: Mapping[str, Json], _request: Mapping[str, Json]) -> Iterator[bytes]:
+    """Write the session, its turns with their items, and the session as it is idle. Every event has an id."""
+    for number, (kind, event) in enumerate(_session_events(answer), 1):
+        name = f"agent.session.{kind}"
+        yield sse_message(name, {"type": name, "event_id": f"evt_{number}", **event})
+
+
+def _session_events(answer: Mapping[str, Json]) -> Iterator[tuple[str, Mapping[str, Json]]]:
+    session = {name: value for name, value in answer.items() if name not in ("turns", "items")}
+    turns = [as_object(turn) for turn in as_array(answer.get("turns"))]
+    yield "created", {"session": session}
+    for turn in turns:
+        yield "turn.created", {"turn": {**turn, "status": "queued", "usage": None}}
+    for index, item in enumerate(map(as_object, as_array(answer.get("items")))):
+        for phase in ("added", "done"):
+            yield f"turn.item.{phase}", {"turn_id": item.get("turn_id"), "output_index": index, "item": item}
+    for turn in turns:
+        status = as_text(turn.get("status")) or "completed"
+        yield f"turn.{status}", {"turn": {**turn, "usage": None}, "usage": turn.get("usage")}
+    status = as_text(session.get("status"))
+    yield status if status in _ENDS else "idle", {"session": session}
+
+
 DIALECT: Final = Dialect(
     name="openai_agents",
     claim=claim,
@@ -200,4 +257,7 @@ DIALECT: Final = Dialect(
     assemble=assemble,
     summarize_answer=summarize_answer,
     error_body=openai_error,
+    answer_form=_requested_form,
+    stream_writers={"sse": _write_stream},
+    compose_answer=_compose_answer,
 )

@@ -6,14 +6,16 @@ with `messages` and `steps` added.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from calls.codec.lenient_json import as_array, as_count, as_object, as_text, as_text_or_none
 from calls.dialects.dialect import AnswerSummary, Assembly, Claim, Dialect, RequestSummary
+from calls.dialects.parts.answer_composition import AnswerParts, arguments_text
 from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.error_bodies import openai_error
 from calls.dialects.parts.pieces import PiecedObject, parse_arguments, parse_payload
+from calls.dialects.parts.stream_writing import sse_message
 from calls.model import Headers, Json, ToolCall, Usage, header
 
 _ID: Final = r"[^/]+"
@@ -178,6 +180,72 @@ def _tool_call(call: Mapping[str, Json]) -> ToolCall:
     return ToolCall(id=as_text_or_none(call.get("id")), name=as_text(function.get("name")), arguments=arguments)
 
 
+def _compose_answer(parts: AnswerParts) -> Json | None:
+    """Make a run, or the list of messages that a client fetches when it has ended; a streamed run has its message itself."""
+    if parts.operation == "get_messages" and parts.text is not None and not parts.tool_calls:
+        message = _composed_message(parts, parts.text)
+        page: dict[str, Json] = {"object": "list", "data": [message], "has_more": False}
+        return {**page, "first_id": message["id"], "last_id": message["id"]}
+    if parts.operation not in ("invoke_agent", "poll"):
+        return None
+    calls: list[Json] = [
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments_text(call)}}
+        for call in parts.tool_calls
+    ]
+    action: Json = {"type": "submit_tool_outputs", "submit_tool_outputs": {"tool_calls": calls}} if calls else None
+    run: dict[str, Json] = {
+        **_composed_frame(parts, "thread.run", parts.path.rpartition("/")[2] if parts.operation == "poll" else None),
+        "status": parts.finish_word("completed", "requires_action"),
+        "required_action": action,
+        "last_error": None,
+        "model": parts.model,
+        "instructions": "",
+        "tools": [],
+        "metadata": {},
+        "parallel_tool_calls": True,
+        "incomplete_details": None,
+        "usage": parts.openai_usage,
+    }
+    has_message = parts.text is not None and parts.request.get("stream") is True
+    return {**run, "messages": [_composed_message(parts, parts.text or "")]} if has_message else run
+
+
+def _composed_frame(parts: AnswerParts, kind: str, name: str | None = None) -> dict[str, Json]:
+    prefix = "msg" if kind == "thread.message" else "run"
+    thread = next((word for word in parts.path.split("/") if word.startswith("thread_")), f"thread_{parts.id}")
+    head: dict[str, Json] = {"id": name or f"{prefix}_{parts.id}", "object": kind, "created_at": parts.created}
+    return {**head, "thread_id": thread, "assistant_id": as_text(parts.request.get("assistant_id"))}
+
+
+def _composed_message(parts: AnswerParts, text: str) -> dict[str, Json]:
+    content: Json = [{"type": "text", "text": {"value": text, "annotations": []}}]
+    message: dict[str, Json] = {"role": "assistant", "status": "completed", "content": content, "metadata": {}}
+    return {**_composed_frame(parts, "thread.message"), "run_id": f"run_{parts.id}", **message, "attachments": []}
+
+
+def _write_stream(answer: Mapping[str, Json], _request: Mapping[str, Json]) -> Iterator[bytes]:
+    """Write the run as it begins, its messages and steps, and the run as it ends."""
+    for kind, event in _run_events(answer):
+        yield sse_message(kind, event)
+    yield sse_message("done", "[DONE]")
+
+
+def _run_events(answer: Mapping[str, Json]) -> Iterator[tuple[str, Mapping[str, Json]]]:
+    run = {name: value for name, value in answer.items() if name not in ("messages", "steps")}
+    begun = {**run, "status": "queued", "required_action": None, "usage": None}
+    yield "thread.run.created", begun
+    yield "thread.run.in_progress", {**begun, "status": "in_progress"}
+    for step in map(as_object, as_array(answer.get("steps"))):
+        yield "thread.run.step.completed", step
+    for message in map(as_object, as_array(answer.get("messages"))):
+        yield "thread.message.created", {**message, "status": "in_progress", "content": []}
+        pieces = [{"index": place, **as_object(part)} for place, part in enumerate(as_array(message.get("content")))]
+        delta = {"id": message.get("id"), "object": "thread.message.delta", "delta": {"content": pieces}}
+        yield "thread.message.delta", delta
+        yield "thread.message.completed", message
+    yield f"thread.run.{as_text(run.get('status')) or 'completed'}", run
+
+
 DIALECT: Final = Dialect(
     name="openai_assistants",
     claim=claim,
@@ -186,4 +254,6 @@ DIALECT: Final = Dialect(
     assemble=assemble,
     summarize_answer=summarize_answer,
     error_body=openai_error,
+    stream_writers={"sse": _write_stream},
+    compose_answer=_compose_answer,
 )

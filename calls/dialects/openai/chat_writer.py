@@ -32,7 +32,14 @@ def compose_chat_answer(parts: AnswerParts) -> Json:
 
 
 def write_chat_stream(answer: Mapping[str, Json], request: Mapping[str, Json]) -> Iterator[bytes]:
-    """Write chunks: for each choice one with the message, one with its end; then the usage, if requested."""
+    """Write the chunks and the end marker."""
+    for chunk in chat_chunks(answer, request):
+        yield sse_message("", chunk)
+    yield sse_message("", "[DONE]")
+
+
+def chat_chunks(answer: Mapping[str, Json], request: Mapping[str, Json]) -> Iterator[Mapping[str, Json]]:
+    """The chunks: for each choice one with the message, one with its end; then the usage, if requested."""
     common = {name: value for name, value in answer.items() if name not in ("choices", "usage", "object")}
     common = {"object": "chat.completion.chunk", **common}
     has_usage = as_object(request.get("stream_options")).get("include_usage") is True
@@ -44,13 +51,12 @@ def write_chat_stream(answer: Mapping[str, Json], request: Mapping[str, Json]) -
             "delta": _whole_delta(as_object(choice.get("message"))),
             "finish_reason": None,
         }
-        yield sse_message("", common | {"choices": [{**first, "logprobs": choice.get("logprobs")}]} | usage)
+        yield common | {"choices": [{**first, "logprobs": choice.get("logprobs")}]} | usage
     for choice in choices:
         rest = {name: value for name, value in choice.items() if name not in ("message", "logprobs")}
-        yield sse_message("", common | {"choices": [{"index": 0, "delta": {}, **rest}]} | usage)
+        yield common | {"choices": [{"index": 0, "delta": {}, **rest}]} | usage
     if has_usage:
-        yield sse_message("", common | {"choices": [], "usage": answer.get("usage")})
-    yield sse_message("", "[DONE]")
+        yield common | {"choices": [], "usage": answer.get("usage")}
 
 
 def _whole_delta(message: Mapping[str, Json]) -> dict[str, Json]:

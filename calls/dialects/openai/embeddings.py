@@ -15,6 +15,7 @@ from typing import Final
 
 from calls.codec.lenient_json import as_array, as_count, as_object, as_text_or_none
 from calls.dialects.dialect import AnswerSummary, Assembly, Claim, Dialect, RequestSummary, Service
+from calls.dialects.parts.answer_composition import AnswerParts
 from calls.dialects.parts.answer_forms import never_streamed
 from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.error_bodies import openai_error
@@ -137,6 +138,19 @@ def _little_endian(floats: "array[float]") -> "array[float]":
     return floats
 
 
+def _compose_results(parts: AnswerParts) -> Json | None:
+    """Make a list of embeddings, in the encoding that the request wants."""
+    vectors = parts.vectors
+    if vectors is None:
+        return None
+    entries: list[Json] = [
+        {"object": "embedding", "index": place, "embedding": one} for place, one in enumerate(vectors)
+    ]
+    usage: Json = {"prompt_tokens": parts.input_tokens, "total_tokens": parts.input_tokens}
+    answer: Json = {"object": "list", "data": entries, "model": parts.model, "usage": usage}
+    return as_base64(answer) if _wants_base64(parts.request) else answer
+
+
 DIALECT: Final = Dialect(
     name="openai_embeddings",
     claim=claim,
@@ -150,4 +164,5 @@ DIALECT: Final = Dialect(
     answer_form=never_streamed,
     respell_answer=respell_vectors,
     error_body=openai_error,
+    compose_results=_compose_results,
 )

@@ -245,4 +245,5 @@ DIALECT: Final = Dialect(
     assemble=assemble,
     summarize_answer=summarize_answer,
     error_body=openai_error,
+    why_no_answer="it is a conversation over a WebSocket, which only a recording can answer",
 )

@@ -11,6 +11,8 @@ from typing import Final
 
 from calls.codec.lenient_json import as_array, as_count, as_object, as_text, as_text_or_none
 from calls.dialects.dialect import AnswerSummary, Assembly, Claim, Dialect, RequestSummary
+from calls.dialects.parts.answer_composition import AnswerParts
+from calls.dialects.parts.answer_forms import AnswerForm, FormCriteria
 from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.error_bodies import openai_error
 from calls.dialects.parts.pieces import parse_payload
@@ -239,6 +241,11 @@ class RestStream:
         return self._has_ended and self._error is None
 
 
+def _requested_form(criteria: FormCriteria) -> AnswerForm:
+    """A form has a list of texts for each field."""
+    return "sse" if as_object(criteria.body).get("stream") in (True, ["true"], ["True"]) else "whole"
+
+
 def _write_stream(answer: Mapping[str, Json], _request: Mapping[str, Json]) -> Iterator[bytes]:
     """Write images or a transcript. Partial images are left out: only a stream has them."""
     if "text" in answer:
@@ -251,6 +258,54 @@ def _write_stream(answer: Mapping[str, Json], _request: Mapping[str, Json]) -> I
         yield sse_message(kind, {"type": kind, **picture, "created_at": answer.get("created"), **about})
 
 
+_CATEGORIES: Final = (
+    *("harassment", "harassment/threatening", "hate", "hate/threatening", "illicit", "illicit/violent"),
+    *("self-harm", "self-harm/instructions", "self-harm/intent", "sexual", "sexual/minors", "violence"),
+    "violence/graphic",
+)
+"""What OpenAI's moderation looks for."""
+
+
+def _compose_answer(parts: AnswerParts) -> Json | None:
+    """Make a transcript, as JSON or as the text that the request wants."""
+    if parts.operation not in ("transcription", "translation") or parts.tool_calls or parts.text is None:
+        return None
+    wanted = parts.request.get("response_format")
+    form = next(iter(as_array(wanted)), wanted)
+    if form in ("text", "srt", "vtt"):
+        return parts.text
+    tokens: Json = {
+        "type": "tokens",
+        "input_tokens": parts.input_tokens,
+        "output_tokens": parts.output_tokens,
+        "total_tokens": parts.input_tokens + parts.output_tokens,
+    }
+    return {"text": parts.text, "usage": tokens}
+
+
+def _compose_results(parts: AnswerParts) -> Json | None:
+    """Make images, or moderations by the categories that each text falls into."""
+    match parts.operation:
+        case "image_generation" if pictures := parts.pictures:
+            images = [{"url" if one.startswith("http") else "b64_json": one} for one in pictures]
+            usage: Json = {"input_tokens": parts.input_tokens, "output_tokens": 0, "total_tokens": parts.input_tokens}
+            return {"created": parts.created, "data": images, "usage": usage}
+        case "moderation" if (found := parts.words) is not None:
+            return {"id": f"modr-{parts.id}", "model": parts.model, "results": list(map(_moderation, found))}
+        case _:
+            return None
+
+
+def _moderation(found: list[str]) -> Json:
+    names = dict.fromkeys((*_CATEGORIES, *found))
+    return {
+        "flagged": bool(found),
+        "categories": {name: name in found for name in names},
+        "category_scores": {name: 0.99 if name in found else 0.01 for name in names},
+        "category_applied_input_types": {name: ["text"] for name in names},
+    }
+
+
 DIALECT: Final = Dialect(
     name="openai_rest",
     claim=claim,
@@ -258,6 +313,9 @@ DIALECT: Final = Dialect(
     summarize_request=summarize_request,
     assemble=assemble,
     summarize_answer=summarize_answer,
+    answer_form=_requested_form,
     stream_writers={"sse": _write_stream},
     error_body=openai_error,
+    compose_answer=_compose_answer,
+    compose_results=_compose_results,
 )

@@ -5,13 +5,16 @@ agent would have sent it without streaming. Version 0.3 has `kind` and `final`; 
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from calls.codec.lenient_json import as_array, as_object, as_text, as_text_or_none
 from calls.dialects.dialect import AnswerSummary, Assembly, Claim, Dialect
+from calls.dialects.parts.answer_composition import AnswerParts
+from calls.dialects.parts.answer_forms import AnswerForm, FormCriteria
 from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.pieces import parse_payload
+from calls.dialects.parts.stream_writing import sse_message
 from calls.dialects.protocols.jsonrpc import jsonrpc_error, split_messages
 from calls.model import Headers, Json
 
@@ -170,6 +173,33 @@ def _message_parts(message: Mapping[str, Json]) -> Sequence[Mapping[str, Json]]:
     return [as_object(part) for part in as_array(message.get("parts"))]
 
 
+_STREAMING: Final = ("message/stream", "SendStreamingMessage")
+
+
+def _requested_form(criteria: FormCriteria) -> AnswerForm:
+    """The method or the path asks for a stream."""
+    return "sse" if criteria.streams or as_object(criteria.body).get("method") in _STREAMING else "whole"
+
+
+def _compose_answer(parts: AnswerParts) -> Json | None:
+    """Make a message of the agent, in the version that the request has."""
+    if parts.operation != "invoke_agent" or parts.tool_calls:
+        return None
+    head: dict[str, Json] = {"messageId": f"msg-{parts.id}", "contextId": f"ctx-{parts.id}"}
+    method = as_text(parts.request.get("method"))
+    result: dict[str, Json]
+    if method in ("message/send", "message/stream"):
+        result = {"kind": "message", "role": "agent", **head, "parts": [{"kind": "text", "text": parts.text}]}
+    else:
+        result = {"message": {"role": "ROLE_AGENT", **head, "parts": [{"text": parts.text}]}}
+    return {"jsonrpc": "2.0", "id": parts.request.get("id"), "result": result} if method else result
+
+
+def _write_stream(answer: Mapping[str, Json], _request: Mapping[str, Json]) -> Iterator[bytes]:
+    """Write the message or the whole task as one event."""
+    yield sse_message("", dict(answer))
+
+
 DIALECT: Final = Dialect(
     name="a2a",
     claim=claim,
@@ -178,4 +208,7 @@ DIALECT: Final = Dialect(
     assemble=assemble,
     summarize_answer=summarize_answer,
     error_body=jsonrpc_error,
+    answer_form=_requested_form,
+    stream_writers={"sse": _write_stream},
+    compose_answer=_compose_answer,
 )

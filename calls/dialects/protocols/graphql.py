@@ -70,4 +70,5 @@ DIALECT: Final = Dialect(
     precedence=6,  # claims a path that any host may have
     assemble=assemble,
     summarize_answer=summarize_answer,
+    why_no_answer="the form of its data is that of the query",
 )

@@ -7,9 +7,10 @@ counters of the client, and a session identifies the client: none of them is par
 from collections.abc import Mapping
 from typing import Final
 
-from calls.codec.json import InvalidJson, parse_json_leniently
+from calls.codec.json import InvalidJson, dumps, parse_json_leniently
 from calls.codec.lenient_json import as_array, as_object, as_text, as_text_or_none
 from calls.dialects.dialect import AnswerSummary, Assembly, Claim, Dialect, RequestSummary
+from calls.dialects.parts.answer_composition import AnswerParts
 from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.protocols.jsonrpc import is_answer, jsonrpc_error, split_messages
 from calls.model import CallKind, Headers, Json, ToolCall, header
@@ -162,6 +163,38 @@ def _id_text(value: Json) -> str | None:
     return str(value) if isinstance(value, int | str) and not isinstance(value, bool) else None
 
 
+def _compose_answer(parts: AnswerParts) -> Json | None:
+    """Make the answer of a tool, a resource or a prompt, which has this text."""
+    if parts.tool_calls or parts.text is None:
+        return None
+    content: Json = {"type": "text", "text": parts.text}
+    match parts.operation:
+        case "execute_tool":
+            return _composed_result(parts, {"content": [content], "isError": False})
+        case "resources/read":
+            uri = as_object(parts.request.get("params")).get("uri")
+            return _composed_result(parts, {"contents": [{"uri": uri, "mimeType": "text/plain", "text": parts.text}]})
+        case "prompts/get":
+            return _composed_result(parts, {"messages": [{"role": "user", "content": content}]})
+        case _:
+            return None
+
+
+def _compose_results(parts: AnswerParts) -> Json | None:
+    """Make an answer of its result, such as the list of tools; of what a tool returns, in the form of a tool's result."""
+    if len(parts.results) != 1 or not isinstance(result := parts.results[0], Mapping):
+        return None
+    if parts.operation == "execute_tool" and "content" not in result:
+        content: Json = {"type": "text", "text": dumps(result).decode()}
+        result = {"content": [content], "structuredContent": result, "isError": False}
+    return _composed_result(parts, result)
+
+
+def _composed_result(parts: AnswerParts, result: Json) -> Json | None:
+    """An answer to the request of this id; None for a notification or a batch."""
+    return {"jsonrpc": "2.0", "id": parts.request["id"], "result": result} if "id" in parts.request else None
+
+
 DIALECT: Final = Dialect(
     name="mcp",
     claim=claim,
@@ -172,4 +205,6 @@ DIALECT: Final = Dialect(
     assemble=assemble,
     summarize_answer=summarize_answer,
     error_body=jsonrpc_error,
+    compose_answer=_compose_answer,
+    compose_results=_compose_results,
 )

@@ -11,6 +11,7 @@ from typing import Final
 
 from calls.codec.lenient_json import as_array, as_count, as_object, as_text, as_text_or_none
 from calls.dialects.dialect import AnswerSummary, Assembly, Claim, Dialect, RequestSummary, Service
+from calls.dialects.parts.answer_composition import AnswerParts, arguments_text
 from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.pieces import parse_arguments, parse_payload
 from calls.dialects.parts.stream_writing import sse_message
@@ -32,6 +33,7 @@ MODEL: Final = ("ai-language-model-id", "ai-model-id")
 
 _PROTOCOL: Final = "ai-gateway-protocol-version"
 _STREAMING: Final = "ai-language-model-streaming"
+_VERSION: Final = "ai-language-model-specification-version"
 _OPENED: Final[Mapping[str, str]] = {"text": "text", "reasoning": "reasoning", "tool-input": "tool-call"}
 
 
@@ -211,6 +213,44 @@ def _answer_events(answer: Mapping[str, Json]) -> Iterator[Mapping[str, Json]]:
     yield {"type": "finish", **ending}
 
 
+def _compose_answer(parts: AnswerParts) -> Json | None:
+    """Make an answer of a model for texts, in the version of the protocol that the request names; or a transcript."""
+    if parts.operation == "transcription" and parts.text is not None and not parts.tool_calls:
+        return {"text": parts.text, "segments": [], "warnings": []}
+    if parts.operation != "chat":
+        return None
+    texts: list[Json] = [] if parts.text is None else [{"type": "text", "text": parts.text}]
+    calls: list[Json] = [
+        {"type": "tool-call", "toolCallId": call.id, "toolName": call.name, "input": arguments_text(call)}
+        for call in parts.tool_calls
+    ]
+    word: Json = parts.finish_word("stop", "tool-calls")
+    counts: Json = {
+        "inputTokens": parts.input_tokens,
+        "outputTokens": parts.output_tokens,
+        "totalTokens": parts.input_tokens + parts.output_tokens,
+    }
+    if (header(parts.headers, _VERSION) or "2") not in ("1", "2"):
+        word = {"unified": word, "raw": word}
+        counts = {"inputTokens": {"total": parts.input_tokens}, "outputTokens": {"total": parts.output_tokens}}
+    response = {"id": parts.id, "modelId": parts.model, "timestamp": parts.created_at}
+    answer = {"content": [*texts, *calls], "finishReason": word, "usage": counts, "response": response}
+    return {**answer, "warnings": []}
+
+
+def _compose_results(parts: AnswerParts) -> Json | None:
+    """Make an answer with embeddings, a ranking or images."""
+    match parts.operation:
+        case "embeddings" if vectors := parts.vectors:
+            return {"embeddings": vectors, "usage": {"tokens": parts.input_tokens}}
+        case "rerank" if ranks := parts.ranks:
+            return {"ranking": [{"index": index, "relevanceScore": score} for index, score in ranks]}
+        case "image_generation" if pictures := parts.pictures:
+            return {"images": pictures, "warnings": []}
+        case _:
+            return None
+
+
 DIALECT: Final = Dialect(
     name="ai_gateway",
     claim=claim,
@@ -220,4 +260,6 @@ DIALECT: Final = Dialect(
     assemble=assemble,
     summarize_answer=summarize_answer,
     stream_writers={"sse": _write_stream},
+    compose_answer=_compose_answer,
+    compose_results=_compose_results,
 )

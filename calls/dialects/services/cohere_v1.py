@@ -129,8 +129,11 @@ def _tool_call(call: Mapping[str, Json]) -> ToolCall:
     return ToolCall(id=None, name=as_text(call.get("name")), arguments=call.get("parameters"))
 
 
-def _compose_answer(parts: AnswerParts) -> Json | None:
-    """Make an answer of `chat`."""
+def compose_answer(parts: AnswerParts) -> Json | None:
+    """Make an answer of `chat`, or one of `generate`, which has no tool calls and is not streamed."""
+    if parts.operation == "text_completion" and parts.text is not None and not parts.tool_calls:
+        text: Json = {"id": f"{parts.id}g", "text": parts.text, "finish_reason": parts.finish_word("COMPLETE", "")}
+        return {"id": parts.id, "prompt": as_text(parts.request.get("prompt")), "generations": [text]}
     if parts.operation != "chat":
         return None
     calls: list[Json] = [{"name": call.name, "parameters": call.arguments} for call in parts.tool_calls]
@@ -147,16 +150,35 @@ def _compose_answer(parts: AnswerParts) -> Json | None:
 
 
 def _write_stream(answer: Mapping[str, Json], _request: Mapping[str, Json]) -> Iterator[bytes]:
-    """Write the text, the tool calls, and at the end the whole answer."""
-    generation = {"generation_id": answer.get("generation_id")}
-    yield ndjson_line({"event_type": "stream-start", **generation, "is_finished": False})
+    return map(ndjson_line, answer_events(answer))
+
+
+def answer_events(answer: Mapping[str, Json]) -> Iterator[Mapping[str, Json]]:
+    """The text, the tool calls, and at the end the whole answer."""
+    yield {"event_type": "stream-start", "generation_id": answer.get("generation_id"), "is_finished": False}
     if as_text(answer.get("text")):
-        yield ndjson_line({"event_type": "text-generation", "text": answer["text"], "is_finished": False})
+        yield {"event_type": "text-generation", "text": answer["text"], "is_finished": False}
     if as_array(answer.get("tool_calls")):
-        calls = {"event_type": "tool-calls-generation", "tool_calls": answer["tool_calls"], "is_finished": False}
-        yield ndjson_line(calls)
+        yield {"event_type": "tool-calls-generation", "tool_calls": answer["tool_calls"], "is_finished": False}
     end = {"event_type": "stream-end", "finish_reason": answer.get("finish_reason"), "response": answer}
-    yield ndjson_line({**end, "is_finished": True})
+    yield {**end, "is_finished": True}
+
+
+def compose_results(parts: AnswerParts) -> Json | None:
+    """Make embeddings or a ranking."""
+    meta: Json = {"api_version": {"version": "1"}, "billed_units": {"input_tokens": parts.input_tokens}}
+    texts = as_array(parts.request.get("texts"))
+    match parts.operation:
+        case "embeddings" if vectors := parts.vectors:
+            head: dict[str, Json] = {"id": parts.id, "texts": texts, "meta": meta}
+            if "embedding_types" in parts.request:
+                return {**head, "response_type": "embeddings_by_type", "embeddings": {"float": vectors}}
+            return {**head, "response_type": "embeddings_floats", "embeddings": vectors}
+        case "rerank" if ranks := parts.ranks:
+            results = [{"index": index, "relevance_score": score} for index, score in ranks]
+            return {"id": parts.id, "results": results, "meta": meta}
+        case _:
+            return None
 
 
 DIALECT: Final = Dialect(
@@ -168,7 +190,8 @@ DIALECT: Final = Dialect(
     summarize_answer=summarize_answer,
     answer_form=streamed_if_requested("ndjson"),
     stream_writers={"ndjson": _write_stream},
-    compose_answer=_compose_answer,
+    compose_answer=compose_answer,
     answer_paths=AnswerPaths(texts=("text",), calls=("tool_calls/*",), arguments=("parameters",)),
     error_body=message_error,
+    compose_results=compose_results,
 )

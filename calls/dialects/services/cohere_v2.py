@@ -218,6 +218,20 @@ def _message_events(answer: Mapping[str, Json]) -> Iterator[Mapping[str, Json]]:
     }
 
 
+def _compose_results(parts: AnswerParts) -> Json | None:
+    """Make embeddings by their type, or a ranking."""
+    meta: Json = {"api_version": {"version": "2"}, "billed_units": {"input_tokens": parts.input_tokens}}
+    match parts.operation:
+        case "embeddings" if vectors := parts.vectors:
+            head: dict[str, Json] = {"id": parts.id, "texts": as_array(parts.request.get("texts")), "meta": meta}
+            return {**head, "response_type": "embeddings_by_type", "embeddings": {"float": vectors}}
+        case "rerank" if ranks := parts.ranks:
+            results = [{"index": index, "relevance_score": score} for index, score in ranks]
+            return {"id": parts.id, "results": results, "meta": meta}
+        case _:
+            return None
+
+
 DIALECT: Final = Dialect(
     name="cohere_v2",
     claim=claim,
@@ -232,4 +246,5 @@ DIALECT: Final = Dialect(
         texts=("message/content/*/text",), calls=("message/tool_calls/*/function",), arguments=("arguments",)
     ),
     error_body=message_error,
+    compose_results=_compose_results,
 )

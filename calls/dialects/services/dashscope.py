@@ -5,29 +5,33 @@ each text begins with the one before, it is taken for the whole so far.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from calls.codec.lenient_json import as_array, as_count, as_object, as_text, as_text_or_none
 from calls.dialects.dialect import AnswerSummary, Assembly, Claim, Dialect, RequestSummary, Service
+from calls.dialects.parts.answer_composition import AnswerParts, arguments_text
 from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.pieces import PiecedObject, parse_arguments, parse_payload
-from calls.model import Headers, Json, ToolCall, Usage
+from calls.dialects.parts.stream_writing import sse_message
+from calls.model import Headers, Json, ToolCall, Usage, header
 
 _PATH: Final = re.compile(
     r"/api/v1/services/(?:aigc/(?:text|multimodal)-generation/generation|(embeddings/[\w/-]+)|(rerank/[\w/-]+))"
     r"|/api/v1/apps/[^/]+/(completion)"
 )
 _JOINED: Final = frozenset(("content", "reasoning_content", "text", "arguments"))
+_STREAMING: Final = "x-dashscope-sse"
 
 
-def claim(method: str, _host: str, path: str, _headers: Headers) -> Claim | None:
-    """Claim the services for text at any host."""
+def claim(method: str, _host: str, path: str, headers: Headers) -> Claim | None:
+    """Claim the services for text at any host. A header asks for a stream."""
     match = _PATH.fullmatch(path) if method == "POST" else None
     if match is None:
         return None
     operation = "embeddings" if match[1] else "rerank" if match[2] else "invoke_agent" if match[3] else "chat"
-    return Claim(operation=operation, kind="model", provider="alibaba")
+    streams = (header(headers, _STREAMING) or "").lower() == "enable"
+    return Claim(operation=operation, kind="model", provider="alibaba", streams=streams)
 
 
 def summarize_request(body: Json) -> RequestSummary:
@@ -153,9 +157,58 @@ def _tool_call(call: Mapping[str, Json]) -> ToolCall:
     )
 
 
+def _compose_answer(parts: AnswerParts) -> Json | None:
+    """Make a text, or a message where the request wants one, a model for pictures answers, or there are tool calls."""
+    if parts.operation not in ("chat", "invoke_agent"):
+        return None
+    output: dict[str, Json]
+    is_multimodal = "/multimodal-generation/" in parts.path
+    wants_message = as_object(parts.request.get("parameters")).get("result_format") == "message"
+    if parts.operation == "invoke_agent":
+        if parts.tool_calls:
+            return None
+        output = {"text": parts.text, "finish_reason": parts.finish_word("stop", "stop"), "session_id": parts.id}
+    elif wants_message or is_multimodal or parts.tool_calls:
+        text = parts.text or ""
+        message: dict[str, Json] = {"role": "assistant", "content": [{"text": text}] if is_multimodal else text}
+        if parts.tool_calls:
+            message["tool_calls"] = [
+                {"index": number, "id": call.id, "type": "function"}
+                | {"function": {"name": call.name, "arguments": arguments_text(call)}}
+                for number, call in enumerate(parts.tool_calls)
+            ]
+        output = {"choices": [{"finish_reason": parts.finish_word("stop", "tool_calls"), "message": message}]}
+    else:
+        output = {"text": parts.text, "finish_reason": parts.finish_word("stop", "stop")}
+    return {"output": output, "usage": _composed_usage(parts), "request_id": parts.id}
+
+
+def _compose_results(parts: AnswerParts) -> Json | None:
+    """Make an answer with embeddings or a ranking."""
+    output: dict[str, Json]
+    if parts.operation == "embeddings" and (vectors := parts.vectors):
+        output = {"embeddings": [{"text_index": place, "embedding": one} for place, one in enumerate(vectors)]}
+    elif parts.operation == "rerank" and (ranks := parts.ranks):
+        output = {"results": [{"index": index, "relevance_score": score} for index, score in ranks]}
+    else:
+        return None
+    return {"output": output, "usage": {"total_tokens": parts.input_tokens}, "request_id": parts.id}
+
+
+def _composed_usage(parts: AnswerParts) -> Json:
+    total = parts.input_tokens + parts.output_tokens
+    return {"input_tokens": parts.input_tokens, "output_tokens": parts.output_tokens, "total_tokens": total}
+
+
+def _write_stream(answer: Mapping[str, Json], _request: Mapping[str, Json]) -> Iterator[bytes]:
+    """Write one event: an event has the whole answer so far."""
+    yield b"id:1\n" + sse_message("result", dict(answer)).replace(b"\ndata: ", b"\n:HTTP_STATUS/200\ndata: ", 1)
+
+
 DIALECT: Final = Dialect(
     name="dashscope",
     claim=claim,
+    headers=(_STREAMING,),
     services=(
         Service(
             provider="alibaba",
@@ -165,4 +218,7 @@ DIALECT: Final = Dialect(
     summarize_request=summarize_request,
     assemble=assemble,
     summarize_answer=summarize_answer,
+    stream_writers={"sse": _write_stream},
+    compose_answer=_compose_answer,
+    compose_results=_compose_results,
 )

@@ -5,13 +5,15 @@ them by index, in pieces that repeat their frame, and ends with `conversation.re
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from calls.codec.lenient_json import as_array, as_count, as_object, as_text, as_text_or_none
 from calls.dialects.dialect import AnswerSummary, Assembly, Claim, Dialect, RequestSummary
+from calls.dialects.parts.answer_composition import AnswerParts, arguments_text
 from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.pieces import parse_arguments, parse_payload
+from calls.dialects.parts.stream_writing import sse_message
 from calls.model import Headers, Json, ToolCall, Usage
 
 _PATH: Final = re.compile(r"(?:.*/)?v1/conversations(?:/[^/]+(/restart)?)?")
@@ -162,10 +164,45 @@ def _usage(usage: Mapping[str, Json]) -> Usage:
     )
 
 
+def _compose_answer(parts: AnswerParts) -> Json | None:
+    """Make a turn with an output for the text and for each function call."""
+    entry: dict[str, Json] = {"object": "entry", "created_at": parts.created_at, "completed_at": parts.created_at}
+    said: dict[str, Json] = {"id": f"msg_{parts.id}", "model": parts.model, "role": "assistant", "content": parts.text}
+    texts: list[Json] = [] if parts.text is None else [{**entry, "type": "message.output", **said}]
+    calls: list[Json] = [
+        {**entry, "type": "function.call", "id": f"fc_{parts.id}{number}", "tool_call_id": call.id}
+        | {"name": call.name, "arguments": arguments_text(call)}
+        for number, call in enumerate(parts.tool_calls)
+    ]
+    head: dict[str, Json] = {"object": "conversation.response", "conversation_id": f"conv_{parts.id}"}
+    return {**head, "outputs": [*texts, *calls], "usage": parts.openai_usage}
+
+
+def _write_stream(answer: Mapping[str, Json], _request: Mapping[str, Json]) -> Iterator[bytes]:
+    """Write the start, each output in one piece, and the end with the usage."""
+    for kind, event in _turn_events(answer):
+        yield sse_message(kind, {"type": kind, **event})
+
+
+def _turn_events(answer: Mapping[str, Json]) -> Iterator[tuple[str, Mapping[str, Json]]]:
+    yield "conversation.response.started", {"conversation_id": answer.get("conversation_id")}
+    for index, output in enumerate(map(as_object, as_array(answer.get("outputs")))):
+        kind = as_text(output.get("type"))
+        rest = {name: value for name, value in output.items() if name not in ("type", "object", "completed_at")}
+        # A run of Mistral's own tool is not whole before its end, and messages and calls are.
+        names = ("started", "done") if kind in ("tool.execution", "agent.handoff") else ("delta",)
+        for name in names:
+            yield f"{kind}.{name}", {"output_index": index, **rest} if name != "done" else {"output_index": index}
+    others = {name: value for name, value in answer.items() if name not in ("outputs", "object", "conversation_id")}
+    yield "conversation.response.done", others
+
+
 DIALECT: Final = Dialect(
     name="mistral_conversations",
     claim=claim,
     summarize_request=summarize_request,
     assemble=assemble,
     summarize_answer=summarize_answer,
+    stream_writers={"sse": _write_stream},
+    compose_answer=_compose_answer,
 )

@@ -171,6 +171,17 @@ def _error_body(_status: int, message: str) -> Json:
     return {"error": message}
 
 
+def _compose_results(parts: AnswerParts) -> Json | None:
+    """Make the vectors of `embed`, or the one of the older `embeddings`."""
+    vectors = parts.vectors if parts.operation == "embeddings" else None
+    if vectors is None:
+        return None
+    if parts.path.endswith("/embeddings"):
+        return {"embedding": vectors[0]}
+    durations = dict.fromkeys(("total_duration", "load_duration"), 1_000_000)
+    return {"model": parts.model, "embeddings": vectors, **durations, "prompt_eval_count": parts.input_tokens}
+
+
 DIALECT: Final = Dialect(
     name="ollama",
     claim=claim,
@@ -185,4 +196,5 @@ DIALECT: Final = Dialect(
         texts=("message/content", "response"), calls=("message/tool_calls/*/function",), arguments=("arguments",)
     ),
     error_body=_error_body,
+    compose_results=_compose_results,
 )

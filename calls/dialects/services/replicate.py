@@ -1,11 +1,15 @@
 """Replicate's predictions: created, then polled or read as a stream of plain text."""
 
 import re
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from calls.codec.lenient_json import as_array, as_count, as_object, as_text, as_text_or_none
 from calls.dialects.dialect import AnswerSummary, Assembly, Claim, Dialect, RequestSummary, Service
+from calls.dialects.parts.answer_composition import AnswerParts
+from calls.dialects.parts.answer_forms import streamed_by_path
 from calls.dialects.parts.assembly import AccumulatorAssembly
+from calls.dialects.parts.stream_writing import sse_message
 from calls.model import Headers, Json, Usage
 
 _CREATED_PATH: Final = re.compile(
@@ -92,6 +96,35 @@ class ReplicateStream:
         return self._end_data is not None and "reason" not in self._end_data and self._error is None
 
 
+def _compose_answer(parts: AnswerParts) -> Json | None:
+    """Make a prediction that has succeeded: at once, when it is polled, or as a stream of its output."""
+    if parts.tool_calls:
+        return None
+    name = parts.path.rpartition("/")[2] if parts.operation == "poll" else parts.id
+    return {
+        "id": name,
+        "model": parts.model,
+        "version": as_text(parts.request.get("version")),
+        "input": as_object(parts.request.get("input")),
+        "logs": "",
+        "error": None,
+        "output": [parts.text],
+        "status": parts.finish_word("succeeded", "succeeded"),
+        **dict.fromkeys(("created_at", "started_at", "completed_at"), parts.created_at),
+        "metrics": {"input_token_count": parts.input_tokens, "output_token_count": parts.output_tokens},
+        "urls": {"get": f"https://api.replicate.com/v1/predictions/{name}"},
+    }
+
+
+def _write_stream(answer: Mapping[str, Json], _request: Mapping[str, Json]) -> Iterator[bytes]:
+    """Write each piece of the output, and the end."""
+    output = answer.get("output")
+    for number, piece in enumerate([output] if isinstance(output, str) else as_array(output)):
+        data = "".join(f"data: {line}\n" for line in as_text(piece).split("\n"))
+        yield f"event: output\nid: {number}:0\n{data}\n".encode("utf-8", "replace")
+    yield sse_message("done", {})
+
+
 DIALECT: Final = Dialect(
     name="replicate",
     claim=claim,
@@ -99,4 +132,7 @@ DIALECT: Final = Dialect(
     summarize_request=summarize_request,
     assemble=assemble,
     summarize_answer=summarize_answer,
+    answer_form=streamed_by_path("sse"),
+    stream_writers={"sse": _write_stream},
+    compose_answer=_compose_answer,
 )

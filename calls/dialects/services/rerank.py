@@ -7,6 +7,7 @@ from typing import Final
 from calls.codec.lenient_json import as_array, as_count, as_object, as_text_or_none
 from calls.dialects.dialect import AnswerSummary, Assembly, Claim, Dialect, RequestSummary, Service
 from calls.dialects.generic import WholeBody
+from calls.dialects.parts.answer_composition import AnswerParts
 from calls.dialects.parts.answer_forms import never_streamed
 from calls.model import Headers, Json, Usage
 
@@ -69,6 +70,36 @@ def assemble(content_type: str) -> Assembly:
     return WholeBody(content_type)
 
 
+def _compose_results(parts: AnswerParts) -> Json | None:
+    """Make a ranking in the form of the service that has this host or path, or takes such a request."""
+    ranks = parts.ranks
+    if ranks is None:
+        return None
+    usage: Json = {"total_tokens": parts.input_tokens}
+    head: dict[str, Json] = {"object": "list", "model": parts.model, "usage": usage}
+    match parts:
+        case _ if parts.path.endswith(":rank"):  # Google
+            documents = [as_object(one) for one in as_array(parts.request.get("records"))]
+            known = {place: document.get("id") for place, document in enumerate(documents)}
+            return {"records": [{"id": known.get(_place(index), index), "score": score} for index, score in ranks]}
+        case _ if parts.path.endswith("/ranking"):  # NVIDIA
+            return {"rankings": [{"index": index, "logit": score} for index, score in ranks]}
+        case _ if parts.path.endswith("/score"):  # vLLM
+            scores = [{"index": index, "object": "score", "score": score} for index, score in ranks]
+            return {**head, "id": f"score-{parts.id}", "created": parts.created, "data": scores}
+        case _ if "texts" in parts.request:  # Hugging Face
+            return [{"index": index, "score": score} for index, score in ranks]
+        case _ if "rerankingConfiguration" in parts.request:  # Bedrock
+            return {"results": [{"index": index, "relevanceScore": score} for index, score in ranks]}
+        case _:
+            scored = [{"index": index, "relevance_score": score} for index, score in ranks]
+            return {**head, ("data" if "voyageai" in parts.host else "results"): scored}
+
+
+def _place(index: Json) -> int:
+    return index if isinstance(index, int) else -1
+
+
 DIALECT: Final = Dialect(
     name="rerank",
     claim=claim,
@@ -78,4 +109,5 @@ DIALECT: Final = Dialect(
     assemble=assemble,
     summarize_answer=summarize_answer,
     answer_form=never_streamed,
+    compose_results=_compose_results,
 )

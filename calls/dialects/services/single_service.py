@@ -252,4 +252,5 @@ DIALECT: Final = Dialect(
     summarize_request=summarize_request,
     assemble=assemble,
     summarize_answer=summarize_answer,
+    why_no_answer="each of these services has a form of its own",
 )

@@ -7,13 +7,15 @@ so far; vLLM has no end marker, SGLang has `[DONE]`.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from calls.codec.lenient_json import as_array, as_count, as_object, as_text, as_text_or_none
 from calls.dialects.dialect import AnswerSummary, Assembly, Claim, Dialect, RequestSummary, Service
+from calls.dialects.parts.answer_composition import AnswerParts
 from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.pieces import parse_payload
+from calls.dialects.parts.stream_writing import sse_message
 from calls.framing import Framing, nul, sse
 from calls.model import Headers, Json, Usage
 
@@ -152,6 +154,53 @@ class TextGenerationStream:
         self._whole |= {name: fields[name] for name in names if fields.get(name) is not None}
 
 
+def compose_answer(parts: AnswerParts) -> Json | None:
+    """Make a text in the form of the server that takes such a request. It has no tool calls."""
+    if parts.operation != "text_completion" or parts.tool_calls:
+        return None
+    reason = parts.finish_word("eos_token", "eos_token")
+    match parts:
+        case _ if parts.path.endswith(("/completion", "/infill")):  # llama.cpp
+            counts: dict[str, Json] = {"tokens_predicted": parts.output_tokens, "tokens_evaluated": parts.input_tokens}
+            end: dict[str, Json] = {"stop": True, "stop_type": parts.finish_word("eos", "eos"), "truncated": False}
+            return {"index": 0, "content": parts.text, "model": parts.model, **counts, **end}
+        case _ if parts.path == "/complete":  # Aleph Alpha
+            completion: Json = {"completion": parts.text, "finish_reason": parts.finish_word("end_of_text", "")}
+            counts = {"num_tokens_prompt_total": parts.input_tokens, "num_tokens_generated": parts.output_tokens}
+            return {"id": parts.id, "model_version": parts.model, "completions": [completion], **counts}
+        case _ if "text" in parts.request or "input_ids" in parts.request:  # SGLang
+            counts = {"prompt_tokens": parts.input_tokens, "completion_tokens": parts.output_tokens}
+            word: Json = {"type": parts.finish_word("stop", "stop")}
+            return {"text": parts.text, "meta_info": {"id": parts.id, "finish_reason": word, **counts}}
+        case _ if "prompt" in parts.request:  # vLLM, which repeats the prompt
+            return {"text": [as_text(parts.request.get("prompt")) + (parts.text or "")]}
+        case _:
+            counts = {"generated_tokens": parts.output_tokens, "input_length": parts.input_tokens}
+            text: Json = {"generated_text": parts.text, "details": {"finish_reason": reason, **counts}}
+            is_alone = parts.path.endswith(("/generate", "/invocations")) or parts.request.get("stream") is True
+            return text if is_alone else [text]
+
+
+def _compose_results(parts: AnswerParts) -> Json | None:
+    """Make the vectors of Hugging Face's feature extraction: a list of them."""
+    vectors = parts.vectors
+    return [*vectors] if vectors and parts.operation == "embeddings" else None
+
+
+def write_stream(answer: Mapping[str, Json], _request: Mapping[str, Json]) -> Iterator[bytes] | None:
+    """Write the whole text as one event, and SGLang's end marker; None for an answer in another form, such as a list."""
+    match answer:
+        case {"generated_text": text}:
+            token: Json = {"id": 1, "text": text, "logprob": 0.0, "special": False}
+            return iter([sse_message("", {"index": 1, "token": token, "details": None, **answer})])
+        case {"text": _, "meta_info": _}:
+            return iter([sse_message("", dict(answer)), sse_message("", "[DONE]")])
+        case {"content": _}:
+            return iter([sse_message("", dict(answer))])
+        case _:
+            return None
+
+
 DIALECT: Final = Dialect(
     name="text_generation",
     claim=claim,
@@ -168,4 +217,7 @@ DIALECT: Final = Dialect(
     summarize_request=summarize_request,
     assemble=assemble,
     summarize_answer=summarize_answer,
+    stream_writers={"sse": write_stream},
+    compose_answer=compose_answer,
+    compose_results=_compose_results,
 )

@@ -297,4 +297,5 @@ DIALECT: Final = Dialect(
     assemble=assemble,
     summarize_answer=summarize_answer,
     answer_form=never_streamed,
+    why_no_answer="each database has a form of its own for what it found",
 )

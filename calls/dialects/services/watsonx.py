@@ -1,13 +1,15 @@
 """IBM watsonx: text generation, whole or as events. Its chats have OpenAI's shape (`openai.chat`)."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from calls.codec.lenient_json import as_array, as_count, as_object, as_text, as_text_or_none
 from calls.dialects.dialect import AnswerSummary, Assembly, Claim, Dialect, RequestSummary, Service
+from calls.dialects.parts.answer_composition import AnswerParts
 from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.pieces import parse_payload
+from calls.dialects.parts.stream_writing import sse_message
 from calls.model import Headers, Json, Usage
 
 _PATH: Final = re.compile(
@@ -90,6 +92,33 @@ class WatsonxStream:
                 self._result[name] = value
 
 
+def _compose_answer(parts: AnswerParts) -> Json | None:
+    """Make a text. It has no tool calls."""
+    if parts.operation != "text_completion" or parts.tool_calls:
+        return None
+    result: Json = {
+        "generated_text": parts.text,
+        "generated_token_count": parts.output_tokens,
+        "input_token_count": parts.input_tokens,
+        "stop_reason": parts.finish_word("eos_token", "eos_token"),
+    }
+    return {"model_id": parts.model, "created_at": parts.created_at, "results": [result]}
+
+
+def _compose_results(parts: AnswerParts) -> Json | None:
+    """Make embeddings."""
+    vectors = parts.vectors if parts.operation == "embeddings" else None
+    if vectors is None:
+        return None
+    head: dict[str, Json] = {"model_id": parts.model, "created_at": parts.created_at}
+    return {**head, "results": [{"embedding": one} for one in vectors], "input_token_count": parts.input_tokens}
+
+
+def _write_stream(answer: Mapping[str, Json], _request: Mapping[str, Json]) -> Iterator[bytes]:
+    """Write one event, which has the whole text."""
+    yield b"id: 1\n" + sse_message("message", dict(answer))
+
+
 DIALECT: Final = Dialect(
     name="watsonx",
     claim=claim,
@@ -97,4 +126,7 @@ DIALECT: Final = Dialect(
     summarize_request=summarize_request,
     assemble=assemble,
     summarize_answer=summarize_answer,
+    stream_writers={"sse": _write_stream},
+    compose_answer=_compose_answer,
+    compose_results=_compose_results,
 )

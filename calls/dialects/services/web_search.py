@@ -167,4 +167,5 @@ DIALECT: Final = Dialect(
     services=(Service(provider=None, host_pattern=_SEARCH_HOSTS, only_models=False, unclaimed_kind=always_retrieval),),
     assemble=assemble,
     summarize_answer=summarize_answer,
+    why_no_answer="each service has a form of its own for what it found",
 )

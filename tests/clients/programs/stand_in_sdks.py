@@ -254,6 +254,266 @@ def test_bedrock_invoke_of_anthropic_s_models(said, stream):
     expect(said, text, calls)
 
 
+VECTORS = [[0.5, 0.25], [1.0, 0.0]]
+RANKS = [{"index": 1, "score": 0.75}, {"index": 0, "score": 0.5}]
+
+
+def test_vectors():
+    import cohere
+    import ollama
+    import openai
+    from google import genai
+
+    texts = ["a", "b"]
+    for _ in range(6):
+        playhead.answer(results=VECTORS)
+    answer = openai.OpenAI().embeddings.create(model="text-embedding-3-small", input=texts)
+    assert [one.embedding for one in answer.data] == VECTORS
+    by_type = cohere.ClientV2(api_key="none").embed(
+        model="embed-v4.0", texts=texts, input_type="classification", embedding_types=["float"]
+    )
+    assert by_type.embeddings.float_ == VECTORS
+    older = cohere.Client(api_key="none").embed(model="embed-v3.0", texts=texts, input_type="classification")
+    assert older.embeddings == VECTORS
+    google = genai.Client(api_key="none")
+    embedded = google.models.embed_content(model="gemini-embedding-001", contents=texts)
+    assert [one.values for one in embedded.embeddings] == VECTORS
+    assert ollama.Client(host="http://ollama.example").embed(model="nomic", input=texts).embeddings == VECTORS
+    titan = bedrock().invoke_model(modelId="amazon.titan-embed-text-v2:0", body=json.dumps({"inputText": "a"}))
+    assert json.loads(titan["body"].read())["embedding"] == VECTORS[0]
+
+
+def test_ranks():
+    import cohere
+
+    for _ in range(2):
+        playhead.answer(results=RANKS)
+    for client in (cohere.ClientV2(api_key="none"), cohere.Client(api_key="none")):
+        answer = client.rerank(model="rerank-v3.5", query="q", documents=["a", "b"])
+        assert [(one.index, one.relevance_score) for one in answer.results] == [(1, 0.75), (0, 0.5)]
+
+
+def test_other_answers_of_openai():
+    import openai
+
+    client = openai.OpenAI()
+    playhead.answer(results=[["violence"], []])
+    playhead.answer(results=["aGk=", "https://images.example.com/1.png"])
+    for text in ("Hello.", "Hello again.", "Hi."):
+        playhead.answer(text=text)
+    moderated = client.moderations.create(model="omni-moderation-latest", input=["a", "b"]).results
+    assert [(one.flagged, one.categories.violence, one.categories.hate) for one in moderated] == [
+        (True, True, False),
+        (False, False, False),
+    ]
+    pictures = client.images.generate(model="gpt-image-2", prompt="a cat").data
+    assert [(one.b64_json, one.url) for one in pictures] == [("aGk=", None), (None, "https://images.example.com/1.png")]
+    spoken = {"model": "gpt-4o-transcribe", "file": ("a.wav", b"RIFF")}
+    assert client.audio.transcriptions.create(**spoken).text == "Hello."
+    assert client.audio.transcriptions.create(**spoken, response_format="text") == "Hello again."
+    kinds = [event.type for event in client.audio.transcriptions.create(**spoken, stream=True)]
+    assert kinds == ["transcript.text.delta", "transcript.text.done"]
+
+
+@both
+@streamed
+def test_openai_s_assistants(said, stream):
+    import openai
+
+    give(said)
+    runs = openai.OpenAI().beta.threads.runs
+    asked = {"thread_id": "thread_1", "assistant_id": "asst_1"}
+    text = ""
+    if stream:
+        with runs.stream(**asked) as events:
+            text = "".join(events.text_deltas)
+            run = events.current_run
+    else:
+        run = runs.create(**asked)
+    assert run.thread_id == "thread_1"
+    assert run.status == ("completed" if said == "text" else "requires_action")
+    required = run.required_action.submit_tool_outputs.tool_calls if run.required_action else ()
+    calls = [(call.function.name, json.loads(call.function.arguments)) for call in required]
+    if said == "text" and not stream:  # the client fetches the text when the run has ended
+        give("text")
+        page = openai.OpenAI().beta.threads.messages.list("thread_1")
+        text = page.data[0].content[0].text.value
+    expect(said, text, calls)
+
+
+def test_openai_s_agents():
+    import openai
+
+    give("text")
+    sessions = openai.OpenAI().beta.agents.sessions
+    with sessions.create(environment={"type": "openai_hosted"}, input="any?", stream=True) as events:
+        kinds = [event.type for event in events]
+    assert kinds[0] == "agent.session.created"
+    assert kinds[-1] == "agent.session.idle"
+
+
+@both
+def test_anthropic_s_sessions(said):
+    import anthropic
+
+    give(said)
+    with anthropic.Anthropic(api_key="none").beta.sessions.events.stream("sesn_1") as stream:
+        events = list(stream)
+    text = "".join(part.text for event in events if event.type == "agent.message" for part in event.content)
+    expect(said, text, [(event.name, event.input) for event in events if event.type == "agent.custom_tool_use"])
+    assert events[-1].type == "session.status_idle"
+
+
+@both
+@streamed
+def test_google_s_interactions(said, stream):
+    from google import genai
+
+    give(said)
+    client = genai.Client(api_key="none")
+    answer = client.interactions.create(model="gemini-3-pro", input="any?", stream=stream)
+    if not stream:
+        steps = [step.model_dump(exclude_none=True) for step in answer.steps]
+        texts = [part["text"] for step in steps if step["type"] == "model_output" for part in step["content"]]
+        calls = [(step["name"], step["arguments"]) for step in steps if step["type"] == "function_call"]
+        assert answer.status == ("completed" if said == "text" else "requires_action")
+    else:
+        events = list(answer)
+        deltas = [event.delta for event in events if event.event_type == "step.delta"]
+        starts = [event.step for event in events if event.event_type == "step.start"]
+        texts = [delta.text for delta in deltas if delta.type == "text"]
+        arguments = [json.loads(delta.arguments) for delta in deltas if delta.type == "arguments_delta"]
+        calls = list(zip([step.name for step in starts if step.type == "function_call"], arguments, strict=True))
+        assert events[-1].event_type == "interaction.completed"
+    expect(said, "".join(texts), calls)
+
+
+def aws(service):
+    import botocore.session
+
+    return botocore.session.get_session().create_client(service, region_name="us-east-1")
+
+
+@both
+def test_bedrock_s_agents(said):
+    give(said)
+    asked = {"agentId": "AGENT12345", "agentAliasId": "ALIAS12345", "sessionId": "s-1", "inputText": "any?"}
+    text, calls = "", []
+    for event in aws("bedrock-agent-runtime").invoke_agent(**asked)["completion"]:
+        match event:
+            case {"chunk": {"bytes": piece}}:
+                text += piece.decode()
+            case {"returnControl": {"invocationInputs": inputs}}:
+                functions = [one["functionInvocationInput"] for one in inputs]
+                calls += [
+                    (one["function"], {each["name"]: each["value"] for each in one["parameters"]}) for one in functions
+                ]
+    if said == "text":
+        assert (text, calls) == (TEXT, [])
+    else:  # their parameters are texts
+        named = [(name, {key: str(value) for key, value in arguments.items()}) for name, arguments in NAMED]
+        assert (text, calls) == ("", named)
+
+
+def test_bedrock_s_other_operations():
+    client = aws("bedrock-agent-runtime")
+    give("text")
+    assert client.retrieve_and_generate(input={"text": "any?"})["output"]["text"] == TEXT
+    give("text")
+    stream = client.retrieve_and_generate_stream(input={"text": "any?"})["stream"]
+    assert "".join(event["output"]["text"] for event in stream if "output" in event) == TEXT
+    playhead.answer(results=[["VIOLENCE"]])
+    playhead.answer(results=[[]])
+    asked = {
+        "guardrailIdentifier": "g1",
+        "guardrailVersion": "1",
+        "source": "INPUT",
+        "content": [{"text": {"text": "x"}}],
+    }
+    for action in ("GUARDRAIL_INTERVENED", "NONE"):
+        assert bedrock().apply_guardrail(**asked)["action"] == action
+
+
+@streamed
+@pytest.mark.parametrize(
+    ("model", "body", "read"),
+    [
+        ("amazon.titan-text-lite-v1", {"inputText": "x"}, lambda one: (one.get("results") or [one])[0]["outputText"]),
+        ("meta.llama3-8b-instruct-v1:0", {"prompt": "x"}, lambda one: one["generation"]),
+        ("mistral.mixtral-8x7b-instruct-v0:1", {"prompt": "x"}, lambda one: one["outputs"][0]["text"]),
+    ],
+)
+def test_bedrock_invoke_of_text_models(model, body, read, stream):
+    give("text")
+    asked = {"modelId": model, "body": json.dumps(body)}
+    if stream:
+        events = bedrock().invoke_model_with_response_stream(**asked)["body"]
+        assert "".join(read(json.loads(event["chunk"]["bytes"])) for event in events) == TEXT
+    else:
+        assert read(json.loads(bedrock().invoke_model(**asked)["body"].read())) == TEXT
+
+
+@streamed
+def test_sagemaker(stream):
+    give("text")
+    asked = {"EndpointName": "llama", "Body": json.dumps({"inputs": "any?"}), "ContentType": "application/json"}
+    client = aws("sagemaker-runtime")
+    if stream:
+        parts = client.invoke_endpoint_with_response_stream(**asked)["Body"]
+        data = b"".join(part["PayloadPart"]["Bytes"] for part in parts)
+        assert json.loads(data.removeprefix(b"data: "))["generated_text"] == TEXT
+    else:
+        [answer] = [json.loads(client.invoke_endpoint(**asked)["Body"].read())]
+        assert answer["generated_text"] == TEXT
+
+
+@streamed
+def test_hugging_face_s_text_generation(stream):
+    from huggingface_hub import InferenceClient
+
+    playhead.answer(body={}, host="huggingface.co", times=None)  # this SDK asks its hub for the names of agents
+    give("text")
+    client = InferenceClient(model="https://tgi.endpoints.huggingface.cloud", token="none")
+    answer = client.text_generation("any?", stream=stream)
+    assert ("".join(answer) if stream else answer) == TEXT
+
+
+def test_mcp():
+    import asyncio
+
+    from mcp import ClientSession
+    from mcp.client.streamable_http import streamablehttp_client
+
+    server = {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {"tools": {}},
+        "serverInfo": {"name": "s", "version": "1"},
+    }
+    playhead.answer(method="get", status=405, body="", times=None, path="/mcp")
+    playhead.answer(results=[server], prompt="initialize")
+    playhead.answer(body="", status=202, prompt="notifications/initialized")
+    schema = {"type": "object", "properties": {}}
+    playhead.answer(results=[{"tools": [{"name": "count", "inputSchema": schema}]}], prompt="tools/list", times=None)
+    playhead.answer(text="three")
+    playhead.answer(results=[{"total": 3}])
+
+    async def ask():
+        async with (
+            streamablehttp_client("https://tools.example.com/mcp") as (read, write, _),
+            ClientSession(read, write) as session,
+        ):
+            await session.initialize()
+            listed = await session.list_tools()
+            said = await session.call_tool("count", {})
+            structured = await session.call_tool("count", {})
+            return listed, said, structured
+
+    listed, said, structured = asyncio.run(ask())
+    assert [tool.name for tool in listed.tools] == ["count"]
+    assert said.content[0].text == "three"
+    assert structured.structuredContent == {"total": 3}
+
+
 def openai_error(status):
     import openai
 

@@ -25,6 +25,7 @@ def answer(
     *,
     text: str | None = None,
     tool_calls: Sequence[Mapping[str, Any]] = (),
+    results: Sequence[Any] = (),
     body: Any = ...,
     status: int = 200,
     headers: Mapping[str, str] | None = None,
@@ -48,8 +49,9 @@ def answer(
     A request gets the first answer that is left and whose conditions it meets, so answers without conditions are given in
     their order. The answer is made in the form of the API that is asked, and streamed if the request asks for a stream.
 
-    What it says: `text` and `tool_calls` (each with `name`, `arguments` and, if you like, `id`); or a whole `body` with
-    `status` and `headers`, for tools and for any other API; or an `error`: a status, "timeout", "cut" or "malformed".
+    What it says: `text` and `tool_calls` (each with `name`, `arguments` and, if you like, `id`); or `results`, such as the
+    vectors of embeddings; or a whole `body` with `status` and `headers`, for tools and for any other API; or an `error`: a
+    status, "timeout", "cut" or "malformed".
     `finish_reason` is in the API's own words, and `usage` has `input_tokens` and `output_tokens`.
 
     Which request it expects: `model`, `path`, `host` and `method`, where `*` stands for anything; a condition on the whole
@@ -67,6 +69,7 @@ def answer(
         "place": _caller(),
         "text": text,
         "tool_calls": [dict(call) for call in tool_calls],
+        "results": list(results),
         "status": status,
         "headers": dict(headers or {}),
         "error": error,
