@@ -322,12 +322,12 @@ async def _stop_when_unused(
 
     Stops earlier if the successor lock is held, or if the data directory is removed.
     """
+    if (users_lock := data.users_lock.acquire_shared()) is not None:
+        # From now on the file exists unless the directory was removed, which may happen as soon as the command has ended.
+        os.close(users_lock)
     await abandoned.wait()
     loop = asyncio.get_running_loop()
     own_lock = data.store_lock.identity()
-    if (users_lock := data.users_lock.acquire_shared()) is not None:
-        # From now on the file exists unless the directory was removed.
-        os.close(users_lock)
     last_use = loop.time()
     while data.store_lock.identity() == own_lock:
         try:
