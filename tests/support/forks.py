@@ -36,15 +36,34 @@ from typing import Any, Final, cast
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SCRIPT: Final = str(Path(sys.executable).with_name("playhead"))
-MODULES: Final = ("proxy.worker.process", "proxy.processes.store_server", "store.server", "proxy.demo.servers")
-"""What is started with `python -m`. Helpers of the store server are not: their memory is measured."""
+STARTING_OTHERS: Final = "proxy.trials.process"
+"""A module that starts Playhead's programs in turn."""
+
+MODULES: Final = (
+    "proxy.worker.process",
+    "proxy.processes.store_server",
+    "store.server",
+    "proxy.demo.servers",
+    STARTING_OTHERS,
+)
+"""What is started with `python -m` or `python -P -m`. Helpers of the store server are not: their memory is measured."""
 
 IMPORTED: Final = (
     "store.api.app",
     "proxy.lane.lane",
+    "proxy.capture.namespace.launch",
+    "proxy.effects.channel",
+    "proxy.trust.truststore",
     "uvloop",
+    "uvicorn.lifespan.off",
+    "uvicorn.protocols.http.httptools_impl",
+    "uvicorn.protocols.websockets.websockets_sansio_impl",
+    "anyio._backends._asyncio",
+    "cryptography.hazmat.backends.openssl.backend",
     "calls.keys.jsonpath",
     "asyncpg",
+    "greenlet",
+    "encodings.idna",
     "replay.replay_options",
 )
 """What programs import only when they need it."""
@@ -170,7 +189,13 @@ def _parse_environment(lines: Sequence[bytes]) -> dict[str, str]:
 def _is_ours(words: Sequence[str], executable: str) -> bool:
     if executable == SCRIPT:
         return True
-    return executable == sys.executable and len(words) > 2 and words[1] == "-m" and words[2] in MODULES
+    return executable == sys.executable and _module(words) in MODULES
+
+
+def _module(words: Sequence[str]) -> str | None:
+    """The module of `python -m` and `python -P -m`."""
+    options, module = words[1:-1], words[-1]
+    return module if options in (["-m"], ["-P", "-m"]) else None
 
 
 def _starting_variables(environment: Mapping[str, str]) -> dict[str, str]:
@@ -310,7 +335,7 @@ def fork_beside() -> int:
 def prepare_program(request: Mapping[str, Any], files: Sequence[int]) -> Callable[[], object]:
     """Make this fork what `exec` would have made it, and return its program."""
     words: list[str] = request["words"]
-    is_module = words[1:2] == ["-m"]
+    module = _module(words)
     if request["session"]:
         os.setsid()
     if request["group"] >= 0:
@@ -318,7 +343,7 @@ def prepare_program(request: Mapping[str, Any], files: Sequence[int]) -> Callabl
     copy_limits()
     os.umask(request["umask"])
     connection = None
-    if not is_module:
+    if module in (None, STARTING_OTHERS):
         # It starts others, which must be its children, so it has a template of its own.
         connection, others = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if os.fork() == 0:
@@ -336,15 +361,15 @@ def prepare_program(request: Mapping[str, Any], files: Sequence[int]) -> Callabl
     place_files(files[1:], list(map(int, request["files"])), connection)
     replace_fork_exec(_start_in_earnest if connection is None else Template(connection).fork_exec)
     open_standard_streams()
-    set_command_line(words if is_module else [sys.executable, *words])
+    set_command_line([sys.executable, *words] if module is None else words)
     set_signals(request["ignored"], request["blocked"])
     sys.modules["__main__"] = types.ModuleType("__main__")
-    if is_module:
-        sys.argv = words[2:]
-        sys.modules.pop(words[2], None)
-        if "PYTHONSAFEPATH" not in os.environ:
+    if module is not None:
+        sys.argv = [module]
+        sys.modules.pop(module, None)
+        if "PYTHONSAFEPATH" not in os.environ and "-P" not in words:
             sys.path.insert(0, str(Path.cwd()))
-        return lambda: vars(runpy)["_run_module_as_main"](words[2])
+        return lambda: vars(runpy)["_run_module_as_main"](module)
     sys.argv = [SCRIPT, *words[1:]]
     sys.path.insert(0, str(Path(SCRIPT).parent))
     return lambda: runpy.run_path(SCRIPT, run_name="__main__")
@@ -460,6 +485,25 @@ def import_programs() -> None:
         import_module(name)
     for name in (*MODULES, *IMPORTED):
         import_module(name)
+    _compute_once()
+
+
+def _compute_once() -> None:
+    """What each worker or store server would compute anew: the built-in profiles, the expressions of secrets, the prices."""
+    redactor_module, stored_profiles = import_module("calls.redaction.redactor"), import_module("store.active_profiles")
+    profiles = stored_profiles.load_profiles()
+    for profile in profiles.profiles:
+        _ = profile.plan
+    redactor = redactor_module.Redactor(key=bytes(32), profiles=profiles)
+    redactor.prepare_streams()
+    # RE2 builds parts of its automata when they are first needed.
+    redactor.redact_text("a text")
+    for content_type, data in (("application/json", b'{"text": "a text"}'), ("text/event-stream", SMALL_STREAM)):
+        redactor_module.redact_whole_body(redactor.new_body_redactor(content_type), data)
+    vars(import_module("store.prices"))["_tables"]()
+
+
+SMALL_STREAM: Final = b'data: {"choices": [{"index": 0, "delta": {"content": "a text"}}]}\n\n'
 
 
 def main() -> Callable[[], object]:

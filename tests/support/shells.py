@@ -31,8 +31,15 @@ from typing import Any, Final, Protocol
 NAMESPACES: Final = ("net", "mnt", "user")
 LONGEST: Final = 1 << 17
 MOST_FILES: Final = 16
-SDKS: Final = ("openai", "httpx2", "requests")
-"""What agents import that shells start."""
+SDKS: Final = (
+    "openai",
+    "openai.resources.chat.completions.completions",
+    "httpx2",
+    "httpcore2",
+    "requests",
+    "truststore",
+)
+"""What agents import that shells start, or their SDKs with the first call."""
 
 CALLER: Final = r"""#!{python} -IS
 import _signal, _socket, marshal, os, sys

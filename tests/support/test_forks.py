@@ -59,17 +59,20 @@ def visible_facts(pid: int) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("words", "options"),
     [
-        {},
-        {"start_new_session": True, "env": os.environ | {"PYTHONSAFEPATH": "1"}},
-        {"process_group": 0, "umask": 0o027, "stderr": subprocess.DEVNULL},
+        (SERVERS, {}),
+        (SERVERS, {"start_new_session": True, "env": os.environ | {"PYTHONSAFEPATH": "1"}}),
+        (
+            [sys.executable, "-P", *SERVERS[1:]],
+            {"process_group": 0, "umask": 0o027, "stderr": subprocess.DEVNULL},
+        ),
     ],
 )
-def test_it_looks_like_a_started_one(forks: Forks, tmp_path: Path, options: dict[str, Any]) -> None:
-    with program(SERVERS, cwd=tmp_path, **options) as started:
+def test_it_looks_like_a_started_one(forks: Forks, tmp_path: Path, words: list[str], options: dict[str, Any]) -> None:
+    with program(words, cwd=tmp_path, **options) as started:
         wanted = visible_facts(started.pid)
-    with forks.in_use(), program(SERVERS, cwd=tmp_path, **options) as forked:
+    with forks.in_use(), program(words, cwd=tmp_path, **options) as forked:
         found = visible_facts(forked.pid)
     assert started.returncode == forked.returncode == -signal.SIGKILL
     assert found == wanted
