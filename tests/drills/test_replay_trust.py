@@ -35,7 +35,7 @@ def write_bundle(path: Path, *steps: Exchange) -> Path:
 
 
 def client(house: Up, run: str = "run-1") -> httpx.AsyncClient:
-    return httpx.AsyncClient(proxy=f"http://{run}:@127.0.0.1:{house.port}", trust_env=False, verify=False)
+    return httpx.AsyncClient(timeout=60, proxy=f"http://{run}:@127.0.0.1:{house.port}", trust_env=False, verify=False)
 
 
 async def report(house: Up, replay: str, **wanted: Any) -> dict[str, Any]:
@@ -125,11 +125,18 @@ except OSError:
 """
 
 
+REPORT_WRITTEN = """
+import pathlib, sys, time
+while not any(b'"served": 1' in file.read_bytes() for file in pathlib.Path(sys.argv[1]).glob("*.json")):
+    time.sleep(0.05)
+"""
+
+
 async def test_a_command_whose_proxy_died_has_not_been_replayed(data: Path) -> None:
     recording = write_bundle(data.with_suffix(".jsonl"), step("/a", b"A", 1))
     # The report has to be written once before the worker dies, else there is none.
-    patient = KILLER.replace("parent =", "import time; time.sleep(1); parent =")
-    code, said, told = await run_replay(data, recording, sys.executable, "-c", patient)
+    patient = KILLER.replace("parent =", REPORT_WRITTEN + "parent =")
+    code, said, told = await run_replay(data, recording, sys.executable, "-c", patient, str(data / "replays"))
     assert code == 3
     assert "was interrupted" in said
     assert (told["verdict"], told["interrupted"], told["served"]) == ("unknown", True, 1)
@@ -172,10 +179,13 @@ async def test_thirty_calls_of_an_agent_take_less_than_a_second_in_replay(data: 
     timed = f"""
 import time, urllib.request
 urllib.request.urlopen("{URL}/1").read()
-began = time.perf_counter()
+spans = []
 for n in range(2, 31):
+    began = time.perf_counter()
     urllib.request.urlopen(f"{URL}/{{n}}").read()
-print("took", time.perf_counter() - began)
+    spans.append(time.perf_counter() - began)
+# A pause of the proxy's would be in each of them; those of a busy machine are in some.
+print("took", 30 * sorted(spans)[7])
 """
     code, said, _ = await run_replay(data, recording, sys.executable, "-c", timed)
     assert code == 0, said
