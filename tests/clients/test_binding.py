@@ -95,7 +95,7 @@ def calls_by_run(service: Service) -> dict[str, Counter[str]]:
 
 def get_json(service: Service, path: str) -> Any:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(urllib.request.Request(service.api + path, headers=service.headers), timeout=20) as answer:
+    with opener.open(urllib.request.Request(service.api + path, headers=service.headers), timeout=60) as answer:
         return json.load(answer)
 
 

@@ -65,8 +65,8 @@ def test_openai_async_side_by_side():
 
 @pytest.mark.playhead
 def test_requests_and_httpx():
-    assert requests.get(URL, timeout=10).json()["asked"]
-    assert httpx.get(URL + "?q=2", timeout=10).json()["asked"]
+    assert requests.get(URL, timeout=60).json()["asked"]
+    assert httpx.get(URL + "?q=2", timeout=60).json()["asked"]
 
 @pytest.mark.playhead
 def test_a_program():
@@ -110,7 +110,7 @@ def test_each_test_of_a_module_has_its_own_recording_though_they_share_a_client(
         "test_shared.py",
         """
 import httpx, pytest
-client = httpx.Client(base_url="https://tickets.example.com")
+client = httpx.Client(timeout=60, base_url="https://tickets.example.com")
 
 class TestTickets:
     @pytest.mark.playhead
@@ -134,7 +134,7 @@ def test_workers_of_xdist_do_not_get_into_each_other_s_way(stage: Stage) -> None
         "test_many.py",
         """
 import httpx, pytest
-client = httpx.Client(base_url="https://tickets.example.com")
+client = httpx.Client(timeout=60, base_url="https://tickets.example.com")
 
 @pytest.mark.playhead
 @pytest.mark.parametrize("query", range(6))
@@ -181,7 +181,7 @@ import aiohttp, httpx, pytest
 
 @pytest.fixture
 async def client():
-    async with httpx.AsyncClient(base_url="https://tickets.example.com") as made:
+    async with httpx.AsyncClient(timeout=60, base_url="https://tickets.example.com") as made:
         yield made
 
 @pytest.mark.playhead
@@ -217,11 +217,11 @@ def test_a_recording_of_vcr_is_answered_from_as_it_lies(stage: Stage) -> None:
 
         @pytest.mark.playhead(file="cassettes/tickets.yaml")
         def test_it():
-            assert requests.get("https://tickets.example.com/v2/tickets", timeout=10).json() == {"from": "a cassette"}
+            assert requests.get("https://tickets.example.com/v2/tickets", timeout=60).json() == {"from": "a cassette"}
 
         @pytest.mark.playhead(file="cassettes/tickets.yaml")
         def test_another():
-            requests.get("https://tickets.example.com/v2/parcels", timeout=10)
+            requests.get("https://tickets.example.com/v2/parcels", timeout=60)
         """,
     )
     assert (ran := stage.pytest()).counts == {"passed": 1, "failed": 1}, ran.out
@@ -277,7 +277,7 @@ def test_nothing_is_left_behind_when_pytest_is_killed(stage: Stage, number: sign
         assert beside
         handles = [os.pidfd_open(pid) for pid in beside]
         process.send_signal(number)
-        process.wait(20)
+        process.wait(60)
     for handle in handles:
         _wait_until_gone(handle)
     assert not (stage.directory / "recordings").exists()
@@ -290,7 +290,7 @@ def _children(pid: int) -> list[int]:
 
 def _wait_until_gone(handle: int) -> None:
     with open(handle, closefd=True):
-        ready, _, _ = select.select([handle], [], [], 10)
+        ready, _, _ = select.select([handle], [], [], 60)
     assert ready, "the process beside the tests outlived them"
 
 
@@ -316,7 +316,7 @@ def test_it(attempt):
     for turn in range(15):
         for event in client.chat.completions.create(**ASK, user=str(turn), stream=True):
             pass
-        session.get(f"https://tickets.example.com/v2/tickets?n={turn}", timeout=10)
+        session.get(f"https://tickets.example.com/v2/tickets?n={turn}", timeout=60)
     print(f"TOOK {cpu_seconds() - began:.3f} s")
 """,
     )
@@ -338,7 +338,7 @@ def test_secrets_are_not_written(stage: Stage) -> None:
         @pytest.mark.playhead
         def test_it():
             key = {"authorization": "Bearer sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD"}
-            assert requests.get("https://tickets.example.com/v2/tickets", headers=key, timeout=10).ok
+            assert requests.get("https://tickets.example.com/v2/tickets", headers=key, timeout=60).ok
         """,
     )
     record_then_replay(stage, passed=1)
@@ -365,7 +365,7 @@ def test_tests_that_share_a_file_add_to_it_and_no_advice_takes_from_another(stag
 
         @pytest.mark.parametrize("n", [1, 2])
         def test_it(n):
-            assert requests.get(f"https://tickets.example.com/v2/{n}", timeout=10).json()["path"] == f"/v2/{n}"
+            assert requests.get(f"https://tickets.example.com/v2/{n}", timeout=60).json()["path"] == f"/v2/{n}"
         """,
     )
     ran = None
@@ -395,13 +395,13 @@ def test_test_cases_of_unittest(stage: Stage) -> None:
         @pytest.mark.playhead
         class TestTickets(unittest.TestCase):
             def setUp(self):
-                requests.get("https://tickets.example.com/v2/before", timeout=10)
+                requests.get("https://tickets.example.com/v2/before", timeout=60)
 
             def tearDown(self):
-                requests.get("https://tickets.example.com/v2/after", timeout=10)
+                requests.get("https://tickets.example.com/v2/after", timeout=60)
 
             def test_it(self):
-                self.assertEqual(requests.get("https://tickets.example.com/v2/tickets", timeout=10).status_code, 200)
+                self.assertEqual(requests.get("https://tickets.example.com/v2/tickets", timeout=60).status_code, 200)
         """,
     )
     record_then_replay(stage, passed=1)

@@ -12,8 +12,8 @@ import pytest, requests
 
 def agent(prompt="any refunds?"):
     asked = {"model": "example-large", "messages": [{"role": "user", "content": prompt}]}
-    said = requests.post("https://api.openai.com/v1/chat/completions", json=asked, timeout=10).json()["choices"][0]
-    found = requests.get("https://tickets.example.com/v2/tickets", params={"query": "refund"}, timeout=10).json()
+    said = requests.post("https://api.openai.com/v1/chat/completions", json=asked, timeout=60).json()["choices"][0]
+    found = requests.get("https://tickets.example.com/v2/tickets", params={"query": "refund"}, timeout=60).json()
     return said["message"], found["asked"]
 
 @pytest.mark.playhead
@@ -189,7 +189,7 @@ import os, time, pytest, requests
 
 @pytest.mark.playhead(file="recordings/shared.jsonl", allow_unused=True)
 def test_one_of_many():
-    requests.get("https://tickets.example.com/v2/" + os.environ["ASKED"], timeout=10)
+    requests.get("https://tickets.example.com/v2/" + os.environ["ASKED"], timeout=60)
     time.sleep(1.5)
 """
 

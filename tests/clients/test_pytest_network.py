@@ -93,7 +93,7 @@ UNMARKED = """
 import os, requests
 
 def test_somebody_is_asked():
-    answer = requests.get("https://tickets.example.com/v2/tickets", timeout=10)
+    answer = requests.get("https://tickets.example.com/v2/tickets", timeout=60)
     assert answer.status_code == 200, answer.text
 """
 
@@ -145,7 +145,7 @@ def test_a_fixture_of_a_wider_scope_may_not_ask_for_one_of_its_tests(stage: Stag
 
     @pytest.fixture(scope="module")
     def tickets():
-        answer = requests.get("https://tickets.example.com/v2/tickets", timeout=10)
+        answer = requests.get("https://tickets.example.com/v2/tickets", timeout=60)
         assert answer.status_code == 200, answer.text
 
     @pytest.mark.playhead
@@ -167,7 +167,7 @@ CLEANING = """
 import pytest, requests
 
 def post(path):
-    return requests.post(f"https://tickets.example.com{path}", json={}, timeout=10)
+    return requests.post(f"https://tickets.example.com{path}", json={}, timeout=60)
 
 @pytest.fixture
 def ticket():

@@ -20,7 +20,7 @@ import playhead, pytest, requests
 CHAT = "https://api.openai.com/v1/chat/completions"
 
 def ask(text, model="gpt-5", url=CHAT, **more):
-    said = requests.post(url, json={"model": model, "messages": [{"role": "user", "content": text}], **more}, timeout=10)
+    said = requests.post(url, json={"model": model, "messages": [{"role": "user", "content": text}], **more}, timeout=60)
     if said.status_code != 200:
         return said.status_code
     return said.json()["choices"][0]["message"]["content"] if "completions" in url else said.json()
@@ -126,8 +126,8 @@ def test_by_what_they_expect():
     assert ask("a note", model="small") == "note"
     assert ask("a draft note", model="small") == "other"
     assert ask("about T-12", model="small") == "number"
-    assert requests.get("https://tickets.example.com/v2/tickets?q=1", timeout=9).json() == {"total": 3}
-    assert requests.get("https://tickets.example.com/v2/tickets?q=2", timeout=9).json() == {"total": 3}
+    assert requests.get("https://tickets.example.com/v2/tickets?q=1", timeout=60).json() == {"total": 3}
+    assert requests.get("https://tickets.example.com/v2/tickets?q=2", timeout=60).json() == {"total": 3}
     assert ask("a note", model="small") == "note"
     assert ask("a note", model="gpt-5-mini") == "large"
 
@@ -160,9 +160,9 @@ def test_a_delay_and_a_pace():
     playhead.answer(text="slow", pace=0.1)
     started = time.monotonic()
     assert ask("a") == "late"
-    assert 0.4 <= time.monotonic() - started < 5
+    assert 0.4 <= time.monotonic() - started < 60
     started = time.monotonic()
-    with requests.post(CHAT, json={"model": "m", "messages": [], "stream": True}, stream=True, timeout=9) as said:
+    with requests.post(CHAT, json={"model": "m", "messages": [], "stream": True}, stream=True, timeout=60) as said:
         lines = [line for line in said.iter_lines() if line]
     assert time.monotonic() - started >= 0.1 * len(lines)
     assert lines[-1] == b"data: [DONE]"
@@ -179,10 +179,10 @@ def test_broken_answers():
     with pytest.raises(requests.exceptions.JSONDecodeError):
         ask("a")
     with pytest.raises(requests.exceptions.ReadTimeout):
-        requests.post(CHAT, json={"model": "m", "messages": []}, timeout=0.3)
-    said = requests.post(CHAT, json={"model": "m", "messages": []}, timeout=9)
+        requests.post(CHAT, json={"model": "m", "messages": []}, timeout=(60, 0.3))
+    said = requests.post(CHAT, json={"model": "m", "messages": []}, timeout=60)
     assert (said.status_code, said.headers["x-kind"], said.headers["playhead"].split(";")[0]) == (418, "pot", "stand-in")
-    said = requests.post(CHAT, json={"model": "m", "messages": []}, timeout=9)
+    said = requests.post(CHAT, json={"model": "m", "messages": []}, timeout=60)
     assert (said.status_code, said.headers["retry-after"], said.json()["error"]["message"]) == (503, "7", "busy")
 
 @pytest.mark.playhead(recording=False, allow_unused=True)

@@ -140,7 +140,7 @@ def test_a_test_asks_its_own_run_recorded_and_replayed(stage: Stage, monkeypatch
             asked = [{"role": "user", "content": "any refunds?"}]
             openai.OpenAI().chat.completions.create(model="gpt-4o-mini", messages=asked)
             assert playhead_run.calls.tools == ["search_tickets", "add_note"]
-            requests.get("https://tickets.example.com/v2/tickets", timeout=10)
+            requests.get("https://tickets.example.com/v2/tickets", timeout=60)
             assert playhead_run.calls.path == ["gpt-4o-mini", "GET tickets.example.com/v2/tickets"]
             assert playhead_run.calls.tool("search_tickets").shape["query"] == str
             assert playhead_run.calls.to("*.bank.example") == []
@@ -175,7 +175,7 @@ def test_a_run_that_is_named_within_a_test_is_told_by_the_test(stage: Stage) -> 
         import playhead, pytest, requests
 
         def get(n):
-            requests.get(f"https://tickets.example.com/v2/{n}", timeout=10)
+            requests.get(f"https://tickets.example.com/v2/{n}", timeout=60)
 
         @pytest.mark.playhead
         def test_it(playhead_run):
@@ -197,7 +197,7 @@ def test_new_calls_stand_where_they_were_made_among_recorded_ones(stage: Stage) 
         import pytest, requests
 
         def get(n):
-            requests.get(f"https://tickets.example.com/v2/{n}", timeout=10)
+            requests.get(f"https://tickets.example.com/v2/{n}", timeout=60)
 
         @pytest.mark.playhead
         def test_it(playhead_run):
@@ -232,10 +232,10 @@ def test_a_file_that_is_no_bundle_or_was_altered_is_refused(tmp_path: Path, stag
 PROGRAM = """
 import os, subprocess, playhead, requests
 with playhead.run("ticket-904") as run:
-    requests.get("https://tickets.example.com/v2/tickets?n=1", timeout=10)
+    requests.get("https://tickets.example.com/v2/tickets?n=1", timeout=60)
     subprocess.run(["curl", "-sSo", "/dev/null", "https://tickets.example.com/v2/tickets?n=2"], check=True)
 with playhead.run("ticket-905"):
-    requests.get("https://tickets.example.com/v2/tickets?n=3", timeout=10)
+    requests.get("https://tickets.example.com/v2/tickets?n=3", timeout=60)
 assert run.calls.path == ["GET tickets.example.com/v2/tickets"] * 2, run.calls
 print(os.environ.get("HTTPS_PROXY"), os.environ.get("PLAYHEAD_RUN"))
 """

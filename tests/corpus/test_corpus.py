@@ -90,7 +90,7 @@ async def _wait_for_counter(service: Service, counter: str, number: int) -> Mapp
             lines = answer.read().decode().splitlines()
         return {name: float(n) for name, _, n in (line.rpartition(" ") for line in lines if line[0] != "#")}
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (told := await asyncio.to_thread(fetch))[f"playhead_proxy_{counter}"] != number:  # noqa: ASYNC110 - another process counts
             await asyncio.sleep(0.1)
     return told

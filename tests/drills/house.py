@@ -112,8 +112,8 @@ class Up:
         assert found
         return found
 
-    async def stop(self, patience: float = STOPPED) -> float:
-        """Stop it as a service manager does; the seconds it took. It must end cleanly, and in time."""
+    async def stop(self, patience: float = 60) -> float:
+        """Stop it as a service manager does; the seconds it took. It must end cleanly, and within this time."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         self.process.send_signal(signal.SIGTERM)

@@ -19,7 +19,7 @@ from tests.support.service import command
 
 CLIENT = """
 import hashlib, httpx, os, sys
-with httpx.Client(base_url=f"https://{sys.argv[1]}") as client:
+with httpx.Client(timeout=60, base_url=f"https://{sys.argv[1]}") as client:
     for target in ("/whole?size=5000", "/stream?pieces=20", "/whole?size=70000"):
         with client.stream("GET", target) as answer:
             pieces = list(answer.iter_raw())

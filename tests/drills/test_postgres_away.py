@@ -57,7 +57,7 @@ async def test_up_serves_and_records_until_a_postgres_comes_that_it_can_use(
     async with (
         upstream() as source,
         relay(url(postgres_server, "late")) as database,
-        httpx2.AsyncClient(trust_env=False, verify=False, timeout=10) as client,
+        httpx2.AsyncClient(trust_env=False, verify=False, timeout=60) as client,
     ):
         database.go_away()
         async with (
@@ -131,7 +131,7 @@ async def test_our_own_postgres_may_be_stopped_and_killed(data_with_postgres: Pa
             for process in server:
                 process.kill(signal.SIGSTOP)
             await source.wait_for_requests(60)
-            async with httpx2.AsyncClient(trust_env=False, verify=False, timeout=5) as client:
+            async with httpx2.AsyncClient(trust_env=False, verify=False, timeout=60) as client:
                 assert (await client.get(f"{house.api}/readyz")).status_code == 503
             for process in server:
                 process.kill(signal.SIGCONT)

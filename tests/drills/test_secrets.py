@@ -105,7 +105,7 @@ async def asking(house: Up, *requests: Mapping[str, object]) -> list[httpx.Respo
     """Ask them one after the other, through the worker."""
     trust = ssl.create_default_context(cafile=house.ready["ca"])
     proxy = f"http://night:{SECRETS['proxy password']}@127.0.0.1:{house.port}"
-    async with httpx.AsyncClient(proxy=proxy, verify=trust, trust_env=False) as client:
+    async with httpx.AsyncClient(timeout=60, proxy=proxy, verify=trust, trust_env=False) as client:
         return [await client.post(**request) for request in requests]  # type: ignore[arg-type] # built just above
 
 

@@ -28,7 +28,7 @@ async def test_stopped_under_load_it_ends_in_time_and_loses_nothing(data: Path, 
             endless = group.create_task(crew.agent("endless").ask("/hold?pieces=10"))
             await source.wait_until_holding(1)
             await source.wait_for_requests(50)
-            await house.stop()
+            await house.stop(STOPPED)
         assert endless.result().end == "cut"
         async with up(data, *flags, config=source.config) as house:
             comparison = await compare_when_sound(house, crew.ledger, source, crew.runs)
@@ -49,7 +49,7 @@ async def test_stopped_while_its_database_is_silent_it_ends_in_time_and_loses_no
             agent = crew.agent("agent")
             for _ in range(20):
                 await agent.ask("/whole?size=3000")
-            await house.stop()
+            await house.stop(STOPPED)
         async with up(data, "--database-url", database_url, config=source.config) as house:
             comparison = await compare_when_sound(house, crew.ledger, source, crew.runs)
     assert comparison.sound, str(comparison)

@@ -63,7 +63,9 @@ async def tool() -> AsyncIterator[Tool]:
 async def send_requests(house: Up, run: str, *paths: str) -> list[str]:
     """What an agent is told that asks for these, one after the other."""
     found = []
-    async with httpx.AsyncClient(proxy=f"http://{run}:@127.0.0.1:{house.port}", trust_env=False, verify=False) as agent:
+    async with httpx.AsyncClient(
+        timeout=60, proxy=f"http://{run}:@127.0.0.1:{house.port}", trust_env=False, verify=False
+    ) as agent:
         for path in paths:
             try:
                 answer = await agent.get(f"http://{HOST}{path}")
@@ -128,7 +130,7 @@ async def auto(module_data: Path, module_database_url: str) -> AsyncIterator[Aut
     async with tool() as source, up(module_data, *words, config=source.config) as house:
         yield Auto(house, source)
         # It judges what all tests left open.
-        await house.stop(60)
+        await house.stop()
 
 
 async def test_what_was_recorded_answers_and_what_was_not_makes_the_next_generation(auto: Auto) -> None:

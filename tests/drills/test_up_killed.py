@@ -29,7 +29,7 @@ async def test_a_killed_up_leaves_nothing_running_and_nothing_lost(data_with_pos
                 await kill_process(itself)
             await house.process.wait()
             assert streaming.result().end == "cut"
-            await until_true(lambda: not any(process.alive for process in started), patience=15)
+            await until_true(lambda: not any(process.alive for process in started))
             assert not list(elsewhere.iterdir()), "something was left outside of the data directory"
         async with up(data_with_postgres, config=source.config) as house:
             comparison = await compare_when_sound(house, crew.ledger, source, crew.runs)

@@ -8,7 +8,6 @@ import hashlib
 import json
 import os
 import re
-import socket
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -22,6 +21,7 @@ import pytest
 import pytest_asyncio
 
 from proxy.demo.servers import start_server
+from proxy.processes.ports import free_port
 from tests.frameworks.environments import python
 from tests.frameworks.scripted import ScriptedApi
 from tests.support.service import Service, command, running
@@ -71,8 +71,7 @@ class TicketCounts:
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        found = int(free.getsockname()[1])
+    found = free_port("127.0.0.1", 0)
     server = start_server(Shop, found)
     yield found
     server.shutdown()

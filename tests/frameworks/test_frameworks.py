@@ -8,7 +8,6 @@ import asyncio
 import json
 import os
 import re
-import socket
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from proxy.processes.ports import free_port
 from tests.frameworks.environments import python
 from tests.frameworks.scripted import ScriptedApi, serve_scripted
 from tests.live.npm import install_packages, node
@@ -68,15 +68,13 @@ def place() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def tools_port() -> int:
     """Where an MCP server will listen."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
+    return free_port("127.0.0.1", 0)
 
 
 @pytest.fixture(scope="module")
 def port() -> int:
     """Where the stand-in answers while a test records, and nobody else."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
+    return free_port("127.0.0.1", 0)
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")

@@ -70,7 +70,7 @@ async def test_18_a_database_that_is_down_costs_the_agent_nothing_and_loses_noth
             await ask("before")
             assert len(await load_exchanges(house.api, stage.run)) == 1
             database.go_away()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await ask("while it is away")
             await until(lambda: _is_not_ready(house.api))
             database.come_back()
@@ -82,14 +82,14 @@ async def test_18_a_database_that_is_down_costs_the_agent_nothing_and_loses_noth
 
 
 async def _is_not_ready(api: str) -> bool:
-    async with httpx.AsyncClient(trust_env=False, verify=False) as client:
+    async with httpx.AsyncClient(timeout=60, trust_env=False, verify=False) as client:
         return (await client.get(f"{api}/readyz")).status_code == 503
 
 
 CLIENT = """
 import sys, httpx
 for path in ("/a", "/b", "/a"):
-    print(httpx.get(sys.argv[1] + path).text)
+    print(httpx.get(sys.argv[1] + path, timeout=60).text)
 """
 
 

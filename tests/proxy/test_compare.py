@@ -171,7 +171,7 @@ AGENT = """
 import json, sys, urllib.request
 def post(url, body):
     asked = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
-    return json.load(urllib.request.urlopen(asked, timeout=20))
+    return json.load(urllib.request.urlopen(asked, timeout=60))
 messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Find out."}]
 bad = []
 for turn in range(6):
@@ -273,7 +273,7 @@ PARALLEL = """
 import concurrent.futures, json, sys, urllib.request
 def post(url, body):
     asked = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
-    return json.load(urllib.request.urlopen(asked, timeout=20))
+    return json.load(urllib.request.urlopen(asked, timeout=60))
 messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Find out."}]
 with concurrent.futures.ThreadPoolExecutor() as pool:
     for turn in range(3):

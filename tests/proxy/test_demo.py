@@ -252,14 +252,14 @@ def test_a_stream_says_what_the_whole_answer_says(with_tools: bool) -> None:
 
 def test_no_two_answers_have_one_id(model_api: str) -> None:
     asked = {"model": "m", "messages": [{"role": "user", "content": "refund?"}]}
-    ids = {httpx2.post(f"{model_api}/v1/chat/completions", json=asked).json()["id"] for _ in range(3)}
+    ids = {httpx2.post(f"{model_api}/v1/chat/completions", json=asked, timeout=60).json()["id"] for _ in range(3)}
     assert len(ids) == 3, "else a replay could not be told from asking again"
 
 
 def test_an_unknown_endpoint_is_said_to_be_unknown(model_api: str, tickets_api: str) -> None:
-    assert httpx2.post(f"{model_api}/v1/other", json={"messages": []}).status_code == 404
-    assert httpx2.get(f"{tickets_api}/v2/other").status_code == 404
-    assert httpx2.post(f"{tickets_api}/v2/other", json={}).status_code == 404
+    assert httpx2.post(f"{model_api}/v1/other", json={"messages": []}, timeout=60).status_code == 404
+    assert httpx2.get(f"{tickets_api}/v2/other", timeout=60).status_code == 404
+    assert httpx2.post(f"{tickets_api}/v2/other", json={}, timeout=60).status_code == 404
 
 
 def test_the_servers_end_with_whoever_started_them() -> None:
@@ -269,7 +269,7 @@ def test_the_servers_end_with_whoever_started_them() -> None:
         assert servers.stdout is not None
         assert json.loads(servers.stdout.readline())["ready"] is True
         servers.stdin.close()
-        assert servers.wait(5) == 0
+        assert servers.wait(60) == 0
 
 
 ASK = """

@@ -34,7 +34,7 @@ client = openai.OpenAI(api_key="none", max_retries=0)
 asked = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "What is 1 + 2?"}]}
 print(client.chat.completions.create(**asked).choices[0].message.content)
 print("".join(chunk.choices[0].delta.content for chunk in client.chat.completions.create(**asked, stream=True)))
-print(httpx.get("https://tools.example.com/v1/time?zone=utc").json())
+print(httpx.get("https://tools.example.com/v1/time?zone=utc", timeout=60).json())
 """
 
 

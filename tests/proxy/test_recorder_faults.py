@@ -40,7 +40,7 @@ async def mend_disk(at: Desk) -> None:
 
 async def until(holds: Callable[[], bool]) -> None:
     """Look again and again: what is awaited happens on the spool's own thread, which tells nobody."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 

@@ -146,7 +146,7 @@ async def test_a_spool_in_trouble_is_told_the_parts(directory: Path) -> None:
         one.record_response(2, 200, "OK", "HTTP/1.1", (), b"lost", completes_exchange=True)
         await one.wait_until_recorded()
         at.disk.fails_with = None
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while at.spool.trouble or not at.recorder.outbox.write_owed():  # noqa: ASYNC110 - the spool's thread tells nobody
                 await asyncio.sleep(0.01)
     exchange = at.exchanges()[one.id]

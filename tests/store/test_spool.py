@@ -95,7 +95,7 @@ async def test_nothing_waits_for_a_disk_but_what_asks_for_it(directory: Path) ->
     disk.may_sync.clear()
     try:
         with Spool(directory, disk=disk) as quick:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 await quick.wait_until_durable(quick.append(b"x"))
             assert everything(Reader(directory)) == [b"x"]
             disk.may_sync.set()
@@ -113,7 +113,7 @@ async def test_with_fsync_reached_waits_for_the_disk(directory: Path) -> None:
                 await spool.wait_until_durable(record)
         assert spool.written_count == record
         disk.may_sync.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await spool.wait_until_durable(record)
         assert disk.syncs
 
@@ -332,7 +332,7 @@ async def test_a_full_spool_says_so_and_goes_on_when_it_is_emptied(directory: Pa
         await spool.wait_until_durable(taken)
         while frames := reader.read():
             reader.commit(frames[-1][0])
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             more = await _as_soon_as_possible(spool, b"again")
         await spool.wait_until_durable(more)
         # The writer had to begin another segment, so that the reader could delete the current one.

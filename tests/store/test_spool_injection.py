@@ -93,7 +93,7 @@ async def record(directory: Path, disk: Disk, durability: Durability) -> tuple[s
             await asyncio.sleep(0.002 if number % 4 == 0 else 0)
             if number % 8 == 7:
                 drained.drain()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not recorder.outbox.write_owed():
                 drained.drain()
                 await asyncio.sleep(0.005)

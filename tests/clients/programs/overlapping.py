@@ -30,7 +30,7 @@ import websockets.sync.client  # noqa: E402
 HOST = "tickets.example.com"
 SOCKETS = "sockets.example.com"
 shared_requests = requests.Session()
-shared_httpx = httpx.Client()
+shared_httpx = httpx.Client(timeout=60)
 shared_urllib3 = urllib3.ProxyManager(playhead.proxy(), maxsize=2)
 together = threading.Barrier(3)
 
@@ -38,15 +38,15 @@ together = threading.Barrier(3)
 def call(label: str | None) -> None:
     """One request by each synchronous client."""
     url = f"https://{HOST}/{label}"
-    shared_requests.get(url, timeout=20)
-    shared_httpx.get(url, timeout=20)
+    shared_requests.get(url, timeout=60)
+    shared_httpx.get(url, timeout=60)
     shared_urllib3.request("GET", url)
-    shared_requests.get(f"http://{HOST}/{label}", timeout=20)
+    shared_requests.get(f"http://{HOST}/{label}", timeout=60)
 
 
 def call_anew(label: str | None) -> None:
     """Requests of a child process, because a TLS connection cannot be shared."""
-    urllib.request.urlopen(f"https://{HOST}/{label}", timeout=20).read()
+    urllib.request.urlopen(f"https://{HOST}/{label}", timeout=60).read()
 
 
 def call_sdks(label: str) -> None:
@@ -101,7 +101,7 @@ def in_executors() -> None:
 
 
 async def in_tasks() -> None:
-    async with aiohttp.ClientSession(trust_env=True) as shared_aiohttp, httpx.AsyncClient() as shared_async:
+    async with aiohttp.ClientSession(trust_env=True) as shared_aiohttp, httpx.AsyncClient(timeout=60) as shared_async:
 
         async def ask(label: str | None) -> None:
             async with shared_aiohttp.get(f"https://{HOST}/{label}") as answer:
@@ -136,7 +136,7 @@ async def in_streams() -> None:
     """Requests over one HTTP/2 connection and one session, and over WebSockets of each client."""
     trust = OnlyHttp2(ssl.PROTOCOL_TLS_CLIENT)
     trust.load_default_certs()
-    shared_http2 = httpx.AsyncClient(http2=True, verify=trust)
+    shared_http2 = httpx.AsyncClient(timeout=60, http2=True, verify=trust)
     async with aiohttp.ClientSession(trust_env=True) as shared_aiohttp, shared_http2:
 
         async def ask(label: str | None) -> None:
@@ -257,5 +257,5 @@ if __name__ == "__main__":
     in_processes()
     # A host that is reached without Playhead gets no run header.
     with playhead.run("direct"):
-        requests.get(f"{sys.argv[1]}/direct", timeout=20)
-        httpx.get(f"{sys.argv[1]}/direct")
+        requests.get(f"{sys.argv[1]}/direct", timeout=60)
+        httpx.get(f"{sys.argv[1]}/direct", timeout=60)

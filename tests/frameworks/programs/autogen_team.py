@@ -10,7 +10,7 @@ from autogen_ext.models.openai import OpenAIChatCompletionClient
 
 async def weather(city: str) -> str:
     """The weather in a city."""
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=60) as client:
         return (await client.get("https://weather.example/v1/now", params={"city": city})).text
 
 

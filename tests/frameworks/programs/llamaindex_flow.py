@@ -13,7 +13,7 @@ one_at_a_time = asyncio.Lock()
 
 async def weather(city: str) -> str:
     """The weather in a city."""
-    async with one_at_a_time, httpx.AsyncClient() as client:
+    async with one_at_a_time, httpx.AsyncClient(timeout=60) as client:
         return (await client.get("https://weather.example/v1/now", params={"city": city})).text
 
 

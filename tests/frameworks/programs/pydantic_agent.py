@@ -12,7 +12,7 @@ agent = Agent("openai-chat:gpt-4o-mini", system_prompt="Know the weather.")
 @agent.tool_plain
 async def weather(city: str) -> str:
     """The weather in a city."""
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=60) as client:
         return (await client.get("https://weather.example/v1/now", params={"city": city})).text
 
 

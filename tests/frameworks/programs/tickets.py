@@ -14,7 +14,7 @@ NAMES_RUN = os.environ.get("NAMES_RUN") == "yes"
 
 def client(ticket):
     """Says in a header whose work it does, for whoever counts; that is no source of a run."""
-    return httpx.AsyncClient(headers={"User-Agent": f"counted/{ticket}"})
+    return httpx.AsyncClient(timeout=60, headers={"User-Agent": f"counted/{ticket}"})
 
 
 async def read(ticket, path):

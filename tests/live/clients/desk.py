@@ -29,8 +29,8 @@ def send_chat(client: openai.OpenAI, messages: list[Any], *, stream: bool) -> An
 
 def ran(name: str, arguments: dict[str, Any]) -> httpx2.Response:
     if name == "search_tickets":
-        return httpx2.get(f"{TICKETS}/tickets", params=arguments, timeout=20)
-    return httpx2.post(f"{TICKETS}/tickets/{arguments['ticket']}/notes", json={"text": arguments["text"]}, timeout=20)
+        return httpx2.get(f"{TICKETS}/tickets", params=arguments, timeout=60)
+    return httpx2.post(f"{TICKETS}/tickets/{arguments['ticket']}/notes", json={"text": arguments["text"]}, timeout=60)
 
 
 def main() -> None:

@@ -357,7 +357,7 @@ async def test_a_local_service_that_is_gone_is_answered_by_the_recording(scene: 
 ASKED_LOCALLY = """
 import sys, urllib.request
 for url in sys.argv[1:]:
-    print(urllib.request.urlopen(url, timeout=20).read().decode())
+    print(urllib.request.urlopen(url, timeout=60).read().decode())
 """
 
 

@@ -86,7 +86,7 @@ async def test_the_end_of_the_connection_ends_the_capture(capturing: Capturing) 
         _, waiting = await asyncio.open_connection(address, capture.port)
         capture.launcher.close()
         # The worker closes its listening socket after it has read the end of the control connection.
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while await _accepts(address, capture.port):
                 pass
         waiting.close()

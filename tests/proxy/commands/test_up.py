@@ -104,7 +104,7 @@ async def test_workers_wait_for_the_store_that_has_what_they_replay(monkeypatch:
     prepared = asyncio.Event()
     port = free_port("127.0.0.1", 0)
     waiting = _wait_for_store(Api(f"http://127.0.0.1:{port}"), said.append, prepared)
-    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         group.create_task(waiting)
         while not said:  # noqa: ASYNC110 - it says it to a list
             await asyncio.sleep(0.01)

@@ -27,6 +27,7 @@ from proxy.doctor.doctor import (
 from proxy.doctor.probe_servers import HOST, Echo, run_echo
 from proxy.trust.client_environment import environment_problems
 from proxy.trust.truststore import build_truststore
+from tests.drills.house import until_true
 from tests.live.standin import StandinWorker, standing
 
 HERE = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
@@ -114,12 +115,13 @@ def script(tmp_path: Path, body: str) -> dict[str, str]:
 async def test_a_client_that_hangs_is_ended_with_all_that_it_started(
     worker: ProbedWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor, "PROBE_TIMEOUT", 0.3)
+    monkeypatch.setattr(doctor, "PROBE_TIMEOUT", 2.0)
     pid = tmp_path / "pid"
     base = script(tmp_path, f"sleep 600 & echo $! > {pid}; wait")
     (finding,) = await examine_clients(worker, base, probes=[Probe(client="client", command=program_command("client"))])
-    assert finding.said == "gave no answer within 0 s"
-    assert not lives(pid.read_text().strip())
+    assert finding.said == "gave no answer within 2 s"
+    # It was killed, which takes it a moment on a busy machine.
+    await until_true(lambda: not lives(pid.read_text().strip()))
 
 
 def lives(pid: str) -> bool:

@@ -108,12 +108,12 @@ async def test_within_tls_it_is_the_same(tmp_path: Path, tokens: RunTokens, http
         own = tokens.token(RUN)
         proxies = [worker.proxy("other"), worker.proxy("other", own), worker.proxy("team%3Anight.1", own)]
         for proxy, status in zip(proxies, (403, 200, 200), strict=True):
-            async with httpx.AsyncClient(proxy=proxy, verify=worker.tls, http2=http2) as client:
+            async with httpx.AsyncClient(timeout=60, proxy=proxy, verify=worker.tls, http2=http2) as client:
                 got = await client.get("https://api.test/x", headers={"X-Playhead-Bound-Run": RUN})
                 assert got.status_code == status
                 assert status == 200 or got.json()["error"]["code"] == "run_claimed"
         with pytest.raises(httpx.ProxyError, match="403"):
-            async with httpx.AsyncClient(proxy=worker.proxy("team%3Anight.1"), verify=worker.tls) as client:
+            async with httpx.AsyncClient(timeout=60, proxy=worker.proxy("team%3Anight.1"), verify=worker.tls) as client:
                 await client.get("https://api.test/x")
     assert [exchange.begun["run"] for exchange in recorder.exchanges] == [RUN] * 2
 
@@ -155,8 +155,8 @@ async def test_a_token_that_is_revoked_records_nothing_more_on_open_connections(
     ):
         proxy = worker.proxy("night", token)
         async with (
-            httpx.AsyncClient(proxy=proxy, verify=worker.tls) as one,
-            httpx.AsyncClient(proxy=proxy, verify=worker.tls, http2=True) as two,
+            httpx.AsyncClient(timeout=60, proxy=proxy, verify=worker.tls) as one,
+            httpx.AsyncClient(timeout=60, proxy=proxy, verify=worker.tls, http2=True) as two,
         ):
             assert [(await each.get("https://api.test/x")).status_code for each in (one, two)] == [200, 200]
             api_tokens.revoke("web", 2)
@@ -206,7 +206,7 @@ async def test_in_reverse_the_token_stands_in_the_path(tmp_path: Path, tokens: R
             access=Access(run_tokens=tokens),
             reverse=f"http://127.0.0.1:{upstream.port}",
         ) as worker,
-        httpx.AsyncClient(base_url=worker.url) as client,
+        httpx.AsyncClient(timeout=60, base_url=worker.url) as client,
     ):
         statuses = [
             (await client.get(f"{prefix}/x")).status_code

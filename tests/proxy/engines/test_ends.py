@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from proxy.processes.ports import free_port
 from proxy.wire.config import Limits
 from tests.support.wire import MemoryRecorder, Upstream, Worker, answering, open_worker, read_request, serving
 
@@ -95,7 +96,7 @@ async def test_a_client_that_leaves_takes_the_upstream_with_it(tmp_path: Path) -
         reader, writer = await _client(worker)
         await reader.readexactly(len(HEAD) + 4)
         writer.close()
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(60):
             await left.wait()
             await recorder.only.over.wait()
     assert (recorder.only.outcome, recorder.only.body("response")) == ("client_closed", b"part")
@@ -154,12 +155,13 @@ async def _problem(worker: Worker, request: bytes = ASK) -> tuple[int, dict[str,
 
 
 async def test_an_upstream_that_refuses_the_connection_is_a_502_that_says_so(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     recorder = MemoryRecorder()
-    async with open_worker(tmp_path, recorder, upstreams={"api.test": f"http://127.0.0.1:{port}"}) as worker:
-        status, body = await _problem(worker)
+    with socket.socket() as deaf:
+        # It never listens, and nobody else can.
+        deaf.bind(("127.0.0.1", 0))
+        nowhere = {"api.test": f"http://127.0.0.1:{deaf.getsockname()[1]}"}
+        async with open_worker(tmp_path, recorder, upstreams=nowhere) as worker:
+            status, body = await _problem(worker)
     assert status == 502
     assert "refused" in str(body["detail"])
     assert (recorder.only.outcome, recorder.only.head[0] if recorder.only.head else None) == ("server_closed", 502)
@@ -175,9 +177,7 @@ async def test_a_name_that_does_not_resolve_is_a_502_that_says_so(tmp_path: Path
 
 
 async def test_a_failed_connection_is_tried_again_for_the_next_request(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port("127.0.0.1", 0)
     async with open_worker(tmp_path, MemoryRecorder(), upstreams={"api.test": f"http://127.0.0.1:{port}"}) as worker:
         reader, writer = await _client(worker)
         head, _ = await read_request(reader)
@@ -224,7 +224,7 @@ async def test_an_upstream_that_falls_silent_is_given_up_where_a_limit_is_set(tm
         await reader.read()
 
     recorder = MemoryRecorder()
-    limits = Limits(silence=0.2, grace=0.5)
+    limits = Limits(silence=1, grace=0.5)
     async with (
         serving(handler) as upstream,
         open_worker(tmp_path, recorder, upstreams=_instead(upstream), limits=limits) as worker,
@@ -310,7 +310,7 @@ async def test_a_stopping_worker_waits_no_longer_than_its_grace(tmp_path: Path) 
     recorder = MemoryRecorder()
     async with (
         serving(handler) as upstream,
-        asyncio.timeout(3),
+        asyncio.timeout(60),
         open_worker(tmp_path, recorder, upstreams=_instead(upstream), limits=Limits(grace=0.1)) as worker,
     ):
         reader, writer = await _client(worker)

@@ -67,7 +67,7 @@ async def test_more_than_five_connections_to_one_upstream_are_open_at_once(tmp_p
         await reader.read()
 
     async with (
-        asyncio.timeout(10),
+        asyncio.timeout(60),
         serving(handler) as upstream,
         open_worker(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker,
     ):
@@ -198,7 +198,7 @@ async def test_a_crash_of_a_layer_ends_the_connection_and_the_recording(
     monkeypatch.setattr(relayed.RelayStream, "response_head", crash)
     recorder = MemoryRecorder()
     async with (
-        asyncio.timeout(5),
+        asyncio.timeout(60),
         answering(OK) as upstream,
         open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker,
     ):
@@ -221,7 +221,7 @@ async def test_a_hook_that_fails_ends_the_connection(
         raise LookupError("a fault of ours")
 
     monkeypatch.setattr("proxy.mitm.layers.LayerChooser._admit_connect", fail)
-    async with asyncio.timeout(5), open_worker(tmp_path) as worker:
+    async with asyncio.timeout(60), open_worker(tmp_path) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(b"CONNECT api.test:443 HTTP/1.1\r\nHost: api.test:443\r\n\r\n")
         assert await reader.read() == b""
@@ -240,7 +240,7 @@ async def test_a_fault_in_connecting_ends_the_connection_and_the_recording(
 
     monkeypatch.setattr("proxy.wire.destinations.Destinations.connect", fail)
     recorder = MemoryRecorder()
-    async with asyncio.timeout(5), open_worker(tmp_path, recorder) as worker:
+    async with asyncio.timeout(60), open_worker(tmp_path, recorder) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK)
         assert await reader.read() == b""

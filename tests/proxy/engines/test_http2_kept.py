@@ -47,7 +47,7 @@ async def test_nothing_is_forwarded_before_it_is_kept(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
     recorder.gate.clear()
     async with (
-        asyncio.timeout(10),
+        asyncio.timeout(60),
         speaking(handler) as upstream,
         open_worker(tmp_path, recorder, **reaching(upstream)) as worker,
         asking(worker, upstream) as (peer, authority),
@@ -75,7 +75,7 @@ async def test_a_request_does_not_end_before_it_is_kept(tmp_path: Path) -> None:
 
     recorder = MemoryRecorder()
     async with (
-        asyncio.timeout(10),
+        asyncio.timeout(60),
         speaking(handler) as upstream,
         open_worker(tmp_path, recorder, **reaching(upstream)) as worker,
         asking(worker, upstream) as (peer, authority),
@@ -114,7 +114,7 @@ async def test_only_what_completes_a_response_waits_until_it_is_kept(tmp_path: P
 
     recorder = MemoryRecorder()
     async with (
-        asyncio.timeout(10),
+        asyncio.timeout(60),
         speaking(handler) as upstream,
         open_worker(tmp_path, recorder, **reaching(upstream)) as worker,
         asking(worker, upstream) as (peer, authority),
@@ -145,7 +145,7 @@ async def test_what_cannot_be_kept_goes_nowhere_and_does_not_end(tmp_path: Path)
         await _next_request(peer)
 
     async with (
-        asyncio.timeout(10),
+        asyncio.timeout(60),
         speaking(handler) as upstream,
         open_worker(tmp_path, recorder, **reaching(upstream)) as worker,
         asking(worker, upstream) as (peer, authority),

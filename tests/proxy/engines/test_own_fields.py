@@ -29,7 +29,7 @@ async def test_an_upstream_cannot_speak_as_us(tmp_path: Path, http2: bool, mode:
         open_worker(
             tmp_path, recorder, answerer, mode=mode, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}
         ) as worker,
-        httpx.AsyncClient(proxy=worker.proxy("mine"), verify=worker.tls, http2=http2) as client,
+        httpx.AsyncClient(timeout=60, proxy=worker.proxy("mine"), verify=worker.tls, http2=http2) as client,
     ):
         got = await client.get("https://api.test/x")
     assert (got.text, got.headers["x-other"], "alt-svc" in got.headers) == ("ok", "1", False)

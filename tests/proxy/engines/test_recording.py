@@ -44,7 +44,7 @@ def _ask(method: str = "GET", path: str = "/x", *fields: str, body: bytes = b"")
 async def test_a_call_is_relayed_and_recorded(tmp_path: Path, scheme: str) -> None:
     recorder = MemoryRecorder()
     async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
-        async with httpx.AsyncClient(proxy=worker.proxy("run-7"), verify=worker.tls) as client:
+        async with httpx.AsyncClient(timeout=60, proxy=worker.proxy("run-7"), verify=worker.tls) as client:
             response = await client.post(f"{scheme}://api.test/v1/things?q=a%20b", content=b"body")
         await recorder.only.over.wait()
     told = recorder.only

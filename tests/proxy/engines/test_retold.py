@@ -21,7 +21,7 @@ async def test_the_run_holds_what_was_asked_and_what_was_answered(tmp_path: Path
     recorder = MemoryRecorder()
     async with (
         open_worker(tmp_path, recorder, answerer, mode="auto") as worker,
-        httpx.AsyncClient(proxy=worker.proxy("child"), verify=worker.tls, http2=http2) as client,
+        httpx.AsyncClient(timeout=60, proxy=worker.proxy("child"), verify=worker.tls, http2=http2) as client,
     ):
         assert (await client.post("https://nowhere.invalid/v1/x", content=b"asked")).text == "hello"
     told = recorder.only
@@ -43,7 +43,7 @@ async def test_a_recorder_that_fails_costs_nobody_the_answer(tmp_path: Path, htt
     answerer, recorder = ScriptedAnswerer(RECORDED, alpn=("h2",) if http2 else ("http/1.1",)), BrokenRecorder()
     async with (
         open_worker(tmp_path, recorder, answerer, mode="auto") as worker,
-        httpx.AsyncClient(proxy=worker.proxy("child"), verify=worker.tls, http2=http2) as client,
+        httpx.AsyncClient(timeout=60, proxy=worker.proxy("child"), verify=worker.tls, http2=http2) as client,
     ):
         assert (await client.get("https://nowhere.invalid/x")).text == "hello"
     assert recorder.gaps[0][:2] == ("child", "the recorder failed: LookupError")
@@ -108,7 +108,7 @@ async def test_the_next_request_goes_live_and_into_the_same_run(tmp_path: Path) 
         settings = {"mode": "auto", "upstreams": {"api.example": origin}}
         async with (
             open_worker(tmp_path, recorder, answerer, **settings) as worker,
-            httpx.AsyncClient(proxy=worker.proxy("child"), verify=worker.tls) as client,
+            httpx.AsyncClient(timeout=60, proxy=worker.proxy("child"), verify=worker.tls) as client,
         ):
             answers = [(await client.get("http://api.example/x")).text for _ in range(2)]
     assert answers == ["hello", "live"]

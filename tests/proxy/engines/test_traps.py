@@ -272,7 +272,7 @@ async def test_an_answer_in_a_coding_that_nobody_speaks_is_not_passed_on(tmp_pat
 )
 async def test_an_answer_that_could_mean_two_things_is_never_passed_on(tmp_path: Path, sent: bytes) -> None:
     async with (
-        asyncio.timeout(10),
+        asyncio.timeout(60),
         answering(sent) as upstream,
         open_worker(tmp_path, recorder := MemoryRecorder(), upstreams=_instead(upstream)) as worker,
     ):
@@ -325,7 +325,7 @@ async def test_a_head_that_does_not_end_is_not_waited_for(tmp_path: Path, before
     async with (
         answering(OK) as upstream,
         open_worker(tmp_path, upstreams=_instead(upstream), limits=limits) as worker,
-        asyncio.timeout(20),
+        asyncio.timeout(60),
     ):
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(before)
@@ -370,7 +370,7 @@ async def test_a_reader_that_stops_holds_its_upstream_back(tmp_path: Path) -> No
     async with serving(handler) as upstream, open_worker(tmp_path, upstreams=_instead(upstream)) as worker:
         _, writer = await asyncio.open_connection("127.0.0.1", worker.port, limit=1 << 16)
         writer.write(ASK)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await stuck.wait()
         # The buffers of the client's StreamReader, the kernel (four) and the worker.
         assert sent < 40 << 20

@@ -37,7 +37,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 
 
 async def _get(worker: Worker, url: str, **more: Any) -> httpx.Response:
-    async with httpx.AsyncClient(proxy=worker.proxy(), verify=worker.tls) as client:
+    async with httpx.AsyncClient(timeout=60, proxy=worker.proxy(), verify=worker.tls) as client:
         return await client.get(url, **more)
 
 
@@ -122,7 +122,7 @@ async def test_a_certificate_that_is_not_valid_is_never_accepted(
     async with (
         _with_certificate(configure) as upstream,
         open_worker(tmp_path, recorder, allow_private=True, connect_ports=(upstream.port,)) as worker,
-        httpx.AsyncClient(proxy=worker.proxy(), verify=worker.tls, http2=alpn == "h2") as client,
+        httpx.AsyncClient(timeout=60, proxy=worker.proxy(), verify=worker.tls, http2=alpn == "h2") as client,
     ):
         response = await client.post(f"https://localhost:{upstream.port}/x", content=b"secret")
     assert response.status_code == 502
@@ -194,7 +194,7 @@ async def test_a_worker_in_front_of_one_origin(tmp_path: Path) -> None:
     async with (
         answering(OK) as upstream,
         open_worker(tmp_path, recorder, reverse=f"http://127.0.0.1:{upstream.port}") as worker,
-        httpx.AsyncClient() as client,
+        httpx.AsyncClient(timeout=60) as client,
     ):
         assert (await client.get(f"{worker.url}/~run-8/v1/x?y=/~z/")).text == "hello"
         assert (await client.get(f"{worker.url}/v1/x", headers={"X-Playhead-Run": "run-9"})).text == "hello"
@@ -210,7 +210,7 @@ async def test_a_worker_in_front_of_an_origin_with_tls(tmp_path: Path) -> None:
     async with (
         answering(OK, tls=upstream_tls("localhost")) as upstream,
         open_worker(tmp_path, MemoryRecorder(), reverse=f"https://localhost:{upstream.port}") as worker,
-        httpx.AsyncClient() as client,
+        httpx.AsyncClient(timeout=60) as client,
     ):
         assert (await client.post(f"{worker.url}/~run-8/v1/x", content=b"a" * 2_000_000)).text == "hello"
     assert upstream.bodies == [b"a" * 2_000_000]
@@ -223,7 +223,7 @@ async def test_in_reverse_a_token_may_stand_in_the_path(tmp_path: Path) -> None:
         open_worker(
             tmp_path, recorder, access=Access(tokens=("s3cret",)), reverse=f"http://127.0.0.1:{upstream.port}"
         ) as worker,
-        httpx.AsyncClient() as client,
+        httpx.AsyncClient(timeout=60) as client,
     ):
         refused = await client.get(f"{worker.url}/~run-8/v1/x")
         assert (refused.status_code, refused.json()["error"]["code"]) == (401, "token_required")
@@ -236,7 +236,7 @@ async def test_in_reverse_a_recording_answers(tmp_path: Path) -> None:
     answerer = ScriptedAnswerer(whole(b"recorded"))
     async with (
         open_worker(tmp_path, answerer=answerer, reverse="https://api.nowhere.invalid") as worker,
-        httpx.AsyncClient() as client,
+        httpx.AsyncClient(timeout=60) as client,
     ):
         assert (await client.get(f"{worker.url}/~run-8/v1/x")).text == "recorded"
     request, run, _ = answerer.asked[0]
@@ -254,7 +254,7 @@ async def test_a_host_on_the_tunnel_list_passes_undecrypted_and_is_noted(tmp_pat
     async with (
         answering(OK, tls=upstream_tls("localhost")) as upstream,
         open_worker(tmp_path, recorder, connect_ports=(upstream.port,), **settings) as worker,
-        httpx.AsyncClient(proxy=worker.proxy("run-5"), verify=trust) as client,
+        httpx.AsyncClient(timeout=60, proxy=worker.proxy("run-5"), verify=trust) as client,
     ):
         assert (await client.get(f"https://localhost:{upstream.port}/x")).text == "hello"
     assert not recorder.exchanges

@@ -189,7 +189,7 @@ async def test_what_a_server_said_before_it_left_is_passed_on(tmp_path: Path, mo
         open_worker(tmp_path, MemoryRecorder(), **reaching(upstream)) as worker,
     ):
         client = Quick(*await connect_through(worker, f"localhost:{upstream.port}", alpn=("h2",)))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert await client.body(client.ask(f"localhost:{upstream.port}")) == b"z" * pieces
         client.writer.close()
 
@@ -212,7 +212,7 @@ async def test_what_waits_to_be_sent_is_encoded_in_slices(tmp_path: Path, monkey
         heads = [head(upstream, end=True, stream=n, more=b"\xbe" * 14) for n in range(3, 103, 2)]
         with turns:
             bad.writer.write(head(upstream, end=True, more=large) + b"".join(heads))
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await recorder.until(lambda: [one.outcome for one in recorder.exchanges].count("completed") == 51)
         bad.writer.close()
 
@@ -234,7 +234,7 @@ async def test_pieces_are_recorded_before_many_of_them_wait(tmp_path: Path, monk
         client = Quick(*await connect_through(worker, f"localhost:{upstream.port}", alpn=("h2",)))
         await client.until(ngh2.SettingsAcknowledged)
         client.writer.write(head(upstream) + frame(DATA, b"x", stream=1) * 5000)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await recorder.until(lambda: sum(len(one.pieces("request")) for one in recorder.exchanges) == 5000)
         client.writer.close()
     assert max(waiting) == recording_guard.MAX_PENDING_PIECES

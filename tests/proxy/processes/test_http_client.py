@@ -26,7 +26,7 @@ def answering(answer: Callable[[socket.socket], object]) -> Iterator[HttpClient]
             params={"project": "p"},
             headers={"authorization": "a"},
         )
-        server.join(10)
+        server.join(60)
 
 
 def read_head(connection: socket.socket) -> bytes:
@@ -61,7 +61,7 @@ def test_lines_arrive_before_the_response_ends() -> None:
     def answer(connection: socket.socket) -> None:
         read_head(connection)
         connection.sendall(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\none\n\r\n")
-        assert has_read.wait(10)
+        assert has_read.wait(60)
         connection.sendall(b"4\r\ntwo\n\r\n0\r\n\r\n")
 
     with answering(answer) as client, client.stream("GET", "/") as stream:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.processes.ports import free_port
 from proxy.wire.access import Access
 from proxy.wire.destinations import Destinations
 from tests.support.wire import MemoryRecorder, Worker, answering, open_worker
@@ -237,9 +238,7 @@ async def test_one_origin_may_stand_in_for_all_hosts_below_a_name(tmp_path: Path
 
 
 async def test_we_do_not_call_ourselves(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port("127.0.0.1", 0)
     async with open_worker(tmp_path, MemoryRecorder(), port=port, allow_private=True, connect_ports=(port,)) as worker:
         assert (await _get(worker, f"http://127.0.0.1:{port}/"))[0] == 403
 

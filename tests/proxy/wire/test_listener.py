@@ -56,7 +56,7 @@ async def test_clients_beyond_the_limit_wait_until_others_have_left(monkeypatch:
     _, port = await accepting.listen("127.0.0.1", 0, reuse_port=False)
     words = [b"%03d" % number for number in range(30)]
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         answers = await asyncio.gather(*(send_word(port, word) for word in words))
 
     accepting.close()

@@ -281,7 +281,7 @@ async def test_a_stream_of_events_ends_with_its_token(tmp_path: Path, database: 
     async with night_recorded(tmp_path, database) as (house, keys, _):
         headers = keys.create("runs:read", project="north")
         async with (
-            asyncio.timeout(10),
+            asyncio.timeout(60),
             house.api.stream("GET", "/v1/events", headers=headers) as response,
         ):
             lines = response.aiter_lines()

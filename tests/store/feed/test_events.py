@@ -48,7 +48,7 @@ async def read_events(house: House, count: int, connected: asyncio.Event | None 
     """The next events of a stream, which is then left. `connected` is set when it begins."""
     events: list[Event] = []
     fields: dict[str, str] = {}
-    async with asyncio.timeout(20), house.api.stream("GET", "/v1/events", **request) as response:
+    async with asyncio.timeout(60), house.api.stream("GET", "/v1/events", **request) as response:
         assert response.status_code == 200, await response.aread()
         assert response.headers["content-type"].startswith("text/event-stream")
         async for line in response.aiter_lines():
@@ -153,7 +153,7 @@ async def test_no_more_streams_than_allowed(house: House, monkeypatch: pytest.Mo
 
 
 async def test_a_stream_ends_when_the_store_server_stops(house: House) -> None:
-    async with asyncio.timeout(10), house.api.stream("GET", "/v1/events") as response:
+    async with asyncio.timeout(60), house.api.stream("GET", "/v1/events") as response:
         lines = response.aiter_lines()
         assert await anext(lines) == ": connected"
         house.signal.close()

@@ -214,7 +214,7 @@ async def test_an_exchange_that_takes_long_holds_up_no_other(tmp_path: Path, dat
     store_server = Ingester(tmp_path, BatchWriter(database), lambda one: derive_call(one, PROFILES), large=Slow())
     async with running(store_server), serving_api(store_server, database) as api:
         await write_spool(tmp_path / "b", [exchange(2)])
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not (await api.get("/v1/calls")).json()["items"]:  # noqa: ASYNC110 - another task stores it
                 await asyncio.sleep(0.02)
         assert not await store_server.wait_until_settled(0.3), "what is acknowledged and not stored is not settled"
@@ -296,7 +296,7 @@ async def test_an_answer_that_takes_long_is_sent_as_it_grows(
         if message.get("body") == b"begun, ":
             helper.on.set()  # otherwise it would wait for ever
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         answer = await aside.answer_in_helper(Request(scope), Exception())
         await answer(scope, lambda: asyncio.sleep(1), send)  # type: ignore[arg-type, return-value]
     assert sent[0]["status"] == 200

@@ -45,7 +45,9 @@ def server() -> Iterator[str]:
     host, port = moto.get_host_and_port()
     url = f"http://{host}:{port}"
     credential = "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
-    httpx2.put(f"{url}/recordings", headers={"authorization": credential}, trust_env=False).raise_for_status()
+    httpx2.put(
+        f"{url}/recordings", headers={"authorization": credential}, trust_env=False, timeout=60
+    ).raise_for_status()
     yield url
     moto.stop()
 
@@ -138,12 +140,14 @@ async def test_a_mistake_is_one_sentence_and_bodies_go_into_the_database(
 async def test_wrong_credentials_are_one_sentence(
     database: Database, tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    httpx2.post(f"{server}/moto-api/reset-auth", content=b"0", trust_env=False).raise_for_status()
+    httpx2.post(f"{server}/moto-api/reset-auth", content=b"0", trust_env=False, timeout=60).raise_for_status()
     try:
         storage = s3_storage(database, tmp_path, server)
         why = await storage.check()
     finally:
-        httpx2.post(f"{server}/moto-api/reset-auth", content=b"Infinity", trust_env=False).raise_for_status()
+        httpx2.post(
+            f"{server}/moto-api/reset-auth", content=b"Infinity", trust_env=False, timeout=60
+        ).raise_for_status()
     assert why == (
         "s3://recordings/some/prefix refuses these credentials: check AWS_ACCESS_KEY_ID and the like in the environment of Playhead"
     )

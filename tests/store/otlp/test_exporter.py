@@ -115,7 +115,7 @@ async def test_a_target_that_is_down_gets_its_runs_when_it_is_back(database: Dat
         exporter = exporter_to(database, receiver.url, options=SpanOptions(project="agents"))
         await export_all(exporter)
         await store_run(database, claude("patient"))
-        async with exporting(exporter), asyncio.timeout(20):
+        async with exporting(exporter), asyncio.timeout(60):
             await exporter.wait_until_idle()
         assert runs_of(receiver) == ["patient"]
         assert exporter.state.retries == 2
@@ -139,7 +139,7 @@ async def test_trouble_is_shown_while_a_target_does_not_answer(database: Databas
     exporter = exporter_to(database, "http://127.0.0.1:9")
     await export_all(exporter)
     await store_run(database, claude("waiting"))
-    async with exporting(exporter), asyncio.timeout(20):
+    async with exporting(exporter), asyncio.timeout(60):
         while exporter.state.trouble is None:  # noqa: ASYNC110 - the state tells no one
             await asyncio.sleep(0.01)
     (trouble,) = export_troubles([exporter.state]).values()

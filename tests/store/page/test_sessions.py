@@ -20,7 +20,7 @@ BEARER = {"authorization": f"Bearer {FULL_TOKEN}"}
 @pytest_asyncio.fixture(loop_scope="session")
 async def client(page_server: PageServer) -> AsyncIterator[httpx2.AsyncClient]:
     """A browser without a session."""
-    async with httpx2.AsyncClient(base_url=page_server.url, trust_env=False, verify=False) as client:
+    async with httpx2.AsyncClient(timeout=60, base_url=page_server.url, trust_env=False, verify=False) as client:
         yield client
 
 

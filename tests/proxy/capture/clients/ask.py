@@ -16,7 +16,7 @@ def by_requests(url: str) -> str:
 
     with requests.Session() as session:
         session.trust_env = False
-        return session.get(url, timeout=20).text
+        return session.get(url, timeout=60).text
 
 
 def by_httpx_transport(url: str) -> str:
@@ -29,12 +29,12 @@ def by_httpx_transport(url: str) -> str:
 def by_urllib3(url: str) -> str:
     import urllib3
 
-    return urllib3.PoolManager().request("GET", url, timeout=20).data.decode()
+    return urllib3.PoolManager().request("GET", url, timeout=60).data.decode()
 
 
 def by_http_client(url: str) -> str:
     parts = urlsplit(url)
-    connection = http.client.HTTPSConnection(parts.hostname or "", parts.port, timeout=20)
+    connection = http.client.HTTPSConnection(parts.hostname or "", parts.port, timeout=60)
     connection.request("GET", parts.path)
     return connection.getresponse().read().decode()
 
@@ -129,7 +129,7 @@ def by_grpc(url: str) -> str:
 
     parts = urlsplit(url)
     with grpc.secure_channel(f"{parts.hostname}:443", grpc.ssl_channel_credentials()) as channel:
-        answer, call = channel.unary_unary(parts.path).with_call(b"ticket 904", timeout=20)
+        answer, call = channel.unary_unary(parts.path).with_call(b"ticket 904", timeout=60)
         return f"{answer!r} {call.code()} {call.trailing_metadata()}"
 
 

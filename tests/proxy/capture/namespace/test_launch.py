@@ -16,6 +16,7 @@ from proxy.capture.namespace.isolation import NotCaptive
 from proxy.capture.namespace.launch import PORTS_WITHOUT_REDIRECT, Captive, CapturePlan
 from proxy.capture.namespace.trust_files import AuthorityFiles
 from proxy.errors import Failure
+from proxy.processes.ports import free_port
 from proxy.trust.ca import ensure_ca
 from tests.proxy.capture.receiver import Receiver, receiving
 from tests.proxy.capture.running import needs_namespaces, user_without_rights
@@ -146,7 +147,7 @@ async def test_what_it_listens_on_is_reachable_from_the_host(bench: Bench, addre
 
 
 async def _connect_repeatedly(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             try:
                 return await asyncio.open_connection(host, port)
@@ -170,13 +171,12 @@ import socket, sys, time
 print(flush=True)
 while True:
     try:
-        print(socket.create_connection(("127.0.0.1", int(sys.argv[1])), 5).recv(100).decode())
+        print(socket.create_connection(("127.0.0.1", int(sys.argv[1])), 60).recv(100).decode())
         break
     except ConnectionRefusedError:
         time.sleep(0.02)
 """
-    with socket.create_server(("127.0.0.1", 0)) as first:
-        port = first.getsockname()[1]
+    port = free_port("127.0.0.1", 0)
     async with Captive([PYTHON, "-c", wait, str(port)], bench.capture) as captive:
         running = asyncio.get_running_loop().create_task(captive.run(os.environ))
         with socket.create_server(("127.0.0.1", port)):
@@ -239,9 +239,9 @@ async def test_our_own_api_is_reached_past_the_worker(bench: Bench) -> None:
 async def test_a_worker_that_comes_again_gets_the_sockets_once_more(bench: Bench) -> None:
     following = replace(bench.capture, outlives_worker=True)
     async with Captive([PYTHON, "-c", ASK, "10.9.8.7:443"], following) as captive:
-        assert bench.receiver.launchers.acquire(timeout=10)
+        assert bench.receiver.launchers.acquire(timeout=60)
         bench.receiver.hang_up()
-        assert await asyncio.to_thread(bench.receiver.launchers.acquire, timeout=10)
+        assert await asyncio.to_thread(bench.receiver.launchers.acquire, timeout=60)
         assert await captive.run(os.environ) == 0
     assert bench.receiver.destinations == [("10.9.8.7", 443)]
 

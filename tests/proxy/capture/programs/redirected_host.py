@@ -91,7 +91,7 @@ async def run_as_user(*command: str, user: int = NOBODY) -> tuple[int, str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         output, _ = await process.communicate()
     return process.returncode or 0, output.decode(errors="replace")
 

@@ -112,7 +112,7 @@ open({str(told)!r}, 'w').write(said)
 """
     found = await watch_script(daemon, elsewhere)
     assert found.code == 0
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await asyncio.to_thread(begun.write_text, "now")
         assert await asyncio.to_thread(told.read_text) == "connected"
 
