@@ -27,8 +27,12 @@ def cluster(postgres_server: EmbeddedServer) -> Iterator[Path]:
     place = Path(tempfile.mkdtemp(prefix="playhead-test-"))
     if os.geteuid() == 0:
         place.chmod(0o711)
-    with ensure_server(place / "pg", {"fsync": "off"}) as server:
+    server = ensure_server(place / "pg", {"fsync": "off"})
+    try:
         asyncio.run(migrate(server.dsn))
+    finally:
+        # Its files are copied: it must have stopped, however busy the machine is.
+        server.close(60)
     yield place / "pg"
     shutil.rmtree(place, ignore_errors=True)
 
