@@ -32,7 +32,7 @@ MOST_PROCESSES: Final = 256
 MOST_OF_RUN: Final = 256 << 20
 """Bytes of effects that one connection may record; what follows is a gap."""
 
-HELLO_TIMEOUT: Final = 10.0
+HELLO_TIMEOUT: Final = 30.0
 
 
 class _Refusal(Exception):

@@ -15,7 +15,7 @@ from typing import Any, Final
 from calls.effects.items import MOST_BYTES
 
 MOST_FRAME: Final = MOST_BYTES
-TIMEOUT: Final = 5.0
+TIMEOUT: Final = 30.0
 """Seconds that a worker may take to answer a launcher."""
 
 

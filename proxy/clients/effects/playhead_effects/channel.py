@@ -4,8 +4,11 @@ import json
 import os
 import socket
 
+START_TIMEOUT = 90.0
+"""Seconds that the worker may take to answer the first message: it may have to load a recording for it."""
+
 TIMEOUT = 5.0
-"""Seconds that the worker may take; after that the program goes on, and nothing more is recorded."""
+"""Seconds that the worker may take after that; then the program goes on, and nothing more is recorded."""
 
 
 class Channel:
@@ -15,7 +18,7 @@ class Channel:
         self.owner = os.getpid()
         self.is_broken = False
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.settimeout(TIMEOUT)
+        self._socket.settimeout(START_TIMEOUT)
         self._socket.connect(path)
         self.send(hello)
         self.answer = json.loads(self.receive())
@@ -44,6 +47,10 @@ class Channel:
             pieces.append(piece)
             size -= len(piece)
         return b"".join(pieces)
+
+    def end_start(self):
+        """From now on do not wait for long."""
+        self._socket.settimeout(TIMEOUT)
 
     def close(self):
         """Close the connection once the worker has read all of it."""

@@ -74,10 +74,11 @@ def connect(label):
     channel = channels.Channel(path, hello)
     mode = channel.answer.get("mode")
     pinned = {name: os.environ[name] for name in PINNED if name in os.environ}
+    batches = [json.loads(channel.receive()) for _ in range(channel.answer.get("frames", 0))]
+    channel.end_start()
     if mode == "record":
         return Recording(channel, pinned, _REAL_TIME_NS())
     if mode in ("replay", "fork"):
-        batches = [json.loads(channel.receive()) for _ in range(channel.answer["frames"])]
         given = channel, batches, channel.answer["processes"], channel.answer.get("rules", ())
         return Replaying(*given) if mode == "replay" else Forking(*given, pinned, _REAL_TIME_NS())
     channel.close()
