@@ -31,10 +31,10 @@ from proxy.processes.user_command import forwarded_signals
 
 INSIDE: Final = Path(__file__).with_name("inside.py")
 
-SETUP_TIMEOUT: Final = 10.0
+SETUP_TIMEOUT: Final = 30.0
 """Seconds that setting up the namespaces may take."""
 
-CONTROL_TIMEOUT: Final = 10.0
+CONTROL_TIMEOUT: Final = 30.0
 
 WORKER_CHECK_INTERVAL: Final = 0.1
 """Seconds between two checks whether the worker runs."""

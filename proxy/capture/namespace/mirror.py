@@ -18,7 +18,7 @@ POLL_INTERVAL: Final = 0.05
 HOST_POLL_EVERY: Final = 5
 """One of this many polls also polls the host."""
 
-HELPER_TIMEOUT: Final = 5.0
+HELPER_TIMEOUT: Final = 30.0
 PIECE: Final = 1 << 16
 MAX_LISTENERS: Final = 200
 MAX_CONNECTIONS: Final = 512

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from proxy.capture.watch.notifier import ANSWER, CALLS, CONTINUE, RECEIVE, REQUEST, RESPONSE
 
-START_TIMEOUT: Final = 10.0
+START_TIMEOUT: Final = 30.0
 """Seconds that the command may take to install its filter."""
 
 UDP_DELAY: Final = 0.02
