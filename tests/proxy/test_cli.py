@@ -205,7 +205,7 @@ async def test_ctrl_c_while_it_starts_ends_without_a_traceback(data: Path) -> No
         asked, _ = await asyncio.wait_for(asyncio.get_running_loop().sock_accept(silent), 30)
         with asked:
             process.send_signal(signal.SIGINT)
-            _, err = await asyncio.wait_for(process.communicate(), 20)
+            _, err = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 130, err.decode()
     assert b"Traceback" not in err
 
@@ -225,5 +225,5 @@ def import_module(name):
 proxy.cli.import_module = import_module
 proxy.cli.load_command("ls")
 """
-    done = subprocess.run([sys.executable, "-c", swallows], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([sys.executable, "-c", swallows], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")

@@ -180,6 +180,7 @@ def test_a_running_store_server_is_asked(
     data_with_claims: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("proxy.cli.run_completion.TIMEOUT", 60.0)
     directory = open_data_dir(data_with_claims)
     directory.api_token()
     with ThreadingHTTPServer(("127.0.0.1", 0), Listing) as server, directory.store_lock.hold():
