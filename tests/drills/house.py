@@ -156,7 +156,7 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     return {name: value for name, value in ours.items() if not name.lower().endswith("_proxy")} | dict(more or {})
 
 
-async def until[T](question: Callable[[], Awaitable[T | None]], patience: float = 30) -> T:
+async def until[T](question: Callable[[], Awaitable[T | None]], patience: float = 60) -> T:
     """Ask again and again until there is an answer. What is asked is another process: it sends us no events."""
     async with asyncio.timeout(patience):
         while not (answer := await question()):  # noqa: ASYNC110 - as said
@@ -164,7 +164,7 @@ async def until[T](question: Callable[[], Awaitable[T | None]], patience: float 
     return answer
 
 
-async def until_true(condition: Callable[[], bool], patience: float = 30) -> None:
+async def until_true(condition: Callable[[], bool], patience: float = 60) -> None:
     """Look again and again until it is so."""
     async with asyncio.timeout(patience):
         while not condition():  # noqa: ASYNC110 - as said

@@ -1,6 +1,7 @@
 """Several workers on one port: a run that went through all of them is one run, also when one of them is killed."""
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -22,16 +23,26 @@ async def test_a_run_spread_over_two_workers_of_which_one_is_killed_is_one_run(d
                 agent = crew.agent(f"agent-{n}", run="shared")
                 group.create_task(agent.ask_on(stop, "/whole?size=500", "/stream?pieces=5"))
             await source.wait_for_requests(60)
-            spools = {path.parent.name for path in (data / "spool").glob("*/*.seg") if path.stat().st_size > 1000}
+            # One that a busy machine lets wait begins later than the other.
+            used: set[str] = set()
+            await until_true(lambda: len(_note_used_spools(data, used)) == 2)
             await kill_process(first)
             await source.wait_for_requests(60)
             stop.set()
         await until_true(lambda: len(house.workers) == 2)
         comparison = await compare_when_sound(house, crew.ledger, source, crew.runs)
         shared = await bundle(house.api, "shared")
-    assert len(spools) == 2, f"one worker had nothing to do: {spools}"
     assert comparison.sound, str(comparison)
     assert comparison.counts["whole"] >= 100, str(comparison)
     assert comparison.counts["cut"] < 16, str(comparison)
     order = [(exchange.started_at, exchange.id) for exchange in shared.exchanges]
     assert order == sorted(order)
+
+
+def _note_used_spools(data: Path, used: set[str]) -> set[str]:
+    """Add the spools of the workers that have served something."""
+    for path in (data / "spool").glob("*/*.seg"):
+        with suppress(FileNotFoundError):  # the store server has just removed it
+            if path.stat().st_size > 1000:
+                used.add(path.parent.name)
+    return used

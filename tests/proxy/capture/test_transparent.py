@@ -53,7 +53,7 @@ def test_redirected_connections_are_recorded(engine: str, text_format: str, tmp_
             cwd=directory,
         )
     finally:
-        shutil.rmtree(directory)
+        shutil.rmtree(directory, ignore_errors=True)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     for name in ("apply", "again", "loop_apply", "remove", "remove_again"):

@@ -50,7 +50,7 @@ def base() -> Iterator[Path]:
     parent = Path(tempfile.mkdtemp(prefix="playhead-test-"))
     parent.chmod(0o711)
     yield parent / "pg"
-    shutil.rmtree(parent)
+    shutil.rmtree(parent, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def cluster() -> Iterator[Path]:
     parent.chmod(0o711)
     ensure_server(parent / "pg", CARELESS).close()
     yield parent / "pg"
-    shutil.rmtree(parent)
+    shutil.rmtree(parent, ignore_errors=True)
 
 
 @pytest.fixture
