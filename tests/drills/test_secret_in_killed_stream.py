@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.drills.house import Up, bundle, kill_process, read_spools, until, up
+from tests.drills.house import Up, bundle, kill_process, read_spools, until, until_true, up
 from tests.drills.leaks import files, find_leaks, tables
 from tests.drills.test_secrets import HOST, chunk, request_with_secrets
 from tests.support.wire import Upstream, read_request, serving
@@ -87,7 +87,9 @@ async def _receive_until_killed(house: Up, size: int) -> bytes:
                 async for piece in answer.aiter_raw():
                     received += piece
                     if len(received) >= size:
-                        await asyncio.sleep(0.2)  # the worker writes what it does not hold back
+                        # The worker writes what it does not hold back: at once, and in a moment if it should not have.
+                        await until_true(lambda: chunk(BEFORE[0]) in read_spools(house.data))
+                        await asyncio.sleep(0.2)
                         await kill_process(house.workers[0])
         except httpx.TransportError:
             pass
