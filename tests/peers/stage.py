@@ -92,7 +92,7 @@ class _Handler(socketserver.StreamRequestHandler):
         while line := self.rfile.readline():
             asked = self._read(line.decode("latin-1"))
             if upstream.together:
-                upstream.together.wait(20)
+                upstream.together.wait(60)
             for piece in upstream.next(asked):
                 if piece == CUT:
                     self.wfile.flush()
@@ -132,7 +132,7 @@ def upstreams() -> Iterator[Upstream]:
 
 def until[T](question: Callable[[], T | None]) -> T:
     """Ask again and again until there is an answer: another process sends us no events."""
-    for _ in range(400):
+    for _ in range(1200):
         if answer := question():
             return answer
         time.sleep(0.05)
