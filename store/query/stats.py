@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from decimal import Decimal
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, repeat
 from typing import Any, Final, Literal, NamedTuple, Self
 
 from sqlalchemy import (
@@ -477,9 +477,18 @@ async def _load_groups(
     query = select(*names, *sums).select_from(source).group_by(*names)
     query = query.order_by(*_group_order(rows, names, groupings, sort), *names).limit(limit)
     found = (await connection.execute(query)).all()
-    shown = {tuple(row[: len(names)]) for row in found}
-    counted = _class_query(rows, source, groupings, names, shown, stores_counts=stores_counts)
-    classes = await _load_classes(connection, counted)
+    of_runs = [place for place, grouping in enumerate(groupings) if grouping.name == "run"]
+    # There may be many more runs than are shown.
+    is_shown = [rows.c.run == any_(literal([row[place] for row in found], ARRAY(Text))) for place in of_runs]
+    if is_shown and stores_counts:
+        # Few rows for each group: one pass over them all is cheaper than two that count in Postgres.
+        columns = [rows.c[name] for pair in COUNTED.items() for name in pair]
+        classes = await _count_classes(connection, select(*names, *columns).select_from(source).where(*is_shown))
+    else:
+        classes = await _load_classes(
+            connection,
+            _class_query(rows, source, names) if stores_counts else _lone_class_query(rows, source, names, is_shown),
+        )
     return [
         _Group(
             values=(values := tuple(row[: len(names)])),
@@ -511,24 +520,8 @@ def _group_order(
             return [func.sum(rows.c[sort]).desc(), *costliest]
 
 
-def _class_query(
-    rows: Subquery,
-    source: FromClause,
-    groupings: Sequence[Grouping],
-    names: Sequence[ColumnElement[Any]],
-    shown: Iterable[tuple[Any, ...]],
-    *,
-    stores_counts: bool,
-) -> CompoundSelect[Any] | Select[Any]:
-    """Count the exchanges of each group in each class of latency. Unless `stores_counts`, each row is one exchange."""
-    # There may be many more runs than are shown.
-    is_shown = [
-        rows.c.run == any_(literal([values[place] for values in shown], ARRAY(Text)))
-        for place, grouping in enumerate(groupings)
-        if grouping.name == "run"
-    ]
-    if not stores_counts:
-        return _lone_class_query(rows, source, names, is_shown)
+def _class_query(rows: Subquery, source: FromClause, names: Sequence[ColumnElement[Any]]) -> CompoundSelect[Any]:
+    """Count the exchanges of each group in each class of latency, of rows that say how many are in each."""
     counts = []
     for name in LATENCIES:
         arrays = func.unnest(rows.c[name], rows.c[COUNTED[name]])
@@ -537,7 +530,7 @@ def _class_query(
         number = classes.c.number
         count = func.sum(func.coalesce(classes.c.count, literal_column("1")))
         query = select(*names, is_duration, number, count).select_from(source.join(classes, true()))
-        counts.append(query.where(*is_shown).group_by(*names, number))
+        counts.append(query.group_by(*names, number))
     return union_all(*counts)
 
 
@@ -547,7 +540,7 @@ def _lone_class_query(
     names: Sequence[ColumnElement[Any]],
     is_shown: Sequence[ColumnElement[bool]],
 ) -> Select[Any]:
-    """The same of rows with one class of each latency at most, which are read once for both."""
+    """The same of rows of one exchange each, with one class of each latency at most, which are read once for both."""
     classes = [rows.c[name][literal_column("1")].label(name) for name in LATENCIES]
     # In two steps, because Postgres has no parallel workers for the second.
     both = select(*names, *classes, func.count().label("count")).select_from(source).where(*is_shown)
@@ -561,13 +554,29 @@ def _lone_class_query(
     return query.group_by(sets)
 
 
-async def _load_classes(
-    connection: AsyncConnection, query: CompoundSelect[Any] | Select[Any]
-) -> Mapping[tuple[bool, tuple[Any, ...]], Counter[int]]:
+type _Classes = Mapping[tuple[bool, tuple[Any, ...]], Counter[int]]
+"""How many exchanges are in each class of latency: of the duration or of the first byte, and by the values of a group."""
+
+
+async def _load_classes(connection: AsyncConnection, query: CompoundSelect[Any] | Select[Any]) -> _Classes:
     classes: defaultdict[tuple[bool, tuple[Any, ...]], Counter[int]] = defaultdict(Counter)
     for *values, is_duration, number, count in await connection.execute(query):
         if number is not None:
             classes[is_duration, tuple(values)][number] += count
+    return classes
+
+
+async def _count_classes(connection: AsyncConnection, query: Select[Any]) -> _Classes:
+    """Count the classes of rows that have them as arrays. Without counts, each class is there once."""
+    classes: defaultdict[tuple[bool, tuple[Any, ...]], Counter[int]] = defaultdict(Counter)
+    for *values, first_bytes, first_byte_counts, durations, duration_counts in await connection.execute(query):
+        for is_duration, numbers, counts in (
+            (False, first_bytes, first_byte_counts),
+            (True, durations, duration_counts),
+        ):
+            counter = classes[is_duration, tuple(values)]
+            for number, count in zip(numbers or (), counts or repeat(1)):  # noqa: B905 - as many as there are numbers
+                counter[number] += count
     return classes
 
 
