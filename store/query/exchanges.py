@@ -387,7 +387,7 @@ class ExchangeQueries:
         cursor: Cursor | None,
         sort: Sort,
     ) -> Sequence[RowMapping]:
-        query = select(calls).where(calls.c.project == self._project, *conditions)
+        query = select(*_LISTED_COLUMNS).where(calls.c.project == self._project, *conditions)
         return await load_sorted_page(connection, query, calls, sort, cursor, limit)
 
     async def _rows(self, connection: AsyncConnection, ids: Iterable[uuid.UUID]) -> Sequence[RowMapping]:
@@ -435,7 +435,11 @@ class ExchangeQueries:
         ]
         shapes: list[Shape] = []
         for some in batched(places, SLICE_LENGTH):
-            shapes += await self._slice_shapes(some, by_id, heads, fields)
+            if all(is_listed_without_bodies(place, by_id, fields) for place in some):
+                why = [ERASED if _has_erased_bodies(place, heads) else None for place in some]
+                shapes += [summary_shape(place, by_id, heads, one) for place, one in zip(some, why, strict=True)]
+            else:
+                shapes += await self._slice_shapes(some, by_id, heads, fields)
         return shapes
 
     async def _slice_shapes(
@@ -470,8 +474,10 @@ class ExchangeQueries:
         if opened:
             derived = await asyncio.to_thread(lambda: [self._shape(place, rows, evidence) for place in opened])
             by_place.update(zip(opened, await self._with_late_answers(derived, evidence), strict=True))
+        by_place = {place: cut_shape(shape, fields) for place, shape in by_place.items()}
+        # These were shortened before they were stored, and `select_fields` leaves out what is not requested.
         by_place |= {place: summary_shape(place, rows, heads, reasons.get(place)) for place in summed}
-        return [cut_shape(by_place[place], fields) for place in places if place in by_place]
+        return [by_place[place] for place in places if place in by_place]
 
     async def _with_late_answers(self, shapes: list[Shape], evidence: Mapping[str, Exchange]) -> list[Shape]:
         """Add answers that arrived on other exchanges."""
@@ -659,6 +665,9 @@ def _parse_uuid(text: str) -> uuid.UUID | None:
     except ValueError:
         return None
 
+
+_LISTED_COLUMNS = [column for column in calls.c if column.name != "traits"]
+"""All columns but the numbers of the index, which nobody is shown."""
 
 LARGE_AMONG = "SELECT id FROM exchanges WHERE project = $1 AND id = ANY ($2::uuid[]) AND large"
 
