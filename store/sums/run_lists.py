@@ -7,7 +7,7 @@ run. Whether one call has several of them is asked of its calls.
 from collections.abc import Sequence
 from typing import Any, Final
 
-from sqlalchemy import ARRAY, ColumnElement, RowMapping, Select, Text, and_, any_, func, literal, select
+from sqlalchemy import ARRAY, ColumnElement, RowMapping, Select, Text, and_, any_, func, literal, select, text
 
 from store.database.asyncio_engine import AsyncConnection
 from store.database.tables import run_totals, runs
@@ -68,12 +68,12 @@ async def _load_fitting_page(
 ) -> Sequence[RowMapping]:
     """Load a page of `query`, which joins runs with their sums, of those runs of which one call has all traits."""
     if not needs_one_call(filters):
-        return await load_sorted_page(connection, query, runs, sort, cursor, limit, has_totals=True)
+        return await _load_page(connection, query, sort, cursor, limit)
     fitting: list[RowMapping] = []
     size = max(limit, FEWEST_LOOKED_AT)
     while True:
         # Not a condition of `query`: Postgres might look at the calls of all its runs before it sorts them.
-        found = await load_sorted_page(connection, query, runs, sort, cursor, size, has_totals=True)
+        found = await _load_page(connection, query, sort, cursor, size)
         names = [row["id"] for row in found[:size]]
         fit = set((await connection.execute(select_runs_with_call(filters, project, names))).scalars())
         fitting += [row for row in found[:size] if row["id"] in fit]
@@ -81,3 +81,22 @@ async def _load_fitting_page(
         if cursor is None or len(fitting) > limit:
             return fitting[: limit + 1]
         size = min(4 * size, max(limit, MOST_LOOKED_AT))
+
+
+async def _load_page(
+    connection: AsyncConnection, query: Select[Any], sort: Sort, cursor: Cursor | None, limit: int
+) -> Sequence[RowMapping]:
+    """Load a page. By cost, duration or tokens, with a plan for the very values that are asked for.
+
+    After five requests, Postgres would use one plan for frequent and rare values: for a rare model, it read most runs by their cost.
+    """
+    if sort.by != "time":
+        await connection.execute(_PLAN_FOR_VALUES)
+    found = await load_sorted_page(connection, query, runs, sort, cursor, limit, has_totals=True)
+    if sort.by != "time":
+        await connection.execute(_PLAN_AS_USUAL)
+    return found
+
+
+_PLAN_FOR_VALUES: Final = text("SET LOCAL plan_cache_mode = force_custom_plan")
+_PLAN_AS_USUAL: Final = text("SET LOCAL plan_cache_mode = auto")
