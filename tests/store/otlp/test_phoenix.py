@@ -60,7 +60,8 @@ def phoenix(interpreter: Path | None, tmp_path_factory: pytest.TempPathFactory) 
         "PHOENIX_GRPC_PORT": str(free_port("127.0.0.1", 0)),
         "PHOENIX_TELEMETRY_ENABLED": "false",
     }
-    command = [str(interpreter.with_name("phoenix")), "serve"]
+    # Not the script `phoenix`: it names the interpreter of the directory in which the environment was made.
+    command = [str(interpreter), "-m", "phoenix.server.main", "serve"]
     with (
         (directory / "log").open("wb") as log,
         subprocess.Popen(command, env=environment, stdout=log, stderr=log) as process,
