@@ -10,7 +10,7 @@ import asyncio
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -61,17 +61,19 @@ class RunningStore:
 
 
 @contextmanager
-def keeping() -> Iterator[RunningStore]:
-    """A store server with an embedded Postgres, in a directory that goes with it."""
-    with tempfile.TemporaryDirectory(prefix="bench-") as name:
-        data = open_data_dir(Path(name) / "data")
-        # As root, Postgres runs as another user, who must be able to pass through.
-        Path(name).chmod(0o711)
-        with Process("proxy.processes.store_server", {"data": str(data.root)}) as store_server:
-            store_server.read_line()
-            with ensure_server(data.postgres) as server:
-                postgres = int((data.postgres / "data" / "postmaster.pid").read_text().split()[0])
-                yield RunningStore(data=data, store_server=store_server.pid, postgres=postgres, dsn=server.dsn)
+def keeping(place: Path | None = None) -> Iterator[RunningStore]:
+    """A store server with an embedded Postgres, over the data of `place`, or else in a directory that goes with it."""
+    with ExitStack() as stack:
+        if place is None:
+            place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
+            # As root, Postgres runs as another user, who must be able to pass through.
+            place.chmod(0o711)
+        data = open_data_dir(place / "data")
+        store_server = stack.enter_context(Process("proxy.processes.store_server", {"data": str(data.root)}))
+        store_server.read_line()
+        server = stack.enter_context(ensure_server(data.postgres))
+        postgres = int((data.postgres / "data" / "postmaster.pid").read_text().split()[0])
+        yield RunningStore(data=data, store_server=store_server.pid, postgres=postgres, dsn=server.dsn)
 
 
 async def measure(kept: RunningStore, workload: str, number: int, calls: int) -> Row:

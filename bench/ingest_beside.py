@@ -1,8 +1,9 @@
-"""What keeping a call costs, beside other checkouts: `python -m bench.ingest_beside CHECKOUT... [--rounds N] [--calls N] [--workloads agent]`.
+"""What keeping a call costs, beside other checkouts: `python -m bench.ingest_beside CHECKOUT... [--rounds N] [--calls N] [--workloads agent] [--full DIR]`.
 
 Each checkout, this one last, has a store server and a Postgres of its own, all at once; they are given the same spools in turns. CPU is that
 of a store server and its Postgres for a call: *drained* until the spool is empty, *followed* until sums, words and the watch of models
-have processed everything, too. A ratio is that of the sums over all rounds, and what it was in single rounds. Another
+have processed everything, too. With `--full`, this checkout has another store server, over the full tables that `bench.scale --data DIR`
+made, which keep what is stored. A ratio is that of the sums over all rounds, and what it was in single rounds. Another
 checkout needs no environment: it runs in this one, from its own modules.
 """
 
@@ -11,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,11 +26,14 @@ MEASURE: Final = Path(__file__).resolve().parent / "ingest_turns.py"
 
 
 class Turns:
-    """A store server of a checkout that is given spools."""
+    """A store server of a checkout that is given spools, over empty tables or those of a directory."""
 
-    def __init__(self, checkout: Path) -> None:
+    def __init__(self, checkout: Path, full: Path | None = None) -> None:
+        self.name = checkout.name if full is None else "full tables"
+        # Runs that the tables do not have yet.
+        self._first = 0 if full is None else int(time.time())
         environment = {**os.environ, "PYTHONPATH": str(checkout)}
-        command = [sys.executable, "-P", str(MEASURE)]
+        command = [sys.executable, "-P", str(MEASURE), *([] if full is None else [str(full)])]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd=checkout, env=environment, text=True)
 
@@ -36,7 +41,7 @@ class Turns:
         """Have a spool drained; microseconds of CPU for a call."""
         assert self._process.stdin
         assert self._process.stdout
-        self._process.stdin.write(json.dumps([workload, number, calls]) + "\n")
+        self._process.stdin.write(json.dumps([workload, self._first + number, calls]) + "\n")
         self._process.stdin.flush()
         if not (line := self._process.stdout.readline()):
             raise MeasurementFailed(f"the checkout ended with {self._process.wait()}")
@@ -48,13 +53,15 @@ class Turns:
         self._process.communicate(timeout=60)
 
 
-def compare(checkouts: Sequence[Path], workloads: Sequence[str], rounds: int, calls: int) -> list[dict[str, Any]]:
+def compare(
+    checkouts: Sequence[Path], workloads: Sequence[str], rounds: int, calls: int, full: Path | None
+) -> list[dict[str, Any]]:
     """Measure all in turns. The first round of each workload warms up."""
     rows: list[dict[str, Any]] = []
     with ExitStack() as stack:
         turns = []
-        for checkout in checkouts:
-            turns.append(Turns(checkout))
+        for checkout, place in [*([(HERE, full)] if full else []), *((one, None) for one in checkouts)]:
+            turns.append(Turns(checkout, place))
             stack.callback(turns[-1].close)
         for number in range(rounds + 1):
             for workload in workloads:
@@ -62,31 +69,31 @@ def compare(checkouts: Sequence[Path], workloads: Sequence[str], rounds: int, ca
                 for which in order:
                     found = turns[which].measure(workload, number, calls if number else 200)
                     if number:
-                        row = {"checkout": checkouts[which].name, "workload": workload, "round": number, **found}
+                        row = {"checkout": turns[which].name, "workload": workload, "round": number, **found}
                         rows.append(row)
                         print(json.dumps(row), file=sys.stderr, flush=True)
     return rows
 
 
-def report(rows: Sequence[dict[str, Any]], checkouts: Sequence[Path], workloads: Sequence[str]) -> list[dict[str, Any]]:
-    """The figures of each checkout, and the ratio of the last one to it."""
-    last = checkouts[-1].name
+def report(rows: Sequence[dict[str, Any]], workloads: Sequence[str]) -> list[dict[str, Any]]:
+    """The figures of each store server, and the ratio of the last one to it."""
+    names = sorted({row["checkout"]: None for row in rows}, key=HERE.name.__eq__)
     found = []
     for workload in workloads:
         for figure in ("drained_us", "followed_us"):
-            by_checkout = {
-                one.name: [row[figure] for row in rows if (row["checkout"], row["workload"]) == (one.name, workload)]
-                for one in checkouts
+            by_name = {
+                name: [row[figure] for row in rows if (row["checkout"], row["workload"]) == (name, workload)]
+                for name in names
             }
-            for name, values in by_checkout.items():
-                ratios = [now / then for now, then in zip(by_checkout[last], values, strict=True)]
+            for name, values in by_name.items():
+                ratios = [now / then for now, then in zip(by_name[names[-1]], values, strict=True)]
                 found.append(
                     {
                         "workload": workload,
                         "figure": figure,
                         "checkout": name,
                         "us": Spread.of(values),
-                        "ratio_of_sums": sum(by_checkout[last]) / sum(values),
+                        "ratio_of_sums": sum(by_name[names[-1]]) / sum(values),
                         "ratio": Spread.of(ratios),
                     }
                 )
@@ -100,11 +107,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--calls", type=int, default=600, help="of each workload in each round")
     parser.add_argument("--workloads", nargs="+", default=["small", "talk", "agent"])
+    parser.add_argument(
+        "--full", type=Path, metavar="DIR", help="a directory with full tables, from `bench.scale --data`"
+    )
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     checkouts = [*(one.resolve() for one in options.checkouts), HERE]
     began = machine()
-    found = report(compare(checkouts, options.workloads, options.rounds, options.calls), checkouts, options.workloads)
+    full = options.full and options.full.resolve()
+    found = report(compare(checkouts, options.workloads, options.rounds, options.calls, full), options.workloads)
     if options.json:
         print_json({"machine": began, "found": found})
         return

@@ -1,6 +1,6 @@
 """Drain spools in turns with others: a process of `bench.ingest_beside`, whose modules are those of the checkout on its path.
 
-A line of stdin is a workload, the number of the turn and how many calls; a line of stdout is what they cost.
+With a directory, over the data that `bench.scale --data` made there. A line of stdin is a workload, the number of the turn and how many calls; a line of stdout is what they cost.
 """
 
 import asyncio
@@ -74,7 +74,8 @@ async def _wait_until_followed(connection: asyncpg.Connection) -> None:
 
 async def answer_lines() -> None:
     """Answer one line after the other, until stdin ends."""
-    with keeping() as kept:
+    # The checkout's own `keeping` may know no directories.
+    with keeping(*map(Path, sys.argv[1:])) as kept:
         connection = await asyncpg.connect(kept.dsn)
         while line := await asyncio.to_thread(sys.stdin.readline):
             print(json.dumps(await measure(kept, connection, *json.loads(line))), flush=True)
