@@ -10,7 +10,22 @@ from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequen
 from typing import Any, Final
 
 import asyncpg
-from sqlalchemy import BigInteger, ColumnElement, delete, insert, literal, or_, select, tuple_
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    ColumnElement,
+    Text,
+    any_,
+    column,
+    delete,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    text,
+    tuple_,
+)
 
 from store.call_graph.retry_query import load_retry_groups
 from store.database.asyncio_engine import AsyncConnection
@@ -86,8 +101,9 @@ def changed_hours(rows: Iterable[FeedRow]) -> tuple[Hours, set[str]]:
 
 async def sum_runs(connection: AsyncConnection, project: str, hours: Mapping[str, Collection[int] | None]) -> None:
     """Make the sums of these hours of these runs anew; of all hours for None."""
+    await connection.execute(_PLAN_FOR_ANY_RUNS)
     # Locked against being deleted, which would leave sums of a run that is gone; ingest may update it meanwhile.
-    locked = select(runs.c.id).where(runs.c.project == project, runs.c.id.in_(hours))
+    locked = select(runs.c.id).where(runs.c.project == project, _is_any(runs.c.id, hours))
     locked = locked.order_by(runs.c.id).with_for_update(read=True, key_share=True)
     names = list((await connection.execute(locked)).scalars())
     if not names:
@@ -96,21 +112,34 @@ async def sum_runs(connection: AsyncConnection, project: str, hours: Mapping[str
     parts = [(name, hour) for name in names for hour in hours[name] or ()]
     groups = await load_retry_groups(connection, project, names)
 
+    part_runs, part_hours = [run for run, _ in parts], [hour for _, hour in parts]
+    unnested = func.unnest(literal(part_runs, ARRAY(Text)), literal(part_hours, ARRAY(BigInteger)))
+    part = unnested.table_valued(column("run", Text), column("hour", BigInteger), name="part").render_derived()
+
     def is_meant(run: ColumnElement[str], hour: ColumnElement[Any]) -> ColumnElement[bool]:
-        return or_(run.in_(whole), tuple_(run, hour).in_(parts))
+        return or_(_is_any(run, whole), tuple_(run, hour).in_(select(part.c.run, part.c.hour)))
 
     begin = calls.c.started_at - calls.c.started_at % literal(HOUR, BigInteger)
     failed = await mark_attempts(connection, project, names, groups)
     removed = delete(call_sums).where(
-        call_sums.c.project == project, call_sums.c.run.in_(names), is_meant(call_sums.c.run, call_sums.c.hour)
+        call_sums.c.project == project, _is_any(call_sums.c.run, names), is_meant(call_sums.c.run, call_sums.c.hour)
     )
     changed = set((await connection.execute(removed.returning(call_sums.c.hour))).scalars())
-    rows = hour_rows((calls.c.project == project, calls.c.run.in_(names), is_meant(calls.c.run, begin)), groups)
+    rows = hour_rows((calls.c.project == project, _is_any(calls.c.run, names), is_meant(calls.c.run, begin)), groups)
     sums = rows.subquery("sums")
     added = insert(call_sums).from_select([one.name for one in sums.columns], select(sums))
     changed |= set((await connection.execute(added.returning(call_sums.c.hour))).scalars())
     await forget_days(await _driver(connection), project, changed)
     await sum_totals(await _driver(connection), project, {name: hours[name] for name in names}, failed)
+
+
+def _is_any(run: ColumnElement[str], names: Iterable[str]) -> ColumnElement[bool]:
+    """Condition: the run is one of these, however many, in one statement for all numbers of runs."""
+    return run == any_(literal(list(names), ARRAY(Text)))
+
+
+# Planning for these very runs, over all daily partitions, takes longer than the statements do.
+_PLAN_FOR_ANY_RUNS: Final = text("SET LOCAL plan_cache_mode = force_generic_plan")
 
 
 async def _delete_sums(connection: AsyncConnection, project: str, names: Collection[str]) -> None:
