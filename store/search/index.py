@@ -68,7 +68,8 @@ class TextIndex:
                 if entry.previous_run is not None:
                     await self._execute(DELETE_MOVED, project, entry.previous_run, uuid.UUID(entry.id))
         await self._index_fresh(project, calls)
-        await self.index_calls(project, calls)
+        if calls:
+            await self.index_calls(project, calls)
 
     async def _index_fresh(self, project: str, calls: dict[str, None]) -> None:
         """Index the calls whose texts are held, and remove them from `calls`."""
