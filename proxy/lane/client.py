@@ -327,6 +327,9 @@ class Http1Connection(ClientConnection, asyncio.Protocol):
         else:
             self._transport.close()
 
+    def call_shared[*T](self, work: Callable[[*T], None], *what: *T) -> None:
+        self.lane.call_shared(self, work, *what)
+
     def call_soon[*T](self, work: Callable[[*T], None], *what: *T) -> None:
         self.lane.call_soon(self, work, *what)
 

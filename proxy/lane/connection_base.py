@@ -41,6 +41,9 @@ class LaneContext(Protocol):
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run this as a task that is cancelled when the lane stops."""
 
+    def call_shared[*T](self, client: "ClientConnection", work: Callable[[*T], None], *what: *T) -> None:
+        """Call work whose cost the calls of one turn share: now if little is happening, else as `call_soon`."""
+
     def call_soon[*T](self, client: "ClientConnection", work: Callable[[*T], None], *what: *T) -> None:
         """Call this after all bytes that have arrived by now were read."""
 

@@ -90,6 +90,9 @@ class Downstream(Protocol):
     def handle_fault(self, fault: BaseException) -> None:
         """End the connection after an internal error."""
 
+    def call_shared[*T](self, work: Callable[[*T], None], *what: *T) -> None:
+        """Call this now, or, if much is happening, after all bytes that have arrived by now were read."""
+
     def call_soon[*T](self, work: Callable[[*T], None], *what: *T) -> None:
         """Call this a moment later, together with the calls of other exchanges, so that the spool is written only once."""
 
@@ -191,7 +194,7 @@ class LaneExchange:
     def when_recorded(self, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
         """Call `then` once everything reported is recorded, or `otherwise` if it cannot be and the policy is to refuse."""
         if self.recording.must_wait:
-            self.downstream.call_soon(self._continue_when_recorded, then, otherwise)
+            self.downstream.call_shared(self._continue_when_recorded, then, otherwise)
         else:
             then()
 

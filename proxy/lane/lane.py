@@ -3,6 +3,7 @@
 import asyncio
 import importlib
 import logging
+import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +30,10 @@ logger = logging.getLogger(__name__)
 
 CHECK_INTERVAL: Final = 1.0
 """Maximum seconds between two checks of time limits."""
+
+BUSY_SECONDS: Final = 0.0001
+"""Seconds after a call within which others are expected to be about to come. One write to the spool then serves several of
+them, which is cheaper; a call that is alone would only be delayed."""
 
 
 class Lane:
@@ -58,6 +63,8 @@ class Lane:
         self._soon: list[tuple[ClientConnection, Callable[..., None], tuple[Any, ...]]] = []
         self._last: list[Callable[[], None]] = []
         self._is_planned = False
+        self._busy_until = 0.0
+        """Until when `call_shared` waits for other calls."""
 
     async def run(self, ready: Callable[[int], None]) -> None:
         """Serve until the configuration's `stop` is set."""
@@ -139,6 +146,14 @@ class Lane:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
+    def call_shared[*T](self, client: ClientConnection, work: Callable[[*T], None], *what: *T) -> None:
+        """Call work whose cost the calls of one turn share: now if little is happening, else as `call_soon`."""
+        if self._is_planned or time.monotonic() < self._busy_until:
+            self.call_soon(client, work, *what)
+            return
+        work(*what)
+        self._busy_until = time.monotonic() + BUSY_SECONDS
+
     def call_soon[*T](self, client: ClientConnection, work: Callable[[*T], None], *what: *T) -> None:
         """Call this after all bytes that have arrived by now were read."""
         self._soon.append((client, work, what))
@@ -166,6 +181,7 @@ class Lane:
         for look in last:
             look()
         self._is_planned = False
+        self._busy_until = time.monotonic() + BUSY_SECONDS
         if self._soon or self._last:
             self._plan()
 

@@ -127,6 +127,10 @@ class H2Downstream(Flow):
         if self._discarded > DISCARD_BYTES:
             self.reset(ngh2.ErrorCode.NO_ERROR)
 
+    def call_shared[*T](self, work: Callable[[*T], None], *what: *T) -> None:
+        # Never now: streams of one connection mostly come together.
+        self._client.lane.call_soon(self._client, work, *what)
+
     def call_soon[*T](self, work: Callable[[*T], None], *what: *T) -> None:
         self._client.lane.call_soon(self._client, work, *what)
 

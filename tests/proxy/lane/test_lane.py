@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import uvloop
 
+from proxy.lane import lane as lanes
 from proxy.lane import upstream as upstreams
 from proxy.lane.client import Http1Connection
 from proxy.lane.lane import Lane
@@ -428,3 +429,27 @@ async def _answer_in_pieces(directory: Path) -> None:
 def test_it_runs_on_uvloop(tmp_path: Path, scenario: Any) -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(scenario(tmp_path))
+
+
+# Writing to the spool, alone and together
+
+
+@pytest.mark.parametrize(("busy_seconds", "is_shared"), [(0.0, False), (60.0, True)])
+async def test_only_a_call_beside_others_waits_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy_seconds: float, is_shared: bool
+) -> None:
+    shared = []
+    call_soon = Lane.call_soon
+
+    def note_call(lane: Lane, *what: Any) -> None:
+        shared.append(what)
+        call_soon(lane, *what)
+
+    monkeypatch.setattr(lanes, "BUSY_SECONDS", busy_seconds)
+    monkeypatch.setattr(Lane, "call_soon", note_call)
+    recorder = MemoryRecorder()
+    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+        for _ in range(2):
+            assert await _got(worker, ASK) == OK
+    assert [exchange.outcome for exchange in recorder.exchanges] == ["completed"] * 2
+    assert len(shared) == (3 if is_shared else 0)  # of two requests and two answers, all but the first
