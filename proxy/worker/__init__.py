@@ -1,6 +1,7 @@
 """The proxy worker's process.
 
 process           the process: `python -m proxy.worker.process`
+huge_pages        move the worker's memory to huge pages
 counters          count connections and requests, for `/metrics`
 recordings        load recordings for replays
 replay_setup      set up the replays that a worker answers from

@@ -37,6 +37,7 @@ from proxy.wire.config import EngineConfig, is_loopback
 from proxy.wire.engine import Engine
 from proxy.worker.auto_recorder import AutoRecorder
 from proxy.worker.counters import CountingAnswerer, keep_writing_counts, write_counts
+from proxy.worker.huge_pages import use_huge_pages
 from proxy.worker_config import WorkerConfig
 from store.active_profiles import load_profiles
 from store.datadir import DataDir, DataDirError, open_data_dir
@@ -123,6 +124,7 @@ async def _serve(config: WorkerConfig, stop: asyncio.Event, orphaned: asyncio.Ev
             )
             background_work += [auto_sessions.watch(replays)] if replays and auto_sessions else []
             background_work += [keep_writing_counts(engine_config.counts, spool.directory)] if spool else []
+            background_work.append(use_huge_pages())
             background_tasks = [group.create_task(work) for work in background_work]
             engine = ENGINES[config.engine]
             answerer = replays and CountingAnswerer(replays, engine_config.counts)
