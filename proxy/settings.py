@@ -143,7 +143,7 @@ class Settings:
     store_idle: int = setting(
         whole_number(0, 3600),
         60,
-        description="seconds that the store server which a reading command started stays ready for the next one; 0: it ends at once",
+        description="seconds that the store server and the process that forks workers, which a command started, stay ready for the next; 0: not at all",
     )
     fork_agent: str | None = setting(
         optional(_read_endpoint),

@@ -8,11 +8,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from proxy.capture.namespace.isolation import Isolation, Kind, NotCaptive
-from proxy.capture.watch.watcher import How, run_watched
 from proxy.effects.launch import EffectsOptions, effects_environment
 from proxy.errors import Failure
 from proxy.processes.store_client import Api, path_segment
@@ -23,6 +22,10 @@ from proxy.trust.client_environment import (
     without_secrets,
     without_system_certificate_file,
 )
+
+if TYPE_CHECKING:
+    # Most commands are captive, and not watched.
+    from proxy.capture.watch.watcher import How
 
 WITHOUT_RULES: Final = "PLAYHEAD_TEST_WITHOUT_NF_TABLES"
 """A variable for tests: if it is set, commands run as on a kernel without nf_tables."""
@@ -45,7 +48,7 @@ class IsolationOptions:
     allow_local: tuple[tuple[str, int], ...] = ()
     """Services of this machine that a replay may reach."""
 
-    watch: How = "seccomp"
+    watch: "How" = "seccomp"
     """How to watch a command that is not captive."""
 
 
@@ -163,6 +166,8 @@ async def _run_captive(plan: CommandPlan) -> CommandResult:
 
 
 async def _run_with_variables(plan: CommandPlan, not_captive_reason: str | None = None) -> CommandResult:
+    from proxy.capture.watch.watcher import run_watched
+
     environment = command_environment(plan)
     own = [*_own_addresses(plan), *plan.isolation.allow_local]
     watched = await run_watched(plan.command, environment, own, how=plan.isolation.watch, stdout=plan.stdout)

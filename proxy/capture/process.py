@@ -27,6 +27,8 @@ MAX_ANCESTORS: Final = 64
 MAX_COMMAND_LENGTH: Final = 300
 """Characters of a command line that are stored."""
 
+_own_processes: Final[set[int]] = set()
+
 _SECRET: Final = re.compile(r"(?i)(key|token|secret|passw|pwd|auth|credential|cookie|bearer)")
 _ILLEGAL_CHARACTERS: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -111,9 +113,14 @@ def find_agent(process: Process, port: int) -> Process:
     return started_with[-1] if started_with else _outermost_process(line)
 
 
+def count_as_own(pid: int) -> None:
+    """Let this process count as Playhead's own: the command whose worker this is, if that has not started it itself."""
+    _own_processes.add(pid)
+
+
 def _ancestors(process: Process) -> Iterator[Process]:
     """Yield the ancestors from the nearest on, up to an interactive shell, another user's process, or Playhead's own."""
-    ours, one = {os.getpid(), os.getppid()}, process
+    ours, one = {os.getpid(), os.getppid(), *_own_processes}, process
     for _ in range(MAX_ANCESTORS):
         above = read_process(one.parent) if one.parent > 1 else None
         if above is None or above.user != process.user or above.pid in ours or above.is_interactive_shell:

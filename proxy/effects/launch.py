@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from proxy.capture.control_path import effects_path
-from proxy.effects.frames import send_effects
-from replay.effects import COMMAND, PINNED_VARIABLES
+
+# `calls.effects` and `replay.effects` are imported when a command has effects: most have none.
 
 HOOK: Final = Path(__file__).parents[1] / "clients" / "effects"
 """The directory with the hook's `sitecustomize`."""
@@ -34,6 +34,8 @@ def effects_environment(
     options: EffectsOptions,
 ) -> dict[str, str]:
     """Return a command's environment with the hook; `base` is the user's, from which it was made."""
+    from replay.effects import PINNED_VARIABLES
+
     pinned = dict(options.pinned) if options.pinned is not None else _variables_to_pin(environment)
     changed = {name: value for name, value in environment.items() if name not in PINNED_VARIABLES} | pinned
     own = sorted(name for name, value in environment.items() if base.get(name) != value)
@@ -52,6 +54,8 @@ def effects_environment(
 
 def _variables_to_pin(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables to pin: the user's, and those without which each process or machine has its own."""
+    from replay.effects import PINNED_VARIABLES
+
     pinned = {name: environment[name] for name in PINNED_VARIABLES if name in environment}
     pinned.setdefault("PYTHONHASHSEED", "0")
     if "TZ" not in pinned and (zone := _local_zone()):
@@ -67,5 +71,8 @@ def _local_zone() -> str | None:
 
 def note_exit(control: str, run: str, token: str | None, code: int) -> bool:
     """Record how a command ended."""
+    from proxy.effects.frames import send_effects
+    from replay.effects import COMMAND
+
     hello: dict[str, Any] = {"run": run, "token": token, "process": COMMAND}
     return send_effects(effects_path(control), hello, [{"kind": "process.exit", "results": [code]}])

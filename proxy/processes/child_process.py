@@ -7,9 +7,9 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Protocol, Self
 
 import msgspec
 
@@ -30,47 +30,86 @@ class ChildFailure(Failure):
         self.message = message
 
 
+class Input(Protocol):
+    """What a process reads."""
+
+    def write(self, data: bytes) -> None: ...
+    async def drain(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class StartedProcess(Protocol):
+    """A process that was started for us: `asyncio.subprocess.Process` or `ForkedProcess`."""
+
+    @property
+    def stdin(self) -> Input | None: ...
+    @property
+    def stdout(self) -> asyncio.StreamReader | None: ...
+    @property
+    def returncode(self) -> int | None: ...
+    async def wait(self) -> int: ...
+    async def communicate(self) -> tuple[bytes, bytes]: ...
+    def kill(self) -> None: ...
+
+
+class RequestedProcess(Protocol):
+    """A process that another one was asked to fork."""
+
+    async def process(self) -> StartedProcess | None: ...
+
+
+type RequestFork = Callable[[int], RequestedProcess | None]
+"""Asks for a process whose stderr is this file. None, now or later: it has to be started."""
+
+
 class ChildProcess:
     """A running child process."""
 
-    def __init__(self, log: Path, process: asyncio.subprocess.Process, ready: Mapping[str, Any]) -> None:
+    def __init__(self, log: Path, process: StartedProcess, ready: Mapping[str, Any]) -> None:
         self.name = log.stem
         self.log = log
         self.ready = ready
         self._process = process
 
     @classmethod
-    async def start(cls, module: str, config: msgspec.Struct | Awaitable[msgspec.Struct], *, log: Path) -> Self:
+    async def start(
+        cls,
+        module: str,
+        config: msgspec.Struct | Awaitable[msgspec.Struct],
+        *,
+        log: Path,
+        request_fork: RequestFork | None = None,
+    ) -> Self:
         """Start `python -m MODULE` and wait until it is ready. Raises ChildFailure with the process's own message if it has one.
 
-        An awaitable configuration is awaited while the process starts. If it fails, the process is killed.
+        An awaitable configuration is awaited while the process starts. If it fails, the process is killed. `request_fork` may
+        have it forked by a process that has imported the module.
         """
-        # It runs in its own session, so that Ctrl-C in the terminal reaches the parent alone, which stops things in order.
         with log.open("ab") as stderr:
             begin = stderr.tell()
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                module,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=stderr,
-                start_new_session=True,
-                env=os.environ | {"PYTHONSAFEPATH": "1"},
-            )
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            complete_config = config if isinstance(config, msgspec.Struct) else await config
-            process.stdin.write(msgspec.json.encode(complete_config) + b"\n")
-            await process.stdin.drain()
-            line = await process.stdout.readline()
-        except ConnectionError:
-            line = b""
-        except BaseException:
-            process.kill()
-            await process.communicate()
-            raise
+            requested = request_fork(stderr.fileno()) if request_fork else None
+            process: StartedProcess | None = None if requested else await _start_module(module, stderr)
+            try:
+                complete_config = config if isinstance(config, msgspec.Struct) else await config
+                if requested is not None:
+                    process = await requested.process()
+                if process is None:
+                    process = await _start_module(module, stderr)
+                assert process.stdin is not None
+                assert process.stdout is not None
+                process.stdin.write(msgspec.json.encode(complete_config) + b"\n")
+                await process.stdin.drain()
+                line = await process.stdout.readline()
+            except ConnectionError:
+                line = b""
+            except BaseException:
+                if process is None and requested is not None:
+                    process = await requested.process()
+                if process is not None:
+                    process.kill()
+                    await process.communicate()
+                raise
+        assert process is not None
         message = _parse_message(line)
         if "ready" not in message:
             await process.wait()
@@ -125,6 +164,20 @@ class ChildProcess:
         if self._process.returncode is None:
             self._process.kill()
         return await self._process.wait()
+
+
+async def _start_module(module: str, stderr: IO[bytes]) -> asyncio.subprocess.Process:
+    # It runs in its own session, so that Ctrl-C in the terminal reaches the parent alone, which stops things in order.
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        module,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=stderr,
+        start_new_session=True,
+        env=os.environ | {"PYTHONSAFEPATH": "1"},
+    )
 
 
 def _last_log_line(log: Path, begin: int) -> str:

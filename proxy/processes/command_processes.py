@@ -23,6 +23,7 @@ from proxy.errors import Failure
 from proxy.export_settings import export_targets
 from proxy.processes import settings_match
 from proxy.processes.child_process import ChildFailure, ChildProcess
+from proxy.processes.forked_process import RequestedFork, request_fork
 from proxy.processes.ports import require_loopback
 from proxy.processes.store_client import Api
 from proxy.retention_settings import retention_policy
@@ -292,9 +293,13 @@ class CommandProcesses:
         return child
 
     def _may_stay_ready(self) -> bool:
-        """Whether a store server with an embedded Postgres is kept ready. In CI nobody asks again, and files are copied."""
+        """Whether a store server with an embedded Postgres is kept ready."""
+        return self._keeps_processes() and self.settings.database_url is None
+
+    def _keeps_processes(self) -> bool:
+        """Whether processes are kept ready for the next command. In CI nobody asks again, and files are copied."""
         in_ci = os.environ.get("CI", "").lower() not in ("", "0", "false")
-        return bool(self.settings.store_idle) and self.settings.database_url is None and not in_ci
+        return bool(self.settings.store_idle) and not in_ci
 
     def _server_digest(self) -> str:
         """Return a digest of all that a store server of ours would be started with, and of the token that it would accept."""
@@ -343,14 +348,15 @@ class CommandProcesses:
     ) -> ChildProcess:
         """Start a worker for a command whose user waits for it (`start_worker`)."""
         with show_waiting("starting the proxy worker"):
-            return await self.start_worker(late_settings, **changes)
+            return await self.start_worker(late_settings, may_fork=self._keeps_processes(), **changes)
 
     async def start_worker(
-        self, late_settings: Awaitable[dict[str, Any]] | None = None, **changes: Any
+        self, late_settings: Awaitable[dict[str, Any]] | None = None, *, may_fork: bool = False, **changes: Any
     ) -> ChildProcess:
         """Start a worker, with these changes to its default configuration.
 
-        `late_settings`: more changes, which are awaited while the worker's process starts.
+        `late_settings`: more changes, which are awaited while the worker's process starts. `may_fork`: have it forked by a
+        process that stays ready.
         """
         config = msgspec.structs.replace(self.worker_config(), **changes)
         # A replay can do without the second engine: what the lane does not serve is refused there anyway.
@@ -369,10 +375,16 @@ class CommandProcesses:
         config = msgspec.structs.replace(config, modes=modes, control=control)
         complete_config = config if late_settings is None else _apply_late_settings(config, late_settings)
         child = await ChildProcess.start(
-            "proxy.worker.process", complete_config, log=self.data.logs / f"{config.name}.log"
+            "proxy.worker.process",
+            complete_config,
+            log=self.data.logs / f"{config.name}.log",
+            request_fork=self._request_fork if may_fork else None,
         )
         self._workers.append(child)
         return child
+
+    def _request_fork(self, log: int) -> RequestedFork | None:
+        return request_fork(self.data, log, self.settings.store_idle)
 
     def worker_config(self) -> WorkerConfig:
         """Return the configuration of a command's worker, which listens on loopback at a free port."""

@@ -17,6 +17,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 import certifi
@@ -124,9 +125,16 @@ def merge_roots(own: Iterable[Path]) -> bytes:
     """Merge the system's roots, those of certifi and these files, each certificate once."""
     blocks: dict[bytes, None] = {}
     for path in (*_root_files(), *own):
-        for block in _CERTIFICATE.findall(path.read_bytes()):
-            blocks[block.replace(b"\r", b"").rstrip(b"\n") + b"\n"] = None
+        status = path.stat()
+        blocks |= dict.fromkeys(_read_certificates(path, (status.st_mtime_ns, status.st_size, status.st_ino)))
     return b"".join(blocks)
+
+
+@lru_cache(8)
+def _read_certificates(path: Path, _state: tuple[int, int, int]) -> tuple[bytes, ...]:
+    """Read the certificates of a file. A worker needs the system's twice, and one that was forked has them already."""
+    found = _CERTIFICATE.findall(path.read_bytes())
+    return tuple(block.replace(b"\r", b"").rstrip(b"\n") + b"\n" for block in found)
 
 
 def write_roots_file(authority: CertificateAuthority, own: Iterable[Path]) -> Path:

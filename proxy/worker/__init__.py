@@ -2,6 +2,7 @@
 
 process           the process: `python -m proxy.worker.process`
 huge_pages        move the worker's memory to huge pages
+template          the process that forks workers for commands: `python -m proxy.worker.template`
 counters          count connections and requests, for `/metrics`
 recordings        load recordings for replays
 replay_setup      set up the replays that a worker answers from

@@ -319,16 +319,23 @@ def _print_message(message: Mapping[str, Any]) -> None:
     sys.stdout.flush()
 
 
-if __name__ == "__main__":
-    # What is imported lives to the end.
-    gc.freeze()
-    gc.enable()
+def run_worker() -> int:
+    """Read the configuration from stdin, serve until stdin ends, and return the exit status."""
     configure_logging()
     raise_file_limit()
+    status = 0
     try:
         line = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerConfig)
         configure_logging(line.log_format)
         asyncio.run(main(line), loop_factory=_event_loop_factory(line))
     except* (Failure, DataDirError) as failures:
         _print_message({"failed": str(first_exception(failures))})
-        sys.exit(125)
+        status = 125
+    return status
+
+
+if __name__ == "__main__":
+    # What is imported lives to the end.
+    gc.freeze()
+    gc.enable()
+    sys.exit(run_worker())
