@@ -259,6 +259,10 @@ class Replays:
             case False:
                 return ("http/1.1",)
 
+    def loaded_authorities(self) -> Iterable[str]:
+        """The authorities of the recordings that are in memory, or were."""
+        return tuple(self._http2_by_authority)
+
     async def recorded_authorities(self, run: str) -> Iterable[str]:
         """The authorities of all recorded requests of the recording that answers this run; empty if it has none."""
         try:

@@ -121,6 +121,14 @@ def ensure_ca(directory: Path) -> CertificateAuthority:
     return CertificateAuthority(certificate, bundle, issuer, key)
 
 
+def self_signed_leaf(host: str) -> Leaf:
+    """Return a certificate that nobody trusts."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
+    builder = _certificate_builder(LEAF_LIFE).subject_name(name).issuer_name(name).public_key(key.public_key())
+    return Leaf(builder.sign(key, hashes.SHA256()), key)
+
+
 def merge_roots(own: Iterable[Path]) -> bytes:
     """Merge the system's roots, those of certifi and these files, each certificate once."""
     blocks: dict[bytes, None] = {}

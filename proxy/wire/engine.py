@@ -34,6 +34,9 @@ class Answerer(Protocol):
         None where the host was not recorded.
         """
 
+    def loaded_authorities(self) -> Iterable[str]:
+        """The authorities of the recordings that are in memory."""
+
     async def recorded_authorities(self, run: str) -> Iterable[str]:
         """The authorities of the requests that a replay of this run answers. Loads its recording; empty if it has none."""
 

@@ -24,6 +24,7 @@ class CountingAnswerer:
         self.note_unseen_request = answerer.note_unseen_request
         self.note_refused_connection = answerer.note_refused_connection
         self.recorded_protocols = answerer.recorded_protocols
+        self.loaded_authorities = answerer.loaded_authorities
         self.recorded_authorities = answerer.recorded_authorities
 
     async def answer(self, request: Request, *, run: str | None, owner: str, actor: str | None = None) -> Answer | None:

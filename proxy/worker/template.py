@@ -27,11 +27,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import calls.profiles
+from calls.keys.key import make_key
+from calls.model import Body, Request
 from calls.redaction.redactor import Redactor
 from proxy.capture.process import count_as_own
+from proxy.lane.tls import rehearse_handshake, server_context
 from proxy.processes.forked_process import peer_of
 from proxy.processes.process_context import describe_context
-from proxy.trust.ca import merge_roots
+from proxy.trust.ca import merge_roots, self_signed_leaf
 from proxy.worker.process import run_worker
 from store.active_profiles import load_profiles
 
@@ -49,6 +52,15 @@ QUIET: Final = 0.5
 
 NEEDED_BY_ALL: Final = ("proxy.lane.lane", "proxy.effects.channel", "uvloop")
 NEEDED_BY_REPLAYS: Final = ("proxy.worker.replay_reports", "proxy.worker.replay_setup")
+
+_BODY: Final = b'{"model":"gpt-5","messages":[{"role":"user","content":"What is the capital of France?"}]}'
+SAMPLE: Final = Request(
+    method="POST",
+    url="https://api.openai.com/v1/chat/completions",
+    headers=(("Content-Type", "application/json"),),
+    body=Body(data=_BODY, size=len(_BODY)),
+)
+"""A request such as workers get."""
 
 
 type CodeState = tuple[int, int, int] | None
@@ -100,6 +112,8 @@ class Template:
         """Import and compile what only some workers need."""
         _import_all(NEEDED_BY_REPLAYS)
         self._redactor.prepare_streams()
+        make_key(SAMPLE, load_profiles())
+        rehearse_handshake(server_context(self_signed_leaf("localhost"), alpn="http/1.1"))
         self.code = _read_code_state()
 
     def is_named(self) -> bool:

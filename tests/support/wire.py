@@ -271,6 +271,7 @@ class ScriptedAnswerer:
     def __init__(self, *answers: Answer | None, alpn: tuple[str, ...] | None = None) -> None:
         self._answers = list(answers)
         self._alpn = alpn
+        self.authorities: tuple[str, ...] = ()
         self.asked: list[tuple[Request, str | None, str]] = []
         self.passing: list[str | None] = []
         self.lost: list[tuple[str | None, bool]] = []
@@ -295,6 +296,9 @@ class ScriptedAnswerer:
 
     def recorded_protocols(self, authority: str) -> tuple[str, ...] | None:
         return self._alpn
+
+    def loaded_authorities(self) -> Iterable[str]:
+        return self.authorities
 
     async def recorded_authorities(self, run: str) -> Iterable[str]:
         return ()

@@ -426,6 +426,9 @@ class _BrokenAnswerer:
     def recorded_protocols(self, authority: str) -> tuple[str, ...] | None:
         return None
 
+    def loaded_authorities(self) -> Iterable[str]:
+        return ()
+
     async def recorded_authorities(self, run: str) -> Iterable[str]:
         return ()
 

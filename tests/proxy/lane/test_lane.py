@@ -19,6 +19,7 @@ from proxy.lane import upstream as upstreams
 from proxy.lane.client import Http1Connection
 from proxy.lane.lane import Lane
 from proxy.lane.relay import RelayedExchange
+from proxy.lane.tls import LeafContexts
 from proxy.wire.config import Limits
 from tests.support.h2wire import Peer
 from tests.support.wire import (
@@ -453,3 +454,27 @@ async def test_only_a_call_beside_others_waits_for_them(
             assert await _got(worker, ASK) == OK
     assert [exchange.outcome for exchange in recorder.exchanges] == ["completed"] * 2
     assert len(shared) == (3 if is_shared else 0)  # of two requests and two answers, all but the first
+
+
+async def test_certificates_of_recorded_hosts_are_made_before_they_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[str, str | None]] = []
+    is_done = asyncio.Event()
+    make = LeafContexts.context
+
+    def note_context(contexts: LeafContexts, host: str, *, alpn: str | None) -> ssl.SSLContext:
+        made.append((host, alpn))
+        if host == "last.test":
+            loop.call_soon_threadsafe(is_done.set)
+        return make(contexts, host, alpn=alpn)
+
+    monkeypatch.setattr(LeafContexts, "context", note_context)
+    loop = asyncio.get_running_loop()
+    answerer = ScriptedAnswerer(whole(b"hello"), alpn=("http/1.1",))
+    answerer.authorities = ("api.test", "[::1]:8443", "", "[::1", f"{'a' * 64}.test", "last.test:444")
+    async with open_worker(tmp_path, answerer=answerer) as worker, asyncio.timeout(30):
+        await is_done.wait()
+        assert (await _got(worker, ASK)).endswith(b"hello")
+    assert [host for host, _ in made if len(host) < 60] == ["api.test", "::1", "last.test"]
+    assert {alpn for _, alpn in made} == {"http/1.1"}
