@@ -1,7 +1,8 @@
 """What TLS costs a worker for a new connection, part by part: `python -m bench.handshakes`.
 
 Microseconds of CPU of one thread, the median of the rounds: the leaf and the context of a host that is new, and a handshake with a
-host that is known, both sides of it, by the number of session tickets that the server sends.
+host that is known, both sides of it, by the number of session tickets that the server sends. The peer is mitmproxy: its store of
+certificates and the context that it uses for every client. nginx signs none, and takes part in `python -m bench.engines connect-known`.
 """
 
 import ssl
@@ -10,6 +11,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
+
+from cryptography import x509
+from mitmproxy import certs
+from mitmproxy.net import tls as net_tls
+from OpenSSL import SSL
 
 from bench.figures import Spread
 from proxy.lane.tls import LeafContexts
@@ -48,6 +54,56 @@ def shake_hands(client: ssl.SSLContext, server: ssl.SSLContext) -> None:
             to_client.write(from_server.read())
 
 
+def shake_hands_with_mitmproxy(client: ssl.SSLContext, context: SSL.Context, entry: certs.CertStoreEntry) -> None:
+    """Make a whole handshake in memory, with a server side as mitmproxy makes it."""
+    to_client, from_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    side = client.wrap_bio(to_client, from_client, server_hostname=HOST)
+    server = SSL.Connection(context)
+    server.use_certificate(entry.cert.to_cryptography())
+    server.use_privatekey(entry.privatekey)
+    server.set_accept_state()
+    for _ in range(3):
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            pass
+        if sent := from_client.read():
+            server.bio_write(sent)
+        for act in (server.do_handshake, lambda: to_client.write(server.bio_read(1 << 16))):
+            try:
+                act()
+            except SSL.WantReadError:
+                pass
+
+
+def measure_mitmproxy(directory: Path) -> None:
+    """Print what the same costs mitmproxy."""
+    store = certs.CertStore.from_store(directory, "mitmproxy", 2048)
+
+    def certificate(host: str) -> certs.CertStoreEntry:
+        return store.get_cert(host, [x509.DNSName(host)])
+
+    print(f"| mitmproxy: certificate of a new host | {measure(lambda n: certificate(f'a{n}.example'), 0):.0f} |")
+    print(f"| mitmproxy: certificate of a known host | {measure(lambda _: certificate(HOST), 0):.0f} |")
+    context = net_tls.create_client_proxy_context(
+        method=net_tls.Method.TLS_SERVER_METHOD,
+        min_version=net_tls.DEFAULT_MIN_VERSION,
+        max_version=net_tls.DEFAULT_MAX_VERSION,
+        cipher_list=None,
+        ecdh_curve=None,
+        chain_file=None,
+        alpn_select_callback=None,
+        request_client_cert=False,
+        extra_chain_certs=(),
+        dhparams=store.dhparams,
+    )
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.load_verify_locations(directory / "mitmproxy-ca-cert.pem")
+    entry = certificate(HOST)
+    cost = measure(lambda _: shake_hands_with_mitmproxy(client, context, entry), 0)
+    print(f"| mitmproxy: handshake, both sides | {cost:.0f} |")
+
+
 def main() -> None:
     """Print the table."""
     print("| µs of CPU | |\n| --- | --- |")
@@ -67,6 +123,7 @@ def main() -> None:
             print(
                 f"| handshake, both sides, {count} tickets | {measure(lambda _: shake_hands(client, server), 0):.0f} |"
             )
+        measure_mitmproxy(Path(directory))
 
 
 if __name__ == "__main__":

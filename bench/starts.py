@@ -1,7 +1,8 @@
 """What starts cost: the store server, a proxy worker, commands: `python -m bench.starts [--against CHECKOUT]`.
 
-Each row is the CPU of the process and its children until they end (or are ready), and the time that a user waits. With another
-checkout both are measured in turns, in one run, and the last column is the CPU of this one over the other's, round by round.
+Each row is the CPU of the process and its children until they end (or are ready), and the time that a user waits. A command's CPU
+includes what it makes the processes compute that stay ready for the next one. With another checkout both are measured in turns, in
+one run, and the last column is the CPU of this one over the other's, round by round. Peers: `true` and Python, and mitmdump.
 """
 
 import argparse
@@ -20,10 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bench.figures import Spread, cpu
+from bench import peers
+from bench.figures import Spread, cpu, cpu_with_children
 from bench.wire import MeasurementFailed
 from proxy.processes.command_processes import CommandProcesses
 from proxy.settings import load_settings
+from store.active_profiles import load_profiles
 from store.embedded.postgres import ensure_server
 
 HERE: Final = Path(__file__).parent.parent
@@ -37,6 +40,12 @@ from proxy.processes.command_processes import CommandProcesses
 from proxy.settings import load_settings
 print(msgspec.json.encode(CommandProcesses(load_settings({"data": sys.argv[1]}, None)).worker_config()).decode())
 """
+
+ALONE: Final = {"PLAYHEAD_STORE_IDLE": "0", "PLAYHEAD_DATA": "alone-data"}
+"""The settings with which a command keeps nothing ready and finds nothing."""
+
+READY_MODULES: Final = (b"proxy.worker.template", b"proxy.processes.store_server")
+"""What stays ready between commands."""
 
 COMMAND: Final = "import sys; from proxy.cli import main; sys.argv[0] = 'playhead'; main()"
 
@@ -52,7 +61,8 @@ class Side:
     @property
     def environment(self) -> Mapping[str, str]:
         """The environment in which its packages are found first."""
-        return {**os.environ, "PYTHONPATH": str(self.checkout), "PLAYHEAD_DATA": str(self.directory / "data")}
+        own = {"PYTHONPATH": str(self.checkout), "PLAYHEAD_DATA": str(self.directory / "data"), "CI": ""}
+        return {**os.environ, **own}
 
     def python(self, *arguments: str) -> list[str]:
         """A command of Python that imports nothing from the working directory."""
@@ -62,17 +72,39 @@ class Side:
         """A command of Playhead."""
         return self.python("-c", COMMAND, *arguments)
 
-    def run(self, command: list[str]) -> Cost:
+    def ready_processes(self) -> dict[int, float]:
+        """The CPU of the processes of this side that stay ready between commands, with all below them, by pid."""
+        ours, found = f"PLAYHEAD_DATA={self.environment['PLAYHEAD_DATA']}\0".encode(), {}
+        for place in Path("/proc").glob("[0-9]*"):
+            try:
+                command = (place / "cmdline").read_bytes()
+                if any(one in command for one in READY_MODULES) and ours in (place / "environ").read_bytes():
+                    # Workers have the command line of the process that has forked them, and are counted with it.
+                    parent = int((place / "stat").read_text().rpartition(")")[2].split()[1])
+                    if READY_MODULES[0] not in Path(f"/proc/{parent}/cmdline").read_bytes():
+                        found[int(place.name)] = cpu_with_children(int(place.name))
+            except OSError:
+                pass  # it has ended, or is another user's
+        return found
+
+    def run(self, command: list[str], **environment: str) -> Cost:
         """Run a command to its end."""
+        ready = self.ready_processes()
         used, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
         ran = subprocess.run(
-            command, env=self.environment, cwd=self.directory, capture_output=True, text=True, check=False
+            command,
+            env={**self.environment, **environment},
+            cwd=self.directory,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         wall, spent = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+        beside = sum(now - ready.get(pid, 0.0) for pid, now in self.ready_processes().items())
         # A replay of a run without calls has no verdict, and ends with 3.
         if ran.returncode not in (0, 3):
             raise MeasurementFailed(f"{command[3:]} ended with {ran.returncode}: {ran.stderr}")
-        return spent.ru_utime + spent.ru_stime - used.ru_utime - used.ru_stime, wall
+        return spent.ru_utime + spent.ru_stime - used.ru_utime - used.ru_stime + beside, wall
 
     def start_up(self, *, is_new: bool) -> Cost:
         """Start an `up` until it is ready, and stop it. The CPU is that of all of it until it has ended."""
@@ -149,6 +181,22 @@ def running_up(side: Side) -> Iterator[None]:
         up.wait(30)
 
 
+def write_recording(side: Side) -> str:
+    """Write a recording of five calls; its file."""
+    from bench.first_request import write_runs
+
+    return str(write_runs(side.directory, 1, load_profiles(None))[0])
+
+
+def start_mitmdump(side: Side) -> Cost:
+    """Start mitmdump until it answers."""
+    port, began = peers.free(), time.perf_counter()
+    confdir = f"confdir={side.directory / 'mitmproxy'}"
+    program = peers.find_program(str(Path(sys.executable).parent / "mitmdump"))
+    with peers.server([program, "-q", "--listen-port", str(port), "--set", confdir], port) as pid:
+        return cpu(pid), time.perf_counter() - began
+
+
 def processes(side: Side, dsn: str) -> Iterator[tuple[str, Callable[[], Cost]]]:
     """What is measured without a running `up`."""
     ours = CommandProcesses(load_settings({"data": side.directory / "alone"}, None))
@@ -156,12 +204,22 @@ def processes(side: Side, dsn: str) -> Iterator[tuple[str, Callable[[], Cost]]]:
     recording = side.worker_config(ours.data.root)
     replaying = {**recording, "mode": "replay", "spooled": False, "replay_options": {"id": "r"}, "replay": []}
     yield "true", lambda: side.run(["true"])
+    yield "python -c pass", lambda: side.run(side.python("-c", "pass"))
+    yield "mitmdump, until it answers", lambda: start_mitmdump(side)
     yield "playhead --help", lambda: side.run(side.playhead("--help"))
     yield "store server, until it is ready", lambda: side.ready("proxy.processes.store_server", store)
     yield "proxy worker that records", lambda: side.ready("proxy.worker.process", recording)
     yield "proxy worker that replays", lambda: side.ready("proxy.worker.process", replaying)
+    file, quick = write_recording(side), ("--isolation", "off", "--watch", "off", "--no-git")
     yield "record -- true, no up", lambda: side.run(side.playhead("record", "--", "true"))
+    yield "record -- true, not isolated", lambda: side.run(side.playhead("record", *quick, "--", "true"))
+    yield "replay FILE -- true, no up", lambda: side.run(side.playhead("replay", "--allow-unused", file, "--", "true"))
     yield "ls, no up", lambda: side.run(side.playhead("ls"))
+    yield (
+        "replay FILE -- true, alone",
+        lambda: side.run(side.playhead("replay", "--allow-unused", file, "--", "true"), **ALONE),
+    )
+    yield "record -- true, alone", lambda: side.run(side.playhead("record", "--", "true"), **ALONE)
     yield "up, until ready, new directory", lambda: side.start_up(is_new=True)
     yield "up, until ready, again", lambda: side.start_up(is_new=False)
 
