@@ -3,6 +3,9 @@
 A `playhead up --mode replay` answers many small runs from its store, one after the other: the first request of a run loads it, and
 four more follow on the same connection. CPU is that of the store server and of the worker, for each run loaded. With another
 checkout both run in turns.
+
+The rows `command_…` are of workers as `playhead replay FILE` starts them: the first request, over TLS and half a second after the
+worker is ready (an agent takes longer to start), beside one on a later connection and beside later ones on the same connection.
 """
 
 import argparse
@@ -12,19 +15,20 @@ import json
 import os
 import shutil
 import signal
+import ssl
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from bench.figures import Spread, cpu
-from bench.starts import COMMAND, HERE
+from bench.starts import COMMAND, HERE, Side
 from bench.suite import CALLS, recorded_exchange
 from bench.wire import MeasurementFailed
 from calls.keys.key import make_key
@@ -33,14 +37,18 @@ from store.active_profiles import load_profiles
 from store.bundle.bundle import Bundle, Entry, bundle_lines
 
 URL: Final = "http://api.openai.test/v1/chat/completions"
+TLS_URL: Final = "https://api.openai.test/v1/chat/completions"
+
+AGENT_START: Final = 0.5
+"""Seconds that an agent takes to start."""
 
 
-def write_runs(directory: Path, runs: int, profiles: Profiles) -> list[Path]:
+def write_runs(directory: Path, runs: int, profiles: Profiles, url: str = URL) -> list[Path]:
     """Write the recordings of so many runs of five calls."""
     files = []
     for number in range(runs):
         exchanges = [recorded_exchange(number, step) for step in range(CALLS)]
-        plain = [replace(one, run=f"run-{number}", request=replace(one.request, url=URL)) for one in exchanges]
+        plain = [replace(one, run=f"run-{number}", request=replace(one.request, url=url)) for one in exchanges]
         entries = tuple(Entry(exchange=one, call={"key": make_key(one.request, profiles).key}) for one in plain)
         files.append(directory / f"run-{number}.jsonl")
         with files[-1].open("wb") as file:
@@ -122,18 +130,93 @@ def measure(port: int, processes: dict[str, int], first: int, runs: int) -> dict
     return found
 
 
+def measure_command(side: Side, file: Path) -> dict[str, float]:
+    """Start a worker that replays a file, and ask it."""
+    replaying = {"mode": "replay", "spooled": False, "replay": [str(file)], "replay_options": {"id": "r"}}
+    config = {**side.worker_config(side.directory / "command"), **replaying}
+    with subprocess.Popen(
+        side.python("-m", "proxy.worker.process"),
+        env=side.environment,
+        cwd=side.directory,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as worker:
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        worker.stdin.write(json.dumps(config).encode() + b"\n")
+        worker.stdin.flush()
+        ready = json.loads(worker.stdout.readline())
+        trusted = ssl.create_default_context(cafile=ready["ca"])
+        time.sleep(AGENT_START)
+        first, *later = ask_tls(ready["port"], trusted, range(3))
+        connected, *_ = ask_tls(ready["port"], trusted, range(3, CALLS))
+        worker.communicate(b"stop\n")
+    return {
+        "command_first_ms": first,
+        "command_next_connection_ms": connected,
+        "command_later_ms": statistics.median(later),
+        "command_first_over_next_connection": first / connected,
+    }
+
+
+def ask_tls(port: int, trusted: ssl.SSLContext, steps: Iterable[int]) -> list[float]:
+    """Make these calls of the first run on one connection through a tunnel: the milliseconds of each."""
+    connection = http.client.HTTPSConnection("127.0.0.1", port, context=trusted)
+    credentials = base64.b64encode(b"r:").decode()
+    connection.set_tunnel("api.openai.test", 443, {"Proxy-Authorization": f"Basic {credentials}"})
+    taken = []
+    for step in steps:
+        body, began = recorded_exchange(0, step).request.body.data, time.perf_counter()
+        connection.request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        answer.read()
+        taken.append((time.perf_counter() - began) * 1000)
+        if answer.status != 200:
+            raise MeasurementFailed(f"step {step}: {answer.status}")
+    connection.close()
+    return taken
+
+
+def measure_commands(checkouts: Mapping[str, Path], place: Path, rounds: int) -> dict[str, list[dict[str, float]]]:
+    """Measure workers of each checkout in turns. The first ones are not counted: they load the client's own TLS."""
+    (place / "command").mkdir()
+    file, *_ = write_runs(place / "command", 1, load_profiles(None), TLS_URL)
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in checkouts}
+    for number in range(rounds + 1):
+        for name, checkout in checkouts.items():
+            side = Side(name=name, checkout=checkout, directory=place / name)
+            side.directory.mkdir(mode=0o711, exist_ok=True)
+            cost = measure_command(side, file)
+            if number:
+                found[name].append(cost)
+    return found
+
+
+def print_rows(found: Mapping[str, list[dict[str, float]]]) -> None:
+    """Print a row for each figure, with a column for each checkout."""
+    for row in found["this"][0]:
+        print(f"| {row} | {' | '.join(f'{Spread.of(one[row] for one in costs):.2f}' for costs in found.values())} |")
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(prog="python -m bench.first_request", description=__doc__)
     parser.add_argument("--against", type=Path, help="another checkout, whose modules are compiled")
     parser.add_argument("--runs", type=int, default=40, help="runs of a round")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", choices=("up", "command"), help="one half of the rows")
     options = parser.parse_args()
     checkouts = {"this": HERE} | ({"other": options.against.resolve()} if options.against else {})
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in checkouts}
+    print(f"| | {' | '.join(checkouts)} |\n| --- {'| --- ' * len(checkouts)}|")
     with tempfile.TemporaryDirectory(prefix="bench-first-") as name:
         place = Path(name)
         place.chmod(0o711)
+        if options.only != "up":
+            print_rows(measure_commands(checkouts, place, options.rounds * 5))
+        if options.only == "command":
+            return
+        found: dict[str, list[dict[str, float]]] = {name: [] for name in checkouts}
         files = write_runs(place, options.runs * options.rounds, load_profiles(None))
         for number in range(options.rounds):
             for side, checkout in checkouts.items():
@@ -143,9 +226,7 @@ def main() -> None:
                     shutil.rmtree(data, ignore_errors=True)
                 with replaying(checkout, data, files if number == 0 else files[:1]) as (port, processes):
                     found[side].append(measure(port, processes, number * options.runs, options.runs))
-    print(f"| | {' | '.join(checkouts)} |")
-    for row in found["this"][0]:
-        print(f"| {row} | {' | '.join(f'{Spread.of(one[row] for one in found[side]):.2f}' for side in checkouts)} |")
+    print_rows(found)
     print(json.dumps(found))
 
 
