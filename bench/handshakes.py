@@ -2,7 +2,7 @@
 
 Microseconds of CPU of one thread, the median of the rounds: the leaf and the context of a host that is new, and a handshake with a
 host that is known, both sides of it, by the number of session tickets that the server sends. The peer is mitmproxy: its store of
-certificates and the context that it uses for every client. nginx signs none, and takes part in `python -m bench.engines connect-known`.
+certificates and the context that it uses for every client. nginx signs none, and takes part in `python -m bench.engines --workloads connect-known`.
 """
 
 import ssl
