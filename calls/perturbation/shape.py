@@ -19,6 +19,9 @@ MAX_EXAMPLES: Final = 50
 
 MAX_EXAMPLE_LENGTH: Final = 200
 
+MAX_MEMBERS: Final = 1_000
+"""Members of an object that are known by name. An object with more is a table, whose names are data: any name fits."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerShape:
@@ -96,13 +99,20 @@ def merge_shapes(one: AnswerShape, other: AnswerShape) -> AnswerShape:
     if not one.types or not other.types:
         return other if not one.types else one
     members = dict(one.members)
+    is_closed = one.is_closed and other.is_closed
     for name, shape in other.members.items():
-        members[name] = merge_shapes(members[name], shape) if name in members else shape
+        if name in members:
+            members[name] = merge_shapes(members[name], shape)
+        elif len(members) < MAX_MEMBERS:
+            members[name] = shape
+        else:
+            is_closed = False
     both_objects = "object" in one.types and "object" in other.types
     return replace(
         one,
         types=one.types | other.types,
         members=members,
+        is_closed=is_closed,
         required=one.required & other.required if both_objects else one.required | other.required,
         items=merge_shapes(one.items or AnswerShape(), other.items or AnswerShape())
         if one.items or other.items

@@ -12,6 +12,7 @@ completion       complete diverged runs live, within a budget
 perturb          replay one recording with variations of what the agent received
 perturb_report   show that, and write what breaks as fixtures
 tool_answers     the answers of tools in recordings, and their shapes
+corpus           learn those shapes from all recordings
 judging          judge the old and the new answers of completed runs
 new_run          write what a trial did as a bundle
 """

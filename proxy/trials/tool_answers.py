@@ -3,13 +3,14 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 from calls.codec.json import InvalidJson, parse_json
 from calls.codec.lenient_json import as_object
 from calls.derive import derive_keyed_call
 from calls.model import Call, Exchange, Json
 from calls.perturbation.edits import AnswerPlace, ToolAnswer
-from calls.perturbation.shape import AnswerShape, learn_shape
+from calls.perturbation.shape import AnswerShape
 from calls.route import route_request
 from proxy.trials.outcome import step_kind
 from replay.playback import is_websocket
@@ -44,21 +45,38 @@ def find_tool_answers(exchanges: Sequence[Exchange], reading: StepReader) -> Ite
         if key.kind == "model":
             continue
         call = derive_keyed_call(exchange, key)
-        if not call.complete or not isinstance(call.answer, Mapping | list):
+        names = [one.name for one in call.tool_calls]
+        if not call.complete or (found := _chosen_value(call.dialect, names, call.answer)) is None:
             continue
-        if call.dialect != "mcp":
-            tool = step_kind(f"{exchange.request.method} {exchange.request.url}")
-            yield FoundAnswer(tool=tool, step=step, exchange=exchange, call=call, form="body", value=call.answer)
-        elif call.tool_calls and (found := _mcp_value(call)) is not None:
-            form, value = found
-            yield FoundAnswer(
-                tool=call.tool_calls[0].name, step=step, exchange=exchange, call=call, form=form, value=value
-            )
+        form, value = found
+        tool = names[0] if call.dialect == "mcp" else step_kind(f"{exchange.request.method} {exchange.request.url}")
+        yield FoundAnswer(tool=tool, step=step, exchange=exchange, call=call, form=form, value=value)
 
 
-def _mcp_value(call: Call) -> tuple[AnswerPlace, Json] | None:
+def tool_answer(item: Mapping[str, Any]) -> tuple[str, Json] | None:
+    """Return the tool of a call in a list of the store, and what it chose; None for a call of a model, or without JSON."""
+    names = [one["name"] for one in item["tool_calls"]]
+    if item["kind"] == "model" or not item["complete"]:
+        return None
+    found = _chosen_value(item["dialect"], names, item["answer"])
+    if found is None:
+        return None
+    is_mcp = item["dialect"] == "mcp"
+    return names[0] if is_mcp else step_kind(f"{item['method']} http://{item['host']}{item['path']}"), found[1]
+
+
+def _chosen_value(dialect: str, names: Sequence[str], answer: Json) -> tuple[AnswerPlace, Json] | None:
+    """Return what a tool chose of its answer; None if that is no JSON, or none that a tool of MCP was called for."""
+    if not isinstance(answer, Mapping | list):
+        return None
+    if dialect != "mcp":
+        return "body", answer
+    return _mcp_value(answer) if names else None
+
+
+def _mcp_value(answer: Json) -> tuple[AnswerPlace, Json] | None:
     """Return what an MCP tool chose; None if its result has no content."""
-    result = as_object(as_object(call.answer).get("result"))
+    result = as_object(as_object(answer).get("result"))
     if result.get("structuredContent") is not None:
         return "MCP structured", result["structuredContent"]
     content = result.get("content")
@@ -73,14 +91,6 @@ def _mcp_value(call: Call) -> tuple[AnswerPlace, Json] | None:
         if isinstance(value, Mapping | list):
             return "MCP text", value
     return "MCP content", content
-
-
-def learn_shapes(found: Iterable[FoundAnswer]) -> dict[str, AnswerShape]:
-    """Return the shape of each tool's answers."""
-    values: dict[str, list[Json]] = {}
-    for answer in found:
-        values.setdefault(answer.tool, []).append(answer.value)
-    return {tool: learn_shape(answers) for tool, answers in values.items()}
 
 
 def with_shapes(

@@ -1,12 +1,14 @@
 """The command that varies what an agent received: perturb."""
 
+import asyncio
 import json
 import os
 import secrets
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
 
@@ -24,7 +26,6 @@ from proxy.cli.common import (
     with_isolation,
     with_settings,
 )
-from proxy.cli.look.list_options import fetch_list
 from proxy.cli.run_completion import complete_recording
 from proxy.cli.testing.trial_options import (
     TIMEOUT,
@@ -42,18 +43,17 @@ from proxy.errors import Failure
 from proxy.processes.command_processes import CommandProcesses
 from proxy.processes.user_command import require_command
 from proxy.terminal.table import stdout_sheet
+from proxy.terminal.text import count_text
 from proxy.trials.completion import model_upstreams, parse_model_url
+from proxy.trials.corpus import ToolShapes, list_calls
 from proxy.trials.new_run import file_stem
 from proxy.trials.perturb import Perturbation, PerturbationResult
 from proxy.trials.perturb_report import perturbed_json, show_perturbed, write_fixtures
 from proxy.trials.recordings import NamedRecording, find_recordings, is_file, load_recording
-from proxy.trials.tool_answers import FoundAnswer, find_tool_answers, in_step_order, learn_shapes, with_shapes
+from proxy.trials.tool_answers import FoundAnswer, find_tool_answers, in_step_order, with_shapes
 from proxy.trials.trial import TrialRunner
 from store.bundle.bundle import Bundle
 from store.diff.steps import StepReader
-
-CORPUS_RUNS: Final = 50
-"""Runs of the store from which shapes are learned: the newest that called a tool of the varied run's hosts."""
 
 
 @click.command("perturb", cls=CommandAfterDashes, short_help="Vary what an agent received, and say what breaks it.")
@@ -90,6 +90,14 @@ CORPUS_RUNS: Final = 50
     help="More recordings from which the shapes of tools' answers are learned. May be repeated.",
 )
 @click.option(
+    "--learn-for",
+    "learn_s",
+    type=click.FloatRange(min=0, max=86_400),
+    metavar="SECONDS",
+    default=60.0,
+    help="How long the store's recordings are read for the shapes of tools' answers, the newest first. Default: 60.",
+)
+@click.option(
     "--schema",
     multiple=True,
     metavar="TOOL=FILE",
@@ -115,6 +123,7 @@ def perturb_command(
     spec: Path | None,
     override: Path | None,
     corpus: tuple[str, ...],
+    learn_s: float,
     schema: tuple[str, ...],
     effects: tuple[str, ...],
     model_url: str | None,
@@ -168,14 +177,17 @@ def perturb_command(
                 (varied,) = await find_recordings(processes, [recording], None, Path(scratch, "recording"))
                 bundle = await load_recording(varied, redactor, reading.profiles)
                 answers = list(find_tool_answers(in_step_order(bundle.exchanges), reading))
-                others = await _load_corpus(processes, varied, corpus, answers, Path(scratch), redactor, reading)
+                known = ToolShapes(tools=frozenset(one.tool for one in answers))
+                known.learn(answers, varied.name)
+                await _learn_from_files(processes, corpus, known, Path(scratch), redactor, reading)
+                await _learn_from_store(processes, varied, answers, known, learn_s)
                 perturbation = Perturbation(
                     runner=runner,
                     reading=reading,
                     recording=varied.file,
                     called=varied.name,
                     bundle=bundle,
-                    answers=with_shapes(answers, learn_shapes([*answers, *others]), shapes),
+                    answers=with_shapes(answers, known.shapes, shapes),
                     fork={"at": len(bundle.entries), "effects": list(effects), "offline": origin is None},
                     upstreams=model_upstreams(bundle.exchanges, origin),
                     spec=rules,
@@ -203,38 +215,39 @@ def _exit_code(perturbed: PerturbationResult) -> int:
     return 0 if any(run.finding.effect == "held" for run in perturbed.runs) else 3
 
 
-async def _load_corpus(
+async def _learn_from_files(
     processes: CommandProcesses,
-    varied: NamedRecording,
     names: Sequence[str],
-    answers: Sequence[FoundAnswer],
+    known: ToolShapes,
     scratch: Path,
     redactor: Redactor,
     reading: StepReader,
-) -> list[FoundAnswer]:
-    """Return the answers of the same tools in other recordings: the named ones, and those in the store if the run is from there."""
-    hosts = sorted({route_request(one.exchange.request).host for one in answers})
-
-    def list_runs(api: Any) -> list[dict[str, Any]]:
-        query = {"host": hosts, "settled": True}
-        listed: list[dict[str, Any]] = fetch_list(api, "/runs", CORPUS_RUNS, query)["items"]
-        return [run for run in listed if run["calls"] and run["id"] != varied.name]
-
-    is_in_store = not is_file(varied.name) and bool(hosts)
-    if not names and not is_in_store:
-        return []
-    try:
-        others = await find_recordings(processes, names, list_runs if is_in_store else None, scratch / "corpus")
-    except Failure:
-        if names:
-            raise
-        return []
-    found: list[FoundAnswer] = []
-    tools = {one.tool for one in answers}
-    for other in others:
+) -> None:
+    """Learn from the recordings that --corpus names, one after the other."""
+    if not names:
+        return
+    for other in await find_recordings(processes, names, None, scratch / "corpus"):
         bundle = await load_recording(other, redactor, reading.profiles)
-        found += [one for one in find_tool_answers(in_step_order(bundle.exchanges), reading) if one.tool in tools]
-    return found
+        known.learn(find_tool_answers(in_step_order(bundle.exchanges), reading), other.name)
+
+
+async def _learn_from_store(
+    processes: CommandProcesses,
+    varied: NamedRecording,
+    answers: Sequence[FoundAnswer],
+    known: ToolShapes,
+    limit_s: float,
+) -> None:
+    """Learn from all recordings of the store, if the run is from there, and say how many were read."""
+    hosts = sorted({route_request(one.exchange.request).host for one in answers})
+    if is_file(varied.name) or not hosts or not limit_s:
+        return
+    api = await processes.connect_store_server(stays_ready=True)
+    calls = list_calls(api, hosts)
+    learn = partial(known.learn_from_calls, calls, skipped=varied.name, limit_s=limit_s, show=show_progress)
+    await asyncio.to_thread(learn)
+    end = "" if known.is_whole else f"; older ones were not read after {limit_s:g} s (--learn-for)"
+    show_progress(f"the shapes of {count_text(len(known.tools), 'tool')} were learned from {known.summary}{end}")
 
 
 def _read_schema(given: str) -> tuple[str, AnswerShape]:

@@ -9,7 +9,9 @@ from calls.model import Exchange
 from calls.overrides.overrides import read_overrides
 from calls.perturbation.entries import override_entries
 from calls.perturbation.proposals import propose_edits
-from proxy.trials.tool_answers import find_tool_answers, learn_shapes, with_shapes
+from calls.perturbation.shape import MAX_MEMBERS, AnswerShape, fits, merge_shapes, shape_of
+from proxy.trials.corpus import ToolShapes
+from proxy.trials.tool_answers import find_tool_answers, with_shapes
 from replay.overrides.prepare import prepare_overrides
 from store.active_profiles import load_profiles
 from store.bundle.bundle import Bundle, Entry
@@ -49,7 +51,9 @@ def test_results_of_mcp_are_varied_in_the_form_that_the_tool_gave_them(result: A
     call = mcp_call(result)
     (found,) = find_tool_answers([call], READING)
     assert (found.tool, found.form, found.value) == ("search", form, value or result["content"])
-    answers = with_shapes([found], learn_shapes([found]), {})
+    known = ToolShapes(tools=frozenset(["search"]))
+    known.learn([found], "r")
+    answers = with_shapes([found], known.shapes, {})
     bundle = Bundle(run={"id": "r"}, profiles=PROFILES.digest, entries=(Entry(exchange=call),))
     edits = propose_edits(answers, [1], ["tools", "chunks"], 1)
     assert edits
@@ -70,3 +74,40 @@ def test_answers_of_models_and_errors_are_no_answers_of_tools() -> None:
     )
     failed = exchange(2, run="r", at=NOON, url="https://crm.example.com/r", status=500, request=b"{}", response=b"{}")
     assert not list(find_tool_answers([chat, failed], READING))
+
+
+def listed_call(answer: Any, **more: Any) -> dict[str, Any]:
+    place = {"method": "GET", "host": "crm.example.com", "path": "/records/17", "dialect": "generic", "kind": "tool"}
+    return {"run": "r", **place, "complete": True, "answer": answer, "tool_calls": [], **more}
+
+
+def test_shapes_are_learned_from_every_call_that_the_store_lists() -> None:
+    known = ToolShapes(tools=frozenset(["GET crm.example.com/records/*", "search"]))
+    said: list[str] = []
+    calls = [
+        *(listed_call({"id": number, "note": "x"}, run=f"r{number}") for number in range(200)),
+        listed_call({"id": "text"}, run="old"),
+        listed_call({"id": None}, run="varied"),
+        listed_call({"id": None}, kind="model"),
+        listed_call({"id": None}, complete=False),
+        listed_call({"id": None}, path="/other"),
+        listed_call("no JSON"),
+        listed_call({"result": {"structuredContent": {"n": 1}}}, dialect="mcp", tool_calls=[{"name": "search"}]),
+    ]
+    known.learn_from_calls(calls, skipped="varied", limit_s=60, show=said.append)
+    shape = known.shapes["GET crm.example.com/records/*"]
+    assert shape.required == {"id"}
+    assert shape.members["id"].types == {"integer", "string"}
+    assert known.shapes["search"].members["n"].types == {"integer"}
+    assert (known.summary, known.is_whole) == ("202 answers of 202 runs", True)
+    known.learn_from_calls(calls, skipped="", limit_s=-1, show=said.append)
+    assert (known.answers, known.is_whole, said) == (202, False, [])
+
+
+def test_an_object_with_very_many_names_is_a_table_of_bounded_size() -> None:
+    tables = [{f"id{run}-{number}": 1 for number in range(600)} for run in range(3)]
+    shape = AnswerShape()
+    for table in tables:
+        shape = merge_shapes(shape, shape_of(table))
+    assert len(shape.members) == MAX_MEMBERS
+    assert fits(shape, {"another": 1})
