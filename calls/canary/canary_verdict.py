@@ -97,6 +97,9 @@ def judge_canary(state: CanaryState, canaries: int) -> Verdict:
         return _verdict(
             state, "exact", "cannot tell", "its answers differ nearly every time, so that a change would not show"
         )
+    if set(able) & set(DISTANCES) and "exact" in able:
+        # Whoever asks for a distance says that words may vary: their rate may still show a change, but need not be clear.
+        able.remove("exact")
     open_levels = {level: needed for level in able if (needed := _calls_to_clear(state, level)) != 0}
     if not open_levels:
         level = able[-1] if "exact" not in able else "exact"
@@ -108,7 +111,7 @@ def judge_canary(state: CanaryState, canaries: int) -> Verdict:
 
 
 def _unchanged_reason(state: CanaryState, able: list[Level]) -> str:
-    blind = [level for level in _COMPARED if state.series(level).count and level not in able]
+    blind = [level for level in _COMPARED if state.series(level).count and not _can_rise(state, level)]
     without = f" ({', '.join(blind)} differ nearly every time, and say nothing)" if blind else ""
     what = (
         "rate of differing answers"

@@ -70,6 +70,9 @@ def judged_distance(answer: Json, reference: str, words: str) -> float:
     except (LookupError, TypeError, AttributeError) as error:
         raise InvalidAnswer("the answer is no chat completion") from error
     vote = read_vote(said if isinstance(said, str) else None, _transcript(reference, words))
+    if vote.said is None:
+        # A judge that gives no verdict is itself at fault: the answer that it was asked about has no distance.
+        raise InvalidAnswer(vote.reason)
     return _JUDGED[vote.verdict]
 
 

@@ -91,7 +91,8 @@ def trial_finding(result: TrialResult, check: CheckResult | None, limit_s: float
     if result.code == SKIP:
         return Finding(effect="cannot tell", reasons=(f"the command ended with {SKIP}",))
     if not any(report.get(name) for name in ("served", "edited", "live")):
-        return Finding(effect="cannot tell", reasons=(f"it made no request{last_words(result.output)}",))
+        what = f"it ended with {result.code} before its first call" if result.code else "it made no request"
+        return Finding(effect="cannot tell", reasons=(f"{what}{last_words(result.output)}",))
     if result.code:
         reason = f"the command ended with {result.code}{last_words(result.output)}"
         return Finding(effect="broke", reasons=(reason,), signature=f"exit {result.code}")
@@ -203,7 +204,9 @@ class Perturbation:
             "could not go on": "it cannot go on without any variation",
             "cannot tell": "it cannot be told what the command does without any variation",
         }[finding.effect]
-        why = f": {reason}{'' if finding.effect == 'broke' else last_words(result.output)}"
+        # The reason may have the command's last words already.
+        words = last_words(result.output)
+        why = f": {reason}{'' if finding.effect == 'broke' or reason.endswith(words) else words}"
         raise Failure(f"there is nothing to compare with: {what}{why}")
 
     async def _try(self, name: str, edits: Sequence[AnswerEdit]) -> tuple[Finding, TrialResult]:

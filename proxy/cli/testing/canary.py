@@ -145,7 +145,7 @@ def _shot_json(result: ShotResult) -> dict[str, Any]:
 
 def _shot_notes(result: ShotResult) -> list[str]:
     not_run = f", {count_text(result.not_run, 'call')} not run" if result.not_run else ""
-    unpriced = f" and {count_text(result.unpriced, 'answer')} without a known price" if result.unpriced else ""
+    unpriced = f", without {count_text(result.unpriced, 'answer')} whose price is not known" if result.unpriced else ""
     notes = [f"asked {count_text(result.asked, 'call')} for {money(result.spent_usd)}{unpriced}{not_run}"]
     return [*notes, result.webhook_problem] if result.webhook_problem else notes
 

@@ -90,6 +90,12 @@ def test_distances_of_answers_that_always_differ_by_their_words_show_a_change() 
     verdict = judge_canary(state, 1)
     assert (verdict.verdict, verdict.level) == ("changed", "embedding")
     assert "0.70 from the reference answers by embedding, on average, where they were 0.1" in verdict.reason
+    # Words that differ in a half of the answers need thousands of calls to be clear, which a distance does without.
+    state = begin_canary(RULES, 1)
+    for start in range(0, 400, 40):
+        words = (str(n) if n % 2 else "a" for n in range(start, start + 40))
+        state = ask_shot(state, [one_answer(word, embedding=0.0) for word in words])
+    assert judge_canary(state, 1).verdict == "unchanged"
     # Another model's embeddings are a series of their own; a shot without any is none.
     named = begin_levels_anew(state, msgspec.structs.replace(RULES, embeddings="e-1"))
     assert named.embedding.count == 0

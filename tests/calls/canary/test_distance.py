@@ -46,9 +46,14 @@ def test_a_judge_says_whether_both_mean_the_same() -> None:
     assert judged_distance(completion(verdict="pass", reason="", quote="It is Paris."), reference, words) == 0
     assert judged_distance(completion(verdict="fail", reason="", quote="Paris"), reference, words) == 1
     assert judged_distance(completion(verdict="fail", reason="", quote="Lyon"), reference, words) == 0.5
-    assert judged_distance({"choices": [{"message": {"content": None}}]}, reference, words) == 0.5
-    with pytest.raises(InvalidAnswer):
-        judged_distance({"error": "x"}, reference, words)
+    assert judged_distance(completion(verdict="cannot tell", reason="", quote=""), reference, words) == 0.5
+    without_verdict: list[Json] = [
+        {"error": "x"},
+        *({"choices": [{"message": {"content": one}}]} for one in (None, "pass")),
+    ]
+    for answer in (*without_verdict, completion(verdict="maybe")):
+        with pytest.raises(InvalidAnswer):
+            judged_distance(answer, reference, words)
     # What an answer says stays within its line, between the markers.
     [_, user] = judge_body("j", reference, words)["messages"]
     assert [line for line in user["content"].splitlines() if line.startswith("===")] == [
