@@ -75,7 +75,10 @@ type Values = Annotated[
 type Time = Annotated[str | None, Query(max_length=100, pattern=_TEXT, description="RFC 3339 with its offset")]
 type Labels = Annotated[
     list[str],
-    Query(max_length=MOST_VALUES, description="NAME=VALUE, or NAME for any value; may be repeated: all must fit"),
+    Query(
+        max_length=MOST_VALUES,
+        description="NAME=VALUE, or NAME for any value; !NAME=VALUE or !NAME for runs without it; may be repeated: all must fit",
+    ),
 ]
 type Incomplete = Annotated[
     bool | None, Query(description="calls whose answer did not end; runs whose `complete` is false")
@@ -194,6 +197,7 @@ def _filters(
         since=parse_nanoseconds("since", since),
         until=parse_nanoseconds("until", until),
         labels=_parsed_labels(label),
+        other_labels=_parsed_other_labels(label),
         models=tuple(model),
         providers=tuple(provider),
         tools=tuple(tool),
@@ -234,6 +238,7 @@ def _event_filters(
         types=tuple(type),
         runs=tuple(run),
         labels=_parsed_labels(label),
+        other_labels=_parsed_other_labels(label),
         models=tuple(model),
         providers=tuple(provider),
         tools=tuple(tool),
@@ -384,15 +389,23 @@ def _query_names(dependant: Dependant, *, lists_only: bool = False) -> Iterator[
 
 def _parsed_labels(texts: list[str]) -> dict[str, str | None]:
     for text in texts:
-        if not text or not re.fullmatch(_TEXT, text) or text.startswith("="):
-            raise Problem(422, "invalid_request", f"label={text!r} is neither NAME=VALUE nor NAME")
+        if not text or not re.fullmatch(_TEXT, text) or text.removeprefix("!")[:1] in ("", "="):
+            raise Problem(
+                422, "invalid_request", f"label={text!r} is neither NAME=VALUE nor NAME, nor one of them after a `!`"
+            )
     labels: dict[str, str | None] = {}
-    for name, equals, value in (text.partition("=") for text in texts):
+    for name, equals, value in (text.partition("=") for text in texts if not text.startswith("!")):
         if labels.get(name) not in (None, value):
             detail = f"label={name}={labels[name]} and label={name}={value} cannot both fit: a run has one value of each label"
             raise Problem(422, "invalid_request", detail)
         labels[name] = value if equals else labels.get(name)
     return labels
+
+
+def _parsed_other_labels(texts: list[str]) -> tuple[tuple[str, str | None], ...]:
+    """The labels that are behind a `!`, which `_parsed_labels` has checked."""
+    parts = (text[1:].partition("=") for text in texts if text.startswith("!"))
+    return tuple(sorted({(name, value if equals else None) for name, equals, value in parts}, key=str))
 
 
 def _status_range(status: str) -> range:

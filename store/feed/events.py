@@ -65,6 +65,9 @@ class EventFilters:
     labels: Mapping[str, str | None] = field(default_factory=dict)
     """Labels of the run, which `pass_entry` does not know and `load_labelled_runs` looks up; None for any value."""
 
+    other_labels: Sequence[tuple[str, str | None]] = ()
+    """Labels that the run must not have."""
+
     kinds: Sequence[str] = ()
     providers: Sequence[str] = ()
     models: Sequence[str] = ()
@@ -130,16 +133,20 @@ def new_events(row: FeedRow, after: EventId | None, filters: EventFilters) -> It
 
 
 async def load_labelled_runs(
-    connection: asyncpg.Connection, project: str, runs: Sequence[str], labels: Mapping[str, str | None]
+    connection: asyncpg.Connection, project: str, runs: Sequence[str], filters: EventFilters
 ) -> set[str]:
-    """Return those of the runs that have all labels. A run that was deleted has none."""
-    exact = {name: value for name, value in labels.items() if value is not None}
-    rows = await connection.fetch(LABELLED, project, runs, msgspec.json.encode(exact).decode(), list(labels))
+    """Return those of the runs whose labels fit. A run that was deleted has none."""
+    exact = msgspec.json.encode({name: value for name, value in filters.labels.items() if value is not None}).decode()
+    pairs = [{name: value} for name, value in filters.other_labels if value is not None]
+    others = [msgspec.json.encode(one).decode() for one in pairs]
+    names = [name for name, value in filters.other_labels if value is None]
+    rows = await connection.fetch(LABELLED, project, runs, exact, list(filters.labels), others, names)
     return {row["id"] for row in rows}
 
 
 LABELLED = """
 SELECT id FROM runs WHERE project = $1 AND id = ANY ($2::text[]) AND labels @> $3::text::jsonb AND labels ?& $4::text[]
+    AND NOT labels @> ANY ($5::text[]::jsonb[]) AND NOT labels ?| $6::text[]
 """
 
 

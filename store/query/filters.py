@@ -46,6 +46,9 @@ class Filters:
     labels: Mapping[str, str | None] = field(default_factory=dict)
     """By name; None for any value. All must fit."""
 
+    other_labels: Sequence[tuple[str, str | None]] = ()
+    """The labels that a run must not have: a name with one value, or with any."""
+
     models: Sequence[str] = ()
     providers: Sequence[str] = ()
     tools: Sequence[str] = ()
@@ -262,6 +265,8 @@ def label_conditions(filters: Filters, labels: ColumnElement[Any]) -> Iterator[C
         yield labels.contains(settled)
     if named := [name for name, value in filters.labels.items() if value is None]:
         yield labels.has_all(array(named))
+    for name, value in filters.other_labels:
+        yield ~(labels.has_key(name) if value is None else labels.contains({name: value}))
 
 
 class _Equality(NamedTuple):

@@ -76,6 +76,7 @@ TRAITS_OF_FILTERS: Final[Mapping[str, Collection[str]]] = {
     "since": (),
     "until": (),
     "labels": ("labels",),
+    "other_labels": ("labels",),
     "parent": ("run",),
     "models": ("model", "model_returned"),
     "providers": ("provider",),

@@ -185,6 +185,7 @@ BAD = (
     ("GET", "/v1/runs?q=a%00b", 422),
     ("GET", "/v1/runs?label=a%00b", 422),
     ("GET", "/v1/runs?label==b", 422),
+    ("GET", "/v1/runs?label=!", 422),
     ("GET", "/v1/runs?incomplete=perhaps", 422),
     *(
         ("GET", f"/v1/{path}?{query}", status)

@@ -28,7 +28,7 @@ _FILTERS = [
         "--label",
         multiple=True,
         metavar="k=v",
-        help="In a run with this label; or `k` for any value. All of them, if repeated.",
+        help="In a run with this label; or `k` for any value; `!k=v` or `!k`: in a run without it. All of them, if repeated.",
     ),
     _any_of("--model", "model", "NAME", "Of this model."),
     _any_of("--provider", "provider", "NAME", "Of this provider."),

@@ -102,9 +102,9 @@ async def _stream_events(deps: Deps, filters: EventFilters, last: EventId, begin
             async with deps.database.connection() as connection:
                 rows = await read_feed(connection, deps.project, position, BATCH)
                 found = [event for row in rows for event in new_events(row, last, filters)]
-                if filters.labels and found:
+                if (filters.labels or filters.other_labels) and found:
                     named = list({entry.run for _, entry in found if entry.run is not None})
-                    fitting = await load_labelled_runs(connection, deps.project, named, filters.labels)
+                    fitting = await load_labelled_runs(connection, deps.project, named, filters)
                     found = [event for event in found if event[1].run in fitting]
             if rows:
                 position = rows[-1].position

@@ -113,6 +113,8 @@ async def test_filters_select_events(house: House, database: Database) -> None:
         events = await read_all(house, 5, label=label)
         assert {event.data["run"] for event in events} == {"b"}, label
     assert {event.data["run"] for event in await read_all(house, 1, label="team", error="true")} == {"b"}
+    for label in (["!team"], ["!team=blue", "!other"], ["!stage=test"]):
+        assert {event.data["run"] for event in await read_all(house, 5, label=label)} == {"a"}, label
     is_problem(await house.api.get("/v1/events", params={"label": "=x"}), 422, "invalid_request")
     is_problem(await house.api.get("/v1/events", params={"modell": "gpt"}), 400, "unknown_parameter")
     is_problem(await house.api.get("/v1/events", params={"type": "calls"}), 422, "invalid_request")

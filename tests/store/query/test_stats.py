@@ -76,6 +76,8 @@ async def test_filters_and_several_groupings_combine(house: House) -> None:
         {"label:team": None, "model": "gpt-5"},
     ]
     assert (await stats(house, group_by="model", label="team=support"))["total"]["calls"] == 4
+    every = (await stats(house, group_by="model"))["total"]["calls"]
+    assert (await stats(house, group_by="model", label="!team=support"))["total"]["calls"] == every - 4
     assert (await stats(house, group_by="model", model="no-such-model"))["items"] == []
 
 
