@@ -122,6 +122,11 @@ def test_a_command_that_does_not_end_breaks() -> None:
     assert (found.effect, found.reasons) == ("broke", ("it did not end within 9 s",))
 
 
+def test_a_command_that_crashes_before_its_first_call_says_so() -> None:
+    found = trial_finding(result({**REPORT, "served": 0}, code=134, output="Aborted\n"), None, 9)
+    assert (found.effect, found.reasons) == ("cannot tell", ("it ended with 134 before its first call: Aborted",))
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
