@@ -15,7 +15,7 @@ import pytest
 from hypothesis import settings
 
 from tests.support.cpu import CpuReport
-from tests.support.forks import Forks
+from tests.support.forks import Forks, forked_workers
 from tests.support.postgres import database, database_url, module_database_url, postgres_server
 from tests.support.shells import started_programs
 
@@ -51,10 +51,21 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if engine := config.getoption("engine"):
         os.environ["PLAYHEAD_ENGINE"] = engine
-    if (cpu := config.getoption("cpu")) and (hasattr(config, "workerinput") or not config.getoption("numprocesses", 0)):
+    is_alone = not config.getoption("numprocesses", 0) or config.option.collectonly
+    if (cpu := config.getoption("cpu")) and (hasattr(config, "workerinput") or is_alone):
         config.pluginmanager.register(CpuReport(cpu.absolute()))
     # The collector would take a quarter of the time of the imports and the collection of tests, and look in vain.
     gc.disable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_sessionstart(session: pytest.Session) -> Iterator[None]:
+    """Have the workers collect tests that are imported already."""
+    if (session.config.getoption("numprocesses", 0) or 0) < 2 or session.config.option.collectonly:
+        return (yield)
+    call = session.config.invocation_params
+    with forked_workers(call.dir, list(map(str, call.args))):
+        return (yield)
 
 
 def pytest_collection_finish() -> None:

@@ -1,6 +1,6 @@
 """What tests cost: CPU seconds by module and test, those of all processes that they start included.
 
-`pytest --cpu FILE` appends one line for each module, from each worker. `python -m tests.support.cpu FILE` adds them up by
+`pytest --cpu=FILE` appends one line for each module, from each worker. `python -m tests.support.cpu FILE` adds them up by
 folder; a further `modules` or `tests` by those. The kernel counts by control group, which only root may make: wall time says
 little on a machine that is busy with other work, and many processes end where nobody waits for them.
 """

@@ -8,6 +8,8 @@ of the interpreter and the imports are left out. Each program is started in earn
 `own_interpreter`, where anything unusual is asked for (another user, another Python), and behind any other program, such
 as a shell that does not have `shells.py`'s programs first on its PATH.
 
+xdist's workers are forks as well, of a process that has collected the tests: `forked_workers`.
+
 Linux only, and a kernel that lets a process change its command line; elsewhere everything is started in earnest. Nothing of this checkout is imported before `serve` is called.
 """
 
@@ -47,6 +49,9 @@ MODULES: Final = (
     STARTING_OTHERS,
 )
 """What is started with `python -m` or `python -P -m`. Helpers of the store server are not: their memory is measured."""
+
+WORKER: Final = ["-u", "-c", "import sys;exec(eval(sys.stdin.readline()))"]
+"""How execnet starts a worker of xdist."""
 
 IMPORTED: Final = (
     "store.api.app",
@@ -90,14 +95,17 @@ _may_spawn: Final[bool] = vars(subprocess)["_USE_POSIX_SPAWN"]
 class Template:
     """The process that forks, as its parent sees it."""
 
-    def __init__(self, connection: socket.socket, pid: int = 0) -> None:
+    def __init__(
+        self, connection: socket.socket, pid: int = 0, *, is_ours: Callable[[Sequence[str], str], bool] | None = None
+    ) -> None:
         self.pid = pid
         self._connection = connection
+        self._is_ours = is_ours or _is_program
         self._lock = threading.Lock()
 
     def fork_exec(self, *arguments: Any) -> int:
         """Do what `_posixsubprocess.fork_exec` does, for Playhead's programs without starting an interpreter."""
-        request = _request(*arguments)
+        request = _request(self._is_ours, *arguments)
         return _start_in_earnest(*arguments) if request is None else self.fork(request)
 
     def fork(self, request: Mapping[str, Any]) -> int:
@@ -127,6 +135,7 @@ def _encode(request: Mapping[str, Any]) -> bytes:
 
 
 def _request(
+    is_ours: Callable[[Sequence[str], str], bool],
     args: Sequence[bytes | str],
     executables: Sequence[bytes],
     close_fds: bool,
@@ -153,7 +162,7 @@ def _request(
 ) -> dict[str, Any] | None:
     """What the template has to know; None where a process is to be started in earnest."""
     words = [os.fsdecode(word) for word in args]
-    if not _is_ours(words, os.fsdecode(executables[0])):
+    if not is_ours(words, os.fsdecode(executables[0])):
         return None
     if preexec_fn or not close_fds or not restore_signals or (gid, gids, uid) != (None, None, None):
         return None
@@ -186,7 +195,7 @@ def _parse_environment(lines: Sequence[bytes]) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _is_ours(words: Sequence[str], executable: str) -> bool:
+def _is_program(words: Sequence[str], executable: str) -> bool:
     if executable == SCRIPT:
         return True
     return executable == sys.executable and _module(words) in MODULES
@@ -196,6 +205,10 @@ def _module(words: Sequence[str]) -> str | None:
     """The module of `python -m` and `python -P -m`."""
     options, module = words[1:-1], words[-1]
     return module if options in (["-m"], ["-P", "-m"]) else None
+
+
+def _is_worker(words: Sequence[str], executable: str) -> bool:
+    return executable == sys.executable and words[1:] == WORKER
 
 
 def _starting_variables(environment: Mapping[str, str]) -> dict[str, str]:
@@ -251,7 +264,7 @@ class Forks:
         return self._start_template().open_door(listener) if can_fork() else None
 
     def _fork_exec(self, *arguments: Any) -> int:
-        if self._template is None and _request(*arguments) is None:
+        if self._template is None and _request(_is_program, *arguments) is None:
             return _start_in_earnest(*arguments)
         return self._start_template().fork_exec(*arguments)
 
@@ -275,22 +288,52 @@ def replace_fork_exec(function: Callable[..., int]) -> None:
 
 
 @contextmanager
-def started_template() -> Iterator[Template]:
+def forked_workers(directory: Path, arguments: Sequence[str]) -> Iterator[None]:
+    """Start xdist's workers inside of the block as forks of a process that has collected what pytest finds with these arguments.
+
+    To import the tests takes seconds, which each worker would take again; to collect them once they are imported, a fourth of
+    that. If a test cannot be collected, the workers are started in earnest, and say so.
+    """
+    if not can_fork():
+        yield
+        return
+    with started_template(["--collect", str(directory), *arguments], _is_worker) as template:
+
+        def start_worker(*request: Any) -> int:
+            try:
+                return template.fork_exec(*request)
+            except OSError:
+                return _start_in_earnest(*request)
+
+        replace_fork_exec(start_worker)
+        try:
+            yield
+        finally:
+            replace_fork_exec(_start_in_earnest)
+
+
+@contextmanager
+def started_template(
+    arguments: Sequence[str] = (), is_ours: Callable[[Sequence[str], str], bool] = _is_program
+) -> Iterator[Template]:
     """A template of this process."""
     ours, others = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, others:
         line = [sys.executable, __file__, str(others.fileno())]
         process = subprocess.Popen(
-            [*line, " " * LONGEST_COMMAND],
+            [*line, " " * LONGEST_COMMAND, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=[others.fileno()],
             cwd="/",
-            start_new_session=True,
+            start_new_session=is_ours is _is_program,  # Ctrl-C is for workers as well
         )
         others.close()
-        yield Template(ours, process.pid)
-    process.wait()
+        try:
+            yield Template(ours, process.pid, is_ours=is_ours)
+        finally:
+            ours.close()
+            process.wait()
 
 
 # In the process that forks
@@ -336,6 +379,7 @@ def prepare_program(request: Mapping[str, Any], files: Sequence[int]) -> Callabl
     """Make this fork what `exec` would have made it, and return its program."""
     words: list[str] = request["words"]
     module = _module(words)
+    is_worker = words[1:] == WORKER
     if request["session"]:
         os.setsid()
     if request["group"] >= 0:
@@ -343,7 +387,7 @@ def prepare_program(request: Mapping[str, Any], files: Sequence[int]) -> Callabl
     copy_limits()
     os.umask(request["umask"])
     connection = None
-    if module in (None, STARTING_OTHERS):
+    if not is_worker and module in (None, STARTING_OTHERS):
         # It starts others, which must be its children, so it has a template of its own.
         connection, others = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if os.fork() == 0:
@@ -361,7 +405,7 @@ def prepare_program(request: Mapping[str, Any], files: Sequence[int]) -> Callabl
     place_files(files[1:], list(map(int, request["files"])), connection)
     replace_fork_exec(_start_in_earnest if connection is None else Template(connection).fork_exec)
     open_standard_streams()
-    set_command_line([sys.executable, *words] if module is None else words)
+    set_command_line([sys.executable, *words] if module is None and not is_worker else words)
     set_signals(request["ignored"], request["blocked"])
     sys.modules["__main__"] = types.ModuleType("__main__")
     if module is not None:
@@ -370,6 +414,10 @@ def prepare_program(request: Mapping[str, Any], files: Sequence[int]) -> Callabl
         if "PYTHONSAFEPATH" not in os.environ and "-P" not in words:
             sys.path.insert(0, str(Path.cwd()))
         return lambda: vars(runpy)["_run_module_as_main"](module)
+    if is_worker:
+        sys.argv = ["-c"]
+        sys.path.insert(0, "")
+        return lambda: exec(WORKER[-1], vars(sys.modules["__main__"]))
     sys.argv = [SCRIPT, *words[1:]]
     sys.path.insert(0, str(Path(SCRIPT).parent))
     return lambda: runpy.run_path(SCRIPT, run_name="__main__")
@@ -506,12 +554,27 @@ def _compute_once() -> None:
 SMALL_STREAM: Final = b'data: {"choices": [{"index": 0, "delta": {"content": "a text"}}]}\n\n'
 
 
+def import_tests(directory: str, arguments: list[str]) -> None:
+    """Collect tests; end, if that went wrong. A module that failed would stay imported in part, and not fail again."""
+    reports: list[Any] = []
+    watcher = types.ModuleType("watcher")
+    vars(watcher)["pytest_collectreport"] = lambda report: reports.append(report)
+    os.chdir(directory)
+    code = import_module("pytest").main([*arguments, "--collect-only"], plugins=[watcher])
+    os.chdir("/")
+    if code not in (0, 5) or not all(report.passed for report in reports):
+        os._exit(1)
+
+
 def main() -> Callable[[], object]:
     """Import, and serve."""
     # This directory is none of the programs'.
     del sys.path[0]
     gc.disable()
-    import_programs()
+    if sys.argv[3:4] == ["--collect"]:
+        import_tests(sys.argv[4], sys.argv[5:])
+    else:
+        import_programs()
     gc.collect()
     gc.freeze()
     gc.enable()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.forks import SCRIPT, Forks, Template, started_template
+from tests.support.forks import SCRIPT, Forks, Template, can_fork, started_template
 
 pytestmark = [
     pytest.mark.own_interpreter,
@@ -139,3 +139,11 @@ def test_a_template_ends_with_its_parent() -> None:
         pid = template.pid
         assert Path(f"/proc/{pid}").exists()
     assert not Path(f"/proc/{pid}").exists()
+
+
+def test_workers_are_forks_of_the_process_that_has_imported_the_tests(request: pytest.FixtureRequest) -> None:
+    if getattr(request.config, "workerinput", {}).get("workercount", 1) < 2:
+        pytest.skip("pytest was started without workers")
+    assert can_fork()
+    assert "--collect" in sys.orig_argv
+    assert os.getsid(0) == os.getsid(os.getppid()), "Ctrl-C is for workers as well"
