@@ -50,6 +50,10 @@ COMMIT_EVERY = 1.0
 PASS_PAUSES = (0.02, 0.25)
 """Seconds between two passes: after one that stored something, and at most, while nothing comes."""
 
+BATCH_PAUSE = 0.1
+"""Seconds after a batch that was not full, in which the next one gathers, unless somebody waits for it. A batch of one exchange costs
+several times as much for each as one of ten, and takes the processor from the workers."""
+
 RETRY_PAUSES = (0.1, 5.0)
 """Seconds between two attempts while Postgres is unavailable: at first, and at most."""
 
@@ -128,6 +132,9 @@ class Ingester:
 
         self._waiters: list[_Waiter] = []
         self._is_database_lost = False
+        self._is_behind = False
+        """Whether the last batch was full, so that more waits to be stored."""
+
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
 
@@ -158,6 +165,9 @@ class Ingester:
         while not self._stopping.is_set():
             if await self._drain_each():
                 pause = PASS_PAUSES[0]
+                if not (self._is_behind or self._waiters):
+                    await _wait_for(self._wake, BATCH_PAUSE)
+                    self._wake.clear()
             else:
                 await _wait_for(self._wake, pause)
                 self._wake.clear()
@@ -199,7 +209,7 @@ class Ingester:
         if self._is_database_lost:
             await self._revive_database()
         await asyncio.to_thread(self._discover_spools)
-        is_busy = False
+        is_busy = self._is_behind = False
         for drain in list(self._drains.values()):
             with self._report_trouble(drain):
                 is_busy |= await self._drain_spool(drain)
@@ -228,6 +238,7 @@ class Ingester:
             self._close_drain(drain)
             return False
         drain.mark_stored()
+        self._is_behind |= gathered.is_full
         for exchange in gathered.large:
             self._large.add(drain, exchange)
         if gathered.records and not self._trim_at:

@@ -13,6 +13,7 @@ from calls.model import Body, Call, Chunk, Exchange
 from store.bundle.bundle import read_bundle
 from store.bundle.rows_bundle import read_rows
 from store.database.connection import Database, DatabaseUnavailable
+from store.ingest import ingester
 from store.ingest.batch_writer import BatchResult, BatchWriter, DerivedExchange
 from store.ingest.drain import WORKER_DIED
 from store.ingest.ingester import Ingester
@@ -59,6 +60,8 @@ class Flaky(BatchWriter):
         super().__init__(database)
         self.faults = list(faults)
         self.tried = asyncio.Event()
+        self.sizes: list[int] = []
+        """The number of exchanges in each batch."""
 
     async def write_batch(
         self,
@@ -69,6 +72,7 @@ class Flaky(BatchWriter):
     ) -> BatchResult:
         fault = self.faults.pop(0) if self.faults else None
         self.tried.set()
+        self.sizes.append(len(batch))
         if fault == "before":
             raise DatabaseUnavailable("Postgres is not available: away.")
         done = await super().write_batch(batch, gaps, replays, effects)
@@ -234,6 +238,24 @@ async def test_a_living_worker_s_spool_is_left_alone(tmp_path: Path, database: D
             assert await store_server.wait_until_settled(10)
         assert (tmp_path / "worker").is_dir()
     assert await gaps(database) == []
+
+
+async def test_what_comes_after_a_batch_is_stored_together_unless_somebody_waits(
+    tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingester, "BATCH_PAUSE", 600)
+    store_server = make_ingester(tmp_path, database)
+    writer = replace_writer(store_server, Flaky(database, []))
+    first, *later = conversation(4)
+    with Spool(tmp_path / "worker") as spool:
+        async with running(store_server):
+            await write_records(spool, exchange_events(first))
+            await until(lambda: store_server.counts.exchanges == 1, 30)
+            for exchange in later:
+                await write_records(spool, exchange_events(exchange))
+            assert await store_server.wait_until_settled(30)
+    assert [size for size in writer.sizes if size] == [1, 3]
+    assert await load_exchanges(database) == [first, *later]
 
 
 async def test_gaps_and_replay_reports_go_through(tmp_path: Path, database: Database) -> None:
