@@ -27,6 +27,7 @@ from bench.figures import Spread, machine, print_json, quantile
 from bench.load import HOST
 from bench.peers import Absent, find_program, free, server
 from bench.stage import Process, make_certificates
+from bench.table import place_table
 from bench.wire import MeasurementFailed
 from proxy.processes.command_processes import CommandProcesses
 from proxy.settings import load_settings
@@ -64,6 +65,9 @@ WORKLOADS: Final = (
 SHARES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 GOAL_MS: Final = 0.3
 """By how much Playhead may add more than nginx to a call's p50."""
+
+MARKS: Final = ("<!-- bench.delay begins: not typed -->\n", "<!-- bench.delay ends -->\n")
+"""Lines of a page, between which `--into` writes."""
 
 type Workload = tuple[str, str, int]
 type Config = Mapping[str, Any]
@@ -200,6 +204,28 @@ def table(found: Mapping[Workload, Mapping[str, list[Delays]]]) -> Iterator[str]
             yield f"| {' | '.join(cells)} |"
 
 
+def goal_line(found: Mapping[Workload, Mapping[str, list[Delays]]]) -> str:
+    """Write of how many workloads Playhead keeps the goal."""
+    more = [
+        statistics.median(
+            ours[part] - theirs[part] for ours, theirs in zip(turns["Playhead"], turns["nginx"], strict=True)
+        )
+        for turns in found.values()
+        for part in turns["direct"][0]
+        if part.endswith("p50")
+    ]
+    kept = sum(one <= GOAL_MS for one in more)
+    return f"Wanted: at most {GOAL_MS} ms more than nginx at p50. Kept in {kept} of {len(more)} rows; the most is {max(more):.2f} ms."
+
+
+def origin(began: Mapping[str, Any], rounds: int, seconds: float) -> str:
+    """Write where and when this was measured."""
+    return (
+        f"Medians of {rounds} rounds of {seconds:g} s [lowest-highest]; {began['cores']} cores of {began['cpu']}, Linux "
+        f"{began['kernel']}, Python {began['python']}, load average {began['load']:.1f} before, {time.strftime('%Y-%m-%d')}."
+    )
+
+
 def options() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
@@ -214,6 +240,7 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--nginx", default="nginx", metavar="PATH", help="its program, where it is not on the PATH")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="trace a call's path into FILE, as JSON")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the path that --trace found, as SVG")
+    parser.add_argument("--into", type=Path, metavar="PAGE", help="write the table between the marks of this page")
     parser.add_argument("--json", action="store_true", help="print the delays of each turn instead of the table")
     return parser
 
@@ -239,15 +266,20 @@ def main() -> int:
         delay.add_playhead("Playhead", here)
         if chosen.against:
             delay.add_playhead("other", chosen.against.resolve())
-        time.sleep(2)  # what was started has done its first work
+        time.sleep(5)  # what was started has done its first work
         workloads = [workload for workload in WORKLOADS if not chosen.only or chosen.only in workload[:2]]
         found = measure(delay, workloads, chosen.rounds, chosen.seconds)
         path = delay.trace(4 * chosen.seconds) if chosen.trace or chosen.plot else None
-    if chosen.json:
-        print_json({" ".join(map(str, workload)): turns for workload, turns in found.items()})
+    lines = [origin(began, chosen.rounds, chosen.seconds), "", *table(found)]
+    if all("nginx" in turns for turns in found.values()):
+        lines += ["", goal_line(found)]
+    if chosen.into:
+        page = chosen.into.read_text("utf-8")
+        chosen.into.write_text(place_table(page, "\n".join(lines), MARKS), "utf-8")
+    elif chosen.json:
+        print_json({" ".join(map(str, workload)): turns for workload, turns in found.items()} | {"machine": began})
     else:
-        print("\n".join(table(found)))
-    print_json({"machine": began | {"date": time.strftime("%Y-%m-%d")}})
+        print("\n".join(lines))
     if path and chosen.trace:
         chosen.trace.write_text(json.dumps(path, indent=1) + "\n")
     if path and chosen.plot:

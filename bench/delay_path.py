@@ -27,21 +27,21 @@ KINDS: Final = {
 }
 
 STEPS: Final = (
-    Step("request read", "wire", "the client encrypts and sends; the worker wakes up"),
+    Step("request read", "wire", "the client sends; the worker wakes up"),
     Step("request decrypted", "tls", "decrypt"),
     Step("head read", "http", "recognise the head"),
     Step("request begun", "record", "redact the head, begin the exchange"),
     Step("request redacted", "record", "search the body for secrets, encode"),
-    Step("write begins", "http", "read what else has arrived"),
+    Step("write begins", "http", "go on, now or in the next turn"),
     Step("write ends", "disk", "write the request to the spool"),
-    Step("request sent", "tls", "take a connection, encrypt, send"),
-    Step("call read", "wire", "the upstream wakes up and decrypts"),
+    # One step: the upstream, on another core, has often read the request before the worker notes that it has sent it.
+    Step("call read", "tls", "take a connection, encrypt, send; it is read"),
     Step("call answered", "", ""),
-    Step("answer read", "wire", "the upstream encrypts and sends; the worker wakes up"),
+    Step("answer read", "wire", "the upstream sends; the worker wakes up"),
     Step("answer decrypted", "tls", "decrypt"),
     Step("answer parsed", "http", "parse the head"),
     Step("answer redacted", "record", "search head and body for secrets, encode"),
-    Step("write begins", "http", "read what else has arrived"),
+    Step("write begins", "http", "go on, now or in the next turn"),
     Step("write ends", "disk", "write the answer to the spool"),
     Step("answer sent", "tls", "encrypt, send"),
     Step("call end", "wire", "the client wakes up and decrypts"),

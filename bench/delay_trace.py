@@ -37,7 +37,6 @@ BEFORE: Final = (
 AFTER: Final = (
     (RecordingGuard, "record_request", "request redacted"),
     (Spool, "write_now", "write ends"),
-    (Upstream, "write", "request sent"),
     (RecordingGuard, "record_response", "answer redacted"),
     (Http1Connection, "send", "answer sent"),
     (Http1Connection, "finish_exchange", "exchange over"),

@@ -117,12 +117,15 @@ def _missing_figures(found: Sequence[Result]) -> str:
     return "\n".join(f"- {engine} ({', '.join(names)}): {why}" for (engine, why), names in reasons.items())
 
 
-def place_table(text: str, table: str) -> str:
+def place_table(text: str, table: str, marks: tuple[str, str] = (BEGIN, END)) -> str:
     """A page with the tables between its marks. Raises ValueError where it has none."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    first, last = marks
+    before, begin, rest = text.partition(first)
+    _, end, after = rest.partition(last)
     if not (begin and end):
-        raise ValueError(f"the page lacks the lines {BEGIN.strip()!r} and {END.strip()!r}, between which the tables go")
+        raise ValueError(
+            f"the page lacks the lines {first.strip()!r} and {last.strip()!r}, between which the tables go"
+        )
     return f"{before}{begin}\n{table}\n\n{end}{after}"
 
 
