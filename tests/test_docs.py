@@ -6,10 +6,11 @@ import os
 import re
 import subprocess
 import sys
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from proxy.demo.demo import CONFIG, prepare_directory
 from proxy.demo.service import Shell
@@ -29,7 +30,7 @@ NOT_HERE = ("git ", "cd ", "./check", "./playhead demo", "docker ", "python -m b
 ALONE = "README.md"
 """The page whose commands find nothing that runs, as a newcomer's do, and whose programs are started in earnest.
 
-Those of the others share a store server, and are forks (`tests/support/shells.py`)."""
+Those of the others share a store server, in which each page has a project of its own, and are forks (`tests/support/shells.py`)."""
 
 
 def commands(page: str, left_out: tuple[str, ...] = NOT_HERE) -> list[str]:
@@ -40,33 +41,60 @@ def commands(page: str, left_out: tuple[str, ...] = NOT_HERE) -> list[str]:
     return [line for line in typed if not line.startswith(left_out)]
 
 
+IN_DEFAULT_PROJECT = ("docs/security.md", "docs/workflows.md")
+"""Pages whose commands name a project themselves, or whose programs ask people, which they do in the default project only."""
+
 OF_THEIR_OWN = ("docs/incident.md",)
 """Pages whose commands are run by a test of their own, with other servers."""
 
 PAGES = [str(page.relative_to(ROOT)) for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))]
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("page", [page for page in PAGES if commands(page) and page not in OF_THEIR_OWN])
-async def test_what_a_page_says_to_type_works(page: str, data: Path, database_url: str, programs: Path) -> None:
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def config(module_data: Path) -> AsyncIterator[str]:
+    """A configuration that leads to servers for the demo's agent."""
+    shell = prepare_directory(module_data)
+    async with shell.background_command([sys.executable, "-m", "proxy.demo.servers"], "servers.log") as line:
+        yield CONFIG.format(**json.loads(line))
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def shared_data(module_data: Path, module_database_url: str, config: str) -> AsyncIterator[Path]:
+    """A data directory whose store server runs."""
+    async with keeping(module_data / "data", module_database_url):
+        yield module_data / "data"
+
+
+def _prepare_page(page: str, data: Path, config: str) -> Shell:
+    """A directory with the files that a page shows or asks for."""
     shell = prepare_directory(data)
-    path = shell.environment["PATH"]
     (data / "tests" / "recordings").mkdir(parents=True)
     (data / "tests" / "test_agent.py").write_text(AGENT_TEST)
     for name, content in FILE.findall((ROOT / page).read_text("utf-8")):
         (data / name).write_text(content)
-    script = "set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT\n" + "\n".join(commands(page))
-    async with AsyncExitStack() as stack:
-        line = await stack.enter_async_context(
-            shell.background_command([sys.executable, "-m", "proxy.demo.servers"], "servers.log")
-        )
-        (data / "playhead.toml").write_text(CONFIG.format(**json.loads(line)))
-        if page != ALONE:
-            await stack.enter_async_context(keeping(data / "data", database_url))
-            path = f"{programs}{os.pathsep}{path}"
-        done = await asyncio.to_thread(_run_script, script, shell, path)
-    assert done.returncode == 0, f"{script}\n--- said\n{done.stdout}\n{done.stderr}"
+    (data / "playhead.toml").write_text(config)
+    return shell
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page) and page not in (ALONE, *OF_THEIR_OWN)])
+async def test_what_a_page_says_to_type_works(
+    page: str, data: Path, config: str, shared_data: Path, programs: Path
+) -> None:
+    shell = _prepare_page(page, data, config)
+    environment = {
+        "PATH": f"{programs}{os.pathsep}{shell.environment['PATH']}",
+        "PLAYHEAD_DATA": str(shared_data),
+        "PLAYHEAD_PROJECT": "default" if page in IN_DEFAULT_PROJECT else Path(page).stem,
+    }
+    await asyncio.to_thread(_run_commands, page, shell, environment)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_what_the_readme_says_to_type_works_for_a_newcomer(data: Path, config: str) -> None:
+    await asyncio.to_thread(_run_commands, ALONE, _prepare_page(ALONE, data, config), {})
 
 
 AGENT_TEST = """\
@@ -76,14 +104,21 @@ def test_the_agent_works():
 """
 
 
-def _run_script(script: str, shell: Shell, path: str) -> subprocess.CompletedProcess[str]:
+def _run_commands(page: str, shell: Shell, environment: Mapping[str, str]) -> None:
+    """Run the commands of a page in its directory."""
+    script = "set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT\n" + "\n".join(commands(page))
     # As after `pip install ./clients/pytest-playhead`.
     client = str(ROOT / "clients" / "pytest-playhead" / "src")
     ports = {"PLAYHEAD_PROXY_PORT": "0", "PLAYHEAD_API_PORT": "0"}
-    environment = {**shell.environment, **ports, "PATH": path, "PYTHONPATH": client}
-    return subprocess.run(
-        ["bash", "-c", script], cwd=shell.directory, env=environment, capture_output=True, text=True, check=False
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=shell.directory,
+        env={**shell.environment, **ports, "PYTHONPATH": client, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
     )
+    assert done.returncode == 0, f"{script}\n--- said\n{done.stdout}\n{done.stderr}"
 
 
 @pytest.mark.parametrize("page", [*PAGES, "ARCHITECTURE.md", "CONTRIBUTING.md", "tests/README.md"])
