@@ -144,7 +144,7 @@ class Stage:
         if forked and not plugins and not is_isolated:
             command = self._fork_command("pytest")
         if not is_isolated and not has_child:
-            environment = {"PLAYHEAD_COMMAND": shlex.join(self._fork_command("playhead")), **environment}
+            environment = {"PLAYHEAD_COMMAND": self.forked_playhead, **environment}
         done = subprocess.run(
             [*command, *loaded, "-p", "no:cacheprovider", "--rootdir", ".", *arguments],
             cwd=self.directory,
@@ -155,6 +155,11 @@ class Stage:
             check=False,
         )
         return Ran(code=done.returncode, out=done.stdout + done.stderr)
+
+    @property
+    def forked_playhead(self) -> str:
+        """A command that does what `playhead` does, as a fork."""
+        return shlex.join(self._fork_command("playhead"))
 
     def _fork_command(self, kind: str) -> list[str]:
         return [sys.executable, "-ISu", str(FORKING), "run", str(self.forks / kind)]

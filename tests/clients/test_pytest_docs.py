@@ -30,6 +30,8 @@ def test_the_page_in_an_environment_that_holds_nothing_of_playhead_s_but_the_plu
     environment = {
         **stage.environment(PYTHONPATH=str(install(interpreter, tmp_path))),
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "",
+        # No file of the suite is written again: what is imported is compiled once, not by each command.
+        "PYTHONDONTWRITEBYTECODE": "",
     }
     for name, content in FILE.findall(PAGE):
         stage.write(name, content)
@@ -37,7 +39,11 @@ def test_the_page_in_an_environment_that_holds_nothing_of_playhead_s_but_the_plu
     assert len(lines) >= 4
     for line in lines:
         words = [str(interpreter), "-m", *shlex.split(line)]
-        ran = subprocess.run(words, cwd=stage.directory, env=environment, capture_output=True, text=True, check=False)
+        # In isolation pytest is started again by Playhead itself, which is no fork then.
+        more = {} if "--block-network" in words else {"PLAYHEAD_COMMAND": stage.forked_playhead}
+        ran = subprocess.run(
+            words, cwd=stage.directory, env=environment | more, capture_output=True, text=True, check=False
+        )
         assert ran.returncode == 0, f"{line}\n{ran.stdout}{ran.stderr}"
     assert len(stage.upstream_requests) == 3
 
