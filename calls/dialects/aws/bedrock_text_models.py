@@ -163,8 +163,11 @@ def compose_text(parts: AnswerParts) -> Json | None:
 def text_chunk(answer: Fields) -> Json | None:
     """The only chunk of a whole answer of such a model; None for one that is not streamed."""
     match answer:
-        case {"results": [Mapping() as result, *_]}:
+        case {"results": [Mapping() as result]}:
+            # What Bedrock itself adds, such as a guardrail's trace, is in the chunk too.
+            added = {name: value for name, value in answer.items() if name.startswith("amazon-bedrock-")}
             return {
+                **added,
                 "outputText": result.get("outputText"),
                 "index": 0,
                 "totalOutputTextTokenCount": result.get("tokenCount"),
@@ -175,8 +178,6 @@ def text_chunk(answer: Fields) -> Json | None:
             return answer
         case {"choices": [Mapping() as choice, *_]} if "text" in choice:
             return answer
-        case {"generations": [Mapping() as generation, *_]}:
-            return {**generation, "is_finished": True, "index": 0}
         case _:
             return None
 

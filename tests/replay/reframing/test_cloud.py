@@ -169,8 +169,8 @@ def test_ollama_streams_unless_it_is_told_not_to() -> None:
 
 
 def test_a_stream_that_we_cannot_make_is_refused_and_says_so() -> None:
-    url = "https://bedrock-runtime.us-east-1.amazonaws.com/model/meta.llama3-70b-instruct-v1%3A0/invoke"
-    recorded = exchange(post(url, b"{}"), ok(b'{"generation":"Hi","stop_reason":"stop"}'))
+    url = "https://bedrock-runtime.us-east-1.amazonaws.com/model/ai21.j2-mid-v1/invoke"
+    recorded = exchange(post(url, b"{}"), ok(b'{"id":1,"completions":[{"data":{"text":"Hi"}}]}'))
     fit = adapt_answer(recorded, post(url + "-with-response-stream", b"{}"), PROFILES)
     assert fit.misfit == (
         "it was recorded in one form (whole) and is now requested in another (eventstream), to which it cannot be converted"
