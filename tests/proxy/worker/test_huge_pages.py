@@ -1,7 +1,6 @@
 """A worker moves memory that is in use to huge pages, and nothing else."""
 
 import mmap
-import sys
 from pathlib import Path
 
 import pytest
@@ -33,9 +32,9 @@ def test_nothing_is_moved_where_huge_pages_are_off(tmp_path: Path, monkeypatch: 
     assert find_movable() == []
 
 
-@pytest.mark.skipif(not huge_pages._ENABLED.exists(), reason="this system has no transparent huge pages")
 def test_memory_in_use_is_found_and_keeps_its_content() -> None:
-    assert sys.platform == "linux"
+    if not huge_pages._ENABLED.exists() or "[never]" in huge_pages._ENABLED.read_text():
+        pytest.skip("this system has no transparent huge pages")
     with mmap.mmap(-1, 4 * HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
         before = set(find_movable())
         content = bytes(range(1, 256)) * (3 * HUGE // 255)
