@@ -215,14 +215,17 @@ class Capture:
         host = self._host_name(address)
         return any(self.engine.is_overridden(Origin(scheme, host, port)) for scheme in ("https", "http"))
 
+    def is_recorded(self, address: Address, port: int) -> bool:
+        """Whether the recording that answers has requests to this origin."""
+        answerer = self.engine.answerer
+        authority = Origin("https", self._host_name(address), port).authority
+        return answerer is not None and answerer.recorded_protocols(authority) is not None
+
     def silence_limit(self, address: Address, port: int) -> float:
         """Return the seconds that a client may be silent if its server may not be contacted."""
-        host, head = self._host_name(address), self.engine.config.limits.head
-        answerer = self.engine.answerer
-        is_recorded = (
-            answerer is not None and answerer.recorded_protocols(Origin("https", host, port).authority) is not None
-        )
-        return head if is_recorded or self.is_overridden(address, port) else timing.silence_before_refusing(port, head)
+        head = self.engine.config.limits.head
+        is_known = self.is_recorded(address, port) or self.is_overridden(address, port)
+        return head if is_known else timing.silence_before_refusing(port, head)
 
     def tunnel_host(self, address: Address, name: str | None) -> str | None:
         """Return the host if it is on the tunnel list. The name in a handshake counts only if the client resolved none."""

@@ -92,6 +92,11 @@ class Arrival(asyncio.Protocol):
     def eof_received(self) -> bool:
         self._has_ended = True
         if not self._is_over and self._reason is None and not self._is_waiting:
+            if not (self._data or self._capture.may_pass) and self._capture.is_recorded(self._address, self._port):
+                # Happy Eyeballs (RFC 8305): where connecting takes more than 0.25 s, a client opens a second connection to
+                # another address of the host, and closes the slower one unused.
+                self._leave()
+                return False
             self._pass("it ended before it said what it speaks" if self._data else "it said nothing")
         return True
 

@@ -177,6 +177,22 @@ async def test_a_replay_resets_a_silent_client_and_contacts_nobody(
         assert server.connections == 0
 
 
+@pytest.mark.parametrize("is_recorded", [True, False])
+async def test_an_unused_connection_to_a_recorded_host_is_no_refusal(
+    capturing: Capturing, *, is_recorded: bool
+) -> None:
+    answerer = ScriptedAnswerer(alpn=("h2", "http/1.1") if is_recorded else None)
+    async with capturing(None, answerer, hosts={"api.test": "127.0.0.1"}, message=PASS) as capture:
+        reader, writer = await capture.connect("api.test")
+        writer.write_eof()
+        try:
+            assert await reader.read() == b""
+        except ConnectionResetError:
+            assert not is_recorded
+        writer.close()
+        assert [entry["reason"] for entry in await capture.report()] == ([] if is_recorded else ["it said nothing"])
+
+
 async def test_what_allow_local_names_passes_in_a_replay(capturing: Capturing) -> None:
     async with serving(_echo) as server:
         message = {"allow_local": [["db.test", server.port]]}
