@@ -7,6 +7,7 @@ session           one replay: its position in a recording, its counts and its re
 answer            the answer that a wire engine sends
 playback          turn a recorded exchange into an answer
 pacing            when each piece of a body is sent
+pinned            the variables that a replay has as they were recorded
 effects           the recorded effects of a replay
 report            the report of a replay
 replay_options    parse the overrides and the fork that a client of the API requests

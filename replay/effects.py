@@ -12,17 +12,12 @@ from calls.events import EffectBatch
 from calls.model import Json
 from calls.overrides.effect_values import EffectValue
 from calls.overrides.overrides import Override
+from replay.pinned import PINNED_VARIABLES
 
 MISSES_LISTED: Final = 20
 """Effects that were not recorded, of which a report lists the place and the nearest recorded one."""
 
 MOST_PROCESSES: Final = 1000
-PINNED_VARIABLES: Final = (
-    *("TZ", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_NUMERIC", "LC_TIME", "LC_COLLATE", "LC_MONETARY"),
-    "PYTHONHASHSEED",
-)
-"""Variables that a replay has as they were recorded (`playhead_effects.start` records them)."""
-
 PINNED: Final = "process.start"
 """The kind of the first effect of a process: the variables that decide about time zone, locale and hashing."""
 

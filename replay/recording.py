@@ -5,10 +5,11 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cached_property, partial
 from itertools import islice
 from threading import Lock
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from calls.events import EffectBatch
@@ -18,6 +19,7 @@ from calls.model import Json, Request
 from calls.route import route_request, split_url
 from calls.websocket_messages import opening_request
 from replay.misses.nearest import NearestCallFinder, comparison_document
+from replay.pinned import ENVIRONMENT_LABEL, parse_environment
 from replay.script import RecordedExchange, ScriptIndex, build_index
 from store.bundle.bundle import Bundle
 from store.bundle.exchange_summary import ExchangeSummary, summarize_exchange
@@ -41,6 +43,12 @@ class Recording:
     """The authorities of all recorded requests, and whether any request to them used HTTP/2."""
 
     effects: tuple[EffectBatch, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables that its command had: hash seeds, time zone, locale."""
+
+    started_at: int | None = None
+    """When its command began, if it was recorded with its environment: nanoseconds since 1970."""
+
     size: int
     """The bytes of memory that it takes, roughly."""
 
@@ -117,6 +125,8 @@ def build_recording(
     make = partial(_recorded_exchange, profiles, is_rekeyed, profiles.report_profiles, gaps)
     last = len(ordered) if until_step is None else until_step
     steps = [make(step, one) for step, one in enumerate(ordered, 1) if from_step <= step <= last]
+    labels = bundle.run.get("labels") or {}
+    environment = parse_environment(str(labels.get(ENVIRONMENT_LABEL, "")))
     return Recording(
         run=str(bundle.run["id"]),
         index=build_index(steps),
@@ -124,8 +134,17 @@ def build_recording(
         is_rekeyed=is_rekeyed,
         http2_by_authority=_http2_by_authority(ordered),
         effects=bundle.effects,
+        environment=environment,
+        started_at=_start(bundle.run) if environment else None,
         size=_held_bytes(bundle) + sum(len(one.items) for one in bundle.effects),
     )
+
+
+def _start(run: Mapping[str, Any]) -> int | None:
+    try:
+        return int(datetime.fromisoformat(str(run["started_at"])).timestamp() * 1e9)
+    except (KeyError, ValueError):
+        return None
 
 
 def _held_bytes(bundle: Bundle) -> int:

@@ -7,7 +7,7 @@ header; ids that an agent sends for its own purposes never select a run. Each re
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -148,7 +148,16 @@ class Replays:
     def pinned_variables(self) -> dict[str, str]:
         """Return the variables that the command of the recording which answers all requests was recorded with."""
         session = self._single_session
-        return pinned_variables(session.recording.effects, session.options.effect_overrides) if session else {}
+        if session is None or not session.recording.effects:
+            return {}
+        found = pinned_variables(session.recording.effects, session.options.effect_overrides)
+        # Without a process that had the hook, such as where a bridge reported steps, nothing is to be answered.
+        return {**session.recording.environment, **found} if found else {}
+
+    def recorded_surroundings(self) -> tuple[Mapping[str, str], int | None]:
+        """Return the variables that the command of that recording had, and when it began."""
+        recording = self._single_session.recording if self._single_session else None
+        return (recording.environment, recording.started_at) if recording else ({}, None)
 
     def recorded_questions(self) -> list[dict[str, Any]]:
         """Return what the program of that recording asked people, and their answers (`calls.effects.questions`)."""

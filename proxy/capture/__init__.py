@@ -1,6 +1,7 @@
 """Capture the connections of a command, whether it cooperates or not, and find the process behind a connection.
 
 command          run a command captive, or with proxy variables and a watcher
+pinned           what of its surroundings a command has as it was recorded
 control          the socket on which launchers pass the sockets of a command to a worker
 control_path     the path of that socket
 capture          the sockets, names and connections of one command

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from proxy.capture.namespace.isolation import Isolation, Kind, NotCaptive
+from proxy.capture.pinned import clock_variables, with_pinned
 from proxy.effects.launch import EffectsOptions, effects_environment
 from proxy.errors import Failure
 from proxy.processes.store_client import Api, path_segment
@@ -77,6 +78,12 @@ class CommandPlan:
     effects: EffectsOptions | None = None
     """How effects are recorded or replayed; None: not at all."""
 
+    pinned: Mapping[str, str] | None = None
+    """Hash seeds, time zone and locale of a command that is recorded. A replay has those of its recording."""
+
+    has_recorded_clock: bool = False
+    """Whether a captive replay has the clock of its recording."""
+
     stdout: int | None = None
 
 
@@ -91,6 +98,9 @@ class CommandResult:
 
     connections: Sequence[Mapping[str, Any]] = field(default=())
     """The connections that were not recorded, or were refused, by destination."""
+
+    real_clock_reason: str = ""
+    """Why a captive replay did not have the clock of its recording."""
 
     not_watched_reason: str | None = None
     """Why short connections may have escaped unnoticed."""
@@ -160,9 +170,17 @@ async def _run_captive(plan: CommandPlan) -> CommandResult:
         api_token_file=plan.api_token_file,
     )
     environment = _with_recorded(plan, environment)
+    recorded = worker_info.get("recorded") or {}
+    clock, real_clock_reason = clock_variables(recorded, environment) if plan.has_recorded_clock else ({}, "")
+    environment |= clock
     async with Captive(plan.command, capture, stdout=plan.stdout) as captive:
         code = await captive.run(environment)
-        return CommandResult(code=code, isolation="captive", connections=await captive.connections())
+        return CommandResult(
+            code=code,
+            isolation="captive",
+            connections=await captive.connections(),
+            real_clock_reason=real_clock_reason,
+        )
 
 
 async def _run_with_variables(plan: CommandPlan, not_captive_reason: str | None = None) -> CommandResult:
@@ -175,6 +193,7 @@ async def _run_with_variables(plan: CommandPlan, not_captive_reason: str | None 
         code=watched.code,
         isolation="none" if watched.how == "off" else "watched",
         not_captive_reason=not_captive_reason,
+        real_clock_reason="the command was not captive" if plan.has_recorded_clock else "",
         not_watched_reason=watched.reason or None,
         connections=[
             {
@@ -218,7 +237,7 @@ def command_environment(plan: CommandPlan) -> dict[str, str]:
 
 
 def _with_recorded(plan: CommandPlan, environment: Mapping[str, str]) -> dict[str, str]:
-    """Add what leads a program to the recorded answers of people (`playhead.people` reads them), and to its effects."""
+    """Add what leads a program to the recorded answers of people (`playhead.people` reads them), and to its effects; pin what is pinned."""
     control = plan.worker_info.get("control")
     questions = plan.worker_info.get("questions")
     changed = {name: value for name, value in environment.items() if name != QUESTIONS}
@@ -229,6 +248,9 @@ def _with_recorded(plan: CommandPlan, environment: Mapping[str, str]) -> dict[st
                 f"the recording has {len(questions):,} questions to people, which with their answers are longer than"
                 f" the {MOST_QUESTIONS:,} bytes that a program can be given"
             )
+    recorded = (plan.worker_info.get("recorded") or {}).get("environment")
+    if (pinned := plan.pinned or recorded) is not None:
+        changed = with_pinned(changed, pinned)
     if plan.effects is None or not control:
         return changed
     return effects_environment(changed, os.environ, control, plan.run, plan.token, plan.effects)

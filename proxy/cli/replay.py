@@ -55,6 +55,13 @@ from proxy.commands.replay import ReplayCommand, replay
     help="Answer some steps as this file says (docs/forks.md), or give the program another time, file, variable or answer of a person:"
     " clock=2028-02-29T12:00:00Z, file:PATH=@FILE, env:NAME=VALUE, input=TEXT (docs/effects.md). May be repeated.",
 )
+@click.option(
+    "--clock",
+    type=click.Choice(["present", "recorded"]),
+    default="present",
+    help="recorded: the command's clock begins when the recording began, through libfaketime. Not for Python, which has --effects"
+    " (docs/effects.md). Default: present.",
+)
 @click.option("--report", type=click.Path(path_type=Path), metavar="FILE", help="Write the report to FILE as JSON.")
 @with_isolation
 @click.argument("recording", metavar="RUN|BUNDLE|last", shell_complete=complete_recording)
@@ -75,7 +82,7 @@ def replay_command(
         playhead replay last -- python agent.py
         playhead replay ticket-904.playhead.jsonl -- pytest tests/
     """
-    wish = isolation_options(flags)
+    wish, clock = isolation_options(flags), flags.pop("clock")
     hosts = tuple(chain.from_iterable(allowed_hosts))
     options = {name: flags.pop(name) for name in ("pace", "on_miss", "from_step", "after_last", "allow_unused")}
     options |= load_overrides(flags.pop("override"))
@@ -84,7 +91,12 @@ def replay_command(
             "--override and --on-miss record cannot be combined, since edited answers are never recorded: use one of them"
         )
     replay_options = ReplayCommand(
-        recording=recording, report=report, options=options, allowed_hosts=hosts, isolation=wish
+        recording=recording,
+        report=report,
+        options=options,
+        allowed_hosts=hosts,
+        isolation=wish,
+        has_recorded_clock=clock == "recorded",
     )
     raise click.exceptions.Exit(asyncio.run(replay(settings_from_flags(**flags), command, replay_options)))
 

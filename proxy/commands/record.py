@@ -21,6 +21,7 @@ from proxy.capture.command import (
     run_command,
     store_escapes,
 )
+from proxy.capture.pinned import environment_label, pinned_by_label, variables_to_pin
 from proxy.commands.code_version import add_version, code_labels
 from proxy.effects.launch import EffectsOptions, note_exit
 from proxy.errors import Failure
@@ -33,6 +34,7 @@ from proxy.settings import Settings
 from proxy.terminal.text import count_text, next_command, printable
 from proxy.terminal.waiting import show_waiting
 from proxy.trust.client_environment import environment_problems, user_proxy
+from replay.pinned import ENVIRONMENT_LABEL
 
 RUN_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 PATIENCE = 5.0
@@ -63,7 +65,7 @@ async def record(
     async with CommandProcesses(settings) as processes:
         port = free_port("127.0.0.1", 0)
         api, worker_info, version = await _start_processes(processes, port, code_directory)
-        labels = {**version, **labels}
+        labels = {**version, **environment_label(variables_to_pin(os.environ)), **labels}
         processes.require_same_profiles(own_worker="mode" not in worker_info)
         if worker_info.get("apart"):
             click.echo(f"playhead: {printable(worker_info['apart'])}", err=True)
@@ -85,6 +87,7 @@ async def record(
                 passes_other_traffic=True,
                 isolation=isolation,
                 effects=effects,
+                pinned=pinned_by_label(labels) or None,
             )
         )
         code = result.code
@@ -147,7 +150,8 @@ def _with_earlier_version(api: Api, run: str, labels: Mapping[str, str]) -> Mapp
         known: Mapping[str, str] = api.get(f"/runs/{path_segment(run)}")["labels"]
     except (NotFound, StoreUnavailable):
         return labels
-    return add_version(known, labels)
+    first = {ENVIRONMENT_LABEL: known[ENVIRONMENT_LABEL]} if ENVIRONMENT_LABEL in known else {}
+    return add_version(known, labels) | first
 
 
 def _open_run(api: Api, run: str, labels: Mapping[str, str]) -> bool:

@@ -56,6 +56,8 @@ class ReplayCommand:
     """Hosts whose requests go out, unrecorded."""
 
     isolation: IsolationOptions = DEFAULT_ISOLATION
+    has_recorded_clock: bool = False
+    """Whether the command has the clock of the recording."""
 
     @property
     def on_miss(self) -> str:
@@ -94,6 +96,10 @@ async def replay(settings: Settings, command: Sequence[str], replay_command: Rep
     named = [str(one["destination"]) for one in (report or {}).get("refusals", ())]
     for line in isolation_lines(result, is_replay=True, reported=named):
         click.echo(f"          {printable(line)}", err=True)
+    if result.real_clock_reason:
+        click.echo(
+            f"          the clock was not that of the recording: {printable(result.real_clock_reason)}", err=True
+        )
     if settled is not None:
         click.echo(f"playhead: {settled.text}", err=True)
     return code or verdict_exit_code(report)
@@ -166,6 +172,7 @@ async def _run_replayed_command(
             token=processes.claim_run(identity) if recording else processes.run_token(identity),
             passes_other_traffic=False,
             isolation=replay_command.isolation,
+            has_recorded_clock=replay_command.has_recorded_clock,
             effects=EffectsOptions(pinned=pinned) if (pinned := reached.get("pinned")) else None,
         )
         result = await run_command(work)

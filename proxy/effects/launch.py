@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from proxy.capture.control_path import effects_path
+from proxy.capture.pinned import variables_to_pin, with_pinned
 
 # `calls.effects` and `replay.effects` are imported when a command has effects: most have none.
 
@@ -34,10 +35,8 @@ def effects_environment(
     options: EffectsOptions,
 ) -> dict[str, str]:
     """Return a command's environment with the hook; `base` is the user's, from which it was made."""
-    from replay.effects import PINNED_VARIABLES
-
-    pinned = dict(options.pinned) if options.pinned is not None else _variables_to_pin(environment)
-    changed = {name: value for name, value in environment.items() if name not in PINNED_VARIABLES} | pinned
+    pinned = dict(options.pinned) if options.pinned is not None else variables_to_pin(environment)
+    changed = with_pinned(environment, pinned)
     own = sorted(name for name, value in environment.items() if base.get(name) != value)
     paths = (str(HOOK), changed.get("PYTHONPATH", ""))
     return {
@@ -50,23 +49,6 @@ def effects_environment(
         "PLAYHEAD_EFFECTS_OWN": ",".join((*own, "PYTHONPATH")),
         "PLAYHEAD_EFFECTS_PROCESS": "0",
     }
-
-
-def _variables_to_pin(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables to pin: the user's, and those without which each process or machine has its own."""
-    from replay.effects import PINNED_VARIABLES
-
-    pinned = {name: environment[name] for name in PINNED_VARIABLES if name in environment}
-    pinned.setdefault("PYTHONHASHSEED", "0")
-    if "TZ" not in pinned and (zone := _local_zone()):
-        pinned["TZ"] = zone
-    return pinned
-
-
-def _local_zone() -> str | None:
-    target = os.path.realpath("/etc/localtime")
-    _, found, zone = target.partition("/zoneinfo/")
-    return zone if found else None
 
 
 def note_exit(control: str, run: str, token: str | None, code: int) -> bool:

@@ -16,7 +16,7 @@ import stat
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -34,6 +34,9 @@ CA_LIFE = datetime.timedelta(days=730)
 LEAF_LIFE = datetime.timedelta(days=14)
 BACKDATING = datetime.timedelta(days=1)
 """Certificates begin this long ago, because clients' clocks may be slow."""
+
+CA_BACKDATING = datetime.timedelta(days=3650)
+"""A CA begins this long ago: the clock of a replay may be that of its recording, which can be older than the CA."""
 
 MAX_CACHED_LEAVES = 1024
 
@@ -68,17 +71,35 @@ class CertificateAuthority:
     """The key of all leaves of this process. It is never written to disk."""
 
     _leaves: OrderedDict[str, Leaf] = field(repr=False, default_factory=OrderedDict)
+    _is_backdated: bool = False
+    """Whether leaves are valid as long as the CA has been."""
+
+    @property
+    def valid_since(self) -> datetime.datetime:
+        """When the CA's certificate begins."""
+        return self._issuer.not_valid_before_utc
+
+    def for_recorded_clocks(self) -> "CertificateAuthority":
+        """Return the authority with leaves for clients that may have the clock of a recording."""
+        return replace(self, _is_backdated=True)
 
     def leaf(self, host: str) -> Leaf:
         """Return a certificate for a host name or address. It is renewed when half its life is over."""
         found = self._leaves.get(host)
-        if found is None or _is_half_over(found.certificate):
+        if found is None or self._is_soon_over(found.certificate):
             found = Leaf(self._sign_leaf(host), self._leaf_key)
             self._leaves[host] = found
         self._leaves.move_to_end(host)
         while len(self._leaves) > MAX_CACHED_LEAVES:
             self._leaves.popitem(last=False)
         return found
+
+    def _is_soon_over(self, leaf: x509.Certificate) -> bool:
+        start, end = leaf.not_valid_before_utc, leaf.not_valid_after_utc
+        now = datetime.datetime.now(datetime.UTC)
+        if self._is_backdated:
+            return end - now < LEAF_LIFE / 2 and end < self._issuer.not_valid_after_utc
+        return now > start + (end - start) / 2
 
     def _sign_leaf(self, host: str) -> x509.Certificate:
         name = _general_name(host)
@@ -87,7 +108,11 @@ class CertificateAuthority:
         ski = self._issuer.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
         usage = _key_usage(digital_signature=True)
         return (
-            _certificate_builder(LEAF_LIFE, until=self._issuer.not_valid_after_utc)
+            _certificate_builder(
+                LEAF_LIFE,
+                since=self.valid_since if self._is_backdated else None,
+                until=self._issuer.not_valid_after_utc,
+            )
             .subject_name(subject)
             .issuer_name(self._issuer.subject)
             .public_key(self._leaf_key.public_key())
@@ -187,7 +212,7 @@ def _create_ca(key_file: Path, certificate: Path) -> None:
         ]
     )
     made = (
-        _certificate_builder(CA_LIFE)
+        _certificate_builder(CA_LIFE, since=datetime.datetime.now(datetime.UTC) - CA_BACKDATING)
         .subject_name(name)
         .issuer_name(name)
         .public_key(key.public_key())
@@ -256,16 +281,14 @@ def _read_certificate(path: Path, key: ec.EllipticCurvePrivateKey) -> x509.Certi
     return found
 
 
-def _certificate_builder(life: datetime.timedelta, until: datetime.datetime | None = None) -> x509.CertificateBuilder:
+def _certificate_builder(
+    life: datetime.timedelta, since: datetime.datetime | None = None, until: datetime.datetime | None = None
+) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
+    start = now - BACKDATING if since is None else since
     end = now + life if until is None else min(now + life, until)
     serial = x509.random_serial_number()
-    return x509.CertificateBuilder().not_valid_before(now - BACKDATING).not_valid_after(end).serial_number(serial)
-
-
-def _is_half_over(certificate: x509.Certificate) -> bool:
-    start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    return datetime.datetime.now(datetime.UTC) > start + (end - start) / 2
+    return x509.CertificateBuilder().not_valid_before(start).not_valid_after(end).serial_number(serial)
 
 
 def _general_name(host: str) -> x509.GeneralName:

@@ -82,6 +82,8 @@ async def _wait_for_parent(stdin: asyncio.StreamReader, stop: asyncio.Event, orp
 async def _serve(config: WorkerConfig, stop: asyncio.Event, orphaned: asyncio.Event) -> None:
     data = open_data_dir(Path(config.data))
     authority = ensure_ca(data.keys)
+    if config.mode == "replay":
+        authority = authority.for_recorded_clocks()
     profiles = load_profiles(config.profiles_toml)
     redactor = Redactor(
         key=data.redaction_key(),
@@ -130,7 +132,10 @@ async def _serve(config: WorkerConfig, stop: asyncio.Event, orphaned: asyncio.Ev
             answerer = replays and CountingAnswerer(replays, engine_config.counts)
             async with _serve_effects(engine_config, recorder, replays):
                 await engine(
-                    engine_config, recorder, answerer, lambda port: _announce_ready(port, engine_config, replays)
+                    engine_config,
+                    recorder,
+                    answerer,
+                    lambda port: _announce_ready(port, config, engine_config, replays),
                 )
             for task in background_tasks:
                 task.cancel()
@@ -288,13 +293,32 @@ async def _serve_effects(
         yield
 
 
-def _announce_ready(port: int, engine_config: EngineConfig, replays: "Replays | None") -> None:
+def _announce_ready(port: int, config: WorkerConfig, engine_config: EngineConfig, replays: "Replays | None") -> None:
     trust = {"ca": str(engine_config.authority.certificate), "ca_bundle": str(engine_config.authority.bundle)}
     _print_message(
         {"ready": True, "port": port, "control": str(engine_config.control) if engine_config.control else None, **trust}
         | ({"pinned": pinned} if replays and (pinned := replays.pinned_variables()) else {})
+        | ({"recorded": recorded} if replays and (recorded := _surroundings(config, engine_config, replays)) else {})
         | ({"questions": replays.recorded_questions()} if replays else {})
     )
+
+
+def _surroundings(config: WorkerConfig, engine_config: EngineConfig, replays: "Replays") -> dict[str, Any]:
+    """Return what the command of a replay has as it was recorded: variables and, if nothing goes out, the clock."""
+    environment, started_at = replays.recorded_surroundings()
+    if not environment:
+        return {}
+    found: dict[str, Any] = {"environment": dict(environment)}
+    if started_at is None:
+        return found
+    if _configured_modes(config) != {"replay"} or config.replay_options.get("fork"):
+        return found | {
+            "real_clock": "requests may go out, and services check signatures and tokens by the present time"
+        }
+    since = engine_config.authority.valid_since
+    if started_at < since.timestamp() * 1e9:
+        return found | {"real_clock": f"Playhead's CA is valid only since {since:%Y-%m-%d}, after the recording"}
+    return found | {"started_at": started_at}
 
 
 def _event_loop_factory(config: WorkerConfig) -> Callable[[], asyncio.AbstractEventLoop] | None:

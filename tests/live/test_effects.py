@@ -8,12 +8,16 @@ import json
 import os
 import re
 import sys
+from dataclasses import replace
+from glob import glob
 from pathlib import Path
 
 import pytest
 
+from proxy.capture.pinned import FAKETIME
 from proxy.demo.demo import CONFIG, prepare_directory
 from proxy.demo.service import Shell
+from store.bundle.bundle import bundle_lines, load_bundle
 from tests.support.service import keeping
 
 REPLAYS = int(os.environ.get("PLAYHEAD_TEST_REPLAYS", "2"))
@@ -107,6 +111,35 @@ async def test_replays_write_the_same_bytes_and_nothing_goes_out(
             )
             shown = await shell.run(["playhead", "show", "leap", "3"])
             assert "no, by Bob said so at 18354" in shown.out
+            await require_pinned_surroundings(shell)
+
+
+ANY_PROGRAM = """
+date +%Y-%m-%d
+date +%Z
+perl -e '%h = map { $_ => 1 } (a..z); print join("", keys %h), "\\n"'
+python3 -c 'print(hash("text"))'
+"""
+
+
+async def require_pinned_surroundings(shell: Shell) -> None:
+    """Require that programs of any language have the hash seeds, the time zone and the clock of their recording."""
+    (shell.directory / "any.sh").write_text(ANY_PROGRAM)
+    recorded = await shell.run(["env", "TZ=Asia/Tokyo", "playhead", "record", "--run", "any", "--", "sh", "any.sh"])
+    assert (await shell.run(["playhead", "export", "any", "-o", "any.jsonl"])).code == 0
+    bundle = load_bundle(shell.directory / "any.jsonl")
+    old = replace(bundle, run={**bundle.run, "started_at": "2024-02-29T20:00:00Z"})
+    (shell.directory / "old.jsonl").write_bytes(b"".join(bundle_lines(old)))
+    replay = ["env", "TZ=Europe/Paris", "playhead", "replay", "old.jsonl"]
+    replayed = await shell.run([*replay, "--", "sh", "any.sh"])
+    _, zone, *hashes = recorded.out.splitlines()
+    assert (zone, hashes) == ("JST", replayed.out.splitlines()[2:])
+    assert replayed.out.splitlines()[1] == "JST"
+    clocked = await shell.run([*replay, "--clock", "recorded", "--", "date", "+%Y-%m-%d"])
+    if any(glob(pattern) for pattern in FAKETIME):
+        assert clocked.out == "2024-03-01\n", clocked.error
+    else:
+        assert "the clock was not that of the recording: libfaketime is not installed" in clocked.error
 
 
 async def run(shell: Shell, typed: bytes, region: str, *words: str) -> tuple[bytes, str]:

@@ -1,0 +1,34 @@
+"""The variables that a replay has as they were recorded, and how a run remembers them: by a label."""
+
+import shlex
+from collections.abc import Mapping
+from typing import Final
+
+PINNED_VARIABLES: Final = (
+    *("TZ", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_NUMERIC", "LC_TIME", "LC_COLLATE", "LC_MONETARY"),
+    *("PYTHONHASHSEED", "PERL_HASH_SEED", "PERL_PERTURB_KEYS"),
+)
+"""Variables that a replay has as they were recorded (`playhead_effects.start` records them as well)."""
+
+ENVIRONMENT_LABEL: Final = "env"
+"""The label of a run with the variables that its command had: `LANG=C.UTF-8 PYTHONHASHSEED=0`."""
+
+MOST_TEXT: Final = 500
+
+
+def format_environment(variables: Mapping[str, str]) -> str:
+    """Return variables as the text of the label; the longest are left out of one that would be too long."""
+    words = {name: shlex.quote(f"{name}={value}") for name, value in sorted(variables.items()) if value.isprintable()}
+    while sum(map(len, words.values())) + len(words) > MOST_TEXT:
+        del words[max(words, key=lambda name: len(words[name]))]
+    return " ".join(words.values())
+
+
+def parse_environment(text: str) -> dict[str, str]:
+    """Return the variables in the text of a label. Others than those that may be pinned are left out."""
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        return {}
+    parts = [word.partition("=") for word in words]
+    return {name: value for name, _, value in parts if name in PINNED_VARIABLES}
