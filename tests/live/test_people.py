@@ -1,7 +1,10 @@
 """A program asks a person and stops. Later somebody answers, and rewritten code goes on without paying for the past again."""
 
+import asyncio
 import json
+import subprocess
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -47,6 +50,44 @@ print(answer, respond(answer))
 """
 
 
+WORKFLOW = f"""
+import sys
+sys.path.insert(0, {str(CLIENT)!r})
+from playhead import Trace, Workflow, effects
+
+flow = Workflow("refunds", ask=lambda request: {{"text": "REFUND"}})
+flow.step("classify", model="example-large", prompt="{{input}}")
+flow.step("route", fn=lambda intent: {{"queue": intent, "at": effects.now(), "region": QUEUE}})
+if __name__ == "__main__":
+    flow.run("Where is my money?", seed=7)
+"""
+
+
+def write(file: Path, text: str) -> None:
+    file.write_text(text)
+
+
+async def require_stored_workflow(playhead: Callable[..., Awaitable[ShellResult]], program: Path) -> None:
+    """Require that the steps of a workflow and its trace are in its run, and a diff names the step that differs."""
+    for run, region in (("flow-1", "EU"), ("flow-2", "US")):
+        write(program, WORKFLOW.replace("QUEUE", repr(region)))
+        await playhead("record", "--run", run, "--", "python", "agent.py")
+    shown = [json.loads(line) for line in (await playhead("show", "flow-1", "--effects", "--json")).out.splitlines()]
+    steps = [(one["args"]["name"], one["task"]) for one in shown if one["kind"] == "workflow.step"]
+    assert steps == [("classify", "refunds/classify"), ("route", "refunds/route")]
+    differing = (await playhead("diff", "flow-1", "flow-2")).out
+    assert "workflow.step route" in differing, differing
+    await playhead("export", "flow-1", "-o", "flow.jsonl")
+    more = (
+        'trace = Trace.from_run("flow.jsonl", flow); print(trace.step("route").output["region"], bool(trace.replay()))'
+    )
+    write(program.with_name("again.py"), WORKFLOW.partition("if __name__")[0].replace("QUEUE", "'EU'") + more)
+    again = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "again.py"], cwd=program.parent, capture_output=True, text=True, check=False
+    )
+    assert again.stdout == "EU True\n", again.stderr
+
+
 async def test_a_run_waits_for_a_person_and_goes_on_from_rewritten_code(data: Path, database_url: str) -> None:
     shell = prepare_directory(data)
     program = data / "agent.py"
@@ -54,7 +95,7 @@ async def test_a_run_waits_for_a_person_and_goes_on_from_rewritten_code(data: Pa
 
     async def playhead(*words: str, code: int = 0) -> ShellResult:
         result = await shell.run(["playhead", *words])
-        assert result.code == code, (words, result)
+        assert result.code == code, result.error
         return result
 
     async def execute(*words: str, code: int = 0) -> ShellResult:
@@ -62,6 +103,7 @@ async def test_a_run_waits_for_a_person_and_goes_on_from_rewritten_code(data: Pa
 
     async with servers as line, keeping(data / "data", database_url):
         (data / "playhead.toml").write_text(CONFIG.format(**json.loads(line)))
+        await require_stored_workflow(playhead, program)
         program.write_text(AGENT + FIRST)
         asked = await execute("record", "--run", "first", code=75)
         assert "playhead answer first --value TEXT" in asked.error

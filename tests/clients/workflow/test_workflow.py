@@ -1,17 +1,20 @@
 """A workflow as plain code: recorded, replayed, changed, bisected, resumed."""
 
+import asyncio
 import json
 import random
 import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playhead import Workflow, effects, parallel
+from playhead import Workflow, effects, parallel, parallel_async
 from playhead.workflow import BadTrace, ModelError, NotRecordable, StepFailed, Trace, UnownedEffect
 from playhead.workflow.values import Json
 
@@ -417,16 +420,60 @@ def test_what_is_no_plain_data_is_refused_with_its_place() -> None:
         flow.run({1})
 
 
+async def test_coroutine_steps_run_in_the_loop_of_the_program_and_are_replayed_in_whatever_order() -> None:
+    loops: list[object] = []
+    spread = [0.01, 0.0]
+
+    async def branch(number: int) -> str:
+        await asyncio.sleep(spread[number % 2])
+        return f"{number} {effects.uuid()}"
+
+    async def fetch(value: str) -> list[str]:
+        loops.append(asyncio.get_running_loop())
+        return [value, *await parallel_async(*(partial(branch, number) for number in range(4)))]
+
+    flow = Workflow("w")
+    flow.step("fetch", fn=fetch)
+    flow.step("count", fn=len)
+    trace = await flow.run_async("x", seed=1)
+    assert (loops, trace.output) == ([asyncio.get_running_loop()], 5)
+    assert [effect.place for effect in trace.step("fetch").effects] == [f"fetch/0/{number}" for number in range(4)]
+    spread.reverse()
+    # Also where a loop is running already.
+    assert trace.replay(), trace.replay()
+    assert (await asyncio.to_thread(flow.run, "x", seed=1)).steps == trace.steps
+    flow.steps[0] = replace(flow.steps[0], fn=partial(fetch_nothing, "y"))
+    assert "step `fetch`: its output differs" in str(trace.replay())
+
+
+async def fetch_nothing(found: str, _value: str) -> str:
+    return found
+
+
+async def test_a_coroutine_that_asks_a_person_waits_and_goes_on() -> None:
+    async def ask(value: str) -> list[str]:
+        return await parallel_async(lambda: other(value), approve)
+
+    async def other(value: str) -> str:
+        return value
+
+    async def approve() -> str:
+        return str(effects.input("Refund?"))
+
+    flow = Workflow("w")
+    flow.step("ask", fn=ask)
+    trace = await flow.run_async("x")
+    assert trace.status == "waiting"
+    assert trace.waiting is not None
+    assert trace.waiting.place == "ask/0/1"
+    assert flow.resume(trace, "yes").output == ["x", "yes"]
+
+
 def test_declarations_that_cannot_work_are_refused() -> None:
     flow = Workflow("w")
 
-    async def work(value: Any) -> Any:
-        return value
-
     with pytest.raises(TypeError, match="needs either fn= or model="):
         flow.step("s")
-    with pytest.raises(TypeError, match="is a coroutine function"):
-        flow.step("s", fn=work)
     with pytest.raises(TypeError, match="temperature is for a model"):
         flow.step("s", fn=route, temperature=0)
     flow.step("s", fn=route)

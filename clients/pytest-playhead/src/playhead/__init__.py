@@ -27,7 +27,7 @@ from playhead.runs import Run, Tokens, Unknown
 from playhead.stand_ins import answer
 
 if TYPE_CHECKING:
-    from playhead.workflow import Workflow, parallel
+    from playhead.workflow import Trace, Workflow, parallel, parallel_async
 
 __all__ = [
     "BadBundle",
@@ -45,6 +45,7 @@ __all__ = [
     "Tokens",
     "ToolCall",
     "ToolCalls",
+    "Trace",
     "Unknown",
     "Unreachable",
     "Workflow",
@@ -54,6 +55,7 @@ __all__ = [
     "install",
     "load",
     "parallel",
+    "parallel_async",
     "proxy",
     "run",
     "variables",
@@ -62,7 +64,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import what belongs to workflows when it is used: most programs need none of it."""
-    if name in ("Workflow", "parallel"):
+    if name in ("Trace", "Workflow", "parallel", "parallel_async"):
         from playhead import workflow
 
         return getattr(workflow, name)

@@ -30,7 +30,15 @@ class BadBundle(ValueError):
 
 def load(file: str | os.PathLike[str]) -> Run:
     """Read the run in a bundle. Raises BadBundle and OSError."""
-    lines = Path(file).read_bytes().splitlines(keepends=True)
+    head, *rest = read_lines(file, Path(file).read_bytes())
+    calls = list(_call_entries(rest))
+    captured = rest[-1].get("envelope")
+    return Run(str(head["run"]["id"]), lambda: calls, lambda spec: check_file(file, spec), lambda: captured)
+
+
+def read_lines(file: str | os.PathLike[str], data: bytes) -> list[dict[str, Any]]:
+    """Return the lines of a bundle, which the messages call `file`. Raises BadBundle."""
+    lines = data.splitlines(keepends=True)
     head, *rest = [_read_line(file, number, line) for number, line in enumerate(lines, 1)] or [{}]
     if head.get("playhead") != "bundle":
         raise BadBundle(f"{file} is not a Playhead bundle; make one: playhead export RUN -o FILE")
@@ -40,9 +48,7 @@ def load(file: str | os.PathLike[str]) -> Run:
         )
     if not rest or not rest[-1].get("end"):
         raise BadBundle(f"{file} is truncated; export the run again")
-    calls = list(_call_entries(rest))
-    captured = rest[-1].get("envelope")
-    return Run(str(head["run"]["id"]), lambda: calls, lambda spec: check_file(file, spec), lambda: captured)
+    return [head, *rest]
 
 
 def _read_line(file: str | os.PathLike[str], number: int, line: bytes) -> dict[str, Any]:

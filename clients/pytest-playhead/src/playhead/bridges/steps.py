@@ -98,6 +98,22 @@ class StepReporter:
                 report = self._reports[run] = _Report(run, self._framework, step.began)
         report.add(step, output, error)
 
+    def forget(self, key: Hashable) -> None:
+        """Report nothing of a step that is under way."""
+        with self._lock:
+            self._open.pop(key, None)
+
+    def add_document(self, kind: str, name: str, facts: dict[str, str], text: str, most: int) -> None:
+        """Report a document of a step, whole, in words that are shown, and a content that is not."""
+        run = recorded_run()
+        if run is None:
+            return
+        with self._lock:
+            report = self._reports.get(run)
+            if report is None:
+                report = self._reports[run] = _Report(run, self._framework, time.time_ns())
+        report.add_document(kind, name, facts, text, most)
+
     def name(self, key: Hashable) -> str | None:
         """Return the name that requests of a step have which is under way."""
         step = self._open.get(key)
@@ -157,7 +173,10 @@ class _Report:
         self._began = began
         self._number = 0
         self._order = 0
-        self._items: list[dict[str, Any]] = []
+        self._items: list[tuple[dict[str, Any], ...]] = []
+        """Items that belong together are sent together."""
+
+        self._documents = 0
         self._dropped = 0
         self._changed = threading.Condition()
         self._is_over = False
@@ -180,11 +199,26 @@ class _Report:
                 "type": type(error).__name__ if isinstance(error, BaseException) else "Error",
                 "args": _cut(str(error), MOST_TEXT),
             }
+        self._append(item)
+
+    def add_document(self, kind: str, name: str, facts: dict[str, str], text: str, most: int) -> None:
+        """Add a document: a content, and an item that refers to it."""
+        if len(text) > most:
+            self._complain(f"a {kind} has {len(text):,} characters, and may have {most:,}")
+            return
+        happened = max(time.time_ns() - self._began, 0)
+        with self._changed:
+            number, self._documents = self._documents, self._documents + 1
+        content = {"kind": "content", "content": number, "results": [text]}
+        about = {"kind": kind, "task": name, "happened": happened, "args": {"name": name, **facts}, "results": [number]}
+        self._append(about, content)
+
+    def _append(self, item: dict[str, Any], *before: dict[str, Any]) -> None:
         with self._changed:
             item["order"] = self._order
             self._order += 1
             if len(self._items) < MOST_OPEN:
-                self._items.append(item)
+                self._items.append((*before, item))
             else:
                 self._dropped += 1
             if len(self._items) >= BATCH:
@@ -204,7 +238,8 @@ class _Report:
             with self._changed:
                 if not self._is_over and len(self._items) < BATCH:
                     self._changed.wait(PAUSE)
-                items, self._items = self._items[:BATCH], self._items[BATCH:]
+                groups, self._items = self._items[:BATCH], self._items[BATCH:]
+                items = [item for group in groups for item in group]
                 if not items and self._is_over:
                     return
             if items and not self._send(items):

@@ -8,12 +8,15 @@ purity      stop code that reads the clock or the disk by itself
 models      ask a model over HTTP
 replay      effects from a record, compared with what the code asks
 bisection   the effect that makes the difference
+reports     steps and traces for the run that Playhead records
+stored_traces  traces that a run has
+coroutines  steps that are coroutine functions
 branches    several functions at once, with results in order
 flow        the declaration: `Workflow`, `step`, `run`, `replay`, `resume`
 """
 
 from playhead.workflow.bisection import Bisection
-from playhead.workflow.branches import parallel
+from playhead.workflow.branches import parallel, parallel_async
 from playhead.workflow.comparison import Difference
 from playhead.workflow.execution import EffectFailed, StepFailed
 from playhead.workflow.flow import Workflow
@@ -39,4 +42,5 @@ __all__ = [
     "UnownedEffect",
     "Workflow",
     "parallel",
+    "parallel_async",
 ]

@@ -11,6 +11,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Callable, Protocol
 
+from playhead.workflow.coroutines import run_coroutine
 from playhead.workflow.models import ModelError
 from playhead.workflow.purity import forbid_unowned_effects
 from playhead.workflow.trace import Effect, Question, StepRecord
@@ -167,7 +168,10 @@ class Execution:
         assert step.fn is not None
         arguments = (value, dict(outputs)) if _takes_outputs(step.fn) else (value,)
         with forbid_unowned_effects(step.name) if self._guard else nullcontext():
-            return step.fn(*arguments)
+            result = step.fn(*arguments)
+        if inspect.iscoroutine(result):
+            return run_coroutine(result)
+        return result
 
     def _ask_model(self, step: Step, value: Any) -> Any:
         request = {"model": step.model, "messages": step.messages(value), **step.parameters}

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import functools
 import getpass
 import json
+import os
 import secrets
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Callable
@@ -13,6 +16,7 @@ from playhead.binding import current_run
 from playhead.people import rfc3339_now
 from playhead.workflow.bisection import Bisection, bisect_traces
 from playhead.workflow.comparison import Difference
+from playhead.workflow.coroutines import use_loop
 from playhead.workflow.execution import Execution, Parted, StepFailed, Suspended, caller, describe_error
 from playhead.workflow.models import ask_model
 from playhead.workflow.replay import Answer, RecordedEffects, Replay
@@ -88,16 +92,14 @@ class Workflow:
         """Add a step: `fn` is called with the output of the step before (and with a dict of all outputs, if it takes two
         arguments); `model` is asked with it, in the place of `{input}` in `prompt` or as `prompt(value)` returns it.
 
+        `fn` may be a coroutine function: `await flow.run_async(…)` runs it in its event loop, `flow.run(…)` in one of its own.
+
         Where `when(value)` is false the step is skipped. One that fails is tried `retries` times more. `parameters` go to the model's API.
         """
         if (fn is None) == (model is None):
             raise TypeError(f"step `{name}` needs either fn= or model=")
         if fn is not None and (prompt is not None or parameters):
             raise TypeError(f"step `{name}` is code: {', '.join(['prompt'] if prompt else parameters)} is for a model")
-        if fn is not None and asyncio.iscoroutinefunction(fn):
-            raise TypeError(
-                f"step `{name}` is a coroutine function: use a plain one, and parallel() for several things at once"
-            )
         if any(step.name == name for step in self.steps):
             raise ValueError(f"there is a step `{name}` already: a replay finds steps by name")
         if "/" in name or not name:
@@ -116,7 +118,14 @@ class Workflow:
             run=current_run(),
             flow=self,
         )
-        return self._complete(trace, _LiveEffects())
+        return self._complete_and_report(trace, _LiveEffects())
+
+    async def run_async(self, input: Any = None, *, seed: int | None = None) -> Trace:  # noqa: A002 - the name in the public API
+        """Execute the workflow in a thread; its coroutine steps run in this event loop. Otherwise like `run`."""
+        loop = asyncio.get_running_loop()
+        with use_loop(loop):
+            work = functools.partial(contextvars.copy_context().run, self.run, input, seed=seed)
+        return await loop.run_in_executor(None, work)
 
     def replay(self, trace: Trace) -> Replay:
         """Execute the code with all effects of a trace. Nothing is asked."""
@@ -148,13 +157,25 @@ class Workflow:
         source = RecordedEffects(trace, [step.name for step in self.steps], goes_on=True, answer=given)
         again = replace(trace, steps=[], status="done", error=None, waiting=None, flow=self)
         try:
-            return self._complete(again, source)
+            return self._complete_and_report(again, source)
         except Parted as parted:
             raise RuntimeError(f"the code is not what it was when the workflow stopped: {parted}") from None
 
     def bisect(self, one: Trace, other: Trace) -> Bisection:
         """Find the effect of `other` that makes the output of `one` become that of `other`. Nothing is asked."""
         return bisect_traces(self.steps, one, other)
+
+    def _complete_and_report(self, trace: Trace, source: Source) -> Trace:
+        """Complete a trace, with its steps and itself reported to the run that Playhead records, if there is one."""
+        if not (os.environ.get("PLAYHEAD_API") and (current_run() or os.environ.get("PLAYHEAD_RUN"))):
+            return self._complete(trace, source)
+        from playhead.workflow.reports import ReportedSteps, trace_text
+
+        reported = ReportedSteps(source, self.name)
+        try:
+            return self._complete(trace, reported)
+        finally:
+            reported.finish(trace.status, trace_text(trace.content()))
 
     def _complete(self, trace: Trace, source: Source) -> Trace:
         execution = Execution(source, self.ask, trace.seed, guard=self._guard)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import gc
 import os
 import random
 import sys
@@ -128,7 +129,11 @@ def _module_generator() -> object:
 
 def _find_own_line(frame: FrameType | None) -> str | None:
     """Return the line of the workflow's code, None if the call came from `effects` or from an import."""
+    # The garbage collector calls these in the middle of any code.
+    collecting = {getattr(each, "__code__", None) for each in gc.callbacks}
     while frame is not None:
+        if frame.f_code in collecting:
+            return None
         file = frame.f_code.co_filename
         if file.startswith((_PACKAGE, "<frozen importlib")):
             return None

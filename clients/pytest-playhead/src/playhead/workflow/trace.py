@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from playhead.workflow.comparison import Difference, list_differences
+from playhead.workflow.stored_traces import stored_traces
 from playhead.workflow.values import Json, from_json
 
 if TYPE_CHECKING:
-    import os
-
     from playhead.workflow.bisection import Bisection
     from playhead.workflow.flow import Workflow
     from playhead.workflow.replay import Replay
@@ -131,15 +131,36 @@ class Trace:
 
     def save(self, file: str | os.PathLike[str]) -> None:
         """Write the trace as JSON."""
+        Path(file).write_text(json.dumps(self.content(), indent=1) + "\n", encoding="utf-8")
+
+    def content(self) -> dict[str, Any]:
+        """Return the trace as plain data."""
         content: dict[str, Any] = {"format": FORMAT, **asdict(replace(self, flow=None))}
         del content["flow"]
-        Path(file).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        return content
 
     @classmethod
     def load(cls, file: str | os.PathLike[str], flow: Workflow | None = None) -> Trace:
         """Read a trace that `save` wrote. Raises BadTrace, and OSError."""
+        return cls._parse(file, Path(file).read_text("utf-8", "replace"), flow)
+
+    @classmethod
+    def from_run(cls, run: str | os.PathLike[str], flow: Workflow | None = None) -> Trace:
+        """Read the last trace of a workflow from a recorded run, or from its bundle: of `flow`, if it is given.
+
+        Raises BadTrace if there is none, Unreachable without a running Playhead, and OSError.
+        """
+        found = [text for name, text in stored_traces(run) if flow is None or name == flow.name]
+        if not found:
+            raise BadTrace(
+                f"{os.fspath(run)} has no trace of {f'workflow {flow.name}' if flow else 'a workflow'}: run it under playhead record"
+            )
+        return cls._parse(run, found[-1], flow)
+
+    @classmethod
+    def _parse(cls, file: str | os.PathLike[str], text: str, flow: Workflow | None) -> Trace:
         try:
-            content = json.loads(Path(file).read_text(encoding="utf-8"))
+            content = json.loads(text)
             if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
                 raise BadTrace(f"{file} is not a trace of a workflow in the format {FORMAT}")
             steps = [
@@ -149,7 +170,7 @@ class Trace:
             question = content.pop("waiting")
             waiting = None if question is None else Question(**question)
             return cls(steps=steps, waiting=waiting, flow=flow, **content)
-        except (KeyError, TypeError, AttributeError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
             raise BadTrace(f"{file} is not a whole trace of a workflow: {error}") from None
 
     def _flow(self) -> Workflow:
