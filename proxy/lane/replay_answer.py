@@ -270,7 +270,8 @@ class ReplayedExchange(LaneExchange):
         self.recording.record_end("response", answer.trailers)
         self.recording.record_close(answer.recorded_outcome)
         self._is_waiting = True
-        self.when_recorded(self._continue, self.cut)
+        # Never at once: the caller puts what waits into what is sent only after this returns.
+        self.downstream.call_soon(self._continue_when_recorded, self._continue, self.cut)
 
     def _continue(self) -> None:
         self._is_waiting = False
