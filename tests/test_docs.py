@@ -86,6 +86,8 @@ async def test_what_a_page_says_to_type_works(
     environment = {
         "PATH": f"{programs}{os.pathsep}{shell.environment['PATH']}",
         "PLAYHEAD_DATA": str(shared_data),
+        # No process that forks workers stays ready: they are forks already.
+        "PLAYHEAD_STORE_IDLE": "0",
         "PLAYHEAD_PROJECT": "default" if page in IN_DEFAULT_PROJECT else Path(page).stem,
     }
     await asyncio.to_thread(_run_commands, page, shell, environment)
