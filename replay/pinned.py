@@ -10,7 +10,7 @@ PINNED_VARIABLES: Final = (
 )
 """Variables that a replay has as they were recorded (`playhead_effects.start` records them as well)."""
 
-ENVIRONMENT_LABEL: Final = "env"
+ENVIRONMENT_LABEL: Final = "playhead.env"
 """The label of a run with the variables that its command had: `LANG=C.UTF-8 PYTHONHASHSEED=0`."""
 
 MOST_TEXT: Final = 500

@@ -41,9 +41,6 @@ def commands(page: str, left_out: tuple[str, ...] = NOT_HERE) -> list[str]:
     return [line for line in typed if not line.startswith(left_out)]
 
 
-IN_DEFAULT_PROJECT = ("docs/security.md", "docs/workflows.md")
-"""Pages whose commands name a project themselves, or whose programs ask people, which they do in the default project only."""
-
 OF_THEIR_OWN = ("docs/incident.md",)
 """Pages whose commands are run by a test of their own, with other servers."""
 
@@ -88,7 +85,7 @@ async def test_what_a_page_says_to_type_works(
         "PLAYHEAD_DATA": str(shared_data),
         # No process that forks workers stays ready: they are forks already.
         "PLAYHEAD_STORE_IDLE": "0",
-        "PLAYHEAD_PROJECT": "default" if page in IN_DEFAULT_PROJECT else Path(page).stem,
+        "PLAYHEAD_PROJECT": Path(page).stem,
     }
     await asyncio.to_thread(_run_commands, page, shell, environment)
 

@@ -34,6 +34,9 @@ WITHOUT_RULES: Final = "PLAYHEAD_TEST_WITHOUT_NF_TABLES"
 QUESTIONS: Final = "PLAYHEAD_QUESTIONS"
 """The variable with the questions of the recording that a program replays or continues, as JSON."""
 
+PROJECT: Final = "PLAYHEAD_PROJECT"
+"""The variable with the project that clients of the API ask for."""
+
 MOST_QUESTIONS: Final = 100_000
 """Bytes of that variable: Linux takes 128 KiB."""
 
@@ -70,6 +73,9 @@ class CommandPlan:
     api: str | None = None
     api_token_file: Path | None = None
     """The file with the API's token. The command gets only the path."""
+
+    project: str | None = None
+    """The project of the run, for which the command's clients of the API ask."""
 
     passes_other_traffic: bool
     """Whether traffic that cannot be recorded passes, and the user's NO_PROXY is kept. A replay lets nothing out."""
@@ -240,6 +246,8 @@ def _with_recorded(plan: CommandPlan, environment: Mapping[str, str]) -> dict[st
     """Add what leads a program to the recorded answers of people (`playhead.people` reads them), and to its effects; pin what is pinned."""
     control = plan.worker_info.get("control")
     questions = plan.worker_info.get("questions")
+    if plan.project is not None:
+        environment = {**environment, PROJECT: plan.project}
     changed = {name: value for name, value in environment.items() if name != QUESTIONS}
     if questions is not None:
         changed[QUESTIONS] = json.dumps(questions)

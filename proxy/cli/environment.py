@@ -111,9 +111,10 @@ def env_command(
         proxy = proxy_url_for_run(proxy, PER_PROCESS_USER, processes.project_token())
     elif note.get("asks_for_token"):
         proxy = proxy_url_for_run(proxy, PER_PROCESS_USER, processes.read_secret(DataDir.recording_token))
+    in_project = {"PLAYHEAD_PROJECT": settings.project} if settings.project != DEFAULT_PROJECT else {}
     if container_host is not None:
         found = container_variables(proxy=proxy, host=container_host, ca_directory=ca_dir, run=run_id, api=note["api"])
-        click.echo(render_variables(found, "json" if as_json else form), nl=False)
+        click.echo(render_variables(found | in_project, "json" if as_json else form), nl=False)
         _explain_certificates(found["PLAYHEAD_API"], ca_dir.rstrip("/"), str(note.get("listen")))
         return
     turned = proxy_variables(
@@ -125,7 +126,7 @@ def env_command(
         api_token_file=processes.data.api_token_file,
         base=os.environ,
     )
-    click.echo(render_variables(turned, "json" if as_json else form), nl=False)
+    click.echo(render_variables(turned | in_project, "json" if as_json else form), nl=False)
 
 
 def _explain_certificates(api: str, directory: str, listen: str) -> None:

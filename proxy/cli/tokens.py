@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from calls.project_runs import DEFAULT_PROJECT, PROJECT_NAME
+from calls.project_runs import PROJECT_NAME
 from proxy.cli.common import RUN_ID, as_json, print_json, settings_from_flags, with_settings
 from proxy.cli.run_completion import complete_run
 from proxy.errors import Failure
@@ -178,8 +178,9 @@ def create_command(
     name = name or f"token-{secrets.token_hex(3)}"
     if not _NAME.fullmatch(name):
         raise click.UsageError(f"{name!r} cannot be a token's name: use 1 to {MAX_NAME} letters, digits and . _ @ -")
-    settings = settings_from_flags(**_merge_flags(outer, flags))
-    if all_projects and settings.project != DEFAULT_PROJECT:
+    given = _merge_flags(outer, flags)
+    settings = settings_from_flags(**given)
+    if all_projects and given.get("project"):
         raise click.UsageError("--all-projects and --project exclude each other: give one of them.")
     now = time.time_ns()
     tokens = CommandProcesses(settings).read_secret(DataDir.api_tokens)

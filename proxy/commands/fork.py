@@ -100,6 +100,7 @@ async def fork(settings: Settings, command: Sequence[str], fork_command: ForkCom
                     token=processes.claim_run(child),
                     api=api.url,
                     api_token_file=processes.data.api_token_file,
+                    project=settings.project,
                     passes_other_traffic=False,
                     isolation=fork_command.isolation,
                     effects=EffectsOptions(pinned=pinned) if (pinned := worker_info.get("pinned")) else None,

@@ -84,6 +84,7 @@ async def record(
                 token=processes.claim_run(run),
                 api=api.url,
                 api_token_file=processes.data.api_token_file,
+                project=settings.project,
                 passes_other_traffic=True,
                 isolation=isolation,
                 effects=effects,

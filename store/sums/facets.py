@@ -96,7 +96,7 @@ SELECT facet, runs FROM (
         SELECT facet, runs FROM counted WHERE facet ~ '^({"|".join(COUNTED_FACETS)})=' AND facet !~ '^status=.xx$'
         UNION ALL
         SELECT 'label=' || pair.key || '=' || pair.value, count(*)
-        FROM runs CROSS JOIN jsonb_each_text(labels) AS pair WHERE project = :project AND id = ANY (:names)
+        FROM runs CROSS JOIN jsonb_each_text(labels) AS pair WHERE project = :project AND id = ANY (:names) AND NOT starts_with(pair.key, 'playhead.')
         GROUP BY pair.key, pair.value
     ) AS every
 ) AS placed WHERE place <= {MOST_VALUES} ORDER BY runs DESC, facet

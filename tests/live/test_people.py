@@ -102,7 +102,7 @@ async def test_a_run_waits_for_a_person_and_goes_on_from_rewritten_code(data: Pa
         return await playhead(*words, "--", "sh", "-c", "python agent.py </dev/null", code=code)
 
     async with servers as line, keeping(data / "data", database_url):
-        (data / "playhead.toml").write_text(CONFIG.format(**json.loads(line)))
+        (data / "playhead.toml").write_text('project = "team"\n' + CONFIG.format(**json.loads(line)))
         await require_stored_workflow(playhead, program)
         program.write_text(AGENT + FIRST)
         asked = await execute("record", "--run", "first", code=75)

@@ -78,7 +78,12 @@ def _run_row(run: dict[str, Any]) -> tuple[str, ...]:
     flag = "" if run["complete"] else " (incomplete)"
     flag += " (guessed)" if run.get("attribution") == "guessed" else ""
     named = [run["name"]] if run["name"] else []
-    labels = " ".join((*named, *(f"{name}={value}" for name, value in (run["labels"] or {}).items() if name != "env")))
+    labels = " ".join(
+        (
+            *named,
+            *(f"{name}={value}" for name, value in (run["labels"] or {}).items() if not name.startswith("playhead.")),
+        )
+    )
     models = ", ".join(run["models"] or [])
     return run["id"], _seconds(run["started_at"]), f"{run['calls']}{flag}", f"{total:,}", _run_cost(run), models, labels
 

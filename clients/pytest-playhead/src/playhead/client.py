@@ -121,7 +121,7 @@ class Client:
         project: str | None = None,
         timeout: float = TIMEOUT,
     ) -> None:
-        """`project` is the one to ask about; by default that of the token, or `default` if the token is for all projects."""
+        """`project` is the one to ask about; by default PLAYHEAD_PROJECT, or else that of the token."""
         self._url = url
         self._token = token
         self._project = project

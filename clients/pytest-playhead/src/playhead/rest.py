@@ -10,7 +10,7 @@ import subprocess
 import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlencode
+from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -115,6 +115,7 @@ def _open(
     content: bytes | None = None,
 ) -> bytes:
     base = _base(url)
+    path = _with_project(path)
     request = urllib.request.Request(f"{base}{path}", data=content)  # noqa: S310 - the user's own setting
     if content is not None:
         request.add_header("Content-Type", "application/json")
@@ -133,6 +134,14 @@ def _open(
             f"cannot reach Playhead at {base} ({error}); start it with `playhead up`, or set PLAYHEAD_API"
         ) from None
     return received
+
+
+def _with_project(path: str) -> str:
+    """Ask for the project of PLAYHEAD_PROJECT, if the request names none itself."""
+    project = os.environ.get("PLAYHEAD_PROJECT")
+    if not project or "project" in parse_qs(urlsplit(path).query):
+        return path
+    return f"{path}{'&' if '?' in path else '?'}{urlencode({'project': project})}"
 
 
 def _api_token() -> str | None:

@@ -226,7 +226,7 @@ function Row({ run, isChosen, isChecked, onToggle, onFocus, onChange, isMenuOpen
   const open = (event) => !event.target.closest("a, button, input, label, dialog, [role=menu]") && !String(getSelection())
     && navigate(runPath(run.id));
   const verdict = run.marks?.replays[0]?.verdict;
-  const labels = Object.entries(run.labels);
+  const labels = Object.entries(run.labels).filter(([name]) => !name.startsWith("playhead."));
   const { input_tokens: input, output_tokens: output } = run.tokens;
   return html`<tr tabindex=${isChosen ? 0 : -1} class=${isChosen ? "is-chosen" : ""} onClick=${open} onFocusIn=${onFocus}>
     <td class="tick"><label><span class="visually-hidden">Compare ${run.name || run.id}</span>
