@@ -46,6 +46,8 @@ def pytest_configure(config: pytest.Config) -> None:
     sys.dont_write_bytecode = False
     # A store server that is kept ready for the next command would outlive its test.
     os.environ["PLAYHEAD_STORE_IDLE"] = "0"
+    # Recorded commands have it as well, so that forks of processes that have imported something may stand for them.
+    os.environ["PYTHONHASHSEED"] = "0"
     # A shell starts what runs in its background with Ctrl-C ignored, and all that a test starts would ignore it as well.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -83,8 +83,6 @@ async def test_what_a_page_says_to_type_works(
     environment = {
         "PATH": f"{programs}{os.pathsep}{shell.environment['PATH']}",
         "PLAYHEAD_DATA": str(shared_data),
-        # No process that forks workers stays ready: they are forks already.
-        "PLAYHEAD_STORE_IDLE": "0",
         "PLAYHEAD_PROJECT": Path(page).stem,
     }
     await asyncio.to_thread(_run_commands, page, shell, environment)

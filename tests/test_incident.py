@@ -26,7 +26,7 @@ async def test_the_incident_is_found_fixed_varied_and_fixed_again(
     shell = Shell(directory=home)
     said: list[str] = []
     # git apply would look for a repository above; the files of this one are copied without it.
-    more = {"GIT_CEILING_DIRECTORIES": str(home.parent), "PLAYHEAD_STORE_IDLE": "0"}
+    more = {"GIT_CEILING_DIRECTORIES": str(home.parent)}
     more["PATH"] = f"{programs}{os.pathsep}{shell.environment['PATH']}"
     async with (
         shell.background_command([sys.executable, "servers.py", "."], "servers.log") as origin,

@@ -53,6 +53,8 @@ class Shell:
             "COLUMNS": str(self.columns),
             "PATH": path,
             "PLAYHEAD_DATA": str(self.directory / "data"),
+            # Nothing outlives the demo, whose directory may be removed.
+            "PLAYHEAD_STORE_IDLE": "0",
         }
 
     async def run(self, command: Sequence[str], on_output: Callable[[str], None] = ignore_output) -> ShellResult:

@@ -18,7 +18,7 @@ from typing import Final
 HUGE: Final = 2 << 20
 """Bytes of a huge page (x86-64, and arm64 with pages of 4 KiB)."""
 
-START_AFTER: Final = 2.0
+START_AFTER: Final = 10.0
 """Seconds after which a worker has loaded what it needs. Commands that are over sooner save the work."""
 
 BETWEEN: Final = 0.02

@@ -22,7 +22,16 @@ BRIDGES = {
         {("agents.agent", "triage"), ("agents.function", "weather")},
         {"triage", "checker", "forecaster", "weather"},
     ),
-    "langgraph_app": ("langgraph", {("langgraph.node", "ask"), ("langgraph.tool", "weather")}, {"ask", "approve"}),
+    "langgraph_app": (
+        "langgraph",
+        {
+            ("langgraph.node", "ask"),
+            ("langgraph.tool", "weather"),
+            ("langgraph.checkpoint", "save"),
+            ("langgraph.checkpoint", "load"),
+        },
+        {"ask", "approve"},
+    ),
     "llamaindex_flow": (
         "llama_index",
         {("llama_index.step", "BaseWorkflowAgent.call_tool")},

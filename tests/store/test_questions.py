@@ -10,13 +10,16 @@ from httpx2 import Response
 from calls.effects.items import encode_items
 from calls.effects.questions import ANSWERED, ASKED, PERSON, PersonAnswer, PersonQuestion, questions_for_program
 from calls.events import EffectBatch
+from store.access.api_tokens import ApiTokens, Scope
 from store.bundle.stored_effects import EffectQueries
 from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter
 from store.query.runs import Runs
 from store.questions import AlreadyAnswered, Questions, question_id
 from tests.store.house import PROFILES, is_problem, open_house
+from tests.store.otlp.recorded import decode_spans
 
+METADATA: Scope = "runs:read"
 REFUND = {"prompt": "Refund 120 EUR?", "asked_from": "agent.py:12"}
 
 
@@ -129,6 +132,38 @@ async def test_a_program_reports_effects_without_its_secrets(tmp_path: Path, dat
             is_problem(await report(process, **more), 422, "invalid_effects")
         # "0" is the first process with the effects hook, whose effects a replay serves.
         is_problem(await report("0"), 422, "invalid_request")
+
+
+async def test_effects_without_their_content_for_who_may_not_read_it(tmp_path: Path, database: Database) -> None:
+    """In pages, in sums, and as events of the exported span of the run."""
+    tokens = ApiTokens(tmp_path / "tokens.json")
+    async with open_house(tmp_path / "spool", database, tokens=["full"], api_tokens=tokens) as house:
+        full = {"authorization": "Bearer full"}
+        metadata = {"authorization": f"Bearer {tokens.create('m', 'default', [METADATA], 1, None)[0]}"}
+        item = {"kind": "langgraph.node", "at": "graph.py:3", "args": {"name": "to-ann"}, "results": ["for-ann"]}
+        body = {"process": "langgraph", "number": 0, "items": [item]}
+        assert (await house.api.post("/v1/runs/r/effects", json=body, headers=full)).status_code == 201
+
+        async def read(path: str, headers: dict[str, str]) -> Any:
+            return (await house.api.get(f"/v1/runs/r{path}", headers=headers)).json()["items"][0]
+
+        nothing = dict.fromkeys(("args", "results", "error", "text"))
+        shown = await read("/effects", full)
+        assert (shown["args"], shown["results"], shown["text"]) == ({"name": "to-ann"}, ["for-ann"], "for-ann")
+        assert await read("/effects", metadata) == shown | nothing
+        summed = await read("/effects/sums", full)
+        (kind,) = summed["kinds"]
+        assert (kind["names"], kind["text"], kind["count"]) == (["to-ann"], "for-ann", 1)
+        assert await read("/effects/sums", metadata) == summed | {"kinds": [kind | {"names": None, "text": None}]}
+
+        for content, parts in ((True, ("to-ann", "for-ann")), (False, ())):
+            answer = await house.api.get(f"/v1/runs/r/spans?content={str(content).lower()}", headers=full)
+            (span,) = decode_spans([answer.content])
+            (event,) = span.events
+            assert event.name == "playhead.effect"
+            assert "graph.py:3" in str(event)
+            assert "langgraph.node" in str(event)
+            assert [part for part in ("to-ann", "for-ann") if part in str(event)] == list(parts)
 
 
 ODD: list[Any] = [

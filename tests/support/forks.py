@@ -29,6 +29,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -73,7 +74,7 @@ IMPORTED: Final = (
 )
 """What programs import only when they need it."""
 
-HARMLESS: Final = frozenset({"PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE"})
+HARMLESS: Final = frozenset({"PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE", "TZ"})
 STARTING: Final = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "GLIBC_", "OPENSSL_", "SSL_", "TZ")
 """The beginnings of names of variables that an interpreter reads when it starts. Where they differ, one is started."""
 
@@ -232,7 +233,15 @@ def _umask() -> int:
         return next(int(line.split()[1], 8) for line in status if line.startswith("Umask:"))
 
 
+def _note_starting_variables() -> None:
+    """Note with which variables a template is started, also if they were set after this process had started."""
+    global _own_starting_variables
+    _own_starting_variables = _starting_variables(os.environ)
+
+
 _own_starting_variables = _starting_variables(os.environ)
+"""Those with which templates are started."""
+
 _own_identity = _identity()
 
 
@@ -249,6 +258,7 @@ class Forks:
         if not can_fork():
             yield
             return
+        _note_starting_variables()
         replace_fork_exec(self._fork_exec)
         try:
             yield
@@ -317,6 +327,7 @@ def started_template(
     arguments: Sequence[str] = (), is_ours: Callable[[Sequence[str], str], bool] = _is_program
 ) -> Iterator[Template]:
     """A template of this process."""
+    _note_starting_variables()
     ours, others = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, others:
         line = [sys.executable, __file__, str(others.fileno())]
@@ -402,6 +413,7 @@ def prepare_program(request: Mapping[str, Any], files: Sequence[int]) -> Callabl
         os.chdir(request["directory"])
     os.environ.clear()
     os.environ.update(request["environment"])
+    time.tzset()
     place_files(files[1:], list(map(int, request["files"])), connection)
     replace_fork_exec(_start_in_earnest if connection is None else Template(connection).fork_exec)
     open_standard_streams()

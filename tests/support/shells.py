@@ -22,6 +22,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
@@ -291,9 +292,9 @@ def serve_shells(listener: socket.socket, prepare: Prepare) -> Callable[[], obje
 
 
 HARMLESS: Final = frozenset(
-    {"PYTHONPATH", "PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE", "SSL_CERT_FILE", "SSL_CERT_DIR"}
+    {"PYTHONPATH", "PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE", "SSL_CERT_FILE", "SSL_CERT_DIR", "TZ"}
 )
-"""Variables that can be followed after the start. OpenSSL reads its two when it makes a context."""
+"""Variables that can be followed after the start. OpenSSL reads its two when it makes a context, and `tzset` reads TZ."""
 
 STARTING: Final = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "GLIBC_", "OPENSSL_", "SSL_", "TZ")
 
@@ -330,6 +331,7 @@ def prepare_agent(request: dict[str, Any], files: Sequence[int]) -> Callable[[],
     os.umask(request["umask"])
     os.environ.clear()
     os.environ.update(request["environment"])
+    time.tzset()
     forks.place_files(files[1:], [0, 1, 2], None)
     forks.open_standard_streams()
     forks.set_command_line(["python", *request["words"][1:]])

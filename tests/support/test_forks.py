@@ -119,7 +119,7 @@ def test_what_asks_for_something_unusual_is_started(forks: Forks, monkeypatch: p
     take = Template.fork
     monkeypatch.setattr(Template, "fork", note)
     unusual: list[dict[str, Any]] = [
-        {"env": os.environ | {"PYTHONHASHSEED": "0"}},
+        {"env": os.environ | {"PYTHONHASHSEED": "1"}},
         {"env": os.environ | {"LC_ALL": "C"}},
         {"close_fds": False},
         {"preexec_fn": lambda: None},

@@ -4,6 +4,7 @@
     langgraph.install()
 
 langgraph              LangGraph and LangChain
+langgraph_checkpoints  what LangGraph's checkpointers save and load, which `langgraph` records as well
 langgraph_interrupts   have a person answer the interrupts of LangGraph
 llama_index            LlamaIndex and its workflows
 openai_agents          OpenAI's Agents SDK

@@ -1,4 +1,4 @@
-"""Record the nodes of LangGraph, and the chains, models, tools and retrievers of LangChain, by a callback handler for all runs."""
+"""Record the nodes and checkpoints of LangGraph, and the chains, models, tools and retrievers of LangChain, by a callback handler for all runs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from contextvars import ContextVar
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from playhead.bridges.langgraph_checkpoints import record_checkpoints
 from playhead.bridges.steps import StepReporter, name_requests
 
 if TYPE_CHECKING:
@@ -18,7 +19,9 @@ def install() -> None:
     from langchain_core.runnables.config import var_child_runnable_config
     from langchain_core.tracers.context import register_configure_hook
 
-    handler = _make_handler()
+    reporter = StepReporter("langgraph")
+    handler = _make_handler(reporter)
+    record_checkpoints(reporter)
     # A default holds in every thread and task, whatever context it was started in.
     register_configure_hook(ContextVar("playhead_langgraph", default=handler), True)
 
@@ -30,11 +33,9 @@ def install() -> None:
     name_requests(current_node)
 
 
-def _make_handler() -> Any:
+def _make_handler(reporter: StepReporter) -> Any:
     """Return a callback handler, whose class can be defined only where the framework is there."""
     from langchain_core.callbacks import BaseCallbackHandler
-
-    reporter = StepReporter("langgraph")
 
     class Handler(BaseCallbackHandler):  # type: ignore[misc,unused-ignore] # the framework is not there when types are checked
         """Receives what LangChain's callback managers say."""
