@@ -126,6 +126,33 @@ async def test_every_kind_is_recorded_and_replayed(worker: Worker) -> None:
     assert report["served"] == report["recorded"]
 
 
+CLIENT = """
+import os, sys
+sys.path.insert(0, "clients")
+import playhead
+playhead.read("notes.txt")
+print(open(os.environ["PLAYHEAD_API_TOKEN_FILE"]).read(), open("other.txt").read())
+"""
+
+
+async def test_no_recording_has_keys_of_playhead_or_what_its_client_reads(worker: Worker) -> None:
+    """The client reads the token of the API, also where it is not installed."""
+    keys, client = worker.place / "keys", worker.place / "clients" / "playhead"
+    keys.mkdir()
+    client.mkdir(parents=True)
+    (keys / "api.token").write_text("a-token-of-the-api")
+    (worker.place / "other.txt").write_text("other")
+    (client / "__init__.py").write_text(
+        "def read(file):\n    with open(file) as opened:\n        return opened.read()\n"
+    )
+    changes = [("PLAYHEAD_API_TOKEN_FILE", str(keys / "api.token"))]
+    assert await worker.run(CLIENT, changes=changes) == ("a-token-of-the-api other\n", "")
+    items = b"".join(batch.items for batch in worker.batches)
+    assert b"other.txt" in items
+    for secret in (b"a-token", b"api.token", b"the notes"):
+        assert secret not in items, secret
+
+
 WHAT_IF = """
 import datetime, os, random, subprocess, sys, time, uuid
 last = time.time()

@@ -36,6 +36,17 @@ _PLACES = sorted(json.loads(os.environ.get("PLAYHEAD_EFFECTS_PLACES") or "[]"), 
 _APART = tuple(one for one in os.environ.get("PLAYHEAD_EFFECTS_APART", "").split(os.pathsep) if one)
 """Directories whose files are no effects: a test makes them itself."""
 
+_KEYS = tuple(
+    os.path.dirname(os.path.realpath(one)) + os.sep for one in (os.environ.get("PLAYHEAD_API_TOKEN_FILE"),) if one
+)
+"""The directory of Playhead's own keys and tokens, which no recording may hold."""
+
+_OTHER_FILES = (
+    *(*_STANDARD, *_APART, *_KEYS),
+    *(sys.prefix + os.sep, sys.base_prefix + os.sep, "/proc/", "/sys/", "/dev/"),
+)
+"""Beginnings of the paths of files that are no effects."""
+
 classes = {}
 """The class of each file that was asked about."""
 
@@ -75,12 +86,20 @@ def _class_of(file):
         return IGNORED
     if file.startswith("<"):
         return PROGRAM  # -c, the prompt, exec
+    if file.startswith(_client_places()):
+        return LIBRARY
     parts = file.split(os.sep)
     installed = next((place for place, part in enumerate(parts) if part in _INSTALLED), None)
     if installed is not None:
         package = parts[installed + 1].partition(".")[0] if len(parts) > installed + 1 else ""
         return PROGRAM if package in _OWN else LIBRARY
     return IGNORED if file.startswith(_STANDARD) or os.path.realpath(file).startswith(_STANDARD) else PROGRAM
+
+
+def _client_places():
+    """Return the directories of Playhead's own client, which is a package also where it is not installed."""
+    modules = (sys.modules.get(name) for name in ("playhead", "pytest_playhead"))
+    return tuple(place + os.sep for module in modules for place in getattr(module, "__path__", ()))
 
 
 def is_program(frame):
@@ -108,11 +127,6 @@ def place(code, line):
 
 
 def is_of_interpreter(path):
-    """Whether a file is of the interpreter or of installed packages."""
+    """Whether a file is of the interpreter, of installed packages or of Playhead, and its content no effect."""
     path = os.path.realpath(path)
-    return (
-        path.startswith(_STANDARD)
-        or any(part in _INSTALLED for part in path.split(os.sep))
-        or path.startswith(_APART)
-        or path.startswith((sys.prefix + os.sep, sys.base_prefix + os.sep, "/proc/", "/sys/", "/dev/"))
-    )
+    return path.startswith(_OTHER_FILES) or any(part in _INSTALLED for part in path.split(os.sep))
