@@ -43,11 +43,13 @@ def _subclasses(cls: type) -> Iterator[type]:
 def _wrap_methods(cls: type, reporter: StepReporter) -> None:
     for name in _METHODS:
         if method := vars(cls).get(name):
-            wrap = _recorded_async if name.startswith("a") else _recorded
+            wrap = _wrap_async_method if name.startswith("a") else _wrap_method
             setattr(cls, name, wrap(method, reporter))
 
 
-def _recorded(method: Callable[..., Any], reporter: StepReporter) -> Callable[..., Any]:
+def _wrap_method(method: Callable[..., Any], reporter: StepReporter) -> Callable[..., Any]:
+    """Return the method with a report of what it saved or loaded."""
+
     @wraps(method)
     def call(saver: Any, config: Any, *arguments: Any, **options: Any) -> Any:
         if _is_inside.get():
@@ -63,7 +65,9 @@ def _recorded(method: Callable[..., Any], reporter: StepReporter) -> Callable[..
     return call
 
 
-def _recorded_async(method: Callable[..., Any], reporter: StepReporter) -> Callable[..., Any]:
+def _wrap_async_method(method: Callable[..., Any], reporter: StepReporter) -> Callable[..., Any]:
+    """The same of a coroutine function."""
+
     @wraps(method)
     async def call(saver: Any, config: Any, *arguments: Any, **options: Any) -> Any:
         if _is_inside.get():
@@ -94,13 +98,13 @@ def _report(
     configurable = config.get("configurable") or {}
     place = {name: configurable[name] for name in ("thread_id", "checkpoint_ns") if configurable.get(name)}
     facts = {name: metadata[name] for name in ("step", "source") if name in metadata} if metadata else {}
-    values = None if saved is None else {name: saved["channel_values"][name] for name in _shown(saved)}
+    values = None if saved is None else {name: saved["channel_values"][name] for name in _state_channels(saved)}
     key = object()
     parent = getattr(config.get("callbacks"), "parent_run_id", None)
     reporter.start(key, parent, "checkpoint", verb, {**place, **facts})
     reporter.end(key, values)
 
 
-def _shown(checkpoint: Mapping[str, Any]) -> list[str]:
+def _state_channels(checkpoint: Mapping[str, Any]) -> list[str]:
     """The channels that hold the state; the others are how LangGraph leads from node to node."""
     return [name for name in checkpoint["channel_values"] if not name.startswith(("__", "branch:"))]

@@ -30,7 +30,7 @@ def install() -> None:
     def invoke_and_ask(graph: Any, *arguments: Any, **options: Any) -> Any:
         result = invoke(graph, *arguments, **options)
         while answers := _ask(_interrupts(result)):
-            arguments, options = _resumed(Command(resume=answers), arguments, options)
+            arguments, options = _arguments_with_input(Command(resume=answers), arguments, options)
             result = invoke(graph, *arguments, **options)
         return result
 
@@ -38,14 +38,14 @@ def install() -> None:
     async def ainvoke_and_ask(graph: Any, *arguments: Any, **options: Any) -> Any:
         result = await ainvoke(graph, *arguments, **options)
         while answers := _ask(_interrupts(result)):
-            arguments, options = _resumed(Command(resume=answers), arguments, options)
+            arguments, options = _arguments_with_input(Command(resume=answers), arguments, options)
             result = await ainvoke(graph, *arguments, **options)
         return result
 
     Pregel.invoke, Pregel.ainvoke = invoke_and_ask, ainvoke_and_ask
 
 
-def _resumed(
+def _arguments_with_input(
     command: Any, arguments: tuple[Any, ...], options: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments of an invocation with other input."""
