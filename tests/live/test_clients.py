@@ -53,6 +53,9 @@ SDKS = (
 )
 NODE = ("fetch", "https", "https_own_agent")
 NODE_PACKAGES = ("openai", "openai_streamed", "openai4_streamed", "undici", "axios")
+LEAVING = tuple(client for client in (*SDKS, *NODE_PACKAGES) if client.endswith("_streamed"))
+"""Those that may close a stream at its end mark, a moment before HTTP's end or after it (`calls.model.client_outcome`)."""
+
 WHOLE = ("openai", "openai_whole", "openai_async", "anthropic_whole", "anthropic_async")
 """Those that do not ask for a stream."""
 
@@ -156,7 +159,8 @@ async def check(matrix: Matrix, clients: Sequence[str], line: list[str], cwd: Pa
     pairs = zip(answers[::2], answers[1::2], strict=True)
     for client, (straight, through), call in zip(clients, pairs, calls, strict=True):
         assert through == straight, client
-        assert (call["outcome"], call["complete"], call["status"], call["host"]) == ("completed", True, 200, HOSTS[0])
+        assert (call["complete"], call["status"], call["host"]) == (True, 200, HOSTS[0]), client
+        assert call["outcome"] == "completed" or (client in LEAVING and call["outcome"] == "client_closed"), client
         path = "/v1/messages" if client.startswith("anthropic") else "/v1/chat/completions"
         assert call["path"] == path, client
         expected = upstream.response_body(path, streamed=client not in WHOLE)

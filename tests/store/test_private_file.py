@@ -2,8 +2,9 @@
 
 import os
 import stat
+import tempfile
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -48,17 +49,18 @@ def as_user(action: Callable[[], object], groups: Sequence[int]) -> str:
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Path:
-    """A data directory of `US`. It is made here, so that nothing is left for a process of `US` to import."""
-    for parent in tmp_path.parents:
-        if parent.is_relative_to("/tmp") and parent != Path("/tmp"):
-            parent.chmod(parent.stat().st_mode | 0o011)
-    root = tmp_path / "data"
-    tmp_path.chmod(0o755)
-    use_secrets(root)
-    for path in (root, *root.rglob("*")):
-        os.chown(path, US, US)
-    return root
+def data() -> Iterator[Path]:
+    """A data directory of `US`. It is made here, so that nothing is left for a process of `US` to import.
+
+    Outside pytest's own directories: each pytest that starts, also one that a test starts, closes those to other users.
+    """
+    with tempfile.TemporaryDirectory(prefix="playhead-private-") as directory:
+        Path(directory).chmod(0o755)
+        root = Path(directory) / "data"
+        use_secrets(root)
+        for path in (root, *root.rglob("*")):
+            os.chown(path, US, US)
+        yield root
 
 
 def use_secrets(root: Path) -> None:
