@@ -47,7 +47,7 @@ class Recording:
     """Variables that its command had: hash seeds, time zone, locale."""
 
     started_at: int | None = None
-    """When its command began, if it was recorded with its environment: nanoseconds since 1970."""
+    """When it began: nanoseconds since 1970."""
 
     size: int
     """The bytes of memory that it takes, roughly."""
@@ -135,7 +135,7 @@ def build_recording(
         http2_by_authority=_http2_by_authority(ordered),
         effects=bundle.effects,
         environment=environment,
-        started_at=_start(bundle.run) if environment else None,
+        started_at=_start(bundle.run),
         size=_held_bytes(bundle) + sum(len(one.items) for one in bundle.effects),
     )
 

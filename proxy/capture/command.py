@@ -5,14 +5,16 @@ import os
 import shutil
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from proxy.capture.faketime import MovedClock
 from proxy.capture.namespace.isolation import Isolation, Kind, NotCaptive
-from proxy.capture.pinned import clock_variables, with_pinned
+from proxy.capture.pinned import recorded_clock, with_pinned
 from proxy.effects.launch import EffectsOptions, effects_environment
 from proxy.errors import Failure
 from proxy.processes.store_client import Api, path_segment
@@ -87,8 +89,8 @@ class CommandPlan:
     pinned: Mapping[str, str] | None = None
     """Hash seeds, time zone and locale of a command that is recorded. A replay has those of its recording."""
 
-    has_recorded_clock: bool = False
-    """Whether a captive replay has the clock of its recording."""
+    has_recorded_clock: bool = True
+    """Whether a captive replay has the clock of its recording, where that is possible."""
 
     stdout: int | None = None
 
@@ -154,11 +156,12 @@ async def _run_captive(plan: CommandPlan) -> CommandResult:
     worker_info = plan.worker_info
     if not worker_info.get("control"):
         raise NotCaptive("the proxy worker has no control socket", "restart `playhead up` with this version")
+    authority = AuthorityFiles(certificate=Path(worker_info["ca"]), java=java_truststore(worker_info["ca_bundle"]))
     capture = CapturePlan(
         control=worker_info["control"],
         run=plan.run,
         token=plan.token,
-        authority=AuthorityFiles(certificate=Path(worker_info["ca"]), java=java_truststore(worker_info["ca_bundle"])),
+        authority=authority,
         passes_other_tcp=plan.passes_other_traffic,
         allow_local=plan.isolation.allow_local,
         services=[one for one in _url_addresses(plan.api or "") if one[0] in ("127.0.0.1", "::1")],
@@ -175,18 +178,21 @@ async def _run_captive(plan: CommandPlan) -> CommandResult:
         api=plan.api,
         api_token_file=plan.api_token_file,
     )
-    environment = _with_recorded(plan, environment)
-    recorded = worker_info.get("recorded") or {}
-    clock, real_clock_reason = clock_variables(recorded, environment) if plan.has_recorded_clock else ({}, "")
-    environment |= clock
-    async with Captive(plan.command, capture, stdout=plan.stdout) as captive:
-        code = await captive.run(environment)
-        return CommandResult(
-            code=code,
-            isolation="captive",
-            connections=await captive.connections(),
-            real_clock_reason=real_clock_reason,
-        )
+    with (
+        recorded_clock(worker_info.get("recorded") or {}, environment, authority.copies)
+        if plan.has_recorded_clock
+        else nullcontext(MovedClock())
+    ) as clock:
+        environment = _with_recorded(plan, environment | dict(clock.variables))
+        capture = replace(capture, binds=clock.binds)
+        async with Captive(plan.command, capture, stdout=plan.stdout) as captive:
+            code = await captive.run(environment)
+            return CommandResult(
+                code=code,
+                isolation="captive",
+                connections=await captive.connections(),
+                real_clock_reason=clock.why_not,
+            )
 
 
 async def _run_with_variables(plan: CommandPlan, not_captive_reason: str | None = None) -> CommandResult:

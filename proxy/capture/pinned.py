@@ -5,20 +5,16 @@ Whatever language a program is written in, it reads these from variables or, for
 
 import os
 import time
-from collections.abc import Mapping
-from glob import glob
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, Final
 
+from proxy.capture.faketime import MovedClock, NoFaketime, moved_clock
 from replay.pinned import ENVIRONMENT_LABEL, PINNED_VARIABLES, format_environment, parse_environment
 
 SEEDS: Final = {"PYTHONHASHSEED": "0", "PERL_HASH_SEED": "0", "PERL_PERTURB_KEYS": "0"}
 """Seeds of hash tables, which each process draws if it has none."""
-
-FAKETIME: Final = (
-    "/usr/lib/*/faketime/libfaketimeMT.so.1",
-    "/usr/lib*/faketime/libfaketimeMT.so.1",
-    "/usr/local/lib/faketime/libfaketimeMT.so.1",
-)
 
 NEAR: Final = 2_000_000_000
 """Nanoseconds between recording and replay that are not worth another clock."""
@@ -54,22 +50,33 @@ def with_pinned(environment: Mapping[str, str], pinned: Mapping[str, str]) -> di
     return {name: value for name, value in environment.items() if name not in PINNED_VARIABLES} | dict(pinned)
 
 
-def clock_variables(recorded: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[dict[str, str], str]:
-    """Return the variables that give a command the clock of its recording, or why it has the real one."""
+@contextmanager
+def recorded_clock(recorded: Mapping[str, Any], environment: Mapping[str, str], copies: Path) -> Iterator[MovedClock]:
+    """Prepare to run a command with the clock of its recording; where that is not possible, with the present one."""
+    try:
+        seconds = _seconds_to_move(recorded)
+    except NoFaketime as why:
+        yield MovedClock(why_not=str(why))
+        return
+    if not seconds:
+        yield MovedClock()
+        return
+    with ExitStack() as stack:
+        try:
+            clock = stack.enter_context(moved_clock(seconds, environment, copies))
+        except NoFaketime as why:
+            clock = MovedClock(why_not=str(why))
+        yield clock
+
+
+def _seconds_to_move(recorded: Mapping[str, Any]) -> int:
+    """Return by how much a clock is to be moved, so that it begins when the recording began. Raises NoFaketime."""
     if why := str(recorded.get("real_clock") or ""):
-        return {}, why
+        raise NoFaketime(why)
     started_at = recorded.get("started_at")
     if not isinstance(started_at, int):
-        return {}, "the recording does not say when its command began"
-    library = next((path for pattern in FAKETIME for path in sorted(glob(pattern))), None)
-    if library is None:
-        return {}, "libfaketime is not installed: apt install faketime"
+        raise NoFaketime("the recording does not say when its command began")
     moved_by = started_at - time.time_ns()
-    if abs(moved_by) < NEAR:
-        return {}, ""
-    return {
-        "LD_PRELOAD": os.pathsep.join(filter(None, (library, environment.get("LD_PRELOAD")))),
-        "FAKETIME": f"{moved_by / 1e9:+.6f}",
-        # The times of files stay, by which builds go.
-        "NO_FAKE_STAT": "1",
-    }, ""
+    if moved_by > NEAR:
+        raise NoFaketime("the recording says that it began later than now, when certificates may have expired")
+    return 0 if moved_by > -NEAR else -(-moved_by // 1_000_000_000)

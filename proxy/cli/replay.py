@@ -58,9 +58,8 @@ from proxy.commands.replay import ReplayCommand, replay
 @click.option(
     "--clock",
     type=click.Choice(["present", "recorded"]),
-    default="present",
-    help="recorded: the command's clock begins when the recording began, through libfaketime. Not for Python, which has --effects"
-    " (docs/effects.md). Default: present.",
+    help="recorded: the clock of an isolated command begins when the recording began, through libfaketime, and the replay says where that is"
+    " not possible. Default: recorded where it is possible.",
 )
 @click.option("--report", type=click.Path(path_type=Path), metavar="FILE", help="Write the report to FILE as JSON.")
 @with_isolation
@@ -96,7 +95,7 @@ def replay_command(
         options=options,
         allowed_hosts=hosts,
         isolation=wish,
-        has_recorded_clock=clock == "recorded",
+        clock=clock,
     )
     raise click.exceptions.Exit(asyncio.run(replay(settings_from_flags(**flags), command, replay_options)))
 

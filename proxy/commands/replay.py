@@ -56,8 +56,8 @@ class ReplayCommand:
     """Hosts whose requests go out, unrecorded."""
 
     isolation: IsolationOptions = DEFAULT_ISOLATION
-    has_recorded_clock: bool = False
-    """Whether the command has the clock of the recording."""
+    clock: str | None = None
+    """present or recorded; None: recorded where that is possible."""
 
     @property
     def on_miss(self) -> str:
@@ -96,7 +96,7 @@ async def replay(settings: Settings, command: Sequence[str], replay_command: Rep
     named = [str(one["destination"]) for one in (report or {}).get("refusals", ())]
     for line in isolation_lines(result, is_replay=True, reported=named):
         click.echo(f"          {printable(line)}", err=True)
-    if result.real_clock_reason:
+    if replay_command.clock == "recorded" and result.real_clock_reason:
         click.echo(
             f"          the clock was not that of the recording: {printable(result.real_clock_reason)}", err=True
         )
@@ -172,7 +172,7 @@ async def _run_replayed_command(
             token=processes.claim_run(identity) if recording else processes.run_token(identity),
             passes_other_traffic=False,
             isolation=replay_command.isolation,
-            has_recorded_clock=replay_command.has_recorded_clock,
+            has_recorded_clock=replay_command.clock != "present",
             effects=EffectsOptions(pinned=pinned) if (pinned := reached.get("pinned")) else None,
         )
         result = await run_command(work)

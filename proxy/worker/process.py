@@ -306,9 +306,7 @@ def _announce_ready(port: int, config: WorkerConfig, engine_config: EngineConfig
 def _surroundings(config: WorkerConfig, engine_config: EngineConfig, replays: "Replays") -> dict[str, Any]:
     """Return what the command of a replay has as it was recorded: variables and, if nothing goes out, the clock."""
     environment, started_at = replays.recorded_surroundings()
-    if not environment:
-        return {}
-    found: dict[str, Any] = {"environment": dict(environment)}
+    found: dict[str, Any] = {"environment": dict(environment)} if environment else {}
     if started_at is None:
         return found
     if _configured_modes(config) != {"replay"} or config.replay_options.get("fork"):

@@ -74,7 +74,7 @@ IMPORTED: Final = (
 )
 """What programs import only when they need it."""
 
-HARMLESS: Final = frozenset({"PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE", "TZ"})
+HARMLESS: Final = frozenset({"PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE", "TZ", "LD_PRELOAD"})
 STARTING: Final = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "GLIBC_", "OPENSSL_", "SSL_", "TZ")
 """The beginnings of names of variables that an interpreter reads when it starts. Where they differ, one is started."""
 

@@ -292,7 +292,7 @@ def serve_shells(listener: socket.socket, prepare: Prepare) -> Callable[[], obje
 
 
 HARMLESS: Final = frozenset(
-    {"PYTHONPATH", "PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE", "SSL_CERT_FILE", "SSL_CERT_DIR", "TZ"}
+    {"PYTHONPATH", "PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE", "SSL_CERT_FILE", "SSL_CERT_DIR", "TZ", "LD_PRELOAD"}
 )
 """Variables that can be followed after the start. OpenSSL reads its two when it makes a context, and `tzset` reads TZ."""
 

@@ -68,6 +68,9 @@ class CapturePlan:
     services: Sequence[tuple[str, int]] = ()
     """Addresses on this machine's loopback that the command may reach, beside the worker: Playhead's REST API."""
 
+    binds: Sequence[tuple[str, str]] = ()
+    """More bind mounts, as (copy, target)."""
+
     is_replay: bool = False
     may_redirect: bool = True
     """False behaves like a kernel without nf_tables."""
@@ -166,7 +169,7 @@ class Captive:
         binds = system_binds(scratch, hides_engines=capture.is_replay)
         binds += trust_binds(capture.authority, self._command, os.environ)
         return {
-            "binds": binds,
+            "binds": [*binds, *capture.binds],
             "own": listening.own_addresses(),
             "host_ports": sorted(listening.host_ports() - {port for _, port in capture.services}),
             "services": list(capture.services),

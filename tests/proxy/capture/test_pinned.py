@@ -1,10 +1,14 @@
 """What a command has as it was recorded: variables from a label of the run, and the clock through libfaketime."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from proxy.capture import pinned
+from proxy.capture.faketime import MovedClock
 from replay.pinned import MOST_TEXT, format_environment, parse_environment
 
 
@@ -30,14 +34,27 @@ def test_a_label_sets_nothing_but_what_may_be_pinned_and_is_no_longer_than_a_lab
     assert parse_environment(text) == {"TZ": "UTC", "LANG": "two words"}
 
 
-def test_the_clock_is_moved_by_as_much_as_the_recording_is_older(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pinned, "FAKETIME", (__file__,))
-    started_at = time.time_ns() - 86_400 * 10**9
-    found, why = pinned.clock_variables({"started_at": started_at}, {"LD_PRELOAD": "/own.so"})
-    assert (found["LD_PRELOAD"], why) == (f"{__file__}:/own.so", "")
-    assert -86_460 < float(found["FAKETIME"]) <= -86_400
-    assert pinned.clock_variables({"started_at": time.time_ns()}, {}) == ({}, "")
-    assert pinned.clock_variables({}, {}) == ({}, "the recording does not say when its command began")
-    assert pinned.clock_variables({"real_clock": "the CA is new"}, {}) == ({}, "the CA is new")
-    monkeypatch.setattr(pinned, "FAKETIME", ("/nowhere/*",))
-    assert pinned.clock_variables({"started_at": started_at}, {})[1].startswith("libfaketime is not installed")
+def test_the_clock_is_moved_by_as_much_as_the_recording_is_older(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved: list[int] = []
+
+    @contextmanager
+    def note_seconds(seconds: int, _environment: object, _copies: object) -> Iterator[MovedClock]:
+        moved.append(seconds)
+        yield MovedClock()
+
+    def why_present(recorded: dict[str, object]) -> str:
+        with pinned.recorded_clock(recorded, {}, tmp_path) as clock:
+            return clock.why_not
+
+    monkeypatch.setattr(pinned, "moved_clock", note_seconds)
+    now = time.time_ns()
+    assert why_present({"started_at": now - 86_400 * 10**9}) == ""
+    assert len(moved) == 1
+    assert -86_460 < moved[0] <= -86_399
+    assert why_present({"started_at": now}) == ""
+    assert why_present({}) == "the recording does not say when its command began"
+    assert why_present({"real_clock": "the CA is new"}) == "the CA is new"
+    assert why_present({"started_at": now + 86_400 * 10**9}).startswith("the recording says that it began later")
+    assert len(moved) == 1
