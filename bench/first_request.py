@@ -1,7 +1,7 @@
 """What the first request of a replay waits for, beside later ones: `python -m bench.first_request [--against CHECKOUT]`.
 
 A `playhead up --mode replay` answers many small runs from its store, one after the other: the first request of a run loads it, and
-four more follow on the same connection. CPU is that of the store server and of the worker, for each run loaded. With another
+four more follow, the last of them on another connection. Small runs are loaded ahead, which the script waits for. CPU is that of the store server and of the worker, for each run loaded. With another
 checkout both run in turns.
 
 The rows `command_…` are of workers as `playhead replay FILE` starts them: the first request, over TLS and half a second after the
@@ -83,11 +83,12 @@ def replaying(checkout: Path, data: Path, files: list[Path]) -> Iterator[tuple[i
 
 
 def await_rest(pid: int) -> None:
-    """Wait until a process hardly computes any more: what was imported is still followed up."""
-    used = cpu(pid)
-    for _ in range(60):
+    """Wait until a process hardly computes any more: what was imported is still followed up, and runs are loaded ahead."""
+    used, rests = cpu(pid), 0
+    for _ in range(90):
         time.sleep(1)
-        if (now := cpu(pid)) - used < 0.05:
+        rests = rests + 1 if (now := cpu(pid)) - used < 0.02 else 0
+        if rests == 2:
             return
         used = now
 
@@ -101,13 +102,15 @@ def find_processes(parent: int) -> dict[str, int]:
 
 
 def ask(port: int, run: int) -> list[float]:
-    """Make the calls of one run on one connection: the seconds of each."""
+    """Make the calls of one run, the last one on a connection of its own: the seconds of each."""
     credentials = base64.b64encode(f"run-{run}:".encode()).decode()
     headers = {"Content-Type": "application/json", "Proxy-Authorization": f"Basic {credentials}"}
     taken = []
     connection = http.client.HTTPConnection("127.0.0.1", port)
     for step in range(CALLS):
         body = recorded_exchange(run, step).request.body.data
+        if step == CALLS - 1:
+            connection.close()  # the next request opens another one
         began = time.perf_counter()
         connection.request("POST", URL, body, headers)
         answer = connection.getresponse()
@@ -125,8 +128,10 @@ def measure(port: int, processes: dict[str, int], first: int, runs: int) -> dict
     taken = [ask(port, run) for run in range(first, first + runs)]
     found = {f"{name}_cpu_ms": (cpu(pid) - used[name]) * 1000 / runs for name, pid in processes.items()}
     found["first_ms"] = statistics.median(one[0] for one in taken) * 1000
-    found["later_ms"] = statistics.median(later for one in taken for later in one[1:]) * 1000
+    found["later_ms"] = statistics.median(later for one in taken for later in one[1:-1]) * 1000
+    found["next_connection_ms"] = statistics.median(one[-1] for one in taken) * 1000
     found["first_over_later"] = found["first_ms"] / found["later_ms"]
+    found["first_over_next_connection"] = found["first_ms"] / found["next_connection_ms"]
     return found
 
 

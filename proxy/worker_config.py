@@ -47,6 +47,9 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     api_token: str | None = None
     """The API token; None: the one in the data directory."""
 
+    run_versions: str | None = None
+    """The file in which the store server of this `up` notes which runs have changed; None if nothing is loaded ahead."""
+
     shared_runs: bool = False
     durability: Literal["process", "fsync"] = "process"
     on_record_failure: Literal["gap", "refuse"] = "gap"

@@ -64,7 +64,7 @@ def source_as_requested(
         )
     more["effect_overrides"] = effects
     more["requested"] = {**requested, "overrides": entries, "fork": fork}
-    return replace(source, bundle=bundle, options=replace(options, **more))
+    return replace(source, bundle=bundle, recording=None, options=replace(options, **more))
 
 
 def rejection_reason(

@@ -19,7 +19,7 @@ from calls.redaction.redactor import Redactor, redact_whole_body
 from replay.answer import Answer
 from replay.effects import EffectsReplay, pinned_variables
 from replay.misses import explain, miss
-from replay.recording import build_recording
+from replay.recording import Recording, build_recording
 from replay.session import ReplayOptions, Session, SuspendedSession
 from replay.websocket.session import with_redaction
 from store.bundle.bundle import Bundle
@@ -46,6 +46,9 @@ class ReplaySource:
     bundle: Bundle
     options: ReplayOptions | None = None
     """Options of this replay that replace those of the process."""
+
+    recording: Recording | None = None
+    """The whole recording, if it was made from the bundle before."""
 
 
 type LoadSource = Callable[[str], Awaitable[ReplaySource | None]]
@@ -197,6 +200,10 @@ class Replays:
         """The current reports of all replays."""
         return [self.report(replay) for replay in (*self._suspended, *self._sessions)]
 
+    def has_begun(self, replay: str) -> bool:
+        """Whether there is a replay, in memory or suspended."""
+        return replay in self._sessions or replay in self._suspended
+
     def is_loaded(self, replay: str) -> bool:
         """Whether a replay is in memory."""
         return replay in self._sessions
@@ -316,9 +323,12 @@ class Replays:
         if replay in self._sessions:
             raise ValueError(f"two recordings were given for {replay}: each replay has one; leave one of them out")
         first, last = options.from_step, options.until_step
-        # Computing the keys of a long recording takes a while, so it is done on a thread.
-        build = partial(build_recording, source.bundle, self.profiles, from_step=first, until_step=last)
-        session = Session(replay, await asyncio.to_thread(build), options, self.on_change)
+        recording = source.recording if (first, last) == (1, None) else None
+        if recording is None:
+            # Computing the keys of a long recording takes a while, so it is done on a thread.
+            build = partial(build_recording, source.bundle, self.profiles, from_step=first, until_step=last)
+            recording = await asyncio.to_thread(build)
+        session = Session(replay, recording, options, self.on_change)
         for name, http2 in session.recording.http2_by_authority.items():
             self._http2_by_authority[name] = http2 or self._http2_by_authority.get(name, False)
         if (suspended := self._suspended.pop(replay, None)) is not None:

@@ -66,6 +66,11 @@ class DataDir:
         return self.root / "replays"
 
     @property
+    def run_versions(self) -> Path:
+        """The file in which workers in mode replay see which runs have changed (`store.database.run_versions`)."""
+        return self.root / "run-versions"
+
+    @property
     def checkpoints(self) -> Path:
         """The directory with the newest checkpoint of each project, a file each."""
         return self.root / "checkpoints"

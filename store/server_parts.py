@@ -18,6 +18,7 @@ from store.active_profiles import load_profiles
 from store.anchors.anchorer import Anchorer
 from store.api.deps import Deps, EditCheck
 from store.database.connection import Database, DatabaseError
+from store.database.run_versions import RunVersions
 from store.datadir import DataDir
 from store.embedded.postgres import EmbeddedServer
 from store.feed.signal import FeedSignal
@@ -104,6 +105,9 @@ class PartFactory:
 
     def make_parts(self, embedded: EmbeddedServer | None, edit_problem: EditCheck | None) -> ServerParts:
         """Make all parts. `edit_problem` checks the overrides and forks of a requested replay."""
+        if embedded is not None and self._config.mode == "replay":
+            # Nobody else writes to an embedded database.
+            self._database.run_versions = RunVersions.create(self._data.run_versions)
         writer, render_helper, judge_helper = self._make_writer(), self._make_helper(), self._make_helper()
         ingester = self._make_ingester(writer, embedded)
         auto_sessions = self._make_auto_sessions(ingester, judge_helper)
@@ -160,6 +164,7 @@ class PartFactory:
             redact_personal_data=self._config.redact_personal_data,
             redact_names=self._config.redact_names,
             claims=None if self._config.shared_runs else str(self._data.claims),
+            run_versions=str(self._data.run_versions) if self._database.run_versions else None,
         )
         objects = self._database.objects
         return Helper(

@@ -5,6 +5,7 @@ huge_pages        move the worker's memory to huge pages
 template          the process that forks workers for commands: `python -m proxy.worker.template`
 counters          count connections and requests, for `/metrics`
 recordings        load recordings for replays
+preloaded_recordings  load small runs before anybody asks for them
 replay_setup      set up the replays that a worker answers from
 replay_reports    write the reports of replays
 auto_sessions     the sessions of mode `auto`

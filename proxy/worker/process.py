@@ -48,6 +48,7 @@ from store.spool import Spool, SpoolError
 if TYPE_CHECKING:
     # A worker that only records imports none of this, which is a third of a worker's imports.
     from proxy.worker.auto_sessions import AutoSessions
+    from proxy.worker.preloaded_recordings import PreloadedRecordings
     from proxy.worker.replay_reports import ReplayReports
     from replay.replays import Replays
 
@@ -104,15 +105,17 @@ async def _serve(config: WorkerConfig, stop: asyncio.Event, orphaned: asyncio.Ev
             if recorder and reports and config.mode == "auto"
             else None
         )
-        api_token = config.api_token or data.api_token()
+        config = msgspec.structs.replace(config, api_token=config.api_token or data.api_token())
+        preloaded = _set_up_preloading(config, profiles) if reports and config.run_versions else None
         replays = (
             await _load_replays(
-                msgspec.structs.replace(config, api_token=api_token),
+                config,
                 engine_config,
                 redactor,
                 profiles,
                 reports,
                 auto_sessions,
+                preloaded,
             )
             if reports
             else None
@@ -124,6 +127,7 @@ async def _serve(config: WorkerConfig, stop: asyncio.Event, orphaned: asyncio.Ev
             background_work = (
                 [reports.keep_writing(replays), _rest_idle_replays(replays)] if reports and replays else []
             )
+            background_work += [preloaded.keep_loading()] if preloaded else []
             background_work += [auto_sessions.watch(replays)] if replays and auto_sessions else []
             background_work += [keep_writing_counts(engine_config.counts, spool.directory)] if spool else []
             background_work.append(use_huge_pages())
@@ -224,10 +228,17 @@ async def _load_replays(
     profiles: Profiles,
     reports: "ReplayReports",
     auto_sessions: "AutoSessions | None",
+    preloaded: "PreloadedRecordings | None",
 ) -> "Replays":
     from proxy.worker.replay_setup import set_up_replays
 
-    return await set_up_replays(config, engine_config, redactor, profiles, reports, auto_sessions)
+    return await set_up_replays(config, engine_config, redactor, profiles, reports, auto_sessions, preloaded)
+
+
+def _set_up_preloading(config: WorkerConfig, profiles: Profiles) -> "PreloadedRecordings | None":
+    from proxy.worker.replay_setup import set_up_preloading
+
+    return set_up_preloading(config, profiles)
 
 
 def _engine_config(

@@ -8,12 +8,12 @@ from typing import Final
 
 from calls.keys.profile import Profiles
 from calls.model import UnknownFormat
-from calls.project_runs import split_run_name
+from calls.project_runs import full_run_name, split_run_name
 from calls.redaction.redactor import Redactor
 from proxy.errors import Failure
 from proxy.processes.http_client import HttpClient, HttpError
 from proxy.processes.store_client import path_segment
-from replay.recording import pause_gc
+from replay.recording import Recording, pause_gc
 from replay.replay_options import RequestedOptions
 from store.bundle import rows_bundle
 from store.bundle.bundle import BadBundle, Bundle, read_bundle
@@ -22,6 +22,9 @@ from store.foreign.adopt import Adoption, adopt_bundle
 from store.foreign.contents import NotReadable
 from store.foreign.read import default_run_name, open_plain, open_source
 from store.generations.build import FLAWED
+
+LISTED: Final = 64
+"""Runs of a page of a list."""
 
 FETCH_TIMEOUT: Final = 60.0
 """Seconds that the store server may take to answer."""
@@ -36,6 +39,9 @@ class FoundRecording:
 
     bundle: Bundle | None = None
     """The recording; None if there is none."""
+
+    recording: Recording | None = None
+    """The recording as it answers requests, if it was made before."""
 
     replay_options: RequestedOptions = field(default_factory=dict)
     is_replay: bool = False
@@ -106,3 +112,31 @@ def store_loader(api: str, token: str | None) -> Fetch:
             ) from error
 
     return load
+
+
+def run_lister(api: str, token: str | None, project: str) -> Callable[[int, int], Awaitable[list[str]]]:
+    """Return a function that lists the newest runs of a project (`preloaded_recordings.ListRuns`)."""
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+
+    def list_runs(limit: int, most_exchanges: int) -> list[str]:
+        http = HttpClient(api, params={"project": project, "fields": "id,exchanges"}, headers=headers)
+        names: list[str] = []
+        cursor: dict[str, str] = {}
+        while len(names) < limit:
+            answer = http.request("GET", "/v1/runs", params={"limit": str(LISTED), **cursor}, timeout=FETCH_TIMEOUT)
+            if answer.status_code != 200:
+                raise Failure(f"cannot list the runs: the store server at {api} answered {answer.status_code}")
+            page = answer.json()
+            names += [full_run_name(project, one["id"]) for one in page["items"] if one["exchanges"] <= most_exchanges]
+            if not page["next"]:
+                break
+            cursor = {"cursor": page["next"]}
+        return names[:limit]
+
+    async def list_in_thread(limit: int, most_exchanges: int) -> list[str]:
+        try:
+            return await asyncio.to_thread(list_runs, limit, most_exchanges)
+        except HttpError as error:
+            raise Failure(f"cannot list the runs: the store server at {api} cannot be reached ({error})") from error
+
+    return list_in_thread

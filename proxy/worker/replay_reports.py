@@ -56,7 +56,8 @@ class ReplayReports:
             name = hashlib.sha256(replay.encode()).hexdigest()[:24]
             self._begun_files[replay] = self._directory / f"{self._up}-{name}.begun"
             try:
-                _write_file(self._begun_files[replay], json.dumps(report).encode())
+                # In place: the first request waits for it. If this process dies meanwhile, nothing was answered yet.
+                self._begun_files[replay].write_bytes(json.dumps(report).encode())
             except OSError:
                 pass  # it is written again with every change of the report
         return True

@@ -12,7 +12,8 @@ from proxy.errors import Failure
 from proxy.run_names import recording_path
 from proxy.wire.config import EngineConfig
 from proxy.worker.auto_sessions import AutoSessions
-from proxy.worker.recordings import Fetch, load_file, store_loader
+from proxy.worker.preloaded_recordings import PreloadedRecordings
+from proxy.worker.recordings import Fetch, load_file, run_lister, store_loader
 from proxy.worker.replay_reports import ReplayReports
 from proxy.worker_config import WorkerConfig
 from replay.pacing import parse_pace
@@ -20,6 +21,20 @@ from replay.replay_options import options_as_requested, source_as_requested
 from replay.replays import LoadSource, Replays, ReplaySource, UnusableRecording
 from replay.session import ReplayOptions
 from store.bundle.bundle import Bundle
+from store.datadir import DataDir
+
+
+def set_up_preloading(config: WorkerConfig, profiles: Profiles) -> PreloadedRecordings | None:
+    """Set up what loads recordings ahead, where the store server of this `up` says which runs have changed."""
+    if config.api is None or config.run_versions is None:
+        return None
+    return PreloadedRecordings(
+        fetch=store_loader(config.api, config.api_token),
+        list_runs=run_lister(config.api, config.api_token, config.project),
+        profiles=profiles,
+        versions_file=Path(config.run_versions),
+        replays_directory=DataDir(Path(config.data)).replays,
+    )
 
 
 async def set_up_replays(
@@ -29,10 +44,13 @@ async def set_up_replays(
     profiles: Profiles,
     reports: ReplayReports,
     auto_sessions: AutoSessions | None,
+    preloaded: PreloadedRecordings | None = None,
 ) -> Replays:
     """Set up and start the replays of a worker. Raises Failure."""
     replay_options, options = config.replay_options, _session_options(config, engine_config)
     fetch = store_loader(config.api, config.api_token) if config.api else None
+    if fetch and preloaded:
+        fetch = preloaded.fetch_or_take
 
     if not replay_options.get("report"):
         reports.report_interrupted_replays()
@@ -59,6 +77,8 @@ async def set_up_replays(
         auto_sessions.run_of_all_requests = (
             replays.startup_recordings[0] if len(replays.startup_recordings) == 1 and not found else None
         )
+    if preloaded:
+        preloaded.is_replaying = replays.has_begun
     try:
         sources = [
             source_as_requested(source, replay_options, options, profiles, redactor.redact_text) for source in found
@@ -86,7 +106,9 @@ def _source_loader(
         elif found.bundle is None:
             return None
         else:
-            source = ReplaySource(replay=name, bundle=found.bundle, options=own)
+            source = ReplaySource(replay=name, bundle=found.bundle, options=own, recording=found.recording)
+            if not found.replay_options:
+                return source
         return await asyncio.to_thread(
             source_as_requested, source, found.replay_options, own, profiles, redactor.redact_text
         )

@@ -176,6 +176,12 @@ class StoredRun(Sequence[Entry]):
         held = sum(len(value) for row in self._rows for value in row if isinstance(value, bytes))
         return held + sum(map(len, self._parts.values()))
 
+    @property
+    def lacks_bodies(self) -> bool:
+        """Whether object storage did not have a body at this time."""
+        places = [COLUMNS.index("request_body"), COLUMNS.index("response_body")]
+        return any((row[place] or b"")[:1] == UNAVAILABLE for row in self._rows for place in places)
+
     def summaries(self) -> Iterator[ExchangeSummary]:
         """Summarize all exchanges without unpacking their bodies."""
         return map(self._summary, self._rows)

@@ -4,6 +4,7 @@ connection        connect, migrate and translate errors
 asyncio_engine    SQLAlchemy's engine without its ORM
 conflicts         try a transaction again that conflicts with another
 day_locks         keep who writes to a day apart from who replaces its partitions
+run_versions      tell workers of this machine which runs have changed
 wait              wait until the database is available
 tables            the tables for SQLAlchemy Core
 rows              write exchanges as rows and read them back

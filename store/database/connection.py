@@ -6,7 +6,7 @@ exception is a bug.
 
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,8 +17,10 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import NullPool
 from sqlalchemy.util import await_only
 
+from calls.project_runs import full_run_name
 from store.database.asyncio_engine import AsyncConnection, AsyncEngine, create_async_engine
 from store.database.object_forms import NoObjectStorage, ObjectStorage
+from store.database.run_versions import RunVersions
 from store.database.schema_version import SCHEMA
 
 OLDEST_SERVER = 14
@@ -131,6 +133,32 @@ def asyncpg_url(url: str) -> str:
     return f"postgresql://{rest}"
 
 
+class StoreConnection(asyncpg.Connection):  # type: ignore[misc]
+    """A connection that knows which runs its transaction changes."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.database: Database | None = None
+        self.changed_runs: set[str] = set()
+        """The full names of runs that the present transaction changes."""
+
+
+def note_changed_runs(connection: asyncpg.Connection, project: str, runs: Iterable[str]) -> None:
+    """Note, before the transaction that changes these runs commits, that whatever was loaded of them is out of date."""
+    database: Database | None = getattr(connection, "database", None)
+    if database is not None and database.run_versions is not None:
+        names = {full_run_name(project, run) for run in runs}
+        database.run_versions.change(names)
+        connection.changed_runs.update(names)
+
+
+def _note_end_of_transaction(connection: asyncpg.Connection) -> None:
+    """Note once more what has changed: what was loaded since `note_changed_runs` may be from before the transaction."""
+    if connection.changed_runs:
+        connection.database.run_versions.change(connection.changed_runs)
+        connection.changed_runs.clear()
+
+
 class Database:
     """A Postgres database. Call `prepare` or `connect` before use, and `close` afterwards."""
 
@@ -141,6 +169,9 @@ class Database:
         self.objects: ObjectStorage = NoObjectStorage()
         """Where large bodies are that are not in the tables."""
 
+        self.run_versions: RunVersions | None = None
+        """Where workers see which runs have changed; None if other store servers write to the database, too."""
+
         self.engine: AsyncEngine = create_async_engine(
             "postgresql+asyncpg://", async_creator=self._connect, pool_pre_ping=True, pool_size=4
         )
@@ -149,7 +180,12 @@ class Database:
         """Why the database cannot be used, until `prepare` has succeeded."""
 
     async def _connect(self) -> asyncpg.Connection:
-        return await asyncpg.connect(self.url, timeout=CONNECT_TIMEOUT, command_timeout=COMMAND_TIMEOUT)
+        return await asyncpg.connect(
+            self.url, timeout=CONNECT_TIMEOUT, command_timeout=COMMAND_TIMEOUT, connection_class=StoreConnection
+        )
+
+    async def _adopt_connection(self, connection: StoreConnection) -> None:
+        connection.database = self
 
     async def _connect_to_migrate(self) -> asyncpg.Connection:
         """Connect without a limit for commands, because migrating large tables may take long."""
@@ -170,7 +206,13 @@ class Database:
         if self._pool is None:
             with translate_errors():
                 self._pool = await asyncpg.create_pool(
-                    self.url, min_size=0, max_size=4, timeout=CONNECT_TIMEOUT, command_timeout=COMMAND_TIMEOUT
+                    self.url,
+                    min_size=0,
+                    max_size=4,
+                    timeout=CONNECT_TIMEOUT,
+                    command_timeout=COMMAND_TIMEOUT,
+                    connection_class=StoreConnection,
+                    init=self._adopt_connection,
                 )
 
     async def close(self) -> None:
@@ -184,9 +226,17 @@ class Database:
         if self._pool is None:
             # Before `prepare`, the tables may have another version or be missing.
             raise DatabaseUnavailable(self.obstacle)
-        with translate_errors():
-            async with self.engine.begin() as connection:
-                yield connection
+        driver: StoreConnection | None = None
+        try:
+            with translate_errors():
+                async with self.engine.begin() as connection:
+                    driver = connection.sync_connection.connection.driver_connection  # type: ignore[union-attr]
+                    if driver is not None:
+                        driver.database = self
+                    yield connection
+        finally:
+            if driver is not None:
+                _note_end_of_transaction(driver)
 
     @contextlib.asynccontextmanager
     async def connection(self) -> AsyncIterator[asyncpg.Connection]:
@@ -195,7 +245,10 @@ class Database:
             raise DatabaseUnavailable(self.obstacle)
         with translate_errors():
             async with self._pool.acquire() as connection:
-                yield connection
+                try:
+                    yield connection
+                finally:
+                    _note_end_of_transaction(connection)
 
 
 async def _check_server(connection: AsyncConnection) -> None:

@@ -2,12 +2,13 @@
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import asyncpg
 
-from store.feed.entries import FeedEntry, decode_entries, encode_entries
+from store.database.connection import note_changed_runs
+from store.feed.entries import CallStored, FeedEntry, ReplayStored, decode_entries, encode_entries
 
 KEEP = 7 * 24 * 3600 * 1_000_000_000
 """Nanoseconds after which entries are deleted."""
@@ -41,7 +42,21 @@ async def append_entries(
 ) -> None:
     """Append entries, in the transaction that stores what they describe."""
     if entries:
+        note_changed_runs(connection, project, {name for one in entries for name in _names_in(one)})
         await connection.execute(APPEND, project, uuid.uuid4(), now or time.time_ns(), encode_entries(entries))
+
+
+def _names_in(entry: FeedEntry) -> Iterator[str]:
+    """The names of runs and replays whose recording the entry changes."""
+    match entry:
+        case ReplayStored(replay=name):
+            yield name
+        case CallStored(run=name, previous_run=previous):
+            yield name
+            if previous is not None:
+                yield previous
+        case _:
+            yield entry.run
 
 
 async def read_feed(

@@ -26,7 +26,7 @@ from calls.project_runs import DEFAULT_PROJECT
 from calls.proof.records import ChainRecord
 from store.database.blobs import ElementPlace, Pack, Primer, pack, part_hash, plan_form
 from store.database.conflicts import retry_conflicts
-from store.database.connection import BadValue, Database
+from store.database.connection import BadValue, Database, note_changed_runs
 from store.database.day_locks import share_days
 from store.database.object_forms import ObjectRef, WrittenObject, object_form, objects_of
 from store.database.rows import encode_head, storable_text
@@ -439,6 +439,8 @@ class BatchWriter:
                     records.add(opened.incarnations[stored.run], effects_record(stored, salt))
             await append_records(connection, self._project, self._database.store_server, records)
             await append_entries(connection, self._project, opened.began)
+            # Effects have no entries of their own.
+            note_changed_runs(connection, self._project, opened.incarnations)
         self._signal.send()
 
     def _gap_salts(self, row: tuple[object, ...]) -> bytes | None:

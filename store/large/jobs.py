@@ -39,6 +39,9 @@ class HelperConfig(msgspec.Struct, frozen=True, kw_only=True):
     claims: str | None = None
     """The directory of the claims of runs; None if every client may write into every run."""
 
+    run_versions: str | None = None
+    """The file in which workers see which runs have changed, if there is one."""
+
 
 class StoringJob(msgspec.Struct, frozen=True, kw_only=True):
     """Store one large exchange from the file of its events."""

@@ -17,6 +17,7 @@ import msgspec
 from calls.redaction.redactor import Redactor
 from store.active_profiles import load_profiles
 from store.database.connection import Database, DatabaseUnavailable
+from store.database.run_versions import RunVersions
 from store.generations.auto_session_file import AutoSession
 from store.generations.judging import Judge
 from store.ingest.batch_writer import BatchWriter
@@ -50,6 +51,8 @@ class JobHandler:
         self.database = Database(config.database_url, config.store_server)
         if config.objects is not None:
             self.database.objects = BodyObjects(self.database, config.objects)
+        if config.run_versions is not None:
+            self.database.run_versions = RunVersions(Path(config.run_versions), is_writer=True)
         writer = BatchWriter(self.database, profile=self._profiles.digest)
         derive = deriver(self._profiles, self._clean)
         judge_writer = BatchWriter(self.database, profile=self._profiles.digest)

@@ -26,7 +26,7 @@ from calls.proof.records import ChainRecord
 from store.bundle.statement import RUN_FACTS
 from store.database.asyncio_engine import AsyncConnection
 from store.database.blobs import unpack
-from store.database.connection import Database
+from store.database.connection import Database, note_changed_runs
 from store.database.rows import storable_text
 from store.database.tables import (
     calls,
@@ -217,6 +217,7 @@ class Runs:
         async with self._database.transaction() as connection:
             if (facts := (await connection.execute(changed)).mappings().first()) is not None:
                 await self._prove(connection, facts, facts["started_at"], facts["ended_at"])
+                note_changed_runs(await _driver(connection), self._project, [run])
 
     async def delete(self, run: str) -> bool:
         """Delete a run with everything that was recorded in it. Return whether there was one."""

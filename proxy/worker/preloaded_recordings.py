@@ -1,0 +1,153 @@
+"""Load the newest small runs of the store before anybody asks for them, so that the first request of a replay need not wait.
+
+What is loaded is used only as long as its run is unchanged (`store.database.run_versions`), and once: the replay that uses it has it
+from then on.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from calls.keys.profile import Profiles
+from calls.model import UnknownFormat
+from calls.project_runs import full_run_name, split_run_name
+from proxy.errors import Failure
+from proxy.worker.recordings import Fetch, FoundRecording
+from replay.recording import build_recording
+from store.bundle.bundle import BadBundle, Bundle
+from store.bundle.rows_bundle import StoredRun
+from store.database.blobs import CorruptData
+from store.database.run_versions import RunVersions
+
+MOST_RUNS: Final = 256
+MOST_BYTES: Final = 32 << 20
+"""Bytes of memory of all recordings that are loaded ahead."""
+
+MOST_EXCHANGES: Final = 100
+"""Exchanges of a run that is loaded ahead. A replay of a longer one takes so long that its first request does not matter."""
+
+REST: Final = 2.0
+"""How many times as long as a load took the next one is put off: requests come first."""
+
+START_INTERVAL: Final = 0.5
+"""Seconds between two tries while the store server starts."""
+
+LOOK_INTERVAL: Final = 10.0
+"""Seconds between two looks whether there are other runs."""
+
+type ListRuns = Callable[[int, int], Awaitable[list[str]]]
+"""Returns the full names of the newest runs, so many at most, that have at most so many exchanges."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PreloadedRecording:
+    found: FoundRecording
+    runs: tuple[str, ...]
+    version: tuple[int, ...]
+    size: int
+
+
+@dataclass(slots=True, kw_only=True)
+class PreloadedRecordings:
+    """Recordings that were loaded ahead."""
+
+    fetch: Fetch
+    list_runs: ListRuns
+    profiles: Profiles
+    versions_file: Path
+    replays_directory: Path
+    """Has the reports of commands' replays, whose names mean their recordings."""
+
+    is_replaying: Callable[[str], bool] = lambda _name: False
+    """Whether there is a replay of this name, which needs nothing loaded any more."""
+
+    _recordings: dict[str, _PreloadedRecording] = field(init=False, default_factory=dict)
+    _versions: RunVersions | None = field(init=False, default=None)
+
+    def take(self, full_name: str) -> FoundRecording | None:
+        """Return what was loaded under this name, once; None if nothing was, or if it has changed since."""
+        one = self._recordings.pop(full_name, None)
+        return one.found if one is not None and self._is_valid(full_name, one) else None
+
+    async def fetch_or_take(self, full_name: str) -> FoundRecording:
+        """Return what was loaded under this name, or else fetch it."""
+        return self.take(full_name) or await self.fetch(full_name)
+
+    async def keep_loading(self) -> None:
+        """Load runs whenever there are new ones, until cancelled."""
+        seen = None
+        while True:
+            if (versions := self._open_versions()) is None:
+                await asyncio.sleep(START_INTERVAL)
+                continue
+            if (now := versions.content()) != seen:
+                seen = now if await self.load_newest() else None
+            await asyncio.sleep(START_INTERVAL if seen is None else LOOK_INTERVAL)
+
+    async def load_newest(self) -> bool:
+        """Load the newest runs, and forget those that have changed. False if the store server does not answer yet."""
+        for name, one in list(self._recordings.items()):
+            if not self._is_valid(name, one):
+                del self._recordings[name]
+        try:
+            names = await self.list_runs(MOST_RUNS, MOST_EXCHANGES)
+        except Failure:
+            return False
+        for name in set(self._recordings) - set(names):
+            del self._recordings[name]
+        loop = asyncio.get_running_loop()
+        for name in names:
+            if name in self._recordings or self.is_replaying(name):
+                continue
+            began = loop.time()
+            if (loaded := await self._load(name)) is None:
+                continue
+            if loaded.size + sum(one.size for one in self._recordings.values()) > MOST_BYTES:
+                break
+            self._recordings[name] = loaded
+            await asyncio.sleep((loop.time() - began) * REST)
+        return True
+
+    async def _load(self, name: str) -> _PreloadedRecording | None:
+        """Load the recording of a run; None if it cannot be used."""
+        runs: tuple[str, ...] = (name,)
+        # A run may be answered by its newest generation, whose name is known once it is loaded.
+        while (versions := self._open_versions()) is not None:
+            # Read first: what changes while it is loaded is no longer this version.
+            version = versions.version(runs)
+            try:
+                found = await self.fetch(name)
+                bundle = found.bundle
+                if bundle is None or found.is_replay or _lacks_bodies(bundle):
+                    return None
+                loaded_runs = (name, full_run_name(split_run_name(name)[0], str(bundle.run["id"])))
+                if loaded_runs[-1] not in runs:
+                    runs = loaded_runs
+                    continue
+                recording = await asyncio.to_thread(build_recording, bundle, self.profiles)
+            except (Failure, BadBundle, CorruptData, UnknownFormat):
+                return None  # the request that needs it says so
+            return _PreloadedRecording(
+                found=replace(found, recording=recording), runs=runs, version=version, size=recording.size
+            )
+        return None
+
+    def _is_valid(self, name: str, one: _PreloadedRecording) -> bool:
+        if self._versions is None or self._versions.version(one.runs) != one.version:
+            return False
+        return not (self.replays_directory / f"{split_run_name(name)[1]}.json").exists()
+
+    def _open_versions(self) -> RunVersions | None:
+        if self._versions is None:
+            try:
+                self._versions = RunVersions(self.versions_file, is_writer=False)
+            except OSError:
+                return None  # the store server has not made it yet
+        return self._versions
+
+
+def _lacks_bodies(bundle: Bundle) -> bool:
+    """Whether object storage did not have a body, which may be there when it is needed."""
+    return not isinstance(bundle.entries, StoredRun) or bundle.entries.lacks_bodies

@@ -1,0 +1,142 @@
+"""A run that is loaded ahead answers only as long as it is as it was."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from calls.events import EffectBatch, ReplayReported
+from calls.redaction.redactor import Redactor
+from proxy.worker import preloaded_recordings
+from proxy.worker.preloaded_recordings import PreloadedRecordings
+from proxy.worker.recordings import run_lister, store_loader
+from replay.replays import LoadSource, Replays, ReplaySource
+from replay.session import ReplayOptions
+from store.database.connection import Database
+from store.database.run_versions import RunVersions
+from store.feed.entries import RunChanged
+from store.feed.feed import append_entries
+from store.ingest.batch_writer import BatchWriter
+from tests.store.house import PROFILES, House, open_house
+from tests.store.samples import NOON, tool_exchange
+
+type Change = Callable[[House, BatchWriter], Awaitable[object]]
+
+
+@asynccontextmanager
+async def preloading(tmp_path: Path, database: Database) -> AsyncIterator[tuple[PreloadedRecordings, House]]:
+    """A store server with the run `night`, and what loads its runs ahead."""
+    database.run_versions = RunVersions.create(tmp_path / "versions")
+    await BatchWriter(database, profile=PROFILES.digest).write_batch([tool_exchange(0, run="night")])
+    async with open_house(tmp_path / "spools", database, mode="replay") as house:
+        url = str(house.api.base_url)
+        (tmp_path / "replays").mkdir()
+        yield (
+            PreloadedRecordings(
+                fetch=store_loader(url, None),
+                list_runs=run_lister(url, None, "default"),
+                profiles=PROFILES,
+                versions_file=tmp_path / "versions",
+                replays_directory=tmp_path / "replays",
+            ),
+            house,
+        )
+
+
+async def write_effects(_: House, writer: BatchWriter) -> None:
+    batch = EffectBatch(
+        id="01890000-0000-7000-8000-000000000001",
+        run="night",
+        process="p",
+        observed_at=NOON,
+        number=0,
+        count=0,
+        items=b"",
+    )
+    await writer.write_batch((), effects=[batch])
+
+
+CHANGES: dict[str, Change] = {
+    "another exchange": lambda _, writer: writer.write_batch([tool_exchange(1, run="night")]),
+    "labels": lambda house, _: house.api.patch("/v1/runs/night", json={"labels": {"a": "b"}}),
+    "a replay of its name": lambda _, writer: writer.write_batch((), replays=[ReplayReported("night", b"{}")]),
+    "effects": write_effects,
+    "the deletion of a call": lambda house, _: house.api.delete(f"/v1/calls/{tool_exchange(0).exchange.id}"),
+    "its deletion": lambda house, _: house.api.delete("/v1/runs/night"),
+}
+
+
+async def test_what_changes_a_run_makes_what_was_loaded_ahead_worthless(tmp_path: Path, database: Database) -> None:
+    async with preloading(tmp_path, database) as (preloaded, house):
+        writer = BatchWriter(database, profile=PROFILES.digest)
+        for what, change in CHANGES.items():
+            assert await preloaded.load_newest()
+            found = preloaded.take("night")
+            assert found is not None, what
+            assert found.recording is not None
+            assert preloaded.take("night") is None, "a recording is taken once"
+            assert await preloaded.load_newest()
+            done = await change(house, writer)
+            assert not isinstance(done, httpx2.Response) or done.is_success, (what, done)
+            assert preloaded.take("night") is None, what
+
+
+async def test_what_is_loaded_before_a_transaction_ends_is_worthless_after_it(
+    tmp_path: Path, database: Database
+) -> None:
+    async with preloading(tmp_path, database) as (preloaded, _):
+        async with database.connection() as connection, connection.transaction():
+            await append_entries(connection, "default", [RunChanged("night", NOON)])
+            assert await preloaded.load_newest()
+        assert preloaded.take("night") is None
+
+
+async def test_limits_and_what_else_a_name_may_mean(
+    tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with preloading(tmp_path, database) as (preloaded, _):
+        for name, limit in (("MOST_EXCHANGES", 0), ("MOST_BYTES", 100), ("MOST_RUNS", 0)):
+            with monkeypatch.context() as patched:
+                patched.setattr(preloaded_recordings, name, limit)
+                assert await preloaded.load_newest()
+                assert preloaded.take("night") is None, name
+        assert await preloaded.load_newest()
+        RunVersions.create(tmp_path / "versions")
+        assert preloaded.take("night") is None, "an earlier store server may have changed it last"
+        assert await preloaded.load_newest()
+        (tmp_path / "replays/night.json").write_text("{}")
+        assert preloaded.take("night") is None, "the report of a command's replay says what its name means"
+
+
+async def test_the_first_request_of_a_replay_asks_no_store_server(tmp_path: Path, database: Database) -> None:
+    async with preloading(tmp_path, database) as (preloaded, _):
+        assert await preloaded.load_newest()
+
+        async def fetch(name: str) -> None:
+            raise AssertionError(name)
+
+        preloaded.fetch = fetch  # type: ignore[assignment]
+        replays = Replays(
+            redactor=Redactor(key=b"k" * 32),
+            profiles=PROFILES,
+            options=ReplayOptions(),
+            load=_loader(preloaded),
+            on_change=lambda _: None,
+        )
+        preloaded.is_replaying = replays.has_begun
+        request = tool_exchange(0).exchange.request
+        answer = await replays.answer(request, run="night", owner="")
+        assert answer is not None
+        assert answer.status == 200
+        assert await preloaded.load_newest(), "a run that is being replayed is not loaded again"
+
+
+def _loader(preloaded: PreloadedRecordings) -> LoadSource:
+    async def load(name: str) -> ReplaySource:
+        found = await preloaded.fetch_or_take(name)
+        assert found.bundle is not None
+        return ReplaySource(replay=name, bundle=found.bundle, recording=found.recording)
+
+    return load
