@@ -64,4 +64,13 @@ def unknown_run_failure(run: str) -> Failure:
         return Failure(
             f"there is no run {run} here, and the file {run} is not a recording: name it as ./{run} to see why"
         )
-    return Failure(f"there is no run {run} here; `playhead ls` lists what was recorded")
+    return missing_run_failure(run)
+
+
+def missing_run_failure(name: str, what: str = "run") -> Failure:
+    """Describe that the store does not have it, for a command that reads the store alone."""
+    if Path(name).is_file():
+        return Failure(
+            f"there is no {what} {name} here, and this command reads the store; see the file: playhead view {name}"
+        )
+    return Failure(f"there is no {what} {name} here; `playhead ls` lists what was recorded")

@@ -14,6 +14,7 @@ from calls.project_runs import full_run_name
 from proxy.cli.common import as_json, print_json, query_store, settings_from_flags, user_profiles, with_settings
 from proxy.errors import Failure
 from proxy.processes.store_client import Api, NotFound, path_segment
+from proxy.run_names import missing_run_failure
 from proxy.terminal.text import print_table, printable, shorten
 from replay.misses.miss import miss_page
 from replay.misses.why import explanation_lines
@@ -50,6 +51,8 @@ def explain_command(call: str | None, file: Path | None, as_json: bool, **flags:
         found = explain_key(
             make_key(parse_request(_read_file(file), str(file)), user_profiles(settings_from_flags(**flags)))
         ).as_json()
+    elif "/" in str(call):
+        raise missing_run_failure(str(call), "call")
     else:
         found = query_store(flags, lambda api: api.get(f"/calls/{path_segment(str(call))}/explain"))
     if as_json:

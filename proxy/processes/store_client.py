@@ -12,6 +12,7 @@ from urllib.parse import quote
 from calls.project_runs import DEFAULT_PROJECT
 from proxy.errors import Failure
 from proxy.processes.http_client import HttpAnswer, HttpClient, HttpError, HttpTimeout
+from proxy.run_names import missing_run_failure
 from store.generations.names import is_failed_candidate
 
 DOT_SEGMENTS: Final = (".", "..")
@@ -218,6 +219,8 @@ def settled_run(api: Api, run: str, times: int = 1) -> tuple[dict[str, Any], str
 
 def resolve_run_name(api: Api, run: str) -> str:
     """Resolve the name `last` to the newest run with calls that is not left over from a replay. Raises Failure."""
+    if "/" in run:
+        raise missing_run_failure(run)
     if run != "last":
         return run
     newest = next(

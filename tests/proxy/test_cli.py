@@ -122,6 +122,10 @@ async def test_what_was_imported_is_listed_shown_explained_and_carried_on(desk: 
     unknown = await desk("show", "nothing-of-the-kind")
     assert unknown.code == 125
     assert "there is no run and no call nothing-of-the-kind here" in unknown.err
+    bundle = str(Path(__file__).parents[2] / "docs" / "trace-format.example.jsonl")
+    for name in ("show", "cost", "tail", "explain", "waiting"):
+        other = await desk(name, bundle)
+        assert (other.code, f"see the file: playhead view {bundle}" in other.err) == (125, True), (name, other.err)
 
 
 @pytest.mark.slow

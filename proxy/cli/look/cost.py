@@ -7,8 +7,8 @@ import click
 
 from proxy.cli.common import as_json, print_json, query_store, with_settings
 from proxy.cli.run_completion import complete_run
-from proxy.errors import Failure
 from proxy.processes.store_client import Api, NotFound, incomplete_reason, path_segment, resolve_run_name
+from proxy.run_names import missing_run_failure
 from proxy.terminal.render_run import call_cost
 from proxy.terminal.text import count_text, money, printable
 
@@ -47,7 +47,7 @@ def cost_command(run: str, limit: int, as_json: bool, **flags: Any) -> None:
         try:
             return api.get(f"/runs/{path_segment(name)}/cost", limit=MOST), missing
         except NotFound as error:
-            raise Failure(f"there is no run {name} here; `playhead ls` lists what was recorded") from error
+            raise missing_run_failure(name) from error
 
     found, missing = query_store(flags, fetch)
     if missing:

@@ -13,6 +13,7 @@ from proxy.cli.common import as_json, print_json, query_store, with_settings
 from proxy.cli.run_completion import complete_run
 from proxy.errors import Failure
 from proxy.processes.store_client import Api, NotFound, incomplete_reason, path_segment, resolve_run_name
+from proxy.run_names import missing_run_failure
 from proxy.terminal.render_effects import show_effect
 from proxy.terminal.render_run import RunView, show_call, show_envelope, show_run
 from proxy.terminal.text import next_command, printable
@@ -100,7 +101,7 @@ def _list_effects(api: Api, what: str, step: int | None, *, as_json: bool) -> No
             else:
                 show_effect(effect)
     except NotFound as error:
-        raise Failure(f"there is no run {run} here; `playhead ls` lists what was recorded") from error
+        raise missing_run_failure(run) from error
 
 
 def _run_effects(api: Api, run: str, step: int | None) -> Iterator[dict[str, Any]]:
@@ -129,7 +130,7 @@ def _load_envelope(api: Api, run: str) -> dict[str, Any]:
     try:
         found: dict[str, Any] = api.get(f"/runs/{path_segment(name)}/envelope")
     except NotFound as error:
-        raise Failure(f"there is no run {name} here; `playhead ls` lists what was recorded") from error
+        raise missing_run_failure(name) from error
     return found
 
 
@@ -210,7 +211,7 @@ def _get_call(api: Api, call: str) -> dict[str, Any]:
     try:
         found: dict[str, Any] = api.get(f"/calls/{path_segment(call)}")
     except NotFound as error:
-        raise Failure(f"there is no run and no call {call} here; `playhead ls` lists what was recorded") from error
+        raise missing_run_failure(call, "run and no call") from error
     return found
 
 
@@ -223,7 +224,7 @@ def _call_at_step(api: Api, run: str, step: int) -> dict[str, Any]:
                 return _get_call(api, call["id"])
             last = max(last, call["step"])
     except NotFound as error:
-        raise Failure(f"there is no run {run} here; `playhead ls` lists what was recorded") from error
+        raise missing_run_failure(run) from error
     raise Failure(f"run {run} has no step {step}: its last step is {last}; `playhead show {run}` lists them")
 
 

@@ -10,7 +10,7 @@ import click
 from proxy.cli.common import as_json, query_store, with_settings
 from proxy.cli.run_completion import complete_run
 from proxy.errors import Failure
-from proxy.processes.store_client import Api, NotFound, StoreUnavailable, path_segment
+from proxy.processes.store_client import Api, NotFound, StoreUnavailable, path_segment, resolve_run_name
 from proxy.terminal.text import money, next_command, printable
 
 RETRY_PAUSE: Final = 1.0
@@ -42,7 +42,7 @@ def tail_command(as_json: bool, run: str | None, types: tuple[str, ...], **flags
 
     \b
     playhead tail                     everything
-    playhead tail ticket-904          one run, until it ends
+    playhead tail ticket-904          one run, until it ends; `last` is the newest
     playhead tail --error --json      calls that fail, for a program
     """
     filters: dict[str, Any] = {
@@ -51,19 +51,19 @@ def tail_command(as_json: bool, run: str | None, types: tuple[str, ...], **flags
     error = flags.pop("error")
     filters |= {
         "type": list(types),
-        "run": [run] if run else [],
         "error": None if error is None else str(error).lower(),
     }
     query = {name: value for name, value in filters.items() if value}
     query_store(flags, lambda api: _print_events(api, query, run, as_json=as_json), is_silent=False)
 
 
-def _print_events(api: Api, query: Mapping[str, Any], run: str | None, *, as_json: bool) -> None:
+def _print_events(api: Api, query: Mapping[str, Any], name: str | None, *, as_json: bool) -> None:
+    run = None if name is None else resolve_run_name(api, name)
     if run is not None and (ended_at := _end_time(api, run)):
         raise Failure(
             f"run {run} ended at {ended_at[:19]}Z, and nothing follows: see it with {next_command(f'show {run}')}"
         )
-    for event in _follow(api, query):
+    for event in _follow(api, query if run is None else {**query, "run": [run]}):
         click.echo(json.dumps(event) if as_json else _line(event))
         if run is not None and event["event"] == "run.ended":
             return
