@@ -15,6 +15,7 @@ from sqlalchemy.pool import NullPool
 from store.backup.archive import TABLES, ArchiveWriter, BadArchive, Member, PieceWriter
 from store.database.asyncio_engine import create_async_engine
 from store.database.connection import CONNECT_TIMEOUT, MIGRATION_LOCK, DatabaseUnusable, asyncpg_url, translate_errors
+from store.database.partition_tables import create_partition_table
 from store.database.upgrade import known_versions, upgrade
 
 MADE_ANEW: Final = frozenset(("feed", "feed_positions", "texts", "call_sums", "run_totals", "day_sums", "summed_days"))
@@ -133,7 +134,7 @@ async def _create_partitions(connection: asyncpg.Connection, partitions: list[_P
     for one in partitions:
         if not _PARTITION_NAME.fullmatch(one.name) or one.parent not in existing or not _BOUND.fullmatch(one.bound):
             raise BadArchive(f"its tables.json has a partition {one.name!r} of {one.parent!r} that no Playhead makes")
-        await connection.execute(f"CREATE TABLE {one.name} (LIKE {_quote(one.parent)} INCLUDING ALL)")
+        await create_partition_table(connection, one.name, one.parent)
         await connection.execute(f"ALTER TABLE {_quote(one.parent)} ATTACH PARTITION {one.name} {one.bound}")
 
 

@@ -7,6 +7,7 @@ day_locks         keep who writes to a day apart from who replaces its partition
 run_versions      tell workers of this machine which runs have changed
 wait              wait until the database is available
 tables            the tables for SQLAlchemy Core
+partition_tables  create the table of a partition
 rows              write exchanges as rows and read them back
 traits            number the values that calls are filtered by
 blobs             compress and deduplicate bodies

@@ -494,8 +494,6 @@ chain_records = Table(
     _primary_key("incarnation", "server", "first"),
     comment="The records of hash chains: salted commitments to what was stored, without its content.",
 )
-# Digests are random: trying to compress them takes as long as storing them.
-listen(chain_records, "after_create", DDL("ALTER TABLE chain_records ALTER COLUMN records SET STORAGE EXTERNAL"))  # type: ignore[no-untyped-call]
 
 tree_leaves = Table(
     "tree_leaves",
@@ -600,3 +598,26 @@ canaries = Table(
 
 PARTITIONED = (exchanges, calls, parts, texts)
 """The tables with daily partitions."""
+
+
+def _alter_column(table: Table, column: str, change: str) -> None:
+    listen(table, "after_create", DDL(f"ALTER TABLE {table.name} ALTER COLUMN {column} SET {change}"))  # type: ignore[no-untyped-call]
+
+
+# Digests are random, the others are in zstd, and vectors of words shrink little: trying to compress them takes as long as storing them.
+for _table, _columns in (
+    (chain_records, ("records",)),
+    (exchanges, ("head", "request_body", "response_body")),
+    (parts, ("body",)),
+    (calls, ("summary",)),
+    (feed, ("entries",)),
+    (texts, ("text", "words")),
+):
+    for _column in _columns:
+        _alter_column(_table, _column, "STORAGE EXTERNAL")
+
+UNCOUNTED = {"texts": "words"}
+"""Columns of which Postgres makes no statistics. Partitions do not inherit that."""
+
+for _name, _column in UNCOUNTED.items():
+    _alter_column(metadata.tables[_name], _column, "STATISTICS 0")

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import asyncpg
 
 from store.database.connection import MIGRATION_LOCK, Database
+from store.database.partition_tables import create_partition_table
 from store.database.tables import PARTITIONED, parts, texts
 
 DAYS_AHEAD = 7
@@ -74,7 +75,7 @@ async def _create_partition(connection: asyncpg.Connection, day: dt.date) -> Non
         name = f"{table.name}_{day:%Y%m%d}"
         if await connection.fetchval("SELECT to_regclass($1)", name) is None:
             # Attached, because creating it as a partition would lock the whole table against readers.
-            await connection.execute(f"CREATE TABLE {name} (LIKE {table.name} INCLUDING ALL)")
+            await create_partition_table(connection, name, table.name)
             await connection.execute(
                 f"ALTER TABLE {table.name} ATTACH PARTITION {name} FOR VALUES {partition_bounds(table, day)}"
             )

@@ -17,6 +17,7 @@ from sqlalchemy import Table
 
 from store.database.connection import MIGRATION_LOCK, Database
 from store.database.day_locks import lock_day, share_days
+from store.database.partition_tables import create_partition_table
 from store.database.tables import PARTITIONED
 from store.ingest.partitions import partition_bounds, partition_check
 from store.retention.bodies import erase_bodies
@@ -152,7 +153,7 @@ async def _lock_tables(connection: asyncpg.Connection, tries: int) -> None:
 
 async def _copy_kept_rows(connection: asyncpg.Connection, table: Table, name: str, day: dt.date) -> int:
     """Copy the rows that stay to a new table; return how many."""
-    await connection.execute(f"CREATE TABLE {name}_new (LIKE {table.name} INCLUDING ALL)")
+    await create_partition_table(connection, f"{name}_new", table.name)
     # With it, attaching does not read the table again, for which everybody would wait.
     await connection.execute(f"ALTER TABLE {name}_new ADD CONSTRAINT bounds CHECK ({partition_check(table, day)})")
     done = await connection.execute(_copy(table, name), day, timeout=REWRITE_TIMEOUT)
