@@ -35,14 +35,16 @@ from store.feed.feed import append_entries
 from store.feed.signal import FeedSignal
 from store.ingest.dedup_cache import DedupCache, Scope
 from store.ingest.insert_rows import (
+    CALL_COLUMNS,
     DELETE_EMPTY_RUNS,
+    EXCHANGE_COLUMNS,
     FETCH_RUNS,
     ID,
-    INSERT_CALL,
+    INSERT_CALLS,
     INSERT_EFFECTS,
-    INSERT_EXCHANGE,
+    INSERT_EXCHANGES,
     INSERT_GAP,
-    INSERT_PART,
+    INSERT_PARTS,
     LOCK_RUNS,
     MALFORMED_ERRORS,
     MOVE_GAPS,
@@ -52,6 +54,7 @@ from store.ingest.insert_rows import (
     DerivedExchange,
     call_entry,
     call_row,
+    columns_of,
     effects_row,
     exchange_digests,
     exchange_row,
@@ -301,14 +304,16 @@ class BatchWriter:
             if moves:
                 await self._move(connection, moves, incarnations, records)
             if parts:
-                await connection.executemany(INSERT_PART, parts)
-            inserted = {str(row["id"]) for row in await connection.fetchmany(INSERT_EXCHANGE, rows)}
+                _, *by_column = zip(*parts, strict=True)
+                await connection.execute(INSERT_PARTS, self._project, *by_column)
+            stored = await connection.fetch(INSERT_EXCHANGES, self._project, *columns_of(rows, EXCHANGE_COLUMNS))
+            inserted = {str(row["id"]) for row in stored}
             for one in prepared:
                 if one.record is not None and one.derived.exchange.id in inserted:
                     records.add(incarnations[one.scope[1]], one.record)
             await append_records(connection, self._project, self._database.store_server, records, ends)
             if calls := [one.call for one in prepared if one.call]:
-                await connection.executemany(INSERT_CALL, calls)
+                await connection.fetch(INSERT_CALLS, self._project, *columns_of(calls, CALL_COLUMNS))
             deleted = await self._delete_empty_runs(connection, [name for _, name, _ in moves]) if moves else ()
             entries = [*began, *_stored_entries(one.derived for one in prepared if one.derived.exchange.id in inserted)]
             entries += [RunDeleted(row["id"], time.time_ns()) for row in deleted]

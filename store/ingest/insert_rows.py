@@ -6,9 +6,9 @@ Names and messages that Postgres cannot store as text are changed; the evidence 
 import hashlib
 import re
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
@@ -343,31 +343,73 @@ def _evidence(derived: DerivedExchange | None) -> bytes | None:
         return pack(repr(derived.exchange).encode("utf-8", "backslashreplace"))
 
 
-INSERT_PART = """
-INSERT INTO parts (project, run, day, hash, body) VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING
+INSERT_PARTS = """
+INSERT INTO parts (project, run, day, hash, body)
+SELECT $1::text, run, day, hash, body FROM unnest($2::text[], $3::date[], $4::bytea[], $5::bytea[])
+    AS new (run, day, hash, body)
+ON CONFLICT DO NOTHING
 """
 
-INSERT_EXCHANGE = """
-INSERT INTO exchanges (
-    project, id, run, started_at, first_byte_at, ended_at, method, url, status, outcome, truncated, redactions,
-    request_digest, response_digest, trace, ties, attribution, large, head, response_body, request_body, salt, offloaded
-) VALUES (
-    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23
-)
+
+def _columns(text: str) -> dict[str, str]:
+    """Names of columns and their types."""
+    return dict(one.split() for one in text.split(","))
+
+
+EXCHANGE_COLUMNS: Final = _columns("""
+    id uuid, run text, started_at bigint, first_byte_at bigint, ended_at bigint, method text, url text, status integer,
+    outcome text, truncated boolean, redactions integer, request_digest bytea, response_digest bytea, trace text,
+    ties bigint[], attribution smallint, large boolean, head bytea, response_body bytea, request_body bytea, salt bytea,
+    offloaded boolean
+""")
+CALL_COLUMNS: Final = _columns("""
+    id uuid, run text, started_at bigint, kind text, provider text, dialect text, operation text, host text,
+    status integer, outcome text, model_requested text, model_returned text, tools text[], finish_reason text,
+    input_tokens bigint, output_tokens bigint, cached_tokens bigint, reasoning_tokens bigint, streamed boolean,
+    complete boolean, key bytea, profile text, cost_usd numeric, prices text, polls text, pending text,
+    created_ids text[], returned_ids text[], fingerprint text, answer bytea, summary bytea, actor text,
+    first_byte bigint, duration bigint, traits integer[], failed boolean
+""")
+"""The columns of the rows after the project."""
+
+
+def _insert_statement(table: str, columns: Mapping[str, str]) -> str:
+    """A statement for all rows of a batch, whose values are given by column: a statement for each takes Postgres twice as long.
+
+    `unnest` would flatten arrays in a column, so these are given as their text.
+    """
+    names = ", ".join(columns)
+    values = ", ".join(f"{name}::{kind}" if kind.endswith("[]") else name for name, kind in columns.items())
+    kinds = ["text" if kind.endswith("[]") else kind for kind in columns.values()]
+    arrays = ", ".join(f"${number}::{kind}[]" for number, kind in enumerate(kinds, 2))
+    return f"""
+INSERT INTO {table} (project, {names}) SELECT $1::text, {values} FROM unnest({arrays}) AS new ({names})
 ON CONFLICT DO NOTHING RETURNING id
-"""
+"""  # noqa: S608 - constants
 
-INSERT_CALL = """
-INSERT INTO calls (
-    project, id, run, started_at, kind, provider, dialect, operation, host, status, outcome, model_requested,
-    model_returned, tools, finish_reason, input_tokens, output_tokens, cached_tokens, reasoning_tokens, streamed,
-    complete, key, profile, cost_usd, prices, polls, pending, created_ids, returned_ids,
-    fingerprint, answer, summary, actor, first_byte, duration, traits, failed
-) VALUES (
-    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25,
-    $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37
-) ON CONFLICT DO NOTHING
-"""
+
+INSERT_EXCHANGES: Final = _insert_statement("exchanges", EXCHANGE_COLUMNS)
+INSERT_CALLS: Final = _insert_statement("calls", CALL_COLUMNS)
+
+
+def columns_of(rows: Sequence[tuple[Any, ...]], columns: Mapping[str, str]) -> list[Sequence[Any]]:
+    """The values of rows by column, without the project that they begin with."""
+    _, *found = zip(*rows, strict=True)
+    return [
+        [None if value is None else _array_text(value) for value in values] if kind.endswith("[]") else values
+        for values, kind in zip(found, columns.values(), strict=True)
+    ]
+
+
+def _array_text(values: Sequence[int | str]) -> str:
+    """An array as Postgres reads it."""
+    return "{" + ",".join([str(one) if isinstance(one, int) else _quote(one) for one in values]) + "}"
+
+
+def _quote(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
 
 INSERT_GAP = """
 INSERT INTO gaps (project, id, run, happened_at, reason, exchange, evidence, count, salt)

@@ -204,13 +204,16 @@ async def test_a_conversation_whose_first_turn_is_refused_is_whole_without_it(da
 
 async def test_odd_values_of_a_call_are_made_to_fit(database: Database) -> None:
     made = exchange(0, url="https://" + "h" * 5000 + "/")
-    odd = model_call(made, tokens=1 << 70, model_requested="m" * 5000, model_returned="\0\ud800", tools=["x" * 9000])
+    names = ["x" * 9000, 'a "b" c\\', "{d,e}", "NULL", "", " \n", "ß"]
+    odd = model_call(made, tokens=1 << 70, model_requested="m" * 5000, model_returned="\0\ud800", tools=names)
     assert (await BatchWriter(database).write_batch([DerivedExchange(made, odd)])).quarantined == ()
     shape = await ExchangeQueries(database, lambda _: odd).call(made.id)
     assert shape is not None
     assert shape["usage"]["output_tokens"] is None
     assert len(shape["model_requested"]) == 200
     assert len(shape["host"]) == 200
+    async with database.connection() as connection:
+        assert await connection.fetchval("SELECT tools FROM calls") == ["x" * 200, *names[1:]]
 
 
 async def test_a_gap_without_a_run_or_of_odd_text_is_kept(database: Database) -> None:
