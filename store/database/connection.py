@@ -152,13 +152,6 @@ def note_changed_runs(connection: asyncpg.Connection, project: str, runs: Iterab
         connection.changed_runs.update(names)
 
 
-def _note_end_of_transaction(connection: asyncpg.Connection) -> None:
-    """Note once more what has changed: what was loaded since `note_changed_runs` may be from before the transaction."""
-    if connection.changed_runs:
-        connection.database.run_versions.change(connection.changed_runs)
-        connection.changed_runs.clear()
-
-
 class Database:
     """A Postgres database. Call `prepare` or `connect` before use, and `close` afterwards."""
 
@@ -226,17 +219,17 @@ class Database:
         if self._pool is None:
             # Before `prepare`, the tables may have another version or be missing.
             raise DatabaseUnavailable(self.obstacle)
-        driver: StoreConnection | None = None
+        changed: set[str] = set()
         try:
             with translate_errors():
                 async with self.engine.begin() as connection:
                     driver = connection.sync_connection.connection.driver_connection  # type: ignore[union-attr]
                     if driver is not None:
                         driver.database = self
+                        changed = driver.changed_runs
                     yield connection
         finally:
-            if driver is not None:
-                _note_end_of_transaction(driver)
+            self._note_end_of_transaction(changed)
 
     @contextlib.asynccontextmanager
     async def connection(self) -> AsyncIterator[asyncpg.Connection]:
@@ -245,10 +238,18 @@ class Database:
             raise DatabaseUnavailable(self.obstacle)
         with translate_errors():
             async with self._pool.acquire() as connection:
+                # Taken before: once the connection is lost, the object of the pool stands for none.
+                changed = connection.changed_runs
                 try:
                     yield connection
                 finally:
-                    _note_end_of_transaction(connection)
+                    self._note_end_of_transaction(changed)
+
+    def _note_end_of_transaction(self, changed: set[str]) -> None:
+        """Note once more what has changed: what was loaded since `note_changed_runs` may be from before the transaction."""
+        if changed and self.run_versions is not None:
+            self.run_versions.change(changed)
+        changed.clear()
 
 
 async def _check_server(connection: AsyncConnection) -> None:
