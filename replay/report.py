@@ -195,8 +195,9 @@ def report_with_effects(report: Mapping[str, Any], effects: Mapping[str, Any]) -
     whole = {**report, "effects": dict(effects)}
     if effects["missed"] or effects["output_differs"]:
         return {**whole, "verdict": "diverged"}
-    if report["verdict"] == "unknown" and effects["served"] and not report["live"]:
-        # A program that makes no request is replayed, too.
+    # A program that makes no request is replayed, too: by its effects or, if it has only steps or questions, with nothing to answer.
+    is_replayed = effects["served"] or not (report["recorded"] or effects["recorded"])
+    if report["verdict"] == "unknown" and is_replayed and not report["live"]:
         return {**whole, "verdict": "right"}
     return whole
 
@@ -243,6 +244,8 @@ def _headline(report: Mapping[str, Any]) -> str:
                 return f"replay of {run} was right, not isolated: no connection that bypassed the proxy was seen"
             if report.get("isolation", "captive") != "captive":
                 return f"replay of {run} was right, not isolated: what reached the proxy was answered, the rest is not known"
+            if report.get("effects") and not (report["recorded"] or report["edited"]):
+                return f"replay of {run} was right: the recording has no call, and the command made none"
             return f"replay of {run} was right: every call was answered from the recording"
         case "diverged" if _only_escaped(report):
             return f"replay of {run} DIVERGED: connections bypassed the proxy and reached the real network"
@@ -327,19 +330,24 @@ EFFECTS_SHOWN = 5
 
 def _effect_lines(effects: Mapping[str, Any] | None) -> Iterator[str]:
     """The lines about effects."""
-    if not effects or not any(effects[name] for name in ("recorded", "missed", "library")):
+    if not effects:
         return
-    counts = [f"{effects['served']:,} of {effects['recorded']:,} served"]
-    counts += [f"{effects[name]:,} {name}" for name in ("missed", "unused") if effects[name]]
-    counts += [f"{effects['overridden']:,} overridden"] if effects.get("overridden") else []
-    counts += [f"{effects['library']:,} of packages not recorded"] if effects["library"] else []
-    yield f"          effects: {', '.join(counts)}"
+    if any(effects[name] for name in ("recorded", "missed", "library")):
+        yield _effect_counts(effects)
     for miss in effects["misses"][:EFFECTS_SHOWN]:
         yield f"          not recorded: {miss['kind']} at {miss['at']}, in {miss['task']}: {miss['nearest']}"
     for process in effects["output_differs"]:
         yield f"          process {process} wrote something else to its standard output than the recorded one"
     if "ended_with" in effects:
         yield f"          the command ended with {effects['ended_with']}, the recorded one with {effects['exit_code']}"
+
+
+def _effect_counts(effects: Mapping[str, Any]) -> str:
+    counts = [f"{effects['served']:,} of {effects['recorded']:,} served"]
+    counts += [f"{effects[name]:,} {name}" for name in ("missed", "unused") if effects[name]]
+    counts += [f"{effects['overridden']:,} overridden"] if effects.get("overridden") else []
+    counts += [f"{effects['library']:,} of packages not recorded"] if effects["library"] else []
+    return f"          effects: {', '.join(counts)}"
 
 
 def _side(difference: Mapping[str, Any], side: str) -> str:

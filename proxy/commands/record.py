@@ -98,14 +98,7 @@ async def record(
         try:
             api = await processes.connect_store_server()
             with show_waiting("waiting until the run is stored"):
-                words = _finish_run(
-                    api,
-                    run,
-                    None if opened else labels,
-                    worker_info,
-                    result,
-                    has_effects=effects is not None,
-                )
+                words = _finish_run(api, run, None if opened else labels, worker_info, result)
         except StoreUnavailable as away:
             words = (
                 f"playhead: {printable(run)} waits in the spool and cannot be shown yet: {printable(str(away))}\n"
@@ -171,8 +164,6 @@ def _finish_run(
     labels: Mapping[str, str] | None,
     worker_info: Mapping[str, Any],
     result: CommandResult,
-    *,
-    has_effects: bool,
 ) -> str:
     """End the run and return its summary. `labels` are set first if the run could not be created earlier."""
     if labels is not None:
@@ -187,7 +178,12 @@ def _finish_run(
         # Programs that wait for a person end with it.
         whole["waiting"] = api.get(f"/runs/{path_segment(run)}")["waiting"]
     auto_session = _auto_session_text(api, run) if worker_info.get("mode") == "auto" else None
-    return auto_session or summary_text(whole, calls, missing, has_effects=has_effects)
+    return auto_session or summary_text(whole, calls, missing, effects=0 if calls else _effects_count(api, run))
+
+
+def _effects_count(api: Api, run: str) -> int:
+    """Count what a run has beside calls: effects of programs, steps of frameworks, questions to people."""
+    return sum(int(one["count"]) for one in api.get(f"/runs/{path_segment(run)}/effects/sums")["items"])
 
 
 def _auto_session_text(api: Api, run: str) -> str | None:
@@ -273,7 +269,7 @@ def summary_text(
     calls: Sequence[Mapping[str, Any]],
     missing: str | None = None,
     *,
-    has_effects: bool = False,
+    effects: int = 0,
 ) -> str:
     """Summarise what was recorded and what to type next. `missing` says why the store may not have all of it."""
     models = sum(call["kind"] == "model" for call in calls)
@@ -296,10 +292,10 @@ def summary_text(
             f"playhead: recorded {name}: {what}; {count_text(waiting, 'question')} {'waits' if waiting == 1 else 'wait'} for an answer\n"
             f"          look: {next_command(f'waiting {name}')}    answer: {next_command(f'answer {name}', '--value TEXT')}"
         )
-    if not calls and has_effects:
+    if not calls and effects:
         return (
-            f"playhead: recorded no call under {name}; the effects of its Python processes are there, if it has any\n"
-            f"          replay: {next_command(f'replay {name}', '-- COMMAND')}"
+            f"playhead: recorded no call under {name}, but {count_text(effects, 'effect')} of its programs and frameworks\n"
+            f"          look: {next_command(f'show {name}', '--effects')}    replay: {next_command(f'replay {name}', '-- COMMAND')}"
         )
     if not calls and run.get("isolation") == "captive":
         # No client of a captive command can bypass the proxy.

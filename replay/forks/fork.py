@@ -165,7 +165,8 @@ class Fork:
         has_unused = has_unused and not self._is_from_checkpoint(report)
         if report["missed"] or has_unused or report.get("overrides_idle"):
             return "diverged"
-        return "right" if has_requests else "unknown"
+        # A run without calls goes on by its effects alone (`replay.report.report_with_effects`).
+        return "right" if has_requests or report["verdict"] == "right" else "unknown"
 
 
 def prepare_fork(

@@ -1,8 +1,6 @@
 """A program asks a person and stops. Later somebody answers, and rewritten code goes on without paying for the past again."""
 
-import asyncio
 import json
-import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -67,6 +65,15 @@ def write(file: Path, text: str) -> None:
     file.write_text(text)
 
 
+READING = """
+stored, other = Trace.from_run("flow-1", flow), Trace.from_run("flow-2", flow)
+print(stored == Trace.from_run("flow.jsonl", flow), stored.step("route").output["region"], bool(stored.replay()))
+other.steps[1].output["region"] = "EU"
+print(bool(stored.diff(other)))
+print(stored.bisect(other))
+"""
+
+
 async def require_stored_workflow(playhead: Callable[..., Awaitable[ShellResult]], program: Path) -> None:
     """Require that the steps of a workflow and its trace are in its run, and a diff names the step that differs."""
     for run, region in (("flow-1", "EU"), ("flow-2", "US")):
@@ -78,14 +85,11 @@ async def require_stored_workflow(playhead: Callable[..., Awaitable[ShellResult]
     differing = (await playhead("diff", "flow-1", "flow-2")).out
     assert "workflow.step route" in differing, differing
     await playhead("export", "flow-1", "-o", "flow.jsonl")
-    more = (
-        'trace = Trace.from_run("flow.jsonl", flow); print(trace.step("route").output["region"], bool(trace.replay()))'
-    )
-    write(program.with_name("again.py"), WORKFLOW.partition("if __name__")[0].replace("QUEUE", "'EU'") + more)
-    again = await asyncio.to_thread(
-        subprocess.run, [sys.executable, "again.py"], cwd=program.parent, capture_output=True, text=True, check=False
-    )
-    assert again.stdout == "EU True\n", again.stderr
+    write(program.with_name("again.py"), WORKFLOW.partition("if __name__")[0].replace("QUEUE", "'EU'") + READING)
+    # A recorded program has the address and the token of the API, where the traces of runs are.
+    again = await playhead("record", "--run", "flow-read", "--", "python", "again.py")
+    assert again.out.splitlines()[:2] == ["True EU True", "True"], again.error
+    assert "now in `route` makes the difference" in again.out
 
 
 async def test_a_run_waits_for_a_person_and_goes_on_from_rewritten_code(data: Path, database_url: str) -> None:

@@ -12,7 +12,14 @@ from proxy.cli.common import print_json
 from proxy.commands.replay import report_text
 from replay.misses.why import explanation_lines
 from replay.recording import build_recording
-from replay.report import REPORT_LISTED, interrupted_report, report_lines, report_with_escapes
+from replay.report import (
+    REPORT_LISTED,
+    interrupted_report,
+    report_lines,
+    report_with_effects,
+    report_with_escapes,
+    report_with_exit,
+)
 from replay.session import ReplayOptions, Session
 from tests.replay.strategies import PROFILES, chat, exchange, model_answer, ok, post, run_of
 
@@ -211,3 +218,24 @@ def test_a_replay_that_went_past_the_proxy_is_not_right() -> None:
     gone = report_with_escapes(right | {"connections": [passed, {"outcome": "escaped", "count": 2}]})
     assert (gone["verdict"], gone["escaped"]) == ("diverged", 2)
     assert report_with_escapes({**right, "verdict": "unknown"})["verdict"] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("recorded", "served", "expected"),
+    [(0, 0, "right"), (4, 4, "right"), (4, 0, "unknown")],
+    ids=["steps and questions alone", "effects that were asked for", "effects that nobody asked for"],
+)
+async def test_a_recording_without_calls_is_judged_by_its_effects(recorded: int, served: int, expected: str) -> None:
+    session = Session("replay-1", build_recording(run_of(), PROFILES), ReplayOptions(), lambda _: None)
+    counts = dict.fromkeys(("missed", "unused", "library"), 0) | {"recorded": recorded, "served": served}
+    effects: dict[str, Any] = {**counts, "misses": [], "output_differs": [], "exit_code": 0}
+    report = report_with_effects(session.report(), effects)
+    assert report["verdict"] == expected
+    head = "was right: the recording has no call, and the command made none" if expected == "right" else "no verdict"
+    assert head in text(report)
+    ended = report_with_exit(report_with_effects(session.report(), {**effects, "output_differs": ["0"]}), 5)
+    assert (ended["verdict"], *text(ended).splitlines()[-2:]) == (
+        "diverged",
+        "          process 0 wrote something else to its standard output than the recorded one",
+        "          the command ended with 5, the recorded one with 0",
+    )

@@ -1,10 +1,12 @@
 """A fork, from its preparation to its report."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from calls.events import EffectBatch
 from calls.model import Request
 from replay.answer import Answer
 from replay.forks.fork import BadFork
@@ -197,3 +199,11 @@ def test_a_fork_behind_a_websocket_is_refused_when_it_is_made() -> None:
     fork(spoken, 1)
     with pytest.raises(UnusableRecording, match=r"step 2 of run run-1 is a WebSocket.*fork it at step 1 or earlier"):
         fork(spoken, 2)
+
+
+async def test_a_run_without_calls_goes_on_by_its_effects_alone() -> None:
+    asked = b'[{"kind":"people.question","results":["Refund?"]}]'
+    effects = EffectBatch("run-1", "01900000-0000-7000-8000-000000000000", 1, "people", 0, 1, asked)
+    child = fork(replace(run_of(), effects=(effects,)), 0)
+    assert child.report()["verdict"] == "right"
+    assert fork(run_of(), 0).report()["verdict"] == "unknown"

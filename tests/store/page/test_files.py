@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Browser, Page
+from playwright.async_api import Browser, Page, expect
 
 from calls.events import Gap
 from calls.model import Body, Exchange, Request, Response
@@ -24,7 +24,7 @@ from store.recorded_file.documents import FileDocuments
 from store.recorded_file.embedding import embed_documents, encode_document
 from tests.store.house import PROFILES
 from tests.store.page.browser import REPORT_VIOLATIONS, Theme, take_screenshot
-from tests.store.page.seed import MODEL_URL, SECOND, Agent, refund_run
+from tests.store.page.seed import MODEL_URL, REFUND_EFFECTS, SECOND, Agent, observed_effects, refund_run
 from tests.store.samples import NOON, uuid7
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -231,6 +231,16 @@ async def test_hostile_texts_in_a_file_are_texts(browser: Browser, tmp_path: Pat
         await page.locator("main h1").first.wait_for()
         assert "<script>" in await page.locator("main").inner_text()
         await take_screenshot(page, "file-hostile")
+
+
+async def test_a_run_without_calls_shows_what_its_programs_got(browser: Browser, tmp_path: Path) -> None:
+    effects = observed_effects("refund-4711", NOON, REFUND_EFFECTS)
+    found = written_page(Bundle(run={"id": "refund-4711"}, profiles="", effects=(effects,)), tmp_path / "run.html")
+    async with guarded_page(browser, found.as_uri()) as page:
+        await page.goto(found.as_uri())
+        await page.locator(".effects summary").first.click()
+        await expect(page.locator(".effects td").first).to_have_text("time.time ×5")
+        await expect(page.locator("main")).to_contain_text("No calls yet")
 
 
 async def test_what_is_too_large_for_a_file_is_named(browser: Browser, tmp_path: Path) -> None:

@@ -219,13 +219,15 @@ export default function Run({ params: { run }, query }) {
     const [from, to] = (wanted || range).map((ms) => Math.round(Math.min(range[1], Math.max(range[0], ms)) * 10) / 10);
     setQuery({ zoom: wanted && (from > range[0] || to < range[1]) ? `${from}-${to}` : null });
   };
+  const talk = html`<${Conversation} run=${run} timeline=${timeline} conversation=${conversation} selected=${selected} scrolls=${scrolls} moment=${moment}
+    onSelect=${select} onFork=${mayFork ? setForkAt : null} />`;
   const tabs = [{ id: "conversation", label: "Conversation" }, { id: "steps", label: "Steps", badge: count(steps.length) }];
   return html`<div class="run-view">
     <${Header} timeline=${timeline} link=${link} onSelect=${select} onChange=${reload} isMenuOpen=${isMenuOpen} onMenuClose=${() => setMenuOpen(false)} />
     ${forkAt !== null && html`<${Fork} run=${timeline.run} from=${forkAt} onClose=${() => setForkAt(null)} />`}
     ${error && html`<${ErrorNote} error=${error} />`}
     ${steps.length === 0 ? html`<${Empty}
-      title="No calls yet"><p>${timeline.run.ended_at ? "The run ended without one." : "They appear here as they are recorded."}</p></${Empty}>` : html`
+      title="No calls yet"><p>${timeline.run.ended_at ? "The run ended without one." : "They appear here as they are recorded."}</p></${Empty}>${talk}` : html`
       <div class="run-stick">
         <${Waterfall} timeline=${timeline} range=${range} selected=${selected} moment=${moment} zoom=${zoom} links=${links}
           onSelect=${select} onOpen=${open} onZoom=${setZoom} />
@@ -236,8 +238,7 @@ export default function Run({ params: { run }, query }) {
       <div id="run-panel" role="tabpanel" aria-label=${view}>
         ${view === "steps"
           ? html`<${Steps} timeline=${timeline} selected=${selected} onSelect=${select} run=${run} />`
-          : html`<${Conversation} run=${run} timeline=${timeline} conversation=${conversation} selected=${selected} scrolls=${scrolls} moment=${moment}
-            onSelect=${select} onFork=${mayFork ? setForkAt : null} />`}
+          : talk}
       </div>`}
   </div>`;
 }
