@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -478,3 +479,14 @@ async def test_certificates_of_recorded_hosts_are_made_before_they_are_asked_for
         assert (await _got(worker, ASK)).endswith(b"hello")
     assert [host for host, _ in made if len(host) < 60] == ["api.test", "::1", "last.test"]
     assert {alpn for _, alpn in made} == {"http/1.1"}
+
+
+async def test_an_answer_that_is_recorded_again_is_whole_where_its_call_is_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lanes, "BUSY_SECONDS", 0.0)
+    recorder, answer = MemoryRecorder(), replace(whole(b"hello"), recorded_outcome="completed")
+    ask = b"GET http://nowhere.invalid/ HTTP/1.1\r\nHost: nowhere.invalid\r\n\r\n"
+    async with open_worker(tmp_path, recorder, ScriptedAnswerer(answer), mode="auto") as worker:
+        assert await _got(worker, ask) == OK
+    assert (recorder.only.body("response"), recorder.only.outcome) == (b"hello", "completed")
