@@ -155,9 +155,12 @@ class Peer:
         return heard
 
     async def request(self) -> tuple[int, ReceivedStream]:
-        """Wait for the next whole request."""
+        """Wait for the next whole request. One that was reset before its end never comes, and those behind it do."""
         while not (self.requests and self.streams[self.requests[0]].ended):
-            await self.step()
+            if self.requests and self.streams[self.requests[0]].reset is not None:
+                self.requests.popleft()
+            else:
+                await self.step()
         stream_id = self.requests.popleft()
         return stream_id, self.streams[stream_id]
 

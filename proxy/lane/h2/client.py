@@ -128,8 +128,7 @@ class H2Downstream(Flow):
             self.reset(ngh2.ErrorCode.NO_ERROR)
 
     def call_shared[*T](self, work: Callable[[*T], None], *what: *T) -> None:
-        # Never now: streams of one connection mostly come together.
-        self._client.lane.call_soon(self._client, work, *what)
+        self._client.lane.call_shared(self._client, work, *what)
 
     def call_soon[*T](self, work: Callable[[*T], None], *what: *T) -> None:
         self._client.lane.call_soon(self._client, work, *what)

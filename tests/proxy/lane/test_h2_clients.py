@@ -276,10 +276,11 @@ async def _to_the_end(peer: Peer) -> None:
         await peer.step()
 
 
-async def test_clients_that_are_gone_leave_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["record", "passthrough"])
+async def test_clients_that_are_gone_leave_nothing(tmp_path: Path, mode: str) -> None:
     async with (
         speaking(answer_all) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), **reaching(upstream)) as worker,
+        open_worker(tmp_path, MemoryRecorder(), **reaching(upstream), mode=mode) as worker,
     ):
         for _ in range(5):
             async with asking(worker, upstream) as (peer, authority):
