@@ -6,10 +6,66 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Final
 
 import pytest
+
+from tests.support.forks import can_fork
+from tests.support.shells import started_interpreter
+
+HTTPX: Final = "httpx==0.28.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """What to install, and the modules that agents of this framework import."""
+
+    requirements: tuple[str, ...]
+    modules: tuple[str, ...]
+
+
+OPENAI: Final = ("openai", "openai.resources.chat.completions.completions")
+AGENTS_SDK: Final = Framework(
+    ("openai-agents==0.24.0", HTTPX), ("agents", "agents.mcp", "mcp.server.mcpserver", *OPENAI)
+)
+LANGGRAPH: Final = Framework(
+    ("langgraph==1.2.22", "langgraph-checkpoint-sqlite==3.1.2", "langchain-openai==1.7.3", HTTPX),
+    ("langgraph.graph", "langgraph.checkpoint.sqlite", "langchain_core.tools", "langchain_openai", *OPENAI),
+)
+LLAMAINDEX: Final = Framework(
+    ("llama-index-core==0.14.25", "llama-index-llms-openai==0.8.3", HTTPX),
+    ("llama_index.core.agent.workflow", "llama_index.llms.openai", *OPENAI),
+)
+PYDANTIC_AI: Final = Framework(
+    ("pydantic-ai-slim[openai]==2.68.0", "opentelemetry-sdk", HTTPX),
+    ("pydantic_ai", "pydantic_ai.models.openai", *OPENAI),
+)
+AUTOGEN: Final = Framework(("autogen-agentchat==0.7.5", "autogen-ext[openai]==0.7.5", HTTPX), ())
+
+
+class Interpreters:
+    """Interpreters of frameworks that have imported the framework once, and run each program as a fork of that process."""
+
+    def __init__(self) -> None:
+        self._opened = ExitStack()
+        self._started: dict[Framework, Path] = {}
+
+    def forking(self, framework: Framework) -> str:
+        """A program that runs `python FILE` in this framework's environment."""
+        if framework not in self._started:
+            interpreter = python(*framework.requirements)
+            if not framework.modules or not can_fork():
+                return str(interpreter)
+            self._started[framework] = self._opened.enter_context(started_interpreter(interpreter, framework.modules))
+        return str(self._started[framework])
+
+    def close(self) -> None:
+        """End those processes."""
+        self._opened.close()
 
 
 def python(*requirements: str, limit: float = 100) -> Path:

@@ -22,19 +22,14 @@ import pytest_asyncio
 
 from proxy.demo.servers import start_server
 from proxy.processes.ports import free_port
-from tests.frameworks.environments import python
+from tests.frameworks.environments import AGENTS_SDK, LANGGRAPH, PYDANTIC_AI, Interpreters
 from tests.frameworks.scripted import ScriptedApi
 from tests.support.service import Service, command, running
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow, pytest.mark.timeout(300)]
 
 PROGRAM = Path(__file__).parent / "programs" / "tickets.py"
-HTTPX = "httpx==0.28.1"
-FRAMEWORKS = {
-    "agents_sdk": ("openai-agents==0.24.0", HTTPX),
-    "langgraph": ("langgraph==1.2.22", "langchain-openai==1.7.3", HTTPX),
-    "pydantic": ("pydantic-ai-slim[openai]==2.68.0", HTTPX),
-}
+FRAMEWORKS = {"agents_sdk": AGENTS_SDK, "langgraph": LANGGRAPH, "pydantic": PYDANTIC_AI}
 TICKETS = ("904", "905", "906")
 HABITS = ("a process each", "one service", "playhead.run")
 
@@ -103,9 +98,9 @@ async def variables(data: Path) -> dict[str, str]:
     return found
 
 
-async def agent(framework: str, *tickets: str, env: dict[str, str]) -> None:
+async def agent(interpreter: str, framework: str, *tickets: str, env: dict[str, str]) -> None:
     process = await asyncio.create_subprocess_exec(
-        str(python(*FRAMEWORKS[framework])),
+        interpreter,
         str(PROGRAM),
         framework,
         *tickets,
@@ -117,10 +112,11 @@ async def agent(framework: str, *tickets: str, env: dict[str, str]) -> None:
 
 async def count_tickets(service: Service, data: Path, before: set[str]) -> TicketCounts:
     async with reading(service, data) as api:
-        runs = [run for run in (await api.get("/runs?limit=500")).json()["items"] if run["id"] not in before]
+        listed = (await api.get("/runs?limit=500&settled=true")).json()
+        assert listed["settled"]
+        runs = [run for run in listed["items"] if run["id"] not in before]
         calls: list[tuple[str, str, str]] = []
         for run in runs:
-            await api.get(f"/runs/{run['id']}/calls?settled=true")
             level = (await api.get(f"/runs/{run['id']}")).json()["attribution"]
             found = (await api.get(f"/runs/{run['id']}/calls?limit=500&fields=*")).json()["items"]
             calls += [(run["id"], level, await ticket_of(api, call)) for call in found]
@@ -147,18 +143,23 @@ async def ticket_of(api: httpx.AsyncClient, call: dict[str, Any]) -> str:
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("habit", HABITS)
 async def test_no_call_is_in_a_wrong_run(
-    framework: str, habit: str, service: tuple[Service, Path], pytestconfig: pytest.Config
+    framework: str,
+    habit: str,
+    service: tuple[Service, Path],
+    interpreters: Interpreters,
+    pytestconfig: pytest.Config,
 ) -> None:
     if framework not in ALWAYS[habit] and pytestconfig.getoption("--frameworks") != "all":
         pytest.skip("this habit is tried with another framework: pytest tests/frameworks --frameworks=all")
+    interpreter = interpreters.forking(FRAMEWORKS[framework])
     up, data = service
     async with reading(up, data) as api:
         before = {run["id"] for run in (await api.get("/runs?limit=500")).json()["items"]}
     env = await variables(data) | {"NAMES_RUN": "yes" if habit == "playhead.run" else "no", "PYTHONPATH": str(CLIENT)}
     if habit == "a process each":
-        await asyncio.gather(*(agent(framework, ticket, env=env) for ticket in TICKETS))
+        await asyncio.gather(*(agent(interpreter, framework, ticket, env=env) for ticket in TICKETS))
     else:
-        await agent(framework, *TICKETS, env=env)
+        await agent(interpreter, framework, *TICKETS, env=env)
     come = await count_tickets(up, data, before)
     print(f"{framework:12} {habit:16} right {come.right:2}  guessed {come.guessed:2}  wrong {come.wrong}")
     assert come.wrong == 0

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.frameworks.environments import python
+from tests.frameworks.environments import Interpreters
 from tests.frameworks.scripted import serve_scripted
 from tests.frameworks.test_frameworks import FRAMEWORKS, PROGRAMS, place, playhead, port, service, tools_port
 from tests.support.service import Service
@@ -47,13 +47,14 @@ BRIDGES = {
 
 
 @pytest.mark.parametrize("program", BRIDGES)
-async def test_the_steps_of_a_framework_are_in_the_run(program: str, place: Path, port: int, service: Service) -> None:
+async def test_the_steps_of_a_framework_are_in_the_run(
+    program: str, place: Path, port: int, service: Service, interpreters: Interpreters
+) -> None:
     bridge, steps, actors = BRIDGES[program]
-    more = ("opentelemetry-sdk",) if bridge == "opentelemetry" else ()
-    interpreter = python(*FRAMEWORKS[program], *more)
+    interpreter = interpreters.forking(FRAMEWORKS[program])
     words = (str(PROGRAMS / "bridged.py"), str(CLIENT), bridge, str(PROGRAMS / f"{program}.py"))
     with serve_scripted(port):
-        recorded = await playhead(place, "record", "--run", program, "--", str(interpreter), *words)
+        recorded = await playhead(place, "record", "--run", program, "--", interpreter, *words)
     assert recorded.code == 0, recorded.err
     assert "not all steps" not in recorded.err
     lines = (await playhead(place, "show", program, "--effects", "--json")).out.splitlines()
@@ -67,11 +68,11 @@ async def test_the_steps_of_a_framework_are_in_the_run(program: str, place: Path
 
 
 async def test_an_interrupted_graph_waits_for_people_and_goes_on_with_their_answers(
-    place: Path, service: Service
+    place: Path, service: Service, interpreters: Interpreters
 ) -> None:
-    interpreter = python(*FRAMEWORKS["langgraph_app"])
+    interpreter = interpreters.forking(FRAMEWORKS["langgraph_app"])
     program = str(PROGRAMS / "langgraph_approval.py")
-    words = (str(interpreter), str(PROGRAMS / "bridged.py"), str(CLIENT), "langgraph_interrupts", program)
+    words = (interpreter, str(PROGRAMS / "bridged.py"), str(CLIENT), "langgraph_interrupts", program)
     recorded = await playhead(place, "record", "--run", "approval", "--", *words)
     assert (recorded.code, recorded.out) == (75, "")
     assert "2 questions wait for an answer" in recorded.err

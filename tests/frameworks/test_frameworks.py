@@ -9,7 +9,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,16 @@ import pytest
 import pytest_asyncio
 
 from proxy.processes.ports import free_port
-from tests.frameworks.environments import python
+from tests.frameworks.environments import (
+    AGENTS_SDK,
+    AUTOGEN,
+    HTTPX,
+    LANGGRAPH,
+    LLAMAINDEX,
+    PYDANTIC_AI,
+    Interpreters,
+    python,
+)
 from tests.frameworks.scripted import ScriptedApi, serve_scripted
 from tests.live.npm import install_packages, node
 from tests.support.service import Service, command, running
@@ -26,15 +35,12 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
 
 PROGRAMS = Path(__file__).parent / "programs"
 
-AGENTS = ("openai-agents==0.24.0",)
-HTTPX = "httpx==0.28.1"
-LANGGRAPH = ("langgraph==1.2.22", "langgraph-checkpoint-sqlite==3.1.2", "langchain-openai==1.7.3", HTTPX)
 FRAMEWORKS = {
-    "agents_sdk": AGENTS,
+    "agents_sdk": AGENTS_SDK,
     "langgraph_app": LANGGRAPH,
-    "llamaindex_flow": ("llama-index-core==0.14.25", "llama-index-llms-openai==0.8.3", HTTPX),
-    "pydantic_agent": ("pydantic-ai-slim[openai]==2.68.0", HTTPX),
-    "autogen_team": ("autogen-agentchat==0.7.5", "autogen-ext[openai]==0.7.5", HTTPX),
+    "llamaindex_flow": LLAMAINDEX,
+    "pydantic_agent": PYDANTIC_AI,
+    "autogen_team": AUTOGEN,
 }
 LARGE = {"crew": ("crewai==1.15.30", HTTPX)}
 VERCEL = (("ai", "6.0.326"), ("@ai-sdk/openai", "3.0.141"), ("zod", "4.6.7"))
@@ -103,30 +109,37 @@ async def playhead(place: Path, *arguments: str) -> EndedCommand:
     return EndedCommand(code=process.returncode, out=out.decode(), err=err.decode())
 
 
-async def recorded_then_replayed(place: Path, port: int, name: str, *program: str) -> tuple[str, int]:
-    """What the program said both times, and how many calls it made."""
+async def recorded_then_replayed(place: Path, port: int, name: str, interpreters: Sequence[str], file: Path) -> str:
+    """What the program said both times. There is an interpreter for each of the two."""
     with serve_scripted(port):
-        first = await playhead(place, "record", "--run", name, "--", *program)
+        first = await playhead(place, "record", "--run", name, "--", interpreters[0], str(file))
         asked = len(ScriptedApi.asked)
     assert first.code == 0, first.err
-    second = await playhead(place, "replay", name, "--", *program)
+    second = await playhead(place, "replay", name, "--", interpreters[-1], str(file))
     assert second.out == first.out, second.err
     assert second.served_count >= asked > 0
-    return first.out, asked
+    return first.out
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 async def test_a_framework_s_agent_is_replayed_without_a_miss(
-    framework: str, place: Path, port: int, service: Service
+    framework: str, place: Path, port: int, service: Service, interpreters: Interpreters
 ) -> None:
-    interpreter = python(*FRAMEWORKS[framework])
-    out, _ = await recorded_then_replayed(place, port, framework, str(interpreter), str(PROGRAMS / f"{framework}.py"))
+    """It is recorded as a user starts it, with all that the framework does when it is imported."""
+    both = str(python(*FRAMEWORKS[framework].requirements)), interpreters.forking(FRAMEWORKS[framework])
+    out = await recorded_then_replayed(place, port, framework, both, PROGRAMS / f"{framework}.py")
     assert "Both are fine." in out or "fine" in json.dumps(json.loads(out))
 
 
-async def test_langgraph_goes_on_from_its_own_checkpoint(place: Path, port: int, service: Service) -> None:
+async def test_langgraph_goes_on_from_its_own_checkpoint(
+    place: Path, port: int, service: Service, interpreters: Interpreters
+) -> None:
     """What the checkpoint holds is not asked for again, and `resume` is right all the same."""
-    words = (str(python(*LANGGRAPH)), str(PROGRAMS / "langgraph_waiting.py"), str(place / "checkpoints.sqlite"))
+    words = (
+        interpreters.forking(LANGGRAPH),
+        str(PROGRAMS / "langgraph_waiting.py"),
+        str(place / "checkpoints.sqlite"),
+    )
     with serve_scripted(port):
         waiting = await playhead(place, "record", "--run", "waiting", "--", *words)
         assert (waiting.code, waiting.out) == (0, "waits for a person\n"), waiting.err
@@ -143,8 +156,8 @@ async def test_a_large_framework_s_agent_is_replayed_without_a_miss(
 ) -> None:
     if pytestconfig.getoption("--frameworks") != "all":
         pytest.skip(f"{', '.join(LARGE[framework])} takes long to install: pytest tests/frameworks --frameworks=all")
-    interpreter = python(*LARGE[framework], limit=500)
-    out, _ = await recorded_then_replayed(place, port, framework, str(interpreter), str(PROGRAMS / f"{framework}.py"))
+    interpreter = str(python(*LARGE[framework], limit=500))
+    out = await recorded_then_replayed(place, port, framework, [interpreter], PROGRAMS / f"{framework}.py")
     assert "It is fine." in out
 
 
@@ -152,18 +165,18 @@ async def test_node_s_ai_sdk_is_replayed_without_a_miss(place: Path, port: int, 
     modules = install_packages(VERCEL)
     program = modules / "vercel.mjs"  # Node looks for packages from where a module lies
     program.write_bytes((PROGRAMS / "vercel.mjs").read_bytes())
-    out, _ = await recorded_then_replayed(place, port, "vercel", node(), str(program))
+    out = await recorded_then_replayed(place, port, "vercel", [node()], program)
     told = json.loads(out)
     assert told["said"] == "Both are fine."
     assert len(told["results"]) == 2
 
 
 async def test_an_agent_s_tools_behind_mcp_are_replayed_without_a_miss(
-    place: Path, port: int, tools_port: int, service: Service
+    place: Path, port: int, tools_port: int, service: Service, interpreters: Interpreters
 ) -> None:
-    interpreter = python(*AGENTS)
+    interpreter = interpreters.forking(AGENTS_SDK)
     server = await asyncio.create_subprocess_exec(
-        str(interpreter),
+        interpreter,
         str(PROGRAMS / "mcp_server.py"),
         str(tools_port),
         stderr=asyncio.subprocess.PIPE,
@@ -174,13 +187,11 @@ async def test_an_agent_s_tools_behind_mcp_are_replayed_without_a_miss(
             while b"running on" not in await server.stderr.readline():
                 assert server.returncode is None
         with serve_scripted(port):
-            first = await playhead(
-                place, "record", "--run", "mcp", "--", str(interpreter), str(PROGRAMS / "mcp_agent.py")
-            )
+            first = await playhead(place, "record", "--run", "mcp", "--", interpreter, str(PROGRAMS / "mcp_agent.py"))
     finally:
         server.kill()
         await server.wait()
     assert first.code == 0, first.err
-    second = await playhead(place, "replay", "mcp", "--", str(interpreter), str(PROGRAMS / "mcp_agent.py"))
+    second = await playhead(place, "replay", "mcp", "--", interpreter, str(PROGRAMS / "mcp_agent.py"))
     assert second.out == first.out, second.err
     assert second.served_count > 4

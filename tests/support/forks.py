@@ -487,8 +487,9 @@ def open_standard_streams() -> None:
         setattr(sys, f"__{name}__", stream)
 
 
-def set_command_line(words: Sequence[str]) -> None:
-    """Show these words in /proc, where tests and Playhead itself look for processes."""
+def set_command_line(words: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+    """Show these words in /proc, where tests and Playhead itself look for processes; and these variables, if any are given."""
+    global _shown_environment
     libc = ctypes.CDLL(None, use_errno=True)
     # proc(5) counts from 1, and two fields stand before the rest.
     fields = [0, 0, 0, *map(_number, Path("/proc/self/stat").read_text().rpartition(")")[2].split())]
@@ -499,12 +500,20 @@ def set_command_line(words: Sequence[str]) -> None:
     libc.sbrk.restype = ctypes.c_void_p
     places = [fields[26], fields[27], fields[45], fields[46], fields[47], libc.sbrk(0), fields[28]]
     places += [start, start + len(line), fields[50], fields[51]]
+    if environment is not None:
+        block = b"".join(os.fsencode(f"{name}={value}\0") for name, value in environment.items())
+        _shown_environment = ctypes.create_string_buffer(block)
+        places[-2:] = ctypes.addressof(_shown_environment), ctypes.addressof(_shown_environment) + len(block)
     # struct prctl_mm_map: without new auxiliary values, and with the program as it is.
     layout = struct.pack("11QQIi", *places, 0, 0, -1)
     sizes = ctypes.c_ulong(PR_SET_MM_MAP), layout, ctypes.c_ulong(len(layout)), ctypes.c_ulong(0)
     if libc.prctl(PR_SET_MM, *sizes) != 0:
         raise OSError(ctypes.get_errno(), "cannot change the command line of a fork")
     libc.prctl(PR_SET_NAME, os.fsencode(Path(words[0]).name)[:15], 0, 0, 0)
+
+
+_shown_environment: Any = None
+"""The memory in which the kernel looks for them."""
 
 
 def can_set_command_line() -> bool:

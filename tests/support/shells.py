@@ -11,6 +11,7 @@ leads to the real programs.
 """
 
 import ctypes
+import gc
 import marshal
 import os
 import runpy
@@ -138,12 +139,24 @@ def started_programs(forks: Opener) -> Iterator[Path]:
             return
         stack.callback(os.waitpid, pid, 0)
         stack.callback(os.kill, pid, signal.SIGKILL)
-        with _listening(place / "python.sock") as door:
-            agents = stack.enter_context(_start_agents(door))
-        stack.callback(agents.kill)
-        for name in ("playhead", "python"):
-            _write_caller(place, name, real / name)
+        _write_caller(place, "playhead", real / "playhead")
+        stack.enter_context(_started_agents(place, Path(sys.executable), SDKS))
         yield place
+
+
+@contextmanager
+def started_interpreter(interpreter: Path, modules: Sequence[str]) -> Iterator[Path]:
+    """A program that runs what `interpreter FILE` runs, with these modules imported already."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        yield interpreter
+        return
+    place = Path(tempfile.mkdtemp(prefix="playhead-programs-"))
+    place.chmod(0o711)
+    try:
+        with _started_agents(place, interpreter, modules) as program:
+            yield program
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
 
 
 @contextmanager
@@ -155,14 +168,25 @@ def _listening(path: Path) -> Iterator[socket.socket]:
         yield listener
 
 
-def _start_agents(door: socket.socket) -> subprocess.Popen[bytes]:
-    line = [sys.executable, __file__, str(door.fileno()), *SDKS]
-    return subprocess.Popen(
-        line, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[door.fileno()], cwd="/"
-    )
+@contextmanager
+def _started_agents(place: Path, interpreter: Path, modules: Sequence[str]) -> Iterator[Path]:
+    """A `python` in this place that has a process of this interpreter fork, which has imported the modules."""
+    with _listening(place / "python.sock") as door:
+        process = subprocess.Popen(
+            [str(interpreter), __file__, str(door.fileno()), *modules],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[door.fileno()],
+            cwd="/",
+            # NumPy's OpenBLAS starts a thread for each core when it is imported.
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        )
+    with process:
+        yield _write_caller(place, "python", interpreter)
+        process.kill()
 
 
-def _write_caller(place: Path, name: str, real: Path) -> None:
+def _write_caller(place: Path, name: str, real: Path) -> Path:
     text = CALLER.format(
         python=sys.executable,
         real=str(real),
@@ -172,6 +196,7 @@ def _write_caller(place: Path, name: str, real: Path) -> None:
     )
     (place / name).write_text(text)
     (place / name).chmod(stat.S_IRUSR | stat.S_IXUSR | stat.S_IRGRP | stat.S_IXGRP | stat.S_IROTH | stat.S_IXOTH)
+    return place / name
 
 
 def _seccomp() -> str:
@@ -334,7 +359,8 @@ def prepare_agent(request: dict[str, Any], files: Sequence[int]) -> Callable[[],
     time.tzset()
     forks.place_files(files[1:], [0, 1, 2], None)
     forks.open_standard_streams()
-    forks.set_command_line(["python", *request["words"][1:]])
+    # By the proxy in their environment Playhead tells agents from those that started them.
+    forks.set_command_line(["python", *request["words"][1:]], request["environment"])
     forks.set_signals(request["ignored"], request["blocked"])
     file = request["words"][1]
     sys.argv = request["words"][1:]
@@ -344,11 +370,17 @@ def prepare_agent(request: dict[str, Any], files: Sequence[int]) -> Callable[[],
 
 
 def main() -> Callable[[], object]:
-    """Import the SDKs, and serve agents."""
+    """Import the modules, and serve agents."""
     import_module("forks")  # beside this file
     del sys.path[0]
     for name in sys.argv[2:]:
         import_module(name)
+    if len(os.listdir("/proc/self/task")) > 1:
+        sys.exit(
+            f"{sys.executable} is started in earnest: {', '.join(sys.argv[2:])} start threads, which a fork would lack"
+        )
+    gc.collect()
+    gc.freeze()
     return Door(socket.socket(fileno=int(sys.argv[1])), prepare_agent).serve()
 
 
