@@ -17,25 +17,25 @@ from bench.figures import quantile
 from bench.words import Bodies
 
 
-def ask(told: Mapping[str, Any]) -> dict[str, Any]:
+def ask(options: Mapping[str, Any]) -> dict[str, Any]:
     """Ask for every call, or each so many-th of them, and check that each has an answer."""
-    bodies = Bodies(told["size"], seed=1)
+    bodies = Bodies(options["size"], seed=1)
     session = requests.Session()
     session.trust_env = False
-    session.verify = told["ca"]
-    if proxy := told.get("proxy"):
+    session.verify = options["ca"]
+    if proxy := options.get("proxy"):
         session.proxies = {"http": proxy, "https": proxy}
     times: list[float] = []
     with ExitStack() as stack:
         began = time.perf_counter()
-        if cassette := told.get("cassette"):
-            _enter(stack, cassette, told["mode"])
+        if cassette := options.get("cassette"):
+            _enter(stack, cassette, options["mode"])
         loaded = time.perf_counter()
         used = _cpu()
-        for number in range(0, told["calls"], told.get("every", 1)):
+        for number in range(0, options["calls"], options.get("every", 1)):
             before = time.perf_counter()
             answer = session.post(
-                told["url"],
+                options["url"],
                 data=bodies[number],
                 headers={
                     "Content-Type": "application/json",
@@ -46,11 +46,11 @@ def ask(told: Mapping[str, Any]) -> dict[str, Any]:
             times.append(time.perf_counter() - before)
             if answer.status_code != 200:
                 raise SystemExit(f"call {number} was answered with {answer.status_code}: {answer.text[:300]}")
-        used, ended = _cpu() - used, time.perf_counter()
+        used, ended_at = _cpu() - used, time.perf_counter()
     ordered = sorted(times)
     return {
         "load_ms": (loaded - began) * 1e3,
-        "seconds": ended - loaded,
+        "seconds": ended_at - loaded,
         "cpu": used,
         "p50_ms": quantile(ordered, 0.5) * 1e3,
         "p99_ms": quantile(ordered, 0.99) * 1e3,

@@ -45,8 +45,8 @@ async def main() -> None:
     stdin = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin)
-    told: dict[str, Any] = json.loads(await stdin.readline())
-    master = _master(told)
+    config: dict[str, Any] = json.loads(await stdin.readline())
+    master = _master(config)
     async with asyncio.TaskGroup() as group:
         running = group.create_task(master.run())
         await stdin.read()
@@ -54,17 +54,17 @@ async def main() -> None:
         await running
 
 
-def _master(told: Mapping[str, Any]) -> Master:
-    directory = Path(told["directory"])
+def _master(config: Mapping[str, Any]) -> Master:
+    directory = Path(config["directory"])
     master = Master(options.Options(confdir=str(directory), listen_host="127.0.0.1", listen_port=0))
     server = proxyserver.Proxyserver()  # type: ignore[no-untyped-call]
     ca = str(directory / "mitmproxy-ca-cert.pem")
     ready = {"ready": True, "ca": ca}
     say = lambda: _say(ready | {"port": server.listen_addrs()[0][1]})  # noqa: E731
-    passing = PassOn(told["upstream"], told["upstreams"], say)
+    passing = PassOn(config["upstream"], config["upstreams"], say)
     addons = [server, next_layer.NextLayer(), tlsconfig.TlsConfig(), errorcheck.ErrorCheck(), passing]
     master.addons.add(*addons)  # type: ignore[no-untyped-call]
-    master.options.update(ssl_verify_upstream_trusted_ca=told["upstream_ca"])  # type: ignore[no-untyped-call]
+    master.options.update(ssl_verify_upstream_trusted_ca=config["upstream_ca"])  # type: ignore[no-untyped-call]
     return master
 
 

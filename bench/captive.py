@@ -56,14 +56,14 @@ def ask(connection: http.client.HTTPSConnection) -> None:
 def load() -> None:
     """Be the command: for each line on stdin print the microseconds of CPU of a call of each kind."""
     context = ssl.create_default_context()
-    kept = open_connection(context)
+    first_connection = open_connection(context)
 
     def ask_anew() -> None:
         connection = open_connection(context)
         ask(connection)
         connection.close()
 
-    kinds: dict[str, Callable[[], None]] = dict(zip(CALLS, (lambda: ask(kept), ask_anew), strict=True))
+    kinds: dict[str, Callable[[], None]] = dict(zip(CALLS, (lambda: ask(first_connection), ask_anew), strict=True))
     for _ in sys.stdin:
         print(json.dumps({kind: _microseconds(call, CALLS[kind]) for kind, call in kinds.items()}), flush=True)
 
@@ -150,8 +150,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--starts", type=int, default=10)
     parser.add_argument(LOAD, action="store_true", help="be the command (used by the script itself)")
-    told = parser.parse_args()
-    if told.load:
+    arguments = parser.parse_args()
+    if arguments.load:
         load()
         return
     rounds: list[dict[str, dict[str, float]]] = []
@@ -160,10 +160,10 @@ def main() -> None:
         processes = {way: stack.enter_context(start_command(stage, way)) for way in WAYS}
         for process in processes.values():
             measure_command(process)
-        for number in range(told.rounds):
+        for number in range(arguments.rounds):
             turn = list(WAYS) if number % 2 == 0 else list(reversed(WAYS))
             rounds.append({way: measure_command(processes[way]) for way in turn})
-        for number in range(told.starts + 1):
+        for number in range(arguments.starts + 1):
             turn = list(WAYS) if number % 2 == 0 else list(reversed(WAYS))
             starts.append({way: start_once(stage, way) for way in turn})
     first, second = WAYS

@@ -41,8 +41,8 @@ ADDRESS = "http://run:x@127.0.0.1:9"
 def environments(directory: Path) -> dict[str, Mapping[str, str]]:
     """By name, the first without Playhead."""
     authority = ensure_ca(directory)
-    named = {*PROXY_VARIABLES, *CA_BUNDLE_VARIABLES, "SSL_CERT_FILE", "SSL_CERT_DIR", "NO_PROXY"}
-    base = {name: value for name, value in os.environ.items() if name.upper() not in named}
+    variables = {*PROXY_VARIABLES, *CA_BUNDLE_VARIABLES, "SSL_CERT_FILE", "SSL_CERT_DIR", "NO_PROXY"}
+    base = {name: value for name, value in os.environ.items() if name.upper() not in variables}
     trust = Trust(ca=authority.certificate, ca_bundle=authority.bundle)
     alone = Trust(ca=authority.certificate, ca_bundle=authority.certificate)
     recording = {**base, **proxy_variables(proxy=ADDRESS, base=base, run="r", **trust)}
@@ -58,11 +58,11 @@ def environments(directory: Path) -> dict[str, Mapping[str, str]]:
 
 def milliseconds(environment: Mapping[str, str]) -> float:
     """The user CPU of one client."""
-    made = [
+    clients = [
         subprocess.run([sys.executable, "-c", MAKE], env=environment, capture_output=True, check=True)
         for _ in range(TIMES)
     ]
-    return statistics.median(float(each.stdout) for each in made)
+    return statistics.median(float(each.stdout) for each in clients)
 
 
 def main() -> None:

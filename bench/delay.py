@@ -174,9 +174,9 @@ def measure(
             scheme, kind, wait = workload
             for name in names if number % 2 else names[::-1]:
                 print(f"round {number + 1}: {scheme}, {kind} after {wait} ms, {name}", file=sys.stderr, flush=True)
-                asked = delay.ask(delay.arms[name, scheme], kind, wait, seconds, first)
-                first += int(asked["asked"])
-                found[workload][name].append(summarize(asked["calls"], kind))
+                result = delay.ask(delay.arms[name, scheme], kind, wait, seconds, first)
+                first += int(result["asked"])
+                found[workload][name].append(summarize(result["calls"], kind))
     return found
 
 
@@ -214,8 +214,8 @@ def goal_line(found: Mapping[Workload, Mapping[str, list[Delays]]]) -> str:
         for part in turns["direct"][0]
         if part.endswith("p50")
     ]
-    kept = sum(one <= GOAL_MS for one in more)
-    return f"Wanted: at most {GOAL_MS} ms more than nginx at p50. Kept in {kept} of {len(more)} rows; the most is {max(more):.2f} ms."
+    rows_within_goal = sum(one <= GOAL_MS for one in more)
+    return f"Wanted: at most {GOAL_MS} ms more than nginx at p50. Kept in {rows_within_goal} of {len(more)} rows; the most is {max(more):.2f} ms."
 
 
 def origin(began: Mapping[str, Any], rounds: int, seconds: float) -> str:

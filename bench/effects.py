@@ -88,8 +88,8 @@ async def measure(worker: MemoryWorker, call: str, calls: int, *, with_hook: boo
         env=environment if with_hook else base,
         stderr=asyncio.subprocess.PIPE,
     )
-    _, told = await process.communicate()
-    return int(told)
+    _, output = await process.communicate()
+    return int(output)
 
 
 async def compare(name: str, call: str, calls: int) -> str:

@@ -80,11 +80,11 @@ class Measurements:
 
     def results(self, where: Mapping[str, Any]) -> Iterator[Result]:
         """What was found; why there is nothing, or nothing more."""
-        left = dict(self.missing)
+        reasons = dict(self.missing)
         for result in results(self.rows, where):
-            why = left.pop((result.engine, result.workload), None)
+            why = reasons.pop((result.engine, result.workload), None)
             yield replace(result, why=why or lagging(result))
-        for (engine, workload), why in left.items():
+        for (engine, workload), why in reasons.items():
             unit = WORKLOADS[workload].unit
             yield Result(engine=engine, workload=workload, unit=unit, why=why, machine=where)
 
@@ -133,23 +133,23 @@ def options() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    told = options().parse_args()
-    rounds, seconds = (1, 0.7) if told.quick else (told.rounds, told.seconds)
-    engines = told.engines or [name for name in ENGINES if not (told.quick and name in (*OTHERS, STORED))]
-    workloads = told.workloads or (QUICK if told.quick else list(WORKLOADS))
+    arguments = options().parse_args()
+    rounds, seconds = (1, 0.7) if arguments.quick else (arguments.rounds, arguments.seconds)
+    engines = arguments.engines or [name for name in ENGINES if not (arguments.quick and name in (*OTHERS, STORED))]
+    workloads = arguments.workloads or (QUICK if arguments.quick else list(WORKLOADS))
     where = machine() | {"date": time.strftime("%Y-%m-%d")}
     measured = Measurements(engines, workloads, seconds)
     try:
         with open_stage() as stage:
-            sources = Sources(stage=stage, nginx=told.nginx)
+            sources = Sources(stage=stage, nginx=arguments.nginx)
             for number in range(rounds):
                 measured.round(stage, sources, number)
     except KeyboardInterrupt:
         say("stopped; this is what was measured until then")
     found = list(measured.results(where))
-    print("\n".join(result.line() for result in found) if told.json else page(found))
-    if told.plot:
-        told.plot.write_text(plot(found), "utf-8")
+    print("\n".join(result.line() for result in found) if arguments.json else page(found))
+    if arguments.plot:
+        arguments.plot.write_text(plot(found), "utf-8")
     return int(any(name.startswith(OURS) for name, _ in measured.missing))
 
 

@@ -57,23 +57,23 @@ class Streams:
     async def _read_all(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self.received = [0] * self.count
-        begun = [asyncio.Event() for _ in range(self.count)]
+        started_events = [asyncio.Event() for _ in range(self.count)]
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._read(number, begun[number])) for number in range(self.count)]
-            for event in begun:
+            tasks = [group.create_task(self._read(number, started_events[number])) for number in range(self.count)]
+            for event in started_events:
                 await event.wait()
             self._connected.set()
             await self._stop.wait()
             for task in tasks:
                 task.cancel()
 
-    async def _read(self, number: int, begun: asyncio.Event) -> None:
+    async def _read(self, number: int, started_event: asyncio.Event) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         writer.write(b"GET /v1/events?type=call HTTP/1.1\r\nHost: localhost\r\n\r\n")
         try:
             async for line in reader:
                 if line.startswith(b": connected"):
-                    begun.set()
+                    started_event.set()
                 self.received[number] += line.startswith(b"event: call")
         finally:
             writer.close()
@@ -160,18 +160,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--calls", type=int, default=2000)
     parser.add_argument("--json", action="store_true")
-    told = parser.parse_args()
+    arguments = parser.parse_args()
     began, rows = machine(), []
     with running_store() as (store, port):
         asyncio.run(measure(store, "small", 10**6, 200))
-        for number in range(told.rounds):
-            rows += measure_pair(store, port, number, told.calls, told.streams)
+        for number in range(arguments.rounds):
+            rows += measure_pair(store, port, number, arguments.calls, arguments.streams)
     without, with_streams = rows[::2], rows[1::2]
     pairs = list(zip(without, with_streams, strict=True))
     compared = [("calls a second, with streams / without", Spread.of(many.per_s / none.per_s for none, many in pairs))]
     costs = [many.cpu_us / none.cpu_us for none, many in pairs if many.cpu_us and none.cpu_us]
     compared.append(("CPU a call, with streams / without", Spread.of(costs)))
-    finish(rows, began, compared, as_json=told.json)
+    finish(rows, began, compared, as_json=arguments.json)
 
 
 if __name__ == "__main__":

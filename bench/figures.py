@@ -64,8 +64,8 @@ def cpu(pid: int) -> float:
 def cpu_with_children(pid: int) -> float:
     """The same for a process and all below it, those that have ended and were waited for included."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    ended = (int(fields[13]) + int(fields[14])) / TICK
-    return cpu(pid) + ended + sum(map(_while_it_lives, children(pid)))
+    children_seconds = (int(fields[13]) + int(fields[14])) / TICK
+    return cpu(pid) + children_seconds + sum(map(_while_it_lives, children(pid)))
 
 
 def _while_it_lives(child: int) -> float:

@@ -45,10 +45,10 @@ class Sample:
 
 def small(first: int, count: int) -> Iterator[Sample]:
     """Tool calls: 1 KB asked, 2 KB answered, fifty to a run, no two alike."""
-    asked, answered = Bodies(1024, seed=1), Bodies(2048, seed=2)
+    requests, responses = Bodies(1024, seed=1), Bodies(2048, seed=2)
     for number in range(first, first + count):
         url = "https://tools.example.com/v2/search"
-        yield Sample(f"tools-{number // CALLS_A_RUN}", url, asked[number], answered[number])
+        yield Sample(f"tools-{number // CALLS_A_RUN}", url, requests[number], responses[number])
 
 
 def talks(first: int, count: int) -> Iterator[Sample]:

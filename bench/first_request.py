@@ -105,7 +105,7 @@ def ask(port: int, run: int) -> list[float]:
     """Make the calls of one run, the last one on a connection of its own: the seconds of each."""
     credentials = base64.b64encode(f"run-{run}:".encode()).decode()
     headers = {"Content-Type": "application/json", "Proxy-Authorization": f"Basic {credentials}"}
-    taken = []
+    seconds = []
     connection = http.client.HTTPConnection("127.0.0.1", port)
     for step in range(CALLS):
         body = recorded_exchange(run, step).request.body.data
@@ -115,21 +115,21 @@ def ask(port: int, run: int) -> list[float]:
         connection.request("POST", URL, body, headers)
         answer = connection.getresponse()
         content = answer.read()
-        taken.append(time.perf_counter() - began)
+        seconds.append(time.perf_counter() - began)
         if answer.status != 200:
             raise MeasurementFailed(f"run {run}, step {step}: {answer.status} {content[:300]!r}")
     connection.close()
-    return taken
+    return seconds
 
 
 def measure(port: int, processes: dict[str, int], first: int, runs: int) -> dict[str, float]:
     """Ask for runs that are not loaded yet."""
     used = {name: cpu(pid) for name, pid in processes.items()}
-    taken = [ask(port, run) for run in range(first, first + runs)]
+    run_seconds = [ask(port, run) for run in range(first, first + runs)]
     found = {f"{name}_cpu_ms": (cpu(pid) - used[name]) * 1000 / runs for name, pid in processes.items()}
-    found["first_ms"] = statistics.median(one[0] for one in taken) * 1000
-    found["later_ms"] = statistics.median(later for one in taken for later in one[1:-1]) * 1000
-    found["next_connection_ms"] = statistics.median(one[-1] for one in taken) * 1000
+    found["first_ms"] = statistics.median(one[0] for one in run_seconds) * 1000
+    found["later_ms"] = statistics.median(later for one in run_seconds for later in one[1:-1]) * 1000
+    found["next_connection_ms"] = statistics.median(one[-1] for one in run_seconds) * 1000
     found["first_over_later"] = found["first_ms"] / found["later_ms"]
     found["first_over_next_connection"] = found["first_ms"] / found["next_connection_ms"]
     return found
@@ -170,17 +170,17 @@ def ask_tls(port: int, trusted: ssl.SSLContext, steps: Iterable[int]) -> list[fl
     connection = http.client.HTTPSConnection("127.0.0.1", port, context=trusted)
     credentials = base64.b64encode(b"r:").decode()
     connection.set_tunnel("api.openai.test", 443, {"Proxy-Authorization": f"Basic {credentials}"})
-    taken = []
+    milliseconds = []
     for step in steps:
         body, began = recorded_exchange(0, step).request.body.data, time.perf_counter()
         connection.request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"})
         answer = connection.getresponse()
         answer.read()
-        taken.append((time.perf_counter() - began) * 1000)
+        milliseconds.append((time.perf_counter() - began) * 1000)
         if answer.status != 200:
             raise MeasurementFailed(f"step {step}: {answer.status}")
     connection.close()
-    return taken
+    return milliseconds
 
 
 def measure_commands(checkouts: Mapping[str, Path], place: Path, rounds: int) -> dict[str, list[dict[str, float]]]:

@@ -67,8 +67,8 @@ def shake_hands_with_mitmproxy(client: ssl.SSLContext, context: SSL.Context, ent
             side.do_handshake()
         except ssl.SSLWantReadError:
             pass
-        if sent := from_client.read():
-            server.bio_write(sent)
+        if data := from_client.read():
+            server.bio_write(data)
         for act in (server.do_handshake, lambda: to_client.write(server.bio_read(1 << 16))):
             try:
                 act()

@@ -76,15 +76,15 @@ def keeping(place: Path | None = None) -> Iterator[RunningStore]:
         yield RunningStore(data=data, store_server=store_server.pid, postgres=postgres, dsn=server.dsn)
 
 
-async def measure(kept: RunningStore, workload: str, number: int, calls: int) -> Row:
+async def measure(store: RunningStore, workload: str, number: int, calls: int) -> Row:
     """Fill a spool, hand it over, wait until it is drained."""
-    aside = kept.data.root / f"filled-{workload}-{number}"
+    aside = store.data.root / f"filled-{workload}-{number}"
     count, raw = await fill(aside, WORKLOADS[workload](number * calls, calls))
-    exchanges, size = await kept.count_exchanges()
-    before, began = kept.read_cpu(), time.monotonic()
-    lasted = _wait_until_drained(aside.rename(kept.data.spools / aside.name)) - began
-    after = kept.read_cpu()
-    now, grown = await kept.count_exchanges()
+    exchanges, size = await store.count_exchanges()
+    before, began = store.read_cpu(), time.monotonic()
+    lasted = _wait_until_drained(aside.rename(store.data.spools / aside.name)) - began
+    after = store.read_cpu()
+    now, grown = await store.count_exchanges()
     if now - exchanges != count:
         raise MeasurementFailed(f"of {count} calls {now - exchanges} reached Postgres")
     store_server, postgres = ((late - early) / count * 1e6 for early, late in zip(before, after, strict=True))
@@ -97,7 +97,7 @@ async def measure(kept: RunningStore, workload: str, number: int, calls: int) ->
         n=count,
         per_s=count / lasted,
         cpu_us=store_server + postgres,
-        rss_mib=rss(kept.store_server),
+        rss_mib=rss(store.store_server),
         detail={
             "store_server_us": store_server,
             "postgres_us": postgres,
@@ -129,18 +129,18 @@ def options() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    told = options().parse_args()
-    rounds, calls = (2, 1000) if told.quick else (told.rounds, told.calls)
+    arguments = options().parse_args()
+    rounds, calls = (2, 1000) if arguments.quick else (arguments.rounds, arguments.calls)
     rows: list[Row] = []
     began = machine()
-    with keeping() as kept:
-        asyncio.run(measure(kept, "small", 10**6, 200))  # the first batch makes partitions and opens connections
+    with keeping() as store:
+        asyncio.run(measure(store, "small", 10**6, 200))  # the first batch makes partitions and opens connections
         for number in range(rounds):
             for workload in WORKLOADS:
-                rows.append(asyncio.run(measure(kept, workload, number, calls)))
-                if told.json:
+                rows.append(asyncio.run(measure(store, workload, number, calls)))
+                if arguments.json:
                     print_json(rows[-1])
-    finish(rows, began, as_json=told.json)
+    finish(rows, began, as_json=arguments.json)
 
 
 if __name__ == "__main__":

@@ -27,19 +27,19 @@ WHERE feed_positions.transaction IS NULL OR feed_positions.transaction < newest
 
 
 async def measure(
-    kept: Any, connection: asyncpg.Connection, workload: str, number: int, calls: int
+    store: Any, connection: asyncpg.Connection, workload: str, number: int, calls: int
 ) -> dict[str, float]:
     """Fill a spool, hand it over; CPU for a call until it is drained, and until all that follows is done."""
-    aside: Path = kept.data.root / f"filled-{workload}-{number}"
+    aside: Path = store.data.root / f"filled-{workload}-{number}"
     count, _ = await fill(aside, WORKLOADS[workload](number * 10_000, calls))
     # What the last turn has left to do is not counted in this one.
     await _wait_until_followed(connection)
-    before = _cpu(kept)
-    spool = await asyncio.to_thread(aside.rename, kept.data.spools / aside.name)
+    before = _cpu(store)
+    spool = await asyncio.to_thread(aside.rename, store.data.spools / aside.name)
     await _wait_until_drained(spool)
-    drained = _cpu(kept)
+    drained = _cpu(store)
     await _wait_until_followed(connection)
-    followed = _cpu(kept)
+    followed = _cpu(store)
     return {
         "drained_us": _each(before, drained, count),
         "followed_us": _each(before, followed, count),
@@ -48,8 +48,8 @@ async def measure(
     }
 
 
-def _cpu(kept: Any) -> tuple[float, float]:
-    return cpu(kept.store_server), cpu_with_children(kept.postgres)
+def _cpu(store: Any) -> tuple[float, float]:
+    return cpu(store.store_server), cpu_with_children(store.postgres)
 
 
 def _each(before: tuple[float, float], after: tuple[float, float], count: int) -> float:
@@ -75,10 +75,10 @@ async def _wait_until_followed(connection: asyncpg.Connection) -> None:
 async def answer_lines() -> None:
     """Answer one line after the other, until stdin ends."""
     # The checkout's own `keeping` may know no directories.
-    with keeping(*map(Path, sys.argv[1:])) as kept:
-        connection = await asyncpg.connect(kept.dsn)
+    with keeping(*map(Path, sys.argv[1:])) as store:
+        connection = await asyncpg.connect(store.dsn)
         while line := await asyncio.to_thread(sys.stdin.readline):
-            print(json.dumps(await measure(kept, connection, *json.loads(line))), flush=True)
+            print(json.dumps(await measure(store, connection, *json.loads(line))), flush=True)
         await connection.close()
 
 

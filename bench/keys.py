@@ -64,24 +64,27 @@ def all_seen() -> list[SeenExchange]:
     return found
 
 
-def count_understood(seen: Sequence[SeenExchange]) -> Iterator[Figure]:
+def count_understood(exchanges: Sequence[SeenExchange]) -> Iterator[Figure]:
     """Routes, calls, streams that came to their end, and fields that nobody knows."""
-    kinds = Counter(one.call.kind for one in seen)
-    yield Figure("exchanges", len(seen), ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common()))
-    models = [one for one in seen if one.call.kind == "model"]
+    kinds = Counter(one.call.kind for one in exchanges)
+    yield Figure("exchanges", len(exchanges), ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common()))
+    models = [one for one in exchanges if one.call.kind == "model"]
     routed = sum(one.call.dialect != "generic" for one in models)
     yield Figure("of models, routed to a dialect", routed, f"of {len(models):,}")
-    everything = sum(one.call.dialect != "generic" for one in seen)
-    yield Figure("of all, routed to a dialect", everything, f"{len({one.call.dialect for one in seen}) - 1} dialects")
+    everything = sum(one.call.dialect != "generic" for one in exchanges)
+    yield Figure(
+        "of all, routed to a dialect", everything, f"{len({one.call.dialect for one in exchanges}) - 1} dialects"
+    )
     answered = [one for one in models if one.recorded.status == 200 and one.recorded.response_body]
     yield Figure(
         "of models, with an answer that was read", sum(_read(one) for one in answered), f"of {len(answered):,}"
     )
-    unknown = Counter(word for one in seen for word in one.call.warnings if "not classified" in word)
+    unknown = Counter(word for one in exchanges for word in one.call.warnings if "not classified" in word)
     fields = len({word.partition(" ")[0] for word in unknown})
-    yield Figure("exchanges with an unknown field", sum(map(_has_unknown, seen)), f"{fields} different fields")
+    yield Figure("exchanges with an unknown field", sum(map(_has_unknown, exchanges)), f"{fields} different fields")
     yield Figure(
-        "bodies that count by their raw bytes", sum("raw bytes" in word for one in seen for word in one.call.warnings)
+        "bodies that count by their raw bytes",
+        sum("raw bytes" in word for one in exchanges for word in one.call.warnings),
     )
 
 
@@ -93,9 +96,9 @@ def _has_unknown(one: SeenExchange) -> bool:
     return any("not classified" in word for word in one.call.warnings)
 
 
-def compare_with_sdks(seen: Sequence[SeenExchange]) -> Iterator[Figure]:
+def compare_with_sdks(exchanges: Sequence[SeenExchange]) -> Iterator[Figure]:
     """The streams, beside what the official SDKs make of the same bytes, in pieces of random sizes."""
-    streams = [one for one in seen if one.call.streamed]
+    streams = [one for one in exchanges if one.call.streamed]
     verdicts = Counter(_verdict(one) for one in streams)
     yield Figure("streams", len(streams))
     yield Figure("streams that say that they are whole", sum(one.call.complete for one in streams))
@@ -125,10 +128,10 @@ def _by_habits(judge: Callable[[str, RecordedExchange, Call], tuple[set[str], li
     return "different" if places else "equal but for habits that are listed" if habits else "equal to the SDK's"
 
 
-def collisions(seen: Iterable[SeenExchange]) -> list[list[SeenExchange]]:
+def collisions(exchanges: Iterable[SeenExchange]) -> list[list[SeenExchange]]:
     """Exchanges of one cassette under one key whose requests are not the same and whose answers are not either."""
     groups: defaultdict[tuple[str, str], list[SeenExchange]] = defaultdict(list)
-    for one in seen:
+    for one in exchanges:
         groups[one.cassette, one.call.key].append(one)
     return [
         group
@@ -137,9 +140,9 @@ def collisions(seen: Iterable[SeenExchange]) -> list[list[SeenExchange]]:
     ]
 
 
-def count_repeats(seen: Sequence[SeenExchange], found: Sequence[Sequence[SeenExchange]]) -> Iterator[Figure]:
+def count_repeats(exchanges: Sequence[SeenExchange], found: Sequence[Sequence[SeenExchange]]) -> Iterator[Figure]:
     """Keys, repeats, and collisions among them."""
-    keys = Counter((one.cassette, one.call.key) for one in seen)
+    keys = Counter((one.cassette, one.call.key) for one in exchanges)
     yield Figure("keys, cassette by cassette", len(keys))
     yield Figure(
         "keys that recur with the same request",
@@ -149,16 +152,16 @@ def count_repeats(seen: Sequence[SeenExchange], found: Sequence[Sequence[SeenExc
     yield Figure("keys of different requests and answers", len(found), f"{sum(map(len, found))} exchanges")
 
 
-def time_keys(seen: Sequence[SeenExchange], rounds: int) -> Iterator[Figure]:
+def time_keys(exchanges: Sequence[SeenExchange], rounds: int) -> Iterator[Figure]:
     """CPU for the key alone, and for key and call."""
     gc.collect()
     gc.freeze()
-    raw, key, both = _best(seen, rounds)
-    models = [n for n, one in enumerate(seen) if one.call.kind == "model"]
-    size = sum(one.size for one in seen) / MEGABYTE
+    raw, key, both = _best(exchanges, rounds)
+    models = [n for n, one in enumerate(exchanges) if one.call.kind == "model"]
+    size = sum(one.size for one in exchanges) / MEGABYTE
     yield Figure("µs, raw digest, median", _median(raw))
     yield Figure("µs, key, median", _median(key))
-    yield Figure("µs, key and call, median", _median(both), f"{len(seen):,} exchanges, {size:.1f} MB")
+    yield Figure("µs, key and call, median", _median(both), f"{len(exchanges):,} exchanges, {size:.1f} MB")
     yield Figure("µs, key and call, median of models", _median([both[n] for n in models]), f"{len(models):,} exchanges")
     yield Figure("µs, key and call, 99 of 100 below", round(statistics.quantiles(both, n=100)[-1], 1))
     yield Figure("µs, key and call, mean", round(statistics.mean(both), 1))
@@ -169,20 +172,20 @@ def _median(values: Sequence[float]) -> float:
     return round(statistics.median(values), 1)
 
 
-def _best(seen: Sequence[SeenExchange], rounds: int) -> tuple[list[float], list[float], list[float]]:
+def _best(exchanges: Sequence[SeenExchange], rounds: int) -> tuple[list[float], list[float], list[float]]:
     """Microseconds for each exchange: raw digest, key, key and call."""
-    least = [[float("inf")] * len(seen) for _ in range(3)]
+    least = [[float("inf")] * len(exchanges) for _ in range(3)]
     clock = time.thread_time_ns
     for _ in range(rounds):
-        for n, one in enumerate(seen):
+        for n, one in enumerate(exchanges):
             request = one.exchange.request
             start = clock()
             raw_digest(request)
             digested = clock()
             key = make_key(request, PROFILES)
-            made = clock()
+            keyed_at = clock()
             derive_keyed_call(one.exchange, key)
-            spans = (digested - start, made - digested, clock() - digested)
+            spans = (digested - start, keyed_at - digested, clock() - digested)
             for column, span in zip(least, spans, strict=True):
                 column[n] = min(column[n], span / 1000)
     return least[0], least[1], least[2]
@@ -204,13 +207,13 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one figure a line")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--show", action="store_true", help="name each collision")
-    told = parser.parse_args()
-    seen = all_seen()
-    found = collisions(seen)
-    figures = [*count_understood(seen), *count_repeats(seen, found)]
-    figures += [] if told.quick else compare_with_sdks(seen)
-    figures += time_keys(seen, 1 if told.quick else told.rounds)
-    if told.json:
+    arguments = parser.parse_args()
+    exchanges = all_seen()
+    found = collisions(exchanges)
+    figures = [*count_understood(exchanges), *count_repeats(exchanges, found)]
+    figures += [] if arguments.quick else compare_with_sdks(exchanges)
+    figures += time_keys(exchanges, 1 if arguments.quick else arguments.rounds)
+    if arguments.json:
         for figure in figures:
             print(json.dumps(asdict(figure)))
         return
@@ -218,7 +221,7 @@ def main() -> None:
     for figure in figures:
         value = f"{figure.value:,}" if isinstance(figure.value, int) else f"{figure.value:,.1f}"
         print(f"{figure.what:<44} {value:>10}   {figure.note}")
-    if told.show:
+    if arguments.show:
         print("\n".join(show_collisions(found)))
 
 

@@ -38,13 +38,13 @@ LEFT = re.compile(rb'"at":"(\d{19})"')
 class Load:
     """Connections through a worker, or past it, and the times that were measured on them."""
 
-    def __init__(self, told: Mapping[str, Any]) -> None:
-        self.told = told
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self.options = options
         self.times: list[float] = []
-        self._trust = None if told["plain"] else ssl.create_default_context(cafile=told["ca"])
-        if self._trust and not told["verified"]:
+        self._trust = None if options["plain"] else ssl.create_default_context(cafile=options["ca"])
+        if self._trust and not options["verified"]:
             self._trust.check_hostname, self._trust.verify_mode = False, ssl.CERT_NONE
-        if self._trust and told["h2"]:
+        if self._trust and options["h2"]:
             self._trust.set_alpn_protocols(["h2"])
         self._poll = select.epoll()
         self._connections: dict[int, Connection] = {}
@@ -52,8 +52,8 @@ class Load:
 
     def connect(self) -> None:
         """Open every connection, one after the other."""
-        for _ in range(self.told["connections"]):
-            host = HOST_H2 if self.told["h2"] else HOST
+        for _ in range(self.options["connections"]):
+            host = HOST_H2 if self.options["h2"] else HOST
             connection = self.connection(host)
             self._connections[connection.fileno()] = connection
             self.spoken[connection.fileno()] = self.speaking(host)
@@ -61,28 +61,28 @@ class Load:
 
     def connection(self, host: str) -> Connection:
         """One to that host, as this worker is reached."""
-        told = self.told
-        asked = told["authority"] or f"{host}:443"
-        connection = through(told["proxy"], asked, host, told["upstream"], told["run"], self._trust)
-        if told["h2"] and connection.alpn != "h2":
+        options = self.options
+        authority = options["authority"] or f"{host}:443"
+        connection = through(options["proxy"], authority, host, options["upstream"], options["run"], self._trust)
+        if options["h2"] and connection.alpn != "h2":
             raise MeasurementFailed("does not speak HTTP/2")
         return connection
 
     def speaking(self, host: str) -> Asking:
         """How it is asked there."""
-        told = self.told
-        answer = f"events={told['rate']}" if told["workload"] == "events" else f"size={told['answer']}"
-        return (Http2Asking if told["h2"] else Http1Asking)(f"{told['path']}?{answer}", host)
+        options = self.options
+        answer = f"events={options['rate']}" if options["workload"] == "events" else f"size={options['answer']}"
+        return (Http2Asking if options["h2"] else Http1Asking)(f"{options['path']}?{answer}", host)
 
     def run(self) -> dict[str, Any]:
         """Warm up, measure, and say what came of it."""
         empty = self._sizes()
         self.connect()
         self.begin(list(self._connections.values()))
-        self._until(time.monotonic() + self.told["warm"])
+        self._until(time.monotonic() + self.options["warm"])
         self.times.clear()
         before, began = self._read_cpu(), time.monotonic()
-        self._until(began + self.told["seconds"])
+        self._until(began + self.options["seconds"])
         after, lasted = self._read_cpu(), time.monotonic() - began
         used = {name: after[name] - before[name] for name in after}
         return {"seconds": lasted, "cpu": used, "rss": [empty, self._sizes()], **self._summarize()}
@@ -116,11 +116,11 @@ class Load:
                     self.take(connection, data)
 
     def _read_cpu(self) -> dict[str, float]:
-        read = {name: (cpu_with_children if name in TREES else cpu)(pid) for name, pid in self.told["pids"].items()}
+        read = {name: (cpu_with_children if name in TREES else cpu)(pid) for name, pid in self.options["pids"].items()}
         return read | {"load": time.process_time()}
 
     def _sizes(self) -> dict[str, float]:
-        return {name: rss(pid) for name, pid in self.told["pids"].items()}
+        return {name: rss(pid) for name, pid in self.options["pids"].items()}
 
     def _summarize(self) -> dict[str, Any]:
         times = sorted(self.times)
@@ -137,14 +137,14 @@ TREES = frozenset({"postgres"})
 class Calls(Load):
     """One request after the other on each connection: at once, or at a `rate` (requests a second, all connections together)."""
 
-    def __init__(self, told: Mapping[str, Any]) -> None:
-        super().__init__(told)
-        self._bodies = Bodies(told["size"], seed=1)
-        self._changes = CHANGES if told["changed"] else (b"", b"")
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        super().__init__(options)
+        self._bodies = Bodies(options["size"], seed=1)
+        self._changes = CHANGES if options["changed"] else (b"", b"")
         self._number = 0
         self._asked: dict[int, float] = {}
         self._waiting: list[tuple[float, int, Connection]] = []
-        self._interval = told["connections"] / told["rate"] if told["rate"] else 0.0
+        self._interval = options["connections"] / options["rate"] if options["rate"] else 0.0
 
     def begin(self, connections: list[Connection]) -> None:
         now = time.monotonic()
@@ -158,28 +158,28 @@ class Calls(Load):
 
     @property
     def over(self) -> bool:
-        calls = self.told["calls"]
+        calls = self.options["calls"]
         return calls is not None and self._number >= calls and not self._asked
 
     def take(self, connection: Connection, data: bytes) -> None:
         number = connection.fileno()
         spoken = self.spoken[number]
         if not spoken.take_answer(data):
-            if left := spoken.take_output():
-                _send(connection, left)
+            if output := spoken.take_output():
+                _send(connection, output)
             return
-        asked = self._asked.pop(number)
-        self.times.append(time.monotonic() - asked)
+        asked_at = self._asked.pop(number)
+        self.times.append(time.monotonic() - asked_at)
         if self._interval:
-            heapq.heappush(self._waiting, (asked + self._interval, number, connection))
+            heapq.heappush(self._waiting, (asked_at + self._interval, number, connection))
         else:
             self._ask(connection)
 
     def _ask(self, connection: Connection) -> None:
-        calls, distinct = self.told["calls"], self.told["distinct"]
+        calls, distinct = self.options["calls"], self.options["distinct"]
         if calls is not None and self._number >= calls:
             return
-        number = self.told["first"] + (self._number % distinct if distinct else self._number)
+        number = self.options["first"] + (self._number % distinct if distinct else self._number)
         self._number += 1
         self._asked[connection.fileno()] = time.monotonic()
         body = self._bodies[number].replace(*self._changes, 1)
@@ -195,14 +195,14 @@ class Events(Load):
     Events are looked for in what comes, however it is framed.
     """
 
-    def __init__(self, told: Mapping[str, Any]) -> None:
-        super().__init__(told)
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        super().__init__(options)
         self._halves: dict[int, bytes] = {}
 
     def begin(self, connections: list[Connection]) -> None:
-        bodies = Bodies(self.told["size"], seed=1)
+        bodies = Bodies(self.options["size"], seed=1)
         for order, connection in enumerate(connections):
-            body = bodies[self.told["first"] + order].replace(PLAIN, STREAMED, 1)
+            body = bodies[self.options["first"] + order].replace(PLAIN, STREAMED, 1)
             _send(connection, self.spoken[connection.fileno()].ask(body))
 
     def take(self, connection: Connection, data: bytes) -> None:
@@ -210,34 +210,34 @@ class Events(Load):
         number = connection.fileno()
         # An event may come in two records.
         whole, _, self._halves[number] = (self._halves.get(number, b"") + data).rpartition(b"\n\n")
-        self.times.extend((now - int(left)) / 1e9 for left in LEFT.findall(whole))
+        self.times.extend((now - int(sent_at)) / 1e9 for sent_at in LEFT.findall(whole))
 
 
 class Connects(Load):
     """One connection after the other, each with one request: timed from its first packet to the answer's last."""
 
-    def __init__(self, told: Mapping[str, Any]) -> None:
-        super().__init__(told)
-        self._bodies = Bodies(told["size"], seed=1)
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        super().__init__(options)
+        self._bodies = Bodies(options["size"], seed=1)
         self._number = 0
 
     def run(self) -> dict[str, Any]:
-        if not self.told["new"]:
+        if not self.options["new"]:
             self._once()  # so that the host is known
         before, began = self._read_cpu(), time.monotonic()
-        self.times = [self._once() for _ in range(self.told["calls"])]
+        self.times = [self._once() for _ in range(self.options["calls"])]
         after, lasted = self._read_cpu(), time.monotonic() - began
         used = {name: after[name] - before[name] for name in after}
         return {"seconds": lasted, "cpu": used, "asked": self._number, **self._summarize()}
 
     def _once(self) -> float:
-        host = NEW_HOST.format(self._number) if self.told["new"] else HOST
+        host = NEW_HOST.format(self._number) if self.options["new"] else HOST
         spoken = self.speaking(host)
-        asked = spoken.ask(self._bodies[self.told["first"] + self._number])
+        request = spoken.ask(self._bodies[self.options["first"] + self._number])
         self._number += 1
         began = time.monotonic()
         with closing(self.connection(host)) as connection:
-            _send(connection, asked)
+            _send(connection, request)
             answer: bytes | None = None
             while answer is None or not spoken.take_answer(answer):
                 connection.wait(reading=True)
@@ -258,9 +258,9 @@ KINDS: Mapping[str, type[Load]] = {"json": Calls, "events": Events, "connects": 
 
 
 def main() -> None:
-    told = json.loads(sys.stdin.readline())
+    options = json.loads(sys.stdin.readline())
     try:
-        found = KINDS[told["workload"]](told).run()
+        found = KINDS[options["workload"]](options).run()
     except MeasurementFailed as broken:
         found = {"failed": str(broken)}
     except OSError as error:

@@ -40,8 +40,8 @@ def _keys(count: int) -> bytes:
 
 
 def _text(size: int) -> bytes:
-    told = "".join(f"so it was and so it is, number {n}. " for n in range(size // 32))
-    return json.dumps({"choices": [{"index": 0, "message": {"role": "assistant", "content": told[:size]}}]}).encode()
+    text = "".join(f"so it was and so it is, number {n}. " for n in range(size // 32))
+    return json.dumps({"choices": [{"index": 0, "message": {"role": "assistant", "content": text[:size]}}]}).encode()
 
 
 def _brotli(opened: int) -> bytes:
@@ -313,7 +313,7 @@ async def serve_gzip_bomb(stand: Stand) -> None:
     await stand.wait_until_stored("bomb")
 
 
-async def _websocket(stand: Stand, path: str, wanted: int) -> int:
+async def _websocket(stand: Stand, path: str, total: int) -> int:
     reader, writer = await asyncio.open_connection("127.0.0.1", stand.proxy)
     writer.write(
         f"GET http://{HOST}{path} HTTP/1.1\r\nhost: {HOST}\r\nx-playhead-run: socket\r\nupgrade: websocket\r\n"
@@ -323,7 +323,7 @@ async def _websocket(stand: Stand, path: str, wanted: int) -> int:
     size = 0
     with suppress(TimeoutError):
         async with asyncio.timeout(25):
-            while size < wanted and (data := await reader.read(1 << 20)):
+            while size < total and (data := await reader.read(1 << 20)):
                 size += len(data)
     writer.close()
     return size

@@ -48,17 +48,17 @@ new MutationObserver(() => {
 
 def long_run(run: str, calls: int) -> list[Exchange]:
     """Return a run of so many calls: a model and a tool in turns, in conversations of twenty."""
-    made: list[Exchange] = []
+    exchanges: list[Exchange] = []
     at = NOON
-    while len(made) < calls:
+    while len(exchanges) < calls:
         agent = Agent(run, at)
         agent.user("Look up the next orders.")
         for turn in range(10):
-            ids = agent.answer(f"Order {turn}.", [("get_order", {"order_id": f"A-{len(made)}-{turn}"})])
-            agent.tool(ids[0], "get_order", {"order_id": f"A-{len(made)}-{turn}"}, {"state": "sent"})
-        made += agent.exchanges
+            ids = agent.answer(f"Order {turn}.", [("get_order", {"order_id": f"A-{len(exchanges)}-{turn}"})])
+            agent.tool(ids[0], "get_order", {"order_id": f"A-{len(exchanges)}-{turn}"}, {"state": "sent"})
+        exchanges += agent.exchanges
         at = agent.at
-    return made[:calls]
+    return exchanges[:calls]
 
 
 async def fill(server: PageServer, runs: int) -> dict[str, str]:

@@ -52,8 +52,8 @@ def nginx(stage: Stage, binary: str) -> Iterator[Worker]:
     directory = stage.directory / "nginx"
     directory.mkdir()
     port, config = free(), directory / "nginx.conf"
-    told = {"upstream": stage.port, "port": port, "certificate": stage.certificate, "ca": stage.ca}
-    config.write_text(NGINX.format(directory=directory, **told))
+    values = {"upstream": stage.port, "port": port, "certificate": stage.certificate, "ca": stage.ca}
+    config.write_text(NGINX.format(directory=directory, **values))
     with server([find_program(binary), "-c", str(config), "-p", str(directory)], port) as pid:
         yield Worker(name="nginx", ca=stage.ca, pid=pid, how={"upstream": port})
 

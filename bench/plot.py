@@ -78,8 +78,8 @@ class Scale:
 
 def _panel(workload: str, lines: Sequence[tuple[str, Spread]], scale: Scale, y: float) -> str:
     bottom = y + HEAD + LINE * len(lines)
-    told = WORKLOADS[workload]
-    head = _text(16, y + 12, workload, "head") + _text(LEFT, y + 12, f"for each {told.unit}: {told.says}", "soft")
+    kind = WORKLOADS[workload]
+    head = _text(16, y + 12, workload, "head") + _text(LEFT, y + 12, f"for each {kind.unit}: {kind.says}", "soft")
     return head + "".join([*_grid(scale, y + HEAD - 8, bottom - 4), *_lines(lines, scale, y + HEAD)])
 
 

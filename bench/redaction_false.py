@@ -32,11 +32,11 @@ def bodies() -> Iterator[tuple[bytes, str | None]]:
     for cassette in cassettes():
         for one in cassette.exchanges:
             for headers, body in ((one.request_headers, one.request_body), (one.response_headers, one.response_body)):
-                named = {name.lower(): value for name, value in headers}
+                by_name = {name.lower(): value for name, value in headers}
                 try:
-                    yield decode_content(body, named.get("content-encoding")), named.get("content-type")
+                    yield decode_content(body, by_name.get("content-encoding")), by_name.get("content-type")
                 except Undecodable:
-                    yield body, named.get("content-type")
+                    yield body, by_name.get("content-type")
 
 
 def hits(old: bytes, new: bytes) -> Iterator[Hit]:
@@ -71,11 +71,11 @@ def main() -> None:
 
 
 def _report(redactor: Redactor, *, show: bool, personal_data: bool) -> None:
-    seen = size = touched = 0
+    count = size = touched = 0
     found: Counter[tuple[str, bytes]] = Counter()
     around: dict[tuple[str, bytes], bytes] = {}
     for body, media in bodies():
-        seen, size = seen + 1, size + len(body)
+        count, size = count + 1, size + len(body)
         new = redactor.redact_body(body, media)[0]
         touched += new != body
         for hit in hits(body, new) if new != body else ():
@@ -84,7 +84,7 @@ def _report(redactor: Redactor, *, show: bool, personal_data: bool) -> None:
             found[hit.kind, hit.value] += 1
             around[hit.kind, hit.value] = hit.before
     label = "personal data" if personal_data else "secrets"
-    print(f"{label}: {touched} of {seen} bodies ({size >> 20} MiB) touched, {len(found)} values")
+    print(f"{label}: {touched} of {count} bodies ({size >> 20} MiB) touched, {len(found)} values")
     for kind in sorted({kind for kind, _ in found}):
         values = [value for of, value in found if of == kind]
         wrong = [value for value in values if digest(value) in NO_SECRETS]

@@ -93,16 +93,16 @@ def _each(rows: Sequence[Row]) -> dict[str, list[float]]:
 
 def lagging(result: Result) -> str | None:
     """Why figures of events prove nothing: fewer came than were to be sent, and what lags is sent in lumps."""
-    asked = WORKLOADS[result.workload].events_a_second
-    if asked is None or result.per_s is None or result.per_s >= KEPT_UP * asked:
+    requested_rate = WORKLOADS[result.workload].events_a_second
+    if requested_rate is None or result.per_s is None or result.per_s >= KEPT_UP * requested_rate:
         return None
-    return f"{result.per_s:,.0f} of {asked:,.0f} events a second came through: too much for it, or for the machine"
+    return f"{result.per_s:,.0f} of {requested_rate:,.0f} events a second came through: too much for it, or for the machine"
 
 
 def read(lines: Iterable[str]) -> list[Result]:
     """Results from lines of JSON. Other lines are other programs' business."""
-    told = (json.loads(line) for line in lines if line.startswith("{"))
-    return [Result(**found) for found in told if "engine" in found and "each" in found]
+    documents = (json.loads(line) for line in lines if line.startswith("{"))
+    return [Result(**found) for found in documents if "engine" in found and "each" in found]
 
 
 # -- what was promised
@@ -113,7 +113,7 @@ class Target:
     """A promise about figures, and what was found."""
 
     says: str
-    wanted: float
+    goal: float
     least: bool = False
     """Whether more is better."""
 
@@ -122,22 +122,22 @@ class Target:
 
     @property
     def is_met(self) -> bool:
-        return self.found.median >= self.wanted if self.least else self.found.median <= self.wanted
+        return self.found.median >= self.goal if self.least else self.found.median <= self.goal
 
 
 def targets(found: Sequence[Result]) -> Iterator[Target]:
     """Every promise of which this run can tell."""
     # A result with a reservation settles nothing.
     known = {(result.engine, result.workload): result for result in found if not result.why}
-    for says, ours, peer, workload, wanted, least in RATIOS:
+    for says, ours, peer, workload, goal, least in RATIOS:
         if ratio := _ratio_by_round(known.get((ours, workload)), known.get((peer, workload)), "cpu_us"):
-            yield Target(says=f"{says}, {workload}", wanted=wanted, least=least, found=ratio)
-    for says, ours, peer, workload, figure, wanted in DELAYS:
+            yield Target(says=f"{says}, {workload}", goal=goal, least=least, found=ratio)
+    for says, ours, peer, workload, figure, goal in DELAYS:
         if more := _ratio_by_round(known.get((ours, workload)), known.get((peer, workload)), figure, added=True):
-            yield Target(says=says, wanted=wanted, found=more)
-    for says, engine, workload, figure, wanted in COSTS:
+            yield Target(says=says, goal=goal, found=more)
+    for says, engine, workload, figure, goal in COSTS:
         if (result := known.get((engine, workload))) and (spread := result.over(figure)):
-            yield Target(says=says, wanted=wanted, found=spread, spelled=".0f")
+            yield Target(says=says, goal=goal, found=spread, spelled=".0f")
     for result in found:
         if (result.engine, result.workload) == ("lane-record", "sse400"):
             yield from _throughput_targets(result)
@@ -149,10 +149,10 @@ def _throughput_targets(streams: Result) -> Iterator[Target]:
     if used and came:
         says = "events a second that came through one recording worker, of 20,000 (sse400)"
         # Windows end between two events.
-        yield Target(says=says, wanted=19_900, least=True, found=came, spelled=".0f")
+        yield Target(says=says, goal=19_900, least=True, found=came, spelled=".0f")
         says = "the same if it had all of a core: a second over the CPU for each"
         most = Spread(1e6 / used.median, 1e6 / used.high, 1e6 / used.low)
-        yield Target(says=says, wanted=20_000, least=True, found=most, spelled=".0f")
+        yield Target(says=says, goal=20_000, least=True, found=most, spelled=".0f")
 
 
 RATIOS: Final = (

@@ -99,10 +99,10 @@ class Load:
 
     def take_times(self) -> dict[str, Any]:
         """Return what the queries since the last time took, all of them and each kind."""
-        taken, self.times = self.times, []
+        times, self.times = self.times, []
         failures, self.failures = dict(self.failures), Counter()
-        each = {path: spread(took for one, took in taken if one == path) for path in QUERIES}
-        return {"all": spread(took for _, took in taken), "failures": failures, "each": each}
+        each = {path: spread(took for one, took in times if one == path) for path in QUERIES}
+        return {"all": spread(took for _, took in times), "failures": failures, "each": each}
 
     def _ask(self) -> None:
         number = 0
@@ -251,10 +251,10 @@ def _wait_until_cleared(dsn: str, days: int) -> int:
     """Wait until so many days are cleared; return how many are left."""
     most = 0
     while True:
-        left = fetch_value(dsn, "SELECT count(DISTINCT day) FROM expirations")
-        most = max(most, left)
-        if most and left <= most - days:
-            return int(left)
+        remaining = fetch_value(dsn, "SELECT count(DISTINCT day) FROM expirations")
+        most = max(most, remaining)
+        if most and remaining <= most - days:
+            return int(remaining)
         time.sleep(0.02)
 
 
@@ -297,8 +297,8 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--days", type=int, default=30)
     parser.add_argument("--processes", type=int, default=2, help="that fill the tables")
     parser.add_argument("--output", type=Path, help="a file for everything as JSON")
-    told = parser.parse_args(words)
-    report = Report(told.output, as_json=False)
+    arguments = parser.parse_args(words)
+    report = Report(arguments.output, as_json=False)
     report.add("machine", machine())
     with tempfile.TemporaryDirectory(
         prefix="bench-", ignore_cleanup_errors=True
@@ -306,7 +306,7 @@ def main(words: Sequence[str] | None = None) -> None:
         Path(name).chmod(0o711)  # as root, Postgres runs as another user
         data = open_data_dir(Path(name) / "data")
         with ensure_server(data.postgres) as server:
-            fill_store(data, server.dsn, told.calls, told.days, told.processes, report)
+            fill_store(data, server.dsn, arguments.calls, arguments.days, arguments.processes, report)
             retain(data, server.dsn, report)
             prove(data, server.dsn, report)
 

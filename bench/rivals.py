@@ -39,7 +39,7 @@ class Ready:
     """Something that answers, and what the client is to be told to reach it."""
 
     started_ms: float
-    told: Mapping[str, Any]
+    options: Mapping[str, Any]
     pid: int | None = None
 
 
@@ -47,9 +47,9 @@ type Start = Callable[[], Any]
 """A context with what is ready to answer."""
 
 
-def ask_all(stage: Stage, calls: int, told: Mapping[str, Any]) -> dict[str, Any]:
+def ask_all(stage: Stage, calls: int, options: Mapping[str, Any]) -> dict[str, Any]:
     """Ask for every call once, and say what it took."""
-    line = {"calls": calls, "size": QUESTION, "url": f"https://{HOST}/json", "ca": stage.ca, **told}
+    line = {"calls": calls, "size": QUESTION, "url": f"https://{HOST}/json", "ca": stage.ca, **options}
     ran = subprocess.run(
         [sys.executable, "-m", "bench.asker"], input=json.dumps(line), capture_output=True, text=True, check=False
     )
@@ -64,14 +64,14 @@ def ask_all(stage: Stage, calls: int, told: Mapping[str, Any]) -> dict[str, Any]
 
 @contextmanager
 def direct(stage: Stage) -> Iterator[Ready]:
-    yield Ready(started_ms=0.0, told={"url": f"https://localhost:{stage.port}/json"}, pid=stage.upstream.pid)
+    yield Ready(started_ms=0.0, options={"url": f"https://localhost:{stage.port}/json"}, pid=stage.upstream.pid)
 
 
 @contextmanager
 def vcr(cassette: Path, stage: Stage) -> Iterator[Ready]:
     # It loads its cassette in the client's process, before the first call: the client says how long that took.
     url = f"https://localhost:{stage.port}/json"
-    yield Ready(started_ms=0.0, told={"url": url, "cassette": str(cassette), "mode": "none"})
+    yield Ready(started_ms=0.0, options={"url": url, "cassette": str(cassette), "mode": "none"})
 
 
 @contextmanager
@@ -83,7 +83,7 @@ def playhead(bundle: Path, stage: Stage, name: str) -> Iterator[Ready]:
     try:
         yield Ready(
             started_ms=started,
-            told={"proxy": f"http://{name}:x@127.0.0.1:{worker.port}", "ca": worker.ca},
+            options={"proxy": f"http://{name}:x@127.0.0.1:{worker.port}", "ca": worker.ca},
             pid=worker.process.pid,
         )
     finally:
@@ -103,7 +103,7 @@ def wiremock(mappings: Path, jar: Path) -> Iterator[Ready]:
     began = time.perf_counter()
     with peers.server([*line, "--no-request-journal"], port) as pid:
         yield Ready(
-            started_ms=(time.perf_counter() - began) * 1e3, told={"url": f"http://127.0.0.1:{port}/json"}, pid=pid
+            started_ms=(time.perf_counter() - began) * 1e3, options={"url": f"http://127.0.0.1:{port}/json"}, pid=pid
         )
 
 
@@ -111,12 +111,12 @@ def wiremock(mappings: Path, jar: Path) -> Iterator[Ready]:
 def _mitmdump(stage: Stage, *more: str) -> Iterator[Ready]:
     began = time.perf_counter()
     with peers.mitmdump(stage, *more) as worker:
-        told = {
+        options = {
             "url": f"https://localhost:{stage.port}/json",
             "proxy": f"http://127.0.0.1:{worker.port}",
             "ca": worker.ca,
         }
-        yield Ready(started_ms=(time.perf_counter() - began) * 1e3, told=told, pid=worker.pid)
+        yield Ready(started_ms=(time.perf_counter() - began) * 1e3, options=options, pid=worker.pid)
 
 
 # -- what each replays
@@ -152,7 +152,7 @@ def _cassette(stage: Stage, calls: int, place: Path) -> Path:
 
 def _flows(stage: Stage, calls: int, place: Path) -> Path:
     with _mitmdump(stage, "-w", str(place)) as ready:
-        ask_all(stage, calls, ready.told)
+        ask_all(stage, calls, ready.options)
     return place
 
 
@@ -201,7 +201,7 @@ def measure_engine(stage: Stage, engine: str, start: Start, calls: int, every: i
     many = len(range(0, calls, every))
     with start() as ready:
         before = cpu(ready.pid) if ready.pid else 0.0
-        found = ask_all(stage, calls, {**ready.told, "every": every})
+        found = ask_all(stage, calls, {**ready.options, "every": every})
         used = cpu(ready.pid) - before if ready.pid else None
         size = rss(ready.pid) if ready.pid else found["rss_mib"]
     return Row(
@@ -243,21 +243,21 @@ def main() -> None:
         "--every", type=int, default=1, metavar="N", help="ask each Nth only: VCR.py takes minutes for all of 2,000"
     )
     parser.add_argument("--wiremock", type=Path, metavar="JAR", help="wiremock-standalone-*.jar; needs Java")
-    told = parser.parse_args()
-    if told.wiremock and not which("java"):
+    arguments = parser.parse_args()
+    if arguments.wiremock and not which("java"):
         parser.error("WireMock needs Java on the PATH")
-    rounds, sizes = (2, [20, 200]) if told.quick else (told.rounds, told.sizes)
+    rounds, sizes = (2, [20, 200]) if arguments.quick else (arguments.rounds, arguments.sizes)
     rows: list[Row] = []
     began = machine()
     with open_stage() as stage:
         for calls in sizes:
-            engines = rivals(stage, calls, told.wiremock)
+            engines = rivals(stage, calls, arguments.wiremock)
             for number in range(rounds):
                 for engine in list(engines)[:: 1 if number % 2 else -1]:
-                    rows.append(measure_engine(stage, engine, engines[engine], calls, told.every, number))
-                    if told.json:
+                    rows.append(measure_engine(stage, engine, engines[engine], calls, arguments.every, number))
+                    if arguments.json:
                         print_json(rows[-1])
-    finish(rows, began, compare_rivals(rows), as_json=told.json)
+    finish(rows, began, compare_rivals(rows), as_json=arguments.json)
 
 
 if __name__ == "__main__":

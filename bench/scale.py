@@ -445,19 +445,22 @@ def size_lines(sizes: Sequence[Mapping[str, Any]], indexes: Sequence[Mapping[str
         yield f"{row['index']:44} {row['bytes'] / calls:9.0f}"
 
 
-def run_all(told: argparse.Namespace, report: Report) -> None:
+def run_all(arguments: argparse.Namespace, report: Report) -> None:
     """Everything, in order."""
     report.add("machine", machine() | {"date": time.strftime("%F %H:%M UTC", time.gmtime())})
-    report.add("arguments", {name: str(value) for name, value in vars(told).items()})
-    if told.checkout:
+    report.add("arguments", {name: str(value) for name, value in vars(arguments).items()})
+    if arguments.checkout:
         report.add(
-            "ingest, this checkout / other", compare_checkouts(told.checkout.resolve(), told.rounds, told.ingest)
+            "ingest, this checkout / other",
+            compare_checkouts(arguments.checkout.resolve(), arguments.rounds, arguments.ingest),
         )
     # The end of a day, so that days and hours of a filter are whole ones.
     newest = time.time_ns() // DAY * DAY
-    runs = max(min(told.calls, told.recorded) // CALLS_A_RUN, BATCH_RUNS)
+    runs = max(min(arguments.calls, arguments.recorded) // CALLS_A_RUN, BATCH_RUNS)
     with ExitStack() as stack:
-        place = told.data or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-", dir=told.directory)))
+        place = arguments.data or Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-", dir=arguments.directory))
+        )
         place.mkdir(exist_ok=True, parents=True)
         # As root, Postgres runs as another user, who must be able to pass through.
         place.chmod(0o711)
@@ -468,34 +471,34 @@ def run_all(told: argparse.Namespace, report: Report) -> None:
             # The newest time is that of the day on which they were filled.
             filled = json.loads(note.read_text())
         else:
-            filled = {"newest": newest, "runs": runs} | fill_all(data, server.dsn, runs, told, report, newest)
+            filled = {"newest": newest, "runs": runs} | fill_all(data, server.dsn, runs, arguments, report, newest)
             note.write_text(json.dumps(filled, default=_jsonable))
         with running_store(data, server.dsn) as (store, port):
             report.add(
                 "sums made after s", wait_until_caught_up(server.dsn) + wait_until_caught_up(server.dsn, UNSUMMED)
             )
             report.add("load", os.getloadavg())
-            report_queries(store, port, filled["runs"], filled["newest"], told, report)
-            if not told.ingest:
+            report_queries(store, port, filled["runs"], filled["newest"], arguments, report)
+            if not arguments.ingest:
                 return
-            after = [asdict(row) for row in measure_ingest(store, told.rounds, told.ingest, int(time.time()))]
+            after = [asdict(row) for row in measure_ingest(store, arguments.rounds, arguments.ingest, int(time.time()))]
             report.add("ingest, full tables", ingest_spreads(after))
             report.add("ingest, full / empty", ingest_ratios(filled["before"], after))
 
 
 def fill_all(
-    data: DataDir, dsn: str, runs: int, told: argparse.Namespace, report: Report, newest: int
+    data: DataDir, dsn: str, runs: int, arguments: argparse.Namespace, report: Report, newest: int
 ) -> dict[str, Any]:
     """Measure ingest with empty tables, and fill them; return what was measured."""
     with running_store(data, dsn) as (store, _):
-        before = [asdict(row) for row in measure_ingest(store, told.rounds, told.ingest, 0)]
+        before = [asdict(row) for row in measure_ingest(store, arguments.rounds, arguments.ingest, 0)]
         report.add("ingest, empty tables", ingest_spreads(before))
-    recorded = fill_tables(dsn, runs, told, report, newest)
+    recorded = fill_tables(dsn, runs, arguments, report, newest)
     with running_store(data, dsn):
         report.add("followers caught up after s", wait_until_caught_up(dsn))
     fetch(dsn, "VACUUM (ANALYZE)")
     report_sizes(dsn, report, "sizes of what was recorded")
-    copy_tables(dsn, runs, told.calls // recorded - 1, told.days, report, newest)
+    copy_tables(dsn, runs, arguments.calls // recorded - 1, arguments.days, report, newest)
     report_sizes(dsn, report, "sizes with the copies")
     return {"before": before}
 
@@ -510,11 +513,11 @@ def ingest_ratios(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[s
     }
 
 
-def fill_tables(dsn: str, runs: int, told: argparse.Namespace, report: Report, newest: int) -> int:
+def fill_tables(dsn: str, runs: int, arguments: argparse.Namespace, report: Report, newest: int) -> int:
     """Record runs by the real writer; return the number of calls."""
     wal = fetch_value(dsn, "SELECT pg_current_wal_lsn() - '0/0'")
     began = time.monotonic()
-    calls = write_runs(dsn, runs=runs, processes=told.processes, begin=newest - DAY, lasts=(MORNING - 1) * HOUR)
+    calls = write_runs(dsn, runs=runs, processes=arguments.processes, begin=newest - DAY, lasts=(MORNING - 1) * HOUR)
     lasted = time.monotonic() - began
     wal = fetch_value(dsn, "SELECT pg_current_wal_lsn() - '0/0'") - wal
     filled = {
@@ -534,8 +537,8 @@ def copy_tables(dsn: str, runs: int, copies: int, days: int, report: Report, new
         copy_runs(dsn, runs=runs, copies=copies, days=days, newest=newest)
         fetch(dsn, "VACUUM (ANALYZE)")
     calls = fetch_value(dsn, "SELECT count(*) FROM calls")
-    kept = fetch_value(dsn, "SELECT count(*) FROM runs")
-    report.add("copied", {"copies": copies, "seconds": time.monotonic() - began, "calls": calls, "runs": kept})
+    run_count = fetch_value(dsn, "SELECT count(*) FROM runs")
+    report.add("copied", {"copies": copies, "seconds": time.monotonic() - began, "calls": calls, "runs": run_count})
 
 
 def report_sizes(dsn: str, report: Report, name: str) -> None:
@@ -546,13 +549,13 @@ def report_sizes(dsn: str, report: Report, name: str) -> None:
 
 
 def report_queries(
-    store: RunningStore, port: int, runs: int, newest: int, told: argparse.Namespace, report: Report
+    store: RunningStore, port: int, runs: int, newest: int, arguments: argparse.Namespace, report: Report
 ) -> None:
     """Measure all queries, by so many clients at once."""
     found: list[QueryTimes] = []
-    for clients in told.clients:
+    for clients in arguments.clients:
         for query in queries(runs, newest):
-            if not any(words in f"{query.group} {query.name}" for words in told.match):
+            if not any(words in f"{query.group} {query.name}" for words in arguments.match):
                 continue
             found.append(measure_query(port, query, clients, lambda: sum(store.read_cpu())))
             head = [f"\n{HEAD}"] if len(found) == 1 else []
@@ -585,8 +588,8 @@ def options() -> argparse.ArgumentParser:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    told = options().parse_args(words)
-    run_all(told, Report(told.output, told.json))
+    arguments = options().parse_args(words)
+    run_all(arguments, Report(arguments.output, arguments.json))
 
 
 if __name__ == "__main__":

@@ -117,8 +117,8 @@ async def _write(part: Part) -> int:
             numbers = range(batch * BATCH_RUNS, min((batch + 1) * BATCH_RUNS, part.runs))
             # One batch of ten is another team's.
             project = OTHER_PROJECT if batch % 10 == 9 else "default"
-            made = [one for number in numbers for one in run_exchanges(part.offset + number, _start(part, number))]
-            stored += (await writers[project].write_batch(made)).exchanges
+            exchanges = [one for number in numbers for one in run_exchanges(part.offset + number, _start(part, number))]
+            stored += (await writers[project].write_batch(exchanges)).exchanges
             await _describe(Runs(database, project), numbers, part)
     finally:
         await database.close()
@@ -164,20 +164,20 @@ def run_exchanges(number: int, start: int) -> Iterator[DerivedExchange]:
         yield DerivedExchange(exchange, _call_of_run(one.call, exchange, f"sha256:{key}"), cost=one.cost)
 
 
-def _of_run(made: Exchange, run: str, case: bytes, at: int, number: int) -> Exchange:
-    assert made.response is not None
+def _of_run(exchange: Exchange, run: str, case: bytes, at: int, number: int) -> Exchange:
+    assert exchange.response is not None
     jitter = hashlib.sha256(b"%d" % number).digest()
     first = 50_000_000 + int.from_bytes(jitter[:2]) * 20_000
     return replace(
-        made,
+        exchange,
         id=_uuid7(at, jitter),
         run=run,
         started_at=at,
         first_byte_at=first,
         ended_at=first + int.from_bytes(jitter[2:4]) * 100_000,
         run_evidence=(("credentials", run),),
-        request=replace(made.request, body=_with_case(made.request.body, case)),
-        response=replace(made.response, body=_with_case(made.response.body, case)),
+        request=replace(exchange.request, body=_with_case(exchange.request.body, case)),
+        response=replace(exchange.response, body=_with_case(exchange.response.body, case)),
     )
 
 
@@ -208,8 +208,8 @@ def _rare_template() -> list[DerivedExchange]:
 
 def _template(profiles: Profiles, number: int, url: str, model: str) -> list[DerivedExchange]:
     draw = random.Random(number)
-    asked = _conversation(draw, url, model, LENGTHS[number % len(LENGTHS)])
-    return [_derive_exchange(profiles, one) for one in asked]
+    exchanges = _conversation(draw, url, model, LENGTHS[number % len(LENGTHS)])
+    return [_derive_exchange(profiles, one) for one in exchanges]
 
 
 def _derive_exchange(profiles: Profiles, one: _TemplateExchange) -> DerivedExchange:
@@ -239,24 +239,24 @@ def _conversation(draw: random.Random, url: str, model: str, count: int) -> Iter
     """An agent at work: its model, each fourth time a tool's server, and two errors in a hundred, each asked again."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": f"{CASE}: {prose(draw, 400)}"}]
     actor = draw.choice(ACTORS)
-    made = 0
-    while made < count:
-        if made % 5 == 4:
-            query = json.dumps({"query": f"{CASE} {prose(draw, 100)}", "limit": 20, "page": made})
+    number = 0
+    while number < count:
+        if number % 5 == 4:
+            query = json.dumps({"query": f"{CASE} {prose(draw, 100)}", "limit": 20, "page": number})
             found = {"results": [{"id": n, "text": prose(draw, 300)} for n in range(4)], "case": CASE}
             yield _TemplateExchange(TOOL_URL, query.encode(), json.dumps(found).encode(), actor=actor)
-            made += 1
+            number += 1
             continue
         request = _request(url, model, messages)
         if draw.random() < 0.025:
             problem = {"error": {"type": "rate_limit_error", "message": f"try again later ({CASE})"}}
             yield _TemplateExchange(url, request, json.dumps(problem).encode(), draw.choice((429, 429, 500)), actor)
-            made += 1
+            number += 1
         tool = f"{draw.choice(('search', 'fetch', 'write', 'delete'))}_{draw.randrange(6)}"
         text, argument = f"{prose(draw, draw.randint(200, 700))} {CASE}", f"{CASE} {prose(draw, 120)}"
         answer, turn = _answer(url, model, text, (tool, argument, f"call_{draw.getrandbits(80):020x}"), len(request))
         yield _TemplateExchange(url, request, answer, actor=actor)
-        made += 1
+        number += 1
         messages += [*turn, *_result(url, turn, f"{CASE} {prose(draw, draw.randint(500, 2500))}")]
 
 
@@ -279,7 +279,7 @@ def _is_anthropic(url: str) -> bool:
 def _request(url: str, model: str, messages: Sequence[Mapping[str, Any]]) -> bytes:
     system, tools = prose(random.Random(11), 3000), _tools(_is_anthropic(url))
     if _is_anthropic(url):
-        asked: dict[str, Any] = {
+        body: dict[str, Any] = {
             "model": model,
             "max_tokens": 4096,
             "system": system,
@@ -287,8 +287,8 @@ def _request(url: str, model: str, messages: Sequence[Mapping[str, Any]]) -> byt
             "tools": tools,
         }
     else:
-        asked = {"model": model, "messages": [{"role": "system", "content": system}, *messages], "tools": tools}
-    return json.dumps(asked).encode()
+        body = {"model": model, "messages": [{"role": "system", "content": system}, *messages], "tools": tools}
+    return json.dumps(body).encode()
 
 
 def _answer(

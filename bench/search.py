@@ -266,19 +266,19 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", action="store_true")
-    told = parser.parse_args()
-    texts = all_texts(told.texts)
+    arguments = parser.parse_args()
+    texts = all_texts(arguments.texts)
     base = Path(tempfile.mkdtemp(prefix="playhead-bench-"))
     base.chmod(0o711)
     began = machine()
     with ensure_server(base / "pg") as server:
-        report = asyncio.run(measure(server.dsn, texts, told.rounds))
-    if told.json:
+        report = asyncio.run(measure(server.dsn, texts, arguments.rounds))
+    if arguments.json:
         print_json({"texts": len(texts), "report": report})
     else:
-        print(f"{len(texts)} texts of {sum(map(len, texts)) // len(texts)} characters, {told.rounds} rounds")
+        print(f"{len(texts)} texts of {sum(map(len, texts)) // len(texts)} characters, {arguments.rounds} rounds")
         print_table(report)
-    print_json({"machine": began, "cases": [asdict(case) for case in CASES] if told.json else len(CASES)})
+    print_json({"machine": began, "cases": [asdict(case) for case in CASES] if arguments.json else len(CASES)})
 
 
 if __name__ == "__main__":

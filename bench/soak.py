@@ -55,17 +55,17 @@ def up(directory: Path, engine: str, upstream: int) -> Iterator[Up]:
     line += ["--config", str(config), "--proxy-port", "0", "--api-port", "0"]
     with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        said = dict(word.partition("=")[::2] for word in process.stdout.readline().split())
+        fields = dict(word.partition("=")[::2] for word in process.stdout.readline().split())
         pids = {
             module: pid
             for pid in _children(process.pid)
             for module in ("proxy.worker.process", "proxy.processes.store_server")
             if _is(pid, module)
         }
-        port = int(said["proxy"].rpartition(":")[2])
+        port = int(fields["proxy"].rpartition(":")[2])
         yield Up(
             port=port,
-            ca=said["ca"],
+            ca=fields["ca"],
             worker=pids["proxy.worker.process"],
             store_server=pids["proxy.processes.store_server"],
         )
@@ -141,8 +141,8 @@ class Crew:
 
     async def _connect(self, run: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._house.port)
-        named = base64.b64encode(f"{run}:x".encode()).decode()
-        writer.write(f"CONNECT {HOST}:443 HTTP/1.1\r\nProxy-Authorization: Basic {named}\r\n\r\n".encode())
+        credentials = base64.b64encode(f"{run}:x".encode()).decode()
+        writer.write(f"CONNECT {HOST}:443 HTTP/1.1\r\nProxy-Authorization: Basic {credentials}\r\n\r\n".encode())
         await reader.readuntil(b"\r\n\r\n")
         await writer.start_tls(self._trust, server_hostname=HOST)
         return reader, writer
@@ -157,9 +157,9 @@ async def measure_memory(house: Up, calls: int) -> list[tuple[int, int, int]]:
             while not asking.done() and crew.done < calls * len(rows) // ROWS:  # noqa: ASYNC110 - they are busy
                 await asyncio.sleep(0.05)
             rows.append((crew.done, rss(house.worker), rss(house.store_server)))
-            told = {"calls": crew.done, "seconds": round(time.monotonic() - began, 1)}
+            progress = {"calls": crew.done, "seconds": round(time.monotonic() - began, 1)}
             memory = {"worker_mib": round(rows[-1][1] / 2**20, 1), "store_server_mib": round(rows[-1][2] / 2**20, 1)}
-            print(json.dumps(told | memory), flush=True)
+            print(json.dumps(progress | memory), flush=True)
     return rows
 
 
@@ -181,15 +181,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--calls", type=int, default=200_000)
     parser.add_argument("--engine", choices=["lane", "mitmproxy"], default="lane")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="playhead-soak-") as place:
         # The embedded Postgres drops to another user where we are root.
         Path(place).chmod(0o711)
-        with upstream() as port, up(Path(place), asked.engine, port) as house:
-            rows = asyncio.run(measure_memory(house, asked.calls))
-    settled = next(worker for done, worker, _ in rows if done >= asked.calls * SETTLED)
+        with upstream() as port, up(Path(place), arguments.engine, port) as house:
+            rows = asyncio.run(measure_memory(house, arguments.calls))
+    settled = next(worker for done, worker, _ in rows if done >= arguments.calls * SETTLED)
     grown = rows[-1][1] - settled
-    print(json.dumps({"engine": asked.engine, "worker_grew_mib": round(grown / 2**20, 1)}))
+    print(json.dumps({"engine": arguments.engine, "worker_grew_mib": round(grown / 2**20, 1)}))
     if grown > ALLOWED:
         raise SystemExit(f"the worker grew by {grown >> 10} KiB after the first quarter of the calls: something leaks")
 

@@ -165,8 +165,8 @@ class Http2Asking(_Http2):
 
     def __init__(self, path: str, host: str) -> None:
         super().__init__(ngh2.Role.CLIENT)
-        told = {":method": "POST", ":scheme": "https", ":authority": host, ":path": path}
-        self._head = _fields(told, ASKED)
+        pseudo_headers = {":method": "POST", ":scheme": "https", ":authority": host, ":path": path}
+        self._head = _fields(pseudo_headers, ASKED)
 
     def ask(self, body: bytes) -> bytes:
         number = self._session.send_request([*self._head, (b"content-length", b"%d" % len(body))])
@@ -191,8 +191,8 @@ class Http2Asked(_Http2):
 
     def __init__(self) -> None:
         super().__init__(ngh2.Role.SERVER)
-        told = {":status": "200"}
-        self._head, self._stream = _fields(told, ANSWERED, JSON), _fields(told, ANSWERED, EVENTS)
+        pseudo_headers = {":status": "200"}
+        self._head, self._stream = _fields(pseudo_headers, ANSWERED, JSON), _fields(pseudo_headers, ANSWERED, EVENTS)
         self._paths: dict[int, bytes] = {}
 
     def paths(self, data: bytes) -> Iterator[tuple[int, bytes]]:

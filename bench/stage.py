@@ -58,8 +58,8 @@ class Process:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            ended = self._process.wait()
-            raise MeasurementFailed(f"{self.module} ended with {ended}: {self.last_words()}")
+            status = self._process.wait()
+            raise MeasurementFailed(f"{self.module} ended with {status}: {self.last_words()}")
         found: dict[str, Any] = json.loads(line)
         if "failed" in found:
             raise MeasurementFailed(found["failed"])
@@ -160,14 +160,14 @@ class Stage:
         directory = self.directory / name
         directory.mkdir()
         upstreams = {HOST: self.port, HOST_H2: self.port_h2}
-        told = {"directory": str(directory), "upstreams": upstreams, "upstream": self.port, "upstream_ca": self.ca}
-        process, said = self.process("bench.bare", told)
-        return Worker(name="mitmproxy-bare", ca=said["ca"], port=said["port"], process=process)
+        config = {"directory": str(directory), "upstreams": upstreams, "upstream": self.port, "upstream_ca": self.ca}
+        process, first_line = self.process("bench.bare", config)
+        return Worker(name="mitmproxy-bare", ca=first_line["ca"], port=first_line["port"], process=process)
 
     def store_server(self, name: str) -> tuple[Process, Api]:
         """The store server of that data directory, and its API."""
-        process, said = self.process("proxy.processes.store_server", {"data": str(self.house(name).data.root)})
-        return process, self.stack.enter_context(self.house(name).api_client(f"http://127.0.0.1:{said['port']}"))
+        process, first_line = self.process("proxy.processes.store_server", {"data": str(self.house(name).data.root)})
+        return process, self.stack.enter_context(self.house(name).api_client(f"http://127.0.0.1:{first_line['port']}"))
 
     def house(self, name: str) -> CommandProcesses:
         """A data directory of ours, new unless it was asked for before."""
@@ -180,8 +180,8 @@ class Stage:
     def ours(self, name: str, **differences: Any) -> Worker:
         """Our own worker, with a data directory of that name, told as the house tells it."""
         config = msgspec.to_builtins(self.house(name).worker_config()) | {"upstream_ca": self.ca} | differences
-        process, said = self.process("proxy.worker.process", config)
-        return Worker(name=name, ca=said["ca"], port=said["port"], process=process)
+        process, first_line = self.process("proxy.worker.process", config)
+        return Worker(name=name, ca=first_line["ca"], port=first_line["port"], process=process)
 
     def ask(self, worker: Worker, *, pids: Mapping[str, int] = MappingProxyType({}), **what: Any) -> dict[str, Any]:
         """Have a process ask for as long as `what` says; what it found."""
@@ -189,11 +189,11 @@ class Stage:
             raise RuntimeError(f"the upstream has failed: {self.upstream.last_words()}")
         watched = {"upstream": self.upstream.pid, **pids, **worker.pids}
         upstream = self.port_h2 if what.get("h2") else self.port
-        told = {**DEFAULTS, "first": self.first, "proxy": worker.port, "ca": worker.ca, "upstream": upstream}
-        told |= {"run": f"bench-{self.first}", **what, **worker.how, "pids": watched}
-        with Process("bench.load", told) as load:
+        options = {**DEFAULTS, "first": self.first, "proxy": worker.port, "ca": worker.ca, "upstream": upstream}
+        options |= {"run": f"bench-{self.first}", **what, **worker.how, "pids": watched}
+        with Process("bench.load", options) as load:
             found = load.read_line()
-        self.first += int(found.get("asked", told["connections"]))
+        self.first += int(found.get("asked", options["connections"]))
         return found
 
 
@@ -227,8 +227,8 @@ def open_stage() -> Iterator[Stage]:
         directory = Path(name)
         directory.chmod(0o711)
         certificate, ca = make_certificates(directory)
-        told = {"certificate": certificate, "answer": ANSWER, "more": NEW_HOSTS}
-        upstream = stack.enter_context(Process("bench.upstream", told))
+        config = {"certificate": certificate, "answer": ANSWER, "more": NEW_HOSTS}
+        upstream = stack.enter_context(Process("bench.upstream", config))
         port, port_h2, *more = upstream.read_line()["ports"]
         yield Stage(
             directory=directory,

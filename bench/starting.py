@@ -50,21 +50,21 @@ def start(calls: int) -> None:
         bundle = Path(directory) / "start.jsonl"
         with bundle.open("wb") as file:
             file.writelines(bundle_lines(_run(calls, profiles)))
-        told = {"calls": calls, "bundle_mb": round(bundle.stat().st_size / 1e6, 1)}
-        with _note_time(told, "load_ms"), pause_gc():
+        figures = {"calls": calls, "bundle_mb": round(bundle.stat().st_size / 1e6, 1)}
+        with _note_time(figures, "load_ms"), pause_gc():
             run = load_bundle(bundle)
-        with _note_time(told, "index_ms"):
+        with _note_time(figures, "index_ms"):
             ready = build_recording(run, profiles)
         single = Path(directory) / "single.jsonl"
         with single.open("wb") as file:
             file.writelines(bundle_lines(_run(1, profiles, SINGLE)))
-        _measure_store(bundle, single, told, profiles)
-    told["rss_mib"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
-    asyncio.run(_answer_changed(ready, told))
-    print(json.dumps(told))
+        _measure_store(bundle, single, figures, profiles)
+    figures["rss_mib"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    asyncio.run(_answer_changed(ready, figures))
+    print(json.dumps(figures))
 
 
-def _measure_store(bundle: Path, single: Path, told: dict[str, float], profiles: Profiles) -> None:
+def _measure_store(bundle: Path, single: Path, figures: dict[str, float], profiles: Profiles) -> None:
     """The same from the store: what the store server has to do, how long that takes, and what the worker makes of it."""
     with open_stage() as stage:
         process, api = stage.store_server("start")
@@ -74,15 +74,15 @@ def _measure_store(bundle: Path, single: Path, told: dict[str, float], profiles:
             api.post("/import", content=file.read_bytes())
         used = cpu(process.pid)
         content = b"".join(api.stream_bytes("/runs/start/rows"))
-        told["rows_store_server_ms"] = round((cpu(process.pid) - used) * 1000, 2)
+        figures["rows_store_server_ms"] = round((cpu(process.pid) - used) * 1000, 2)
         for name, long, short in (("store", "start", SINGLE), ("bundle", str(bundle), str(single))):
             rounds = [(_measure_command(data.root, long), _measure_command(data.root, short)) for _ in range(ROUNDS)]
             for place, what in enumerate(("wall_ms", "ms")):
                 least = [min(one[which][place] for one in rounds) for which in (0, 1)]
-                told[f"{name}_{what}"] = round((least[0] - least[1]) * 1000, 2)
-    with _note_time(told, "rows_load_ms"), pause_gc():
+                figures[f"{name}_{what}"] = round((least[0] - least[1]) * 1000, 2)
+    with _note_time(figures, "rows_load_ms"), pause_gc():
         run = packed.read_rows(content)
-    with _note_time(told, "rows_index_ms"):
+    with _note_time(figures, "rows_index_ms"):
         build_recording(run, profiles)
 
 
@@ -97,24 +97,24 @@ def _measure_command(data: Path, name: str) -> tuple[float, float]:
     return (int(ran.stdout) - began) / 1e9, spent.ru_utime + spent.ru_stime - used.ru_utime - used.ru_stime
 
 
-async def _answer_changed(ready: Recording, told: dict[str, float]) -> None:
+async def _answer_changed(ready: Recording, figures: dict[str, float]) -> None:
     session = Session("start", ready, ReplayOptions(), lambda _: None)
     middle = ready.index.entries[len(ready.index.entries) // 2].exchange.request
-    with _note_time(told, "hit_ms"):
+    with _note_time(figures, "hit_ms"):
         await session.answer(middle)
     for number in range(CHANGED):
         body = json.loads(middle.body.data)
         body["messages"][0]["content"] += f" in other words {number}"
         changed = replace(middle, body=replace(middle.body, data=dumps(body)))
-        with _note_time(told, "first_miss_ms" if number == 0 else "next_miss_ms"):
+        with _note_time(figures, "first_miss_ms" if number == 0 else "next_miss_ms"):
             await session.answer(changed)
 
 
 @contextmanager
-def _note_time(told: dict[str, float], name: str) -> Iterator[None]:
+def _note_time(figures: dict[str, float], name: str) -> Iterator[None]:
     began = time.process_time()
     yield
-    told[name] = round((time.process_time() - began) * 1000, 2)
+    figures[name] = round((time.process_time() - began) * 1000, 2)
 
 
 def _run(calls: int, profiles: Profiles, name: str = "start") -> Bundle:
@@ -128,17 +128,19 @@ def _exchange(number: int) -> Exchange:
     """A chat completion with five tools, some 1.7 KB in all."""
     tool: Json = {"name": "look", "description": "looks " * 20, "parameters": {"type": "object"}}
     prompt: Json = {"role": "user", "content": f"question {number}, {number * 7919 % 10007}: " + "and so on " * 20}
-    asked = dumps({"model": "m", "messages": [prompt], "tools": [{"type": "function", "function": tool}] * 5})
-    said: Json = {"role": "assistant", "content": f"answer {number} " + "and so on " * 20}
-    told = dumps({"id": f"c{number}", "object": "chat.completion", "choices": [{"index": 0, "message": said}]})
+    request_body = dumps({"model": "m", "messages": [prompt], "tools": [{"type": "function", "function": tool}] * 5})
+    message: Json = {"role": "assistant", "content": f"answer {number} " + "and so on " * 20}
+    answer_body = dumps(
+        {"id": f"c{number}", "object": "chat.completion", "choices": [{"index": 0, "message": message}]}
+    )
     media = (("Content-Type", "application/json"),)
     asks = (*media, *((f"X-Stainless-{n}", f"as an SDK tells it, {n}") for n in range(HEADERS)))
     url = "https://api.openai.com/v1/chat/completions"
     return Exchange(
         id=f"0199aaaa-0000-7000-8000-{number:012d}",
         run="start",
-        request=Request(method="POST", url=url, headers=asks, body=_body(asked)),
-        response=Response(status=200, reason="OK", headers=media, body=_body(told)),
+        request=Request(method="POST", url=url, headers=asks, body=_body(request_body)),
+        response=Response(status=200, reason="OK", headers=media, body=_body(answer_body)),
         outcome="completed",
         started_at=number * SECOND,
         first_byte_at=1,

@@ -132,8 +132,8 @@ class Side:
 
     def worker_config(self, data: Path) -> dict[str, Any]:
         """The configuration of a worker of this checkout, which may have other fields than ours."""
-        asked = self.python("-c", WORKER_CONFIG, str(data))
-        done = subprocess.run(asked, env=self.environment, cwd=self.directory, capture_output=True, check=True)
+        command = self.python("-c", WORKER_CONFIG, str(data))
+        done = subprocess.run(command, env=self.environment, cwd=self.directory, capture_output=True, check=True)
         found: dict[str, Any] = json.loads(done.stdout)
         return found
 

@@ -54,15 +54,15 @@ type Cost = tuple[float, float]
 def write_suites(directory: Path, tests: int) -> dict[str, Path]:
     """Write the suites, with their recordings; the directory of each."""
     profiles = load_profiles(None)
-    made = {name: directory / f"{name}-{tests}" for name in HEADS}
-    for name, place in made.items():
+    directories = {name: directory / f"{name}-{tests}" for name in HEADS}
+    for name, place in directories.items():
         place.mkdir()
         for first in range(0, tests, PER_MODULE):
             module = place / f"test_agents_{first // PER_MODULE}.py"
             numbers = range(first, min(first + PER_MODULE, tests))
             cases = [_case(name, module, number, profiles) for number in numbers]
             module.write_text(HEADS[name] + "".join(cases))
-    return made
+    return directories
 
 
 def _case(suite: str, module: Path, number: int, profiles: Profiles) -> str:
@@ -93,9 +93,9 @@ def _entries(number: int, profiles: Profiles) -> tuple[Entry, ...]:
 
 def recorded_exchange(number: int, step: int) -> Exchange:
     content = f"question {number}/{step}: " + "and so on " * 20
-    asked = dumps({"messages": [{"role": "user", "content": content}], "model": "m"})
-    said: Json = {"role": "assistant", "content": f"answer {number}/{step} " + "and so on " * 20}
-    choice: Json = {"index": 0, "message": said, "finish_reason": "stop"}
+    request_body = dumps({"messages": [{"role": "user", "content": content}], "model": "m"})
+    message: Json = {"role": "assistant", "content": f"answer {number}/{step} " + "and so on " * 20}
+    choice: Json = {"index": 0, "message": message, "finish_reason": "stop"}
     answered = dumps({"id": f"c{step}", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]})
     media = (("Content-Type", "application/json"),)
     url = "https://api.openai.com/v1/chat/completions"
@@ -103,7 +103,7 @@ def recorded_exchange(number: int, step: int) -> Exchange:
     return Exchange(
         id=f"0199aaaa-0000-7000-8000-{number * CALLS + step + 1:012d}",
         run=f"test-{number}",
-        request=Request(method="POST", url=url, headers=media, body=_body(asked)),
+        request=Request(method="POST", url=url, headers=media, body=_body(request_body)),
         response=Response(status=200, reason="OK", headers=media, body=_body(answered)),
         outcome="completed",
         started_at=at,

@@ -49,10 +49,10 @@ def _where(found: Sequence[Result]) -> str:
         return ""
     machine = found[0].machine
     rounds = max(result.rounds for result in found)
-    told = {name: machine.get(name, "unknown") for name in ("cores", "cpu", "kernel", "python", "load", "date")}
+    facts = {name: machine.get(name, "unknown") for name in ("cores", "cpu", "kernel", "python", "load", "date")}
     return (
         "Medians of {rounds} rounds [lowest-highest]; {cores} cores of {cpu}, Linux {kernel}, Python {python}, load average "
-        "{load:.1f} before, {date}.".format(rounds=rounds, **told)
+        "{load:.1f} before, {date}.".format(rounds=rounds, **facts)
     )
 
 
@@ -100,7 +100,7 @@ def _target_table(found: Sequence[Result]) -> str:
         [
             target.says,
             f"{target.found:{target.spelled}}",
-            f"{'at least' if target.least else 'at most'} {target.wanted:,g}",
+            f"{'at least' if target.least else 'at most'} {target.goal:,g}",
             "kept" if target.is_met else "**missed**",
         ]
         for target in targets(found)
@@ -142,14 +142,14 @@ def options() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    told = options().parse_args()
-    found = read(told.rows.read_text("utf-8").splitlines())
-    if told.into:
-        told.into.write_text(place_table(told.into.read_text("utf-8"), page(found)), "utf-8")
+    arguments = options().parse_args()
+    found = read(arguments.rows.read_text("utf-8").splitlines())
+    if arguments.into:
+        arguments.into.write_text(place_table(arguments.into.read_text("utf-8"), page(found)), "utf-8")
     else:
         sys.stdout.write(f"{page(found)}\n")
-    if told.plot:
-        told.plot.write_text(plot(found), "utf-8")
+    if arguments.plot:
+        arguments.plot.write_text(plot(found), "utf-8")
 
 
 if __name__ == "__main__":

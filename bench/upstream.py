@@ -29,9 +29,9 @@ EVENT = 200
 class Upstream:
     """Connections, what came on each, and the streams' next events by their times."""
 
-    def __init__(self, told: Mapping[str, Any]) -> None:
-        self._contexts = [_context(told["certificate"], alpn) for alpn in ("http/1.1", "h2")]
-        listeners = [socket.create_server(("127.0.0.1", 0), backlog=512) for _ in range(2 + told["more"])]
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._contexts = [_context(options["certificate"], alpn) for alpn in ("http/1.1", "h2")]
+        listeners = [socket.create_server(("127.0.0.1", 0), backlog=512) for _ in range(2 + options["more"])]
         self._listeners = {listener.fileno(): listener for listener in listeners}
         self._newer = listeners[1].fileno()
         self._poll = select.epoll()
@@ -41,7 +41,7 @@ class Upstream:
         self._connections: dict[int, Connection] = {}
         self._spoken: dict[int, ClientConnection] = {}
         self._due: list[tuple[float, int, float, Connection, int]] = []
-        self._size = int(told["answer"])
+        self._size = int(options["answer"])
         self._answers = cache(partial(Bodies, seed=2))
         self._events = _events()
         self._number = count()
@@ -109,12 +109,12 @@ class Upstream:
             self._poll.modify(number, select.EPOLLIN | (0 if waited else select.EPOLLOUT))
 
     def _answer(self, number: int, spoken: ClientConnection, stream: int, path: bytes) -> None:
-        asked, _, value = path.rpartition(b"=")
-        if asked.endswith(b"events"):
+        name, _, value = path.rpartition(b"=")
+        if name.endswith(b"events"):
             self._send(number, spoken.stream(stream))
             self._begin_stream(self._connections[number], stream, float(value))
         else:
-            size = int(value) if asked.endswith(b"size") else self._size
+            size = int(value) if name.endswith(b"size") else self._size
             self._send(number, spoken.answer(stream, self._answers(size)[next(self._number)]))
 
     def _begin_stream(self, connection: Connection, stream: int, rate: float) -> None:

@@ -114,15 +114,17 @@ class Connection:
             self.send()
 
 
-def through(proxy: int | None, asked: str, host: str, port: int, run: str, trust: ssl.SSLContext | None) -> Connection:
+def through(
+    proxy: int | None, authority: str, host: str, port: int, run: str, trust: ssl.SSLContext | None
+) -> Connection:
     """A connection to `host`: through the proxy on that port of this machine, or straight to a server on `port`.
 
-    The proxy is told `asked`, a host and a port. Without `trust` there is no TLS.
+    The proxy is asked for `authority`, a host and a port. Without `trust` there is no TLS.
     """
     plain = socket.create_connection(("127.0.0.1", proxy or port), PATIENCE)
     if proxy is not None:
         credentials = base64.b64encode(f"{run}:bench".encode()).decode()
-        plain.sendall(f"CONNECT {asked} HTTP/1.1\r\nProxy-Authorization: Basic {credentials}\r\n\r\n".encode())
+        plain.sendall(f"CONNECT {authority} HTTP/1.1\r\nProxy-Authorization: Basic {credentials}\r\n\r\n".encode())
         answer = _head(plain)
         if b" 200 " not in answer:
             raise MeasurementFailed(f"CONNECT was answered with {answer[:80]!r}")

@@ -73,11 +73,11 @@ def agent(run: int, count: int) -> Iterator[tuple[bytes, bytes]]:
     messages.append({"role": "user", "content": prose(draw, 400)})
     for turn in range(count):
         identity = f"call_{draw.getrandbits(96):024x}"
-        asked = {
+        function = {
             "name": f"tool_{draw.randrange(12)}",
             "arguments": json.dumps({"query": prose(draw, 120), "limit": 20}),
         }
-        tool_call = {"id": identity, "type": "function", "function": asked}
+        tool_call = {"id": identity, "type": "function", "function": function}
         answer: Message = {"role": "assistant", "content": prose(draw, 200), "tool_calls": [tool_call]}
         yield _request_body(messages, tools=_tools()), _answer_body(run, turn, answer, "tool_calls")
         result = prose(draw, draw.randint(1000, 3000))

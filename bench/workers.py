@@ -126,9 +126,9 @@ class StoredWorker:
     def _wait_until_stored(self, run: str, calls: int) -> None:
         end = time.monotonic() + PATIENCE
         self.api.get(f"/runs/{run}/calls", settled="true", limit=1)
-        while (kept := self.api.get(f"/runs/{run}")["exchanges"]) != calls:
+        while (count := self.api.get(f"/runs/{run}")["exchanges"]) != calls:
             if time.monotonic() > end:
-                raise MeasurementFailed(f"of {calls} calls {kept} were in their rows after {PATIENCE:.0f} s")
+                raise MeasurementFailed(f"of {calls} calls {count} were in their rows after {PATIENCE:.0f} s")
             time.sleep(0.2)
 
 
