@@ -49,4 +49,4 @@ def received_form(response: Response, call: Call | None = None) -> AnswerForm:
         # Errors are plain JSON under any content type.
         return "whole" if call and not call.streamed and head[:1] in (b"{", b"[") else labelled
     framings = _FRAMINGS if call and call.streamed else _FRAMINGS[:1]
-    return next((form for form, framing in framings if framing.matches(head, media, ended=True)), "whole")
+    return next((form for form, framing in framings if framing.matches(head, media, is_whole=True)), "whole")

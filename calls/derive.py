@@ -156,8 +156,8 @@ def _request_params(key: KeyResult) -> Mapping[str, Json]:
 def _model_in_query(key: KeyResult) -> str | None:
     """Return the model named in the URL of a WebSocket; Azure names a deployment."""
     query = as_array(as_object(key.selected_fields).get("query")) if key.parsed_body.form == "messages" else ()
-    named = {as_text(pair[0]): as_text(pair[1]) for pair in map(as_array, query)}
-    return named.get("model") or named.get("deployment") or None
+    parameters = {as_text(pair[0]): as_text(pair[1]) for pair in map(as_array, query)}
+    return parameters.get("model") or parameters.get("deployment") or None
 
 
 def _single_value(value: Json) -> Json:

@@ -54,10 +54,10 @@ def number_placeholders(text: str) -> str:
     """
     if "PLAYHEAD_" not in text:
         return text
-    seen: dict[str, int] = {}
+    numbers: dict[str, int] = {}
 
     def name(match: re.Match[str]) -> str:
         found = match.group()[len(PREFIX) + 1 :]
-        return f"PLAYHEAD:{seen.setdefault(found, len(seen) + 1)}"
+        return f"PLAYHEAD:{numbers.setdefault(found, len(numbers) + 1)}"
 
     return _PLACEHOLDER.sub(name, text)

@@ -94,8 +94,8 @@ def audio_piece(message: Json) -> AudioPiece | None:
     match message:
         case {"type": str() as kind, "audio": str() as text} if kind.endswith(_AUDIO_TYPES):
             return _decode_audio((kind,), text)
-        case {"realtimeInput": Mapping() as given, **more} | {"realtime_input": Mapping() as given, **more} if not more:
-            return _google_audio(given)
+        case {"realtimeInput": Mapping() as media, **more} | {"realtime_input": Mapping() as media, **more} if not more:
+            return _google_audio(media)
         case _:
             return None
 

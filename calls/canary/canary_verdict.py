@@ -100,13 +100,18 @@ def judge_canary(state: CanaryState, canaries: int) -> Verdict:
     if set(able) & set(DISTANCES) and "exact" in able:
         # Whoever asks for a distance says that words may vary: their rate may still show a change, but need not be clear.
         able.remove("exact")
-    open_levels = {level: needed for level in able if (needed := _calls_to_clear(state, level)) != 0}
+    open_levels = {level: calls_needed for level in able if (calls_needed := _calls_to_clear(state, level)) != 0}
     if not open_levels:
         level = able[-1] if "exact" not in able else "exact"
         return _verdict(state, level, "unchanged", _unchanged_reason(state, able), canaries=canaries)
-    level, needed = max(open_levels.items(), key=lambda one: one[1] if one[1] is not None else 1 << 60)
+    level, calls_needed = max(open_levels.items(), key=lambda one: one[1] if one[1] is not None else 1 << 60)
     return _verdict(
-        state, level, "cannot tell", "its newest answers are too few to tell", calls_needed=needed, canaries=canaries
+        state,
+        level,
+        "cannot tell",
+        "its newest answers are too few to tell",
+        calls_needed=calls_needed,
+        canaries=canaries,
     )
 
 

@@ -65,12 +65,12 @@ def judge_body(model: str, reference: str, words: str) -> dict[str, Any]:
 def judged_distance(answer: Json, reference: str, words: str) -> float:
     """The distance that a judge's answer says: 0, 1, or a half where it cannot tell. Raises InvalidAnswer."""
     try:
-        message = answer["choices"][0]["message"]  # type: ignore[index, call-overload] # whatever is wrong is told below
-        said = message.get("content") or message.get("refusal")  # type: ignore[union-attr]
+        message = answer["choices"][0]["message"]  # type: ignore[index, call-overload] # the branch below reports whatever is wrong
+        text = message.get("content") or message.get("refusal")  # type: ignore[union-attr]
     except (LookupError, TypeError, AttributeError) as error:
         raise InvalidAnswer("the answer is no chat completion") from error
-    vote = read_vote(said if isinstance(said, str) else None, _transcript(reference, words))
-    if vote.said is None:
+    vote = read_vote(text if isinstance(text, str) else None, _transcript(reference, words))
+    if vote.word is None:
         # A judge that gives no verdict is itself at fault: the answer that it was asked about has no distance.
         raise InvalidAnswer(vote.reason)
     return _JUDGED[vote.verdict]

@@ -59,9 +59,9 @@ class AnswerRule(Rule, tag="answer", kw_only=True, frozen=True):
         if text is None:
             yield _NO_TEXT
             return
-        for wanted in self.contains:
-            if wanted not in text:
-                yield f"the answer does not contain {show_value(wanted)}: it is {show_value(text)}"
+        for part in self.contains:
+            if part not in text:
+                yield f"the answer does not contain {show_value(part)}: it is {show_value(text)}"
         if self.pattern is not None and compile_pattern(self.pattern).search(text) is None:
             yield f"the answer does not match {self.pattern!r}: it is {show_value(text)}"
         if self.forbidden_pattern is not None and (found := compile_pattern(self.forbidden_pattern).search(text)):
@@ -269,9 +269,9 @@ class SameRule(Rule, tag="same", kw_only=True, frozen=True):
                 )
             for pointer, value in found:
                 if not any(_is_same(value, one) for one in known):
-                    shown = ", ".join(show_value(one) for one in known[:8]) or "no value yet"
+                    values = ", ".join(show_value(one) for one in known[:8]) or "no value yet"
                     yield RuleFinding(
-                        f"{tool.name}{pointer} is {show_value(value)}, but {self._source_words()} has {shown}",
+                        f"{tool.name}{pointer} is {show_value(value)}, but {self._source_words()} has {values}",
                         tool.step,
                     )
 

@@ -97,8 +97,8 @@ def _any_order_findings(found: Sequence[RequestedTool], demanded: Sequence[str])
 
 
 def _list_names(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_MOST_SHOWN]) or "none"
-    return shown if len(names) <= _MOST_SHOWN else f"{shown} and {len(names) - _MOST_SHOWN} more"
+    text = ", ".join(names[:_MOST_SHOWN]) or "none"
+    return text if len(names) <= _MOST_SHOWN else f"{text} and {len(names) - _MOST_SHOWN} more"
 
 
 class _Selection(Rule, kw_only=True, frozen=True):

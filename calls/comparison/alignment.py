@@ -58,19 +58,19 @@ def _pair_level(
     one: Sequence[AlignedCall], other: Sequence[AlignedCall], stretches: Iterable[_Stretch], level: int
 ) -> tuple[list[AlignedPair], list[_Stretch]]:
     """Pair calls by one mark; return the pairs and the stretches between them."""
-    waiting, left = list(stretches), []
+    waiting, remainder = list(stretches), []
     pairs: list[AlignedPair] = []
     while waiting:
         here, there = waiting.pop()
         common = _common_order([one[n].marks[level] for n in here], [other[n].marks[level] for n in there])
         if not common:
-            left.append((here, there))
+            remainder.append((here, there))
             continue
         pairs += [AlignedPair(here[a], there[b]) for a, b in common]
         # Between the pairs, a repeated mark may still have a counterpart.
         cuts = [(-1, -1), *common, (len(here), len(there))]
         waiting += [(here[a + 1 : c], there[b + 1 : d]) for (a, b), (c, d) in pairwise(cuts)]
-    return pairs, [(here, there) for here, there in left if here or there]
+    return pairs, [(here, there) for here, there in remainder if here or there]
 
 
 def _common_order(one: Sequence[Hashable], other: Sequence[Hashable]) -> list[tuple[int, int]]:
@@ -108,10 +108,10 @@ def _matching_places(one: Sequence[Hashable], other: Sequence[Hashable]) -> list
 
 
 def _number_repeats(marks: Iterable[Hashable]) -> Iterator[tuple[Hashable, int]]:
-    seen: Counter[Hashable] = Counter()
+    counts: Counter[Hashable] = Counter()
     for mark in marks:
-        yield mark, seen[mark]
-        seen[mark] += 1
+        yield mark, counts[mark]
+        counts[mark] += 1
 
 
 def _longest_increasing(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -148,8 +148,8 @@ def _moved_pairs(
 
 
 def _without_pairs(stretches: Iterable[_Stretch], pairs: Iterable[AlignedPair]) -> list[_Stretch]:
-    taken = [(pair.one, pair.other) for pair in pairs]
-    ones, others = {a for a, _ in taken}, {b for _, b in taken}
+    positions = [(pair.one, pair.other) for pair in pairs]
+    ones, others = {a for a, _ in positions}, {b for _, b in positions}
     return [([n for n in here if n not in ones], [n for n in there if n not in others]) for here, there in stretches]
 
 

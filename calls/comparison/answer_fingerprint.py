@@ -85,8 +85,8 @@ def word_set(value: Json) -> set[str]:
     waiting = [value]
     while waiting:
         match waiting.pop():
-            case Mapping() as named:
-                waiting += named.values()
+            case Mapping() as members:
+                waiting += members.values()
             case list() | tuple() as items:
                 waiting += items
             case str(text):

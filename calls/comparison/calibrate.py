@@ -144,8 +144,8 @@ def calibrate(one: Sequence[Exchange], other: Sequence[Exchange], profiles: Prof
             place = _Place(a.key.profile, a.key.route.host, *rule_place(difference.path, a.key), verdict.nonce_start)
             found[place].append(((a, b), difference, verdict))
     for pair in pairs:
-        for place, seen in _answer_occurrences(pair, profiles):
-            found[place].append(seen)
+        for place, occurrence in _answer_occurrences(pair, profiles):
+            found[place].append(occurrence)
     agree = sum(a.key.key == b.key.key for a, b in pairs)
     return Calibration(
         agreement=KeyAgreement(
@@ -154,7 +154,7 @@ def calibrate(one: Sequence[Exchange], other: Sequence[Exchange], profiles: Prof
             agree=agree,
             echoes=sum(not real for real in is_miss_by_pair.values()),
         ),
-        findings=tuple(_build_finding(place, seen, pairs) for place, seen in found.items()),
+        findings=tuple(_build_finding(place, occurrences, pairs) for place, occurrences in found.items()),
         unpaired_steps=(
             _unpaired_steps(sides[0], (a for a, _ in pairs)),
             _unpaired_steps(sides[1], (b for _, b in pairs)),
@@ -372,10 +372,10 @@ def _json_path(steps: Path) -> str:
     return "$" + "".join("[*]" if isinstance(step, int) else _path_member(str(step)) for step in steps)
 
 
-def _build_finding(place: _Place, seen: Sequence[_Occurrence], pairs: Sequence[SidePair]) -> Finding:
-    example = seen[0][1].as_json()
+def _build_finding(place: _Place, occurrences: Sequence[_Occurrence], pairs: Sequence[SidePair]) -> Finding:
+    example = occurrences[0][1].as_json()
     applicable = [pair for pair in pairs if place.applies_to(pair[0])]
-    verdict = _common_guess([found for _, _, found in seen])
+    verdict = _common_guess([found for _, _, found in occurrences])
     is_only_by_value = verdict.field_class not in ("key", "nonces") and not verdict.is_by_name and place.part == "body"
     if is_only_by_value and _has_other_values(place, applicable):
         verdict = Guess("key", f"{verdict.reason}, but other calls have different kinds of values there")
@@ -385,7 +385,7 @@ def _build_finding(place: _Place, seen: Sequence[_Occurrence], pairs: Sequence[S
         part=place.part,
         path=place.path,
         guess=verdict,
-        times=len({pair[0].step for pair, _, _ in seen}),
+        times=len({pair[0].step for pair, _, _ in occurrences}),
         of=len(applicable),
         one=example["recorded"],
         other=example["now"],

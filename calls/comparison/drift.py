@@ -30,7 +30,7 @@ def drift_pointers(recorded: Request, recorded_key: KeyResult, now: Request, now
 
 def _body_drift(recorded_key: KeyResult, recorded: Request, now_key: KeyResult, now: Request) -> Iterator[str]:
     left_out = [*recorded_key.left_out_fields, *now_key.left_out_fields]
-    places = dict.fromkeys(left.pointer for left in left_out if left.rule not in _EXPECTED_RULES)
+    places = dict.fromkeys(omission.pointer for omission in left_out if omission.rule not in _EXPECTED_RULES)
     before, after = full_document(recorded, recorded_key), full_document(now, now_key)
     return (place for place in places if not is_same_json(at(before, place), at(after, place)))
 

@@ -148,9 +148,14 @@ class EnvelopeBuilder:
 
     def _add_model(self, step: int, exchange: Exchange, call: Call) -> None:
         self._model_steps += 1
-        asked, returned = call.model_requested, call.model_returned
-        self._models.add(f"{asked or '(none)'} → {returned or '(none)'}" if asked or returned else None, step)
-        if returned is None:
+        requested_model, returned_model = call.model_requested, call.model_returned
+        self._models.add(
+            f"{requested_model or '(none)'} → {returned_model or '(none)'}"
+            if requested_model or returned_model
+            else None,
+            step,
+        )
+        if returned_model is None:
             self._unnamed.append(step)
         self._fingerprints.add(call.system_fingerprint, step)
         sampling = sampling_parameters(call)
@@ -175,7 +180,7 @@ class EnvelopeBuilder:
     def envelope(self, labels: Mapping[str, str], gaps: int) -> dict[str, Any]:
         """Return the envelope as JSON. Times are nanoseconds since the Unix epoch; `gaps` counts what was not recorded."""
         code = {name: labels[name][:LONGEST_VALUE] for name in CODE_LABELS if name in labels}
-        lost = [f"{gaps} exchanges or parts of them passed unrecorded (gaps)"] if gaps else []
+        losses = [f"{gaps} exchanges or parts of them passed unrecorded (gaps)"] if gaps else []
         no_models = [] if self._model_steps else ["no model was called"]
         return {
             "steps": self._steps,
@@ -206,7 +211,7 @@ class EnvelopeBuilder:
             },
             "conversation": {
                 "missing": [
-                    *lost,
+                    *losses,
                     *_sentence("bytes of its bodies", self._cut),
                     *_sentence("the earlier turns, which the provider keeps", self._at_provider),
                     *_sentence("secrets, which were replaced before they were stored", self._redacted),
@@ -232,6 +237,6 @@ def _absent(values: _Values, what: str) -> list[str]:
 def _sentence(what: str, steps: list[int]) -> list[str]:
     if not steps:
         return []
-    shown = ", ".join(map(str, steps[:MOST_STEPS]))
+    numbers = ", ".join(map(str, steps[:MOST_STEPS]))
     more = f" and {len(steps) - MOST_STEPS} more" if len(steps) > MOST_STEPS else ""
-    return [f"step {shown} lacks {what}" if len(steps) == 1 else f"steps {shown}{more} lack {what}"]
+    return [f"step {numbers} lacks {what}" if len(steps) == 1 else f"steps {numbers}{more} lack {what}"]

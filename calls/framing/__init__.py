@@ -42,7 +42,7 @@ class MessageDecoder(Protocol):
 class Framing(Protocol):
     """A way to divide a body into messages, implemented by each module of this package."""
 
-    def matches(self, head: bytes, media: str, *, ended: bool) -> bool | None:
+    def matches(self, head: bytes, media: str, *, is_whole: bool) -> bool | None:
         """Whether a body with this beginning, without leading white space, has this framing; None: more bytes are needed."""
 
     def Decoder(self) -> MessageDecoder:  # noqa: N802 # a module's class

@@ -78,12 +78,12 @@ def _encode_value(value: Value) -> bytes:
             return b"\7" + len(value.encode()).to_bytes(2) + value.encode()
 
 
-def matches(head: bytes, media: str, *, ended: bool) -> bool | None:
+def matches(head: bytes, media: str, *, is_whole: bool) -> bool | None:
     """Match a prelude with a correct checksum, or the media type unless the body begins with a brace or bracket."""
     if head[:1] in (b"{", b"["):
         return False
     if len(head) < _PRELUDE:
-        return ("eventstream" in media) if ended else None
+        return ("eventstream" in media) if is_whole else None
     return "eventstream" in media or crc32(head[:8]) == int.from_bytes(head[8:12])
 
 

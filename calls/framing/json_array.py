@@ -11,7 +11,7 @@ from calls.framing import Message
 _MARK: Final = re.compile(rb'[\[\]{}",\\]')
 
 
-def matches(head: bytes, media: str, *, ended: bool) -> bool | None:  # noqa: ARG001 # required by the protocol
+def matches(head: bytes, media: str, *, is_whole: bool) -> bool | None:  # noqa: ARG001 # required by the protocol
     """Match a body that begins with a bracket, with any media type."""
     return head[:1] == b"["
 

@@ -9,14 +9,14 @@ from calls.framing import Message
 _LABELS: Final = re.compile(r"ndjson|stream\+json|jsonl|json-lines|x-json-stream")
 
 
-def matches(head: bytes, media: str, *, ended: bool) -> bool | None:
+def matches(head: bytes, media: str, *, is_whole: bool) -> bool | None:
     """Match a complete value on the first line with more after it; a single line only if the media type says so."""
     is_labelled = _LABELS.search(media) is not None
     if head[:1] != b"{":
         return False
     first, end, rest = head.partition(b"\n")
     if not end or not rest.strip():
-        return is_labelled if is_labelled or ended else None
+        return is_labelled if is_labelled or is_whole else None
     return is_labelled or _is_json(first)
 
 

@@ -14,13 +14,13 @@ _FIELD: Final = re.compile(rb"(data|event|id|retry)?:")
 _FIELD_LENGTH: Final = len(b"event:")
 
 
-def matches(head: bytes, media: str, *, ended: bool) -> bool | None:
+def matches(head: bytes, media: str, *, is_whole: bool) -> bool | None:
     """Match a field, or the media type unless the body begins with a brace: errors are plain JSON with any media type."""
     if head[:1] in (b"{", b"["):
         return False
-    if len(head) < _FIELD_LENGTH and not ended:
+    if len(head) < _FIELD_LENGTH and not is_whole:
         return None
-    is_labelled = "event-stream" in media and not ended
+    is_labelled = "event-stream" in media and not is_whole
     return is_labelled or _FIELD.match(head) is not None
 
 

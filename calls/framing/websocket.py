@@ -27,7 +27,7 @@ def frame_messages(body: Body) -> bytes:
     )
 
 
-def matches(head: bytes, media: str, *, ended: bool) -> bool | None:  # noqa: ARG001 # required by the protocol
+def matches(head: bytes, media: str, *, is_whole: bool) -> bool | None:  # noqa: ARG001 # required by the protocol
     """Match the media type only."""
     return media == MEDIA
 

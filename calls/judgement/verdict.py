@@ -19,12 +19,12 @@ _SPACES: Final = re.compile(r"\s+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vote:
-    """What the judge said to one question."""
+    """The judge's answer to one question."""
 
     verdict: JudgeVerdict
     reason: str
     quote: str = ""
-    said: str | None = None
+    word: str | None = None
     """The judge's own word, where a vote is not what it said: `first`, or a verdict without evidence."""
 
 
@@ -61,23 +61,23 @@ def read_vote(answer: str | None, transcript: Sequence[str], order: Order | None
     """Read the text of an answer. `order` is that of a comparison, in which `pass` means that the new run is not worse."""
     document = _verdict_object(answer)
     if document is None:
-        shown = "nothing" if not answer else repr(answer[:100])
-        return Vote(verdict="cannot tell", reason=f"the judge did not answer with a JSON object: it said {shown}")
-    said = str(document.get("verdict", "")).strip().lower().replace("_", " ")
-    verdict = _absolute_verdict(said) if order is None else _compared_verdict(said, order)
+        answer_text = "nothing" if not answer else repr(answer[:100])
+        return Vote(verdict="cannot tell", reason=f"the judge did not answer with a JSON object: it said {answer_text}")
+    word = str(document.get("verdict", "")).strip().lower().replace("_", " ")
+    verdict = _absolute_verdict(word) if order is None else _compared_verdict(word, order)
     reason, quote = (str(document.get(name) or "")[:LONGEST_REASON] for name in ("reason", "quote"))
     if verdict is None:
-        return Vote(verdict="cannot tell", reason=f"the judge's verdict {said[:40]!r} is none of those it was offered")
-    if verdict != "cannot tell" and said != "same" and not is_quoted(quote, transcript):
+        return Vote(verdict="cannot tell", reason=f"the judge's verdict {word[:40]!r} is none of those it was offered")
+    if verdict != "cannot tell" and word != "same" and not is_quoted(quote, transcript):
         why = "without a quote" if not quote.strip() else "with a quote that is not in the transcript"
-        return Vote(verdict="cannot tell", reason=f"the judge said {said} {why}: {reason}", quote=quote, said=said)
-    return Vote(verdict=verdict, reason=reason, quote=quote, said=said)
+        return Vote(verdict="cannot tell", reason=f"the judge said {word} {why}: {reason}", quote=quote, word=word)
+    return Vote(verdict=verdict, reason=reason, quote=quote, word=word)
 
 
 def is_quoted(quote: str, transcript: Sequence[str]) -> bool:
     """Whether the words are in the transcript. White space, and the escapes of JSON in it, do not matter."""
-    wanted = _plain_words(quote)
-    return bool(wanted) and any(wanted in _plain_words(line) for line in transcript)
+    words = _plain_words(quote)
+    return bool(words) and any(words in _plain_words(line) for line in transcript)
 
 
 def _plain_words(text: str) -> str:
@@ -97,13 +97,13 @@ def _verdict_object(answer: str | None) -> Mapping[str, Json] | None:
     return value if isinstance(value, Mapping) else None
 
 
-def _absolute_verdict(said: str) -> JudgeVerdict | None:
-    return next((verdict for verdict in ("pass", "fail", "cannot tell") if verdict == said), None)
+def _absolute_verdict(word: str) -> JudgeVerdict | None:
+    return next((verdict for verdict in ("pass", "fail", "cannot tell") if verdict == word), None)
 
 
-def _compared_verdict(said: str, order: Order) -> JudgeVerdict | None:
-    if said in ("same", "cannot tell"):
-        return "pass" if said == "same" else "cannot tell"
-    if said not in ("first", "second"):
+def _compared_verdict(word: str, order: Order) -> JudgeVerdict | None:
+    if word in ("same", "cannot tell"):
+        return "pass" if word == "same" else "cannot tell"
+    if word not in ("first", "second"):
         return None
-    return "fail" if (said == "first") == (order == "old first") else "pass"
+    return "fail" if (word == "first") == (order == "old first") else "pass"

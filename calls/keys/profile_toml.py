@@ -71,8 +71,10 @@ class _ProfileResolver:
         return extend_profile(self._base_profiles[table.extends], table.profile, table.given, table.dropped_headers)
 
 
-def extend_profile(base: Profile, own: Profile, given: Container[str], dropped_headers: Container[str] = ()) -> Profile:
-    """Merge a profile into the one that it extends. `given`: the settings it has; `dropped_headers`: headers to remove."""
+def extend_profile(
+    base: Profile, own: Profile, settings: Container[str], dropped_headers: Container[str] = ()
+) -> Profile:
+    """Merge a profile into the one that it extends. `settings`: those that `own` has; `dropped_headers`: headers to remove."""
     own_paths = {normalize_path(path) for kind in get_args(FieldClass.__value__) for path in getattr(own, kind)}
     classes = {
         kind: (*getattr(own, kind), *(path for path in getattr(base, kind) if normalize_path(path) not in own_paths))
@@ -91,8 +93,8 @@ def extend_profile(base: Profile, own: Profile, given: Container[str], dropped_h
         headers=_merge_lists(HeaderRules, base.headers, own.headers, dropped_headers),
         folds=_merge_folds(base.folds, own.folds),
         answer=AnswerRules(ignore=tuple(dict.fromkeys((*own.answer.ignore, *base.answer.ignore)))),
-        unknown=own.unknown if "unknown" in given else base.unknown,
-        told=own.told if "told" in given else base.told,
+        unknown=own.unknown if "unknown" in settings else base.unknown,
+        told=own.told if "told" in settings else base.told,
     )
 
 
@@ -243,16 +245,16 @@ class _ProfileTable:
             raise self.error_near(f"unknown setting {name!r} in {where}: use {', '.join(sorted(known))}", name)
 
     def _check_paths(self, paths: Any) -> None:
-        seen: set[str] = set()
+        seen_paths: set[str] = set()
         for text in () if self._is_trusted else paths:
             try:
                 path = normalize_path(text)
             except BadPath as error:
                 message = f"{text!r} is not an RFC 9535 path ({error}): write one like $.query or $.items[*].id"
                 raise self.error_near(message, text) from error
-            if path in seen:
+            if path in seen_paths:
                 raise self.error_near(f"{text} is listed twice: a field has only one class", text)
-            seen.add(path)
+            seen_paths.add(path)
 
     def error_near(self, message: str, near: str) -> BadProfile:
         """Create an error for the last line of this table that contains `near`."""

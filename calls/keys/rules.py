@@ -151,31 +151,31 @@ def _rule_node(rule: RuleAtPath) -> Node:
 
 def _unite(first: Node, second: Node) -> Node:
     """Unite the rules of two nodes. If both have a rule for a place, the first one applies."""
-    named = {
+    by_name = {
         name: _unite_optional(first.by_name.get(name), second.by_name.get(name))
         for name in {**first.by_name, **second.by_name}
     }
-    typed = {
+    by_type = {
         name: _unite_optional(first.by_type.get(name), second.by_type.get(name))
         for name in {**first.by_type, **second.by_type}
     }
     each = _unite_optional(first.wildcard, second.wildcard) if first.wildcard or second.wildcard else None
-    return _combine(first, second, named, typed, each)
+    return _combine(first, second, by_name, by_type, each)
 
 
 def _spread_wildcards(node: Node) -> Node:
     """Add the wildcard's rules to every named place beside it; a place's own rules take precedence."""
-    named = {name: _spread_wildcards(_unite_optional(below, node.wildcard)) for name, below in node.by_name.items()}
-    typed = {name: _spread_wildcards(_unite_optional(below, node.wildcard)) for name, below in node.by_type.items()}
-    return _combine(node, node, named, typed, _spread_wildcards(node.wildcard) if node.wildcard else None)
+    by_name = {name: _spread_wildcards(_unite_optional(below, node.wildcard)) for name, below in node.by_name.items()}
+    by_type = {name: _spread_wildcards(_unite_optional(below, node.wildcard)) for name, below in node.by_type.items()}
+    return _combine(node, node, by_name, by_type, _spread_wildcards(node.wildcard) if node.wildcard else None)
 
 
 def _overlay(found: Node, base: Node) -> Node:
     """Add the rules for places that were found in one body to a tree whose wildcards are spread."""
-    named = dict(base.by_name)
+    by_name = dict(base.by_name)
     for name, below in found.by_name.items():
-        named[name] = _overlay(below, base.by_name.get(name) or base.wildcard or Node())
-    return _combine(found, base, named, base.by_type, base.wildcard)
+        by_name[name] = _overlay(below, base.by_name.get(name) or base.wildcard or Node())
+    return _combine(found, base, by_name, base.by_type, base.wildcard)
 
 
 def _unite_optional(first: Node | None, second: Node | None) -> Node:
@@ -185,15 +185,15 @@ def _unite_optional(first: Node | None, second: Node | None) -> Node:
 
 
 def _combine(
-    first: Node, second: Node, named: dict[str | int, Node], typed: dict[str, Node], each: Node | None
+    first: Node, second: Node, by_name: dict[str | int, Node], by_type: dict[str, Node], each: Node | None
 ) -> Node:
     return Node(
         field_class=first.field_class or second.field_class,
         folds=first.folds | second.folds,
         nonce_start=first.nonce_start or second.nonce_start,
         default=second.default if first.default is None else first.default,
-        by_name=named,
-        by_type=typed,
+        by_name=by_name,
+        by_type=by_type,
         wildcard=each,
         has_key_rule=first.has_key_rule or second.has_key_rule,
         has_id_rule=first.has_id_rule or second.has_id_rule,

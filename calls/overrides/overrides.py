@@ -128,8 +128,8 @@ class Override:
             return f"effect {self.change.name}" + (f"#{self.change.nth}" if self.change.nth else "")
         if self.match is None:
             return f"step {self.step}"
-        given = ((field.name, getattr(self.match, field.name)) for field in fields(OverrideMatch))
-        return ", ".join(f"{name} {value}" for name, value in given if value is not None)
+        criteria = ((field.name, getattr(self.match, field.name)) for field in fields(OverrideMatch))
+        return ", ".join(f"{name} {value}" for name, value in criteria if value is not None)
 
     @property
     def change_name(self) -> str:
@@ -276,13 +276,13 @@ def _read_operation(value: Any, name: str) -> Mapping[str, Any]:
     operation = value.get("op") if isinstance(value, dict) else None
     if not isinstance(operation, str) or operation not in _OPERATIONS:
         raise _InvalidEntry(f"{name} needs an op: use {', '.join(_OPERATIONS)}")
-    needed = _OPERATIONS[operation]
-    if missing := [member for member in needed if member not in value]:
+    members = _OPERATIONS[operation]
+    if missing := [member for member in members if member not in value]:
         raise _InvalidEntry(f"{name} ({operation}) lacks {quote_names(missing)}")
-    for pointer in filter(needed.__contains__, ("from", "path")):
+    for pointer in filter(members.__contains__, ("from", "path")):
         if not isinstance(value[pointer], str) or (value[pointer] and not value[pointer].startswith("/")):
             raise _InvalidEntry(f'{name}.{pointer} is not a JSON pointer: it must begin with "/"')
-    return {"op": operation, **{member: _checked_value(value[member], f"{name}.{member}") for member in needed}}
+    return {"op": operation, **{member: _checked_value(value[member], f"{name}.{member}") for member in members}}
 
 
 def _read_tool_result(value: Any) -> Change:

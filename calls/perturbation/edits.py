@@ -89,7 +89,7 @@ def apply_edits(answers: Sequence[ToolAnswer], edits: Sequence[AnswerEdit]) -> A
             applied.used.append(edit)
             continue
         changes = dict(_changes(applied.documents, edit))
-        changed = {step: apply_operations(applied.documents[step], made) for step, made in changes.items()}
+        changed = {step: apply_operations(applied.documents[step], operations) for step, operations in changes.items()}
         if not changed or any(new is None or not fits(by_step[step].shape, new[0]) for step, new in changed.items()):
             continue
         for step, new in changed.items():

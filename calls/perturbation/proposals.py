@@ -120,8 +120,8 @@ class _Proposer:
         objects = [one for one in value if isinstance(one, dict)]
         if objects:
             for place in sorted({0, len(value)}):
-                made = self._distractor(self._draws.choose(objects))
-                yield self._operation("distractor", {"op": "add", "path": f"{pointer}/{place}", "value": made}, group)
+                item = self._distractor(self._draws.choose(objects))
+                yield self._operation("distractor", {"op": "add", "path": f"{pointer}/{place}", "value": item}, group)
         for number, one in enumerate(value):
             yield from self._at(one, shape.items or AnswerShape(), f"{pointer}/{number}", None)
 
@@ -160,7 +160,7 @@ def _renames(answers: Sequence[ToolAnswer], draws: Draws) -> list[AnswerEdit]:
 
     for answer in answers:
         collect(copy_json(answer.value), None, answer)
-    made: list[AnswerEdit] = []
+    edits: list[AnswerEdit] = []
     for old, (step, group) in list(ids.items())[:MAX_PLACES]:
-        made.append(AnswerEdit(kind="other id", group=group, step=step, renamed=(old, other_id(old, draws))))
-    return made
+        edits.append(AnswerEdit(kind="other id", group=group, step=step, renamed=(old, other_id(old, draws))))
+    return edits

@@ -61,10 +61,10 @@ def _declared_shape(schema: Mapping[str, Any], root: Any, depth: int) -> AnswerS
 
 
 def _types(schema: Mapping[str, Any]) -> frozenset[JsonType]:
-    given = schema.get("type")
-    if given is None:
+    type_field = schema.get("type")
+    if type_field is None:
         return frozenset(TYPES) if "properties" not in schema else frozenset(("object",))
-    names = [given] if isinstance(given, str) else list(given)
+    names = [type_field] if isinstance(type_field, str) else list(type_field)
     if unknown := [name for name in names if name not in TYPES]:
         raise BadSchema(f"unknown type {unknown[0]!r}: use {', '.join(TYPES)}")
     return frozenset(one for one in TYPES if one in names)

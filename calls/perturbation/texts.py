@@ -49,8 +49,8 @@ def is_prose(text: str) -> bool:
 
 def other_id(text: str, draws: Draws) -> str:
     """Return another id of the same form: digits for digits, letters for letters of the same case."""
-    made = "".join(_other_character(one, draws) for one in text)
-    return made if made != text else _next_digit(text)
+    new_id = "".join(_other_character(one, draws) for one in text)
+    return new_id if new_id != text else _next_digit(text)
 
 
 def _other_character(one: str, draws: Draws) -> str:

@@ -34,8 +34,8 @@ def choose_variations(
         if len(found) >= count or not kinds:
             break
         draws = Draws(seed, number)
-        wanted = [draws.choose(by_kind[draws.choose(kinds)]) for _ in range(draws.choose(SIZES))]
-        used = apply_edits(answers, _without_conflicts(wanted)).used
+        edits = [draws.choose(by_kind[draws.choose(kinds)]) for _ in range(draws.choose(SIZES))]
+        used = apply_edits(answers, _without_conflicts(edits)).used
         name = repr(used)
         if used and name not in found:
             found[name] = Variation(number=len(found) + 1, edits=tuple(used))
@@ -45,14 +45,14 @@ def choose_variations(
 def _without_conflicts(edits: Sequence[AnswerEdit]) -> list[AnswerEdit]:
     """Return the edits with at most one fault for each step, because a second one would only wait for the first."""
     faulty: set[int] = set()
-    kept = []
+    compatible_edits = []
     for edit in dict.fromkeys(map(_Hashable, edits)):
         if edit.edit.fault is not None:
             if edit.edit.step in faulty:
                 continue
             faulty.add(edit.edit.step)
-        kept.append(edit.edit)
-    return kept
+        compatible_edits.append(edit.edit)
+    return compatible_edits
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,17 +127,17 @@ class Redactor:
         if length is None:
             return self._redact_head_cached(method, url, headers)
         head = self._redact_head_cached(method, url, other_headers)
-        seen = head.headers
-        return RedactedHead(head.url, (*seen[:length], headers[length], *seen[length:]), *head[2:])
+        new_headers = head.headers
+        return RedactedHead(head.url, (*new_headers[:length], headers[length], *new_headers[length:]), *head[2:])
 
     def _redact_head(self, method: str, url: str, headers: Headers) -> RedactedHead:
         redactor = self.for_request(method, url, headers)
-        seen_url, in_url = redactor.redact_url(url)
-        seen, in_headers = redactor.redact_request_headers(headers)
+        new_url, in_url = redactor.redact_url(url)
+        new_headers, in_headers = redactor.redact_request_headers(headers)
         kind = header(headers, "content-type"), header(headers, "content-encoding")
         plain = redactor._declared_secrets is None and is_plain(*kind)
         return RedactedHead(
-            seen_url, seen, in_url + in_headers, redactor, partial(redactor.new_body_redactor, *kind), plain
+            new_url, new_headers, in_url + in_headers, redactor, partial(redactor.new_body_redactor, *kind), plain
         )
 
     def redact_response_head(self, headers: Headers) -> RedactedAnswerHead:
@@ -240,12 +240,12 @@ class Redactor:
         ):
             return headers, 0
         tally = _Tally(self._key)
-        seen: list[int] = []
+        scanned_places: list[int] = []
         new: list[tuple[str, str]] = []
         for name, value in headers:
             how = treatment(name)
             if how in ("seen", "address", "binary"):
-                seen.append(len(new))
+                scanned_places.append(len(new))
             if how != "seen":
                 value, count = self._treat_cached(how, value)
                 tally.count += count
@@ -253,8 +253,8 @@ class Redactor:
             tally.count += count
             new.append((name, value))
         # A single search through all values that are kept: in hardly any request is there a secret left.
-        if not self._is_clean("\n".join(new[n][1] for n in seen)):
-            for n in seen:
+        if not self._is_clean("\n".join(new[n][1] for n in scanned_places)):
+            for n in scanned_places:
                 new[n] = (new[n][0], self._replace_secrets(new[n][1], tally))
         return tuple(new), tally.count
 

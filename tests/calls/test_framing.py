@@ -92,16 +92,16 @@ def test_lines_are_messages_and_empty_ones_are_not() -> None:
     ],
 )
 def test_one_line_alone_is_a_stream_only_by_its_label(head: bytes, media: str, verdict: bool) -> None:
-    assert ndjson.matches(head, media, ended=True) is verdict
-    assert ndjson.matches(head, media, ended=False) in (verdict, None)
+    assert ndjson.matches(head, media, is_whole=True) is verdict
+    assert ndjson.matches(head, media, is_whole=False) in (verdict, None)
 
 
 @pytest.mark.parametrize(
     ("head", "verdict"), [(b'{"a":1}\0{"a":2}\0', True), (b'{"a":1}', False), (b"data: 1\0", False)]
 )
 def test_a_byte_of_zeros_is_in_no_json(head: bytes, verdict: bool) -> None:
-    assert nul.matches(head, "application/json", ended=True) is verdict
-    assert nul.matches(head, "application/json", ended=False) in (verdict, None)
+    assert nul.matches(head, "application/json", is_whole=True) is verdict
+    assert nul.matches(head, "application/json", is_whole=False) in (verdict, None)
 
 
 def elements(*data: bytes) -> list[Any]:

@@ -169,8 +169,8 @@ def _compose_answer(parts: AnswerParts) -> Json | None:
         if parts.tool_calls:
             return None
         output: Json = {"content": {"document": parts.text}, "nodeName": "Output", "nodeType": "FlowOutputNode"}
-        ended: Json = {"completionReason": parts.finish_word("SUCCESS", "SUCCESS")}
-        return {"flowOutputEvent": [output], "flowCompletionEvent": [ended]}
+        completion: Json = {"completionReason": parts.finish_word("SUCCESS", "SUCCESS")}
+        return {"flowOutputEvent": [output], "flowCompletionEvent": [completion]}
     text: dict[str, Json] = {} if parts.text is None else {"completion": parts.text}
     if not parts.tool_calls:
         return text

@@ -193,9 +193,9 @@ class BedrockInvokeStream:
     @property
     def is_complete(self) -> bool:
         """Whether the model ended, or Bedrock sent its counts (which come last), or a guardrail intervened; and no error."""
-        ended = self._open_model_stream is not None and self._open_model_stream.is_complete is True
+        is_model_finished = self._open_model_stream is not None and self._open_model_stream.is_complete is True
         stopped = self._bedrock.get("amazon-bedrock-guardrailAction") == "INTERVENED"
-        return self._error is None and (ended or stopped or _METRICS in self._bedrock)
+        return self._error is None and (is_model_finished or stopped or _METRICS in self._bedrock)
 
 
 def _open_model_stream(chunk: Mapping[str, Json]) -> Accumulator:

@@ -183,8 +183,8 @@ class GeminiStream:
     def is_complete(self) -> bool:
         """Whether every candidate has a finish reason, or the prompt was blocked. There is no other end marker."""
         refused = "blockReason" in as_object(self._state.get("promptFeedback"))
-        ended = all(candidate.has_ended for candidate in self._candidates.values())
-        return self._error is None and (refused or (bool(self._candidates) and ended))
+        is_every_candidate_finished = all(candidate.has_ended for candidate in self._candidates.values())
+        return self._error is None and (refused or (bool(self._candidates) and is_every_candidate_finished))
 
     def _add_candidates(self, candidates: Sequence[Json]) -> None:
         for candidate in map(as_object, candidates):

@@ -229,8 +229,8 @@ def _write_stream(answer: Mapping[str, Json], _request: Mapping[str, Json]) -> I
 
 def _interaction_events(answer: Mapping[str, Json]) -> Iterator[tuple[str, Mapping[str, Json]]]:
     whole = {name: value for name, value in answer.items() if name not in ("steps", "outputs")}
-    begun = {name: value for name, value in whole.items() if name != "usage"}
-    yield "interaction.created", {"interaction": {**begun, "status": "in_progress"}}
+    new_interaction = {name: value for name, value in whole.items() if name != "usage"}
+    yield "interaction.created", {"interaction": {**new_interaction, "status": "in_progress"}}
     yield "interaction.status_update", {"interaction_id": answer.get("id"), "status": "in_progress"}
     for index, step in enumerate(map(as_object, as_array(answer.get("steps")))):
         for kind, event in _step_events(step):

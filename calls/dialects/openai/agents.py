@@ -207,8 +207,8 @@ def _compose_answer(parts: AnswerParts) -> Json | None:
     turn, session = f"turn_{parts.id}", f"sess_{parts.id}"
     content: Json = [{"type": "output_text", "text": parts.text}]
     about: dict[str, Json] = {"turn_id": turn, "status": "completed"}
-    said: dict[str, Json] = {"type": "message", "id": f"msg_{parts.id}", "role": "assistant", "content": content}
-    texts: list[Json] = [] if parts.text is None else [{**said, **about, "phase": "final_answer"}]
+    message: dict[str, Json] = {"type": "message", "id": f"msg_{parts.id}", "role": "assistant", "content": content}
+    texts: list[Json] = [] if parts.text is None else [{**message, **about, "phase": "final_answer"}]
     calls: list[Json] = [
         {"type": "function_call", "id": f"fc_{parts.id}{number}", "call_id": call.id, "name": call.name}
         | {"arguments": call.arguments, **about}

@@ -232,9 +232,9 @@ def _write_stream(answer: Mapping[str, Json], _request: Mapping[str, Json]) -> I
 
 def _run_events(answer: Mapping[str, Json]) -> Iterator[tuple[str, Mapping[str, Json]]]:
     run = {name: value for name, value in answer.items() if name not in ("messages", "steps")}
-    begun = {**run, "status": "queued", "required_action": None, "usage": None}
-    yield "thread.run.created", begun
-    yield "thread.run.in_progress", {**begun, "status": "in_progress"}
+    queued_run = {**run, "status": "queued", "required_action": None, "usage": None}
+    yield "thread.run.created", queued_run
+    yield "thread.run.in_progress", {**queued_run, "status": "in_progress"}
     for step in map(as_object, as_array(answer.get("steps"))):
         yield "thread.run.step.completed", step
     for message in map(as_object, as_array(answer.get("messages"))):

@@ -91,8 +91,8 @@ class CompletionsStream:
         """Whether `[DONE]` arrived, and no error before it; None where it can be left out because every choice has a finish reason."""
         if self._error is not None:
             return False
-        ended = bool(self._choices) and all(choice.has_ended for choice in self._choices.values())
-        return True if self._has_ended else None if ended or not self._has_end_marker else False
+        is_every_choice_finished = bool(self._choices) and all(choice.has_ended for choice in self._choices.values())
+        return True if self._has_ended else None if is_every_choice_finished or not self._has_end_marker else False
 
     def _merge_chunk(self, chunk: Mapping[str, Json]) -> None:
         for name, value in chunk.items():

@@ -270,8 +270,8 @@ def _compose_answer(parts: AnswerParts) -> Json | None:
     """Make a transcript, as JSON or as the text that the request wants."""
     if parts.operation not in ("transcription", "translation") or parts.tool_calls or parts.text is None:
         return None
-    wanted = parts.request.get("response_format")
-    form = next(iter(as_array(wanted)), wanted)
+    response_format = parts.request.get("response_format")
+    form = next(iter(as_array(response_format)), response_format)
     if form in ("text", "srt", "vtt"):
         return parts.text
     tokens: Json = {

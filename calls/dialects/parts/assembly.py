@@ -54,12 +54,12 @@ class AccumulatorAssembly:
         # Only when the body has doubled since the last attempt, so that many tiny pieces take linear time.
         if not self._is_decided and self._size > self._next_detection_at:
             self._next_detection_at = 2 * self._size
-            self._detect_framing(ended=False)
+            self._detect_framing(is_whole=False)
 
     def finish(self) -> None:
         """Note that the body has ended."""
         if not self._is_decided:
-            self._detect_framing(ended=True)
+            self._detect_framing(is_whole=True)
         if not self._is_decided and "event-stream" in self._media and sse in self._framings:
             self._decoder = sse.Decoder()  # a stream that ended before its first event
         if self._decoder:
@@ -84,13 +84,13 @@ class AccumulatorAssembly:
         """Whether the body is a stream of messages."""
         return self._decoder is not None
 
-    def _detect_framing(self, *, ended: bool) -> None:
+    def _detect_framing(self, *, is_whole: bool) -> None:
         """Ask the framings in turn whether these first bytes are theirs. Leading blanks have no meaning in any of them."""
         head = b"".join(self._pieces).lstrip()
         if not head:
             return
         for framing in self._framings:
-            verdict = framing.matches(head, self._media, ended=ended)
+            verdict = framing.matches(head, self._media, is_whole=is_whole)
             if verdict is None:
                 return
             if verdict:

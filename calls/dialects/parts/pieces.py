@@ -106,8 +106,8 @@ class PiecedObject:
         """The object so far."""
         return {name: value.build() if isinstance(value, _GROWING) else value for name, value in self._members.items()}
 
-    def _member[T: (_PiecedText, PiecedObject, _PiecedList)](self, name: str, made: Callable[[], T]) -> T:
-        new, member = made(), self._members.get(name)
+    def _member[T: (_PiecedText, PiecedObject, _PiecedList)](self, name: str, create: Callable[[], T]) -> T:
+        new, member = create(), self._members.get(name)
         if type(member) is not type(new):
             self._members[name] = member = new
         return member

@@ -106,8 +106,8 @@ class CohereV1Stream:
     @property
     def is_complete(self) -> bool:
         """Whether the last line arrived, without an error."""
-        ended = self._state.get("finish_reason")
-        return self._has_ended and not as_text(ended).startswith("ERROR")
+        reason = self._state.get("finish_reason")
+        return self._has_ended and not as_text(reason).startswith("ERROR")
 
 
 def _usage(meta: Mapping[str, Json]) -> Usage:

@@ -167,8 +167,13 @@ def _usage(usage: Mapping[str, Json]) -> Usage:
 def _compose_answer(parts: AnswerParts) -> Json | None:
     """Make a turn with an output for the text and for each function call."""
     entry: dict[str, Json] = {"object": "entry", "created_at": parts.created_at, "completed_at": parts.created_at}
-    said: dict[str, Json] = {"id": f"msg_{parts.id}", "model": parts.model, "role": "assistant", "content": parts.text}
-    texts: list[Json] = [] if parts.text is None else [{**entry, "type": "message.output", **said}]
+    message: dict[str, Json] = {
+        "id": f"msg_{parts.id}",
+        "model": parts.model,
+        "role": "assistant",
+        "content": parts.text,
+    }
+    texts: list[Json] = [] if parts.text is None else [{**entry, "type": "message.output", **message}]
     calls: list[Json] = [
         {**entry, "type": "function.call", "id": f"fc_{parts.id}{number}", "tool_call_id": call.id}
         | {"name": call.name, "arguments": arguments_text(call)}

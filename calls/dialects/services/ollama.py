@@ -141,19 +141,19 @@ def _requested_form(criteria: FormCriteria) -> AnswerForm:
 def _compose_answer(parts: AnswerParts) -> Json | None:
     """Make an answer of `chat`, or one of `generate`, which has no tool calls."""
     calls: list[Json] = [{"function": {"name": call.name, "arguments": call.arguments}} for call in parts.tool_calls]
-    said: dict[str, Json]
+    answer: dict[str, Json]
     match parts.operation:
         case "chat":
             message: dict[str, Json] = {"role": "assistant", "content": parts.text or ""}
-            said = {"message": message | ({"tool_calls": calls} if calls else {})}
+            answer = {"message": message | ({"tool_calls": calls} if calls else {})}
         case "text_completion" if parts.text is not None and not calls:
-            said = {"response": parts.text}
+            answer = {"response": parts.text}
         case _:
             return None
     return {
         "model": parts.model,
         "created_at": parts.created_at,
-        **said,
+        **answer,
         "done": True,
         "done_reason": parts.finish_word("stop", "stop"),
         **dict.fromkeys(("total_duration", "load_duration", "prompt_eval_duration", "eval_duration"), 1_000_000),

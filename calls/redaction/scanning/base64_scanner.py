@@ -277,12 +277,12 @@ def _end_of_chars(raw: bytes, chars: bytes, count: int) -> int:
     """Return the offset in the window at which this number of characters ends."""
     if len(chars) == len(raw) or count == 0:
         return count
-    seen = 0
+    end = 0
     for number, found in enumerate(_chars(_mask_breaks(raw)), 1):
-        seen = found.end()
+        end = found.end()
         if number == count:
             break
-    return seen
+    return end
 
 
 def _changed_groups(old: bytes, new: bytearray, size: int) -> Iterable[tuple[int, int]]:

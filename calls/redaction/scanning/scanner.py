@@ -75,7 +75,7 @@ class _Match:
     rule: SecretRule
     lead: int
     start: int
-    seen: int
+    search_from: int
     """The end of the matched beginning of the secret, from which its end is searched."""
 
     end: End
@@ -183,8 +183,8 @@ class RuleTable:
         """Return the rule that matches at an offset, with the start of the secret and its end function."""
         spans = self._which(HERE, data, at, len(data))
         group = next(n for n, (start, _) in enumerate(spans) if n and start >= 0)
-        rule, (start, seen) = self._rules[group - 1], spans[group]
-        return _Match(rule, at, start, seen, rule.end(data, start))
+        rule, (start, search_from) = self._rules[group - 1], spans[group]
+        return _Match(rule, at, start, search_from, rule.end(data, start))
 
 
 class Scanner:
@@ -297,7 +297,7 @@ class Scanner:
             found = self._continued_secret(at) or self._next_secret(text, at, last=last)
             if isinstance(found, int):
                 return text, found
-            stop = found.end(text, found.seen)
+            stop = found.end(text, found.search_from)
             if (
                 stop + found.rule.lookahead >= len(text)
                 and not last
@@ -323,18 +323,18 @@ class Scanner:
         if not self._is_real(text, found, stop, offset):
             return stop
         at, limit = found.lead + 1, stop + MAX_BLOCK
-        seen = text if len(text) <= limit else text[:limit]
+        window = text if len(text) <= limit else text[:limit]
         for _ in range(_MAX_OVERLAPS):
-            start, end = self._table.find_first(seen, at, last=last)
+            start, end = self._table.find_first(window, at, last=last)
             if start < 0 or start >= stop:
                 return stop
             if end == len(text) and not last:
                 return None
-            other = self._table.match_rule(seen, start)
-            end = other.end(seen, other.seen)
+            other = self._table.match_rule(window, start)
+            end = other.end(window, other.search_from)
             if end + other.rule.lookahead >= len(text) and not last and not other.rule.find_inner:
                 return None
-            if stop < end and _CONTINUATION.fullmatch(seen, stop, end) and self._is_real(seen, other, end, offset):
+            if stop < end and _CONTINUATION.fullmatch(window, stop, end) and self._is_real(window, other, end, offset):
                 return end
             at = start + 1
         return stop

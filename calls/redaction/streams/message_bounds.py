@@ -26,31 +26,31 @@ _LENGTHS: Final = 1
 _HEAD: Final = 4096
 
 
-def detect_kind(head: bytes, essence: str, *, ended: bool) -> StreamKind | Literal[False] | None:
+def detect_kind(head: bytes, essence: str, *, is_whole: bool) -> StreamKind | Literal[False] | None:
     """Detect how a body is divided into messages from its beginning; False: it is no stream; None: more bytes are needed."""
     head = head.lstrip(b" \t\r\n")
     if not head:
-        return False if ended else None
+        return False if is_whole else None
     match head[:1]:
         case b"{":
-            return _detect_object_kind(head, essence, ended=ended)
+            return _detect_object_kind(head, essence, is_whole=is_whole)
         case b"[":
             if any(name in head[:_HEAD] for name in _ELEMENTS):
                 return "array"
-            return False if ended or len(head) >= _HEAD else None
+            return False if is_whole or len(head) >= _HEAD else None
         case _:
-            return _detect_other_kind(head, essence, ended=ended)
+            return _detect_other_kind(head, essence, is_whole=is_whole)
 
 
 def has_messages(data: bytes) -> bool:
     """Return whether a whole body is a stream of several messages, or of one that lists the pieces of a text."""
-    kind = detect_kind(data, "", ended=True)
+    kind = detect_kind(data, "", is_whole=True)
     if kind == "sse":
         return data.count(b"data:") > 1 or b'"token"' in data
     return bool(kind)
 
 
-def _detect_object_kind(head: bytes, essence: str, *, ended: bool) -> StreamKind | Literal[False] | None:
+def _detect_object_kind(head: bytes, essence: str, *, is_whole: bool) -> StreamKind | Literal[False] | None:
     """Detect JSON values one per line, or ended by zero bytes."""
     if _NDJSON.search(essence):
         return "lines"
@@ -59,16 +59,16 @@ def _detect_object_kind(head: bytes, essence: str, *, ended: bool) -> StreamKind
         return "lines" if head[:line].rstrip().endswith(b"}") else False
     if (at := head.find(b"\0")) > 0 and head[at - 1 : at] == b"}":
         return "nul"
-    return False if ended or len(head) > MAX_MESSAGE else None
+    return False if is_whole or len(head) > MAX_MESSAGE else None
 
 
-def _detect_other_kind(head: bytes, essence: str, *, ended: bool) -> StreamKind | Literal[False] | None:
+def _detect_other_kind(head: bytes, essence: str, *, is_whole: bool) -> StreamKind | Literal[False] | None:
     if essence == "text/event-stream" or _FIELD.match(head.removeprefix(b"\xef\xbb\xbf")):
         return "sse"
     if head[0] > _LENGTHS:
-        return None if not ended and any(field.startswith(head) for field in _FIELDS) else False
+        return None if not is_whole and any(field.startswith(head) for field in _FIELDS) else False
     if len(head) < _PRELUDE:
-        return False if ended else None
+        return False if is_whole else None
     if essence == "application/vnd.amazon.eventstream" or crc32(head[:8]) == int.from_bytes(head[8:12]):
         return "frames"
     return False

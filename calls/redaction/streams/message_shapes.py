@@ -47,14 +47,14 @@ class Shape(NamedTuple):
 def build_shape(data: bytes, start: int, end: int, message: MessageLeaves, texts: Sequence[TextLeaf]) -> Shape:
     """Build the shape of the message between two offsets, from its leaves."""
     carried = {text.leaf: text for text in texts}
-    named = {leaf for text in texts for leaf in text.names}
+    text_leaves = {leaf for text in texts for leaf in text.names}
     parts: list[bytes] = []
     groups: dict[object, int] = {}
     at = start
     for leaf in message.leaves:
         parts.append(_escape_fixed_bytes(data[at : leaf.start], is_head=at == start))
         at = leaf.end
-        if leaf in carried or leaf in named:
+        if leaf in carried or leaf in text_leaves:
             groups[leaf] = len(groups) + 1
             parts.append(b"(%s)" % (STRING if leaf.is_string else OTHER))
         elif message.is_fixed(leaf):

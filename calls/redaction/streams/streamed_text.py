@@ -267,7 +267,7 @@ class StreamedText:
             self._base += len(data)
             return []
         buffer = self._buffer + data if self._buffer else data
-        if self._cutter is None and not self._detect_kind(buffer, ended=last):
+        if self._cutter is None and not self._detect_kind(buffer, is_whole=last):
             return []
         at = self._take_messages(buffer)
         if last:
@@ -276,8 +276,8 @@ class StreamedText:
         self._drop_prefix(buffer, at)
         return self.take_slices()
 
-    def _detect_kind(self, buffer: bytes, *, ended: bool) -> bool:
-        kind = detect_kind(buffer, self._essence, ended=ended)
+    def _detect_kind(self, buffer: bytes, *, is_whole: bool) -> bool:
+        kind = detect_kind(buffer, self._essence, is_whole=is_whole)
         if kind:
             self._cutter = MessageSplitter(kind)
             self._is_event_stream = kind == "sse"
