@@ -77,10 +77,10 @@ class EffectsReplay:
         """Return the recorded effects of a process, as JSON arrays in order."""
         return [one.items for one in self.batches if one.process == process]
 
-    def note(self, process: str, told: Mapping[str, Any]) -> None:
+    def note(self, process: str, state: Mapping[str, Any]) -> None:
         """Note how the replay of a process's effects goes. Raises ValueError for something else."""
         if process in self._states or len(self._states) < MOST_PROCESSES:
-            self._states[process] = msgspec.convert(told, _State)
+            self._states[process] = msgspec.convert(state, _State)
             self.on_change()
 
     @property

@@ -19,13 +19,13 @@ class Pace:
 
     def pieces(self, body: Body) -> Iterator[Piece]:
         """Split a body at the recorded boundaries."""
-        sent = 0
+        position = 0
         for chunk in body.chunks:
-            data = body.data[sent : chunk.offset + chunk.size]
+            data = body.data[position : chunk.offset + chunk.size]
             if data:
                 yield Piece(self.send_time(chunk.at), data)
-                sent += len(data)
-        if rest := body.data[sent:]:
+                position += len(data)
+        if rest := body.data[position:]:
             yield Piece(self.send_time(body.chunks[-1].at if body.chunks else None), rest)
 
     def end_time(self, exchange: Exchange) -> int:

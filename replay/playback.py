@@ -96,16 +96,16 @@ def recorded_headers(response: Response, *, whole: bool) -> Headers:
     A `whole` body gets its actual length, which redaction may have changed; a broken-off body keeps the announced one.
     """
     size = str(len(response.body.data))
-    kept: list[tuple[str, str]] = []
-    named: set[str] = set()
+    pairs: list[tuple[str, str]] = []
+    connection_options: set[str] = set()
     for pair in response.headers:
         name = pair[0].lower()
         if name == "connection":
-            named.update(token.strip().lower() for token in pair[1].split(","))
+            connection_options.update(token.strip().lower() for token in pair[1].split(","))
         elif name == "content-length" and whole:
-            kept.append((pair[0], size))
+            pairs.append((pair[0], size))
         elif name not in _HOP_BY_HOP and not is_own_field(name):
-            kept.append(pair)
-    if named <= _HOP_BY_HOP:
-        return tuple(kept)
-    return tuple(pair for pair in kept if pair[0].lower() not in named)
+            pairs.append(pair)
+    if connection_options <= _HOP_BY_HOP:
+        return tuple(pairs)
+    return tuple(pair for pair in pairs if pair[0].lower() not in connection_options)

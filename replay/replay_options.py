@@ -83,14 +83,14 @@ def rejection_reason(
 
 def options_as_requested(options: ReplayOptions, requested: RequestedOptions) -> ReplayOptions:
     """The options of a replay created over REST: it never goes live unless that was requested."""
-    wanted = requested.get("options") or {}
-    allowed = frozenset(wanted.get("allowed_hosts", ()))
+    values = requested.get("options") or {}
+    allowed = frozenset(values.get("allowed_hosts", ()))
     return replace(
         options,
-        on_miss="fail" if wanted.get("on_miss", "fail") == "fail" else "live",
-        after_last=wanted.get("after_last", options.after_last),
-        pace=pace(wanted["pace"]) if "pace" in wanted else options.pace,
-        allow_unused=wanted.get("allow_unused", options.allow_unused),
+        on_miss="fail" if values.get("on_miss", "fail") == "fail" else "live",
+        after_last=values.get("after_last", options.after_last),
+        pace=pace(values["pace"]) if "pace" in values else options.pace,
+        allow_unused=values.get("allow_unused", options.allow_unused),
         own_mode=lambda host: "passthrough" if is_host_listed(allowed, host) else options.own_mode(host),
         requested=requested,
     )

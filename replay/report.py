@@ -267,9 +267,9 @@ def _only_escaped(report: Mapping[str, Any]) -> bool:
 
 
 def _counts_line(report: Mapping[str, Any]) -> str:
-    shown = ["served", "missed", "live", "edited", "unused", "refused", "ambiguous", "allowed", "escaped"]
+    names = ["served", "missed", "live", "edited", "unused", "refused", "ambiguous", "allowed", "escaped"]
     always = {"served", "missed", "live", "unused"}
-    counts = ", ".join(f"{report[name]} {name}" for name in shown if name in always or report.get(name))
+    counts = ", ".join(f"{report[name]} {name}" for name in names if name in always or report.get(name))
     return f"{counts}; the recording has {report['recorded']}"
 
 

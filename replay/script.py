@@ -164,7 +164,7 @@ def build_index(entries: Sequence[RecordedExchange]) -> ScriptIndex:
 
 
 type Position = tuple[bytes, bytes, dict[str, Actor]]
-"""The flags `_taken` and `_played` of all places, and the paired actors."""
+"""The flags `_taken_flags` and `_played_flags` of all places, and the paired actors."""
 
 
 @dataclass(slots=True)
@@ -173,10 +173,10 @@ class Script:
 
     index: ScriptIndex
     policy: Policy = "miss"
-    _taken: bytearray = field(init=False)
+    _taken_flags: bytearray = field(init=False)
     """One flag per place: the exchange may not answer again."""
 
-    _played: bytearray = field(init=False)
+    _played_flags: bytearray = field(init=False)
     """One flag per place: the exchange has answered."""
 
     _next_free: dict[str | tuple[Actor, str], int] = field(init=False, default_factory=dict)
@@ -184,9 +184,9 @@ class Script:
     _unplayed_count: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self._taken = bytearray(len(self.index.entries))
-        self._played = bytearray(entry.is_telemetry for entry in self.index.entries)
-        self._unplayed_count = self._played.count(0)
+        self._taken_flags = bytearray(len(self.index.entries))
+        self._played_flags = bytearray(entry.is_telemetry for entry in self.index.entries)
+        self._unplayed_count = self._played_flags.count(0)
 
     def key_of(self, raw: str) -> str | None:
         """The key of a request with this raw digest, if one was recorded."""
@@ -210,15 +210,17 @@ class Script:
     @property
     def position(self) -> Position:
         """The state of the script, to be restored later."""
-        return bytes(self._taken), bytes(self._played), self._paired_actors
+        return bytes(self._taken_flags), bytes(self._played_flags), self._paired_actors
 
     @position.setter
     def position(self, position: Position) -> None:
-        taken, played, self._paired_actors = position
+        taken_flags, played_flags, self._paired_actors = position
         # Exchanges that were added to the run since then have not been taken.
         size = len(self.index.entries)
-        self._taken, self._played = (bytearray(place[:size].ljust(size, b"\0")) for place in (taken, played))
-        self._unplayed_count = self._played.count(0)
+        self._taken_flags, self._played_flags = (
+            bytearray(place[:size].ljust(size, b"\0")) for place in (taken_flags, played_flags)
+        )
+        self._unplayed_count = self._played_flags.count(0)
         self._next_free.clear()
 
     def put_back(self, recorded: RecordedExchange) -> None:
@@ -230,22 +232,24 @@ class Script:
     def free_exchanges(self, key: str, actor: Actor = None) -> Iterator[RecordedExchange]:
         """The exchanges of a key that may answer this actor and are not taken, in the order of their steps."""
         return (
-            one for one in self.recorded_exchanges(key, actor) if not self._taken[one.step - self.index.entries[0].step]
+            one
+            for one in self.recorded_exchanges(key, actor)
+            if not self._taken_flags[one.step - self.index.entries[0].step]
         )
 
-    def swap(self, taken: RecordedExchange, fits: Callable[[RecordedExchange], bool]) -> RecordedExchange | None:
+    def swap(self, recorded: RecordedExchange, fits: Callable[[RecordedExchange], bool]) -> RecordedExchange | None:
         """Give an exchange back and take another one of the same key that fits. None if no free one fits.
 
         Used when only later data (the messages of a WebSocket) shows which exchange the client means.
         """
-        places = self.index.groups.get(taken.key, ())
-        fitting = (place for place in places if not self._taken[place] and fits(self.index.entries[place]))
+        places = self.index.groups.get(recorded.key, ())
+        fitting = (place for place in places if not self._taken_flags[place] and fits(self.index.entries[place]))
         if (place := next(fitting, None)) is None:
             return None
-        self.put_back(taken)
-        back = taken.step - self.index.entries[0].step
-        self._taken[place] = self._played[place] = 1
-        self._played[back] = 0
+        self.put_back(recorded)
+        back = recorded.step - self.index.entries[0].step
+        self._taken_flags[place] = self._played_flags[place] = 1
+        self._played_flags[back] = 0
         return self.index.entries[place]
 
     @property
@@ -255,10 +259,10 @@ class Script:
 
     def unplayed_places(self) -> Iterator[int]:
         """The places of exchanges that have not answered yet, in the order of their steps."""
-        place = self._played.find(0)
+        place = self._played_flags.find(0)
         while place >= 0:
             yield place
-            place = self._played.find(0, place + 1)
+            place = self._played_flags.find(0, place + 1)
 
     def _actor_scopes(self, actor: Actor) -> tuple[ActorScope, ...]:
         """The actors whose exchanges may answer, best first."""
@@ -285,15 +289,15 @@ class Script:
             return None
         label = name if scope is None else (scope[0], name)
         front = self._next_free.get(label, 0)
-        while front < len(group) and self._taken[group[front]]:
+        while front < len(group) and self._taken_flags[group[front]]:
             front += 1
         self._next_free[label] = front
         return group[front] if front < len(group) else None
 
     def _play(self, place: int, raw: str, actor: Actor, *, is_repeat: bool = False) -> ScriptMatch:
-        self._taken[place] = 1
-        self._unplayed_count -= not self._played[place]
-        self._played[place] = 1
+        self._taken_flags[place] = 1
+        self._unplayed_count -= not self._played_flags[place]
+        self._played_flags[place] = 1
         recorded = self.index.entries[place]
         if actor is not None and self.index.actor_groups and actor not in self.index.actors:
             self._paired_actors.setdefault(actor, recorded.actor)
@@ -314,7 +318,7 @@ class Script:
         return same[0]
 
     def _release(self, place: int) -> None:
-        self._taken[place] = 0
+        self._taken_flags[place] = 0
         entry = self.index.entries[place]
         for name in (entry.raw, entry.key):
             self._next_free.pop(name, None)

@@ -307,13 +307,13 @@ class Session:
         return self._served_answer(incoming, match, fit)
 
     async def _swap_for_closer_match(
-        self, incoming: IncomingRequest, taken: RecordedExchange, fit: AdaptedAnswer
+        self, incoming: IncomingRequest, recorded: RecordedExchange, fit: AdaptedAnswer
     ) -> RecordedExchange | None:
-        """Take an exchange of the same key that matches better in place of `taken`, which is not a strict match.
+        """Take an exchange of the same key that matches better in place of `recorded`, which is not a strict match.
 
-        A strict match is always better. One that matches only in form (whole or streamed) is better if `taken` does not.
+        A strict match is always better. One that matches only in form (whole or streamed) is better if `recorded` does not.
         """
-        others = islice(self._script.free_exchanges(taken.key, incoming.actor), _ALTERNATIVES_CONSIDERED)
+        others = islice(self._script.free_exchanges(recorded.key, incoming.actor), _ALTERNATIVES_CONSIDERED)
         light = [other for other in others if not other.is_heavy]
         closer = await _run_off_loop(
             incoming.request, partial(find_closest, light, incoming.request, self.recording.profiles)
@@ -326,7 +326,7 @@ class Session:
                 incoming.request, partial(adapt_answer, closer.exchange, incoming.request, self.recording.profiles)
             )
             is_better = found.is_strict_match
-        return self._script.swap(taken, lambda other: other is closer) if is_better else None
+        return self._script.swap(recorded, lambda other: other is closer) if is_better else None
 
     def _served_answer(self, incoming: IncomingRequest, match: ScriptMatch, fit: AdaptedAnswer) -> Answer | None:
         """Answer from the recording, unless the answer is edited or incomplete."""
@@ -386,7 +386,7 @@ class Session:
             profiles,
             self.options.pace,
             note_miss=note_miss,
-            note_drift=lambda given, places: self._tally.add_drift(given.id, places),
+            note_drift=lambda exchange, places: self._tally.add_drift(exchange.id, places),
             open_websockets=self._websockets,
         )
         return socket.answer(source_header("replayed", run=incoming.run, step=recorded.step, match=tier))
@@ -439,13 +439,18 @@ class Session:
         return miss.miss_answer(why)
 
     def _note_client_left(
-        self, incoming: IncomingRequest, recorded: RecordedExchange, tier: MatchTier, exchange: Exchange, sent: int
+        self,
+        incoming: IncomingRequest,
+        recorded: RecordedExchange,
+        tier: MatchTier,
+        exchange: Exchange,
+        sent_bytes: int,
     ) -> None:
         """Turn a hit into a miss if the client left before the answer's own end.
 
         SDKs leave at the end mark of a stream, whatever follows it.
         """
-        if not has_answer_ended(derive_call(playback.exchange_cut_at(exchange, sent), self.recording.profiles)):
+        if not has_answer_ended(derive_call(playback.exchange_cut_at(exchange, sent_bytes), self.recording.profiles)):
             self._undo_hit(tier, explain.client_left_miss(incoming, recorded))
 
     def _undo_hit(self, tier: MatchTier, why: Miss) -> None:

@@ -16,14 +16,14 @@ type Derive = Callable[[Exchange], Call]
 
 def generation_bundle(run: Mapping[str, Any], profiles: str, exchanges: Sequence[Exchange], derive: Derive) -> Bundle:
     """Bundle these exchanges as a run. `run` is the run of the previous generation."""
-    named = str(run["id"])
+    run_id = str(run["id"])
     ordered = sorted(exchanges, key=lambda each: (each.started_at, each.id))
-    entries, seen, calls = [], Counter[str](), []
+    entries, key_counts, calls = [], Counter[str](), []
     for each in ordered:
         call = derive(each)
         calls.append(call)
-        entries.append(Entry(exchange=replace(each, run=named), call=call_members(call, seen[call.key])))
-        seen[call.key] += 1
+        entries.append(Entry(exchange=replace(each, run=run_id), call=call_members(call, key_counts[call.key])))
+        key_counts[call.key] += 1
     head = {**run, "gaps": 0, "complete": True, "calls": len(calls), "exchanges": len(entries)}
     head |= {"tokens": _tokens(calls), "models": sorted(_models(calls)), "cost_usd": None, "head": None}
     return Bundle(run=head, profiles=profiles, entries=tuple(entries))

@@ -64,11 +64,11 @@ def similar_calls(
 
 def _with_words(difference: Difference) -> dict[str, Json]:
     """Return a difference for display. Texts are also compared word by word."""
-    shown = difference.as_json()
-    recorded, now = shown["recorded"], shown["now"]
+    document = difference.as_json()
+    recorded, now = document["recorded"], document["now"]
     if difference.only_side is None and isinstance(recorded, str) and isinstance(now, str):
-        shown["words"] = [[piece.fate, piece.text] for piece in diff_words(recorded, now)]
-    return shown
+        document["words"] = [[piece.fate, piece.text] for piece in diff_words(recorded, now)]
+    return document
 
 
 def _rule(difference: Difference, key: KeyResult) -> Json:

@@ -373,16 +373,16 @@ def _is_short_secret(difference: Difference) -> bool:
 
 def _is_redaction_of(redacted: str, plain: str) -> bool:
     """Whether the plain text equals the redacted one, with some text in place of each placeholder."""
-    first, *kept = _PLACEHOLDER.split(number_placeholders(redacted))
-    if not kept or not plain.startswith(first):
+    first, *parts = _PLACEHOLDER.split(number_placeholders(redacted))
+    if not parts or not plain.startswith(first):
         return False
     at = len(first)
-    for part in kept[:-1]:
+    for part in parts[:-1]:
         found = plain.find(part, at + 1)
         if found < 0:
             return False
         at = found + len(part)
-    return plain.endswith(kept[-1]) and len(plain) - len(kept[-1]) > at
+    return plain.endswith(parts[-1]) and len(plain) - len(parts[-1]) > at
 
 
 def _difference_sentence(nearest: NearestCall) -> str:
@@ -390,10 +390,10 @@ def _difference_sentence(nearest: NearestCall) -> str:
     step = f"The nearest recorded call is step {nearest.step}"
     if not nearest.differences:
         return f"{step}; only the raw bytes of the two differ."
-    shown = nearest.differences[:_DIFFERENCES_IN_SENTENCE]
-    more = len(nearest.differences) + nearest.more - len(shown)
+    listed_differences = nearest.differences[:_DIFFERENCES_IN_SENTENCE]
+    more = len(nearest.differences) + nearest.more - len(listed_differences)
     rest = f", and at {more} more places" if more else ""
-    return f"{step}; it differs at {'; '.join(map(_difference_phrase, shown))}{rest}."
+    return f"{step}; it differs at {'; '.join(map(_difference_phrase, listed_differences))}{rest}."
 
 
 def _difference_phrase(difference: Difference) -> str:

@@ -79,15 +79,20 @@ class NearestCallFinder:
 
     def truncated_match(self, request: Request) -> RecordedExchange | None:
         """Find a recorded call with a truncated request that equals the start of this one."""
-        kept = ((self.entries[number], self.entries[number].exchange.request) for number in self._truncated)
-        return next((entry for entry, then in kept if _may_be_same(request, then)), None)
+        candidates = ((self.entries[number], self.entries[number].exchange.request) for number in self._truncated)
+        return next((entry for entry, then in candidates if _may_be_same(request, then)), None)
 
     def compare(self, recorded: RecordedExchange, request: Request) -> NearestCall:
         """Compare a recorded call with a request."""
         both = self.document(recorded.exchange.request), self.document(request)
         found = list(islice(differences(*both), _DIFFERENCES_COUNTED))
-        shown = tuple(found[:DIFFERENCES_LISTED])
-        return NearestCall(call=recorded.id, step=recorded.step, differences=shown, more=len(found) - len(shown))
+        listed_differences = tuple(found[:DIFFERENCES_LISTED])
+        return NearestCall(
+            call=recorded.id,
+            step=recorded.step,
+            differences=listed_differences,
+            more=len(found) - len(listed_differences),
+        )
 
     def _candidates(self, request: Request, scope: Place, unplayed: Iterable[int]) -> list[int]:
         """The calls to compare. Unplayed ones come first: they win among equally near calls."""

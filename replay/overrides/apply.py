@@ -93,9 +93,9 @@ def _replacement_response(exchange: Exchange, key: KeyResult, edit: WholeAnswer)
         replacement = _with_replaced_body(replacement, exchange, key, edit.body)
     elif playback.unreplayable_reason(exchange):
         raise CannotEdit(f"{playback.unreplayable_reason(exchange)}; give the answer a body, too")
-    named = {name.lower() for name, _ in edit.headers}
-    kept = tuple(pair for pair in replacement.headers if pair[0].lower() not in named)
-    return replace(replacement, headers=(*kept, *edit.headers), trailers=())
+    replaced_names = {name.lower() for name, _ in edit.headers}
+    other_headers = tuple(pair for pair in replacement.headers if pair[0].lower() not in replaced_names)
+    return replace(replacement, headers=(*other_headers, *edit.headers), trailers=())
 
 
 def _with_replaced_body(response: Response, exchange: Exchange, key: KeyResult, body: Json) -> Response:
@@ -114,11 +114,11 @@ def _content_type(response: Response) -> str | None:
 
 def with_body(response: Response, data: bytes, media: str, *, sized: bool = True) -> Response:
     """The response with this body in one piece."""
-    kept = tuple(pair for pair in response.headers if pair[0].lower() not in _BODY_HEADERS)
+    other_headers = tuple(pair for pair in response.headers if pair[0].lower() not in _BODY_HEADERS)
     length = (("Content-Length", str(len(data))),) if sized else ()
     at = response.body.chunks[-1].at if response.body.chunks else 0
     body = Body(data=data, chunks=(Chunk(at, 0, len(data)),) if data else (), size=len(data))
-    return replace(response, headers=(*kept, ("Content-Type", media), *length), body=body)
+    return replace(response, headers=(*other_headers, ("Content-Type", media), *length), body=body)
 
 
 # -- model answers
@@ -235,12 +235,12 @@ def apply_patch(value: MutableJson, operations: Sequence[Mapping[str, Any]]) -> 
 
     try:
         # Copy the values: they become part of the answer, and one patch may apply to several answers.
-        made: Json = jsonpatch.apply(copy_mutable(operations), value, unicode_escape=False)  # type: ignore[assignment]
+        result: Json = jsonpatch.apply(copy_mutable(operations), value, unicode_escape=False)  # type: ignore[assignment]
     except JSONPatchError as error:
         raise CannotEdit(
             f"the patch does not apply: {error}; correct its paths (`playhead show CALL` prints the answer)"
         ) from None
-    return made
+    return result
 
 
 # -- tool results

@@ -87,8 +87,10 @@ def _readdress_json(data: bytes, ids: Names, tokens: Names) -> bytes:
         value = parse_json(data)
     except InvalidJson:
         return data
-    made = [_readdress_message(message, ids, tokens) for message in split_messages(value)]
-    return dumps(made if isinstance(value, list) else made[0]) if made != list(split_messages(value)) else data
+    messages = [_readdress_message(message, ids, tokens) for message in split_messages(value)]
+    return (
+        dumps(messages if isinstance(value, list) else messages[0]) if messages != list(split_messages(value)) else data
+    )
 
 
 def _readdress_message(message: Mapping[str, Json], ids: Names, tokens: Names) -> Mapping[str, Json]:
@@ -102,8 +104,8 @@ def _readdress_message(message: Mapping[str, Json], ids: Names, tokens: Names) -
 
 
 def _rewrite_headers(response: Response, size: int) -> tuple[tuple[str, str], ...]:
-    kept = ((name, value) for name, value in response.headers if name.lower() != "content-encoding")
-    return tuple((name, str(size) if name.lower() == "content-length" else value) for name, value in kept)
+    pairs = ((name, value) for name, value in response.headers if name.lower() != "content-encoding")
+    return tuple((name, str(size) if name.lower() == "content-length" else value) for name, value in pairs)
 
 
 def _arrival_times(body: Body, pieces: list[bytes], *, whole: bool) -> list[int]:

@@ -49,9 +49,9 @@ def write_whole(response: Response, answer: Json) -> Response:
 
 def _replace_body(response: Response, pieces: Sequence[bytes], *described: tuple[str, str]) -> Response:
     """Replace the body, and the headers that describe it."""
-    kept = tuple(pair for pair in response.headers if pair[0].lower() not in _OF_THE_BODY)
+    other_headers = tuple(pair for pair in response.headers if pair[0].lower() not in _OF_THE_BODY)
     at = response.body.chunks[-1].at if response.body.chunks else 0
     ends = accumulate(map(len, pieces))
     chunks = tuple(Chunk(at, end - len(piece), len(piece)) for piece, end in zip(pieces, ends, strict=True))
     data = b"".join(pieces)
-    return replace(response, headers=(*kept, *described), body=Body(data=data, chunks=chunks, size=len(data)))
+    return replace(response, headers=(*other_headers, *described), body=Body(data=data, chunks=chunks, size=len(data)))

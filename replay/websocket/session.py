@@ -233,7 +233,7 @@ def websocket_miss(incoming: IncomingRequest, recorded: RecordedExchange, where:
         if where.reason == "no_match"
         else f"{what} came after the last recorded one of step {recorded.step} of run {incoming.run}."
     )
-    shown, more = (
+    listed_differences, more = (
         tuple(map(_readable_difference, where.differences[:DIFFERENCES_LISTED])),
         len(where.differences[DIFFERENCES_LISTED:]),
     )
@@ -246,7 +246,7 @@ def websocket_miss(incoming: IncomingRequest, recorded: RecordedExchange, where:
         fix=_RECORD_AGAIN,
         key=recorded.key,
         number=incoming.number,
-        nearest=NearestCall(call=recorded.id, step=recorded.step, differences=shown, more=more),
+        nearest=NearestCall(call=recorded.id, step=recorded.step, differences=listed_differences, more=more),
     )
 
 

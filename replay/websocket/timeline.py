@@ -200,8 +200,8 @@ class WebsocketDialogue:
         recorded = self._awaited
         if not isinstance(recorded, KeyedMessage) or recorded.text != current.text:
             return self._break_at_awaited(current.selected_fields, current.message)
-        if taken := self._mistaken_id(recorded, current):
-            return self._break_off("no_match", (taken,), current.message)
+        if mistaken_id := self._mistaken_id(recorded, current):
+            return self._break_off("no_match", (mistaken_id,), current.message)
         if places := _drift(recorded, current):
             self._on_drift([f"/body/{self.message_count - 1}{place}" for place in places])
         self._advance()
