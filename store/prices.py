@@ -123,12 +123,14 @@ def split_cost(
     """Return what the input and the output of a call cost; None unless the cost is from these tables and splits in two."""
     body = as_object(answer)
     usage_members = {name: body[name] for name in _USAGE_MEMBERS if name in body}
-    named = tuple(name for name in models if name)
-    if prices != tables_version() or not named or not usage_members:
+    model_names = tuple(name for name in models if name)
+    if prices != tables_version() or not model_names or not usage_members:
         return None
     service = _PROVIDERS.get(provider) or f"https://{host}/"
     flavors = (*_FLAVORS.get(dialect, ()), "default")
-    found = _table_prices(service, flavors, named, dumps(usage_members), Usage(), _context(body), started_at // _MINUTE)
+    found = _table_prices(
+        service, flavors, model_names, dumps(usage_members), Usage(), _context(body), started_at // _MINUTE
+    )
     return None if found is None or found[0] + found[1] != found[2] else found[:2]
 
 
@@ -202,8 +204,8 @@ def _table_prices(
 
 def _provider(service: str) -> "Provider | None":
     """Find a service by its name or its address."""
-    named, address = (None, service) if "://" in service else (service, None)
-    return _result_or_none(_tables().find_provider, None, named, address)
+    provider_name, address = (None, service) if "://" in service else (service, None)
+    return _result_or_none(_tables().find_provider, None, provider_name, address)
 
 
 def _counted_usage(provider: "Provider", flavors: tuple[str, ...], usage_json: bytes, usage: Usage) -> "Counted | None":

@@ -85,8 +85,8 @@ def _parse(response: bytes) -> TimeStampResponse:
     except ValueError as error:
         raise InvalidTimestamp(DAMAGED) from error
     if status not in (PKIStatus.GRANTED, PKIStatus.GRANTED_WITH_MODS):
-        said = " ".join(text for text in parsed.status_string if text.isprintable())[:LONGEST_REASON]
-        raise InvalidTimestamp(f"the request was refused ({status.name.lower()}{f': {said}' if said else ''})")
+        reason = " ".join(text for text in parsed.status_string if text.isprintable())[:LONGEST_REASON]
+        raise InvalidTimestamp(f"the request was refused ({status.name.lower()}{f': {reason}' if reason else ''})")
     return parsed
 
 

@@ -30,12 +30,12 @@ def readable_call(grant: Grant, call: Shape) -> Shape:
     """Return a call as the request may see it."""
     if grant.reads_bodies:
         return call
-    shown = {name: WITHHELD.get(name, value) for name, value in call.items()}
-    if path := shown.get("path"):
-        shown["path"] = path.partition("?")[0]
-    if tools := shown.get("tool_calls"):
-        shown["tool_calls"] = [tool | {"arguments": None} for tool in tools]
-    return shown
+    members = {name: WITHHELD.get(name, value) for name, value in call.items()}
+    if path := members.get("path"):
+        members["path"] = path.partition("?")[0]
+    if tools := members.get("tool_calls"):
+        members["tool_calls"] = [tool | {"arguments": None} for tool in tools]
+    return members
 
 
 def readable_pages(grant: Grant, fetch: FetchPage) -> FetchPage:

@@ -135,9 +135,9 @@ class Tokens:
                 return token_grant(token)
 
     def _full_token_name(self, token: str) -> str | None:
-        given = _digest(token)
+        digest = _digest(token)
         # Compare with all of them, so that the time does not reveal which one came close.
-        found = [name for name, known in self._full.items() if hmac.compare_digest(given, known)]
+        found = [name for name, known in self._full.items() if hmac.compare_digest(digest, known)]
         return found[0] if found else None
 
 
@@ -257,8 +257,8 @@ class Guard:
 
     def _refusal(self, method: str, headers: Headers, path: str) -> Problem | None:
         # Where a token is required, a foreign page has none to send, and the store server may have any host name.
-        named = is_loopback(_hostname(headers.get("host", ""))) or path in PUBLIC
-        if not self._tokens.is_required and not named:
+        is_local_name = is_loopback(_hostname(headers.get("host", ""))) or path in PUBLIC
+        if not self._tokens.is_required and not is_local_name:
             detail = f"this store server has no token, so it answers to loopback host names only, not to {headers.get('host')!r}"
             return Problem(403, "foreign_host", f"{detail}; use http://127.0.0.1, or start it with a token")
         if _is_foreign(headers) and not _is_visit(method, headers, path):

@@ -46,19 +46,19 @@ async def answer_in_helper(request: Request, _: Exception) -> Response:
     return _HelperAnswer(deps, request, bytes(body))
 
 
-async def answer_upload_in_helper(request: Request, sent: Path) -> Response:
+async def answer_upload_in_helper(request: Request, request_file: Path) -> Response:
     """Answer a request whose body is in a file in the helper process, and wait for the complete answer."""
     deps: Deps = request.app.state.deps
     assert deps.helper is not None
     # The turn is for requests that work in this process.
     async with _pause(request.scope):
         with tempfile.TemporaryDirectory(dir=deps.spill_directory, prefix="answer-") as place:
-            made = Path(place, "answer")
-            reply = await deps.helper.run(HelperJob(render=_job(request, sent, made)))
+            answer_file = Path(place, "answer")
+            reply = await deps.helper.run(HelperJob(render=_job(request, request_file, answer_file)))
             if reply.rendering is None:
                 return _failure(deps, reply).response(request.url.path)
             # Open the file before its directory is deleted.
-            handle = os.open(made, os.O_RDONLY)
+            handle = os.open(answer_file, os.O_RDONLY)
     headers = {name: value for name, value in reply.rendering.headers if name != "content-length"}
     headers["content-length"] = str(os.fstat(handle).st_size)
     return StreamingResponse(_pieces_to_end(handle), reply.rendering.status, headers)
@@ -79,11 +79,11 @@ class _HelperAnswer(Response):
         assert self._deps.helper is not None
         async with _pause(scope):
             with tempfile.TemporaryDirectory(dir=self._deps.spill_directory, prefix="answer-") as place:
-                sent, made = Path(place, "request"), Path(place, "answer")
-                sent.write_bytes(self._sent)  # noqa: ASYNC240 - a megabyte at most
-                made.touch(0o600)  # noqa: ASYNC240 - one name
+                request_file, answer_file = Path(place, "request"), Path(place, "answer")
+                request_file.write_bytes(self._sent)  # noqa: ASYNC240 - a megabyte at most
+                answer_file.touch(0o600)  # noqa: ASYNC240 - one name
                 async with asyncio.TaskGroup() as group:
-                    job = HelperJob(render=_job(self._request, sent, made))
+                    job = HelperJob(render=_job(self._request, request_file, answer_file))
                     running = group.create_task(self._deps.helper.run(job, self._note_progress))
                     await asyncio.wait([running], timeout=WHOLE_WITHIN)
                     while not running.done() and self._rendering is None:
@@ -92,14 +92,14 @@ class _HelperAnswer(Response):
                         refusal = _failure(self._deps, reply).response(self._request.url.path)
                         await refusal(scope, receive, send)
                     else:
-                        await self._send(running, made, send)
+                        await self._send(running, answer_file, send)
 
     def _note_progress(self, reply: Reply) -> None:
         self._rendering = reply.rendering
 
-    async def _send(self, running: asyncio.Task[Reply], made: Path, send: Send) -> None:
+    async def _send(self, running: asyncio.Task[Reply], answer_file: Path, send: Send) -> None:
         """Send the answer as it grows, until the job has ended."""
-        with made.open("rb", buffering=0) as file:
+        with answer_file.open("rb", buffering=0) as file:
             is_started = False
             while True:
                 rendering = running.result().rendering if (is_over := running.done()) else self._rendering
@@ -126,14 +126,14 @@ def _head(rendering: RenderResult, size: int | None) -> dict[str, object]:
     return {"type": "http.response.start", "status": rendering.status, "headers": raw}
 
 
-def _job(request: Request, sent: Path, made: Path) -> RenderJob:
+def _job(request: Request, request_file: Path, answer_file: Path) -> RenderJob:
     return RenderJob(
         method=request.method,
         path=request.url.path,
         query=request.url.query,
         headers=[(name, value) for name, value in request.headers.items() if name in _PASSED_ON],
-        body=str(sent),
-        to=str(made),
+        body=str(request_file),
+        to=str(answer_file),
         settled=request.scope.get(SETTLED),
         grant=request.scope[GRANT],
     )
@@ -177,13 +177,19 @@ async def post_in_helper(deps: Deps, path: str, body: bytes) -> list[bytes]:
     """Return the lines of the helper process's answer to a POST. Raises Problem where it fails."""
     assert deps.helper is not None
     with tempfile.TemporaryDirectory(dir=deps.spill_directory, prefix="answer-") as place:
-        sent, made = Path(place, "request"), Path(place, "answer")
-        sent.write_bytes(body)  # noqa: ASYNC240 - a few names
+        request_file, answer_file = Path(place, "request"), Path(place, "answer")
+        request_file.write_bytes(body)  # noqa: ASYNC240 - a few names
         headers = [("content-type", "application/json")]
         job = RenderJob(
-            method="POST", path=path, query="", headers=headers, body=str(sent), to=str(made), grant=deps.grant
+            method="POST",
+            path=path,
+            query="",
+            headers=headers,
+            body=str(request_file),
+            to=str(answer_file),
+            grant=deps.grant,
         )
         reply = await deps.helper.run(HelperJob(render=job))
         if reply.rendering is None or reply.rendering.status != 200:
             raise _too_large(reply.failed or "the helper process refused it")
-        return made.read_bytes().splitlines()  # noqa: ASYNC240 - a report
+        return answer_file.read_bytes().splitlines()  # noqa: ASYNC240 - a report

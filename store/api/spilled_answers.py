@@ -149,10 +149,10 @@ def _remember_body(scope: Scope, receive: Receive) -> Receive:
 
     async def receive_and_remember() -> Message:
         message = await receive()
-        kept = scope[BODY]
-        if message["type"] == "http.request" and kept is not None:
-            kept += message.get("body", b"")
-            if len(kept) > LARGEST_KEPT_BODY:
+        body_so_far = scope[BODY]
+        if message["type"] == "http.request" and body_so_far is not None:
+            body_so_far += message.get("body", b"")
+            if len(body_so_far) > LARGEST_KEPT_BODY:
                 scope[BODY] = None
         return message
 

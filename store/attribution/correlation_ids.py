@@ -165,15 +165,15 @@ def _ids_in_path(exchange: Exchange) -> list[str]:
 
 def _tool_result_ids(request: Mapping[str, Json]) -> Iterator[str]:
     """The ids of tool calls whose results are in the conversation of a request, newest first."""
-    left: list[Json] = [one for name in ("messages", "input", "contents") for one in as_array(request.get(name))]
+    stack: list[Json] = [one for name in ("messages", "input", "contents") for one in as_array(request.get(name))]
     for _ in range(MAX_VALUES_SEARCHED):
-        if not left:
+        if not stack:
             return
-        match left.pop():
+        match stack.pop():
             case Mapping() as inner:
                 yield from (found for name in _TOOL_RESULT_ID_FIELDS if (found := as_text_or_none(inner.get(name))))
-                left += inner.values()
+                stack += inner.values()
             case Sequence() as inner if not isinstance(inner, str):
-                left += inner
+                stack += inner
             case _:
                 pass

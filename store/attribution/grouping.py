@@ -218,8 +218,8 @@ def _move_to_run(derived: DerivedExchange, run: str | None, stored_run: str | No
 
 def _merge_moved(batch: Sequence[DerivedExchange], moved: Iterable[DerivedExchange]) -> list[DerivedExchange]:
     """Replace the exchanges of a batch that were moved, and append the other moved ones."""
-    left = {one.exchange.id: one for one in moved if one.previous_run}
-    return [left.pop(one.exchange.id, one) for one in batch] + list(left.values())
+    moved_by_id = {one.exchange.id: one for one in moved if one.previous_run}
+    return [moved_by_id.pop(one.exchange.id, one) for one in batch] + list(moved_by_id.values())
 
 
 def _assign_to_requester(

@@ -56,11 +56,11 @@ def _argument_values(call: Call) -> Iterator[str]:
 def _find_identifiers(texts: Iterable[str]) -> tuple[list[str], bool]:
     """Find the identifiers in these texts; also return whether all text was read."""
     found: list[str] = []
-    left = MAX_CHARACTERS
+    remaining = MAX_CHARACTERS
     for text in texts:
-        found += _IDENTIFIER.findall(text[:left])
-        left -= len(text)
-        if left < 0:
+        found += _IDENTIFIER.findall(text[:remaining])
+        remaining -= len(text)
+        if remaining < 0:
             return found, False
     return found, True
 

@@ -150,15 +150,17 @@ class Processes:
             link = ChainLink(
                 id=name, started_at=started, run=owner, ties=row["ties"] or (), is_movable=True, owner=owner
             )
-            ended = started + (row["ended_at"] or 0)
+            ended_at = started + (row["ended_at"] or 0)
             model = (
-                ModelCall(id=name, started_at=started, ended_at=ended, question="") if row["kind"] == "model" else None
+                ModelCall(id=name, started_at=started, ended_at=ended_at, question="")
+                if row["kind"] == "model"
+                else None
             )
             window.add(
                 WindowEntry(
                     id=name,
                     started_at=started,
-                    ended_at=ended,
+                    ended_at=ended_at,
                     run=owner,
                     is_free=True,
                     # For other kinds, the column has the ties of tool calls too (`correlation_ids.tool_ties`).
@@ -182,7 +184,7 @@ def _is_free(exchange: Exchange) -> bool:
 
 def _window_entry(derived: DerivedExchange) -> WindowEntry:
     exchange, call = derived.exchange, derived.call
-    ended = exchange.started_at + (exchange.ended_at or exchange.first_byte_at or 0)
+    ended_at = exchange.started_at + (exchange.ended_at or exchange.first_byte_at or 0)
     tied = id_ties(exchange, call)
     model = None
     if call is not None and call.kind == "model":
@@ -190,14 +192,14 @@ def _window_entry(derived: DerivedExchange) -> WindowEntry:
         model = ModelCall(
             id=exchange.id,
             started_at=exchange.started_at,
-            ended_at=ended,
+            ended_at=ended_at,
             question=first_question(call.request)[:MAX_QUESTION_LENGTH],
             arguments=[one for one in values if len(one) > 1][:MAX_ARGUMENTS],
         )
     return WindowEntry(
         id=exchange.id,
         started_at=exchange.started_at,
-        ended_at=ended,
+        ended_at=ended_at,
         run=exchange.run,
         is_free=_is_free(exchange),
         link=chain_link(exchange, tied) if tied else None,

@@ -52,8 +52,8 @@ def assign_run(exchange: Exchange, call: Call, is_claimed: Callable[[str], bool]
     identifiers, links = _new_evidence(exchange, call_identifiers(call)), _referenced_evidence(exchange, call)
     if not (identifiers or links):
         return exchange
-    named = run_id_for(identifiers[0][1]) if identifiers and is_assigned_to_owner(exchange) else exchange.run
-    run = exchange.run if named != exchange.run and is_claimed(named) else named
+    run_of_body = run_id_for(identifiers[0][1]) if identifiers and is_assigned_to_owner(exchange) else exchange.run
+    run = exchange.run if run_of_body != exchange.run and is_claimed(run_of_body) else run_of_body
     evidence = exchange.run_evidence
     place = next((n for n, (source, _) in enumerate(evidence) if source in _WEAK_SOURCES), len(evidence))
     return replace(exchange, run=run, run_evidence=(*evidence[:place], *identifiers, *links, *evidence[place:]))

@@ -127,6 +127,6 @@ def _require_empty(root: Path) -> None:
 
 def _require_space(source: Path, root: Path) -> None:
     existing = next(path for path in (root, *root.parents) if path.exists())
-    needed, free = source.stat().st_size, shutil.disk_usage(existing).free
-    if free < needed:
-        raise OSError(f"the disk of {existing} has {free >> 20:,} MiB free, and the backup alone has {needed >> 20:,}")
+    size, free = source.stat().st_size, shutil.disk_usage(existing).free
+    if free < size:
+        raise OSError(f"the disk of {existing} has {free >> 20:,} MiB free, and the backup alone has {size >> 20:,}")

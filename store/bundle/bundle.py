@@ -191,13 +191,13 @@ class BundleWriter:
 
     def head(self, run: Mapping[str, Any], profiles: str, *, has_effects: bool = False) -> bytes:
         """Return the first line. Only a bundle with effects has the version that earlier Playheads cannot read."""
-        kept = {name: value for name, value in run.items() if name not in NOT_EXPORTED}
+        run_members = {name: value for name, value in run.items() if name not in NOT_EXPORTED}
         return self._seal_and_count(
             {
                 "playhead": "bundle",
                 "format": EFFECTS_FORMAT if has_effects else FORMAT,
                 "profiles": profiles,
-                "run": kept,
+                "run": run_members,
             }
         )
 

@@ -173,8 +173,8 @@ class StoredRun(Sequence[Entry]):
     @property
     def size(self) -> int:
         """The bytes that it holds."""
-        held = sum(len(value) for row in self._rows for value in row if isinstance(value, bytes))
-        return held + sum(map(len, self._parts.values()))
+        row_bytes = sum(len(value) for row in self._rows for value in row if isinstance(value, bytes))
+        return row_bytes + sum(map(len, self._parts.values()))
 
     @property
     def lacks_bodies(self) -> bool:

@@ -75,19 +75,19 @@ class CallGraph:
     _parents: dict[str, str] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        given: dict[str, Node] = {}
+        nodes_by_id: dict[str, Node] = {}
         order: list[str] = []
         for node in self.nodes:
             order.append(node.id)
-            self._follow(node, given)
-            given.update(dict.fromkeys(node.created_ids, node))
+            self._follow(node, nodes_by_id)
+            nodes_by_id.update(dict.fromkeys(node.created_ids, node))
         self._number(order)
 
-    def _follow(self, node: Node, given: Mapping[str, Node]) -> None:
+    def _follow(self, node: Node, nodes_by_id: Mapping[str, Node]) -> None:
         askers: dict[str, list[str]] = {}
         nodes: dict[str, Node] = {}
         for name in node.returned_ids:
-            if (asker := given.get(name)) is not None and asker.id != node.id:
+            if (asker := nodes_by_id.get(name)) is not None and asker.id != node.id:
                 askers.setdefault(asker.id, []).append(name)
                 nodes[asker.id] = asker
         for asker_id, names in askers.items():
@@ -212,19 +212,19 @@ def _possible_names(requested: str) -> list[str]:
 
 def scalar_values(value: Json) -> Iterator[str]:
     """Yield every scalar in a value as text, without the names of members."""
-    left: list[Json] = [value]
+    stack: list[Json] = [value]
     for _ in range(_MOST_VALUES):
-        if not left:
+        if not stack:
             return
-        match left.pop():
+        match stack.pop():
             case str() as text:
                 yield text
             case bool() | int() | float() | Decimal() as number:
                 yield write_json(number, list)
             case Mapping() as inner:
-                left += inner.values()
+                stack += inner.values()
             case Sequence() as inner:
-                left += inner
+                stack += inner
 
 
 def _url_values(url: str) -> Iterator[str]:

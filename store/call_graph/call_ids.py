@@ -11,9 +11,12 @@ def created_ids(call: Call) -> list[str]:
     """Return the ids that a model's answer creates: those of its tool calls, and its own if a request can continue it."""
     if call.kind != "model":
         return []
-    made = [tool.id for tool in call.tool_calls]
+    tool_call_ids = [tool.id for tool in call.tool_calls]
     return _distinct(
-        [*made, as_text_or_none(as_object(call.answer).get("id")) if call.dialect == "openai_responses" else None]
+        [
+            *tool_call_ids,
+            as_text_or_none(as_object(call.answer).get("id")) if call.dialect == "openai_responses" else None,
+        ]
     )
 
 
@@ -21,11 +24,11 @@ def returned_ids(call: Call) -> list[str]:
     """Return the ids that a request to a model returns: of tool calls whose results it has, and of the answer it continues."""
     if call.kind != "model":
         return []
-    made = {tool.id for tool in call.tool_calls}
+    own_ids = {tool.id for tool in call.tool_calls}
     # The result of a tool that the provider runs itself is in the same answer as the tool call.
     brought = [as_text_or_none(as_object(result).get("id")) for result in call.tool_results]
     before = as_text_or_none(as_object(call.request).get("previous_response_id"))
-    return [one for one in _distinct([*brought, before]) if one not in made]
+    return [one for one in _distinct([*brought, before]) if one not in own_ids]
 
 
 def _distinct(ids: list[str | None]) -> list[str]:

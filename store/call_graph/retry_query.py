@@ -109,10 +109,10 @@ async def load_retry_groups(connection: AsyncConnection, project: str, runs: Ite
     if not rows:
         return RetryGroups()
     # Not joined: few calls are candidates, and Postgres would join all exchanges of the runs.
-    ended = select(exchanges.c.id, exchanges.c.ended_at).where(
+    end_times = select(exchanges.c.id, exchanges.c.ended_at).where(
         exchanges.c.project == project, exchanges.c.id == any_(literal([row["id"] for row in rows], ARRAY(Uuid)))
     )
-    ends = {row[0]: row[1] for row in await connection.execute(ended)}
+    ends = {row[0]: row[1] for row in await connection.execute(end_times)}
     found = [
         call
         for _, run in itertools.groupby(rows, _run_of)
@@ -134,12 +134,12 @@ def _run_of(row: RowMapping) -> str:
     return run
 
 
-def _attempt(row: RowMapping, ended: int | None) -> Attempt:
+def _attempt(row: RowMapping, duration: int | None) -> Attempt:
     return Attempt(
         id=str(row["id"]),
         key=digest_text(row["key"]),
         started_at=row["started_at"],
-        ended_at=None if ended is None else row["started_at"] + ended,
+        ended_at=None if duration is None else row["started_at"] + duration,
         status=row["status"],
         outcome=row["outcome"],
         complete=row["complete"],

@@ -93,8 +93,8 @@ class Diff:
         """Examine these pairs. Those whose exchanges were deleted meanwhile are skipped."""
         for place in places:
             sides = list(zip(self._steps(place), evidence, strict=True))
-            if all(name in held for step, held in sides for name in _end_exchanges(step)):
-                one, other = (_examine_step(step, held, reader) for step, held in sides)
+            if all(name in exchanges for step, exchanges in sides for name in _end_exchanges(step)):
+                one, other = (_examine_step(step, exchanges, reader) for step, exchanges in sides)
                 self._found[place] = self._inquiry.explain_pair(place, self._gist_cause(place), one, other)
 
     def shape(self) -> Shape:
@@ -156,8 +156,8 @@ class Diff:
         """Describe the place of a pair by its step and address."""
         numbers = [number for number in self._numbers(place).values() if number is not None]
         step = next(step for step in self._steps(place) if step)
-        named = str(numbers[0]) if len(set(numbers)) == 1 else f"{numbers[0]} (of B: {numbers[1]})"
-        return f"step {named} ({step.request.method} {step.request.host}{step.request.path or ''})"
+        step_text = str(numbers[0]) if len(set(numbers)) == 1 else f"{numbers[0]} (of B: {numbers[1]})"
+        return f"step {step_text} ({step.request.method} {step.request.host}{step.request.path or ''})"
 
     def _why(self, place: int, cause: Cause | None) -> str:
         one, other = self._steps(place)
@@ -240,8 +240,8 @@ def _examine_step(step: Step | None, evidence: Evidence, reader: StepReader) -> 
 
 def _model(step: Step) -> str:
     call = step.answer.call
-    named = call.model_returned or call.model_requested or "an unnamed model"
-    return f"{named} ({call.system_fingerprint})" if call.system_fingerprint else named
+    name = call.model_returned or call.model_requested or "an unnamed model"
+    return f"{name} ({call.system_fingerprint})" if call.system_fingerprint else name
 
 
 def _ending(step: Step) -> str:

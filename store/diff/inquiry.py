@@ -95,9 +95,12 @@ class Inquiry:
 
         It follows from an answer that differs, or from the one-sided call right before it, if it has one of their words.
         """
-        gone, come = _differing_words(request)
+        removed_words, added_words = _differing_words(request)
         able = (source for source in self._sources if not source.is_one_sided or source.place == place - 1)
-        follows = min((source.root for source in able if gone & source.removed or come & source.added), default=None)
+        follows = min(
+            (source.root for source in able if removed_words & source.removed or added_words & source.added),
+            default=None,
+        )
         self._remember(place, follows, (), sides)
         return PairFindings(cause=gist_cause, follows=follows)
 
@@ -110,25 +113,33 @@ class Inquiry:
         """Whether the answers differ only in volatile values. The words of these are remembered either way."""
         found = volatile_answers(one, other)
         for side, place in ((one, 0), (other, 1)):
-            made: list[Json] = [twins[place] for twins in found.volatile] if found else []
-            made += [value for _, value in ignored_values(side.call.answer, side.ignore_plan)]
-            self._volatile_words[place].update(word_set(made))
-            self._all_words[place].update(word_set(made))
+            values: list[Json] = [twins[place] for twins in found.volatile] if found else []
+            values += [value for _, value in ignored_values(side.call.answer, side.ignore_plan)]
+            self._volatile_words[place].update(word_set(values))
+            self._all_words[place].update(word_set(values))
         return found is not None and bool(found.volatile) and found.is_all
 
     def _repeats_volatile(self, requests: Sequence[Difference]) -> bool:
         """Whether these requests differ only in volatile values of earlier answers."""
-        gone, come = _differing_words(requests)
-        return bool(gone | come) and gone <= self._volatile_words[0] and come <= self._volatile_words[1]
+        removed_words, added_words = _differing_words(requests)
+        return (
+            bool(removed_words | added_words)
+            and removed_words <= self._volatile_words[0]
+            and added_words <= self._volatile_words[1]
+        )
 
     def _find_source(self, requests: Sequence[Difference]) -> int | None:
         """Return the root of the earliest pair that explains these differences; None if some words are new."""
         new = [change for change in requests if _change_key(change) not in self._changes]
-        gone, come = _differing_words(new)
-        if new and not (gone | come and gone <= self._all_words[0] and come <= self._all_words[1]):
+        removed_words, added_words = _differing_words(new)
+        if new and not (
+            removed_words | added_words and removed_words <= self._all_words[0] and added_words <= self._all_words[1]
+        ):
             return None
-        sources = [self._changes[seen] for change in requests if (seen := _change_key(change)) in self._changes]
-        sources += [source.root for source in self._sources if gone & source.removed or come & source.added]
+        sources = [self._changes[key] for change in requests if (key := _change_key(change)) in self._changes]
+        sources += [
+            source.root for source in self._sources if removed_words & source.removed or added_words & source.added
+        ]
         return min(sources, default=None)
 
     def _remember(
@@ -140,12 +151,12 @@ class Inquiry:
     ) -> None:
         """Remember the words that differ here, from which later differences may follow."""
         root = place if follows is None else follows
-        gone, come = _differing_words(requests)
+        removed_words, added_words = _differing_words(requests)
         here, there = (word_set(side.call.answer) if side else set[str]() for side in sides)
-        only = frozenset(here - there | gone), frozenset(there - here | come)
+        only = frozenset(here - there | removed_words), frozenset(there - here | added_words)
         self._sources.append(_Source(place, root, *only, is_one_sided=None in sides))
-        self._all_words[0].update(here | gone)
-        self._all_words[1].update(there | come)
+        self._all_words[0].update(here | removed_words)
+        self._all_words[1].update(there | added_words)
         for change in requests:
             self._changes.setdefault(_change_key(change), root)
 
@@ -193,13 +204,13 @@ def _list_differences(one: Json, other: Json) -> tuple[tuple[Difference, ...], i
 
 def _differing_words(found: Iterable[Difference]) -> tuple[set[str], set[str]]:
     """Return the words that only the first side has, and those that only the other has, compared place by place."""
-    gone: set[str] = set()
-    come: set[str] = set()
+    removed_words: set[str] = set()
+    added_words: set[str] = set()
     for difference in found:
         here, there = (word_set(_value(side)) for side in (difference.recorded, difference.now))
-        gone |= here - there
-        come |= there - here
-    return gone, come
+        removed_words |= here - there
+        added_words |= there - here
+    return removed_words, added_words
 
 
 def _value(side: Json | AbsentValue) -> Json:

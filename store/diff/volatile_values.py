@@ -69,19 +69,19 @@ def equalize_volatile_values(
     return [replacer.replace_in_exchange(each) for each in one], [replacer.replace_in_exchange(each) for each in other]
 
 
-def _examine_step(step: Step, held: dict[str, Exchange], reader: StepReader) -> ComparedCall:
-    return examine_call(held[step.ids[0]], held[step.ids[-1]], reader)
+def _examine_step(step: Step, exchanges: dict[str, Exchange], reader: StepReader) -> ComparedCall:
+    return examine_call(exchanges[step.ids[0]], exchanges[step.ids[-1]], reader)
 
 
 def _pair_twins(one: ComparedCall, other: ComparedCall) -> Iterator[VolatilePair]:
     if (found := volatile_answers(one, other, ids=True)) is not None:
         yield from found.volatile
-    named = zip(
+    pairs = zip(
         ignored_values(one.call.answer, one.ignore_plan),
         ignored_values(other.call.answer, other.ignore_plan),
         strict=False,
     )
-    for (name, a), (_, b) in named:
+    for (name, a), (_, b) in pairs:
         here, there = _json_text(a), _json_text(b)
         if here is not None and there is not None and here != there:
             is_long = min(len(here), len(there)) >= _LONG
@@ -132,10 +132,10 @@ class _ValueReplacer:
         if data == plain:
             return headers, body
         dropped = ("content-encoding", "content-length") if coding else ("content-length",)
-        kept = tuple((name, value) for name, value in headers if name.lower() not in dropped)
+        other_headers = tuple((name, value) for name, value in headers if name.lower() not in dropped)
         at = body.chunks[-1].at if body.chunks else 0
-        made = replace(body, data=data, size=len(data), chunks=(Chunk(at=at, offset=0, size=len(data)),))
-        return (*kept, ("content-length", str(len(data)))), made
+        new_body = replace(body, data=data, size=len(data), chunks=(Chunk(at=at, offset=0, size=len(data)),))
+        return (*other_headers, ("content-length", str(len(data)))), new_body
 
     def _replace_in_text(self, text: str) -> str:
         if self._pattern is not None:

@@ -45,16 +45,16 @@ def _changed_pieces(one: Sequence[str], other: Sequence[str]) -> Iterator[Piece]
         yield Piece("gone", "".join(one))
         yield Piece("come", "".join(other))
         return
-    gone = come = ""
+    removed_text = added_text = ""
     for fate, a, b, c, d in SequenceMatcher(None, one, other, autojunk=False).get_opcodes():
         here, there = "".join(one[a:b]), "".join(other[c:d])
         if fate == "equal" and any(map(str.isalnum, here)):
-            yield from (Piece("gone", gone), Piece("come", come), Piece("same", here))
-            gone = come = ""
+            yield from (Piece("gone", removed_text), Piece("come", added_text), Piece("same", here))
+            removed_text = added_text = ""
         else:
             # Blanks and punctuation between two changed words do not separate them.
-            gone, come = gone + here, come + there
-    yield from (Piece("gone", gone), Piece("come", come))
+            removed_text, added_text = removed_text + here, added_text + there
+    yield from (Piece("gone", removed_text), Piece("come", added_text))
 
 
 def _common_length(one: Sequence[str], other: Sequence[str]) -> int:
@@ -77,13 +77,13 @@ def _shorten_unchanged(found: Sequence[Piece]) -> Iterator[Piece]:
 
 
 def _limit_length(found: Iterator[Piece]) -> Iterator[Piece]:
-    left = _SHOWN
+    remaining = _SHOWN
     for fate, text in found:
-        if left <= 0:
+        if remaining <= 0:
             yield Piece("same", "…")
             return
         # Leave room for the other side if one is long.
-        room = max(_AROUND, left // 2)
-        shown = text if len(text) <= room else text[:room] + "…"
-        left -= len(shown)
-        yield Piece(fate, shown)
+        room = max(_AROUND, remaining // 2)
+        short_text = text if len(text) <= room else text[:room] + "…"
+        remaining -= len(short_text)
+        yield Piece(fate, short_text)

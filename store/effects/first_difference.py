@@ -76,10 +76,10 @@ def first_difference(one: EffectValues, other: EffectValues, requests: tuple[str
 
 
 def _rank(difference: DifferingEffect) -> tuple[bool, bool, bool, int]:
-    shown = difference.one or difference.other
-    assert shown is not None
-    is_volatile = shown.kind in _CLOCKS or shown.kind.startswith((*MADE_UP, "numpy.", "torch."))
-    return not difference.explains, is_volatile, None in (difference.one, difference.other), shown.happened_at
+    effect = difference.one or difference.other
+    assert effect is not None
+    is_volatile = effect.kind in _CLOCKS or effect.kind.startswith((*MADE_UP, "numpy.", "torch."))
+    return not difference.explains, is_volatile, None in (difference.one, difference.other), effect.happened_at
 
 
 def _differences(one: EffectValues, other: EffectValues, requests: tuple[str, str]) -> Iterator[DifferingEffect]:

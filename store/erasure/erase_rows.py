@@ -117,17 +117,17 @@ async def erase_exchanges(
     async with database.connection() as connection, connection.transaction():
         await share_days(connection, {day_of(str(one)) for one in ids})
         incarnation = await connection.fetchval(LOCK_RUN, project, run)
-        gone = await connection.fetch(DELETE_EXCHANGES, project, run, list(ids))
-        if incarnation is None or not gone:
+        deleted_rows = await connection.fetch(DELETE_EXCHANGES, project, run, list(ids))
+        if incarnation is None or not deleted_rows:
             return None
-        found.exchanges = {str(row["id"]) for row in gone}
+        found.exchanges = {str(row["id"]) for row in deleted_rows}
         found.days = {day_of(one) for one in found.exchanges}
-        found.rows["exchanges"] = len(gone)
+        found.rows["exchanges"] = len(deleted_rows)
         found.rows["calls"] += await _delete(connection, "calls", "id = ANY ($2::uuid[])", project, list(ids))
         gaps = await connection.fetch(DELETE_GAPS, project, run, sorted(found.exchanges))
         found.rows["gaps"] += len(gaps)
         whole: ErasedPart = "whole"
-        erased = [(row["id"], row["began"], whole) for row in (*gone, *gaps)]
+        erased = [(row["id"], row["began"], whole) for row in (*deleted_rows, *gaps)]
         await append_erasures(connection, project, database.store_server, {incarnation: erased}, now)
         for day in sorted(found.days):
             encoding = _NewEncoding(connection, database.objects, project, run, day)
@@ -150,13 +150,13 @@ async def note_erased(connection: asyncpg.Connection, project: str, run: str, da
 
 async def erase_replays(database: Database, project: str, runs: Sequence[str]) -> int:
     """Delete the reports of replays that mention these runs, which may have edited answers; return how many."""
-    gone: list[str] = []
+    replay_ids: list[str] = []
     after = ""
     async with database.connection() as connection:
         while rows := await connection.fetch(REPLAYS, project, after):
-            gone += [row["id"] for row in rows if any(run.encode() in unpack(row["report"]) for run in runs)]
+            replay_ids += [row["id"] for row in rows if any(run.encode() in unpack(row["report"]) for run in runs)]
             after = rows[-1]["id"]
-        return await _delete(connection, "replays", "id = ANY ($2::text[])", project, gone)
+        return await _delete(connection, "replays", "id = ANY ($2::text[])", project, replay_ids)
 
 
 async def _delete(connection: asyncpg.Connection, table: str, condition: str, *values: object) -> int:
@@ -204,11 +204,11 @@ class _NewEncoding:
         refs = objects_of([*forms.values(), *(row["request_body"] for row in rows)])
         contents = await self._load_objects(refs)
         filled = {part: fill_in(form, contents) for part, form in forms.items()}
-        lost = {part for part, form in filled.items() if form[:1] == UNAVAILABLE}
-        parts = _unpack_parts({part: form for part, form in filled.items() if part not in lost})
+        lost_parts = {part for part, form in filled.items() if form[:1] == UNAVAILABLE}
+        parts = _unpack_parts({part: form for part, form in filled.items() if part not in lost_parts})
         for row in rows:
             request = row["request_body"] and fill_in(row["request_body"], contents)
-            if request is not None and _is_lost(request, lost):
+            if request is not None and _is_lost(request, lost_parts):
                 self._keep(row, forms)
                 continue
             try:
@@ -236,14 +236,14 @@ class _NewEncoding:
 
     def _keep(self, row: Mapping[str, Any], forms: Mapping[bytes, bytes]) -> None:
         """Leave a row as it is, with its parts and their primers."""
-        named = frozenset(
+        row_parts = frozenset(
             part
             for form in (row["head"], row["request_body"], row["response_body"])
             for part in referenced_parts(form or RAW)
         )
-        primers = {primer for part in named if part in forms for primer in referenced_parts(forms[part])}
-        self._kept |= named | primers
-        own = (row["request_body"], row["response_body"], *(forms[part] for part in named if part in forms))
+        primers = {primer for part in row_parts if part in forms for primer in referenced_parts(forms[part])}
+        self._kept |= row_parts | primers
+        own = (row["request_body"], row["response_body"], *(forms[part] for part in row_parts if part in forms))
         self.objects |= objects_of(own)
 
     def _encode_row(
@@ -265,10 +265,10 @@ class _NewEncoding:
         return pack(data, primer) if ref is None else object_form(ref)
 
 
-def _is_lost(form: bytes, lost: Collection[bytes]) -> bool:
+def _is_lost(form: bytes, lost_parts: Collection[bytes]) -> bool:
     """Whether a body cannot be decoded, because of bytes that cannot be had."""
     own = split_composed(form)[1] if form[:1] == COMPOSED else form
-    return own[:1] == UNAVAILABLE or not referenced_parts(form).isdisjoint(lost)
+    return own[:1] == UNAVAILABLE or not referenced_parts(form).isdisjoint(lost_parts)
 
 
 async def _load_parts(
@@ -278,8 +278,8 @@ async def _load_parts(
     forms = [
         form for row in rows for form in (row["head"], row["request_body"], row["response_body"]) if form is not None
     ]
-    wanted = {part for form in forms for part in referenced_parts(form)}
-    found = {row["hash"]: row["body"] for row in await connection.fetch(PARTS, project, run, day, list(wanted))}
+    part_hashes = {part for form in forms for part in referenced_parts(form)}
+    found = {row["hash"]: row["body"] for row in await connection.fetch(PARTS, project, run, day, list(part_hashes))}
     primers = {part for form in found.values() for part in referenced_parts(form)} - found.keys()
     found |= {row["hash"]: row["body"] for row in await connection.fetch(PARTS, project, run, day, list(primers))}
     return found

@@ -45,16 +45,16 @@ async def erase_files(root: Path, names: Collection[str]) -> ErasedFiles:
     replays = await asyncio.to_thread(_delete_matching, list(_files(root / "replays")), needles)
     damaged = [root / "damaged", *(spool / "damaged" for spool in spool_directories(root / "spool"))]
     damaged_files = [file for directory in damaged for file in _files(directory)]
-    gone = await asyncio.to_thread(_delete_matching, damaged_files, needles)
+    deleted_count = await asyncio.to_thread(_delete_matching, damaged_files, needles)
     remains = [
         f"the spool {name} has exchanges that have not ended: what they have sent is stored when they end"
         for name in open_spools
     ]
-    if len(damaged_files) > gone:
+    if len(damaged_files) > deleted_count:
         remains.append(
-            f"{len(damaged_files) - gone} damaged records cannot be read: delete {root}/damaged and spool/*/damaged"
+            f"{len(damaged_files) - deleted_count} damaged records cannot be read: delete {root}/damaged and spool/*/damaged"
         )
-    return ErasedFiles(spool_bytes, replays, gone, remains)
+    return ErasedFiles(spool_bytes, replays, deleted_count, remains)
 
 
 def is_drained(spool: Path) -> bool:
@@ -92,7 +92,7 @@ def _files(directory: Path) -> Iterator[Path]:
 
 def _delete_matching(files: Collection[Path], needles: Collection[bytes]) -> int:
     """Delete the files that contain one of the needles; return how many."""
-    gone = 0
+    deleted_count = 0
     for file in files:
         try:
             content = file.read_bytes()
@@ -100,5 +100,5 @@ def _delete_matching(files: Collection[Path], needles: Collection[bytes]) -> int
             continue
         if any(needle in content for needle in needles):
             file.unlink(missing_ok=True)
-            gone += 1
-    return gone
+            deleted_count += 1
+    return deleted_count

@@ -53,7 +53,7 @@ class Adoption:
         # Without measured times the exchange ends at once; a missing `first_byte_at` shows that none were measured.
         ended_at = one.ended_at if one.ended_at is not None else 0
         lacking = tuple(pair for pair in self.extra_headers if header(one.request.headers, pair[0]) is None)
-        made = Exchange(
+        exchange = Exchange(
             id=self._exchange_id(one, started_at),
             run=self.run,
             request=replace(one.request, headers=(*one.request.headers, *lacking)),
@@ -63,7 +63,7 @@ class Adoption:
             first_byte_at=one.first_byte_at,
             ended_at=ended_at,
         )
-        clean, withheld = redact_exchange(made, self.redactor)
+        clean, withheld = redact_exchange(exchange, self.redactor)
         self.redactions += clean.redactions
         self.gaps += [Gap(self.run, started_at, why, clean.id) for why in withheld]
         return clean

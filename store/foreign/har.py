@@ -261,21 +261,21 @@ def _decode_base64(text: str, side: str) -> bytes:
 # -- WebSockets: browsers and mitmproxy keep the messages in the entry that opened the connection
 
 
-def _with_messages(made: Interaction, raw: list[Any]) -> Interaction:
+def _with_messages(interaction: Interaction, raw: list[Any]) -> Interaction:
     """Add a WebSocket's messages as the chunks of both bodies."""
     sides: dict[str, list[tuple[int, ChunkKind, bytes]]] = {"send": [], "receive": []}
-    last = made.first_byte_at or 0
+    last = interaction.first_byte_at or 0
     for one in raw:
-        side, at, kind, data = _message(one, made.started_at)
+        side, at, kind, data = _message(one, interaction.started_at)
         # The messages are in order, even if the clock went back.
         last = max(last, at)
         sides[side].append((last, kind, data))
     return replace(
-        made,
-        request=replace(made.request, body=messages_body(sides["send"])),
-        response=replace(made.response, body=messages_body(sides["receive"])),
-        ended_at=max(last, made.ended_at or 0),
-        notes=tuple(note for note in made.notes if note != UNCHUNKED),
+        interaction,
+        request=replace(interaction.request, body=messages_body(sides["send"])),
+        response=replace(interaction.response, body=messages_body(sides["receive"])),
+        ended_at=max(last, interaction.ended_at or 0),
+        notes=tuple(note for note in interaction.notes if note != UNCHUNKED),
     )
 
 

@@ -104,9 +104,9 @@ def _request_arguments(raw: Mapping[str, Any]) -> dict[str, Any]:
         raise BrokenInteraction(
             "it has a digest of its request instead of the request, so no request can be matched with it"
         )
-    sent = {str(name): value for name, value in kwargs.items() if name not in _NOT_SENT}
+    body = {str(name): value for name, value in kwargs.items() if name not in _NOT_SENT}
     extra = kwargs.get("extra_body")
-    return {**sent, **extra} if isinstance(extra, dict) else sent
+    return {**body, **extra} if isinstance(extra, dict) else body
 
 
 def _literal(text: object, default: str) -> Any:

@@ -76,12 +76,12 @@ def _hoverfly(raw_request: Mapping[str, Any], raw_response: Mapping[str, Any]) -
     address = f"{_exact_value(raw_request.get('scheme')) or 'http'}://{_exact_value(raw_request['destination'])}{_exact_value(raw_request['path'])}"
     raw = "&".join(terms) or _exact_value(query if not isinstance(query, Mapping) else None)
     body, headers = raw_response.get("body"), raw_request.get("headers")
-    named = headers.items() if isinstance(headers, Mapping) else ()
+    header_items = headers.items() if isinstance(headers, Mapping) else ()
     return {
         "request": {
             "method": _exact_value(raw_request.get("method")),
             "uri": f"{address}?{raw}" if raw else address,
-            "headers": {name: _exact_value(value) for name, value in named},
+            "headers": {name: _exact_value(value) for name, value in header_items},
             "body": _exact_value(raw_request.get("body")),
         },
         "response": {

@@ -179,14 +179,14 @@ def _request(raw: Mapping[str, Any]) -> tuple[Request, tuple[str, ...]]:
     headers = _headers(raw.get("headers"))
     data, parsed = _body(raw, "request")
     headers, data, notes = match_headers_to_body(headers, _sent_body(headers, data))
-    made = Request(
+    request = Request(
         method=method.upper(),
         url=checked_url(raw.get("uri") or raw.get("url")),
         http_version=http_version(raw.get("http_version") or raw.get("proto")),
         headers=headers,
         body=one_chunk_body(data),
     )
-    return made, (*notes, *parsed)
+    return request, (*notes, *parsed)
 
 
 def _response(raw: Mapping[str, Any]) -> tuple[Response, tuple[str, ...]]:
@@ -194,7 +194,7 @@ def _response(raw: Mapping[str, Any]) -> tuple[Response, tuple[str, ...]]:
     data, parsed = _body(raw, "response")
     headers, data, notes = match_headers_to_body(headers, data)
     status, reason = _status(raw)
-    made = Response(
+    response = Response(
         status=status,
         reason=reason,
         http_version=http_version(
@@ -203,7 +203,7 @@ def _response(raw: Mapping[str, Any]) -> tuple[Response, tuple[str, ...]]:
         headers=headers,
         body=one_chunk_body(data),
     )
-    return made, (*notes, *parsed)
+    return response, (*notes, *parsed)
 
 
 def _php_http_version(raw: Mapping[str, Any]) -> Any:
@@ -232,8 +232,8 @@ def _headers(raw: Any) -> Headers:
         return ()
     if isinstance(raw, Mapping):
         # Java has the status line as a header without a name, which its recorders write as "null".
-        named = ((str(name), value) for name, value in raw.items() if name not in (None, "null"))
-        return tuple(checked_header(name, _line(one)) for name, value in named for one in _each(value))
+        items = ((str(name), value) for name, value in raw.items() if name not in (None, "null"))
+        return tuple(checked_header(name, _line(one)) for name, value in items for one in _each(value))
     if isinstance(raw, list):
         return tuple(_pair(one) for one in raw)
     raise BrokenInteraction("its headers are neither a mapping nor pairs")
@@ -299,10 +299,10 @@ def _sent_body(headers: Headers, data: bytes) -> bytes:
     if not form and (length is None or not 0 < len(data) == -(-length // 3) * 4):
         return data
     try:
-        sent = _decode_base64(data)
+        body = _decode_base64(data)
     except BrokenInteraction:
         return data
-    return sent if (sent.startswith(b"--") if form else len(sent) == length) else data
+    return body if (body.startswith(b"--") if form else len(body) == length) else data
 
 
 def _bytes(value: Any) -> bytes:

@@ -32,8 +32,8 @@ class Export:
         """Yield a cassette in the format of VCR.py."""
         yield b"interactions:\n"
         for _, exchange, response in self._whole_exchanges(entries, messages=False):
-            made = {"request": _vcr_request(exchange.request), "response": _vcr_response(response)}
-            yield _yaml([made])
+            interaction = {"request": _vcr_request(exchange.request), "response": _vcr_response(response)}
+            yield _yaml([interaction])
         if not self.exported:
             yield b"  []\n"
         yield b"version: 1\n"

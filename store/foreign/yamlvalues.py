@@ -179,10 +179,10 @@ def _scalar(event: Any) -> Value:
     if tag not in _CONSTRUCTORS:
         return UnknownTag(tag)
     try:
-        made: Value = _CONSTRUCTORS[tag](_constructor, yaml.ScalarNode(tag, event.value))
+        value: Value = _CONSTRUCTORS[tag](_constructor, yaml.ScalarNode(tag, event.value))
     except (ValueError, KeyError):
         return str(event.value)
-    return made
+    return value
 
 
 def _implicit_tag(text: str) -> str:

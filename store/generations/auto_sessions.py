@@ -74,12 +74,12 @@ class AutoSessionRuns:
 
         `succeeded` is whether the agent succeeded; None where it is not known.
         """
-        named = f"{name_digest(name)}-*"
-        for lasting in self.directory.glob(f"{named}.take"):
+        prefix = f"{name_digest(name)}-*"
+        for lasting in self.directory.glob(f"{prefix}.take"):
             if (session := AutoSession.read(lasting)) is not None:
                 await self._request_end(replace(session, succeeded=succeeded), lasting)
         report = None
-        for done in sorted(self.directory.glob(f"{named}.done")):
+        for done in sorted(self.directory.glob(f"{prefix}.done")):
             report = await self._settle(done) or report
         return report
 

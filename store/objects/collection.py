@@ -31,11 +31,11 @@ async def collect_objects(
     database: Database, bucket: Bucket, keys: ObjectKeys, projects: Iterable[str], now: int
 ) -> int:
     """Delete what nothing names; return how much. Raises `ObjectStorageDown`; what is deleted by then is."""
-    gone = 0
+    deleted_size = 0
     for project in projects:
-        gone += await _collect_unused(database, bucket, project, now - GRACE)
-        gone += await _collect_strays(database, bucket, keys, project, now - STRAY_GRACE)
-    return gone
+        deleted_size += await _collect_unused(database, bucket, project, now - GRACE)
+        deleted_size += await _collect_strays(database, bucket, keys, project, now - STRAY_GRACE)
+    return deleted_size
 
 
 async def require_owner(connection: asyncpg.Connection, bucket: Bucket, key_id: bytes) -> None:
@@ -60,13 +60,13 @@ async def delete_unused(database: Database, bucket: Bucket, project: str, addres
 
 
 async def _collect_unused(database: Database, bucket: Bucket, project: str, before: int) -> int:
-    gone, after = 0, b""
+    deleted_size, after = 0, b""
     while True:
         async with database.connection() as connection:
             rows = await connection.fetch(registry.UNUSED, project, before, after, PAGE)
         if not rows:
-            return gone
-        gone += await delete_unused(database, bucket, project, [row["address"] for row in rows])
+            return deleted_size
+        deleted_size += await delete_unused(database, bucket, project, [row["address"] for row in rows])
         after = rows[-1]["address"]
 
 
@@ -83,7 +83,7 @@ async def _delete_if_unused(database: Database, bucket: Bucket, project: str, ad
 
 
 async def _collect_strays(database: Database, bucket: Bucket, keys: ObjectKeys, project: str, before: int) -> int:
-    gone = 0
+    deleted_size = 0
     for key_id in await _key_ids(database, keys, project):
         async with database.connection() as connection:
             await require_owner(connection, bucket, key_id)
@@ -92,8 +92,8 @@ async def _collect_strays(database: Database, bucket: Bucket, keys: ObjectKeys, 
             async with database.connection() as connection:
                 rows = await connection.fetch(registry.KNOWN, project, list(old))
             for address in old.keys() - {row["address"] for row in rows}:
-                gone += await _delete_stray(database, bucket, project, key_id, address, old[address])
-    return gone
+                deleted_size += await _delete_stray(database, bucket, project, key_id, address, old[address])
+    return deleted_size
 
 
 async def _key_ids(database: Database, keys: ObjectKeys, project: str) -> list[bytes]:

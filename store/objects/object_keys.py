@@ -32,10 +32,10 @@ class ObjectKey:
     @classmethod
     def derive(cls, secret: bytes) -> "ObjectKey":
         """Derive the key from the content of its file."""
-        made = (
+        digests = (
             hmac.digest(secret, b"playhead objects/1 " + use, "sha256") for use in (b"encryption", b"address", b"id")
         )
-        encryption, address, name = made
+        encryption, address, name = digests
         return cls(encryption, address, name[:KEY_ID_SIZE])
 
     def address_of(self, data: bytes) -> bytes:

@@ -42,11 +42,11 @@ async def lock_objects(
     connection: asyncpg.Connection, project: str, written: Iterable[WrittenObject]
 ) -> set[WrittenObject]:
     """Lock the rows of objects until the end of the transaction; return those that are still there and may be named."""
-    wanted = {one.ref.address: one for one in written}
-    if not wanted:
+    by_address = {one.ref.address: one for one in written}
+    if not by_address:
         return set()
-    rows = await connection.fetch(LOCK, project, list(wanted))
-    return {one for row in rows if (one := wanted[row["address"]]).generation == row["generation"]}
+    rows = await connection.fetch(LOCK, project, list(by_address))
+    return {one for row in rows if (one := by_address[row["address"]]).generation == row["generation"]}
 
 
 async def note_uses(

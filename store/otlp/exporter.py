@@ -149,11 +149,13 @@ class Exporter:
         self, connection: asyncpg.Connection, project: str, entries: Sequence[FeedEntry]
     ) -> list[str]:
         """Return the runs that these entries complete: that ended, or had ended before something was stored in them."""
-        ended = [entry.run for entry in entries if isinstance(entry, RunEnded)]
+        ended_runs = [entry.run for entry in entries if isinstance(entry, RunEnded)]
         grown = [entry.run for entry in entries if isinstance(entry, CallStored | GapStored)]
-        rows = await connection.fetch(MATCHING, project, list({*ended, *grown}), ended, json.dumps(self._target.labels))
+        rows = await connection.fetch(
+            MATCHING, project, list({*ended_runs, *grown}), ended_runs, json.dumps(self._target.labels)
+        )
         found = {row["id"] for row in rows}
-        return [run for run in dict.fromkeys((*ended, *grown)) if run in found]
+        return [run for run in dict.fromkeys((*ended_runs, *grown)) if run in found]
 
     async def _export_run(self, project: str, run: str) -> None:
         export = RunExport(self._database, self._derive, project, self._target.options, self._now())

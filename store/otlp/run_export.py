@@ -58,12 +58,12 @@ class RunExport:
             if cursor is None:
                 break
         gaps = await Runs(self._database, self._project).gaps(run)
-        ended = max(times["ended_at"] or times["active_at"], trace.ended_at)
-        begun = min(times["started_at"], trace.started_at or times["started_at"])
+        ended_at = max(times["ended_at"] or times["active_at"], trace.ended_at)
+        started_at = min(times["started_at"], trace.started_at or times["started_at"])
         root = SpannedRun(
             shape=shape,
-            started_at=begun,
-            ended_at=ended,
+            started_at=started_at,
+            ended_at=ended_at,
             ids=trace.ids,
             parent=await self._parent(shape["parent"]),
             gaps=gaps,

@@ -82,19 +82,22 @@ async def _add_chain(
     number = len(proof.end["chains"])
     records: list[Members] = []
     place = 0
-    shown: dict[str, tuple[int, Members]] = {}
+    records_in_lines: dict[str, tuple[int, Members]] = {}
     for row in await connection.fetch(RECORDS, project, incarnation, server):
         for record in decode_records(row["records"]):
             members = _without_chain(record_members(chain, place, record))
-            if record.kind in ("exchange", "gap", "effects") and (kept := salts.get(uuid.UUID(record.id))) is not None:
+            if (
+                record.kind in ("exchange", "gap", "effects")
+                and (record_salts := salts.get(uuid.UUID(record.id))) is not None
+            ):
                 # An exchange that left the run and came back has two records; the line has the later one.
-                if (earlier := shown.pop(record.id, None)) is not None:
+                if (earlier := records_in_lines.pop(record.id, None)) is not None:
                     records.append(earlier[1])
                 # No bundle has the id of a gap.
                 own = ("place", "head", "request", "response", *(("id",) if record.kind == "gap" else ()))
                 line: Members = {name: members[name] for name in own if name in members}
-                proof.lines[record.id] = {"chain": number, **line, "salts": _salts_to_json(kept)}
-                shown[record.id] = (place, members)
+                proof.lines[record.id] = {"chain": number, **line, "salts": _salts_to_json(record_salts)}
+                records_in_lines[record.id] = (place, members)
             else:
                 records.append(members)
             place += 1
@@ -353,8 +356,8 @@ def _signed_checkpoint(note: str, origin: str, trust: _Trust, check: RunCheck) -
         check.add_finding("altered", "checkpoint", str(error))
         return None
     # A key is known by its bytes: one that was noted for another project of the same store server signs this one, too.
-    named = [VerifierKey(origin, key.public_key) for key in trust.keys]
-    if checkpoint.origin != origin or not any(parsed.is_signed_by(key) for key in named):
+    keys = [VerifierKey(origin, key.public_key) for key in trust.keys]
+    if checkpoint.origin != origin or not any(parsed.is_signed_by(key) for key in keys):
         check.add_finding("unsigned", "checkpoint", f"none of the trusted keys has signed it for {origin}")
         return None
     return checkpoint
@@ -370,8 +373,8 @@ def _check_signature(last: Members, origins: Sequence[str], trust: _Trust, check
         check.add_finding("altered", "bundle", f"its signature is malformed: {error}")
         return
     origin = parsed.text.partition("\n")[0]
-    named = [VerifierKey(origin, key.public_key) for key in trust.keys]
-    if origin not in origins or not any(parsed.is_signed_by(key) for key in named):
+    keys = [VerifierKey(origin, key.public_key) for key in trust.keys]
+    if origin not in origins or not any(parsed.is_signed_by(key) for key in keys):
         check.add_finding("unsigned", "bundle", "none of the trusted keys has signed it")
     elif parsed.text != signed_text(origin, last):
         detail = "its evidence fits, but something that is derived from it (calls, keys, the run's times) was changed"

@@ -56,7 +56,7 @@ class RunCheck:
 
     _has_records: bool = False
     _live: dict[str, ChainRecord] = field(default_factory=dict)
-    _gone: list[str] = field(default_factory=list)
+    _removed_names: list[str] = field(default_factory=list)
     """What was moved or erased by another chain than the one that recorded it."""
 
     _without_bodies: set[str] = field(default_factory=set)
@@ -110,7 +110,7 @@ class RunCheck:
 
     def _remove(self, name: str) -> None:
         if self._live.pop(name, None) is None:
-            self._gone.append(name)
+            self._removed_names.append(name)
 
     def add_exchange(self, exchange: Exchange, salts: bytes | None, place: str) -> None:
         """Check an exchange; `place` says where it is, such as `step 3`."""
@@ -231,7 +231,7 @@ class RunCheck:
 
     def finish(self) -> None:
         """Report what has a record and is missing."""
-        for name in self._gone:
+        for name in self._removed_names:
             self._live.pop(name, None)
         for name, record in self._live.items():
             self.add_finding(

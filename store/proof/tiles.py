@@ -67,15 +67,15 @@ async def load_nodes[T](
 
     Raises KeyError where a tile is missing, or has more or fewer hashes than it should have.
     """
-    needed: set[Place] = set()
+    spans: set[Place] = set()
 
     def note_place(level: int, index: int) -> bytes:
-        needed.add(_span(level, index)[0])
+        spans.add(_span(level, index)[0])
         return b""
 
     compute(note_place)
-    tiles = await _load(connection, project, server, needed)
-    for place in needed:
+    tiles = await _load(connection, project, server, spans)
+    for place in spans:
         level, number = place
         if len(tiles[place]) != min(WIDTH, (total >> HEIGHT * level) - (number << HEIGHT)) * _HASH:
             raise KeyError(place)

@@ -25,17 +25,17 @@ class FileExchange:
 
 def make_call_shapes(exchanges: Mapping[str, FileExchange], facts: TimelineFacts) -> Iterator[Shape]:
     """Yield the calls in step order."""
-    seen: Counter[str] = Counter()
-    executes = {executor: asked for asked, executor in facts.links.executed_by.items()}
+    key_counts: Counter[str] = Counter()
+    executes = {executor: asking_call for asking_call, executor in facts.links.executed_by.items()}
     for step in facts.steps:
         first, last = exchanges[step.call], exchanges[step.attempts[-1].exchange]
         place = CallPlace(
             step=step.number,
-            nth=seen[first.call.key],
+            nth=key_counts[first.call.key],
             exchanges=tuple(attempt.exchange for attempt in step.attempts),
             attempts=step.tries,
         )
-        seen[first.call.key] += 1
+        key_counts[first.call.key] += 1
         yield _with_links(call_shape(place, _with_row(first), _with_row(last)), step, facts.links, executes)
 
 
@@ -59,7 +59,7 @@ def _with_row(one: FileExchange) -> CallExchange:
 
 
 def _with_links(shape: Shape, step: StepFacts, links: ToolLinks, executes: Mapping[str, tuple[str, str]]) -> Shape:
-    asked = executes.get(shape["id"])
+    asking_call = executes.get(shape["id"])
     answers = [place for place, answering in links.answered_by.items() if answering == shape["id"]]
     follows = [
         {"call": one, "step": links.numbers[one], "by": [name for asker, name in answers if asker == one]}
@@ -68,7 +68,8 @@ def _with_links(shape: Shape, step: StepFacts, links: ToolLinks, executes: Mappi
     return shape | {
         "branch": step.branch,
         "follows": follows or None,
-        "executes": asked and {"call": asked[0], "step": links.numbers[asked[0]], "tool_call": asked[1]},
+        "executes": asking_call
+        and {"call": asking_call[0], "step": links.numbers[asking_call[0]], "tool_call": asking_call[1]},
         "tool_calls": [
             {
                 **tool,

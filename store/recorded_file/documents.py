@@ -178,8 +178,8 @@ class FileDocuments:
         """`/v1/runs/{run}/effects`. A cursor is the number of effects before."""
         self._require_run(run)
         step = _number(parameters, "step", 0)
-        wanted, steps = EffectFilter(step=step or None), len(self._bundle.exchanges)
-        found = [one for one in self._effects if wanted.matches(*one, steps)]
+        effect_filter, steps = EffectFilter(step=step or None), len(self._bundle.exchanges)
+        found = [one for one in self._effects if effect_filter.matches(*one, steps)]
         begin, limit = _number(parameters, "cursor", 0), max(1, _number(parameters, "limit", EFFECTS_PAGE))
         items = [effect_shape(*one, shows_values=True) for one in found[begin : begin + limit]]
         return {"items": items, "next": str(begin + limit) if begin + limit < len(found) else None}
@@ -204,8 +204,8 @@ class FileDocuments:
             self._require_run(run)
         key = parameters.get("key")
         found = [call for call in self._calls.values() if key in (None, call["key"])]
-        shown = found[: _number(parameters, "limit", len(found))]
-        return {"items": list_summaries(shown), "next": None}
+        page = found[: _number(parameters, "limit", len(found))]
+        return {"items": list_summaries(page), "next": None}
 
     def get_call(self, parameters: Parameters, call: str) -> Any:
         """`/v1/calls/{call}`."""

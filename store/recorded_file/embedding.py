@@ -43,8 +43,8 @@ def embed_documents(source: FileDocuments) -> EmbeddedDocuments:
         try:
             # The page of a file has all of these: it cannot ask for the next part.
             is_list = path.endswith(("/conversation", "/timeline", "/effects"))
-            asked = {**parameters, "limit": str(1 << 20)} if is_list else parameters
-            value, limit = _embedded_form(source.answer(path, asked))
+            request_parameters = {**parameters, "limit": str(1 << 20)} if is_list else parameters
+            value, limit = _embedded_form(source.answer(path, request_parameters))
         except FileProblem as problem:
             value, limit = {"problem": problem.members}, LARGEST_DOCUMENT
         text = encode_document(value)

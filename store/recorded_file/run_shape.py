@@ -12,33 +12,34 @@ from store.timeline.facts import StepFacts
 
 def make_run_shape(bundle: Bundle, exchanges: Sequence[FileExchange], steps: Sequence[StepFacts]) -> Shape:
     """Return the run. What a bundle leaves out is counted from its exchanges."""
-    told = bundle.run
+    members = bundle.run
     costs = [step.cost for step in steps if step.cost is not None]
     known = sum(costs, Decimal(0)) if costs else None
     unpriced = sum(step.is_unpriced for step in steps)
     starts = [one.exchange.started_at for one in exchanges] + [gap.happened_at for gap in bundle.gaps]
     return {
-        "id": told["id"],
-        "name": told.get("name"),
-        "labels": told.get("labels") or {},
-        "started_at": told.get("started_at") or rfc3339(min(starts, default=0)),
+        "id": members["id"],
+        "name": members.get("name"),
+        "labels": members.get("labels") or {},
+        "started_at": members.get("started_at") or rfc3339(min(starts, default=0)),
         "active_at": rfc3339(max((step.end for step in steps), default=max(starts, default=0))),
-        "ended_at": told.get("ended_at") or rfc3339(max((step.end for step in steps), default=max(starts, default=0))),
+        "ended_at": members.get("ended_at")
+        or rfc3339(max((step.end for step in steps), default=max(starts, default=0))),
         "calls": len(steps),
         "exchanges": len(exchanges),
         "gaps": len(bundle.gaps),
         "complete": not bundle.gaps and not any(map(_is_cut, exchanges)),
         "pinned": False,
-        "parent": told.get("parent"),
-        "forked_at": told.get("forked_at"),
+        "parent": members.get("parent"),
+        "forked_at": members.get("forked_at"),
         "models": sorted({one.call.model_requested or one.call.model_returned or "" for one in exchanges} - {""}),
         "tokens": {name: _sum(step.usage.get(name) for step in steps) for name in Usage.__slots__},
         "cost_usd": None if unpriced else dollars(known),
         "known_cost_usd": dollars(known),
         "unpriced": unpriced,
-        "profile": told.get("profile"),
-        "attribution": told.get("attribution"),
-        "isolation": told.get("isolation") or "none",
+        "profile": members.get("profile"),
+        "attribution": members.get("attribution"),
+        "isolation": members.get("isolation") or "none",
         "mode": None,
         "head": None,
     }

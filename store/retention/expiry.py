@@ -25,24 +25,24 @@ BATCH = 100
 
 async def expire_runs(database: Database, expiries: Sequence[Expiry], now: int) -> list[Expiry]:
     """Remove whole runs; return those that went. A run that has changed since it was judged stays."""
-    gone: list[Expiry] = []
+    expired_runs: list[Expiry] = []
     for project in sorted({one.judged.facts.project for one in expiries}):
         mine = [one for one in expiries if one.judged.facts.project == project and one.part == "run"]
         for batch in batched(mine, BATCH):
-            gone += await _expire_batch(database, project, batch, now)
-    return gone
+            expired_runs += await _expire_batch(database, project, batch, now)
+    return expired_runs
 
 
 async def _expire_batch(database: Database, project: str, batch: Sequence[Expiry], now: int) -> list[Expiry]:
     by_run = {one.judged.facts.run: one for one in batch}
     async with database.connection() as connection, connection.transaction():
         locked = await connection.fetch(LOCK_RUNS, project, sorted(by_run))
-        gone = [by_run[row["id"]] for row in locked if _is_unchanged(row, by_run[row["id"]])]
-        names = [one.judged.facts.run for one in gone]
+        expired_runs = [by_run[row["id"]] for row in locked if _is_unchanged(row, by_run[row["id"]])]
+        names = [one.judged.facts.run for one in expired_runs]
         if not names:
             return []
         await connection.execute(NOTE_DAYS, project, names, "run")
-        for one in gone:
+        for one in expired_runs:
             await forget_run(connection, project, database.store_server, one.judged.incarnation, now)
         await connection.execute("DELETE FROM runs WHERE project = $1 AND id = ANY ($2::text[])", project, names)
         await forget_uses(connection, project, names)
@@ -54,7 +54,7 @@ async def _expire_batch(database: Database, project: str, batch: Sequence[Expiry
             )
         await delete_call_sums(connection, project, names)
         await append_entries(connection, project, [RunDeleted(name, now, is_expired=True) for name in names])
-    return gone
+    return expired_runs
 
 
 def _is_unchanged(row: asyncpg.Record, expiry: Expiry) -> bool:
@@ -68,7 +68,7 @@ async def expire_bodies(database: Database, expiries: Sequence[Expiry], now: int
 
     From then on its caches of content are forgotten, and its bodies go day by day (`bodies`).
     """
-    gone: list[Expiry] = []
+    expired_runs: list[Expiry] = []
     for one in (one for one in expiries if one.part == "bodies"):
         facts = one.judged.facts
         async with database.connection() as connection, connection.transaction():
@@ -90,8 +90,8 @@ async def expire_bodies(database: Database, expiries: Sequence[Expiry], now: int
             await forget_uses(connection, facts.project, [facts.run])
             await connection.execute(MARK_ERASED, facts.project, facts.run, facts.newest_at, uuid.uuid4())
             await append_entries(connection, facts.project, [RunChanged(facts.run, now)])
-        gone.append(one)
-    return gone
+        expired_runs.append(one)
+    return expired_runs
 
 
 async def delete_replays(

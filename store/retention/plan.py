@@ -40,7 +40,7 @@ class RetentionPlan(NamedTuple):
 
     at: int
     expiries: Sequence[Expiry]
-    kept: Sequence[KeptRuns]
+    kept_runs: Sequence[KeptRuns]
     size: int
     """Bytes of the store."""
 
@@ -99,10 +99,10 @@ def _assemble_plan(
         else:
             replaced = {one.judged.incarnation for one in further}
             expiries = [one for one in expiries if one.judged.incarnation not in replaced] + further
-    gone = {expiry.judged.incarnation for expiry in expiries if expiry.part == "run"}
-    kept = _kept_runs([one for one in judged if one.run.incarnation not in gone])
+    expired_incarnations = {expiry.judged.incarnation for expiry in expiries if expiry.part == "run"}
+    kept_runs = _kept_runs([one for one in judged if one.run.incarnation not in expired_incarnations])
     expiries.sort(key=lambda one: one.judged.facts.newest_at)
-    return RetentionPlan(now, expiries, kept, size, warnings, days)
+    return RetentionPlan(now, expiries, kept_runs, size, warnings, days)
 
 
 def choose_for_budget(judged: Sequence[_RunVerdict], excess: int) -> tuple[list[Expiry], int]:
@@ -128,9 +128,9 @@ def _unmatched_rules(judged: Sequence[_RunVerdict], policy: RetentionPolicy) -> 
 
 
 def _budget_warning(judged: Sequence[_RunVerdict], budget: int, remaining: int) -> str:
-    kept = [one for one in judged if not one.verdict.may_go_for_budget and one.verdict.part != "run"]
-    size = sum(one.size for one in kept)
-    runs = f"{len(kept)} {'run' if len(kept) == 1 else 'runs'} of {size:,} bytes"
+    fixed_runs = [one for one in judged if not one.verdict.may_go_for_budget and one.verdict.part != "run"]
+    size = sum(one.size for one in fixed_runs)
+    runs = f"{len(fixed_runs)} {'run' if len(fixed_runs) == 1 else 'runs'} of {size:,} bytes"
     return (
         f"the budget of {budget:,} bytes cannot be kept, so it removes nothing: without all runs that may go, {budget + remaining:,} bytes would be"
         f" left, which are {runs} that are pinned, flagged, forked from, live or kept for ever, and the database itself; unpin some, or raise"

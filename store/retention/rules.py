@@ -258,9 +258,9 @@ def duration_text(seconds: int) -> str:
 
 
 def _is_like_any(values: Iterable[str], patterns: Iterable[str]) -> bool:
-    wanted = tuple(patterns)
-    return any(fnmatchcase(value, pattern) for value in values for pattern in wanted)
+    pattern_list = tuple(patterns)
+    return any(fnmatchcase(value, pattern) for value in values for pattern in pattern_list)
 
 
-def _has_status(statuses: Iterable[int], wanted: str) -> bool:
-    return any(str(status) == wanted or f"{status // 100}xx" == wanted for status in statuses)
+def _has_status(statuses: Iterable[int], pattern: str) -> bool:
+    return any(str(status) == pattern or f"{status // 100}xx" == pattern for status in statuses)

@@ -100,7 +100,7 @@ class RetentionRunner:
             remains = await clear_shared_files(self._database) if is_left_by_erasure else []
             plan = await self.plan()
             expired = await expire_runs(self._database, plan.expiries, plan.at)
-            gone = [*expired, *await expire_bodies(self._database, plan.expiries, plan.at)]
+            expiries = [*expired, *await expire_bodies(self._database, plan.expiries, plan.at)]
             self._signal.send()
             await self._delete_replays(expired)
             for one in expired:
@@ -109,7 +109,7 @@ class RetentionRunner:
             objects, warnings = await self._collect_objects()
             async with self._database.connection() as connection:
                 size: int = await connection.fetchval("SELECT pg_database_size(current_database())")
-        return RetentionResult(plan, gone, days, plan.size - size, objects, [*plan.warnings, *warnings, *remains])
+        return RetentionResult(plan, expiries, days, plan.size - size, objects, [*plan.warnings, *warnings, *remains])
 
     async def _has_remains(self) -> bool:
         return bool(await pending_days(self._database, await self._projects()))
@@ -118,17 +118,19 @@ class RetentionRunner:
         async with self._database.connection() as connection:
             known = {row["project"] for row in await connection.fetch(PROJECTS)}
             # A project of which all runs went has none in `runs`.
-            left = {row["project"] for row in await connection.fetch(LEFT_PROJECTS)}
-        return sorted(known | left)
+            old_projects = {row["project"] for row in await connection.fetch(LEFT_PROJECTS)}
+        return sorted(known | old_projects)
 
     async def _clear_days(self, plan: RetentionPlan | None) -> list[ClearedDay]:
         """Remove from the partitions what has been decided, day by day. Without a plan, what an earlier process has left."""
         today = dt.datetime.fromtimestamp(self._now() / 1e9, dt.UTC).date()
         sizes = {} if plan is None else {day.day: day for day in plan.days}
-        gone = [] if plan is None else [(one.judged.facts.project, one.judged.facts.run) for one in plan.expiries]
+        expired_runs = (
+            [] if plan is None else [(one.judged.facts.project, one.judged.facts.run) for one in plan.expiries]
+        )
         cleared = []
         for day in await pending_days(self._database, await self._projects()):
-            share = sizes[day].share_of(gone) if day in sizes else 1.0
+            share = sizes[day].share_of(expired_runs) if day in sizes else 1.0
             cleared.append(await clear_day(self._database, day, today, share))
             await asyncio.sleep(0)
         return cleared
@@ -140,13 +142,13 @@ class RetentionRunner:
         except ObjectStorageDown as error:
             return 0, [f"objects that nothing needs were not deleted from object storage: {error}"]
 
-    async def _delete_replays(self, gone: Sequence[Expiry]) -> None:
+    async def _delete_replays(self, expiries: Sequence[Expiry]) -> None:
         replays: dict[tuple[str, str], Sequence[str]] = {}
-        for project in {one.judged.facts.project for one in gone}:
+        for project in {one.judged.facts.project for one in expiries}:
             async with self._database.connection() as connection:
                 reports = await load_replay_reports(connection, project)
             replays |= {(project, run): ids for run, ids in reports.replays.items()}
-        await delete_replays(self._database, gone, replays)
+        await delete_replays(self._database, expiries, replays)
 
     @asynccontextmanager
     async def _lock(self) -> AsyncIterator[None]:

@@ -83,8 +83,8 @@ def _all_texts(call: Call, known: Collection[Place]) -> Iterator[CallText]:
         yield from _plain_texts("arguments", call.request)
         yield from _plain_texts("result", call.answer)
         return
-    asked = dict.fromkeys(_message_texts(_without_places(call.request, known), "prompt", is_text=False))
-    yield from asked
+    prompt_texts = dict.fromkeys(_message_texts(_without_places(call.request, known), "prompt", is_text=False))
+    yield from prompt_texts
     if call.operation == "embeddings":
         return
     if call.kind == "model":
@@ -94,10 +94,10 @@ def _all_texts(call: Call, known: Collection[Place]) -> Iterator[CallText]:
             yield CallText("arguments", f"{tool.name} {_value_text(tool.arguments)}")
     else:
         yield from _plain_texts("result", call.answer)
-    if call.tool_results and not all(_is_among(result, asked) for result in call.tool_results):
-        asked = dict.fromkeys(_message_texts(call.request, "prompt", is_text=False)) if known else asked
+    if call.tool_results and not all(_is_among(result, prompt_texts) for result in call.tool_results):
+        prompt_texts = dict.fromkeys(_message_texts(call.request, "prompt", is_text=False)) if known else prompt_texts
         for result in call.tool_results:
-            if not _is_among(result, asked):
+            if not _is_among(result, prompt_texts):
                 yield from _plain_texts("result", result)
 
 

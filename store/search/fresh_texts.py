@@ -72,15 +72,15 @@ class FreshTexts:
         if self._size > MOST_CHARACTERS:
             return
         day = day_of(exchange.id)
-        seen = self._hashes.setdefault((project, exchange.run, day, encoding), set())
-        before = len(seen)
+        hashes = self._hashes.setdefault((project, exchange.run, day, encoding), set())
+        before = len(hashes)
         texts = []
-        for role, text in call_texts(call, _note_elements(elements, seen)):
+        for role, text in call_texts(call, _note_elements(elements, hashes)):
             stored = storable_text(text)
-            if (digest := hash_text(role, stored)) not in seen:
-                seen.add(digest)
+            if (digest := hash_text(role, stored)) not in hashes:
+                hashes.add(digest)
                 texts.append(FreshText(digest, role, stored))
-        self._hash_count += len(seen) - before
+        self._hash_count += len(hashes) - before
         self._size += sum(len(one.text) for one in texts) + 1
         self._calls[project, exchange.id] = FreshCall(
             exchange.run, day, uuid.UUID(exchange.id), exchange.started_at, tuple(texts), self._now()
@@ -106,7 +106,7 @@ class FreshTexts:
         return call
 
 
-def _note_elements(elements: Iterable[Element], seen: set[bytes]) -> set[Place]:
+def _note_elements(elements: Iterable[Element], hashes: set[bytes]) -> set[Place]:
     """Add elements to those that were seen, and return the places of those that were."""
     known: set[Place] = set()
     member, number = "", 0
@@ -114,8 +114,8 @@ def _note_elements(elements: Iterable[Element], seen: set[bytes]) -> set[Place]:
         number = number + 1 if element.member == member else 0
         member = element.member
         name = member.encode() + element.hash
-        if name in seen:
+        if name in hashes:
             known.add((member, number))
         else:
-            seen.add(name)
+            hashes.add(name)
     return known

@@ -73,16 +73,16 @@ class TextIndex:
 
     async def _index_fresh(self, project: str, calls: dict[str, None]) -> None:
         """Index the calls whose texts are held, and remove them from `calls`."""
-        if self._fresh is None or not (held := self._fresh.take_calls(project, calls)):
+        if self._fresh is None or not (fresh_calls := self._fresh.take_calls(project, calls)):
             return
         texts: dict[_TextPlace, _FoundText] = {}
-        for one in sorted(held.values(), key=lambda one: (one.started_at, one.id)):
+        for one in sorted(fresh_calls.values(), key=lambda one: (one.started_at, one.id)):
             for digest, role, text in one.texts:
                 place = (one.run, one.day, digest)
                 texts.setdefault(place, ((one.run, one.day), (one.id, one.started_at), role, text))
         for batch in batched(texts.items(), FRESH_BATCH):
             await self._insert_new(project, dict(batch))
-        for name in held:
+        for name in fresh_calls:
             del calls[name]
 
     async def rebuild(self, project: str) -> AsyncIterator[None]:
@@ -166,7 +166,9 @@ async def _load_readable(queries: ExchangeQueries, ids: Sequence[str]) -> tuple[
         if len(ids) == 1:
             return [], list(ids)
         each = [await _load_readable(queries, [one]) for one in ids]
-        return [one for found, _ in each for one in found], [one for _, lost in each for one in lost]
+        return [one for found, _ in each for one in found], [
+            one for _, unavailable_ids in each for one in unavailable_ids
+        ]
     return list(loaded.found.values()), list(loaded.unavailable)
 
 

@@ -30,8 +30,8 @@ def make_snippet(text: str, phrases: Sequence[Phrase]) -> Snippet:
     end = min(max(start + LENGTH, best[1]), len(text))
     lead, trail = ("…" if start else ""), ("…" if end < len(text) else "")
     shift = len(lead) - start
-    shown = [(a + shift, b + shift) for a, b in places if a >= start and b <= end]
-    return Snippet(f"{lead}{text[start:end]}{trail}", _merge(shown))
+    spans = [(a + shift, b + shift) for a, b in places if a >= start and b <= end]
+    return Snippet(f"{lead}{text[start:end]}{trail}", _merge(spans))
 
 
 def _find_phrases(words: Sequence[Word], phrases: Sequence[Phrase]) -> list[tuple[int, int]]:

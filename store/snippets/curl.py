@@ -44,9 +44,9 @@ def _command(request: SentRequest) -> str:
 
 def _headers_to_remove(request: SentRequest) -> Iterator[str]:
     """Yield the headers that curl would add although the request had none."""
-    sent = {name.lower() for name, _ in request.headers}
+    names = {name.lower() for name, _ in request.headers}
     for name in _ADDED_BY_CURL:
-        if name not in sent and (name != "content-type" or request.has_body):
+        if name not in names and (name != "content-type" or request.has_body):
             yield name
     if request.has_body:
         yield "expect"

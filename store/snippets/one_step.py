@@ -18,8 +18,8 @@ def write_step(exchange: Exchange, form: FileForm, variables: SecretVariables, *
     """Return the text of the file. Raises NotCopyable if the form cannot represent the exchange."""
     clean = name_secrets(exchange, variables)
     if form == "jsonl":
-        made = Bundle(run={"id": run}, profiles=profiles, entries=(Entry(exchange=replace(clean, run=run)),))
-        return b"".join(bundle_lines(made)).decode()
+        bundle = Bundle(run={"id": run}, profiles=profiles, entries=(Entry(exchange=replace(clean, run=run)),))
+        return b"".join(bundle_lines(bundle)).decode()
     export = Export()
     entries = [Entry(exchange=clean, call={"complete": True})]
     pieces = export.vcr(entries) if form == "vcr" else export.har(entries, version("playhead"))
@@ -55,17 +55,17 @@ def _named_headers(headers: Headers, variables: SecretVariables) -> Headers:
 
 def _named_body(body: Body, headers: Headers, variables: SecretVariables) -> tuple[Body, Headers]:
     """Return a body with the names of variables, and the headers that describe it."""
-    named = _named_headers(headers, variables)
+    new_headers = _named_headers(headers, variables)
     data, is_decoded = readable_body(body, headers)
     spans = variables.split_spans(data)
     if not is_decoded and not any(isinstance(span.piece, Variable) for span in spans):
-        return body, named
+        return body, new_headers
     written = _join(span.piece for span in spans)
     # The pieces of a compressed body are not those of its content.
     chunks = () if is_decoded else tuple(_moved_chunks(body.chunks, spans))
     described = tuple(
         (name, str(len(written)) if name.lower() == "content-length" else value)
-        for name, value in named
+        for name, value in new_headers
         if not (is_decoded and name.lower() == "content-encoding")
     )
     return replace(body, data=written, size=len(written) + max(0, body.size - len(body.data)), chunks=chunks), described

@@ -49,8 +49,8 @@ class CallCopy:
 
     def as_json(self) -> dict[str, Any]:
         """Return the snippet as JSON."""
-        made = asdict(self)
-        return {"as": made.pop("form"), **made}
+        members = asdict(self)
+        return {"as": members.pop("form"), **members}
 
 
 def make_snippet(copied: CopiedCall, form: SnippetForm) -> CallCopy:
@@ -62,9 +62,9 @@ def make_snippet(copied: CopiedCall, form: SnippetForm) -> CallCopy:
         names = variables.names
         notes = [f"secrets are the names of variables in it: {', '.join(names)}"] if names else []
         return CallCopy(form=form, file=f"{stem}.{_SUFFIXES[form]}", text=text, variables=names, notes=notes)
-    sent = read_sent_request(copied.exchange.request, variables, is_streamed=copied.streamed)
-    text = _WRITERS[form](copied, sent)
-    notes = [*sent.notes, *_needs(copied, form)]
+    request = read_sent_request(copied.exchange.request, variables, is_streamed=copied.streamed)
+    text = _WRITERS[form](copied, request)
+    notes = [*request.notes, *_needs(copied, form)]
     if names := variables.names:
         notes.append(f"set {', '.join(names)}: the recording holds no secrets")
     prefix = "test_" if form == "pytest" else ""
@@ -88,17 +88,17 @@ def _recording_file(copied: CopiedCall) -> str:
     return f"recordings/{file_stem(copied)}.jsonl"
 
 
-def _write_test(copied: CopiedCall, sent: SentRequest) -> str:
+def _write_test(copied: CopiedCall, request: SentRequest) -> str:
     response = copied.exchange.response
     name = re.sub(r"[^A-Za-z0-9_]+", "_", f"test_step_{copied.step}_of_{copied.run[:60]}").strip("_").lower()
     return write_pytest(
-        sent, name=name, recording=_recording_file(copied), status=response.status if response else None
+        request, name=name, recording=_recording_file(copied), status=response.status if response else None
     )
 
 
 _WRITERS: Final[dict[str, Callable[[CopiedCall, SentRequest], str]]] = {
-    "curl": lambda _, sent: write_curl(sent),
-    "python": lambda _, sent: write_python(sent),
+    "curl": lambda _, request: write_curl(request),
+    "python": lambda _, request: write_python(request),
     "pytest": _write_test,
 }
 

@@ -427,11 +427,11 @@ class Spool:
         while self._wait_for_syncing():
             with self._lock:
                 retired, self._output.retired_handles = self._output.retired_handles, []
-                current, begun, target = self._output.handle, self._output.segment_count, self._written
+                current, segment_count, target = self._output.handle, self._output.segment_count, self._written
                 size = self._output.size
                 self._has_unsynced = self._is_sync_due = False
             handles = [*retired, *([] if current is None else [current])]
-            fault = self._syncer.sync(handles, directory=begun != self._synced_segments)
+            fault = self._syncer.sync(handles, directory=segment_count != self._synced_segments)
             for handle in retired:
                 self._syncer.close(handle)
             if current is not None:
@@ -441,7 +441,7 @@ class Spool:
                     self.fault_count, self.last_fault = self.fault_count + 1, fault
                     self._failed_range = (self._synced, target, fault)
                 else:
-                    self._synced_segments = begun
+                    self._synced_segments = segment_count
                 self._synced = target
             self._waiters.notify()
 

@@ -89,7 +89,7 @@ class DaySums:
 
     async def sum_settled_days(self, settled_after: int = SETTLED_AFTER) -> int:
         """Make the sums of all days that are over and have settled; return how many."""
-        made = 0
+        count = 0
         now = self._now()
         async with self._database.connection() as connection:
             projects = [row["project"] for row in await connection.fetch(PROJECTS)]
@@ -99,10 +99,10 @@ class DaySums:
                 for row in await connection.fetch(SETTLED, project, now - DAY, now - settled_after)
             ]
         for project, day in days:
-            made += await self._sum_day(project, day)
+            count += await self._sum_day(project, day)
             # What is stored meanwhile comes first.
             await asyncio.sleep(0)
-        return made
+        return count
 
     async def _sum_day(self, project: str, day: int) -> bool:
         """Make the sums of a day, unless it changes meanwhile or another store server makes them."""

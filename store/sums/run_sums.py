@@ -152,10 +152,10 @@ async def _delete_lost_sums(
 ) -> None:
     """Delete the sums of runs that are no more, between two names."""
     for table in (call_sums, run_totals):
-        lost = [table.c.project == project, table.c.run > after, table.c.run.not_in(names)]
+        conditions = [table.c.project == project, table.c.run > after, table.c.run.not_in(names)]
         if last is not None:
-            lost.append(table.c.run <= last)
-        found = (await connection.execute(select(table.c.run).distinct().where(*lost))).scalars().all()
+            conditions.append(table.c.run <= last)
+        found = (await connection.execute(select(table.c.run).distinct().where(*conditions))).scalars().all()
         await _delete_sums(connection, project, found)
 
 

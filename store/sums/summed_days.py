@@ -20,9 +20,9 @@ async def forget_days(connection: asyncpg.Connection, project: str, hours: Colle
 
 async def delete_call_sums(connection: asyncpg.Connection, project: str, runs: Sequence[str]) -> int:
     """Delete all of `call_sums` of these runs, and the sums of their days; return how many rows of runs went."""
-    gone = await connection.fetch(DELETE_CALL_SUMS, project, list(runs))
-    await forget_days(connection, project, {row["hour"] for row in gone})
-    return len(gone)
+    deleted_rows = await connection.fetch(DELETE_CALL_SUMS, project, list(runs))
+    await forget_days(connection, project, {row["hour"] for row in deleted_rows})
+    return len(deleted_rows)
 
 
 CHANGE_DAYS = """

@@ -132,22 +132,22 @@ class _Writer:
     def _link_nameless(self, match: NamelessMatch, call: SpokenCall) -> None:
         """Add a link to the calls that are in the document already."""
         if (asker := self._shapes.get(match.asker.call)) is not None and match.place < MOST_TOOL_CALLS:
-            shown = asker["answer"]["tool_calls"][match.place]
-            shown |= {"answered_by": call.number, "executed_by": match.executor_step}
+            tool_call = asker["answer"]["tool_calls"][match.place]
+            tool_call |= {"answered_by": call.number, "executed_by": match.executor_step}
         if match.executor is not None and (executing := self._shapes.get(match.executor.call)) is not None:
             executing["executes"] = {"step": match.asker.number, "call": match.asker.call, "tool_call": match.name}
 
     def _prompt_shape(self, new: NewPart) -> Shape:
         half = MOST_MESSAGES // 2
         messages = list(enumerate(new.messages, new.repeated))
-        shown = messages if len(messages) <= MOST_MESSAGES else [*messages[:half], *messages[-half:]]
+        listed_messages = messages if len(messages) <= MOST_MESSAGES else [*messages[:half], *messages[-half:]]
         return {
             "after": None if new.after is None else {"step": new.after.number, "call": new.after.call},
             "repeated": new.repeated,
             "dropped": new.dropped,
             "new": len(new.messages),
-            "left_out": len(messages) - len(shown),
-            "messages": [self._message_shape(number, message, new) for number, message in shown],
+            "left_out": len(messages) - len(listed_messages),
+            "messages": [self._message_shape(number, message, new) for number, message in listed_messages],
             "tools": [name[:LONGEST_NAME] for name in new.tools[:MOST_TOOLS]],
             "tools_changed": new.has_new_tools,
         }
@@ -203,12 +203,12 @@ def _is_echo(message: Message, call: SpokenCall) -> bool:
     """Whether a message of a prompt is the answer of an earlier call, sent back."""
     if message.role != "assistant":
         return False
-    asked = {tool.get("id") for tool in call.tool_calls} - {None}
-    sent = {part.id for part in message.parts if part.kind == "tool_call"} - {None}
-    if asked or sent:
-        return bool(asked & sent)
-    said = "".join(_message_texts(message))
-    return bool(said) and said.strip() == (call.text or "").strip()
+    call_ids = {tool.get("id") for tool in call.tool_calls} - {None}
+    message_ids = {part.id for part in message.parts if part.kind == "tool_call"} - {None}
+    if call_ids or message_ids:
+        return bool(call_ids & message_ids)
+    text = "".join(_message_texts(message))
+    return bool(text) and text.strip() == (call.text or "").strip()
 
 
 def _message_texts(message: Message) -> Iterator[str]:

@@ -16,9 +16,9 @@ class AttemptFacts:
     """Nanoseconds of wall time."""
 
     first_byte: int | None
-    """Nanoseconds since it began, as `ended`."""
+    """Nanoseconds since it began, as `duration`."""
 
-    ended: int | None
+    duration: int | None
     status: int | None
     outcome: str
     is_poll: bool = False
@@ -27,7 +27,7 @@ class AttemptFacts:
     @property
     def end(self) -> int:
         """Nanoseconds of wall time; of an exchange whose end was not seen, the last moment that was."""
-        return self.started_at + max(self.ended or 0, self.first_byte or 0)
+        return self.started_at + max(self.duration or 0, self.first_byte or 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

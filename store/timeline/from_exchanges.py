@@ -161,8 +161,8 @@ def _find_executions(
 ) -> dict[tuple[str, str], str]:
     found: dict[tuple[str, str], str] = {}
     for one, names in between:
-        asked = [tool for tool in by_id[one.asker.answer_exchange][1].tool_calls if tool.id in one.ids]
-        matches = match_executions(asked, [tool_execution(*by_id[name]) for name in names])
+        tool_calls = [tool for tool in by_id[one.asker.answer_exchange][1].tool_calls if tool.id in one.ids]
+        matches = match_executions(tool_calls, [tool_execution(*by_id[name]) for name in names])
         found |= {(one.asker.id, tool): call for tool, call in matches.items()}
     return found
 
@@ -196,7 +196,7 @@ def _step_facts(
     # A poll of work that had ended before repeats the usage of the answer before.
     counted = [] if len(parts) == 1 and call.polls is not None and call.pending is None else parts
     usage = {name: _add(getattr(one.usage, name) for _, one in counted) for name in asdict(call.usage)}
-    costs = [cost_of(one, told) for one, told in counted]
+    costs = [cost_of(one, attempt_call) for one, attempt_call in counted]
     facts: dict[str, Any] = {
         "call": exchange.id,
         "number": places[exchange.id],
@@ -211,7 +211,7 @@ def _step_facts(
         "actor": exchange.actor,
         "branch": branches.get(exchange.id),
         "follows": newest_first(graph, exchange.id, places),
-        "attempts": tuple(_attempt_facts(one, told) for one, told in parts),
+        "attempts": tuple(_attempt_facts(one, attempt_call) for one, attempt_call in parts),
         "tries": group.attempts,
         **{name: getattr(answered, name) for name in ("complete", "streamed", "finish_reason")},
         "tools": tools,
@@ -238,7 +238,7 @@ def _attempt_facts(exchange: Exchange, call: Call) -> AttemptFacts:
         exchange=exchange.id,
         started_at=exchange.started_at,
         first_byte=exchange.first_byte_at,
-        ended=exchange.ended_at if has_times else None,
+        duration=exchange.ended_at if has_times else None,
         status=exchange.response.status if exchange.response else None,
         outcome=exchange.outcome,
         is_poll=call.polls is not None,

@@ -232,13 +232,13 @@ class RunTimelines:
     ) -> list[StepFacts]:
         """Add the errors of steps that failed, if texts are shown, and in a fork where the answers are from."""
         failed = [step for step in steps if step.has_failed][:MOST_READ_FAILURES] if shows_texts else []
-        wanted = {step.attempts[-1].exchange for step in failed}
+        answer_ids = {step.attempts[-1].exchange for step in failed}
         if is_fork:
-            wanted |= {step.attempts[-1].exchange for step in steps[:MOST_READ_ORIGINS]}
+            answer_ids |= {step.attempts[-1].exchange for step in steps[:MOST_READ_ORIGINS]}
         errors: dict[str, str] = {}
         origins: dict[str, str] = {}
         broken = {step.attempts[-1].exchange for step in failed}
-        for names in batched(await self._queries.without_large(sorted(wanted)), BATCH):
+        for names in batched(await self._queries.without_large(sorted(answer_ids)), BATCH):
             read = await self._queries.exchanges_by_id(names)
             origins |= {name: answer_origin(one) for name, one in read.items()}
             some = [one for name, one in read.items() if name in broken]
@@ -335,15 +335,15 @@ def _read_spoken(exchange: Exchange, row: RowMapping, clean: Clean) -> Call | No
 
 def _context(found: _RunRows, page: Sequence[str], before: Sequence[str]) -> list[str]:
     """Return the calls before a page with which its prompts may be compared, in step order."""
-    wanted: set[str] = set()
+    context_calls: set[str] = set()
     actors = {row["actor"] for name in page for row in found.wholes[name][:1]}
     models = [(name, found.wholes[name][0]) for name in before]
     for actor in actors:
         of_actor = [name for name, row in models if row["kind"] == "model" and row["actor"] == actor]
-        wanted.update(of_actor[-CANDIDATES:])
+        context_calls.update(of_actor[-CANDIDATES:])
     for name in page:
-        wanted.update(newest_first(found.links.graph, name, found.numbers)[:1])
-    return [name for name in before if name in wanted]
+        context_calls.update(newest_first(found.links.graph, name, found.numbers)[:1])
+    return [name for name in before if name in context_calls]
 
 
 def _attempt_facts(row: RowMapping) -> AttemptFacts:
@@ -353,7 +353,7 @@ def _attempt_facts(row: RowMapping) -> AttemptFacts:
         exchange=str(row["id"]),
         started_at=row["started_at"],
         first_byte=row["first_byte_at"],
-        ended=row["ended_at"] if has_times else None,
+        duration=row["ended_at"] if has_times else None,
         status=row["status"],
         outcome=row["outcome"],
         is_poll=row["polls"] is not None,

@@ -25,16 +25,16 @@ def short_call(call: Shape, *, shows_texts: bool = True) -> Shape:
         text=call["text"],
         tool_calls=call["tool_calls"],
     )
-    [said] = make_conversation([spoken], ToolLinks(), shows_texts=shows_texts, longest_text=LONGEST_TEXT)
-    if not said["answer"] and not shows_texts:
-        said["response"] = None
+    [document] = make_conversation([spoken], ToolLinks(), shows_texts=shows_texts, longest_text=LONGEST_TEXT)
+    if not document["answer"] and not shows_texts:
+        document["response"] = None
     return call | {
         "request": None,
         "answer": None,
         "tool_results": [],
         "text": None if call["text"] is None else call["text"][:LONGEST_TEXT],
         "tool_calls": call["tool_calls"][:MOST_TOOL_CALLS],
-        "said": {name: said[name] for name in ("prompt", "answer", "request", "response")},
+        "said": {name: document[name] for name in ("prompt", "answer", "request", "response")},
     }
 
 

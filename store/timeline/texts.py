@@ -21,14 +21,14 @@ class TextBudget:
     """Shortens the texts of one document. Without `shows_texts`, only sizes are said: the reader may not see texts."""
 
     shows_texts: bool = True
-    left: int = MOST_CHARACTERS
+    remaining: int = MOST_CHARACTERS
     longest: int = LONGEST_TEXT
     """Characters of one text."""
 
     @property
     def is_spent(self) -> bool:
         """Whether the document has enough."""
-        return self.left <= 0
+        return self.remaining <= 0
 
     def shorten(self, value: Json) -> dict[str, Any]:
         """Return a text, or the JSON of another value, cut; with its full size in characters."""
@@ -36,6 +36,6 @@ class TextBudget:
         if not self.shows_texts:
             return {"text": None, "size": len(text), "cut": False}
         # What comes when the document is full is named, and not shown.
-        shown = text[: self.longest if not self.is_spent else LONGEST_WHEN_SPENT]
-        self.left -= len(shown)
-        return {"text": shown, "size": len(text), "cut": len(shown) < len(text)}
+        short_text = text[: self.longest if not self.is_spent else LONGEST_WHEN_SPENT]
+        self.remaining -= len(short_text)
+        return {"text": short_text, "size": len(text), "cut": len(short_text) < len(text)}

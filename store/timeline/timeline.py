@@ -70,7 +70,7 @@ def make_timeline(
     shapes = list(_step_shapes(steps, plan, zero, earlier))
     failed = [step for step in shapes if step["failed"]]
     end = max((step.end for step in steps), default=zero)
-    shown = [_gap_shape(gap, zero) for gap in gaps[:MOST_GAPS]]
+    gap_shapes = [_gap_shape(gap, zero) for gap in gaps[:MOST_GAPS]]
     return {
         "run": dict(run),
         "duration_ms": _ms(max(end, *(gap.happened_at for gap in gaps[:MOST_GAPS]), zero) - zero)
@@ -85,7 +85,7 @@ def make_timeline(
             if failed
             else None,
         },
-        "gaps": shown,
+        "gaps": gap_shapes,
         "gaps_left_out": max(0, len(gaps) - MOST_GAPS),
         "steps_before": earlier.steps,
         "steps_left_out": steps_left_out,
@@ -118,7 +118,7 @@ def _step_shapes(steps: Sequence[StepFacts], plan: LanePlan, zero: int, earlier:
             "attempts_left_out": max(0, len(step.attempts) - MOST_ATTEMPTS),
             "start_ms": _ms(step.started_at - zero),
             "first_byte_ms": None if last.first_byte is None else _ms(last.started_at + last.first_byte - zero),
-            "end_ms": None if last.ended is None else _ms(last.started_at + last.ended - zero),
+            "end_ms": None if last.duration is None else _ms(last.started_at + last.duration - zero),
             "thinking_ms": _ms(thinking),
             "tools": list(step.tools[:MOST_TOOLS]),
             "usage": {name: step.usage.get(name) for name in Usage.__slots__},
@@ -142,15 +142,15 @@ def _ends_of(attempts: Sequence[AttemptFacts]) -> Sequence[AttemptFacts]:
 
 
 def _attempt_shape(attempt: AttemptFacts, zero: int) -> Shape:
-    begun = attempt.started_at - zero
+    start = attempt.started_at - zero
     return {
         "exchange": attempt.exchange,
         "poll": attempt.is_poll,
         "status": attempt.status,
         "outcome": attempt.outcome,
-        "start_ms": _ms(begun),
-        "first_byte_ms": None if attempt.first_byte is None else _ms(begun + attempt.first_byte),
-        "end_ms": None if attempt.ended is None else _ms(begun + attempt.ended),
+        "start_ms": _ms(start),
+        "first_byte_ms": None if attempt.first_byte is None else _ms(start + attempt.first_byte),
+        "end_ms": None if attempt.duration is None else _ms(start + attempt.duration),
     }
 
 

@@ -38,8 +38,8 @@ async def get_diff(
     diff = await asyncio.to_thread(Diff, one, other, looked_at)
     for places in diff.batches_to_examine():
         here, there = diff.exchange_ids(places)
-        held = await deps.exchange_queries.exchanges_by_id(here), await deps.exchange_queries.exchanges_by_id(there)
-        await asyncio.to_thread(diff.examine, places, held, reader)
+        evidence = await deps.exchange_queries.exchanges_by_id(here), await deps.exchange_queries.exchanges_by_id(there)
+        await asyncio.to_thread(diff.examine, places, evidence, reader)
     shape = await _with_effect(deps, (a, b), await asyncio.to_thread(diff.shape))
     return JsonResponse(shape | settled.members)
 

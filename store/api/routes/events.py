@@ -79,7 +79,7 @@ async def get_events(
         )
         raise Problem(503, "too_many_streams", detail, headers={"retry-after": "5"})
     try:
-        last = EventId.parse(given) if (given := last_event_id or after) else None
+        last = EventId.parse(cursor) if (cursor := last_event_id or after) else None
     except InvalidEventId as error:
         raise Problem(422, "bad_event_id", str(error)) from error
     # Read before the response begins, so that whatever is stored from now on is in it.
@@ -103,8 +103,8 @@ async def _stream_events(deps: Deps, filters: EventFilters, last: EventId, begin
                 rows = await read_feed(connection, deps.project, position, BATCH)
                 found = [event for row in rows for event in new_events(row, last, filters)]
                 if (filters.labels or filters.other_labels) and found:
-                    named = list({entry.run for _, entry in found if entry.run is not None})
-                    fitting = await load_labelled_runs(connection, deps.project, named, filters)
+                    runs = list({entry.run for _, entry in found if entry.run is not None})
+                    fitting = await load_labelled_runs(connection, deps.project, runs, filters)
                     found = [event for event in found if event[1].run in fitting]
             if rows:
                 position = rows[-1].position

@@ -43,16 +43,16 @@ async def get_chunks(deps: TheDeps, exchange: ExchangeId) -> Response:
 
 
 @router.get("/exchanges/{exchange}/request", summary="The request's body: the stored bytes exactly")
-async def get_request(deps: TheDeps, exchange: ExchangeId, wanted: WantedRange = None) -> Response:
+async def get_request(deps: TheDeps, exchange: ExchangeId, byte_range: WantedRange = None) -> Response:
     """With the content encoding in which they arrived. A `Range` of bytes, `bytes=0-65535`, is answered with that part."""
     request = await deps.exchange_queries.request(exchange)
     if request is None:
         raise not_found("exchange", exchange, deps.project)
-    return _raw_response(request.body, request.headers, f"{exchange}.request", wanted)
+    return _raw_response(request.body, request.headers, f"{exchange}.request", byte_range)
 
 
 @router.get("/exchanges/{exchange}/response", summary="The response's body: the stored bytes exactly")
-async def get_response(deps: TheDeps, exchange: ExchangeId, wanted: WantedRange = None) -> Response:
+async def get_response(deps: TheDeps, exchange: ExchangeId, byte_range: WantedRange = None) -> Response:
     """With the content encoding in which they arrived. A `Range` of bytes, `bytes=0-65535`, is answered with that part."""
     response = await deps.exchange_queries.response(exchange)
     if response is None:
@@ -60,10 +60,10 @@ async def get_response(deps: TheDeps, exchange: ExchangeId, wanted: WantedRange 
             raise not_found("exchange", exchange, deps.project)
         detail = f"exchange {exchange} has no response: it ended before one arrived; its `outcome` and `error` say why"
         raise Problem(404, "no_response", detail)
-    return _raw_response(response.body, response.headers, f"{exchange}.response", wanted)
+    return _raw_response(response.body, response.headers, f"{exchange}.response", byte_range)
 
 
-def _raw_response(body: Body, headers: Headers, name: str, wanted: str | None) -> Response:
+def _raw_response(body: Body, headers: Headers, name: str, byte_range: str | None) -> Response:
     response_headers = {
         "accept-ranges": "bytes",
         "content-disposition": f'attachment; filename="{name}"',
@@ -77,7 +77,7 @@ def _raw_response(body: Body, headers: Headers, name: str, wanted: str | None) -
         if value is not None and value.isprintable():
             response_headers[f"playhead-{name_of_header}"] = value
     data, status = body.data, 200
-    if (found := _read_range(wanted)) is not None:
+    if (found := _read_range(byte_range)) is not None:
         begin, end = found[0], min(found[1], len(data) - 1)
         if begin >= len(data) > 0:
             detail = f"the range begins at byte {begin}, and the body has {len(data)} bytes: ask for a part of these"

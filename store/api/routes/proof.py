@@ -98,14 +98,14 @@ def _make_verifier(deps: Deps, keys: Sequence[VerifierKey]) -> RunVerifier:
 async def get_envelope(deps: TheDeps, run: RunId) -> Response:
     """Models and fingerprints, sampling parameters, prompts, retrievals, tools, times, the conversation, the version of the code, the
     environment: the values that were seen with their steps, and in `missing` a sentence for whatever was not captured."""
-    shown = await require_run(deps, run)
+    run_shape = await require_run(deps, run)
     await deps.exchange_queries.check_run(run)
     builder = EnvelopeBuilder()
     step = 0
     async for batch in batch_exchanges(deps.exchange_queries.exchanges(run)):
         await asyncio.to_thread(_add_to_envelope, builder, step, batch, deps.derive)
         step += len(batch)
-    return JsonResponse({"run": run} | envelope_shape(builder, shown))
+    return JsonResponse({"run": run} | envelope_shape(builder, run_shape))
 
 
 def _add_to_envelope(

@@ -117,35 +117,35 @@ def _redact(deps: Deps, value: Any) -> Any:
 
 
 @router.post("/runs/{run}/questions", summary="Ask a person, or get the answer", status_code=201)
-async def ask(deps: TheDeps, run: RunId, asked: NewQuestion) -> Response:
+async def ask(deps: TheDeps, run: RunId, new_question: NewQuestion) -> Response:
     """For programs (`playhead.effects.input` sends it). The same question again is stored once; `answer` is null until
     somebody has answered. A run that continues another one gets the answers that were given to the other one."""
     questions = Questions(deps.database, deps.project)
-    prompt = storable_text(deps.clean(asked.prompt))
-    name = question_id(prompt, asked.branch, asked.number)
+    prompt = storable_text(deps.clean(new_question.prompt))
+    name = question_id(prompt, new_question.branch, new_question.number)
     if len(await questions.list_run(run)) >= MOST_OF_RUN:
         raise Problem(409, "too_many_questions", f"run {run} has asked {MOST_OF_RUN:,} questions: begin another run")
     question = PersonQuestion(
         id=name,
         run=run,
         prompt=prompt,
-        asked_from=storable_text(asked.asked_from),
+        asked_from=storable_text(new_question.asked_from),
         asked_at=deps.now(),
-        branch=storable_text(asked.branch),
-        number=asked.number,
+        branch=storable_text(new_question.branch),
+        number=new_question.number,
     )
     return JsonResponse(_shape(deps, await questions.ask(question, deps.writer)), 201)
 
 
 @router.post("/runs/{run}/answers", summary="PersonAnswer a question of a run", status_code=201)
-async def answer(deps: TheDeps, run: RunId, given: NewAnswer) -> Response:
+async def answer(deps: TheDeps, run: RunId, new_answer: NewAnswer) -> Response:
     """The first answer is valid. `by` is the name of the token if it is not given. The answer is part of the run's record,
     without secrets."""
     await require_run(deps, run)
     questions = Questions(deps.database, deps.project)
-    name = given.question or _only_waiting(run, await questions.list_run(run)).id
-    by = storable_text(given.by or deps.grant.token or "")
-    value = storable_text(deps.clean(given.value))
+    name = new_answer.question or _only_waiting(run, await questions.list_run(run)).id
+    by = storable_text(new_answer.by or deps.grant.token or "")
+    value = storable_text(deps.clean(new_answer.value))
     try:
         stored = await questions.answer(run, name, PersonAnswer(value=value, by=by, at=deps.now()), deps.writer)
     except QuestionUnknown:
@@ -176,12 +176,13 @@ def _already_answered(question: PersonQuestion) -> Problem:
 
 def _shape(deps: Deps, question: PersonQuestion) -> Shape:
     reads = deps.grant.reads_bodies
-    given = question.answer
+    person_answer = question.answer
     return {
         "question": question.id,
         "run": question.run,
         "prompt": question.prompt if reads else None,
         "asked_from": question.asked_from,
         "asked_at": rfc3339(question.asked_at),
-        "answer": given and {"value": given.value if reads else None, "by": given.by, "at": rfc3339(given.at)},
+        "answer": person_answer
+        and {"value": person_answer.value if reads else None, "by": person_answer.by, "at": rfc3339(person_answer.at)},
     }

@@ -134,8 +134,8 @@ async def list_runs(
 async def get_run(deps: TheDeps, run: RunId, settled: WhenSettled) -> Response:
     """With its counts as of now; `waiting` is the number of questions that wait for a person (`/v1/waiting`)."""
     found = await require_run(deps, run)
-    asked = await Questions(deps.database, deps.project).list_run(run)
-    waiting = sum(question.answer is None for question in asked)
+    run_questions = await Questions(deps.database, deps.project).list_run(run)
+    waiting = sum(question.answer is None for question in run_questions)
     return JsonResponse(_with_mode(deps, found) | {"waiting": waiting} | settled.members)
 
 
@@ -323,7 +323,7 @@ async def _bundle_lines(deps: Deps, run: Shape, *, with_proof: bool) -> AsyncIte
         await deps.sealer.seal_soon(deps.project)
     proof = await load_bundle_proof(deps.database, deps.project, run["id"]) if with_proof else None
     proofs = {} if proof is None else proof.lines
-    seen: Counter[str] = Counter()
+    key_counts: Counter[str] = Counter()
     envelope, steps = EnvelopeBuilder(), count(1)
     # The keys of the rules that it was recorded under, until it is rekeyed: a replay then sees what the rules changed.
     profiles = run["profile"] or deps.profiles.digest
@@ -338,10 +338,10 @@ async def _bundle_lines(deps: Deps, run: Shape, *, with_proof: bool) -> AsyncIte
         if exchange.id in then:
             key, profile = then[exchange.id]
             call = replace(call, key=key, profile=profile)
-        seen[call.key] += 1
+        key_counts[call.key] += 1
         envelope.add(next(steps), exchange, call)
         return writer.exchange(
-            Entry(exchange=exchange, call=call_members(call, seen[call.key] - 1)), proofs.get(exchange.id)
+            Entry(exchange=exchange, call=call_members(call, key_counts[call.key] - 1)), proofs.get(exchange.id)
         )
 
     queries = EffectQueries(deps.database, deps.project)

@@ -79,9 +79,9 @@ async def get_effects(
     For a token without `bodies:read`, the members `args`, `results`, `error` and `text` are null.
     """
     await require_run(deps, run)
-    wanted = EffectFilter(kinds=tuple(kind), process=process, step=step)
+    effect_filter = EffectFilter(kinds=tuple(kind), process=process, step=step)
     effects = RunEffects(deps.database, deps.project)
-    page = await effects.page(run, wanted, cursor, limit, shows_values=deps.grant.reads_bodies)
+    page = await effects.page(run, effect_filter, cursor, limit, shows_values=deps.grant.reads_bodies)
     return page_response(page.items, page.next, **settled.members)
 
 

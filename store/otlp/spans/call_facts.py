@@ -129,8 +129,8 @@ class SpannedCall:
     @property
     def operation(self) -> str | None:
         """`gen_ai.operation.name`; None for a call that is no operation of AI."""
-        named = {"tool": "execute_tool", "retrieval": "retrieval", "other": None}
-        found: str | None = named.get(self.shape["kind"], self.shape["operation"])
+        operations = {"tool": "execute_tool", "retrieval": "retrieval", "other": None}
+        found: str | None = operations.get(self.shape["kind"], self.shape["operation"])
         return found
 
     @property

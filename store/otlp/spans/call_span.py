@@ -55,12 +55,12 @@ def _events(call: SpannedCall, *, content: bool) -> tuple[SpanEvent, ...]:
             SpanEvent(call.ended_at, "playhead.cut_answer", Attributes({"playhead.outcome": call.shape["outcome"]}))
         )
     if call.error:
-        named = Attributes({"exception.type": call.error})
-        named.put("exception.message", _error_message(call, content=content))
-        events.append(SpanEvent(call.ended_at, "exception", named))
+        attributes = Attributes({"exception.type": call.error})
+        attributes.put("exception.message", _error_message(call, content=content))
+        events.append(SpanEvent(call.ended_at, "exception", attributes))
     return tuple(events)
 
 
 def _error_message(call: SpannedCall, *, content: bool) -> str:
-    said = call.error_text if content else None
-    return said or (f"HTTP {call.error}" if call.error and call.error.isdigit() else str(call.error))
+    text = call.error_text if content else None
+    return text or (f"HTTP {call.error}" if call.error and call.error.isdigit() else str(call.error))

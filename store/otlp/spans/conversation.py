@@ -171,8 +171,8 @@ def _part(block: Fields) -> Part | None:
         id_ = as_text_or_none(block.get("tool_use_id", block.get("call_id")))
         return Part(kind="tool_call_response", id=id_, value=block.get("content", block.get("output")))
     if kind in _REASONING_TYPES or block.get("thought") is True:
-        said = as_text(block.get("thinking") or block.get("text")) or _joined_summary(block)
-        return Part(kind="reasoning", text=said) if said else None
+        reasoning = as_text(block.get("thinking") or block.get("text")) or _joined_summary(block)
+        return Part(kind="reasoning", text=reasoning) if reasoning else None
     if isinstance(text := block.get("text", block.get("refusal")), str) and (not kind or kind in _TEXT_TYPES):
         return Part(kind="text", text=text)
     modality = next((one for one in _MEDIA if one in kind or one in block), None)
@@ -209,8 +209,8 @@ _READERS: Final = {
     "toolResult": _read_result,
     "functionCall": lambda call: _tool_call(call.get("id"), call.get("name"), call.get("args")),
     "functionResponse": _read_result,
-    "reasoningContent": lambda said: Part(
-        kind="reasoning", text=as_text(as_object(said.get("reasoningText")).get("text"))
+    "reasoningContent": lambda block: Part(
+        kind="reasoning", text=as_text(as_object(block.get("reasoningText")).get("text"))
     ),
     "inlineData": _read_inline_data,
     "inline_data": _read_inline_data,

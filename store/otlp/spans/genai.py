@@ -71,17 +71,17 @@ def _put_model(put: Any, call: SpannedCall) -> None:
 def _put_content(put: Any, names: Mapping[str, str], call: SpannedCall) -> None:
     shape = call.shape
     if shape["kind"] == "model" and "input" in names:
-        said = call.content
-        system = said.conversation.system
+        content = call.content
+        system = content.conversation.system
         put("system", _json([_part(part) for part in system]) if system else None)
-        put("input", _json(messages_json(said.messages)) if said.messages else None)
-        if said.answer.parts:
+        put("input", _json(messages_json(content.messages)) if content.messages else None)
+        if content.answer.parts:
             finish = shape["finish_reason"] or ("error" if call.error else "stop")
-            put("output", _json([_message(said.answer) | {"finish_reason": finish}]))
-        definitions = dumps(list(said.conversation.tools))
+            put("output", _json([_message(content.answer) | {"finish_reason": finish}]))
+        definitions = dumps(list(content.conversation.tools))
         put(
             "tool_definitions",
-            definitions.decode() if said.conversation.tools and len(definitions) < MAX_MESSAGES else None,
+            definitions.decode() if content.conversation.tools and len(definitions) < MAX_MESSAGES else None,
         )
     elif shape["kind"] == "tool":
         arguments, result = tool_input_output(call)

@@ -94,24 +94,24 @@ def _put_content(attributes: Attributes, call: SpannedCall) -> None:
         case "RETRIEVER" | "RERANKER":
             _put_documents(attributes, call)
         case _:
-            given, found = tool_input_output(call)
-            _put_value(attributes, "input", given)
-            _put_value(attributes, "output", found)
+            tool_input, tool_output = tool_input_output(call)
+            _put_value(attributes, "input", tool_input)
+            _put_value(attributes, "output", tool_output)
 
 
 def _put_conversation(attributes: Attributes, call: SpannedCall) -> None:
-    said = call.content
-    system = tuple(part for part in said.conversation.system if part.text)
-    messages = [Message("system", system), *said.messages] if system else said.messages
+    content = call.content
+    system = tuple(part for part in content.conversation.system if part.text)
+    messages = [Message("system", system), *content.messages] if system else content.messages
     for number, message in enumerate(messages):
         _put_message(attributes, f"llm.input_messages.{number}.message", message)
-    if said.answer.parts:
-        _put_message(attributes, "llm.output_messages.0.message", said.answer)
-    for number, tool in enumerate(said.conversation.tools):
+    if content.answer.parts:
+        _put_message(attributes, "llm.output_messages.0.message", content.answer)
+    for number, tool in enumerate(content.conversation.tools):
         attributes.put(f"llm.tools.{number}.tool.json_schema", json_text(tool))
     _put_value(attributes, "input", last_text(messages) or json_text(call.shape.get("request")))
     _put_value(attributes, "output", call.shape["text"] or json_text(call.shape.get("answer")))
-    attributes.put("playhead.content_cut", True if said.is_cut else None)
+    attributes.put("playhead.content_cut", True if content.is_cut else None)
 
 
 def _put_message(attributes: Attributes, prefix: str, message: Message) -> None:

@@ -30,7 +30,7 @@ def attempt(name: str, start: int, end: int | None, *, status: int | None = 200,
         exchange=name,
         started_at=NOON + start * MS,
         first_byte=None if first is None else first * MS,
-        ended=None if end is None else (end - start) * MS,
+        duration=None if end is None else (end - start) * MS,
         status=status,
         outcome="completed",
     )

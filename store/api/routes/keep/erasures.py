@@ -58,7 +58,7 @@ class ErasureRequest(BaseModel):
 
 
 @router.post("/erasures", summary="Erase a run, a call, or all calls with a value")
-async def erase(deps: TheDeps, wanted: ErasureRequest) -> Response:
+async def erase(deps: TheDeps, erasure: ErasureRequest) -> Response:
     """From the tables, spools, replays, the index of words, and the files and the write-ahead log of the database.
 
     The answer lists what was erased and where it was, and what may still have it. It cannot be undone, and backups keep it.
@@ -67,12 +67,12 @@ async def erase(deps: TheDeps, wanted: ErasureRequest) -> Response:
     until `next` is null: only then all is looked into, and the files of the database are rewritten. Begin anew if that was interrupted.
     """
     is_settled = await deps.store_server.wait_until_settled(SETTLE_WAIT)
-    if wanted.match is not None:
-        return _answer(await _take_step(deps, wanted), is_settled=is_settled, is_done=not wanted.dry_run)
-    if wanted.run is not None and not wanted.dry_run:
-        return await erase_run(deps, wanted.run, is_settled=is_settled)
-    exchanges = await _wanted_exchanges(deps, wanted)
-    if wanted.dry_run:
+    if erasure.match is not None:
+        return _answer(await _take_step(deps, erasure), is_settled=is_settled, is_done=not erasure.dry_run)
+    if erasure.run is not None and not erasure.dry_run:
+        return await erase_run(deps, erasure.run, is_settled=is_settled)
+    exchanges = await _wanted_exchanges(deps, erasure)
+    if erasure.dry_run:
         return _answer(_plan_of(exchanges), is_settled=is_settled, is_done=False)
     return _answer(await make_eraser(deps).erase_exchanges(exchanges), is_settled=is_settled)
 
@@ -104,18 +104,18 @@ def make_eraser(deps: Deps) -> Eraser:
     )
 
 
-async def _take_step(deps: Deps, wanted: ErasureRequest) -> ErasureReport:
+async def _take_step(deps: Deps, erasure: ErasureRequest) -> ErasureReport:
     """Look for what a match finds, and erase it unless it is a dry run. Raises a 422."""
     try:
-        match = parse_match(wanted.match or "")
+        match = parse_match(erasure.match or "")
     except BadMatch as error:
         raise Problem(422, "bad_match", str(error)) from error
     try:
-        place = SearchPlace() if wanted.after is None else parse_place(wanted.after)
+        place = SearchPlace() if erasure.after is None else parse_place(erasure.after)
     except ValueError as error:
         raise Problem(422, "bad_cursor", "`after` is not `next` of an erasure: omit it to begin anew") from error
     eraser = make_eraser(deps)
-    if not wanted.dry_run:
+    if not erasure.dry_run:
         return await eraser.erase_matching(match, place, STEP)
     step = await eraser.find(match, place, STEP)
     report = _plan_of(step.found).with_remains(unreadable_sentences(step))
@@ -127,13 +127,13 @@ def _plan_of(exchanges: Mapping[str, Sequence[str]]) -> ErasureReport:
     return NOTHING_ERASED._replace(runs=sorted(exchanges), exchanges=ids)
 
 
-async def _wanted_exchanges(deps: Deps, wanted: ErasureRequest) -> Mapping[str, Sequence[str]]:
+async def _wanted_exchanges(deps: Deps, erasure: ErasureRequest) -> Mapping[str, Sequence[str]]:
     """Return the exchanges to erase, by their runs. Raises a 404."""
-    if wanted.run is None:
-        return await _call_exchanges(deps, wanted.call or "")
-    if await deps.runs.get(wanted.run, deps.now()) is None:
-        raise not_found("run", wanted.run, deps.project)
-    return {wanted.run: sorted(await deps.exchange_queries.exchange_ids(wanted.run))}
+    if erasure.run is None:
+        return await _call_exchanges(deps, erasure.call or "")
+    if await deps.runs.get(erasure.run, deps.now()) is None:
+        raise not_found("run", erasure.run, deps.project)
+    return {erasure.run: sorted(await deps.exchange_queries.exchange_ids(erasure.run))}
 
 
 async def _call_exchanges(deps: Deps, call: str) -> Mapping[str, Sequence[str]]:

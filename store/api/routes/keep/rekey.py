@@ -66,8 +66,8 @@ async def _report_lines(deps: Deps, rekey_request: RekeyRequest) -> AsyncIterato
                 yield msgspec.json.encode(report) + b"\n"
                 for name in totals:
                     totals[name] += report.get("counts", {}).get(name, 0)
-    ended = {"end": True, "profiles": deps.profiles.digest, "dry_run": rekey_request.dry_run}
-    yield msgspec.json.encode(ended | totals) + b"\n"
+    last_line = {"end": True, "profiles": deps.profiles.digest, "dry_run": rekey_request.dry_run}
+    yield msgspec.json.encode(last_line | totals) + b"\n"
 
 
 async def _run_ids(deps: Deps, rekey_request: RekeyRequest) -> AsyncIterator[str]:

@@ -55,7 +55,7 @@ def _plan_shape(plan: RetentionPlan, policy: RetentionPolicy) -> Shape:
         "frees": plan.frees,
         "runs": len(plan.expiries),
         "items": [_expiry_shape(one) for one in plan.expiries[:MOST_LISTED]],
-        "kept": [{"reason": one.reason, "runs": one.runs, "bytes": one.size} for one in plan.kept],
+        "kept": [{"reason": one.reason, "runs": one.runs, "bytes": one.size} for one in plan.kept_runs],
         "warnings": list(plan.warnings),
     }
 

@@ -40,9 +40,9 @@ async def get_asset(version: str, path: str) -> Response:
     asset = assets.files.get(path)
     if asset is None or path == "index.html":
         raise Problem(404, "not_found", f"the page has no file {path[:200]}; reload the page")
-    kept = FOREVER if version == assets.version else "no-cache"
+    cache_control = FOREVER if version == assets.version else "no-cache"
     content = await asyncio.to_thread(lambda: asset.content)
-    return Response(content, media_type=asset.media_type, headers={"cache-control": kept})
+    return Response(content, media_type=asset.media_type, headers={"cache-control": cache_control})
 
 
 def prefers_json(accept: str) -> bool:

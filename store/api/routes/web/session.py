@@ -39,10 +39,10 @@ async def get_session(request: Request, deps: TheDeps) -> Response:
 
 
 @router.post("/session", summary="Log in to the web page: set a session cookie", status_code=204)
-async def open_session(request: Request, deps: TheDeps, given: NewSession) -> Response:
+async def open_session(request: Request, deps: TheDeps, credentials: NewSession) -> Response:
     """With a token or a login code. The cookie is for this server only, is not readable by scripts, and is not the token."""
     tokens, now = _tokens(request), deps.now()
-    reference = _reference(tokens, given, now)
+    reference = _reference(tokens, credentials, now)
     if isinstance(reference, Problem):
         raise reference
     session = tokens.sessions.open(reference, now)
@@ -72,12 +72,12 @@ async def create_code(request: Request, deps: TheDeps) -> Response:
     return JsonResponse({"code": tokens.sessions.create_code(reference, now), "expires_in": CODE_LIFETIME}, 201)
 
 
-def _reference(tokens: Tokens, given: NewSession, now: int) -> TokenReference | Problem:
-    if given.token is not None and given.code is None:
-        return tokens.check(given.token.strip(), now)
-    if given.code is None or given.token is not None:
+def _reference(tokens: Tokens, credentials: NewSession, now: int) -> TokenReference | Problem:
+    if credentials.token is not None and credentials.code is None:
+        return tokens.check(credentials.token.strip(), now)
+    if credentials.code is None or credentials.token is not None:
         return Problem(422, "invalid_request", "send either token or code, to log in with")
-    reference = tokens.sessions.redeem_code(given.code, now)
+    reference = tokens.sessions.redeem_code(credentials.code, now)
     if reference is None:
         detail = f"{CODE_HELP}; make another with `playhead token --login-url`, or log in with a token"
         return Problem(401, "code_invalid", detail, headers={"www-authenticate": "Bearer"})
