@@ -344,8 +344,8 @@ def setting_descriptions() -> dict[str, str]:
 
 def shown_settings(settings: Settings) -> dict[str, Any]:
     """Return all settings as JSON has them, with secrets masked."""
-    shown: dict[str, Any] = shown_value(settings)
-    return shown
+    members: dict[str, Any] = shown_value(settings)
+    return members
 
 
 _FIELDS: Final = {field.name: field for field in dataclasses.fields(Settings) if "read" in field.metadata}
@@ -380,18 +380,18 @@ def _read_file(name: str, path: Path, content: str) -> str:
 
 def load_settings(flags: Mapping[str, Any], config: Path | None) -> Settings:
     """Load the settings. Raises Failure that names the file and line, variable or flag of an invalid value."""
-    named = config or os.environ.get("PLAYHEAD_CONFIG")
-    path = Path(named or "playhead.toml")
-    file = _read_toml(path) if named or path.exists() else {}
-    given = {name: value for name, value in flags.items() if value is not None}
+    chosen_path = config or os.environ.get("PLAYHEAD_CONFIG")
+    path = Path(chosen_path or "playhead.toml")
+    file = _read_toml(path) if chosen_path or path.exists() else {}
+    set_flags = {name: value for name, value in flags.items() if value is not None}
     _check_variable_names(os.environ)
     variables = _read_variables(os.environ)
-    layers = _merge(_merge(file, variables), {**given, "config": path if file else None})
+    layers = _merge(_merge(file, variables), {**set_flags, "config": path if file else None})
     try:
         values = _read_setting_files(layers)
         return Settings(**read_fields(Settings, values), given_names=frozenset(values))
     except InvalidValue as error:
-        raise _settings_failure(error, given, variables, path) from error
+        raise _settings_failure(error, set_flags, variables, path) from error
     except ValueError as error:
         raise Failure(str(error)) from error
 
@@ -481,11 +481,11 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 
 def _settings_failure(
-    error: InvalidValue, given: Mapping[str, Any], variables: Mapping[str, Any], path: Path
+    error: InvalidValue, set_flags: Mapping[str, Any], variables: Mapping[str, Any], path: Path
 ) -> Failure:
     """Describe an invalid value and where it is set."""
     name, reason = error.where[0], _error_reason(error)
-    if name in given:
+    if name in set_flags:
         return WrongFlag(f"--{name.replace('_', '-')}: {reason}")
     if name in variables:
         return Failure(f"PLAYHEAD_{name.upper()}: {reason}")

@@ -61,14 +61,14 @@ def ask_all(content: dict[str, Any], client: httpx2.Client, keys: Mapping[str, s
         if content.get(kind) is not None
     ]
     answers: list[dict[str, Any]] = []
-    failed, in_a_row, problem, asked = 0, 0, None, 0
+    failed, in_a_row, problem, count = 0, 0, None, 0
     for question in content["questions"]:
         if shot.is_budget_used_up:
             problem = f"the budget of {content['budget_usd']:g} USD was used up"
             break
         if in_a_row >= MOST_FAILURES:
             break
-        asked += 1
+        count += 1
         try:
             call, answer = shot.ask(question, keys.get(content["key_variable"]))
         except NoAnswer as error:
@@ -87,7 +87,7 @@ def ask_all(content: dict[str, Any], client: httpx2.Client, keys: Mapping[str, s
         "failed": failed,
         "sent": shot.sent,
         "problem": "; ".join(filter(None, problems)) or None,
-        "not_run": len(content["questions"]) - asked,
+        "not_run": len(content["questions"]) - count,
         "spent_usd": float(shot.spent),
         "unpriced": shot.unpriced,
     }

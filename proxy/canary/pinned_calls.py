@@ -95,15 +95,15 @@ def _pinned_call(name: str, exchange: Exchange, reading: StepReader, *, is_named
 
 def with_credentials(headers: Sequence[Sequence[str]], url: str, key: str | None) -> tuple[list[tuple[str, str]], str]:
     """Put the key in place of redacted credentials, in headers and in the URL. Without a key they are left out."""
-    sent: list[tuple[str, str]] = []
+    new_headers: list[tuple[str, str]] = []
     for name, value in headers:
         secret = value.rpartition(" ")[2]
         if is_placeholder(secret.encode("latin-1", "replace")) or set(secret) == {"*"}:
             if key is not None:
-                sent.append((name, f"{value[: len(value) - len(secret)]}{key}"))
+                new_headers.append((name, f"{value[: len(value) - len(secret)]}{key}"))
         else:
-            sent.append((name, value))
-    return sent, _PLACEHOLDER.sub(key or "", url)
+            new_headers.append((name, value))
+    return new_headers, _PLACEHOLDER.sub(key or "", url)
 
 
 type Question = Mapping[str, Any]

@@ -78,12 +78,12 @@ async def run_shot(
                 "hints": hints,
             }
             with await processes.connect_store_server() as api:
-                told = api.post(f"/canaries/{path_segment(canary.name)}/shots", json=shot)
-    if not found["answers"] and told["verdict"] == "unchanged":
-        told = {**told, "verdict": "cannot tell", "reason": "nobody answered in this shot"}
-    problem = await _call_webhook(canary.webhook, told) if canary.webhook and told["is_news"] else None
+                canary_state = api.post(f"/canaries/{path_segment(canary.name)}/shots", json=shot)
+    if not found["answers"] and canary_state["verdict"] == "unchanged":
+        canary_state = {**canary_state, "verdict": "cannot tell", "reason": "nobody answered in this shot"}
+    problem = await _call_webhook(canary.webhook, canary_state) if canary.webhook and canary_state["is_news"] else None
     return ShotResult(
-        canary=told,
+        canary=canary_state,
         asked=len(found["answers"]) + found["failed"],
         not_run=found["not_run"],
         spent_usd=found["spent_usd"],
@@ -210,13 +210,13 @@ def _with_exchanges(api: Api, run: str, found: Mapping[str, Any]) -> list[dict[s
     ]
 
 
-async def _call_webhook(url: str, told: Mapping[str, Any]) -> str | None:
+async def _call_webhook(url: str, canary_state: Mapping[str, Any]) -> str | None:
     """Post a canary to its webhook. Return why that failed."""
     problem = ""
     async with httpx2.AsyncClient(timeout=WEBHOOK_TIMEOUT) as client:
         for _ in range(WEBHOOK_TRIES):
             try:
-                answer = await client.post(url, json={"event": "canary.changed", "canary": dict(told)})
+                answer = await client.post(url, json={"event": "canary.changed", "canary": dict(canary_state)})
             except httpx2.HTTPError as error:
                 problem = f"{type(error).__name__}: {error}"
             else:

@@ -61,9 +61,9 @@ class Owner(str):
     """The agent's pid, start and command line; empty if it is not known."""
 
     def __new__(cls, run: str, process: str = "") -> "Owner":
-        made = super().__new__(cls, run)
-        made.process = process
-        return made
+        owner = super().__new__(cls, run)
+        owner.process = process
+        return owner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,9 +219,9 @@ class ProcessSearch:
 
     def _find_descriptor(self, inode: int) -> tuple[int, int] | None:
         """Find the process with a descriptor of this socket, and the descriptor."""
-        seen = self._places.get(inode)
-        if seen and _is_link(*seen, f"socket:[{inode}]"):
-            return seen
+        place = self._places.get(inode)
+        if place and _is_link(*place, f"socket:[{inode}]"):
+            return place
         until = time.monotonic() + SEARCH_TIMEOUT
         for pid in self._candidate_pids():
             descriptor = self._find_descriptor_in(pid, inode)
@@ -256,10 +256,10 @@ class ProcessSearch:
     def _candidate_pids(self) -> Iterator[int]:
         recent = list(reversed(self._recent))
         yield from recent
-        left, mine, user = set(recent), os.getpid(), os.geteuid()
+        excluded_pids, mine, user = set(recent), os.getpid(), os.geteuid()
         # New processes open connections more often than old ones.
         for pid in sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True):
-            if pid not in left and pid != mine and (user == 0 or _user_of_process(pid) == user):
+            if pid not in excluded_pids and pid != mine and (user == 0 or _user_of_process(pid) == user):
                 yield pid
 
     def _cached_agent(self, process: Process) -> Process:

@@ -174,16 +174,16 @@ def program_name(arguments: tuple[str, ...]) -> str:
 
 def redacted_command(arguments: tuple[str, ...]) -> str:
     """Return a command line without the values of options that may be secret."""
-    shown: list[str] = []
+    words: list[str] = []
     hide = False
     for one in arguments:
         name, equals, _ = one.partition("=")
         if hide and not one.startswith("-"):
-            shown.append("***")
+            words.append("***")
         elif equals and _SECRET.search(name):
-            shown.append(f"{name}=***")
+            words.append(f"{name}=***")
         else:
-            shown.append(one)
+            words.append(one)
         hide = one.startswith("-") and not equals and _SECRET.search(one) is not None
-    text = " ".join("".join(c if c.isprintable() else " " for c in one) for one in shown)
+    text = " ".join("".join(c if c.isprintable() else " " for c in one) for one in words)
     return text if len(text) <= MAX_COMMAND_LENGTH else text[:MAX_COMMAND_LENGTH] + "…"

@@ -201,11 +201,11 @@ def _build_mixtures(names: tuple[str, str], sides: list[list[Exchange]], reading
     """Build mixtures without the values that are new in each answer, and with them, since one of these may matter."""
     one, other = sides
     diff = compared_runs((names[0], one), (names[1], other), reading)
-    made = [Mixture(diff=diff, one=one, other=other, profiles=reading.profiles.digest)]
+    mixtures = [Mixture(diff=diff, one=one, other=other, profiles=reading.profiles.digest)]
     if (both := equalize_volatile_values(one, other, diff, reading)) is not None:
         diff = compared_runs((names[0], both[0]), (names[1], both[1]), reading)
-        made.insert(0, Mixture(diff=diff, one=both[0], other=both[1], profiles=reading.profiles.digest))
-    return made
+        mixtures.insert(0, Mixture(diff=diff, one=both[0], other=both[1], profiles=reading.profiles.digest))
+    return mixtures
 
 
 def _bisect_json(good: str, bad: str, result: BisectResult) -> dict[str, Any]:
@@ -249,8 +249,8 @@ def drift_command(
     if as_json:
         print_json(result)
     else:
-        given = {"--until": until, "--model": model, "--provider": provider}
-        show_drift(result, stdout_sheet(), [f"{name} {value}" for name, value in given.items() if value])
+        filters = {"--until": until, "--model": model, "--provider": provider}
+        show_drift(result, stdout_sheet(), [f"{name} {value}" for name, value in filters.items() if value])
     raise click.exceptions.Exit(1 if exit_code and result["items"] else 0)
 
 

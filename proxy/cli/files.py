@@ -106,7 +106,7 @@ def export_command(
     try:
         redactor, profiles = _load_redactor(flags)
         search = SecretSearch(redactor=redactor, allowed=allowed)
-        made: ExportResult | ExportedSpans
+        result: ExportResult | ExportedSpans
         if form == "otlp":
             export = SpanExport(
                 options=SpanOptions(content=content, project=receiver_project, semconv=semconv or DEFAULT_VERSION),
@@ -115,11 +115,11 @@ def export_command(
                 endpoint=endpoint and _parse_endpoint(endpoint),
                 headers=dict(map(_parse_header, headers)),
             )
-            made = query_store(
+            result = query_store(
                 flags, lambda api: export_spans(api, resolve_run_name(api, run), export), is_silent=False
             )
         else:
-            made = query_store(
+            result = query_store(
                 flags,
                 lambda api: export_run(
                     api,
@@ -137,9 +137,9 @@ def export_command(
             raise
         raise Failure(f"cannot write {output}: {error.strerror}; name another file with -o") from error
     if as_json:
-        print_json(made.as_json())
+        print_json(result.as_json())
     else:
-        made.show()
+        result.show()
 
 
 @click.command("import", short_help="Read bundles, VCR cassettes, HAR and fixtures into the store.")

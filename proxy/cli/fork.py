@@ -70,7 +70,7 @@ def _with_fork_options(command: Command) -> Command:
 @with_isolation
 @click.argument("recording", metavar="RUN|BUNDLE|last", shell_complete=complete_recording)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=complete_command)
-def fork_command(at: int, **given: Any) -> None:
+def fork_command(at: int, **options: Any) -> None:
     """Run COMMAND, answer its calls up to step K from a recording, and let later calls go live.
 
     The live calls are recorded, with the steps before them, as a new run whose parent is the old one. Calls of models and calls that
@@ -81,7 +81,7 @@ def fork_command(at: int, **given: Any) -> None:
         playhead fork ticket-904 --after-step 4 --override what-if.toml \\
             --side-effects 'POST tickets.example.com=allow' -- python agent.py
     """
-    raise click.exceptions.Exit(_run_fork(at, **given))
+    raise click.exceptions.Exit(_run_fork(at, **options))
 
 
 @click.command("resume", short_help="Continue a run that stopped, without paying for it again.")
@@ -90,7 +90,7 @@ def fork_command(at: int, **given: Any) -> None:
 @with_isolation
 @click.argument("recording", metavar="RUN|BUNDLE|last", shell_complete=complete_recording)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=complete_command)
-def resume_command(**given: Any) -> None:
+def resume_command(**options: Any) -> None:
     """Run COMMAND again, answer from the recording whatever was answered before it stopped, and let later calls go live.
 
     This is for an agent that was stopped, or stopped to wait for a person: a fork after the last step that was answered completely.
@@ -99,7 +99,7 @@ def resume_command(**given: Any) -> None:
     \b
         playhead resume ticket-904 -- python agent.py --approved
     """
-    raise click.exceptions.Exit(_run_fork(None, **given))
+    raise click.exceptions.Exit(_run_fork(None, **options))
 
 
 def _run_fork(
@@ -111,9 +111,9 @@ def _run_fork(
     labels: tuple[str, ...],
     override: tuple[str, ...],
     report: Path | None,
-    **given: Any,
+    **options: Any,
 ) -> int:
-    live = {name: given.pop(name) for name in ("effects", "allow_unused")}
+    live = {name: options.pop(name) for name in ("effects", "allow_unused")}
     try:
         parse_side_effects(live["effects"], ())
     except BadRule as error:
@@ -125,10 +125,10 @@ def _run_fork(
         labels=parse_labels(labels),
         overrides=load_overrides(override),
         report=report,
-        isolation=isolation_options(given),
+        isolation=isolation_options(options),
         **live,
     )
-    return asyncio.run(fork(settings_from_flags(**given), command, fork_options))
+    return asyncio.run(fork(settings_from_flags(**options), command, fork_options))
 
 
 COMMANDS = (fork_command, resume_command)

@@ -214,10 +214,10 @@ def _follow_rekey(
     api: Api, runs: tuple[str, ...] | None, rekey_options: dict[str, Any], quiet: bool
 ) -> list[dict[str, Any]]:
     """Return the result of each run and the totals. Show the progress on a terminal."""
-    named = None if runs is None else [resolve_run_name(api, run) for run in runs]
+    run_names = None if runs is None else [resolve_run_name(api, run) for run in runs]
     results: list[dict[str, Any]] = []
-    with Progress(shown=not quiet and sys.stderr.isatty()) as progress:
-        for line in api.post_for_lines("/rekey", {**rekey_options, "runs": named}):
+    with Progress(is_shown=not quiet and sys.stderr.isatty()) as progress:
+        for line in api.post_for_lines("/rekey", {**rekey_options, "runs": run_names}):
             if "done" in line:
                 progress.say(f"run {line['run']}: {count_text(line['done'], 'exchange')}")
             else:
@@ -232,8 +232,8 @@ def _follow_rekey(
 class Progress:
     """A progress line on stderr that is overwritten and cleared at the end."""
 
-    def __init__(self, *, shown: bool) -> None:
-        self._shown = shown
+    def __init__(self, *, is_shown: bool) -> None:
+        self._shown = is_shown
 
     def say(self, words: str) -> None:
         """Show a text in place of the last one."""

@@ -71,8 +71,8 @@ def _with_rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @_with_rule_options
 def print_rules(text_format: Format | None, **choices: Any) -> None:
     """Print the rules, for `nft -f` or `iptables-restore --noflush`."""
-    made = _build_rules(**choices)
-    click.echo(_rules_text(made, text_format or _likely_format()), nl=False)
+    packet_filter = _build_rules(**choices)
+    click.echo(_rules_text(packet_filter, text_format or _likely_format()), nl=False)
 
 
 @rules.command("apply")
@@ -80,14 +80,14 @@ def print_rules(text_format: Format | None, **choices: Any) -> None:
 @click.option("--dry-run", is_flag=True, help="Print the rules without applying them.")
 def apply_rules(text_format: Format | None, dry_run: bool, **choices: Any) -> None:
     """Apply the rules, replacing earlier ones. Needs root."""
-    made = _build_rules(**choices)
+    packet_filter = _build_rules(**choices)
     if dry_run:
-        click.echo(_rules_text(made, text_format or _likely_format()), nl=False)
+        click.echo(_rules_text(packet_filter, text_format or _likely_format()), nl=False)
         return
-    packet_rules.apply_rules(made, text_format or packet_rules.available_format())
+    packet_rules.apply_rules(packet_filter, text_format or packet_rules.available_format())
     click.echo(
-        f"playhead: TCP to port {', '.join(map(str, made.ports))} is redirected to port {made.port}, except that of user"
-        f" {', '.join(map(str, made.excluded_users))}; undo it with: playhead rules remove",
+        f"playhead: TCP to port {', '.join(map(str, packet_filter.ports))} is redirected to port {packet_filter.port}, except that of user"
+        f" {', '.join(map(str, packet_filter.excluded_users))}; undo it with: playhead rules remove",
         err=True,
     )
 
@@ -107,8 +107,8 @@ def _likely_format() -> Format:
         return "nft"
 
 
-def _rules_text(made: Rules, text_format: Format) -> str:
-    return packet_rules.nft_text(made) if text_format == "nft" else packet_rules.iptables_text(made)
+def _rules_text(packet_filter: Rules, text_format: Format) -> str:
+    return packet_rules.nft_text(packet_filter) if text_format == "nft" else packet_rules.iptables_text(packet_filter)
 
 
 def _build_rules(

@@ -178,25 +178,26 @@ def create_command(
     name = name or f"token-{secrets.token_hex(3)}"
     if not _NAME.fullmatch(name):
         raise click.UsageError(f"{name!r} cannot be a token's name: use 1 to {MAX_NAME} letters, digits and . _ @ -")
-    given = _merge_flags(outer, flags)
-    settings = settings_from_flags(**given)
-    if all_projects and given.get("project"):
+    all_flags = _merge_flags(outer, flags)
+    settings = settings_from_flags(**all_flags)
+    if all_projects and all_flags.get("project"):
         raise click.UsageError("--all-projects and --project exclude each other: give one of them.")
     now = time.time_ns()
     tokens = CommandProcesses(settings).read_secret(DataDir.api_tokens)
     project = ALL_PROJECTS if all_projects else settings.project
     try:
-        token, made = tokens.create(name, project, scopes, now, expires and now + expires)
+        token, created_token = tokens.create(name, project, scopes, now, expires and now + expires)
     except TokenFileError as error:
         raise Failure(str(error)) from error
     if as_json:
-        print_json({"token": token} | _token_facts(made, now))
+        print_json({"token": token} | _token_facts(created_token, now))
         return
     click.echo(token)
-    end = f"until {_time_text(made.expires_at)}" if made.expires_at else "until it is revoked"
+    end = f"until {_time_text(created_token.expires_at)}" if created_token.expires_at else "until it is revoked"
     of = "all projects" if all_projects else f"project {project}"
     click.echo(
-        f"playhead: {printable(name)}: {', '.join(made.scopes)} of {of}, {end}; keep it: it is not stored", err=True
+        f"playhead: {printable(name)}: {', '.join(created_token.scopes)} of {of}, {end}; keep it: it is not stored",
+        err=True,
     )
 
 

@@ -188,9 +188,9 @@ def verdict_sentence(found: BisectResult) -> str:
     """The verdict."""
     first, *others = found.culprits
     if others:
-        named = ", ".join(one.where for one in found.culprits[:-1])
+        places = ", ".join(one.where for one in found.culprits[:-1])
         return (
-            f"{named} and {others[-1].where}: with these answers of BAD the command fails;"
+            f"{places} and {others[-1].where}: with these answers of BAD the command fails;"
             " with only some of them it makes requests that neither run recorded, or exits with 125, so the one among them is unknown"
         )
     beside = {True: "", False: " (together with BAD's answers before it)", None: ""}[found.alone]

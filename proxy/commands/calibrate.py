@@ -67,11 +67,11 @@ def calibrate_recordings(
 ) -> CalibrationOutcome:
     """Compare two recordings under the rules in the text of a `playhead.toml`, and with the proposed rules added."""
     found = calibrate(one, other, _parse_profiles(toml))
-    wanted = propose_profiles(found.findings)
+    proposals = propose_profiles(found.findings)
     text = toml
-    for proposal in wanted:
+    for proposal in proposals:
         text = add_proposal(text, proposal, about)
-    if not wanted:
+    if not proposals:
         return CalibrationOutcome(found=found, text=None, added_text="", after=found.agreement)
     after = calibrate(one, other, _parse_profiles(text, "with the proposed rules added, ")).agreement
     return CalibrationOutcome(found=found, text=text, added_text="".join(_changed_lines(toml, text)), after=after)

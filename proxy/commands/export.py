@@ -75,8 +75,8 @@ class ExportResult:
     def as_json(self) -> dict[str, Any]:
         """Return the result as JSON."""
         skipped = [{"place": one.place, "reason": one.reason} for one in self.skipped]
-        told = {"run": self.run, "format": self.form, "file": str(self.file), "exchanges": self.exchanges}
-        return {**told, "skipped": skipped}
+        members = {"run": self.run, "format": self.form, "file": str(self.file), "exchanges": self.exchanges}
+        return {**members, "skipped": skipped}
 
     def show(self) -> None:
         """Print the result on stderr, since stdout may be the file."""

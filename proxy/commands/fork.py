@@ -117,10 +117,10 @@ async def fork(settings: Settings, command: Sequence[str], fork_command: ForkCom
             report = report_with_escapes(
                 report | {"isolation": result.isolation, "connections": list(result.connections)}
             )
-        ended, missing = await _finish_run(processes, child, report, fork_command, result)
+        child_run, missing = await _finish_run(processes, child, report, fork_command, result)
     if fork_command.report and report is not None:
         fork_command.report.write_text(json.dumps(report, indent=2) + "\n")
-    words = [*summary_lines(ended, report, fork_command.recording, missing)]
+    words = [*summary_lines(child_run, report, fork_command.recording, missing)]
     words += [f"          {line}" for line in isolation_lines(result, is_replay=True)]
     click.echo("\n".join(map(printable, words)), err=True)
     return result.code or verdict_exit_code(report)
@@ -196,8 +196,10 @@ async def _finish_run(
         api.put(f"/runs/{path_segment(child)}", {**of_file, "forked_at": fork["forked_at"]})
     store_escapes(api, child, result)
     missing = incomplete_reason(api, child)
-    ended: Mapping[str, Any] = api.patch(f"/runs/{path_segment(child)}", {"ended": True, "isolation": result.isolation})
-    return ended, missing
+    child_run: Mapping[str, Any] = api.patch(
+        f"/runs/{path_segment(child)}", {"ended": True, "isolation": result.isolation}
+    )
+    return child_run, missing
 
 
 def summary_lines(
@@ -219,8 +221,8 @@ def summary_lines(
         steps = "step 1 was" if report["unused"] == 1 else f"steps 1 to {report['unused']} were"
         yield f"          {steps} not asked for again: the command went on from a checkpoint of its own"
     elif report["unused"]:
-        left = ", ".join(f"step {one['step']} ({one['asked']})" for one in report["unused_steps"][:SHOWN])
-        yield f"          not asked for: {left}{' and more' if report['unused'] > SHOWN else ''}"
+        unused_steps = ", ".join(f"step {one['step']} ({one['asked']})" for one in report["unused_steps"][:SHOWN])
+        yield f"          not asked for: {unused_steps}{' and more' if report['unused'] > SHOWN else ''}"
     for one in report["misses"][:SHOWN]:
         yield f"          missed: {one['detail']}"
     yield from _blocked_lines(fork["blocked_calls"])
@@ -231,11 +233,11 @@ def summary_lines(
 def _blocked_lines(calls: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield each blocked request once, with the option that would allow it."""
     often = Counter(str(one["asked"]) for one in calls)
-    for asked, times in list(often.items())[:SHOWN]:
-        method, _, url = asked.partition(" ")
+    for request, times in list(often.items())[:SHOWN]:
+        method, _, url = request.partition(" ")
         rule = quote(f"{method} {urlsplit(url).hostname}=allow")
         often_blocked = f" {times} times" if times > 1 else ""
-        yield f"          blocked{often_blocked}: {asked}: it may change something there; to let it out: --side-effects {rule}"
+        yield f"          blocked{often_blocked}: {request}: it may change something there; to let it out: --side-effects {rule}"
     if len(often) > SHOWN:
         yield f"          blocked: and {count_text(len(often) - SHOWN, 'other request')}"
 

@@ -117,11 +117,11 @@ class Generations:
             *new.exchanges,
         ]
         name = None if self.claimed else next_generation_name(*_generation_names(old))
-        made = await asyncio.to_thread(generation_bundle, old.run, profiles.digest, exchanges, derive)
+        new_generation = await asyncio.to_thread(generation_bundle, old.run, profiles.digest, exchanges, derive)
         if self.claimed:
-            self.claimed.replace(bundle_lines(made))
+            self.claimed.replace(bundle_lines(new_generation))
         if name:
-            self._promote(made, name)
+            self._promote(new_generation, name)
         self._delete_candidate()
         return GenerationResult(_result_text(report, self.recording, name), is_whole=True)
 
@@ -137,10 +137,10 @@ class Generations:
         finally:
             rows_file.unlink()
 
-    def _promote(self, made: Bundle, name: str) -> None:
+    def _promote(self, bundle: Bundle, name: str) -> None:
         """Store the generation, then set the label that puts it into effect."""
         run = name.rpartition(":")[0]
-        self.api.post("/import", params={"as": name}, content=b"".join(bundle_lines(made)))
+        self.api.post("/import", params={"as": name}, content=b"".join(bundle_lines(bundle)))
         self.api.patch(f"/runs/{path_segment(name)}", {"labels": {GENERATION_OF: run}})
         self.api.patch(f"/runs/{path_segment(run)}", {"labels": {GENERATION_LABEL: name}})
 
@@ -185,9 +185,9 @@ def _flaw_reason(report: Mapping[str, Any], code: int, new: Bundle) -> str | Non
 
 
 def _result_text(report: Mapping[str, Any], recording: str, name: str | None) -> str:
-    gone = report["unused"] if not report["allow_unused"] else 0
-    left = f", without {count_text(gone, 'call')} that the command did not make" if gone else ""
-    holds = f"{count_text(report['live'], 'new call')} beside {report['served']} that answered{left}"
+    unused_count = report["unused"] if not report["allow_unused"] else 0
+    note = f", without {count_text(unused_count, 'call')} that the command did not make" if unused_count else ""
+    holds = f"{count_text(report['live'], 'new call')} beside {report['served']} that answered{note}"
     where = f"{recording} now holds" if name is None else f"generation {name} of the run holds"
     return f"{where} {holds}\n          prove it: playhead replay {quote(recording)} -- CMD"
 

@@ -12,7 +12,7 @@ from calls.overrides.overrides import BadOverride, read_overrides
 from proxy.errors import Failure
 
 
-def load_overrides(given: Sequence[str]) -> dict[str, Any]:
+def load_overrides(arguments: Sequence[str]) -> dict[str, Any]:
     """Read what `--override` was given, files and effects, as replay options (`replay/replay_options.py`).
 
     Raise Failure for a mistake, in a file with its line.
@@ -20,7 +20,7 @@ def load_overrides(given: Sequence[str]) -> dict[str, Any]:
     entries: list[Any] = []
     lines: list[int | None] = []
     files = []
-    for words in given:
+    for words in arguments:
         entry = parse_effect_words(words)
         if entry is None:
             loaded = _load_file(Path(words))
@@ -30,7 +30,7 @@ def load_overrides(given: Sequence[str]) -> dict[str, Any]:
         else:
             entries.append(_checked_entry(words, entry))
             lines.append(None)
-    if not given:
+    if not arguments:
         return {}
     return {"overrides": entries, "lines": lines, "overrides_file": files[0] if files else "--override"}
 

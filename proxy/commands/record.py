@@ -194,13 +194,13 @@ def _auto_session_text(api: Api, run: str) -> str | None:
         return None
     if report.get("candidate") in (None, run) or "generation" not in report:
         return None
-    made, name = report["generation"], printable(run)
+    generation, name = report["generation"], printable(run)
     head = f"playhead: {name}: {report['served']} answered from the record, {report['live']} live\n          "
-    if made["run"]:
-        return f"{head}generation {printable(made['run'])} is replayed from now on: {next_command(f'replay {name}', '-- COMMAND')}"
-    if made["why"]:
-        kept = f"; what went out is kept as run {printable(report['candidate'])}" if report["live"] else ""
-        return f"{head}its recording is unchanged: {printable(made['why'])}{kept}"
+    if generation["run"]:
+        return f"{head}generation {printable(generation['run'])} is replayed from now on: {next_command(f'replay {name}', '-- COMMAND')}"
+    if generation["why"]:
+        note = f"; what went out is kept as run {printable(report['candidate'])}" if report["live"] else ""
+        return f"{head}its recording is unchanged: {printable(generation['why'])}{note}"
     return f"{head}nothing was missing; its recording is unchanged"
 
 

@@ -93,8 +93,8 @@ async def replay(settings: Settings, command: Sequence[str], replay_command: Rep
         click.echo(f"playhead: {settled.text}", err=True)
         return code
     click.echo(report_text(report, replay_command.recording), err=True)
-    named = [str(one["destination"]) for one in (report or {}).get("refusals", ())]
-    for line in isolation_lines(result, is_replay=True, reported=named):
+    destinations = [str(one["destination"]) for one in (report or {}).get("refusals", ())]
+    for line in isolation_lines(result, is_replay=True, reported=destinations):
         click.echo(f"          {printable(line)}", err=True)
     if replay_command.clock == "recorded" and result.real_clock_reason:
         click.echo(

@@ -59,10 +59,10 @@ async def up(settings: Settings, say: Callable[[str], None]) -> None:
 @contextmanager
 def reserve_ports(settings: Settings) -> Iterator[tuple[int, int]]:
     """Reserve the ports of the workers and the API. A port that another part listens on is only returned."""
-    with ExitStack() as kept:
+    with ExitStack() as reservations:
         port, api_port = settings.proxy_port, settings.api_port
         if settings.part != "store":
-            port = kept.enter_context(reserve_port(settings.listen, port))
+            port = reservations.enter_context(reserve_port(settings.listen, port))
         if settings.part != "proxy":
             api_port = free_port(settings.listen, api_port)
         yield port, api_port

@@ -118,8 +118,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer_problem(FileProblem(404, "not_found", "the page has no such file"))
         return self._answer(200, asset.content, asset.media_type)
 
-    def _is_secret(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode("utf-8", "replace"), self.server.secret.encode())
+    def _is_secret(self, text: str) -> bool:
+        return hmac.compare_digest(text.encode("utf-8", "replace"), self.server.secret.encode())
 
     def _cookie(self) -> str:
         try:

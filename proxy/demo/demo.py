@@ -65,10 +65,10 @@ async def run_demo(home: Path, screen: Screen) -> int:
 
 def prepare_directory(home: Path, columns: int = 100) -> Shell:
     """Create the demo's directory with the agent in it. Raises Failure."""
-    for needed in AGENT_NEEDS:
-        if find_spec(needed) is None:
+    for package in AGENT_NEEDS:
+        if find_spec(package) is None:
             raise Failure(
-                f"the demo's agent needs {' and '.join(AGENT_NEEDS)}, and this environment has no {needed}: install it, or"
+                f"the demo's agent needs {' and '.join(AGENT_NEEDS)}, and this environment has no {package}: install it, or"
                 " run ./playhead demo in a checkout"
             )
     try:

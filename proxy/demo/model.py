@@ -103,8 +103,8 @@ def tool_call_object(index: int, call: tuple[str, dict[str, Any]]) -> dict[str, 
 
 
 def envelope(kind: str) -> dict[str, Any]:
-    made = {"id": f"chatcmpl-{secrets.token_hex(14)}", "object": kind, "created": int(time.time()), "model": MODEL}
-    return {**made, "service_tier": "default", "system_fingerprint": FINGERPRINT}
+    members = {"id": f"chatcmpl-{secrets.token_hex(14)}", "object": kind, "created": int(time.time()), "model": MODEL}
+    return {**members, "service_tier": "default", "system_fingerprint": FINGERPRINT}
 
 
 def usage(reply: Reply, prompt: int) -> dict[str, Any]:

@@ -88,8 +88,8 @@ class TicketHandler(Handler):
         request_fields = self.read_json()
         match urlsplit(self.path).path.split("/"):
             case ["", "v2", "tickets", ticket, "notes"]:
-                made = tickets.add_note(ticket, str(request_fields.get("text", "")))
-                return self.answer(201, json.dumps(made).encode())
+                note = tickets.add_note(ticket, str(request_fields.get("text", "")))
+                return self.answer(201, json.dumps(note).encode())
             case _:
                 return self.answer_not_found()
 

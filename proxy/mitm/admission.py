@@ -127,11 +127,15 @@ def check_host(request: http.Request, target: Origin, *, can_rewrite: bool) -> N
     hosts = request.headers.get_all("host")
     if len(hosts) > 1:
         raise Problem(400, "malformed_head", "the request has more than one Host header; it was not forwarded")
-    named = [*hosts, *filter(None, [request.authority])]
-    if can_rewrite and named == [target.authority] * len(named) and (hosts or (named and request.is_http2)):
+    host_names = [*hosts, *filter(None, [request.authority])]
+    if (
+        can_rewrite
+        and host_names == [target.authority] * len(host_names)
+        and (hosts or (host_names and request.is_http2))
+    ):
         return
     if not can_rewrite:
-        if all(_is_same_host(text, target) for text in named):
+        if all(_is_same_host(text, target) for text in host_names):
             return
         detail = f"the request names another host than its connection, {target.authority}; it was not forwarded"
         raise Problem(421, "host_mismatch", detail)

@@ -215,9 +215,9 @@ class RelayStream(Stream):
         silence = self.connection.engine.config.limits.silence
         if silence is None or self.server_state in (self.state_over, self.state_gone):
             return
-        left = self._last_heard_at + silence - time.monotonic()
-        if left > 0:
-            yield self.set_alarm(left)
+        remaining = self._last_heard_at + silence - time.monotonic()
+        if remaining > 0:
+            yield self.set_alarm(remaining)
             return
         why = f"the upstream sent nothing for {silence:g} s"
         yield self.to_upstream(RequestProtocolError(self.stream_id, why, ErrorCode.KILL))

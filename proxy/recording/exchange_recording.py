@@ -307,8 +307,12 @@ class Recording:
         started = ResponseStarted(
             name, at, status, recorder.redactor.redact_text(reason), version, head.headers, head.redactions
         )
-        ended, closed = MessageEnded(name, at, "response", len(body)), ExchangeClosed(name, at, "completed")
-        together = (started, Data(name, at, "response", body), ended, closed) if body else (started, ended, closed)
+        message_end, exchange_end = MessageEnded(name, at, "response", len(body)), ExchangeClosed(name, at, "completed")
+        together = (
+            (started, Data(name, at, "response", body), message_end, exchange_end)
+            if body
+            else (started, message_end, exchange_end)
+        )
         if not self._write_together(together):
             return False
         self._is_closed = True
@@ -479,16 +483,16 @@ class Recording:
             self.loss_reason and isinstance(record, Data) and self._message(record.side).has_loss
         ):
             return
-        told = self._recorder.outbox.write(record)
-        if isinstance(told, int):
-            self._last_number = told
+        result = self._recorder.outbox.write(record)
+        if isinstance(result, int):
+            self._last_number = result
             return
         if isinstance(record, RequestStarted):
             self._is_start_lost = True
         elif isinstance(record, Data):
             message = self._message(record.side)
             message.is_truncated = message.has_loss = True
-        self._note_loss(told)
+        self._note_loss(result)
 
     def _message(self, side: Side) -> _Message:
         """Return the message of one side, of which a piece was already written."""

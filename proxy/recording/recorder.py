@@ -89,8 +89,8 @@ class Recorder:
         head = self.redactor.redact_request_head(method, url, headers)
         self.outbox.check_faults(run)
         name = self._new_id()
-        told = evidence, step, actor, head.redactions
-        started = RequestStarted(name, run, started_at, method, head.url, http_version, head.headers, *told)
+        details = evidence, step, actor, head.redactions
+        started = RequestStarted(name, run, started_at, method, head.url, http_version, head.headers, *details)
         recording = Recording(self, started, head)
         if not buffers_request:
             recording.flush_request()

@@ -88,25 +88,25 @@ def identify(
     Never raises: what `identity_problem` would refuse is replaced or ignored. `is_only_run` returns whether a run is a fork or
     a replay: a program with the credentials of such a run cannot leave it by naming another run.
     """
-    seen = _first_values(headers)
-    is_ours = any(_is_own_header(name) for name in seen)
+    values = _first_values(headers)
+    is_ours = any(_is_own_header(name) for name in values)
     own_run = full_run_name(project, credentials[0]) if credentials and credentials[0] else None
-    if BOUND_RUN_HEADER in seen and own_run is not None and is_only_run(own_run):
-        del seen[BOUND_RUN_HEADER]
-    found = (*_own_evidence(seen, credentials), *_foreign_evidence(seen))
+    if BOUND_RUN_HEADER in values and own_run is not None and is_only_run(own_run):
+        del values[BOUND_RUN_HEADER]
+    found = (*_own_evidence(values, credentials), *_foreign_evidence(values))
     return Identity(
         run=full_run_name(project, run_id_for(found[0][1]) if found else str(owner)),
-        evidence=(*found, *_trace_evidence(seen), *_process_evidence(owner), ("owner", str(owner))),
-        step=_step(seen),
-        actor=_actor(seen),
+        evidence=(*found, *_trace_evidence(values), *_process_evidence(owner), ("owner", str(owner))),
+        step=_step(values),
+        actor=_actor(values),
         headers=_headers_for_upstream(headers) if is_ours else headers,
-        problem=_problem(seen, credentials),
+        problem=_problem(values, credentials),
     )
 
 
-def is_run_named(seen: Iterable[tuple[str, str]], credentials: Credentials) -> bool:
+def is_run_named(headers: Iterable[tuple[str, str]], credentials: Credentials) -> bool:
     """Return whether the client names a run to Playhead, so that the owner of the connection does not matter."""
-    return bool(credentials and credentials[0]) or any(name in OWN_SOURCES for name, _ in seen)
+    return bool(credentials and credentials[0]) or any(name in OWN_SOURCES for name, _ in headers)
 
 
 def _process_evidence(owner: str) -> Iterator[tuple[str, str]]:
@@ -119,11 +119,11 @@ def identity_problem(headers: Headers, credentials: Credentials) -> str | None:
     return _problem(_first_values(headers), credentials)
 
 
-def _problem(seen: dict[str, str], credentials: Credentials) -> str | None:
-    for source, run in _own_evidence(seen, credentials):
+def _problem(values: dict[str, str], credentials: Credentials) -> str | None:
+    for source, run in _own_evidence(values, credentials):
         if not RUN_ID.fullmatch(run):
             return f"invalid run name {run[:80]!r} ({source}): use 1 to 128 of A-Z a-z 0-9 . _ : -"
-    step, actor = seen.get("x-playhead-step"), seen.get("x-playhead-actor", "")
+    step, actor = values.get("x-playhead-step"), values.get("x-playhead-actor", "")
     if step is not None and not STEP.fullmatch(step):
         return f"invalid step {step[:80]!r} (X-Playhead-Step): use a whole number of up to 9 digits"
     if len(actor) > MAX_ACTOR or not actor.isprintable():
@@ -132,10 +132,10 @@ def _problem(seen: dict[str, str], credentials: Credentials) -> str | None:
 
 
 def _first_values(headers: Headers) -> dict[str, str]:
-    seen: dict[str, str] = {}
+    values: dict[str, str] = {}
     for name, value in headers:
-        seen.setdefault(name.lower(), value.strip())
-    return seen
+        values.setdefault(name.lower(), value.strip())
+    return values
 
 
 def _headers_for_upstream(headers: Headers) -> Headers:
@@ -151,48 +151,48 @@ def _is_own_header(name: str) -> bool:
 # -- what the client sends to Playhead
 
 
-def _own_evidence(seen: dict[str, str], credentials: Credentials) -> Iterator[tuple[str, str]]:
-    if BOUND_RUN_HEADER in seen:
-        yield BOUND_RUN_HEADER, seen[BOUND_RUN_HEADER]
+def _own_evidence(values: dict[str, str], credentials: Credentials) -> Iterator[tuple[str, str]]:
+    if BOUND_RUN_HEADER in values:
+        yield BOUND_RUN_HEADER, values[BOUND_RUN_HEADER]
     if credentials and credentials[0]:
         yield "credentials", credentials[0]
-    if "x-playhead-run" in seen:
-        yield "x-playhead-run", seen["x-playhead-run"]
+    if "x-playhead-run" in values:
+        yield "x-playhead-run", values["x-playhead-run"]
 
 
-def _step(seen: dict[str, str]) -> int | None:
-    text = seen.get("x-playhead-step", "")
+def _step(values: dict[str, str]) -> int | None:
+    text = values.get("x-playhead-step", "")
     return int(text) if STEP.fullmatch(text) else None
 
 
-def _actor(seen: dict[str, str]) -> str | None:
+def _actor(values: dict[str, str]) -> str | None:
     """Return the actor from Playhead's own header, else the sub-agent that an agent names in its headers."""
-    names = (seen.get("x-playhead-actor", ""), seen.get("x-claude-code-agent-id", ""), _sub_agent(seen))
+    names = (values.get("x-playhead-actor", ""), values.get("x-claude-code-agent-id", ""), _sub_agent(values))
     return next((name for name in names if name and len(name) <= MAX_ACTOR and name.isprintable()), None)
 
 
-def _sub_agent(seen: dict[str, str]) -> str:
+def _sub_agent(values: dict[str, str]) -> str:
     """Return the sub-agent of Codex or opencode, which sends its own id beside the session that it belongs to.
 
     The kind of sub-agent (`x-openai-subagent`) is the same for all spawned ones, so it is used only for one that works in its
     parent's thread and has no id of its own.
     """
-    root = next((seen[name] for name in _ROOT_HEADERS if name in seen), None)
-    own = next((seen[name] for name in _BRANCH_HEADERS if name in seen), "")
+    root = next((values[name] for name in _ROOT_HEADERS if name in values), None)
+    own = next((values[name] for name in _BRANCH_HEADERS if name in values), "")
     if root is None or not own:
         return ""
-    return own if own != root else seen.get("x-openai-subagent", "")
+    return own if own != root else values.get("x-openai-subagent", "")
 
 
 # -- what the client sends to others
 
 
-def _foreign_evidence(seen: dict[str, str]) -> Iterator[tuple[str, str]]:
+def _foreign_evidence(values: dict[str, str]) -> Iterator[tuple[str, str]]:
     """Yield the identifiers for other services, strongest first."""
-    if _FOREIGN_HEADERS.isdisjoint(seen):
+    if _FOREIGN_HEADERS.isdisjoint(values):
         return
     for header, member, read in _SOURCES:
-        value = seen.get(header)
+        value = values.get(header)
         identifier = read(value, member) if value else None
         if identifier and len(identifier) <= MAX_LENGTH and identifier.isprintable():
             yield (f"{header}/{member}" if member else header), identifier
@@ -275,8 +275,8 @@ _BRANCH_HEADERS: Final = (
 _FOREIGN_HEADERS: Final = frozenset(header for header, _, _ in _SOURCES)
 
 
-def _trace_evidence(seen: dict[str, str]) -> Iterator[tuple[str, str]]:
+def _trace_evidence(values: dict[str, str]) -> Iterator[tuple[str, str]]:
     # Evidence only: in 111 of 111 recordings with several traces, each call had its own (wire report, D).
-    found = re.match(r"[0-9a-f]{2}-([0-9a-f]{32})-", seen.get("traceparent", ""))
+    found = re.match(r"[0-9a-f]{2}-([0-9a-f]{32})-", values.get("traceparent", ""))
     if found and found[1].strip("0"):
         yield "traceparent", found[1]

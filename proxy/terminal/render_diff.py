@@ -68,15 +68,15 @@ def _is_quiet(pair: Shape, shown_already: set[str]) -> bool:
 
 
 def _show_heads(diff: Shape, sheet: Sheet) -> None:
-    named = max(len(display_text(diff[side]["run"])) for side in ("a", "b"))
+    name_width = max(len(display_text(diff[side]["run"])) for side in ("a", "b"))
     for side in ("a", "b"):
         run = diff[side]
         facts = [count_text(run["calls"], "call"), *_total_facts(run, signed=False)]
         sheet.print_line(
-            (f"{side.upper()} {display_text(run['run']):{named}}", "bold"), ("  " + "  ".join(facts), None)
+            (f"{side.upper()} {display_text(run['run']):{name_width}}", "bold"), ("  " + "  ".join(facts), None)
         )
     if more := _total_facts(diff["delta"], signed=True):
-        sheet.print_line((" " * (named + 4) + "  ".join(["B is", *more]), "dim"))
+        sheet.print_line((" " * (name_width + 4) + "  ".join(["B is", *more]), "dim"))
 
 
 def _total_facts(sums: Shape, *, signed: bool) -> list[str]:
@@ -144,8 +144,8 @@ def _step_label(pair: Shape) -> str:
 
 def _call_label(step: Shape) -> str:
     actor = f"[{step['actor']}] " if step["actor"] else ""
-    asked = f"{step['operation']} {step['model_requested']} at " if step["model_requested"] else f"{step['method']} "
-    return display_text(f"{actor}{asked}{step['host']}{step['path'] or ''}")
+    request = f"{step['operation']} {step['model_requested']} at " if step["model_requested"] else f"{step['method']} "
+    return display_text(f"{actor}{request}{step['host']}{step['path'] or ''}")
 
 
 def _end_text(step: Shape, cause: str) -> str:

@@ -39,12 +39,12 @@ def rows_with_effects(
 ) -> tuple[Row, list[Row]]:
     """Return the table of a run's calls with a row for the effects before each call, and after the last one."""
     merged: list[Row] = []
-    left = list(groups)
+    remaining = list(groups)
     for row, call in zip(rows, calls, strict=True):
-        while left and left[0]["before_step"] is not None and left[0]["before_step"] <= call["step"]:
-            merged.append(_group_row(left.pop(0), len(head)))
+        while remaining and remaining[0]["before_step"] is not None and remaining[0]["before_step"] <= call["step"]:
+            merged.append(_group_row(remaining.pop(0), len(head)))
         merged.append(row)
-    return head, [*merged, *(_group_row(group, len(head)) for group in left)]
+    return head, [*merged, *(_group_row(group, len(head)) for group in remaining)]
 
 
 def _group_row(group: Shape, columns: int) -> Row:

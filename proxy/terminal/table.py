@@ -106,13 +106,13 @@ def _char_width(char: str) -> int:
 
 
 def _cut_to_width(runs: Iterable[StyledText], width: int) -> Iterator[StyledText]:
-    left = width
+    room = width
     for text, style in runs:
-        taken = _fitting_length(text, left)
-        yield text[:taken], style
-        if taken < len(text):
+        length = _fitting_length(text, room)
+        yield text[:length], style
+        if length < len(text):
             return
-        left -= display_width(text)
+        room -= display_width(text)
 
 
 def _fitting_length(text: str, room: int) -> int:
@@ -133,13 +133,13 @@ def _wrap_lines(runs: Iterable[StyledText], width: int, most: int) -> Iterator[l
     room, lines = width, 1
     for text, style in runs:
         while text:
-            taken = _fitting_length(text, room)
-            if taken < len(text):
+            length = _fitting_length(text, room)
+            if length < len(text):
                 # Break after a space if there is one.
-                taken = text.rfind(" ", 0, taken) + 1 or taken
-            line.append((text[:taken], style))
-            room -= display_width(text[:taken])
-            text = text[taken:]
+                length = text.rfind(" ", 0, length) + 1 or length
+            line.append((text[:length], style))
+            room -= display_width(text[:length])
+            text = text[length:]
             if text:
                 if lines == most:
                     yield [*_cut_to_width(line, width - 1), ("…", None)]

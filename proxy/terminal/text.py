@@ -45,9 +45,13 @@ def money(usd: float) -> str:
 def next_command(words: str, rest: str = "") -> str:
     """Return a playhead command to type next, with the `--data`, `--config` and `--project` of this one."""
     context = click.get_current_context(silent=True)
-    given = context.params if context else {}
+    parameters = context.params if context else {}
     # --database-url is left out: it may hold a password.
-    same = [f"--{name} {shlex.quote(str(given[name]))}" for name in ("data", "config", "project") if given.get(name)]
+    same = [
+        f"--{name} {shlex.quote(str(parameters[name]))}"
+        for name in ("data", "config", "project")
+        if parameters.get(name)
+    ]
     return " ".join(("playhead", words, *same, *([rest] if rest else [])))
 
 
@@ -68,9 +72,9 @@ def print_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, advic
     widths = [max(map(len, column)) for column in zip(*clean, strict=True)]
     room = _terminal_width()
     below = advice and room is not None and _line_width(widths) > room
-    shown = [row[:-1] for row in clean] if below else clean
+    rows_above = [row[:-1] for row in clean] if below else clean
     fitted = widths if advice else _fit_widths(widths, room)
-    for number, row in enumerate(shown):
+    for number, row in enumerate(rows_above):
         cells = (shorten(cell, width).ljust(width) for cell, width in zip(row, fitted, strict=False))
         line = "  ".join(cells).rstrip()
         click.echo(click.style(line, bold=True) if number == 0 else line)

@@ -59,12 +59,12 @@ class LiveCosts:
     unpriced: list[str] = field(default_factory=list)
     """The models of calls whose price is not known."""
 
-    _seen: set[str] = field(default_factory=set)
+    _counted_calls: set[str] = field(default_factory=set)
 
     def add(self, exchanges: Mapping[str, Exchange]) -> None:
         """Add the exchanges that were not added before."""
-        for name in exchanges.keys() - self._seen:
-            self._seen.add(name)
+        for name in exchanges.keys() - self._counted_calls:
+            self._counted_calls.add(name)
             exchange = exchanges[name]
             if exchange.response is None or header(exchange.response.headers, "playhead") is not None:
                 continue  # it was answered by Playhead

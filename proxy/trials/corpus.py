@@ -40,14 +40,14 @@ class ToolShapes:
         self, items: Iterable[Mapping[str, Any]], *, skipped: str, limit_s: float, show: Callable[[str], None]
     ) -> None:
         """Learn from calls as the store lists them, except those of one run, until the time is over."""
-        started = shown = time.monotonic()
+        started = shown_at = time.monotonic()
         for item in items:
             now = time.monotonic()
             if now - started > limit_s:
                 self.is_whole = False
                 return
-            if now - shown > _PROGRESS_S:
-                shown = now
+            if now - shown_at > _PROGRESS_S:
+                shown_at = now
                 show(f"reading what tools answered in all recordings: {self.summary}")
             if item["run"] != skipped and (found := tool_answer(item)) is not None:
                 self._add(*found, item["run"])

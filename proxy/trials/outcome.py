@@ -115,9 +115,9 @@ def first_divergence(report: Mapping[str, Any], *, allow_unused: bool) -> Diverg
     if report["missed"] or report["live"] or report["refused"]:
         return _missed_divergence(report["first_divergence"])
     if blocked := (report.get("fork") or {}).get("blocked_calls"):
-        asked = str(blocked[0]["asked"])
+        request = str(blocked[0]["asked"])
         return Divergence(
-            cause="no_match", target=step_kind(asked), pointer=None, step=None, detail=f"{asked} was not recorded"
+            cause="no_match", target=step_kind(request), pointer=None, step=None, detail=f"{request} was not recorded"
         )
     if report.get("escaped"):
         escaped = next(one for one in report["connections"] if one["outcome"] == "escaped")
@@ -155,12 +155,12 @@ _ID_PART: Final = re.compile(r"(?=[^/]*\d)[^/]+")
 _LIST_PLACE: Final = re.compile(r"/\d+(?=/|$)")
 
 
-def step_kind(asked: str) -> str:
+def step_kind(request: str) -> str:
     """Return method, host and path of a request, in which `*` stands for parts that look like ids."""
-    method, _, url = asked.partition(" ")
+    method, _, url = request.partition(" ")
     parts = urlsplit(url)
     if not parts.netloc:
-        return shorten_pointer(asked)
+        return shorten_pointer(request)
     path = "/".join(_general_part(part) for part in parts.path.split("/"))
     return shorten_pointer(f"{method} {parts.hostname}{path}")
 

@@ -129,12 +129,12 @@ def main() -> None:
         os.dup2(null.fileno(), 0)
     result: dict[str, Any]
     try:
-        ended = asyncio.run(run(trial))
+        outcome = asyncio.run(run(trial))
         result = {
-            "code": ended.code,
-            "isolation": ended.isolation,
-            "connections": list(ended.connections),
-            "not_captive_reason": ended.not_captive_reason,
+            "code": outcome.code,
+            "isolation": outcome.isolation,
+            "connections": list(outcome.connections),
+            "not_captive_reason": outcome.not_captive_reason,
         }
     except* Failure as failures:
         result = {"failed": str(first_exception(failures))}

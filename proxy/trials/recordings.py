@@ -38,24 +38,24 @@ async def find_recordings(
 
     Raises Failure if there is none, or one cannot be read.
     """
-    wanted = [name for given in names for name in _files_of_directory(given)]
+    recording_names = [name for name_or_directory in names for name in _files_of_directory(name_or_directory)]
     if list_runs is not None:
         api = await processes.connect_store_server(stays_ready=True)
         found = await asyncio.to_thread(list_runs, api)
         # The newest runs are listed first; the oldest are replayed first.
-        wanted += [str(run["id"]) for run in reversed(found)]
-    if "last" in wanted:
+        recording_names += [str(run["id"]) for run in reversed(found)]
+    if "last" in recording_names:
         api = await processes.connect_store_server(stays_ready=True)
-        wanted = [resolve_run_name(api, name) if name == "last" else name for name in wanted]
-    wanted = list(dict.fromkeys(wanted))
-    if not wanted:
+        recording_names = [resolve_run_name(api, name) if name == "last" else name for name in recording_names]
+    recording_names = list(dict.fromkeys(recording_names))
+    if not recording_names:
         raise Failure(
             "there are no recordings to replay: no run fits the filters; `playhead ls` with them shows the same list"
         )
     await asyncio.to_thread(directory.mkdir, parents=True)
     return [
         NamedRecording(name=name, file=await fetch_recording(processes, name, directory / f"{number}.rows"))
-        for number, name in enumerate(wanted, 1)
+        for number, name in enumerate(recording_names, 1)
     ]
 
 

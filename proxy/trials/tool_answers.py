@@ -94,7 +94,7 @@ def _mcp_value(answer: Json) -> tuple[AnswerPlace, Json] | None:
 
 
 def with_shapes(
-    found: Iterable[FoundAnswer], learned: Mapping[str, AnswerShape], given: Mapping[str, AnswerShape]
+    found: Iterable[FoundAnswer], learned: Mapping[str, AnswerShape], shapes_by_pattern: Mapping[str, AnswerShape]
 ) -> list[ToolAnswer]:
     """Return the answers of a run with the shapes of their tools: the given ones, by patterns of names, before those learned."""
     return [
@@ -102,7 +102,8 @@ def with_shapes(
             step=one.step,
             value=one.value,
             shape=next(
-                (shape for pattern, shape in given.items() if fnmatchcase(one.tool, pattern)), learned[one.tool]
+                (shape for pattern, shape in shapes_by_pattern.items() if fnmatchcase(one.tool, pattern)),
+                learned[one.tool],
             ),
             form=one.form,
             is_retrieval=one.call.kind == "retrieval",

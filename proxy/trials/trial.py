@@ -134,9 +134,9 @@ async def run_trial(runner: TrialRunner, trial: TrialPlan) -> TrialResult:
 
 
 def _trial_config(runner: TrialRunner, trial: TrialPlan, directory: Path) -> TrialConfig:
-    given = {name: None if value is None else str(value) for name, value in runner.flags.items()}
+    flags = {name: None if value is None else str(value) for name, value in runner.flags.items()}
     return TrialConfig(
-        flags=given,
+        flags=flags,
         config=str(runner.config) if runner.config else None,
         name=trial.name,
         command=list(runner.command),

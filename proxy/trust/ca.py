@@ -211,7 +211,7 @@ def _create_ca(key_file: Path, certificate: Path) -> None:
             x509.NameAttribute(NameOID.COMMON_NAME, "Playhead CA"),
         ]
     )
-    made = (
+    ca_certificate = (
         _certificate_builder(CA_LIFE, since=datetime.datetime.now(datetime.UTC) - CA_BACKDATING)
         .subject_name(name)
         .issuer_name(name)
@@ -224,7 +224,7 @@ def _create_ca(key_file: Path, certificate: Path) -> None:
     )
     pem = serialization.Encoding.PEM
     # The certificate is written first, so that there is never a key without one.
-    _write_whole(certificate, made.public_bytes(pem), 0o644)
+    _write_whole(certificate, ca_certificate.public_bytes(pem), 0o644)
     secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     _write_whole(key_file, secret, 0o600)
 

@@ -185,8 +185,8 @@ def captive_environment(
 
     PLAYHEAD_PROXY is for the thin client, which names runs.
     """
-    named = (*PROXY_VARIABLES, *WEBSOCKET_PROXY_VARIABLES, "NO_PROXY")
-    proxies = {*named, *(name.lower() for name in named)}
+    variables = (*PROXY_VARIABLES, *WEBSOCKET_PROXY_VARIABLES, "NO_PROXY")
+    proxies = {*variables, *(name.lower() for name in variables)}
     return {
         **{name: value for name, value in without_secrets(base).items() if name not in proxies},
         **_root_variables(ca, ca_bundle, base),
@@ -232,8 +232,8 @@ def no_proxy(theirs: str, hosts: Sequence[str] = MODEL_HOSTS) -> NoProxy:
     """Build a NO_PROXY of loopback and of those of the user's entries that cover none of the hosts."""
     entries = [entry for entry in re.split(r"[\s,]+", theirs) if entry]
     removed_entries = tuple(entry for entry in entries if any(is_host_covered(entry, host) for host in hosts))
-    kept = [entry for entry in entries if entry not in removed_entries]
-    return NoProxy(value=",".join(dict.fromkeys([*LOOPBACK, *kept])), removed_entries=removed_entries)
+    other_entries = [entry for entry in entries if entry not in removed_entries]
+    return NoProxy(value=",".join(dict.fromkeys([*LOOPBACK, *other_entries])), removed_entries=removed_entries)
 
 
 def is_host_covered(entry: str, host: str) -> bool:

@@ -23,9 +23,9 @@ def must_ask_upstream_first(hello: Hello, engine: EngineState, target: Origin) -
 
 def choose_protocol(hello: Hello, engine: EngineState, target: Origin) -> str | None:
     """Choose the version that the upstream or the recording uses; where that is unknown, the client's first choice."""
-    wanted = engine.protocol_for_client(target)
-    if wanted == b"":
+    upstream_protocol = engine.protocol_for_client(target)
+    if upstream_protocol == b"":
         return None
-    if wanted in hello.protocols:
-        return wanted.decode()
+    if upstream_protocol in hello.protocols:
+        return upstream_protocol.decode()
     return next((protocol.decode() for protocol in hello.protocols if protocol in SUPPORTED_PROTOCOLS), None)

@@ -117,13 +117,13 @@ class Destinations:
         if not allowed:
             raise next(problem for problem in refusals.values() if problem is not None)
         last: OSError | None = None
-        for left, address in zip(range(len(allowed), 0, -1), allowed, strict=True):
+        for addresses_left, address in zip(range(len(allowed), 0, -1), allowed, strict=True):
             try:
                 # Divide the remaining time: an unreachable IPv6 address must leave some for IPv4.
-                async with asyncio.timeout(self.timeout / left):
+                async with asyncio.timeout(self.timeout / addresses_left):
                     return await self._retry_until_files_free(partial(open_address, str(address)))
             except TimeoutError as error:
-                if left == 1:
+                if addresses_left == 1:
                     raise
                 last = error
             except OSError as error:

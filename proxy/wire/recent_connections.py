@@ -28,8 +28,8 @@ class RecentConnections:
 
     def is_recent(self, source: Endpoint, destination: Endpoint) -> bool:
         """Return whether a connection between these addresses was made recently."""
-        made = self._made_at.get(_connection_key(source, destination))
-        return made is not None and time.monotonic() - made < REMEMBER_SECONDS
+        made_at = self._made_at.get(_connection_key(source, destination))
+        return made_at is not None and time.monotonic() - made_at < REMEMBER_SECONDS
 
 
 def _connection_key(source: Endpoint, destination: Endpoint) -> tuple[Endpoint, Endpoint]:

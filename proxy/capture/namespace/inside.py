@@ -163,8 +163,8 @@ def _serve_request(requests: socket.socket, request: "Mapping[str, Any]") -> Non
         nftables.change_host_ports(request["added"], request["removed"])
         channel.send_message(requests, {"done": True})
     else:
-        with socket.socket(request["family"], request["type"]) as made:
-            channel.send_message(requests, {"done": True}, [made.fileno()])
+        with socket.socket(request["family"], request["type"]) as new_socket:
+            channel.send_message(requests, {"done": True}, [new_socket.fileno()])
 
 
 def _execute(launcher: socket.socket) -> None:

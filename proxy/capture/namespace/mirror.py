@@ -102,8 +102,8 @@ class Mirror:
                 await asyncio.sleep(POLL_INTERVAL)
 
     async def _follow(self, inside: set[ListeningSocket]) -> None:
-        for gone in self._servers.keys() - inside:
-            server = self._servers.pop(gone)
+        for closed_socket in self._servers.keys() - inside:
+            server = self._servers.pop(closed_socket)
             if server is not None:
                 server.close()
         for new in sorted(inside - self._servers.keys(), key=lambda one: (one.port, one.address)):

@@ -82,15 +82,15 @@ def send_request(connection: socket.socket, kind: int, flags: int, payload: byte
 
 def await_acknowledgements(connection: socket.socket, sequences: set[int]) -> None:
     """Wait until each of these requests is acknowledged. Raises OSError with the first error."""
-    left = set(sequences)
-    while left:
+    remaining = set(sequences)
+    while remaining:
         for kind, sequence, payload in split_messages(connection.recv(MAX_ANSWER_BYTES)):
             if kind != NLMSG_ERROR:
                 continue
             (code,) = struct.unpack_from("=l", payload)
             if code:
                 raise OSError(-code, os.strerror(-code))
-            left.discard(sequence)
+            remaining.discard(sequence)
 
 
 def dump(connection: socket.socket, kind: int, payload: bytes) -> "Iterator[bytes]":

@@ -105,12 +105,12 @@ def _unreadable_names(directory: str, names: list[str]) -> list[str]:
 
 
 def _existing_sockets(paths: "list[str] | tuple[str, ...]") -> Iterator[str]:
-    seen = set()
+    real_paths = set()
     for path in paths:
         real = os.path.realpath(path)
         try:
-            if real not in seen and stat.S_ISSOCK(os.stat(real).st_mode):
-                seen.add(real)
+            if real not in real_paths and stat.S_ISSOCK(os.stat(real).st_mode):
+                real_paths.add(real)
                 yield real
         except OSError:
             continue

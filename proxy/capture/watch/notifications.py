@@ -230,8 +230,8 @@ def _duplicate(pid: int, descriptor: int) -> socket.socket | None:
     except OSError:
         return None
     try:
-        taken = _LIBC.syscall(438, process, descriptor, 0)  # pidfd_getfd, the same number on every machine
-        return socket.socket(fileno=taken) if taken >= 0 else None
+        duplicate = _LIBC.syscall(438, process, descriptor, 0)  # pidfd_getfd, the same number on every machine
+        return socket.socket(fileno=duplicate) if duplicate >= 0 else None
     except OSError:
         return None
     finally:

@@ -56,10 +56,10 @@ def _process_tree(root: int) -> Iterator[int]:
             with suppress(OSError, ValueError, IndexError), open(f"/proc/{name}/stat", "rb") as file:
                 stat = file.read()
                 children.setdefault(int(stat[stat.rindex(b")") + 2 :].split()[1]), []).append(int(name))
-    left = [root]
-    while left:
-        yield (one := left.pop())
-        left += children.get(one, [])
+    stack = [root]
+    while stack:
+        yield (one := stack.pop())
+        stack += children.get(one, [])
 
 
 def _socket_inodes(pid: int) -> Iterator[str]:

@@ -57,8 +57,8 @@ def erase_command(
         raise click.UsageError("say what to erase: one of --run RUN, --call CALL and --match JSONPATH=VALUE")
 
     def erase(api: Api) -> dict[str, Any]:
-        wanted = {"call": call_id, "match": match, "run": run_id and resolve_run_name(api, run_id)}
-        body = {name: value for name, value in wanted.items() if value is not None}
+        targets = {"call": call_id, "match": match, "run": run_id and resolve_run_name(api, run_id)}
+        body = {name: value for name, value in targets.items() if value is not None}
         if yes and match is not None and not only_plan:
             return _post_steps(api, body)
         plan = _post_steps(api, body | {"dry_run": True})

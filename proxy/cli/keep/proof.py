@@ -97,13 +97,13 @@ def verify_command(
     if is_all == (recording is not None) or (is_all and (keys or witnesses or root_file)):
         raise click.UsageError("give RUN or FILE, or --all alone.")
     file = Path(recording or ".")
-    given = _Trust(_separate(keys, witnesses), None if root_file is None else _read_roots(root_file))
+    trust_of_flags = _Trust(_separate(keys, witnesses), None if root_file is None else _read_roots(root_file))
     if recording is None:
         found = query_store(flags, verify_all)
     elif file.is_file():
-        found = _verify_file(file, given.with_keys(_own_keys(**flags)))
+        found = _verify_file(file, trust_of_flags.with_keys(_own_keys(**flags)))
     elif keys or witnesses or root_file:
-        trust = given.with_keys(_own_keys(**flags))
+        trust = trust_of_flags.with_keys(_own_keys(**flags))
         found = query_store(flags, lambda api: _verify_lines(_bundle_lines(api, recording), recording, trust))
     else:
         found = query_store(flags, lambda api: _ask_server(api, recording))

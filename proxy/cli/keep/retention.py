@@ -111,8 +111,8 @@ def _show_plan(plan: dict[str, Any]) -> None:
         click.echo(f"… and {plan['runs'] - len(rows)} more; --json lists the first 1,000")
     if plan["kept"]:
         click.echo()
-        kept = [(printable(one["reason"]), str(one["runs"]), size_text(one["bytes"])) for one in plan["kept"]]
-        print_table(("KEPT BY", "RUNS", "SIZE"), kept)
+        kept_rows = [(printable(one["reason"]), str(one["runs"]), size_text(one["bytes"])) for one in plan["kept"]]
+        print_table(("KEPT BY", "RUNS", "SIZE"), kept_rows)
     _warn(plan)
 
 

@@ -141,12 +141,12 @@ def _tree_lines(node: Mapping[str, Any], first: str, later: str) -> Iterator[tup
     name = f"{node['name']} (from step {node['first_step']})" if node["kind"] == "branch" else str(node["name"])
     yield first + printable(name), node
     children = node["children"]
-    shown = children[:MOST_CHILDREN]
-    for place, child in enumerate(shown):
+    listed_children = children[:MOST_CHILDREN]
+    for place, child in enumerate(listed_children):
         is_last = place == len(children) - 1
         yield from _tree_lines(child, later + ("└ " if is_last else "├ "), later + ("  " if is_last else "│ "))
-    if len(children) > len(shown):
-        yield f"{later}└ {len(children) - len(shown)} more", _sum_nodes(children[len(shown) :])
+    if len(children) > len(listed_children):
+        yield f"{later}└ {len(children) - len(listed_children)} more", _sum_nodes(children[len(listed_children) :])
 
 
 def _sum_nodes(nodes: list[dict[str, Any]]) -> Mapping[str, Any]:

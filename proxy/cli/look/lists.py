@@ -77,10 +77,10 @@ def _run_row(run: dict[str, Any]) -> tuple[str, ...]:
     total = sum(run["tokens"][side] or 0 for side in ("input_tokens", "output_tokens"))
     flag = "" if run["complete"] else " (incomplete)"
     flag += " (guessed)" if run.get("attribution") == "guessed" else ""
-    named = [run["name"]] if run["name"] else []
+    names = [run["name"]] if run["name"] else []
     labels = " ".join(
         (
-            *named,
+            *names,
             *(f"{name}={value}" for name, value in (run["labels"] or {}).items() if not name.startswith("playhead.")),
         )
     )

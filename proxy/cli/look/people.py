@@ -69,15 +69,15 @@ def answer_command(
 
     def post(api: Api) -> dict[str, Any]:
         name = resolve_run_name(api, run)
-        asked = question
-        given = value
-        if given is None:
+        question_id = question
+        answer = value
+        if answer is None:
             waiting = api.get("/waiting", run=name)["items"]
             found = [one for one in waiting if question in (None, one["question"])]
             if len(found) == 1:
-                asked = found[0]["question"]
-                given = str(click.prompt(printable(_prompt(found[0])), prompt_suffix=" ", err=True))
-        body = {"value": given or "", "question": asked, "by": by or getpass.getuser()}
+                question_id = found[0]["question"]
+                answer = str(click.prompt(printable(_prompt(found[0])), prompt_suffix=" ", err=True))
+        body = {"value": answer or "", "question": question_id, "by": by or getpass.getuser()}
         stored: dict[str, Any] = api.post(f"/runs/{path_segment(name)}/answers", json=body)
         return stored
 

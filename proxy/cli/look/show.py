@@ -92,10 +92,10 @@ def show_command(
 def _list_effects(api: Api, what: str, step: int | None, *, as_json: bool) -> None:
     """Print the effects of a run, or those between a call and the one before it, as they are read."""
     run = resolve_run_name(api, what)
-    shown = None if step is None else int(_call_at_step(api, run, step)["step"])
+    before_step = None if step is None else int(_call_at_step(api, run, step)["step"])
     try:
         incomplete_reason(api, run)
-        for effect in _run_effects(api, run, shown):
+        for effect in _run_effects(api, run, before_step):
             if as_json:
                 click.echo(json.dumps(effect))
             else:

@@ -250,11 +250,11 @@ async def _learn_from_store(
     show_progress(f"the shapes of {count_text(len(known.tools), 'tool')} were learned from {known.summary}{end}")
 
 
-def _read_schema(given: str) -> tuple[str, AnswerShape]:
-    tool, equals, name = given.rpartition("=")
+def _read_schema(words: str) -> tuple[str, AnswerShape]:
+    tool, equals, name = words.rpartition("=")
     if not equals or not tool:
         raise click.UsageError(
-            f"--schema {given!r} names no tool: write TOOL=FILE, as in 'GET crm.example.com/records=records.json'"
+            f"--schema {words!r} names no tool: write TOOL=FILE, as in 'GET crm.example.com/records=records.json'"
         )
     try:
         return tool, shape_from_schema(json.loads(Path(name).read_text("utf-8")))

@@ -238,8 +238,8 @@ def _budget(
     require_effects(effects)
     if amount is not None:
         return Budget(usd=parse_usd(amount), allows_unpriced=model_url is not None)
-    given = {"--model-url": model_url, "--side-effects": effects, "--keep": keep, "--rubric": rubric}
-    if name := next((name for name, value in given.items() if value), None):
+    options = {"--model-url": model_url, "--side-effects": effects, "--keep": keep, "--rubric": rubric}
+    if name := next((name for name, value in options.items() if value), None):
         raise click.UsageError(
             f"{name} is about runs that are completed live: give a --live-budget such as 2.00USD as well"
         )
