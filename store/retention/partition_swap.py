@@ -17,7 +17,7 @@ from sqlalchemy import Table
 
 from store.database.connection import MIGRATION_LOCK, Database
 from store.database.day_locks import lock_day, share_days
-from store.database.partition_tables import create_partition_table
+from store.database.partition_tables import create_partition_indexes, create_partition_table
 from store.database.tables import PARTITIONED
 from store.ingest.partitions import partition_bounds, partition_check
 from store.retention.bodies import erase_bodies
@@ -153,11 +153,14 @@ async def _lock_tables(connection: asyncpg.Connection, tries: int) -> None:
 
 async def _copy_kept_rows(connection: asyncpg.Connection, table: Table, name: str, day: dt.date) -> int:
     """Copy the rows that stay to a new table; return how many."""
-    await create_partition_table(connection, f"{name}_new", table.name)
+    await create_partition_table(connection, f"{name}_new", table.name, has_indexes=False)
     # With it, attaching does not read the table again, for which everybody would wait.
     await connection.execute(f"ALTER TABLE {name}_new ADD CONSTRAINT bounds CHECK ({partition_check(table, day)})")
     done = await connection.execute(_copy(table, name), day, timeout=REWRITE_TIMEOUT)
-    return int(done.rpartition(" ")[2])
+    count = int(done.rpartition(" ")[2])
+    if count:
+        await create_partition_indexes(connection, f"{name}_new", table.name, REWRITE_TIMEOUT)
+    return count
 
 
 async def _swap_table(connection: asyncpg.Connection, table: Table, name: str, day: dt.date, *, is_kept: bool) -> None:

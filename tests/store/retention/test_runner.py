@@ -205,6 +205,18 @@ async def test_a_rule_that_matches_nothing_is_named(database: Database) -> None:
     ]
 
 
+INDEXES = """
+SELECT inhrelid::regclass::text AS child, inhparent::regclass::text AS parent, (
+    SELECT array_agg(substring(pg_get_indexdef(indexrelid) FROM 'USING .*') ORDER BY substring(pg_get_indexdef(indexrelid) FROM 'USING .*'))
+    FROM pg_index WHERE indrelid = children.inhrelid
+) AS own, (
+    SELECT array_agg(substring(pg_get_indexdef(indexrelid) FROM 'USING .*') ORDER BY substring(pg_get_indexdef(indexrelid) FROM 'USING .*'))
+    FROM pg_index WHERE indrelid = children.inhparent
+) AS of_parent
+FROM pg_inherits AS children JOIN pg_class ON pg_class.oid = inhparent AND relkind = 'p'
+"""
+
+
 async def test_the_swap_gives_way_to_a_query_and_tries_again(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,6 +240,10 @@ async def test_the_swap_gives_way_to_a_query_and_tries_again(
             await retention(database).run_once()
     assert pauses == 3
     assert [row["run"] for row in await fetch(database, "SELECT run FROM exchanges")] == ["kept"]
+    # The new partitions have the indexes of their tables, each once, and none beside them.
+    indexes = await fetch(database, INDEXES)
+    assert len({row["parent"] for row in indexes}) == len(PARTITIONED)
+    assert [row["child"] for row in indexes if row["own"] != row["of_parent"]] == []
 
 
 async def test_the_api_shows_the_plan_and_runs_it(tmp_path: Path, database: Database) -> None:
