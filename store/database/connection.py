@@ -4,6 +4,7 @@
 exception is a bug.
 """
 
+import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncIterator, Iterable, Iterator
@@ -169,6 +170,9 @@ class Database:
             "postgresql+asyncpg://", async_creator=self._connect, pool_pre_ping=True, pool_size=4
         )
         self._pool: asyncpg.Pool | None = None
+        self.rewriting = asyncio.Lock()
+        """Held by who writes files of the database anew, which takes seconds: those who wait for it keep no connection from others."""
+
         self.obstacle = "The database has not been prepared yet."
         """Why the database cannot be used, until `prepare` has succeeded."""
 

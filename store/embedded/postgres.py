@@ -39,6 +39,7 @@ SETTINGS = {
     "wal_level": "minimal",
     "max_wal_senders": "0",
     "max_wal_size": "512MB",
+    "wal_recycle": "off",  # or each erasure would have to overwrite 512 MB of old files
     "shared_buffers": "64MB",
     "max_connections": "50",
     "jit": "off",

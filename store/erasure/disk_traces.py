@@ -11,6 +11,8 @@ import datetime as dt
 import logging
 import math
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final
 
@@ -86,7 +88,8 @@ async def rewrite_erased_days(
     until = time.monotonic() + seconds
     days = [day for day in await erased_days(database) if day > after]
     for day in days:
-        cleared = await rewrite_day(database, day)
+        async with database.rewriting:
+            cleared = await rewrite_day(database, day)
         if cleared.way == "postponed":
             remains.append(
                 f"the files of {day} were in use and were not rewritten: the next erasure does it, or `playhead up` within an hour"
@@ -99,8 +102,8 @@ async def rewrite_erased_days(
 async def clear_shared_files(database: Database) -> list[str]:
     """Write the small tables, the statistics and the write-ahead log anew; return what may still have something, a sentence each."""
     remains: list[str] = []
-    async with database.connection() as connection:
-        # One after the other: two would delete the same rows, maybe in another order, and change the same setting.
+    async with database.rewriting, database.connection() as connection:
+        # One after the other, also of other processes: two would delete the same rows, maybe in another order, and change the same setting.
         await connection.execute("SELECT pg_advisory_lock($1)", _LOCK, timeout=VACUUM_TIMEOUT)
         try:
             for table in SMALL_TABLES:
@@ -143,20 +146,12 @@ async def _vacuum_statistics(connection: asyncpg.Connection) -> list[str]:
 async def _renew_log(connection: asyncpg.Connection) -> list[str]:
     """Move the write-ahead log on until all its files are new."""
     try:
-        # Otherwise old files are renamed and used again, with their content.
-        await connection.execute("ALTER SYSTEM SET wal_recycle = off")
-        await connection.execute("SELECT pg_reload_conf()")
-        await asyncio.sleep(RELOAD_PAUSE)
-        try:
-            files: int = await connection.fetchval("SELECT count(*) FROM pg_ls_waldir()")
+        async with _without_recycling(connection):
             # A switch fills the rest of its file with zeros, also of those that were renamed earlier.
-            for _ in range(min(files, MOST_SEGMENTS) + 1):
+            for _ in range(min(await connection.fetchval(OLD_SEGMENTS), MOST_SEGMENTS) + 1):
                 await connection.execute("SELECT pg_logical_emit_message(false, 'playhead', 'erased'), pg_switch_wal()")
             for _ in range(2):
                 await connection.execute("CHECKPOINT", timeout=VACUUM_TIMEOUT)
-        finally:
-            await connection.execute("ALTER SYSTEM RESET wal_recycle")
-            await connection.execute("SELECT pg_reload_conf()")
     except asyncpg.InsufficientPrivilegeError:
         return [
             "the write-ahead log of the database server has it until the log is recycled and overwritten: only a superuser can renew it"
@@ -164,6 +159,31 @@ async def _renew_log(connection: asyncpg.Connection) -> list[str]:
         ]
     return []
 
+
+@asynccontextmanager
+async def _without_recycling(connection: asyncpg.Connection) -> AsyncIterator[None]:
+    """Have Postgres remove old files of the log, instead of renaming and using them again, with their content."""
+    if await connection.fetchval("SHOW wal_recycle") == "off":
+        yield
+        return
+    await connection.execute("ALTER SYSTEM SET wal_recycle = off")
+    await connection.execute("SELECT pg_reload_conf()")
+    await asyncio.sleep(RELOAD_PAUSE)
+    try:
+        yield
+    finally:
+        await connection.execute("ALTER SYSTEM RESET wal_recycle")
+        await connection.execute("SELECT pg_reload_conf()")
+
+
+# Files that are ready to be written next: up to the last one that was renamed. Those that are new have zeros only.
+OLD_SEGMENTS = """
+WITH ready AS (
+    SELECT name, pg_read_binary_file('pg_wal/' || name, 0, 4, true) <> '\\x00000000' AS is_old
+    FROM pg_ls_waldir() WHERE length(name) = 24 AND name > pg_walfile_name(pg_current_wal_insert_lsn())
+)
+SELECT count(*) FROM ready WHERE name <= (SELECT max(name) FROM ready WHERE is_old)
+"""
 
 DELETE_STATISTICS = """
 DELETE FROM pg_statistic USING pg_attribute, pg_class

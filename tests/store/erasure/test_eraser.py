@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import time
 import uuid
 from collections.abc import Iterator
@@ -106,7 +107,6 @@ async def test_a_call_goes_and_all_others_of_its_run_are_as_they_were(database: 
 
 @pytest.fixture(scope="module")
 def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    import shutil
     import tempfile
 
     base = Path(tempfile.mkdtemp(prefix="playhead-test-"))
@@ -142,6 +142,13 @@ async def test_no_file_has_the_erased_bytes(own_server: Any, tmp_path: Path, mon
         assert report is not None
         assert report.remains == []
         assert files_with(directory, CANARY.encode())
+        # A server that renames old files of its log has such files ready.
+        log = next(directory.rglob("pg_wal"))
+        newest = max(file for file in log.iterdir() if len(file.name) == 24)
+        for ahead in (2, 3):
+            old = newest.with_name(f"{newest.name[:16]}{int(newest.name[16:], 16) + ahead:08X}")
+            old.write_bytes((b"old " + CANARY.encode()).ljust(16 << 20, b"\0"))
+            shutil.chown(old, newest.stat().st_uid, newest.stat().st_gid)
         report = await eraser(database).erase_run("day")
         assert report is not None
         assert report.remains == []
