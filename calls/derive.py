@@ -11,7 +11,7 @@ from calls.dialects.parts.token_counts import header_usage
 from calls.dialects.table import BY_NAME
 from calls.framing import websocket
 from calls.keys.element_memory import ElementMemory
-from calls.keys.key import KeyResult, make_key
+from calls.keys.key import KeyResult, make_key, read_unkeyed
 from calls.keys.profile import Profiles
 from calls.model import Call, Exchange, Json, Response, Usage, header
 from calls.websocket_messages import is_websocket_body
@@ -35,6 +35,11 @@ _GZIP: Final = b"\x1f\x8b\x08"
 def derive_call(exchange: Exchange, profiles: Profiles, memory: ElementMemory | None = None) -> Call:
     """Derive the call of an exchange. Every exchange has one. With a memory, elements that were read before are not read again."""
     return derive_keyed_call(exchange, make_key(exchange.request, profiles, memory))
+
+
+def derive_unkeyed_call(exchange: Exchange, memory: ElementMemory | None = None) -> Call:
+    """Derive the call of an exchange without what its profile says of it: its key, warnings and parameters are empty."""
+    return derive_keyed_call(exchange, read_unkeyed(exchange.request, memory))
 
 
 def derive_keyed_call(exchange: Exchange, key: KeyResult) -> Call:

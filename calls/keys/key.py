@@ -83,16 +83,27 @@ class KeyResult:
         return self.route.kind
 
 
+def read_unkeyed(request: Request, memory: ElementMemory | None = None) -> KeyResult:
+    """Read a request as `make_key` does, without selecting what counts: its key, its profile and its warnings are empty."""
+    route = route_request(request)
+    parsed = _parse_body(request, route, memory)
+    return KeyResult(
+        key="",
+        profile="",
+        route=route,
+        selected_fields=None,
+        notes=SelectionNotes(),
+        warnings=(),
+        sent_request=request,
+        parsed_body=parsed,
+    )
+
+
 def make_key(request: Request, profiles: Profiles, memory: ElementMemory | None = None) -> KeyResult:
     """Make the key of a (redacted) request. Every request has one. With a memory, elements that were read before are not read again."""
     route = route_request(request)
     profile = profiles.find(route)
-    is_json = route.dialect != "generic"
-    parsed = (
-        body.parse_body(request, is_json=is_json)
-        if memory is None
-        else body.parse_body(request, is_json=is_json, read_elements=memory.read_body)
-    )
+    parsed = _parse_body(request, route, memory)
     body_memory = BodyMemory(memory, parsed.digests) if memory is not None and parsed.digests else None
     selection = Selection(keep_unknown=profile.unknown == "key", memory=body_memory)
     if route.key_path != route.path:
@@ -121,6 +132,13 @@ def make_key(request: Request, profiles: Profiles, memory: ElementMemory | None 
         sent_request=request,
         parsed_body=parsed,
     )
+
+
+def _parse_body(request: Request, route: Route, memory: ElementMemory | None) -> body.ParsedBody:
+    is_json = route.dialect != "generic"
+    if memory is None:
+        return body.parse_body(request, is_json=is_json)
+    return body.parse_body(request, is_json=is_json, read_elements=memory.read_body)
 
 
 def _canonical_text(names: list[Json], selected: dict[str, Json], memory: BodyMemory | None) -> bytes:

@@ -24,7 +24,7 @@ from store.feed.signal import FeedSignal
 from store.followers import Followers
 from store.generations.auto_sessions import AutoSessionRuns
 from store.ingest.batch_writer import BatchWriter
-from store.ingest.derive_call import deriver
+from store.ingest.derive_call import deriver, unkeyed_deriver
 from store.ingest.ingester import Counts
 from store.large.helper import Helper
 from store.proof.seal_marks import LastVerdicts
@@ -161,8 +161,14 @@ class Deps:
     @property
     def exchange_queries(self) -> ExchangeQueries:
         """Exchanges and calls. What several calls of one answer have in common is read once."""
-        derive = deriver(self.profiles, self.clean, ElementMemory())
-        return ExchangeQueries(self.database, derive, self.project, reads_large=self.helper is None)
+        memory = ElementMemory()
+        return ExchangeQueries(
+            self.database,
+            deriver(self.profiles, self.clean, memory),
+            self.project,
+            reads_large=self.helper is None,
+            derive_unkeyed=unkeyed_deriver(self.clean, memory),
+        )
 
     @property
     def rows_exporter(self) -> RowsExporter:

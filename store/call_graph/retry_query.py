@@ -28,6 +28,7 @@ from sqlalchemy import (
 
 from calls.retry_grouping import Attempt, RetryGroup, group_retries
 from store.database.asyncio_engine import AsyncConnection
+from store.database.plans import planned_for_any_values
 from store.database.rows import digest_text
 from store.database.tables import calls, exchanges
 
@@ -105,14 +106,15 @@ def is_among(ids: Iterable[uuid.UUID]) -> ColumnElement[bool]:
 
 async def load_retry_groups(connection: AsyncConnection, project: str, runs: Iterable[str]) -> RetryGroups:
     """Load the retry groups of these runs."""
-    rows = await _load_candidates(connection, project, sorted(set(runs)))
-    if not rows:
-        return RetryGroups()
-    # Not joined: few calls are candidates, and Postgres would join all exchanges of the runs.
-    end_times = select(exchanges.c.id, exchanges.c.ended_at).where(
-        exchanges.c.project == project, exchanges.c.id == any_(literal([row["id"] for row in rows], ARRAY(Uuid)))
-    )
-    ends = {row[0]: row[1] for row in await connection.execute(end_times)}
+    async with planned_for_any_values(connection):
+        rows = await _load_candidates(connection, project, sorted(set(runs)))
+        if not rows:
+            return RetryGroups()
+        # Not joined: few calls are candidates, and Postgres would join all exchanges of the runs.
+        end_times = select(exchanges.c.id, exchanges.c.ended_at).where(
+            exchanges.c.project == project, exchanges.c.id == any_(literal([row["id"] for row in rows], ARRAY(Uuid)))
+        )
+        ends = {row[0]: row[1] for row in await connection.execute(end_times)}
     found = [
         call
         for _, run in itertools.groupby(rows, _run_of)

@@ -101,6 +101,13 @@ def _has_whole(last: CallSummary, fields: frozenset[str]) -> bool:
     )
 
 
+def stored_facts(row: Mapping[Any, Any]) -> Shape | None:
+    """Return what a profile says of a call, beside its key, as it was derived when it was stored; None if that is not stored whole."""
+    if row["summary"] is None or (stored := read_summary(row["summary"])).version != VERSION or not stored.is_derived:
+        return None
+    return {"params": parse_value(stored.params) or {}, "warnings": list(stored.warnings)}
+
+
 def summary_shape(
     place: CallPlace, rows: Mapping[str, Any], heads: Mapping[str, Any], unavailable: str | None = None
 ) -> Shape:

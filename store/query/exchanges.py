@@ -20,6 +20,7 @@ from store.database.asyncio_engine import AsyncConnection
 from store.database.blobs import RAW, UNAVAILABLE, BodyUnavailable, referenced_parts, unpack, unpacked_size
 from store.database.connection import Database
 from store.database.object_forms import ObjectRef, fill_in, named_objects, objects_of
+from store.database.plans import plan_without_workers, planned_for_any_values
 from store.database.rows import ERASED, digest_text, read_exchange, read_request, read_response, read_without_bodies
 from store.database.tables import calls
 from store.ingest.partitions import day_of
@@ -34,6 +35,7 @@ from store.query.call_summaries import (
     is_listed_without_bodies,
     is_summary,
     select_fields,
+    stored_facts,
     summary_shape,
 )
 from store.query.filters import Filters, call_conditions
@@ -110,7 +112,8 @@ def erased_bodies(run: str, count: int) -> BodyUnavailable:
 class ExchangeQueries:
     """The exchanges and calls of a project. `derive` is `calls.derive.derive_call` under the current profiles.
 
-    Without `reads_large`, every method that would load a large exchange (`store.large`) raises `TooLarge`.
+    Without `reads_large`, every method that would load a large exchange (`store.large`) raises `TooLarge`. `derive_unkeyed` derives a
+    call without its parameters and warnings, where these are stored: lists use it.
     """
 
     def __init__(
@@ -120,9 +123,11 @@ class ExchangeQueries:
         project: str = "default",
         *,
         reads_large: bool = True,
+        derive_unkeyed: Callable[[Exchange], Call] | None = None,
     ) -> None:
         self._database = database
         self._derive = derive
+        self._derive_unkeyed = derive_unkeyed
         self._project = project
         self._reads_large = reads_large
 
@@ -228,14 +233,14 @@ class ExchangeQueries:
         if (loaded := await self.exchange_without_bodies(id)) is None:
             return None
         found, digests = loaded
-        async with self._database.connection() as connection:
+        async with self._planned_for_any_ids() as connection:
             steps = await connection.fetch(STEPS, self._project, [found.run], [found.id])
         return exchange_shape(found, steps[0]["step"], *digests) if steps else None
 
     async def steps(self, places: Sequence[tuple[str, uuid.UUID]]) -> dict[uuid.UUID, int]:
         """Return the steps of exchanges, each given with its run."""
         runs, ids = ({run for run, _ in places}, [one for _, one in places])
-        async with self._database.connection() as connection:
+        async with self._planned_for_any_ids() as connection:
             rows = await connection.fetch(STEPS, self._project, list(runs), ids)
         return {row["id"]: row["step"] for row in rows}
 
@@ -272,7 +277,7 @@ class ExchangeQueries:
         """Return the call to which an exchange belongs."""
         if (exchange_id := _parse_uuid(id)) is None:
             return None
-        async with self._database.transaction() as connection:
+        async with self._database.transaction() as connection, planned_for_any_values(connection):
             found = await self._rows(connection, [exchange_id])
             groups = await load_retry_groups(connection, self._project, [row["run"] for row in found])
             if not found:
@@ -294,6 +299,7 @@ class ExchangeQueries:
         rows: list[RowMapping] = []
         groups = RetryGroups()
         async with self._database.transaction() as connection:
+            await plan_without_workers(connection)
             has_marks = bool(filters.error) and await has_sums(connection, self._project)
             conditions = list(call_conditions(filters, self._project, has_marks=has_marks))
             size = limit
@@ -355,7 +361,7 @@ class ExchangeQueries:
         """Return a page of the calls of a run. Raises `BadCursor`."""
         digest = list_digest(f"calls of {run}", self._project, sort)
         begin = parse_cursor(cursor, digest)
-        async with self._database.transaction() as connection:
+        async with self._database.transaction() as connection, planned_for_any_values(connection):
             groups = await load_retry_groups(connection, self._project, [run])
             hidden = groups.later_exchanges if sort.by == "time" else groups.superseded_exchanges
             conditions = (calls.c.run == run, ~is_among(hidden))
@@ -374,7 +380,7 @@ class ExchangeQueries:
         around = [uuid.UUID(name) for shape in shapes for name in links.linked_calls(shape["id"])]
         steps: dict[str, int] = {}
         if around:
-            async with self._database.connection() as connection:
+            async with self._planned_for_any_ids() as connection:
                 rows = await connection.fetch(STEPS, self._project, list({shape["run"] for shape in shapes}), around)
             steps = {str(row["id"]): row["step"] for row in rows}
         return [add_links(shape, links, steps) for shape in shapes]
@@ -403,10 +409,12 @@ class ExchangeQueries:
             held += sum(_weight(one) for one in evidence.values())
             if held > READ_FOR_LINKS:
                 break
-            read |= await asyncio.to_thread(
-                lambda found: {name: (one, self._derive(one)) for name, one in found.items()}, evidence
-            )
+            read |= await asyncio.to_thread(self._read_all, evidence)
         return read
+
+    def _read_all(self, evidence: Mapping[str, Exchange]) -> dict[str, tuple[Exchange, Call]]:
+        derive = self._derive_unkeyed or self._derive
+        return {name: (one, derive(one)) for name, one in evidence.items()}
 
     async def _shapes(self, rows: Sequence[RowMapping], groups: RetryGroups, fields: Fields) -> list[Shape]:
         """Return the calls to which these exchanges belong, in the order of the rows."""
@@ -416,14 +424,14 @@ class ExchangeQueries:
         firsts = [uuid.UUID(ids[0]) for ids, _ in wholes]
         ends = {uuid.UUID(name) for ids, _ in wholes for name in (ids[0], ids[-1])}
         names = list({row["run"] for row in rows})
-        async with self._database.connection() as connection, connection.transaction(readonly=True):
-            # Planning for these very ids, over all daily partitions, takes longer than the statements do.
-            await connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+        async with self._planned_for_any_ids() as connection:
             steps = await connection.fetch(STEPS, self._project, names, firsts)
             nths = await connection.fetch(NTHS, self._project, names, firsts, groups.later_exchanges)
             heads = {str(row["id"]): row for row in await connection.fetch(HEADS, self._project, list(ends))}
-        async with self._database.transaction() as connection:
-            held = await self._rows(connection, ends - {row["id"] for row in rows})
+        held: Sequence[RowMapping] = ()
+        if others := ends - {row["id"] for row in rows}:
+            async with self._database.transaction() as connection, planned_for_any_values(connection):
+                held = await self._rows(connection, others)
         step, nth = ({str(row["id"]): row[1] for row in found} for found in (steps, nths))
         by_id = {str(row["id"]): row for row in (*rows, *held)}
         # Their run may have been deleted between two of these queries.
@@ -472,7 +480,7 @@ class ExchangeQueries:
         # In a thread: deriving a page of long conversations takes a while.
         by_place: dict[CallPlace, Shape] = {}
         if opened:
-            derived = await asyncio.to_thread(lambda: [self._shape(place, rows, evidence) for place in opened])
+            derived = await asyncio.to_thread(lambda: [self._shape(place, rows, heads, evidence) for place in opened])
             by_place.update(zip(opened, await self._with_late_answers(derived, evidence), strict=True))
         by_place = {place: cut_shape(shape, fields) for place, shape in by_place.items()}
         # These were shortened before they were stored, and `select_fields` leaves out what is not requested.
@@ -495,10 +503,20 @@ class ExchangeQueries:
             ]
         )
 
-    def _shape(self, place: CallPlace, rows: Mapping[str, RowMapping], evidence: Mapping[str, Exchange]) -> Shape:
+    def _shape(
+        self,
+        place: CallPlace,
+        rows: Mapping[str, RowMapping],
+        heads: Mapping[str, asyncpg.Record],
+        evidence: Mapping[str, Exchange],
+    ) -> Shape:
         names = dict.fromkeys((place.exchanges[0], place.exchanges[-1]))
-        exchanges = [CallExchange(row=rows[n], exchange=evidence[n], call=self._derive(evidence[n])) for n in names]
-        return call_shape(place, exchanges[0], exchanges[-1])
+        # Of a large exchange, and of one whose bodies are in object storage, less may be stored.
+        is_cut = any(heads[n]["large"] or heads[n]["offloaded"] for n in names)
+        stored = None if is_cut or self._derive_unkeyed is None else stored_facts(rows[place.exchanges[0]])
+        derive = self._derive if stored is None or self._derive_unkeyed is None else self._derive_unkeyed
+        exchanges = [CallExchange(row=rows[n], exchange=evidence[n], call=derive(evidence[n])) for n in names]
+        return call_shape(place, exchanges[0], exchanges[-1]) | (stored or {})
 
     async def _by_id(self, ids: Iterable[str]) -> dict[str, Exchange]:
         rows, parts = await self._rows_by_id(ids)
@@ -525,6 +543,13 @@ class ExchangeQueries:
             self._database.connection() as connection,
             connection.transaction(isolation="repeatable_read", readonly=True),
         ):
+            yield connection
+
+    @asynccontextmanager
+    async def _planned_for_any_ids(self) -> AsyncIterator[asyncpg.Connection]:
+        """Open a transaction whose statements are planned once (`store.database.plans`)."""
+        async with self._database.connection() as connection, connection.transaction(readonly=True):
+            await connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
             yield connection
 
     async def _needed_parts(

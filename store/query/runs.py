@@ -27,6 +27,7 @@ from store.bundle.statement import RUN_FACTS
 from store.database.asyncio_engine import AsyncConnection
 from store.database.blobs import unpack
 from store.database.connection import Database, note_changed_runs
+from store.database.plans import plan_without_workers
 from store.database.rows import storable_text
 from store.database.tables import (
     calls,
@@ -119,6 +120,7 @@ class Runs:
         begin = parse_cursor(cursor, digest)
         has_stats = fields is None or not fields <= RUN_COLUMNS
         async with self._database.transaction() as connection:
+            await plan_without_workers(connection)
             changed = await load_unsummed_runs(connection, self._project) if self._uses_sums else None
             found = await load_run_rows(connection, self._project, filters, sort, begin, limit, changed=changed)
             names = [row["id"] for row in found[:limit]]
