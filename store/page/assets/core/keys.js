@@ -2,7 +2,7 @@
 //
 // A key is a `KeyboardEvent.key` ("j", "Enter", "Escape", "?"), or two in a row with a space ("g l"). Keys do nothing while
 // something is typed, with a modifier, or where a dialog is open (except its own). The newest component that has a key gets it.
-import { useEffect, useRef } from "./html.js";
+import { useLayoutEffect, useRef } from "./html.js";
 
 const stack = [];
 let prefix = "";
@@ -12,7 +12,8 @@ let prefixAt = 0;
 export function useKeys(keys) {
   const current = useRef(keys);
   current.current = keys;
-  useEffect(() => {
+  // With what is drawn, not after it: a key that is pressed as soon as something is shown is for it.
+  useLayoutEffect(() => {
     const entry = { keys: () => current.current };
     stack.push(entry);
     return () => stack.splice(stack.indexOf(entry), 1);

@@ -1,5 +1,5 @@
 // The address is the state of the page: `useLocation()` gives it, `navigate(path, params)` changes it.
-import { html, useEffect, useState } from "./html.js";
+import { html, useLayoutEffect, useState } from "./html.js";
 import { isOffline } from "./api.js";
 
 const listeners = new Set();
@@ -68,7 +68,7 @@ addEventListener("hashchange", notify);
 /** `{path, query}` of the address; the component is drawn again when it changes. */
 export function useLocation() {
   const [place, setPlace] = useState(read);
-  useEffect(() => {
+  useLayoutEffect(() => {
     listeners.add(setPlace);
     return () => listeners.delete(setPlace);
   }, []);

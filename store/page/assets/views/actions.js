@@ -219,7 +219,7 @@ function Delete({ run, onClose, onChange }) {
   }
   return html`<${Dialog} title="Delete this run" onClose=${onClose}>
     ${error && html`<${ErrorNote} error=${error} />`}
-    <div class="note bad"><strong>${run.name || run.id}</strong>
+    <div class="note bad"><strong>${visible(run.name || run.id)}</strong>
       <p>${data ? `${count(data.exchanges?.length ?? run.exchanges)} exchanges with their bodies` : "…"}, ${count(run.calls)} calls, since <time
         title=${exactTime(run.started_at)}>${run.started_at.slice(0, 16).replace("T", " ")} UTC</time>.</p>
       <p>It is erased from tables, spools, replays and the search index. This cannot be undone. Backups keep it; forks of it stay.${run.pinned ? " It is pinned." : ""}</p></div>

@@ -229,7 +229,7 @@ function Row({ run, isChosen, isChecked, onToggle, onFocus, onChange, isMenuOpen
   const labels = Object.entries(run.labels).filter(([name]) => !name.startsWith("playhead."));
   const { input_tokens: input, output_tokens: output } = run.tokens;
   return html`<tr tabindex=${isChosen ? 0 : -1} class=${isChosen ? "is-chosen" : ""} onClick=${open} onFocusIn=${onFocus}>
-    <td class="tick"><label><span class="visually-hidden">Compare ${run.name || run.id}</span>
+    <td class="tick"><label><span class="visually-hidden">Compare ${visible(run.name || run.id)}</span>
       <input type="checkbox" checked=${isChecked} onChange=${onToggle} /></label></td>
     <td><${Badge} tone=${tone} title=${explanation}>${text}</${Badge}></td>
     <td class="name"><div><${Link} class="cut" to=${runPath(run.id)} title=${run.id}><bdi>${visible(run.name || run.id)}</bdi></${Link}>
