@@ -114,7 +114,7 @@ async def measure(visitor: Visitor, path: str) -> tuple[float, float, float, flo
         "({paint: performance.getEntriesByName('first-contentful-paint')[0]?.startTime || 0, shown: window.shownAt, longest: window.longest, shifted: window.shifted})"
     )
     await page.context.close()
-    visitor.contexts.clear()
+    visitor.tabs.clear()
     return found["paint"], found["shown"], found["longest"], found["shifted"]
 
 

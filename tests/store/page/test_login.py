@@ -20,9 +20,11 @@ ELSEWHERE = [
 
 
 async def test_a_login_goes_on_within_the_page(visitor: Visitor) -> None:
-    page = await visitor.open("/")
+    page = await visitor.open("/login?next=/costs%3Fsince=2026-01-01T00:00:00Z", ready=".cost-table")
+    assert page.url.endswith("/costs?since=2026-01-01T00:00:00Z")
     for address in ELSEWHERE:
-        await page.goto(f"{visitor.server.url}/login?next={address}")
+        # As a link in the page would lead there: to load all of it again takes most of the time.
+        await page.evaluate(
+            f"history.pushState(null, '', {f'/login?next={address}'!r}); dispatchEvent(new Event('popstate'))"
+        )
         await page.wait_for_url(re.compile(rf"^{re.escape(visitor.server.url)}/(?!login)"))
-    await page.goto(f"{visitor.server.url}/login?next=/costs%3Fsince=2026-01-01T00:00:00Z")
-    await page.wait_for_url("**/costs?since=2026-01-01T00:00:00Z")

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, Route, expect
 
-from calls.model import Exchange
 from store.ingest.batch_writer import BatchWriter
 from store.query.runs import Runs
 from tests.store.house import PROFILES
@@ -17,14 +16,6 @@ from tests.store.page.seed import SECOND, Agent, refund_run, write
 from tests.store.samples import NOON
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-
-HOSTILE = (
-    "<script>alert(1)</script><img src=x onerror=alert(2)>",
-    '<svg onload="alert(3)"><a href="javascript:alert(4)">x</a></svg> ![x](http://evil.example/?q=1)',
-    "]]></textarea></style>{{constructor.constructor('alert(5)')()}}${alert(6)}",
-    "right \u202eto left\u202c, hidden \u200b\u2066text\u2069, tag \U000e0041, ESC \x1b[31m, NUL \x00 end",
-    "x" * 50_000,
-)
 
 
 def writer(server: PageServer) -> BatchWriter:
@@ -222,47 +213,9 @@ async def test_without_the_scope_no_text_is_shown(visitor: Visitor) -> None:
     assert "kettle (order" not in await page.inner_text("main")
 
 
-def hostile_exchanges(run: str) -> list[Exchange]:
-    agent = Agent(run, NOON + 6000 * SECOND, system=HOSTILE[0], actor=HOSTILE[3][:40].replace("\0", ""))
-    for text in HOSTILE:
-        agent.user(text)
-    ids = agent.answer(HOSTILE[0] + HOSTILE[3], [(HOSTILE[1][:60], {HOSTILE[0]: list(HOSTILE)})])
-    agent.tool(ids[0], "search", {"q": HOSTILE[2]}, {HOSTILE[0]: HOSTILE})
-    agent.fail(500, {"message": HOSTILE[0] + HOSTILE[3]})
-    return agent.exchanges
-
-
 async def call_ids(page: Page, run: str) -> Sequence[str]:
     found: Any = json.loads(await page.evaluate(f"fetch('/v1/runs/{run}/calls').then((one) => one.text())"))
     return [one["id"] for one in found["items"]]
-
-
-async def test_hostile_texts_are_texts(visitor: Visitor, page_server: PageServer) -> None:
-    """The visitor fails the test if anything ran, was fetched from elsewhere, or violated the policy."""
-    await write(writer(page_server), hostile_exchanges("hostile"))
-    page = await visitor.open("/runs/hostile", ready="#turn-3", expect=["500"])
-    await expect(page.locator("#turn-1")).to_contain_text("<script>alert(1)</script>")
-    shown = await page.inner_text("main")
-    assert "⟨U+202E⟩" in shown
-    assert "\u202e" not in shown
-    assert "\x1b" not in shown
-    assert await page.locator("main script, main img, main iframe").count() == 0
-    await take_screenshot(page, "run-hostile-light")
-    for call in await call_ids(page, "hostile"):
-        await page.goto(f"{page_server.url}/runs/hostile/calls/{call}")
-        for tab, ready in (
-            ("Messages", ".call-talk"),
-            ("JSON", ".json-row"),
-            ("Bytes", ".raw"),
-            ("HTTP", ".headers"),
-            ("Key", ".explain"),
-            ("Same key", "#call-panel p"),
-        ):
-            await page.get_by_role("tab", name=tab, exact=True).click()
-            await page.locator(ready).first.wait_for()
-            assert await page.locator("main script, main img, main iframe").count() == 0
-            assert "\u202e" not in await page.inner_text("main")
-    await Runs(page_server.database).delete("hostile")
 
 
 async def test_a_run_of_hundreds_of_calls_is_a_small_document(visitor: Visitor, page_server: PageServer) -> None:
