@@ -82,10 +82,10 @@ class Cell:
     @property
     def name(self) -> str:
         """A name that lists the settings."""
-        said = [self.kind, f"r{self.ratio}", str(self.context), "chunked" if self.chunked else "whole"]
-        said += ["prefix"] * self.prefix + ["preempted"] * self.preempted
-        said += [f"x{self.most}", "streamed" if self.streamed else "final", self.sampling]
-        return "-".join(said + ([f"t{self.threads}"] if self.threads != 2 else []))
+        words = [self.kind, f"r{self.ratio}", str(self.context), "chunked" if self.chunked else "whole"]
+        words += ["prefix"] * self.prefix + ["preempted"] * self.preempted
+        words += [f"x{self.most}", "streamed" if self.streamed else "final", self.sampling]
+        return "-".join(words + ([f"t{self.threads}"] if self.threads != 2 else []))
 
 
 @cache
@@ -97,14 +97,14 @@ def pairwise_cover() -> tuple[Cell, ...]:
     rows = list(product(*FACTORS.values()))
     bit: dict[tuple[object, ...], int] = {}
     pairs = [sum(1 << bit.setdefault(pair, len(bit)) for pair in _pairs(row)) for row in rows]
-    left = (1 << len(bit)) - 1
+    remaining = (1 << len(bit)) - 1
     chosen: list[tuple[Any, ...]] = []
-    while left:
-        found = [(mine & left).bit_count() for mine in pairs]
+    while remaining:
+        found = [(mine & remaining).bit_count() for mine in pairs]
         most = max(found)
         equals = [at for at, count in enumerate(found) if count == most]
         best = min(equals, key=lambda at: (_times_used(rows[at], chosen), at))
-        left &= ~pairs[best]
+        remaining &= ~pairs[best]
         chosen.append(rows[best])
     return tuple(Cell(**dict(zip(FACTORS, row, strict=True))) for row in chosen)
 

@@ -115,16 +115,16 @@ def input(prompt: str) -> Any:  # noqa: A001 - the name in the public API
     code of a recorded run raises WaitingForAnswer, which ends the program, and `playhead answer` and `playhead resume` go on.
     """
     where, place = caller(), current_place()
-    given: list[PersonAnswer] = []
+    new_answers: list[PersonAnswer] = []
 
     def receive() -> str:
         answer = _ask_person(prompt, where, place)
-        given.append(answer)
+        new_answers.append(answer)
         return answer.value
 
     value = perform("input", {"prompt": prompt}, receive, where=where)
-    if given and place is not None:
-        place.effects[-1] = replace(place.effects[-1], answered_by=given[0].by, answered_at=given[0].at)
+    if new_answers and place is not None:
+        place.effects[-1] = replace(place.effects[-1], answered_by=new_answers[0].by, answered_at=new_answers[0].at)
     return value
 
 
@@ -143,14 +143,16 @@ def http(
     """
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"{url!r} is not an http address")
-    sent = dict(headers or {})
+    all_headers = dict(headers or {})
     if json is not None:
         body = json_module.dumps(json).encode()
-        sent.setdefault("content-type", "application/json")
-    shown = {name: "[not recorded]" if name.lower() in _SECRET_HEADERS else value for name, value in sent.items()}
+        all_headers.setdefault("content-type", "application/json")
+    recorded_headers = {
+        name: "[not recorded]" if name.lower() in _SECRET_HEADERS else value for name, value in all_headers.items()
+    }
     content = to_json(_as_text(body), "the body")
-    arguments: Json = {"method": method.upper(), "url": url, "headers": dict(shown), "body": content}
-    found = perform("http", arguments, lambda: _send(method.upper(), url, sent, body, timeout))
+    arguments: Json = {"method": method.upper(), "url": url, "headers": dict(recorded_headers), "body": content}
+    found = perform("http", arguments, lambda: _send(method.upper(), url, all_headers, body, timeout))
     return HttpAnswer(found["status"], found["headers"], found["body"])
 
 
@@ -171,19 +173,19 @@ def _read_file(file: Path) -> bytes:
 
 def _ask_person(prompt: str, where: str, place: Place | None) -> PersonAnswer:
     """Return the answer that is recorded, or given on the terminal. Raises Suspended or WaitingForAnswer if there is none."""
-    asked = ask(prompt, where, place.path.partition("/")[2] if place else "")
-    if asked is not None and asked.answer is not None:
-        return asked.answer
-    if sys.stdin is not None and sys.stdin.isatty() and (asked is None or asked.id):
+    question = ask(prompt, where, place.path.partition("/")[2] if place else "")
+    if question is not None and question.answer is not None:
+        return question.answer
+    if sys.stdin is not None and sys.stdin.isatty() and (question is None or question.id):
         answer = PersonAnswer(_ask_on_terminal(prompt), getpass.getuser(), rfc3339_now())
-        return answer if asked is None else asked.store_answer(answer.value, answer.by)
+        return answer if question is None else question.store_answer(answer.value, answer.by)
     if place is not None:
         raise Suspended(Question(place.step, place.path, prompt, where))
-    if asked is None:
+    if question is None:
         raise RuntimeError(
             "there is no terminal on which a person could answer, and no run or workflow that could wait"
         )
-    raise stop(asked)
+    raise stop(question)
 
 
 def _ask_on_terminal(prompt: str) -> str:

@@ -110,8 +110,8 @@ def with_run(variables: Mapping[str, str], run: str) -> dict[str, str]:
     if is_captive(variables):
         # Captive connections belong to the run of the captive command. Connections to the proxy belong to the named run.
         names = [name for each in PROXIES if each != "ALL_PROXY" for name in (each, each.lower())]
-        named = dict.fromkeys(names, proxy_url(variables["PLAYHEAD_PROXY"], run))
-        return {**variables, "NO_PROXY": _LOOPBACK, "no_proxy": _LOOPBACK, **named, "PLAYHEAD_RUN": run}
+        proxies = dict.fromkeys(names, proxy_url(variables["PLAYHEAD_PROXY"], run))
+        return {**variables, "NO_PROXY": _LOOPBACK, "no_proxy": _LOOPBACK, **proxies, "PLAYHEAD_RUN": run}
     changed = {
         name: proxy_url(value, run)
         for each in PROXIES

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 WAITING = 75
 """The exit code of a program that stops until a person has answered: EX_TEMPFAIL of sysexits.h."""
 
-_asked: Counter[tuple[str, str, str]] = Counter()
+_question_counts: Counter[tuple[str, str, str]] = Counter()
 _lock = threading.Lock()
 
 
@@ -74,8 +74,8 @@ def ask(prompt: str, where: str, branch: str) -> Asked | None:
     if recorded is None and not is_stored:
         return None
     with _lock:
-        number = _asked[(run or "", prompt, branch)]
-        _asked[(run or "", prompt, branch)] += 1
+        number = _question_counts[(run or "", prompt, branch)]
+        _question_counts[(run or "", prompt, branch)] += 1
     earlier = _find(recorded or [], prompt, branch, number)
     if not run or not is_stored:
         if earlier is None:
@@ -84,29 +84,29 @@ def ask(prompt: str, where: str, branch: str) -> Asked | None:
         return Asked(run or "", prompt, "", _recorded_answer(earlier) if earlier.get("received") else None)
     body = {"prompt": prompt, "asked_from": where[:500], "branch": branch, "number": number}
     found = _post_question(run, body)
-    asked = Asked(run, prompt, found["question"], _answer(found["answer"]) if found["answer"] else None, body)
+    question = Asked(run, prompt, found["question"], _answer(found["answer"]) if found["answer"] else None, body)
     known = _recorded_answer(earlier) if earlier else None
-    if asked.answer is None and known is not None:
+    if question.answer is None and known is not None:
         # The recording is a file, and the store does not have the run that this one continues.
-        return replace(asked, answer=asked.store_answer(known.value, known.by or "the recording"))
-    return asked
+        return replace(question, answer=question.store_answer(known.value, known.by or "the recording"))
+    return question
 
 
 def _post_question(run: str, question: Mapping[str, Any]) -> dict[str, Any]:
     return post_json(f"/v1/runs/{quote(run, safe='')}/questions", question)
 
 
-def stop(asked: Asked) -> WaitingForAnswer:
+def stop(question: Asked) -> WaitingForAnswer:
     """Say on standard error how to answer, and return the exception that ends the program."""
-    if asked.id:
+    if question.id:
         message = (
-            f"waits for an answer to {asked.prompt!r}: playhead answer {asked.run} --value TEXT,"
-            f" then playhead resume {asked.run} -- COMMAND"
+            f"waits for an answer to {question.prompt!r}: playhead answer {question.run} --value TEXT,"
+            f" then playhead resume {question.run} -- COMMAND"
         )
     else:
-        message = f"waits for an answer to {asked.prompt!r}, as the recorded program did"
+        message = f"waits for an answer to {question.prompt!r}, as the recorded program did"
     sys.stderr.write(f"playhead: {message}\n")
-    return WaitingForAnswer(asked.prompt)
+    return WaitingForAnswer(question.prompt)
 
 
 def _questions_of_recording() -> list[dict[str, Any]] | None:
@@ -119,8 +119,8 @@ def _questions_of_recording() -> list[dict[str, Any]] | None:
 
 
 def _find(recorded: list[dict[str, Any]], prompt: str, branch: str, number: int) -> dict[str, Any] | None:
-    wanted = {"prompt": prompt, "branch": branch, "number": number}
-    return next((one for one in recorded if wanted.items() <= one.items()), None)
+    expected = {"prompt": prompt, "branch": branch, "number": number}
+    return next((one for one in recorded if expected.items() <= one.items()), None)
 
 
 def _describe_miss(recorded: list[dict[str, Any]], prompt: str, where: str) -> str:

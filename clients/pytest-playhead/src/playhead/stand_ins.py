@@ -65,7 +65,7 @@ def answer(
             "no test with @pytest.mark.playhead(recording=False) is running: call playhead.answer in such a test, or in its"
             " fixtures of function scope"
         )
-    given: dict[str, Any] = {
+    members: dict[str, Any] = {
         "place": _caller(),
         "text": text,
         "tool_calls": [dict(call) for call in tool_calls],
@@ -87,7 +87,7 @@ def answer(
         "pace": pace,
         "times": times,
     }
-    _add_answer(given if body is ... else {**given, "body": body})
+    _add_answer(members if body is ... else {**members, "body": body})
 
 
 def _caller() -> str:

@@ -33,14 +33,14 @@ class TestEffects:
         self._hook: Any = None
         self._previous: dict[str, str | None] = {}
 
-    def begin(self, given: Mapping[str, Any], request: pytest.FixtureRequest, own: Mapping[str, str]) -> None:
+    def begin(self, place: Mapping[str, Any], request: pytest.FixtureRequest, own: Mapping[str, str]) -> None:
         """Hook this process. `own`: variables that Playhead has set. Raises FixturesError."""
         if sys.version_info < OLDEST_PYTHON:
             raise FixturesError("effects=True needs Python 3.10 or later")
-        self._set_environment(_environment(given, request, own))
+        self._set_environment(_environment(place, request, own))
         try:
             if self._hook is None:
-                self._hook = _load_hook(given["hook"], request.config)
+                self._hook = _load_hook(place["hook"], request.config)
             self._hook.begin()
         except (OSError, ValueError) as error:
             self._restore_environment()
@@ -76,7 +76,7 @@ def _read_time_zone() -> None:
         time.tzset()
 
 
-def _environment(given: Mapping[str, Any], request: pytest.FixtureRequest, own: Mapping[str, str]) -> dict[str, str]:
+def _environment(place: Mapping[str, Any], request: pytest.FixtureRequest, own: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of a test: for the hook in this process and in Python processes that the test starts."""
     config = request.config
     places = [(str(config.rootpath), "<rootdir>"), (sys.executable, "<python>")]
@@ -86,11 +86,11 @@ def _environment(given: Mapping[str, Any], request: pytest.FixtureRequest, own: 
         places.append((apart, "<tmp>"))
     return {
         "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0"),
-        **given["pinned"],
-        "PYTHONPATH": os.pathsep.join(filter(None, (given["hook"], os.environ.get("PYTHONPATH")))),
-        "PLAYHEAD_EFFECTS": given["socket"],
-        "PLAYHEAD_EFFECTS_RUN": given["run"],
-        "PLAYHEAD_EFFECTS_TOKEN": given["token"],
+        **place["pinned"],
+        "PYTHONPATH": os.pathsep.join(filter(None, (place["hook"], os.environ.get("PYTHONPATH")))),
+        "PLAYHEAD_EFFECTS": place["socket"],
+        "PLAYHEAD_EFFECTS_RUN": place["run"],
+        "PLAYHEAD_EFFECTS_TOKEN": place["token"],
         "PLAYHEAD_EFFECTS_OWN": ",".join((*own, "PYTHONPATH")),
         "PLAYHEAD_EFFECTS_PLACES": json.dumps(places),
         "PLAYHEAD_EFFECTS_APART": apart,

@@ -212,7 +212,7 @@ class Suite:
     def begin(self, test: MarkedTest, request: pytest.FixtureRequest) -> None:
         """Open the recording of a test. Raises FixturesError."""
         has_effects = test.mark.recording and (self.has_effects if test.mark.effects is None else test.mark.effects)
-        begun = self.start().request(
+        reply = self.start().request(
             begin={
                 "name": test.node,
                 "typed": test.relative_id,
@@ -228,7 +228,7 @@ class Suite:
         )
         test.has_begun = True
         if has_effects:
-            self.effects.begin(begun["effects"], request, self.start().environment)
+            self.effects.begin(reply["effects"], request, self.start().environment)
         self._barred = None
 
     def is_right_so_far(self, test: MarkedTest) -> bool:

@@ -63,8 +63,8 @@ def _ask(interrupts: Sequence[Any]) -> dict[str, Any]:
 
     Raises WaitingForAnswer until all are answered, and LookupError in a replay if one is not in the recording.
     """
-    asked = {one.id: ask(_prompt(one.value), _WHERE, "") for one in interrupts}
-    known = {name: one for name, one in asked.items() if one is not None}
+    by_id = {one.id: ask(_prompt(one.value), _WHERE, "") for one in interrupts}
+    known = {name: one for name, one in by_id.items() if one is not None}
     for one in known.values():
         if one.answer is None:
             raise stop(one)

@@ -33,8 +33,8 @@ def install() -> None:
         ) -> Any:
             """A function begins. Its id is `Class.function-uuid`."""
             name = id_.rsplit("-", 5)[0] or type(instance).__name__
-            given = {key: value for key, value in bound_args.arguments.items() if key not in ("self", "ctx")}
-            reporter.start(id_, parent_span_id, "step", name, given)
+            arguments = {key: value for key, value in bound_args.arguments.items() if key not in ("self", "ctx")}
+            reporter.start(id_, parent_span_id, "step", name, arguments)
             return BaseSpan(id_=id_, parent_id=parent_span_id)
 
         def prepare_to_exit_span(

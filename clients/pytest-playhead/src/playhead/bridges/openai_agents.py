@@ -33,11 +33,11 @@ def install() -> None:
 
         def on_span_end(self, span: Any) -> None:
             """A part of it ends. What it got and returned is known only now."""
-            said = span.span_data.export()
-            output = said.get("output") if said.get("output") is not None else said.get("to_agent")
+            data = span.span_data.export()
+            output = data.get("output") if data.get("output") is not None else data.get("to_agent")
             error = span.error
             reporter.end(
-                span.span_id, output, str(error.get("message", error)) if error else None, input=said.get("input")
+                span.span_id, output, str(error.get("message", error)) if error else None, input=data.get("input")
             )
 
         def shutdown(self) -> None:

@@ -44,8 +44,8 @@ def bisect_traces(steps: Sequence[Step], one: Trace, other: Trace) -> Bisection:
         for key, effect in here.items()
         if key in there and (effect.result, effect.error) != (there[key].result, there[key].error)
     ]
-    wanted = (other.status, other.output)
-    if (one.status, one.output) == wanted:
+    bad_outcome = (other.status, other.output)
+    if (one.status, one.output) == bad_outcome:
         return Bisection(None, "both end alike, so there is nothing to find")
     if not differing:
         return Bisection(None, "no effect has another answer in the other trace: the input or the code differs")
@@ -53,7 +53,7 @@ def bisect_traces(steps: Sequence[Step], one: Trace, other: Trace) -> Bisection:
         outcome = _execute_with(steps, one, _MixedEffects(set(differing[:count]), here, there))
         if isinstance(outcome, str):
             continue
-        if outcome == wanted:
+        if outcome == bad_outcome:
             effect = there[differing[count - 1]]
             before = here[differing[count - 1]]
             change = (

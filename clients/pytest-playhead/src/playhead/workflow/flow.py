@@ -149,12 +149,12 @@ class Workflow:
         """
         if trace.status != "waiting" or trace.waiting is None:
             raise ValueError(f"this trace does not wait for an answer: it is {trace.status}")
-        given = Answer(
+        new_answer = Answer(
             to_json(answer, "the answer"),
             by or getpass.getuser(),
             rfc3339_now(),
         )
-        source = RecordedEffects(trace, [step.name for step in self.steps], goes_on=True, answer=given)
+        source = RecordedEffects(trace, [step.name for step in self.steps], goes_on=True, answer=new_answer)
         again = replace(trace, steps=[], status="done", error=None, waiting=None, flow=self)
         try:
             return self._complete_and_report(again, source)
