@@ -180,16 +180,16 @@ def measure(
     return found
 
 
-def table(found: Mapping[Workload, Mapping[str, list[Delays]]]) -> Iterator[str]:
+def table(delays: Mapping[Workload, Mapping[str, list[Delays]]]) -> Iterator[str]:
     """Write what each proxy adds to the direct delay, and Playhead's beside nginx's."""
-    arms = [name for name in next(iter(found.values())) if name != "direct"]
+    arms = [name for name in next(iter(delays.values())) if name != "direct"]
     peers = [name for name in arms if name != "nginx"]
     yield (
         f"| ms | direct | {' | '.join(f'{name} adds' for name in arms)} |"
         + "".join(f" {name}, more than nginx | over nginx |" for name in peers if "nginx" in arms)
     )
     yield "| --- |" + " --- |" * (1 + len(arms) + (2 * len(peers) if "nginx" in arms else 0))
-    for (scheme, kind, wait), turns in found.items():
+    for (scheme, kind, wait), turns in delays.items():
         for measure in turns["direct"][0]:
             direct = [turn[measure] for turn in turns["direct"]]
             added = {
@@ -204,13 +204,13 @@ def table(found: Mapping[Workload, Mapping[str, list[Delays]]]) -> Iterator[str]
             yield f"| {' | '.join(cells)} |"
 
 
-def goal_line(found: Mapping[Workload, Mapping[str, list[Delays]]]) -> str:
+def goal_line(delays: Mapping[Workload, Mapping[str, list[Delays]]]) -> str:
     """Write of how many workloads Playhead keeps the goal."""
     more = [
         statistics.median(
             ours[part] - theirs[part] for ours, theirs in zip(turns["Playhead"], turns["nginx"], strict=True)
         )
-        for turns in found.values()
+        for turns in delays.values()
         for part in turns["direct"][0]
         if part.endswith("p50")
     ]

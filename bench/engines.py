@@ -89,8 +89,8 @@ class Measurements:
             yield Result(engine=engine, workload=workload, unit=unit, why=why, machine=where)
 
 
-def _row(name: str, workload: str, number: int, found: Mapping[str, Any]) -> Row:
-    used, n, seconds = found["cpu"], found["n"], found["seconds"]
+def _row(name: str, workload: str, number: int, figures: Mapping[str, Any]) -> Row:
+    used, n, seconds = figures["cpu"], figures["n"], figures["seconds"]
     unit = WORKLOADS[workload].unit
     cpu = used["worker"] / n * 1e6 if "worker" in used and unit != "stream" else None
     shares = {f"{part}_cores": used[part] / seconds for part in ("worker", "load", "upstream") if part in used}
@@ -101,11 +101,11 @@ def _row(name: str, workload: str, number: int, found: Mapping[str, Any]) -> Row
         round=number,
         n=n,
         per_s=n / seconds,
-        cpu_us=found.get("cpu_us", cpu),
-        mean_ms=found.get("mean_ms"),
-        p50_ms=found["p50_ms"],
-        p99_ms=found["p99_ms"],
-        detail=shares | found.get("detail", {}),
+        cpu_us=figures.get("cpu_us", cpu),
+        mean_ms=figures.get("mean_ms"),
+        p50_ms=figures["p50_ms"],
+        p99_ms=figures["p99_ms"],
+        detail=shares | figures.get("detail", {}),
     )
 
 

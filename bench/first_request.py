@@ -198,10 +198,12 @@ def measure_commands(checkouts: Mapping[str, Path], place: Path, rounds: int) ->
     return found
 
 
-def print_rows(found: Mapping[str, list[dict[str, float]]]) -> None:
+def print_rows(costs_by_side: Mapping[str, list[dict[str, float]]]) -> None:
     """Print a row for each figure, with a column for each checkout."""
-    for row in found["this"][0]:
-        print(f"| {row} | {' | '.join(f'{Spread.of(one[row] for one in costs):.2f}' for costs in found.values())} |")
+    for row in costs_by_side["this"][0]:
+        print(
+            f"| {row} | {' | '.join(f'{Spread.of(one[row] for one in costs):.2f}' for costs in costs_by_side.values())} |"
+        )
 
 
 def main() -> None:

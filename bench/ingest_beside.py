@@ -78,7 +78,7 @@ def compare(
 def report(rows: Sequence[dict[str, Any]], workloads: Sequence[str]) -> list[dict[str, Any]]:
     """The figures of each store server, and the ratio of the last one to it."""
     names = sorted({row["checkout"]: None for row in rows}, key=HERE.name.__eq__)
-    found = []
+    figures = []
     for workload in workloads:
         for figure in ("drained_us", "followed_us"):
             by_name = {
@@ -87,7 +87,7 @@ def report(rows: Sequence[dict[str, Any]], workloads: Sequence[str]) -> list[dic
             }
             for name, values in by_name.items():
                 ratios = [now / then for now, then in zip(by_name[names[-1]], values, strict=True)]
-                found.append(
+                figures.append(
                     {
                         "workload": workload,
                         "figure": figure,
@@ -97,7 +97,7 @@ def report(rows: Sequence[dict[str, Any]], workloads: Sequence[str]) -> list[dic
                         "ratio": Spread.of(ratios),
                     }
                 )
-    return found
+    return figures
 
 
 def main() -> None:

@@ -160,8 +160,8 @@ class Stage:
         spools = self._place / f"drained-{uuid.uuid4().hex}"
         await asyncio.to_thread(shutil.copytree, spool, spools / spool.name)
         self._clock.seconds.clear()
-        found: dict[str, float] = {}
-        with self._measure_phase("drain", found, calls):
+        costs: dict[str, float] = {}
+        with self._measure_phase("drain", costs, calls):
             ingester = Ingester(spools, self._writer, self._derive)
             async with asyncio.TaskGroup() as group:
                 running = group.create_task(ingester.run())
@@ -169,30 +169,30 @@ class Stage:
                 ingester.stop()
                 await running
         for name, consumer in self._consumers.items():
-            with self._measure_phase(name, found, calls):
+            with self._measure_phase(name, costs, calls):
                 while await consumer.process_new():
                     pass
-        with self._measure_phase("checkpoint", found, calls):
+        with self._measure_phase("checkpoint", costs, calls):
             await Sealer(self._database, self._keys, self._place / "checkpoints").seal("default")
         await asyncio.to_thread(shutil.rmtree, spools)
-        return found
+        return costs
 
     @contextmanager
-    def _measure_phase(self, phase: str, found: dict[str, float], calls: int) -> Iterator[None]:
+    def _measure_phase(self, phase: str, costs: dict[str, float], calls: int) -> Iterator[None]:
         postgres, own = cpu_with_children(self._postgres), time.process_time()
         self._clock.seconds.clear()
         yield
         used = time.process_time() - own
         steps = dict(self._clock.seconds)
         for step, seconds in steps.items():
-            found[f"{phase}: {step}"] = seconds / calls * 1e6
-        found[f"{phase}: all else"] = (used - sum(steps.values())) / calls * 1e6
-        found[f"{phase}: Postgres"] = (cpu_with_children(self._postgres) - postgres) / calls * 1e6
+            costs[f"{phase}: {step}"] = seconds / calls * 1e6
+        costs[f"{phase}: all else"] = (used - sum(steps.values())) / calls * 1e6
+        costs[f"{phase}: Postgres"] = (cpu_with_children(self._postgres) - postgres) / calls * 1e6
 
 
 async def compare(root: Path, rounds: int, calls: int, workloads: Sequence[str]) -> dict[str, dict[str, Spread]]:
     """Measure each workload in turns."""
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in workloads}
+    costs: dict[str, list[dict[str, float]]] = {name: [] for name in workloads}
     with ensure_server(root / "pg") as server:
         postgres = int((root / "pg" / "data" / "postmaster.pid").read_text().split()[0])
         database = Database(server.dsn, uuid.uuid4())
@@ -205,9 +205,9 @@ async def compare(root: Path, rounds: int, calls: int, workloads: Sequence[str])
                 steps = await stage.measure(spool, count)
                 await asyncio.to_thread(shutil.rmtree, spool)
                 if number:
-                    found[name].append(steps)
+                    costs[name].append(steps)
         await database.close()
-    return {name: _spreads(some) for name, some in found.items()}
+    return {name: _spreads(some) for name, some in costs.items()}
 
 
 def _spreads(rounds: Sequence[dict[str, float]]) -> dict[str, Spread]:

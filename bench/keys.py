@@ -140,16 +140,16 @@ def collisions(exchanges: Iterable[SeenExchange]) -> list[list[SeenExchange]]:
     ]
 
 
-def count_repeats(exchanges: Sequence[SeenExchange], found: Sequence[Sequence[SeenExchange]]) -> Iterator[Figure]:
+def count_repeats(exchanges: Sequence[SeenExchange], groups: Sequence[Sequence[SeenExchange]]) -> Iterator[Figure]:
     """Keys, repeats, and collisions among them."""
     keys = Counter((one.cassette, one.call.key) for one in exchanges)
     yield Figure("keys, cassette by cassette", len(keys))
     yield Figure(
         "keys that recur with the same request",
-        sum(count > 1 for count in keys.values()) - len(found),
+        sum(count > 1 for count in keys.values()) - len(groups),
         "honest repeats",
     )
-    yield Figure("keys of different requests and answers", len(found), f"{sum(map(len, found))} exchanges")
+    yield Figure("keys of different requests and answers", len(groups), f"{sum(map(len, groups))} exchanges")
 
 
 def time_keys(exchanges: Sequence[SeenExchange], rounds: int) -> Iterator[Figure]:
@@ -191,9 +191,9 @@ def _best(exchanges: Sequence[SeenExchange], rounds: int) -> tuple[list[float], 
     return least[0], least[1], least[2]
 
 
-def show_collisions(found: Sequence[Sequence[SeenExchange]]) -> Iterator[str]:
+def show_collisions(groups: Sequence[Sequence[SeenExchange]]) -> Iterator[str]:
     """Each collision: where, and what the requests differ in."""
-    for group in found:
+    for group in groups:
         yield f"{group[0].cassette}: {group[0].recorded.method} {group[0].recorded.url[:100]}"
         first = group[0].call.request
         for one in group[1:]:
@@ -209,8 +209,8 @@ def main() -> None:
     parser.add_argument("--show", action="store_true", help="name each collision")
     arguments = parser.parse_args()
     exchanges = all_seen()
-    found = collisions(exchanges)
-    figures = [*count_understood(exchanges), *count_repeats(exchanges, found)]
+    collision_groups = collisions(exchanges)
+    figures = [*count_understood(exchanges), *count_repeats(exchanges, collision_groups)]
     figures += [] if arguments.quick else compare_with_sdks(exchanges)
     figures += time_keys(exchanges, 1 if arguments.quick else arguments.rounds)
     if arguments.json:
@@ -222,7 +222,7 @@ def main() -> None:
         value = f"{figure.value:,}" if isinstance(figure.value, int) else f"{figure.value:,.1f}"
         print(f"{figure.what:<44} {value:>10}   {figure.note}")
     if arguments.show:
-        print("\n".join(show_collisions(found)))
+        print("\n".join(show_collisions(collision_groups)))
 
 
 if __name__ == "__main__":

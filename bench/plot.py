@@ -26,11 +26,11 @@ text{fill:#1f2328;font:12px system-ui,sans-serif}.back{fill:#fff}.grid{stroke:#d
 """
 
 
-def plot(found: Sequence[Result]) -> str:
+def plot(results: Sequence[Result]) -> str:
     """CPU for each unit, workload by workload."""
     known = {
         (result.engine, result.workload): spread
-        for result in found
+        for result in results
         if result.workload in PANELS and (spread := result.over("cpu_us"))
     }
     scale = Scale.of([value for spread in known.values() for value in (spread.low, spread.high)])

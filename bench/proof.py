@@ -72,7 +72,7 @@ async def compare(root: Path, rounds: int, calls: int, workloads: Sequence[str])
     """Measure each workload in many short turns, with and without: work beside it slows both of a pair."""
     with ensure_server(root / "pg") as server:
         postgres = int((root / "pg" / "data" / "postmaster.pid").read_text().split()[0])
-        found: dict[str, list[tuple[float, float]]] = {name: [] for name in workloads}
+        pairs_by_workload: dict[str, list[tuple[float, float]]] = {name: [] for name in workloads}
         for name in workloads:
             samples = WORKLOADS[name]
             databases = {
@@ -89,7 +89,7 @@ async def compare(root: Path, rounds: int, calls: int, workloads: Sequence[str])
                     used[store_server] = await measure(spool, databases[store_server], postgres, root / name) / calls
                 await asyncio.to_thread(shutil.rmtree, spool)
                 if number:  # the first round warms up
-                    found[name].append((used[None], used[SERVER]))
+                    pairs_by_workload[name].append((used[None], used[SERVER]))
             for database in databases.values():
                 await database.close()
     return {
@@ -99,7 +99,7 @@ async def compare(root: Path, rounds: int, calls: int, workloads: Sequence[str])
             "ratio": Spread.of(with_proof / without for without, with_proof in pairs),
             "mean_ratio": interval(pairs),
         }
-        for name, pairs in found.items()
+        for name, pairs in pairs_by_workload.items()
     }
 
 

@@ -72,7 +72,7 @@ def main() -> None:
 
 def _report(redactor: Redactor, *, show: bool, personal_data: bool) -> None:
     count = size = touched = 0
-    found: Counter[tuple[str, bytes]] = Counter()
+    values_by_kind: Counter[tuple[str, bytes]] = Counter()
     around: dict[tuple[str, bytes], bytes] = {}
     for body, media in bodies():
         count, size = count + 1, size + len(body)
@@ -81,17 +81,17 @@ def _report(redactor: Redactor, *, show: bool, personal_data: bool) -> None:
         for hit in hits(body, new) if new != body else ():
             if personal_data and hit.kind != "D":
                 continue
-            found[hit.kind, hit.value] += 1
+            values_by_kind[hit.kind, hit.value] += 1
             around[hit.kind, hit.value] = hit.before
     label = "personal data" if personal_data else "secrets"
-    print(f"{label}: {touched} of {count} bodies ({size >> 20} MiB) touched, {len(found)} values")
-    for kind in sorted({kind for kind, _ in found}):
-        values = [value for of, value in found if of == kind]
+    print(f"{label}: {touched} of {count} bodies ({size >> 20} MiB) touched, {len(values_by_kind)} values")
+    for kind in sorted({kind for kind, _ in values_by_kind}):
+        values = [value for of, value in values_by_kind if of == kind]
         wrong = [value for value in values if digest(value) in NO_SECRETS]
         unknown = [value for value in values if digest(value) not in NO_SECRETS | SECRETS]
         print(f"  {kind}: {len(values)} values, {len(wrong)} of them no secrets, {len(unknown)} not judged")
         for value in values if show else unknown:
-            print("   ", digest(value), found[kind, value], around[kind, value][-30:], value[:60])
+            print("   ", digest(value), values_by_kind[kind, value], around[kind, value][-30:], value[:60])
 
 
 SECRETS = frozenset(

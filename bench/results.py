@@ -125,20 +125,22 @@ class Target:
         return self.found.median >= self.goal if self.least else self.found.median <= self.goal
 
 
-def targets(found: Sequence[Result]) -> Iterator[Target]:
+def targets(all_results: Sequence[Result]) -> Iterator[Target]:
     """Every promise of which this run can tell."""
     # A result with a reservation settles nothing.
-    known = {(result.engine, result.workload): result for result in found if not result.why}
+    by_workload = {(result.engine, result.workload): result for result in all_results if not result.why}
     for says, ours, peer, workload, goal, least in RATIOS:
-        if ratio := _ratio_by_round(known.get((ours, workload)), known.get((peer, workload)), "cpu_us"):
+        if ratio := _ratio_by_round(by_workload.get((ours, workload)), by_workload.get((peer, workload)), "cpu_us"):
             yield Target(says=f"{says}, {workload}", goal=goal, least=least, found=ratio)
     for says, ours, peer, workload, figure, goal in DELAYS:
-        if more := _ratio_by_round(known.get((ours, workload)), known.get((peer, workload)), figure, added=True):
+        if more := _ratio_by_round(
+            by_workload.get((ours, workload)), by_workload.get((peer, workload)), figure, added=True
+        ):
             yield Target(says=says, goal=goal, found=more)
     for says, engine, workload, figure, goal in COSTS:
-        if (result := known.get((engine, workload))) and (spread := result.over(figure)):
+        if (result := by_workload.get((engine, workload))) and (spread := result.over(figure)):
             yield Target(says=says, goal=goal, found=spread, spelled=".0f")
-    for result in found:
+    for result in all_results:
         if (result.engine, result.workload) == ("lane-record", "sse400"):
             yield from _throughput_targets(result)
 

@@ -201,23 +201,23 @@ def measure_engine(stage: Stage, engine: str, start: Start, calls: int, every: i
     many = len(range(0, calls, every))
     with start() as ready:
         before = cpu(ready.pid) if ready.pid else 0.0
-        found = ask_all(stage, calls, {**ready.options, "every": every})
+        figures = ask_all(stage, calls, {**ready.options, "every": every})
         used = cpu(ready.pid) - before if ready.pid else None
-        size = rss(ready.pid) if ready.pid else found["rss_mib"]
+        size = rss(ready.pid) if ready.pid else figures["rss_mib"]
     return Row(
         engine=engine,
         workload=f"{calls} calls",
         unit="call",
         round=number,
         n=many,
-        per_s=many / found["seconds"],
-        mean_ms=found["seconds"] / many * 1e3,
-        p50_ms=found["p50_ms"],
-        p99_ms=found["p99_ms"],
+        per_s=many / figures["seconds"],
+        mean_ms=figures["seconds"] / many * 1e3,
+        p50_ms=figures["p50_ms"],
+        p99_ms=figures["p99_ms"],
         rss_mib=size,
         detail={
-            "start_ms": ready.started_ms + found["load_ms"],
-            "client_cpu_us": found["cpu"] / many * 1e6,
+            "start_ms": ready.started_ms + figures["load_ms"],
+            "client_cpu_us": figures["cpu"] / many * 1e6,
             **({} if used is None else {"server_cpu_us": used / many * 1e6}),
         },
     )

@@ -234,24 +234,24 @@ def commands(side: Side) -> Iterator[tuple[str, Callable[[], Cost]]]:
 
 def measure(sides: list[Side], rounds: int, only: str) -> dict[str, dict[str, list[Cost]]]:
     """By row and side, the costs of each round."""
-    found: dict[str, dict[str, list[Cost]]] = {}
+    costs: dict[str, dict[str, list[Cost]]] = {}
     with tempfile.TemporaryDirectory(prefix="bench-pg-") as place, ExitStack() as stack:
         Path(place).chmod(0o711)
         dsns = {}
         for side in sides:
             server = stack.enter_context(ensure_server(Path(place) / side.name))
             dsns[side.name] = f"{server.dsn}"
-        _repeat(found, {side.name: dict(processes(side, dsns[side.name])) for side in sides}, rounds, only)
+        _repeat(costs, {side.name: dict(processes(side, dsns[side.name])) for side in sides}, rounds, only)
         if any(only in name for name, _ in commands(sides[0])):
             for side in sides:
                 stack.enter_context(running_up(side))
                 side.run(side.playhead("record", "--run", "first", "--", "true"))
-            _repeat(found, {side.name: dict(commands(side)) for side in sides}, rounds, only)
-    return found
+            _repeat(costs, {side.name: dict(commands(side)) for side in sides}, rounds, only)
+    return costs
 
 
 def _repeat(
-    found: dict[str, dict[str, list[Cost]]],
+    costs: dict[str, dict[str, list[Cost]]],
     rows: Mapping[str, Mapping[str, Callable[[], Cost]]],
     rounds: int,
     only: str,
@@ -264,7 +264,7 @@ def _repeat(
             for side, measured in rows.items():
                 cost = measured[name]()
                 if number:
-                    found.setdefault(name, {}).setdefault(side, []).append(cost)
+                    costs.setdefault(name, {}).setdefault(side, []).append(cost)
 
 
 def main() -> None:

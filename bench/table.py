@@ -29,26 +29,26 @@ FAST: Final = ("small", "large", "replay", "sse200", "sse400")
 type Cell = Callable[[Result], str | None]
 
 
-def page(found: Sequence[Result]) -> str:
+def page(results: Sequence[Result]) -> str:
     """Everything as Markdown."""
-    parts = [_where(found)]
+    parts = [_where(results)]
     for unit in ("call", "event", "connection"):
         workloads = [name for name, workload in WORKLOADS.items() if workload.unit == unit]
         parts.append(
-            _table(f"µs of CPU for each {unit}", found, workloads, lambda result: _cell(result.over("cpu_us")))
+            _table(f"µs of CPU for each {unit}", results, workloads, lambda result: _cell(result.over("cpu_us")))
         )
-    parts.append(_table("a second, of the box", found, FAST, lambda result: _cell(result.over("per_s"))))
-    parts.append(_table("ms p50 / p99", found, DELAYED, _delays))
-    parts.append(_table("KiB for each open stream", found, ["memory"], lambda result: _cell(result.over("kib"))))
-    parts += [_cost_table(found), _target_table(found), _missing_figures(found)]
+    parts.append(_table("a second, of the box", results, FAST, lambda result: _cell(result.over("per_s"))))
+    parts.append(_table("ms p50 / p99", results, DELAYED, _delays))
+    parts.append(_table("KiB for each open stream", results, ["memory"], lambda result: _cell(result.over("kib"))))
+    parts += [_cost_table(results), _target_table(results), _missing_figures(results)]
     return "\n\n".join(part for part in parts if part)
 
 
-def _where(found: Sequence[Result]) -> str:
-    if not found:
+def _where(results: Sequence[Result]) -> str:
+    if not results:
         return ""
-    machine = found[0].machine
-    rounds = max(result.rounds for result in found)
+    machine = results[0].machine
+    rounds = max(result.rounds for result in results)
     facts = {name: machine.get(name, "unknown") for name in ("cores", "cpu", "kernel", "python", "load", "date")}
     return (
         "Medians of {rounds} rounds [lowest-highest]; {cores} cores of {cpu}, Linux {kernel}, Python {python}, load average "
@@ -56,9 +56,9 @@ def _where(found: Sequence[Result]) -> str:
     )
 
 
-def _table(title: str, found: Sequence[Result], workloads: Sequence[str], cell: Cell) -> str:
+def _table(title: str, results: Sequence[Result], workloads: Sequence[str], cell: Cell) -> str:
     """Engines by workloads; those of which nothing is known are left out."""
-    cells = {(result.engine, result.workload): text for result in found if (text := cell(result))}
+    cells = {(result.engine, result.workload): text for result in results if (text := cell(result))}
     columns = [name for name in workloads if any(workload == name for _, workload in cells)]
     rows = [name for name in ORDER if any((name, workload) in cells for workload in columns)]
     lines = [[name, *(cells.get((name, workload), "") for workload in columns)] for name in rows]
@@ -85,17 +85,17 @@ def _delays(result: Result) -> str | None:
     return f"{result.p50_ms:.2f} / {result.p99_ms:{_precision(result.p99_ms)}}"
 
 
-def _cost_table(found: Sequence[Result]) -> str:
+def _cost_table(results: Sequence[Result]) -> str:
     """Where the CPU goes that a call costs until it is in its rows."""
     parts = ("worker_us", "store_server_us", "postgres_us", "cpu_us")
-    for result in found:
+    for result in results:
         if result.engine == STORED and result.cpu_us is not None:
             lines = [["small", *(_cell(result.over(part)) or "" for part in parts)]]
             return _markdown(["µs of CPU until a call is in its rows", "worker", "store", "Postgres", "sum"], lines)
     return ""
 
 
-def _target_table(found: Sequence[Result]) -> str:
+def _target_table(results: Sequence[Result]) -> str:
     lines = [
         [
             target.says,
@@ -103,15 +103,15 @@ def _target_table(found: Sequence[Result]) -> str:
             f"{'at least' if target.least else 'at most'} {target.goal:,g}",
             "kept" if target.is_met else "**missed**",
         ]
-        for target in targets(found)
+        for target in targets(results)
     ]
     return _markdown(["promised", "found", "wanted", ""], lines) if lines else ""
 
 
-def _missing_figures(found: Sequence[Result]) -> str:
+def _missing_figures(results: Sequence[Result]) -> str:
     """Why there are no figures, or of fewer rounds; once for workloads that share a reason."""
     reasons: dict[tuple[str, str], list[str]] = {}
-    for result in found:
+    for result in results:
         if result.why:
             reasons.setdefault((result.engine, result.why), []).append(result.workload)
     return "\n".join(f"- {engine} ({', '.join(names)}): {why}" for (engine, why), names in reasons.items())
