@@ -181,5 +181,5 @@ def _with_reference(forms: PinnedForms, answer: Observation) -> PinnedForms:
     )
 
 
-def _with_form(known: tuple[str, ...], form: str | None) -> tuple[str, ...]:
-    return known if form is None or form in known else (*known, form)
+def _with_form(forms: tuple[str, ...], form: str | None) -> tuple[str, ...]:
+    return forms if form is None or form in forms else (*forms, form)

@@ -64,16 +64,18 @@ class ToolsRule(Rule, tag="tools", kw_only=True, frozen=True):
                 return _any_order_findings(run.tools, self.tools)
 
 
-def _exact_order_findings(found: Sequence[RequestedTool], demanded: Sequence[str]) -> Iterator[RuleFinding]:
-    for place, (tool, pattern) in enumerate(zip(found, demanded, strict=False), 1):
+def _exact_order_findings(requests: Sequence[RequestedTool], demanded: Sequence[str]) -> Iterator[RuleFinding]:
+    for place, (tool, pattern) in enumerate(zip(requests, demanded, strict=False), 1):
         if not fits_any(tool.name, [pattern]):
             yield RuleFinding(f"tool call {place} is {tool.name}, expected {pattern}", tool.step)
             return
-    if len(found) > len(demanded):
-        extra = found[len(demanded)]
+    if len(requests) > len(demanded):
+        extra = requests[len(demanded)]
         yield RuleFinding(f"{extra.name} is requested after the {len(demanded)} expected tool calls", extra.step)
-    elif len(found) < len(demanded):
-        yield RuleFinding(f"{demanded[len(found)]} is not requested: only {_list_names([tool.name for tool in found])}")
+    elif len(requests) < len(demanded):
+        yield RuleFinding(
+            f"{demanded[len(requests)]} is not requested: only {_list_names([tool.name for tool in requests])}"
+        )
 
 
 def _relative_order_findings(names: Sequence[str], demanded: Sequence[str]) -> Iterator[RuleFinding]:
@@ -87,12 +89,12 @@ def _relative_order_findings(names: Sequence[str], demanded: Sequence[str]) -> I
         at = following + 1
 
 
-def _any_order_findings(found: Sequence[RequestedTool], demanded: Sequence[str]) -> Iterator[RuleFinding]:
-    for tool in found:
+def _any_order_findings(requests: Sequence[RequestedTool], demanded: Sequence[str]) -> Iterator[RuleFinding]:
+    for tool in requests:
         if not fits_any(tool.name, demanded):
             yield RuleFinding(f"{tool.name} is requested, which is not one of {_list_names(demanded)}", tool.step)
     for pattern in demanded:
-        if not any(fits_any(tool.name, [pattern]) for tool in found):
+        if not any(fits_any(tool.name, [pattern]) for tool in requests):
             yield RuleFinding(f"{pattern} is not requested")
 
 

@@ -83,11 +83,11 @@ def _find(body: bytes, raw: bytes, at: int) -> int:
     return start if body.startswith(raw, start) else body.find(raw, at)
 
 
-def _add_elements(found: list[Element], body: bytes, start: int, raw: bytes, member: str) -> None:
+def _add_elements(elements: list[Element], body: bytes, start: int, raw: bytes, member: str) -> None:
     sha256 = hashlib.sha256
     if raw[:1] != b"[":
         digest = sha256(raw).digest()
-        found.append(Element(start, start + len(raw), digest[:HASH_SIZE], member, digest))
+        elements.append(Element(start, start + len(raw), digest[:HASH_SIZE], member, digest))
         return
     at = start + 1
     for item in _items.decode(raw):
@@ -97,7 +97,7 @@ def _add_elements(found: list[Element], body: bytes, start: int, raw: bytes, mem
         data = memoryview(item)
         end = at + len(data)
         digest = sha256(data).digest()
-        found.append(Element(at, end, digest[:HASH_SIZE], member, digest))
+        elements.append(Element(at, end, digest[:HASH_SIZE], member, digest))
         at = end
 
 
@@ -119,7 +119,7 @@ def read_elements(body: bytes, elements: Sequence[Element], values: RecentValues
     Each element is parsed by itself, or not at all if its value is remembered, and then the text between them.
     """
     pieces: list[bytes] = []
-    found: list[Json] = []
+    values_in_order: list[Json] = []
     digests: dict[int, bytes] = {}
     end = 0
     try:
@@ -130,16 +130,16 @@ def read_elements(body: bytes, elements: Sequence[Element], values: RecentValues
                 value = _parse_element(body[start:after])
                 values.put(digest, value, 3 * (after - start) + 400)
             pieces.append(body[end:start])
-            found.append(value)
+            values_in_order.append(value)
             digests[id(value)] = digest
             end = after
-        if not found:
+        if not values_in_order:
             return None
         pieces.append(body[end:])
         frame = _MARK.join(pieces)
-        if frame.count(_MARK) != len(found):
+        if frame.count(_MARK) != len(values_in_order):
             return None
-        value = _parse_frame(frame, found)
+        value = _parse_frame(frame, values_in_order)
     except InvalidJson:
         return None
     return None if value is None else ReadBody(value, digests)
@@ -153,9 +153,9 @@ def _parse_element(text: bytes) -> Json:
     return value
 
 
-def _parse_frame(frame: bytes, found: Sequence[Json]) -> Json:
+def _parse_frame(frame: bytes, values: Sequence[Json]) -> Json:
     """Parse the text between elements, with their values at the marks; None if the marks are not all where a value is."""
-    rest = iter(found)
+    rest = iter(values)
     used = 0
 
     def next_value(constant: str) -> Json:
@@ -173,4 +173,4 @@ def _parse_frame(frame: bytes, found: Sequence[Json]) -> Json:
     check_depth(text, value)
     check_surrogates(text, value)
     # A mark within a string would not have been asked about. All that were are values, in the order of the elements.
-    return value if used == len(found) else None
+    return value if used == len(values) else None

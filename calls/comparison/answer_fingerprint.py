@@ -81,7 +81,7 @@ def answer_digest(exchange: Exchange, call: Call, plan: Plan | None = None) -> s
 
 def word_set(value: Json) -> set[str]:
     """Return the words in a value, without member names and punctuation."""
-    found: set[str] = set()
+    words: set[str] = set()
     waiting = [value]
     while waiting:
         match waiting.pop():
@@ -94,12 +94,12 @@ def word_set(value: Json) -> set[str]:
                 if (inner := _json_in_text(text)) is not None:
                     waiting.append(inner)
                 else:
-                    found.update(word.casefold() for word in _WORD.findall(text))
+                    words.update(word.casefold() for word in _WORD.findall(text))
             case None | bool():
                 pass
             case number:
-                found.update(_WORD.findall(str(number)))
-    return found
+                words.update(_WORD.findall(str(number)))
+    return words
 
 
 _PROTOCOL_IDS: Final[Mapping[str, frozenset[str]]] = {"mcp": frozenset(("id",)), "a2a": frozenset(("id",))}

@@ -163,8 +163,8 @@ def _pairs_within(one: str, other: str, at: tuple[int, int], *, ids: bool) -> tu
     return pairs, is_all
 
 
-def _text_between(text: str, found: list[re.Match[str]]) -> list[str]:
-    ends = [0, *(edge for match in found for edge in match.span()), len(text)]
+def _text_between(text: str, matches: list[re.Match[str]]) -> list[str]:
+    ends = [0, *(edge for match in matches for edge in match.span()), len(text)]
     return [text[start:end] for start, end in list(pairwise(ends))[::2]]
 
 

@@ -133,7 +133,7 @@ def calibrate(one: Sequence[Exchange], other: Sequence[Exchange], profiles: Prof
     sides = _sides(one, profiles), _sides(other, profiles)
     pairs = align_sides(*sides)
     echoes = _Echoes(sides[0]), _Echoes(sides[1])
-    found: defaultdict[_Place, list[_Occurrence]] = defaultdict(list)
+    by_place: defaultdict[_Place, list[_Occurrence]] = defaultdict(list)
     is_miss_by_pair: dict[int, bool] = {}
     for number, (a, b) in enumerate(pairs):
         if a.key.key == b.key.key:
@@ -142,10 +142,10 @@ def calibrate(one: Sequence[Exchange], other: Sequence[Exchange], profiles: Prof
             verdict = _judge((a, b), difference, echoes)
             is_miss_by_pair[number] = is_miss_by_pair.get(number, False) or verdict != _ECHO
             place = _Place(a.key.profile, a.key.route.host, *rule_place(difference.path, a.key), verdict.nonce_start)
-            found[place].append(((a, b), difference, verdict))
+            by_place[place].append(((a, b), difference, verdict))
     for pair in pairs:
         for place, occurrence in _answer_occurrences(pair, profiles):
-            found[place].append(occurrence)
+            by_place[place].append(occurrence)
     agree = sum(a.key.key == b.key.key for a, b in pairs)
     return Calibration(
         agreement=KeyAgreement(
@@ -154,7 +154,7 @@ def calibrate(one: Sequence[Exchange], other: Sequence[Exchange], profiles: Prof
             agree=agree,
             echoes=sum(not real for real in is_miss_by_pair.values()),
         ),
-        findings=tuple(_build_finding(place, occurrences, pairs) for place, occurrences in found.items()),
+        findings=tuple(_build_finding(place, occurrences, pairs) for place, occurrences in by_place.items()),
         unpaired_steps=(
             _unpaired_steps(sides[0], (a for a, _ in pairs)),
             _unpaired_steps(sides[1], (b for _, b in pairs)),
@@ -395,8 +395,8 @@ def _build_finding(place: _Place, occurrences: Sequence[_Occurrence], pairs: Seq
 def _common_guess(guesses: Sequence[Guess]) -> Guess:
     """Return the guess for all occurrences: the one that leaves out the least."""
     order = ("key", "id", "nonces", "identity", "secret", "transient")
-    least = min(guesses, key=lambda found: order.index(found.field_class))
-    more = Counter(found.field_class for found in guesses)
+    least = min(guesses, key=lambda guess: order.index(guess.field_class))
+    more = Counter(guess.field_class for guess in guesses)
     return least if len(more) == 1 or least.field_class == "key" else replace(least, is_by_name=False)
 
 

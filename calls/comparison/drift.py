@@ -64,13 +64,13 @@ def _is_secret(value: str) -> bool:
 
 def at(value: Json, place: str) -> Json | AbsentValue:
     """Return the value at a pointer (RFC 6901)."""
-    found: Json | AbsentValue = value
+    current: Json | AbsentValue = value
     for token in place.split("/")[1:]:
         name = token.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, Mapping) and name in found:
-            found = found[name]
-        elif isinstance(found, list) and name.isdecimal() and int(name) < len(found):
-            found = found[int(name)]
+        if isinstance(current, Mapping) and name in current:
+            current = current[name]
+        elif isinstance(current, list) and name.isdecimal() and int(name) < len(current):
+            current = current[int(name)]
         else:
             return ABSENT
-    return found
+    return current

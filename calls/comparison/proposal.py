@@ -68,16 +68,16 @@ def _stem(profile: str, host: str | None) -> str:
     return place + NAME_SUFFIX if profile == "rest/1" else f"{place}-{name}{NAME_SUFFIX}"
 
 
-def _proposed_rule(found: Finding) -> ProposedRule:
-    kind = found.guess.field_class
-    entry = _toml_string(found.path)
+def _proposed_rule(finding: Finding) -> ProposedRule:
+    kind = finding.guess.field_class
+    entry = _toml_string(finding.path)
     if kind == "nonces":
-        entry = f"{{ path = {entry}, starts = {_toml_string(found.guess.nonce_start)} }}"
+        entry = f"{{ path = {entry}, starts = {_toml_string(finding.guess.nonce_start)} }}"
     folded = kind in ("id", "nonces")
     lists = {"body": f"fold.{kind}" if folded else kind, "query": f"query.{kind}", "answer": "answer.ignore"}
-    key = lists.get(found.part, "headers.transient")
-    counts = f"; differed in {found.times} of {found.of} calls" if found.of else ""
-    return ProposedRule(key, entry, found.guess.reason + counts)
+    key = lists.get(finding.part, "headers.transient")
+    counts = f"; differed in {finding.times} of {finding.of} calls" if finding.of else ""
+    return ProposedRule(key, entry, finding.guess.reason + counts)
 
 
 def _toml_string(value: str) -> str:
@@ -127,7 +127,7 @@ def _extend_block(lines: Sequence[str], block: range, proposal: Proposal) -> lis
     new_lines = list(lines)
     name = _name_line(lines, block, proposal.stem)
     assert name is not None, "the block was found by it"
-    new_lines[name] = re.sub(r"/(\d+)(?=[\"'])", lambda found: f"/{int(found[1]) + 1}", new_lines[name], count=1)
+    new_lines[name] = re.sub(r"/(\d+)(?=[\"'])", lambda match: f"/{int(match[1]) + 1}", new_lines[name], count=1)
     for key, rules in _rules_by_key(proposal).items():
         pattern = re.compile(r"\s*" + r"\s*\.\s*".join(map(re.escape, key.split("."))) + r"\s*=\s*\[")
         at = next((n for n in block if pattern.match(new_lines[n])), None)

@@ -30,7 +30,7 @@ class Decoder:
 
     def feed(self, data: bytes) -> list[Message]:
         """Feed more bytes; return the elements that they complete."""
-        found: list[bytes] = []
+        texts: list[bytes] = []
         start, skip = 0, self._escaped_bytes
         for match in _MARK.finditer(data):
             at = match.start()
@@ -39,11 +39,11 @@ class Decoder:
             if data[at] == ord("\\"):
                 skip = at + 2 if self._is_quoted else skip
             elif self._follow_mark(data[at]):
-                found.append(self._take_element(data[start:at]))
+                texts.append(self._take_element(data[start:at]))
                 start = at + 1
         self._escaped_bytes = max(0, skip - len(data))
         self._element.append(data[start:])
-        return [Message("", text.decode("utf-8", "replace")) for text in found if text]
+        return [Message("", text.decode("utf-8", "replace")) for text in texts if text]
 
     def finish(self) -> list[Message]:
         """Return nothing: an element that no comma or bracket ends is incomplete."""

@@ -134,12 +134,12 @@ class Selection:
         memory = self._memory
         if memory is None or (digest := memory.digests.get(id(value))) is None:
             return self._visit(value, node, above, at)
-        found = memory.find_selected(digest, node, above, self._keep_unknown)
-        if found is None or (found.has_notes and not self._repeat_notes(found, at)):
-            found = self._select_anew(value, node, above, at)
-            memory.note_selected(digest, above, self._keep_unknown, found)
-        memory.selected[id(found.value)] = found
-        return found.value
+        selected_element = memory.find_selected(digest, node, above, self._keep_unknown)
+        if selected_element is None or (selected_element.has_notes and not self._repeat_notes(selected_element, at)):
+            selected_element = self._select_anew(value, node, above, at)
+            memory.note_selected(digest, above, self._keep_unknown, selected_element)
+        memory.selected[id(selected_element.value)] = selected_element
+        return selected_element.value
 
     def _select_anew(self, value: Json, node: Node | None, above: FieldClass | None, at: At) -> SelectedElement:
         notes = self.notes
@@ -159,18 +159,18 @@ class Selection:
             has_notes=starts != [len(noted) for noted in (notes.left_out, notes.ids, notes.folds, notes.unknown)],
         )
 
-    def _repeat_notes(self, found: SelectedElement, at: At) -> bool:
+    def _repeat_notes(self, element: SelectedElement, at: At) -> bool:
         """Note what was noted about an element, unless that would be something else here: at another place, or after other ids."""
-        if found.at != at:
+        if element.at != at:
             return False
-        for was, now in found.names:
+        for was, now in element.names:
             if self._name_id(was) != now:
                 return False  # the ids that were named so far are those that a walk names, in its order
         notes = self.notes
-        notes.left_out += found.left_out
-        notes.ids += found.ids
-        notes.folds += found.folds
-        notes.unknown += found.unknown
+        notes.left_out += element.left_out
+        notes.ids += element.ids
+        notes.folds += element.folds
+        notes.unknown += element.unknown
         return True
 
     def _select_whole(self, value: Json, field_class: FieldClass | None, at: At) -> Json | OmittedField:

@@ -240,9 +240,9 @@ class _ProfileTable:
             raise self.error_near(f"{name} must be a list of strings, not {value!r}", name)
         return tuple(values)
 
-    def _check_names(self, table: Mapping[str, Any], known: set[str], where: str) -> None:
-        for name in table.keys() - known:
-            raise self.error_near(f"unknown setting {name!r} in {where}: use {', '.join(sorted(known))}", name)
+    def _check_names(self, table: Mapping[str, Any], names: set[str], where: str) -> None:
+        for name in table.keys() - names:
+            raise self.error_near(f"unknown setting {name!r} in {where}: use {', '.join(sorted(names))}", name)
 
     def _check_paths(self, paths: Any) -> None:
         seen_paths: set[str] = set()

@@ -170,12 +170,12 @@ def _spread_wildcards(node: Node) -> Node:
     return _combine(node, node, by_name, by_type, _spread_wildcards(node.wildcard) if node.wildcard else None)
 
 
-def _overlay(found: Node, base: Node) -> Node:
+def _overlay(body_rules: Node, base: Node) -> Node:
     """Add the rules for places that were found in one body to a tree whose wildcards are spread."""
     by_name = dict(base.by_name)
-    for name, below in found.by_name.items():
+    for name, below in body_rules.by_name.items():
         by_name[name] = _overlay(below, base.by_name.get(name) or base.wildcard or Node())
-    return _combine(found, base, by_name, base.by_type, base.wildcard)
+    return _combine(body_rules, base, by_name, base.by_type, base.wildcard)
 
 
 def _unite_optional(first: Node | None, second: Node | None) -> Node:

@@ -362,11 +362,11 @@ def _override_error(number: int, line: int | None, why: str) -> BadOverride:
     return BadOverride(f"{place}: {why}")
 
 
-def _checked_table(value: Any, name: str, known: Sequence[str]) -> Mapping[str, Any]:
+def _checked_table(value: Any, name: str, members: Sequence[str]) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise _InvalidEntry(f"{name} must be a table of {', '.join(known)}")
-    if unknown := [member for member in value if member not in known]:
-        raise _InvalidEntry(f"unknown {quote_names(unknown)} in {name}: use {', '.join(known)}")
+        raise _InvalidEntry(f"{name} must be a table of {', '.join(members)}")
+    if unknown := [member for member in value if member not in members]:
+        raise _InvalidEntry(f"unknown {quote_names(unknown)} in {name}: use {', '.join(members)}")
     return value
 
 

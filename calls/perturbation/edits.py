@@ -154,16 +154,16 @@ def copy_json(value: Json) -> Any:
 
 def value_at(document: Any, pointer: str) -> tuple[Any] | None:
     """Return the value at a pointer, in a tuple; None if there is none."""
-    found = document
+    value = document
     for part in pointer.split("/")[1:]:
         name = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, dict) and name in found:
-            found = found[name]
-        elif isinstance(found, list) and name.isdecimal() and int(name) < len(found):
-            found = found[int(name)]
+        if isinstance(value, dict) and name in value:
+            value = value[name]
+        elif isinstance(value, list) and name.isdecimal() and int(name) < len(value):
+            value = value[int(name)]
         else:
             return None
-    return (found,)
+    return (value,)
 
 
 def apply_operations(document: Any, operations: Sequence[Operation]) -> tuple[Any] | None:

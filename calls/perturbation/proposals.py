@@ -33,14 +33,14 @@ def propose_edits(
 ) -> list[AnswerEdit]:
     """Return all edits of these groups. `steps` are those at which a fault can happen. The same seed gives the same edits."""
     draws = Draws(seed, 0)
-    found: list[AnswerEdit] = []
+    edits: list[AnswerEdit] = []
     for answer in answers:
-        found += _Proposer(answer, draws).edits()
-    found += _renames(answers, draws)
+        edits += _Proposer(answer, draws).edits()
+    edits += _renames(answers, draws)
     for step in steps:
-        found += [AnswerEdit(kind=kind, group=group, step=step, fault=fault) for kind, group, fault in FAULTS]
+        edits += [AnswerEdit(kind=kind, group=group, step=step, fault=fault) for kind, group, fault in FAULTS]
     # An edit that changes nothing alone is not proposed.
-    return [edit for edit in found if edit.group in groups and apply_edits(answers, [edit]).used]
+    return [edit for edit in edits if edit.group in groups and apply_edits(answers, [edit]).used]
 
 
 class _Proposer:

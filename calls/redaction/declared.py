@@ -79,9 +79,9 @@ def _last_name(path: str) -> bytes:
     return names[-1].encode() if names and "?" not in path else b""
 
 
-def _leaf_edits(data: bytes, found: "set[Location]", key: bytes) -> Iterator[Edit]:
+def _leaf_edits(data: bytes, locations: "set[Location]", key: bytes) -> Iterator[Edit]:
     for location, start, stop in _locate_leaves(data):
-        if any(location[:depth] in found for depth in range(len(location) + 1)):
+        if any(location[:depth] in locations for depth in range(len(location) + 1)):
             at, new = _replacement(data, start, stop, key)
             if new != data[at : at + len(new)]:
                 yield Edit(at, new)

@@ -129,7 +129,7 @@ def summarize_answer(answer: Json) -> AnswerSummary:
         return AnswerSummary(text=answer)
     fields = as_object(answer)
     usage = as_object(fields.get("usage"))
-    found = as_array(fields.get("data")) if fields.get("object") == "vector_store.search_results.page" else ()
+    results = as_array(fields.get("data")) if fields.get("object") == "vector_store.search_results.page" else ()
     edited = (
         next((as_object(choice) for choice in as_array(fields.get("choices"))), {})
         if fields.get("object") == "edit"
@@ -146,7 +146,7 @@ def summarize_answer(answer: Json) -> AnswerSummary:
         ),
         pending=_pending_id(fields),
         is_unfinished=fields.keys() <= {"status", "progress"} and fields.get("status") in _UNDONE,
-        results=tuple(found),
+        results=tuple(results),
     )
 
 
@@ -296,12 +296,12 @@ def _compose_results(parts: AnswerParts) -> Json | None:
             return None
 
 
-def _moderation(found: list[str]) -> Json:
-    names = dict.fromkeys((*_CATEGORIES, *found))
+def _moderation(categories: list[str]) -> Json:
+    names = dict.fromkeys((*_CATEGORIES, *categories))
     return {
-        "flagged": bool(found),
-        "categories": {name: name in found for name in names},
-        "category_scores": {name: 0.99 if name in found else 0.01 for name in names},
+        "flagged": bool(categories),
+        "categories": {name: name in categories for name in names},
+        "category_scores": {name: 0.99 if name in categories else 0.01 for name in names},
         "category_applied_input_types": {name: ["text"] for name in names},
     }
 

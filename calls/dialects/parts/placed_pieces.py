@@ -35,18 +35,18 @@ class PlacedObject:
 
 
 def _descend(place: Json, step: str | int, empty: Json) -> Json:
-    found: Json = None
+    below: Json = None
     match place, step:
         case dict(), str():
-            found = place.setdefault(step, empty)
+            below = place.setdefault(step, empty)
         case list(), int() if step < len(place):
-            found = place[step]
+            below = place[step]
         case list(), int() if step == len(place):
             place.append(empty)
-            found = empty
+            below = empty
         case _:
             pass
-    return found
+    return below
 
 
 def _set_piece(place: Json, step: str | int, piece: Json) -> None:

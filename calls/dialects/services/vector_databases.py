@@ -228,8 +228,8 @@ def _read_bedrock(answer: Fields) -> Iterator[Json]:
 def _score_reader(scored: str, *without: str) -> Callable[[Json], Iterator[Json]]:
     """Make a reader of pieces whose score has this name, and whose content is everything else."""
 
-    def read(found: Json) -> Iterator[Json]:
-        for one in _flatten_objects(found):
+    def read(results: Json) -> Iterator[Json]:
+        for one in _flatten_objects(results):
             yield _search_result(one, _omit_members(one, "id", scored, *without), scored)
 
     return read

@@ -250,13 +250,13 @@ def _strip_separators(raw: bytes) -> bytes:
     has_escapes = b"\\" in raw
     chars = _SEPARATOR.sub(b"", raw) if has_escapes or b"\n" in raw else raw
     if has_escapes or b"%" in raw:
-        chars = _ESCAPED.sub(lambda found: b"+" if found.group()[-1:] in b"bB" else b"/", chars)
+        chars = _ESCAPED.sub(lambda match: b"+" if match.group()[-1:] in b"bB" else b"/", chars)
     return chars
 
 
 def _mask_breaks(raw: bytes) -> bytes:
     """Replace line breaks by zero bytes, since escaped ones contain letters."""
-    return _SEPARATOR.sub(lambda found: bytes(len(found.group())), raw)
+    return _SEPARATOR.sub(lambda match: bytes(len(match.group())), raw)
 
 
 def _decode(chars: bytes) -> bytes:

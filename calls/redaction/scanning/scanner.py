@@ -294,35 +294,35 @@ class Scanner:
         """Decide as much of the text from `at` on as possible; return the text with inner edits, and the end of the decided."""
         offset = self.decided_to - at
         while True:
-            found = self._continued_secret(at) or self._next_secret(text, at, last=last)
-            if isinstance(found, int):
-                return text, found
-            stop = found.end(text, found.search_from)
+            match = self._continued_secret(at) or self._next_secret(text, at, last=last)
+            if isinstance(match, int):
+                return text, match
+            stop = match.end(text, match.search_from)
             if (
-                stop + found.rule.lookahead >= len(text)
+                stop + match.rule.lookahead >= len(text)
                 and not last
-                and stop - found.start < MAX_BLOCK + _BLOCK_LOOKAHEAD
+                and stop - match.start < MAX_BLOCK + _BLOCK_LOOKAHEAD
             ):
-                return text, found.lead
-            if found.rule.find_inner:
-                text = self._settle_inner(text, found, min(stop, found.start + MAX_BLOCK), edits, offset)
-                at = found.start  # the other rules search what is left in it
+                return text, match.lead
+            if match.rule.find_inner:
+                text = self._settle_inner(text, match, min(stop, match.start + MAX_BLOCK), edits, offset)
+                at = match.start  # the other rules search what is left in it
             else:
-                further = self._end_of_overlapping(text, found, stop, offset, last=last)
+                further = self._end_of_overlapping(text, match, stop, offset, last=last)
                 if further is None:
-                    return text, found.lead
-                at = self._settle(text, found, further, edits, offset)
+                    return text, match.lead
+                at = self._settle(text, match, further, edits, offset)
 
-    def _end_of_overlapping(self, text: bytes, found: _Match, stop: int, offset: int, *, last: bool) -> int | None:
+    def _end_of_overlapping(self, text: bytes, match: _Match, stop: int, offset: int, *, last: bool) -> int | None:
         """Return the end of a secret that begins inside this one and continues after it; None: more text is needed.
 
         `Bearer 1/38854…` is a secret that ends at a colon, after which the key `1/38854…:6c59b…` continues.
         """
-        if self._inside or not found.start < stop <= found.start + _MAX_REREAD or PREFIX in text[found.start : stop]:
+        if self._inside or not match.start < stop <= match.start + _MAX_REREAD or PREFIX in text[match.start : stop]:
             return stop
-        if not self._is_real(text, found, stop, offset):
+        if not self._is_real(text, match, stop, offset):
             return stop
-        at, limit = found.lead + 1, stop + MAX_BLOCK
+        at, limit = match.lead + 1, stop + MAX_BLOCK
         window = text if len(text) <= limit else text[:limit]
         for _ in range(_MAX_OVERLAPS):
             start, end = self._table.find_first(window, at, last=last)
@@ -350,70 +350,70 @@ class Scanner:
             return len(text)
         return start if end == len(text) and not last else self._table.match_rule(text, start)
 
-    def _settle(self, text: bytes, found: _Match, stop: int, edits: list[Edit], offset: int) -> int:
+    def _settle(self, text: bytes, match: _Match, stop: int, edits: list[Edit], offset: int) -> int:
         """Replace a real secret, or a block of a long one; return the offset from which to continue."""
-        if not (found.rule.lead or self._inside):
-            stop = _end_before_placeholder(text, found.start, stop)
-        cut = _block_end(text, found.start, stop)
-        secret = text[found.start : cut]
+        if not (match.rule.lead or self._inside):
+            stop = _end_before_placeholder(text, match.start, stop)
+        cut = _block_end(text, match.start, stop)
+        secret = text[match.start : cut]
         # At the end of a piece, a backslash belongs to the quote that follows in the next one.
         replaced = (
             is_placeholder(secret.rstrip(b"\\") if cut == len(text) else secret)
-            or _is_placeholder_after_prefix(text, found.start, cut)
+            or _is_placeholder_after_prefix(text, match.start, cut)
             or (self.is_stream and _is_placeholder_start(secret))
         )
-        if not (self._inside or (replaced and cut == stop) or self._is_real(text, found, stop, offset)):
+        if not (self._inside or (replaced and cut == stop) or self._is_real(text, match, stop, offset)):
             # A shorter name may begin inside the lead, and a token of another family after the prefix.
-            is_short = cut - found.start <= _MAX_REREAD_REJECTED
-            return found.lead + 1 if found.rule.lead or is_short else max(cut, found.lead + 1)
+            is_short = cut - match.start <= _MAX_REREAD_REJECTED
+            return match.lead + 1 if match.rule.lead or is_short else max(cut, match.lead + 1)
         self._after = offset + cut
         if secret and not replaced:
-            edits.append(Edit(offset + found.start, make_placeholder(secret, found.rule.kind, self._key)))
-        self._inside = found if cut < stop else None
+            edits.append(Edit(offset + match.start, make_placeholder(secret, match.rule.kind, self._key)))
+        self._inside = match if cut < stop else None
         return cut
 
-    def _settle_inner(self, text: bytes, found: _Match, stop: int, edits: list[Edit], offset: int) -> bytes:
+    def _settle_inner(self, text: bytes, match: _Match, stop: int, edits: list[Edit], offset: int) -> bytes:
         """Replace the secrets among several values; return the redacted text."""
-        assert found.rule.find_inner
+        assert match.rule.find_inner
         new = bytearray(text)
-        for low, high in found.rule.find_inner(text, found.start, stop):
+        for low, high in match.rule.find_inner(text, match.start, stop):
             secret = text[low:high]
             if PREFIX in secret or is_placeholder(secret):
                 continue
-            new[low:high] = make_placeholder(secret, found.rule.kind, self._key)
+            new[low:high] = make_placeholder(secret, match.rule.kind, self._key)
             edits.append(Edit(offset + low, bytes(new[low:high])))
             self._after = offset + high
         return bytes(new)
 
-    def _is_real(self, text: bytes, found: _Match, stop: int, offset: int) -> bool:
-        if self.is_json and _is_end_of_string(text, found):
+    def _is_real(self, text: bytes, match: _Match, stop: int, offset: int) -> bool:
+        if self.is_json and _is_end_of_string(text, match):
             return False
-        if self.is_stream and _can_begin_template(text, found.start, stop):
+        if self.is_stream and _can_begin_template(text, match.start, stop):
             return False
-        if _is_behind_length(text, found) and text[found.lead + 1] != stop - found.lead - 2:
+        if _is_behind_length(text, match) and text[match.lead + 1] != stop - match.lead - 2:
             return False
-        if found.rule.is_outside_base64 and is_in_base64(
-            text[max(0, self._after - offset, found.start - LOOKBEHIND) : found.start]
+        if match.rule.is_outside_base64 and is_in_base64(
+            text[max(0, self._after - offset, match.start - LOOKBEHIND) : match.start]
         ):
             return False
-        return found.rule.is_real(text, found.lead, found.start, min(stop, found.start + MAX_BLOCK))
+        return match.rule.is_real(text, match.lead, match.start, min(stop, match.start + MAX_BLOCK))
 
 
-def _is_behind_length(text: bytes, found: _Match) -> bool:
+def _is_behind_length(text: bytes, match: _Match) -> bool:
     """Return whether the match is preceded only by a CBOR header (`x`) with a length that is a letter."""
-    first = text[found.lead : found.lead + 2]
-    if not found.rule.is_bounded or first[:1] != b"x" or not (first[1:].isalnum() or first[1:] == b"_"):
+    first = text[match.lead : match.lead + 2]
+    if not match.rule.is_bounded or first[:1] != b"x" or not (first[1:].isalnum() or first[1:] == b"_"):
         return False
     # No lead begins with an `x` like this.
-    return found.rule.lead != () or found.start - found.lead == 2
+    return match.rule.lead != () or match.start - match.lead == 2
 
 
-def _is_end_of_string(text: bytes, found: _Match) -> bool:
+def _is_end_of_string(text: bytes, match: _Match) -> bool:
     """Return whether the quote before a value ends the JSON string that contains its name, so that there is no value.
 
     This is so if a model's piece of text ends after `\\"password\\": `: in JSON, a quoted value has a quoted name.
     """
-    lead = text[found.lead : found.start]
+    lead = text[match.lead : match.start]
     if lead[-1:] != b'"' or lead[-2:-1] == b"\\":
         return False
     name = lead[:-1].rstrip().rstrip(b":=,").rstrip()

@@ -37,7 +37,7 @@ class NotJson(ValueError):
 
 def find_leaves(data: bytes, start: int, end: int, *, is_cut: bool = False) -> list[Leaf]:
     """Return the leaves of a JSON text in order. `is_cut`: the text may end anywhere, even within a string. Raises NotJson."""
-    found: list[Leaf] = []
+    leaves: list[Leaf] = []
     path: list[bytes | int] = []
     wants_name = has_begun = False
     at = start
@@ -54,9 +54,9 @@ def find_leaves(data: bytes, start: int, end: int, *, is_cut: bool = False) -> l
             if wants_name:
                 path[-1], wants_name = data[low:stop], False
                 continue
-            found.append(Leaf(tuple(path), low, stop, True))
+            leaves.append(Leaf(tuple(path), low, stop, True))
         elif group == _OTHER and not wants_name:
-            found.append(Leaf(tuple(path), *token.span(_OTHER), False))
+            leaves.append(Leaf(tuple(path), *token.span(_OTHER), False))
         elif group == _LIST and not wants_name:
             path.append(0)
         elif group == _PUNCTUATION:
@@ -68,7 +68,7 @@ def find_leaves(data: bytes, start: int, end: int, *, is_cut: bool = False) -> l
             raise NotJson
     if data[at:end].strip() or (not is_cut and (path or not has_begun)):
         raise NotJson
-    return found
+    return leaves
 
 
 def _follow(mark: int, path: list[bytes | int], *, has_begun: bool, wants_name: bool) -> bool:

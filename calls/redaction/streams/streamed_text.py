@@ -140,23 +140,23 @@ class MessageSearch:
 
     def take_carried(self, data: bytes, span: tuple[int, int], base: int) -> bool:
         """Process a message that contains another one in base64; return False if it does not."""
-        found = _CARRIER.match(data, *span)
-        if found is None:
+        match = _CARRIER.match(data, *span)
+        if match is None:
             return False
         try:
-            inner = b64decode(found.group(1), validate=True)
+            inner = b64decode(match.group(1), validate=True)
         except NotBase64:
             return False
-        if b64encode(inner) != found.group(1):
+        if b64encode(inner) != match.group(1):
             return False
-        enclosed = EnclosedText(inner, base + found.start(1))
-        if self.take_known(inner, 0, len(inner), base + found.start(1), enclosed) == len(inner):
+        enclosed = EnclosedText(inner, base + match.start(1))
+        if self.take_known(inner, 0, len(inner), base + match.start(1), enclosed) == len(inner):
             return True
-        if inner[:1] == b"{" and self.take_json(inner, (0, len(inner)), base + found.start(1), enclosed=enclosed):
+        if inner[:1] == b"{" and self.take_json(inner, (0, len(inner)), base + match.start(1), enclosed=enclosed):
             return True
         if _CONTROL.search(inner):
             return False
-        self._add_text(b"bytes", inner, 0, base + found.start(1), enclosed, may_repeat=True)
+        self._add_text(b"bytes", inner, 0, base + match.start(1), enclosed, may_repeat=True)
         return True
 
     def take_lines(self, name: Hashable, data: bytes, lines: list[tuple[int, int]], base: int) -> None:
