@@ -155,13 +155,13 @@ def miss_entry(miss: Miss) -> dict[str, Json]:
     }
 
 
-def nearest_entry(found: NearestCall) -> dict[str, Json]:
+def nearest_entry(nearest: NearestCall) -> dict[str, Json]:
     """The nearest recorded call as JSON."""
     entry: dict[str, Json] = {
-        "call": found.call,
-        "step": found.step,
-        "differences": [difference.as_json() for difference in found.differences],
+        "call": nearest.call,
+        "step": nearest.step,
+        "differences": [difference.as_json() for difference in nearest.differences],
     }
-    if found.more:
-        entry["more"] = found.more
+    if nearest.more:
+        entry["more"] = nearest.more
     return entry

@@ -119,7 +119,7 @@ class NearestCallFinder:
             limit = best[-1][0] if len(best) == CALLS_LISTED else float("inf")
             apart = distance(self.document(self.entries[number].exchange.request), wanted_document, limit)
             if apart < limit:
-                best = sorted([*best, (apart, number)], key=lambda found: found[0])[:CALLS_LISTED]
+                best = sorted([*best, (apart, number)], key=lambda candidate: candidate[0])[:CALLS_LISTED]
         return [number for _, number in best]
 
 

@@ -256,9 +256,13 @@ class WebsocketDialogue:
         found = tuple(differences(recorded, selected)) or (Difference((), ABSENT, selected),)
         return self._break_off("no_match", found, message)
 
-    def _break_off(self, reason: BreakReason, found: tuple[Difference, ...] = (), message: Json = None) -> list[Frame]:
+    def _break_off(
+        self, reason: BreakReason, broken_places: tuple[Difference, ...] = (), message: Json = None
+    ) -> list[Frame]:
         self._is_over = True
-        return self._on_break(Break(reason=reason, number=self.message_count, differences=found, message=message))
+        return self._on_break(
+            Break(reason=reason, number=self.message_count, differences=broken_places, message=message)
+        )
 
 
 _NEW_EACH_TIME: Final = ("/event_id",)
