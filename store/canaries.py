@@ -109,9 +109,9 @@ def _with_shot(state: CanaryState | None, shot: Shot, at: int) -> CanaryState:
     return end_shot(state, at, run=shot.run, failed=shot.failed, problem=shot.problem)
 
 
-def _can_go_on(known: CanaryRules, now: CanaryRules) -> bool:
+def _can_go_on(old: CanaryRules, now: CanaryRules) -> bool:
     """Whether what was counted by the old rules counts by the new ones."""
-    return (known.references, known.baseline) == (now.references, now.baseline)
+    return (old.references, old.baseline) == (now.references, now.baseline)
 
 
 def canary_shape(name: str, state: CanaryState, canaries: int) -> Shape:

@@ -39,16 +39,16 @@ def read_private(path: Path, what: str, renewal: str) -> bytes:
         return file.read()
 
 
-def _require_private(path: Path, found: os.stat_result, what: str, renewal: str) -> None:
-    mode = stat.S_IMODE(found.st_mode)
-    if not stat.S_ISREG(found.st_mode):
+def _require_private(path: Path, status: os.stat_result, what: str, renewal: str) -> None:
+    mode = stat.S_IMODE(status.st_mode)
+    if not stat.S_ISREG(status.st_mode):
         raise NotPrivate(f"{what} {path} is not a regular file; remove it, or {renewal}")
-    if found.st_uid != os.geteuid():
+    if status.st_uid != os.geteuid():
         raise NotPrivate(
-            f"{what} {path} belongs to user {found.st_uid}, and Playhead runs as {os.geteuid()}; change its owner, "
+            f"{what} {path} belongs to user {status.st_uid}, and Playhead runs as {os.geteuid()}; change its owner, "
             "or use a data directory of your own"
         )
-    if why := _exposure(mode & _OTHERS, mode & _GROUP, found.st_gid):
+    if why := _exposure(mode & _OTHERS, mode & _GROUP, status.st_gid):
         raise NotPrivate(
             f"{what} {path} can be read by others (mode {mode:04o}, {why}); run `chmod 600 {path}`, "
             f"and if others may have read it, {renewal}"

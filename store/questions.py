@@ -70,14 +70,14 @@ class Questions:
         """Store a question unless it was asked before. Return it with its answer, which may be that of a run that this one continues."""
         stored = _find(await self.list_run(question.run), question.id)
         batches = [] if stored else [_question_batch(question)]
-        found = stored.answer if stored else None
-        if found is None and (found := await self._find_earlier_answer(question)):
-            batches.append(_answer_batch(question, found))
-        if found is not None and not (stored and stored.is_received):
+        answer = stored.answer if stored else None
+        if answer is None and (answer := await self._find_earlier_answer(question)):
+            batches.append(_answer_batch(question, answer))
+        if answer is not None and not (stored and stored.is_received):
             batches.append(_receipt_batch(question))
         if batches:
             await writer.write_batch((), effects=batches)
-        return msgspec.structs.replace(stored or question, answer=found)
+        return msgspec.structs.replace(stored or question, answer=answer)
 
     async def answer(self, run: str, name: str, answer: PersonAnswer, writer: BatchWriter) -> PersonQuestion:
         """Store the answer to a question. Raises QuestionUnknown and AlreadyAnswered."""

@@ -77,9 +77,9 @@ def _run_and_owner(run: str) -> tuple[str, ...]:
     return (run,) if owner == run else (run, owner)
 
 
-def is_same(presented: str, known: str) -> bool:
+def is_same(presented: str, secret: str) -> bool:
     """Whether two secrets are equal, compared in constant time."""
-    return hmac.compare_digest(presented.encode("utf-8", "replace"), known.encode())
+    return hmac.compare_digest(presented.encode("utf-8", "replace"), secret.encode())
 
 
 @lru_cache(1024)

@@ -31,17 +31,17 @@ class Cosignature(NamedTuple):
 
 
 async def request_cosignature(
-    client: httpx2.AsyncClient, target: WitnessTarget, note: str, known: int, load_path: LoadPath
+    client: httpx2.AsyncClient, target: WitnessTarget, note: str, signed_size: int, load_path: LoadPath
 ) -> Cosignature:
-    """Have a witness sign a checkpoint. `known` is the size that it has probably signed last.
+    """Have a witness sign a checkpoint. `signed_size` is the size that it has probably signed last.
 
     Raises `AnchorFailure`, or `AnchorContradiction` where it has signed another history.
     """
     key, parsed = target.verifier_key, parse_note(note)
     checkpoint = parsed.checkpoint
     for _ in range(TRIES):
-        path = await load_path(known) if 0 < known < checkpoint.size else []
-        answer = await post(client, _url(target), format_request(known, path, note), "text/plain; charset=utf-8")
+        path = await load_path(signed_size) if 0 < signed_size < checkpoint.size else []
+        answer = await post(client, _url(target), format_request(signed_size, path, note), "text/plain; charset=utf-8")
         if answer.status != 409:
             return _read_cosignature(answer, key, parsed)
         stated = _read_size(answer, key)
@@ -50,16 +50,16 @@ async def request_cosignature(
                 f"the witness {key.name} has signed {stated} leaves of {checkpoint.origin}, and there are {checkpoint.size} here:"
                 " the database was set back to an earlier state, or somebody else signs with this key"
             )
-        if stated == known:
+        if stated == signed_size:
             raise AnchorContradiction(_other_history(key, parsed))
-        known = stated
+        signed_size = stated
     raise AnchorFailure(f"the witness {key.name} names another size each time it is asked; check who else asks it")
 
 
-def format_request(known: int, path: Sequence[bytes], note: str) -> bytes:
+def format_request(size: int, path: Sequence[bytes], note: str) -> bytes:
     """Return the body of a request: the size that the witness knows, the proof that the tree continues, and the checkpoint."""
     lines = "".join(f"{base64.b64encode(each).decode()}\n" for each in path)
-    return f"old {known}\n{lines}\n{note}".encode()
+    return f"old {size}\n{lines}\n{note}".encode()
 
 
 def _url(target: WitnessTarget) -> str:

@@ -212,7 +212,7 @@ def _place_free_entries(window: Window) -> dict[str, ProcessPlacement]:
     """Find the runs of the free exchanges of a process that are to be moved."""
     groups = window.conversation_runs
     only = next(iter(groups)) if len(groups) == 1 and not (window.is_unclear or window.forgotten_until) else None
-    found: dict[str, ProcessPlacement] = {}
+    placements: dict[str, ProcessPlacement] = {}
     # The identifiers of an exchange that was moved may attribute another.
     for _ in range(MAX_PASSES):
         has_moved = False
@@ -221,11 +221,11 @@ def _place_free_entries(window: Window) -> dict[str, ProcessPlacement]:
             placement = ProcessPlacement(run, SAME_PROCESS if only else SHARES, identifier)
             if placement.run != entry.run:
                 window.move(entry.id, placement.run)
-                found[entry.id] = placement
+                placements[entry.id] = placement
                 has_moved = True
         if not has_moved:
             break
-    return found
+    return placements
 
 
 FETCH_PROCESS = "SELECT is_divided, is_unclear FROM processes WHERE project = $1 AND run = $2"

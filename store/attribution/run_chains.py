@@ -106,27 +106,27 @@ def _chain_name(link: ChainLink) -> str:
 async def fetch_related(connection: asyncpg.Connection, project: str, fresh: Sequence[ChainLink]) -> list[ChainLink]:
     """Fetch the stored exchanges that have ties with these, and those of these that are stored in a chain."""
     id_range = search_range([one.started_at for one in fresh])
-    found = _stored_links(
+    links = _stored_links(
         await connection.fetch(FETCH_CHAINED, project, [one.id for one in fresh if one.is_movable], CHAIN_PREFIX), fresh
     )
     counterparts = {tie ^ 1 for one in fresh for tie in one.ties}
-    found += _stored_links(
+    links += _stored_links(
         await connection.fetch(FETCH_TIED, project, sorted(counterparts), *id_range, MAX_ROWS), fresh
     )
-    produced = {tie for one in (*fresh, *found) for tie in one.ties if not tie & 1}
+    produced = {tie for one in (*fresh, *links) for tie in one.ties if not tie & 1}
     # The exchange that produced these ids is unknown, but others may refer to them.
     orphans = {tie for one in fresh for tie in one.ties if tie & 1 and tie & ~1 not in produced}
     if orphans:
-        found += _stored_links(await connection.fetch(FETCH_TIED, project, sorted(orphans), *id_range, MAX_ROWS), fresh)
-    return found
+        links += _stored_links(await connection.fetch(FETCH_TIED, project, sorted(orphans), *id_range, MAX_ROWS), fresh)
+    return links
 
 
 async def fetch_run_members(
-    connection: asyncpg.Connection, project: str, runs: Collection[str], known: Set[str]
+    connection: asyncpg.Connection, project: str, runs: Collection[str], known_ids: Set[str]
 ) -> dict[str, str]:
     """Fetch the exchanges of these runs and the run of each, without those that are known."""
     rows = await connection.fetch(FETCH_MEMBERS, project, sorted(runs), MAX_ROWS) if runs else []
-    return {str(row["id"]): row["run"] for row in rows if str(row["id"]) not in known}
+    return {str(row["id"]): row["run"] for row in rows if str(row["id"]) not in known_ids}
 
 
 def _stored_links(rows: Sequence[asyncpg.Record], fresh: Sequence[ChainLink]) -> list[ChainLink]:

@@ -125,28 +125,28 @@ def check_archive(path: Path) -> int:
     Raises BadArchive, which names the first member that does not fit, and OSError.
     """
     read_manifest(path)
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     expected: dict[str, Any] | None = None
     with path.open("rb") as file:
         try:
             with tarfile.open(fileobj=file, mode="r|") as tar:
                 for info in tar:
                     member = Member(info.name, _read_member(tar, info))
-                    if expected is not None or info.name in found:
+                    if expected is not None or info.name in digests:
                         raise BadArchive(f"it has another member {info.name} after its end")
                     if info.name == DIGESTS:
                         expected = _parse_object(member)
                     else:
-                        found[info.name] = hashlib.sha256(member.data).hexdigest()
+                        digests[info.name] = hashlib.sha256(member.data).hexdigest()
         except (tarfile.TarError, EOFError, ValueError) as error:
             raise BadArchive(f"it is damaged or ends early ({error})") from error
     if expected is None:
         raise BadArchive("it ends early: its last member, digests.json, is missing")
-    for name in (*expected, *found):
-        if expected.get(name) != found.get(name):
-            what = "is missing" if name not in found else "was added" if name not in expected else "was altered"
+    for name in (*expected, *digests):
+        if expected.get(name) != digests.get(name):
+            what = "is missing" if name not in digests else "was added" if name not in expected else "was altered"
             raise BadArchive(f"its member {name} {what}")
-    return len(found)
+    return len(digests)
 
 
 def _read_member(tar: tarfile.TarFile, info: tarfile.TarInfo) -> bytes:

@@ -140,13 +140,13 @@ def read_bundle(lines: Iterable[bytes]) -> Bundle:
     return collect_bundle(read_parts(lines))
 
 
-def collect_bundle(found: Iterable["BundleHead | Entry | Gap | EffectBatch"]) -> Bundle:
+def collect_bundle(parts: Iterable["BundleHead | Entry | Gap | EffectBatch"]) -> Bundle:
     """Assemble a bundle from its parts."""
     head: BundleHead | None = None
     entries: list[Entry] = []
     gaps: list[Gap] = []
     effects: list[EffectBatch] = []
-    for part in found:
+    for part in parts:
         match part:
             case BundleHead():
                 head = part
@@ -286,7 +286,7 @@ _INVISIBLE = re.compile(
 def _visible(line: bytes) -> bytes:
     if line.isascii() and b"\x7f" not in line:
         return line  # large bodies are mostly base64, and searching them takes seconds
-    return _INVISIBLE.sub(lambda found: json.dumps(found[0].decode())[1:-1].encode(), line)
+    return _INVISIBLE.sub(lambda match: json.dumps(match[0].decode())[1:-1].encode(), line)
 
 
 def _shared_ends(data: bytes, recent: Iterable[tuple[int, bytes]]) -> tuple[Span | None, Span | None]:
@@ -295,7 +295,7 @@ def _shared_ends(data: bytes, recent: Iterable[tuple[int, bytes]]) -> tuple[Span
     for line, other in recent:
         prefix = _common_prefix(data, other)
         suffix = _common_suffix(data[prefix:], other)
-        best = max(best, (line, prefix, suffix), key=lambda found: found[1] + found[2])
+        best = max(best, (line, prefix, suffix), key=lambda candidate: candidate[1] + candidate[2])
     line, prefix, suffix = best
     return (line, prefix) if prefix else None, (line, suffix) if suffix else None
 
@@ -487,11 +487,11 @@ def _members(raw: msgspec.Raw) -> Mapping[str, Any] | None:
     raise InvalidTrace("its call is not an object")
 
 
-def require_known_format(found: object) -> None:
+def require_known_format(version: object) -> None:
     """Raise UnknownFormat for another version of the trace format."""
-    if found != FORMAT:
+    if version != FORMAT:
         raise UnknownFormat(
-            f"the recording is written in version {found} of the trace format, this Playhead reads version {FORMAT}; "
+            f"the recording is written in version {version} of the trace format, this Playhead reads version {FORMAT}; "
             "use a Playhead that reads it, or export the run again with this one"
         )
 
@@ -500,11 +500,11 @@ EFFECTS_FORMAT: Final = 2
 """The version of a bundle that has effects. The exchanges in it are as in version 1."""
 
 
-def require_known_bundle(found: int) -> None:
+def require_known_bundle(version: int) -> None:
     """Raise UnknownFormat for a version of bundles that this Playhead does not read."""
-    if found not in (FORMAT, EFFECTS_FORMAT):
+    if version not in (FORMAT, EFFECTS_FORMAT):
         raise UnknownFormat(
-            f"the recording is written in version {found} of the trace format, this Playhead reads versions {FORMAT} and"
+            f"the recording is written in version {version} of the trace format, this Playhead reads versions {FORMAT} and"
             f" {EFFECTS_FORMAT}; use a Playhead that reads it, or export the run again with this one"
         )
 

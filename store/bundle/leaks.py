@@ -89,10 +89,10 @@ def find_run_leaks(run: Mapping[str, Any], redactor: Redactor) -> Iterator[Leak]
         yield from _text_leaks(pointer, text, redactor.redact_text(text))
 
 
-def disallowed_leaks(found: Iterable[Leak], allowed: Iterable[str]) -> list[Leak]:
+def disallowed_leaks(leaks: Iterable[Leak], allowed: Iterable[str]) -> list[Leak]:
     """Return the leaks whose places match none of the shell-style patterns."""
     patterns = tuple(allowed)
-    return [leak for leak in found if not any(fnmatchcase(leak.place, pattern) for pattern in patterns)]
+    return [leak for leak in leaks if not any(fnmatchcase(leak.place, pattern) for pattern in patterns)]
 
 
 def _text_members(pointer: str, value: Any) -> Iterator[tuple[str, str]]:

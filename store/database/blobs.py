@@ -233,22 +233,22 @@ def _group_neighbours(
     body: bytes, elements: Sequence[Element], find: Callable[[bytes], ElementPlace | None]
 ) -> list[_Neighbours]:
     """Group adjacent elements that are new, and those that are adjacent in one part."""
-    found: list[_Neighbours] = []
+    groups: list[_Neighbours] = []
     end = 0
     previous = None
     for element in elements:
         place = find(element.hash)
         between = body[end : element.start]
-        if found and (
+        if groups and (
             _is_next_in_part(previous, place, between)
             if previous and place
             else previous is place and _is_separator(between)
         ):
-            found[-1].append((element, place))
+            groups[-1].append((element, place))
         else:
-            found.append([(element, place)])
+            groups.append([(element, place)])
         end, previous = element.end, place
-    return found
+    return groups
 
 
 def _is_separator(between: bytes) -> bool:

@@ -250,12 +250,12 @@ def _ending(step: Step) -> str:
     return status if part.complete else f"{status}, incomplete ({part.outcome})"
 
 
-def _difference(found: Difference) -> Shape:
+def _difference(difference: Difference) -> Shape:
     """Return the shape of a difference. Texts are also compared word by word."""
-    values = found.as_json()
+    values = difference.as_json()
     shape: Shape = {"pointer": values["pointer"], "a": values["recorded"], "b": values["now"]}
-    if found.only_side:
-        shape["only"] = {"recorded": "a", "now": "b"}[found.only_side]
-    if isinstance(found.recorded, str) and isinstance(found.now, str):
-        shape["words"] = [[piece.fate, piece.text] for piece in diff_words(found.recorded, found.now)]
+    if difference.only_side:
+        shape["only"] = {"recorded": "a", "now": "b"}[difference.only_side]
+    if isinstance(difference.recorded, str) and isinstance(difference.now, str):
+        shape["words"] = [[piece.fate, piece.text] for piece in diff_words(difference.recorded, difference.now)]
     return shape

@@ -202,11 +202,11 @@ def _list_differences(one: Json, other: Json) -> tuple[tuple[Difference, ...], i
     return tuple(found[:_MOST_COUNTED]), len(found) // (_MOST_COUNTED + 1)
 
 
-def _differing_words(found: Iterable[Difference]) -> tuple[set[str], set[str]]:
+def _differing_words(request_differences: Iterable[Difference]) -> tuple[set[str], set[str]]:
     """Return the words that only the first side has, and those that only the other has, compared place by place."""
     removed_words: set[str] = set()
     added_words: set[str] = set()
-    for difference in found:
+    for difference in request_differences:
         here, there = (word_set(_value(side)) for side in (difference.recorded, difference.now))
         removed_words |= here - there
         added_words |= there - here

@@ -139,7 +139,7 @@ class _ValueReplacer:
 
     def _replace_in_text(self, text: str) -> str:
         if self._pattern is not None:
-            text = self._pattern.sub(lambda found: self._long[found[0]], text)
+            text = self._pattern.sub(lambda match: self._long[match[0]], text)
         for (name, value), new in self._short.items():
             # In JSON, and in JSON within a JSON string, where quotes are escaped.
             place = rf'(\\*"{re.escape(name or "")}\\*"\s*:\s*(?:\\*")?){re.escape(value)}(?![\w.])'

@@ -61,12 +61,12 @@ def _common_length(one: Sequence[str], other: Sequence[str]) -> int:
     return sum(1 for _ in takewhile(bool, (a == b for a, b in zip(one, other, strict=False))))
 
 
-def _shorten_unchanged(found: Sequence[Piece]) -> Iterator[Piece]:
+def _shorten_unchanged(pieces: Sequence[Piece]) -> Iterator[Piece]:
     """Shorten unchanged text to the parts next to a change."""
-    for number, piece in enumerate(found):
+    for number, piece in enumerate(pieces):
         if not piece.text:
             continue
-        first, last = number == 0, number == len(found) - 1
+        first, last = number == 0, number == len(pieces) - 1
         room = _AROUND if first or last else 2 * _AROUND
         if piece.fate != "same" or len(piece.text) <= room:
             yield piece
@@ -76,9 +76,9 @@ def _shorten_unchanged(found: Sequence[Piece]) -> Iterator[Piece]:
             yield Piece("same", f"{head}…{tail}")
 
 
-def _limit_length(found: Iterator[Piece]) -> Iterator[Piece]:
+def _limit_length(pieces: Iterator[Piece]) -> Iterator[Piece]:
     remaining = _SHOWN
-    for fate, text in found:
+    for fate, text in pieces:
         if remaining <= 0:
             yield Piece("same", "…")
             return

@@ -62,18 +62,18 @@ def _text(value: Any) -> str:
     return dumps(value).decode()
 
 
-def _shape(found: DifferingEffect, diff: Shape) -> Shape:
-    differing_effect = found.one or found.other
+def _shape(difference: DifferingEffect, diff: Shape) -> Shape:
+    differing_effect = difference.one or difference.other
     assert differing_effect is not None
     return {
         "kind": differing_effect.kind,
         "args": dict(differing_effect.args),
         "task": differing_effect.task,
         "process": differing_effect.process,
-        "a": _side(found.one, found.texts[0]),
-        "b": _side(found.other, found.texts[1]),
-        "explains": found.explains,
-        "words": _words(found, differing_effect, diff),
+        "a": _side(difference.one, difference.texts[0]),
+        "b": _side(difference.other, difference.texts[1]),
+        "explains": difference.explains,
+        "words": _words(difference, differing_effect, diff),
     }
 
 
@@ -81,10 +81,10 @@ def _side(effect: ObservedEffect | None, text: str) -> Mapping[str, Any] | None:
     return None if effect is None else {"at": effect.at, "happened_at": rfc3339(effect.happened_at), "text": text}
 
 
-def _words(found: DifferingEffect, differing_effect: ObservedEffect, diff: Shape) -> str:
-    places = [effect.at for effect in (found.one, found.other) if effect is not None]
+def _words(difference: DifferingEffect, differing_effect: ObservedEffect, diff: Shape) -> str:
+    places = [effect.at for effect in (difference.one, difference.other) if effect is not None]
     where = places[0] if len(set(places)) == 1 else f"{places[0]} (of B: {places[-1]})"
     request = f"{differing_effect.kind} {differing_effect.name}".rstrip()
     step = steps_of_cause(diff)[0] or steps_of_cause(diff)[1]
-    because = f", which is in the request of step {step}" if found.explains else ""
-    return f"{request} at {where} gave {found.texts[0]} in A, {found.texts[1]} in B{because}"
+    because = f", which is in the request of step {step}" if difference.explains else ""
+    return f"{request} at {where} gave {difference.texts[0]} in A, {difference.texts[1]} in B{because}"

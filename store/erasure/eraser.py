@@ -152,16 +152,16 @@ class Eraser:
             files = await erase_files(self.data, {*runs, *exchanges})
         return files, await erase_replays(self.database, self.project, sorted(runs))
 
-    async def _report(self, found: ErasedRows, files: ErasedFiles, replays: int) -> ErasureReport:
-        found.rows["replays"] += replays
-        objects, remains = await self._delete_objects(found.addresses)
+    async def _report(self, erased_rows: ErasedRows, files: ErasedFiles, replays: int) -> ErasureReport:
+        erased_rows.rows["replays"] += replays
+        objects, remains = await self._delete_objects(erased_rows.addresses)
         remains += [
             f"{one} of the same run is damaged and was not encoded anew, so bytes that it shared may be left: erase it with --call {one}"
-            for one in sorted(found.damaged)
+            for one in sorted(erased_rows.damaged)
         ]
-        rows = {table: count for table, count in found.rows.items() if count}
+        rows = {table: count for table, count in erased_rows.rows.items() if count}
         return ErasureReport(
-            sorted(found.runs), sorted(found.exchanges), rows, files, objects, [*files.remains, *remains]
+            sorted(erased_rows.runs), sorted(erased_rows.exchanges), rows, files, objects, [*files.remains, *remains]
         )
 
     async def _delete_objects(self, addresses: Collection[bytes]) -> tuple[int, list[str]]:

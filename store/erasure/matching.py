@@ -87,21 +87,21 @@ async def find_calls(
     As many are held as have bodies of `HELD` bytes, or one; they are read and derived in a thread, so that recording goes on.
     """
     queries = ExchangeQueries(database, derive, project)
-    found: defaultdict[str, list[str]] = defaultdict(list)
+    exchanges_by_run: defaultdict[str, list[str]] = defaultdict(list)
     unreadable: dict[str, str] = {}
     looked_at, until = 0, time.monotonic() + seconds
     while True:
         async with database.connection() as connection:
             rows = await connection.fetch(FORMS, project, after, BATCH)
         if not rows:
-            return SearchStep(found, looked_at, unreadable, None)
+            return SearchStep(exchanges_by_run, looked_at, unreadable, None)
         for ids in _held_together(rows):
             exchanges = await _load_readable(queries, ids, unreadable)
             for run, exchange in await asyncio.to_thread(_matching, exchanges, derive, match):
-                found[run].append(exchange)
+                exchanges_by_run[run].append(exchange)
         after, looked_at = rows[-1]["id"], looked_at + len(rows)
-        if time.monotonic() >= until or sum(map(len, found.values())) >= MOST_FOUND:
-            return SearchStep(found, looked_at, unreadable, after)
+        if time.monotonic() >= until or sum(map(len, exchanges_by_run.values())) >= MOST_FOUND:
+            return SearchStep(exchanges_by_run, looked_at, unreadable, after)
 
 
 async def _load_readable(

@@ -36,9 +36,9 @@ class Adoption:
     gaps: list[Gap] = field(default_factory=list)
     _latest: int = 0
 
-    def adopt(self, found: Iterable[Found]) -> Iterator[Exchange]:
+    def adopt(self, entries: Iterable[Found]) -> Iterator[Exchange]:
         """Yield the exchanges in the order of the file; skipped entries are collected."""
-        for one in found:
+        for one in entries:
             if isinstance(one, SkippedEntry):
                 # A reason may quote the file, and the file may hold secrets.
                 self.skipped.append(replace(one, reason=self.redactor.redact_text(one.reason)))
@@ -77,11 +77,11 @@ class Adoption:
         return str(uuid.UUID(int=(started_at // 1_000_000) << 80 | 0x7 << 76 | 0x2 << 62 | random))
 
 
-def adopt_bundle(adoption: Adoption, found: Iterable[Found], profiles: str, label: str) -> Iterator[bytes]:
+def adopt_bundle(adoption: Adoption, entries: Iterable[Found], profiles: str, label: str) -> Iterator[bytes]:
     """Yield the lines of a bundle while the file is read. Raises NotReadable if every entry was skipped."""
     writer = BundleWriter()
     yield writer.head({"id": adoption.run, "labels": {"imported_from": label}}, profiles)
-    for exchange in adoption.adopt(found):
+    for exchange in adoption.adopt(entries):
         # Without a call: the reader of the bundle derives it.
         yield writer.exchange(Entry(exchange=exchange))
     if not adoption.exchanges and adoption.skipped:

@@ -33,7 +33,7 @@ _NOT_SENT: Final = frozenset(("extra_headers", "extra_query", "extra_body", "tim
 
 def read_jsonl(lines: Iterable[bytes]) -> Iterator[Found]:
     """Read the lines that can be replayed, and why the others cannot. Of lines with the same digest, the last one counts."""
-    found: dict[object, Found] = {}
+    entries: dict[object, Found] = {}
     number = 0
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -42,13 +42,13 @@ def read_jsonl(lines: Iterable[bytes]) -> Iterator[Found]:
         try:
             raw = _parse_line(line)
             # As llm-fixture-replay does: a later line with the same digest replaces an earlier recording.
-            found.pop(key := raw["hash"] or place, None)
-            found[key] = _interaction(place, raw)
+            entries.pop(key := raw["hash"] or place, None)
+            entries[key] = _interaction(place, raw)
         except BrokenInteraction as error:
-            found[place] = SkippedEntry(place=place, reason=str(error))
-    if not found:
+            entries[place] = SkippedEntry(place=place, reason=str(error))
+    if not entries:
         raise NotReadable("it has no lines; record it again")
-    return iter(found.values())
+    return iter(entries.values())
 
 
 def _parse_line(line: bytes) -> Mapping[str, Any]:

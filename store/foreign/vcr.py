@@ -73,18 +73,18 @@ def _list_members(value: Mapping[str, Any]) -> Iterator[Member]:
             yield name, found
 
 
-def _until_broken(found: Iterator[Member]) -> Iterator[Member]:
+def _until_broken(pairs: Iterator[Member]) -> Iterator[Member]:
     """Yield the members up to the first that cannot be parsed, and then the reason as the member `broken`."""
     try:
-        yield from found
+        yield from pairs
     except BadYaml as error:
         yield "broken", str(error)
 
 
-def _pair_interactions(found: Iterator[Member]) -> Iterator[Found]:
+def _pair_interactions(pairs: Iterator[Member]) -> Iterator[Found]:
     number = 0
     halves: dict[str, deque[Any]] = {"request": deque(), "response": deque()}
-    for name, value in found:
+    for name, value in pairs:
         match name:
             case "interactions" | "http_interactions" | "Entries" | "pairs":
                 number += 1

@@ -141,9 +141,9 @@ class RunVerifier:
             self._database.connection() as connection,
             connection.transaction(isolation="repeatable_read", readonly=True),
         ):
-            found = await newest_checkpoint(connection, self._project, server)
-            checkpoint = None if found is None else await self._check_checkpoint(connection, server, found, check)
-            if found is None or checkpoint is None:
+            newest = await newest_checkpoint(connection, self._project, server)
+            checkpoint = None if newest is None else await self._check_checkpoint(connection, server, newest, check)
+            if newest is None or checkpoint is None:
                 return conclude(check, [])
             await self._check_leaves(connection, server, checkpoint.size, check)
             for row in await connection.fetch(LOST_CHAINS, self._project, server, MOST_LOST):
@@ -158,8 +158,8 @@ class RunVerifier:
             chain="",
             origin=checkpoint.origin,
             size=checkpoint.size,
-            signed_at=found["signed_at"],
-            note=found["note"],
+            signed_at=newest["signed_at"],
+            note=newest["note"],
             unsealed=unsealed,
             anchors=anchors,
         )
@@ -266,12 +266,12 @@ class RunVerifier:
         size, links = chain
         if problem := sealed_problem([(leaf["size"], leaf["head"]) for leaf in leaves], links, size):
             check.add_finding(problem[0], f"chain {name}", problem[1])
-        found = await newest_checkpoint(connection, self._project, server)
-        if found is None:
+        newest = await newest_checkpoint(connection, self._project, server)
+        if newest is None:
             if leaves:
                 check.add_finding("removed", "checkpoint", f"the chain {name} was sealed, and there is no checkpoint")
             return None
-        checkpoint = await self._check_checkpoint(connection, server, found, check)
+        checkpoint = await self._check_checkpoint(connection, server, newest, check)
         if checkpoint is None or not leaves:
             return None
         for leaf in leaves:
@@ -289,8 +289,8 @@ class RunVerifier:
             chain=name,
             origin=checkpoint.origin,
             size=checkpoint.size,
-            signed_at=found["signed_at"],
-            note=found["note"],
+            signed_at=newest["signed_at"],
+            note=newest["note"],
             unsealed=size - leaves[-1]["size"],
             anchors=await self._check_anchors(connection, server, checkpoint, leaves[-1]["place"], check),
         )
@@ -307,17 +307,17 @@ class RunVerifier:
         return anchors
 
     async def _check_checkpoint(
-        self, connection: asyncpg.Connection, server: uuid.UUID, found: Mapping[str, Any], check: RunCheck
+        self, connection: asyncpg.Connection, server: uuid.UUID, newest: Mapping[str, Any], check: RunCheck
     ) -> Checkpoint | None:
         origin = log_origin(server, self._project)
         try:
-            checkpoint = self._signed_checkpoint(found["note"], origin)
+            checkpoint = self._signed_checkpoint(newest["note"], origin)
             copy = self._read_copy(server)
             if copy is not None and (earlier := self._signed_checkpoint(copy, origin)) is not None:
                 if checkpoint is None or earlier.size > checkpoint.size:
                     check.add_finding("truncated", "checkpoint", "the data directory has a newer one than the database")
                     return None
-                if await load_root(connection, self._project, server, found["size"], earlier.size) != earlier.root:
+                if await load_root(connection, self._project, server, newest["size"], earlier.size) != earlier.root:
                     check.add_finding(
                         "altered", "tree", "it is not the one that the data directory's checkpoint has signed"
                     )
@@ -332,7 +332,7 @@ class RunVerifier:
         except (InvalidNote, KeyError) as error:
             check.add_finding("altered", "checkpoint", f"it, or the tree, is damaged: {error}")
             return None
-        if checkpoint is None or checkpoint.size != found["size"]:
+        if checkpoint is None or checkpoint.size != newest["size"]:
             check.add_finding("unsigned", "checkpoint", f"no key that is trusted for {origin} has signed it")
             return None
         return checkpoint
@@ -379,14 +379,16 @@ def conclude(check: RunCheck, seals: Sequence[SealState]) -> Verification:
     )
 
 
-def verification_shape(run: str | None, found: Verification) -> dict[str, Any]:
+def verification_shape(run: str | None, verification: Verification) -> dict[str, Any]:
     """Return the result of a verification as JSON."""
     return {
         "run": run,
-        "verdict": found.verdict,
-        "proven": found.proven,
-        "unproven": found.unproven,
-        "findings": [{"change": one.change, "element": one.element, "detail": one.detail} for one in found.findings],
+        "verdict": verification.verdict,
+        "proven": verification.proven,
+        "unproven": verification.unproven,
+        "findings": [
+            {"change": one.change, "element": one.element, "detail": one.detail} for one in verification.findings
+        ],
         "erased": [
             {
                 "id": one.id or None,
@@ -394,9 +396,9 @@ def verification_shape(run: str | None, found: Verification) -> dict[str, Any]:
                 "at": None if one.at is None else rfc3339(one.at),
                 "rule": one.rule,
             }
-            for one in found.erasures
+            for one in verification.erasures
         ],
-        "signed": found.is_signed,
+        "signed": verification.is_signed,
         "seals": [
             {
                 "chain": seal.chain,
@@ -416,7 +418,7 @@ def verification_shape(run: str | None, found: Verification) -> dict[str, Any]:
                     for one in seal.anchors
                 ],
             }
-            for seal in found.seals
+            for seal in verification.seals
         ],
     }
 

@@ -312,7 +312,7 @@ _ROUTES: Final = tuple(
         re.compile(
             re.sub(
                 r"\{(\w+)\}",
-                lambda found: f"(?P<{found[1]}>{'request|response' if found[1] == 'side' else '[^/]+'})",
+                lambda match: f"(?P<{match[1]}>{'request|response' if match[1] == 'side' else '[^/]+'})",
                 path,
             )
         ),

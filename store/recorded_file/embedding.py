@@ -35,10 +35,10 @@ class EmbeddedDocuments:
 
 def embed_documents(source: FileDocuments) -> EmbeddedDocuments:
     """Return the documents of a file, the run's first."""
-    found = EmbeddedDocuments()
+    embedded = EmbeddedDocuments()
     for path, parameters in source.addresses():
         address = f"{path}?{urlencode(parameters)}" if parameters else path
-        if address in found.documents or address in found.left_out:
+        if address in embedded.documents or address in embedded.left_out:
             continue
         try:
             # The page of a file has all of these: it cannot ask for the next part.
@@ -48,12 +48,12 @@ def embed_documents(source: FileDocuments) -> EmbeddedDocuments:
         except FileProblem as problem:
             value, limit = {"problem": problem.members}, LARGEST_DOCUMENT
         text = encode_document(value)
-        if len(text) > limit or found.size + len(text) > LARGEST_FILE:
-            found.left_out[address] = len(text)
+        if len(text) > limit or embedded.size + len(text) > LARGEST_FILE:
+            embedded.left_out[address] = len(text)
         else:
-            found.documents[address] = text.decode("utf-8", "replace")
-            found.size += len(text)
-    return found
+            embedded.documents[address] = text.decode("utf-8", "replace")
+            embedded.size += len(text)
+    return embedded
 
 
 def encode_document(value: Any) -> bytes:

@@ -14,7 +14,7 @@ def make_run_shape(bundle: Bundle, exchanges: Sequence[FileExchange], steps: Seq
     """Return the run. What a bundle leaves out is counted from its exchanges."""
     members = bundle.run
     costs = [step.cost for step in steps if step.cost is not None]
-    known = sum(costs, Decimal(0)) if costs else None
+    known_cost = sum(costs, Decimal(0)) if costs else None
     unpriced = sum(step.is_unpriced for step in steps)
     starts = [one.exchange.started_at for one in exchanges] + [gap.happened_at for gap in bundle.gaps]
     return {
@@ -34,8 +34,8 @@ def make_run_shape(bundle: Bundle, exchanges: Sequence[FileExchange], steps: Seq
         "forked_at": members.get("forked_at"),
         "models": sorted({one.call.model_requested or one.call.model_returned or "" for one in exchanges} - {""}),
         "tokens": {name: _sum(step.usage.get(name) for step in steps) for name in Usage.__slots__},
-        "cost_usd": None if unpriced else dollars(known),
-        "known_cost_usd": dollars(known),
+        "cost_usd": None if unpriced else dollars(known_cost),
+        "known_cost_usd": dollars(known_cost),
         "unpriced": unpriced,
         "profile": members.get("profile"),
         "attribution": members.get("attribution"),

@@ -196,24 +196,24 @@ def parse_rule(table: Mapping[str, Any], number: int) -> RetentionRule:
 
 def _parse_match(match: Mapping[str, Any]) -> RunMatch:
     _refuse_unknown(match, RunMatch.__struct_fields__, "the match of a [[retention]] table")
-    found: dict[str, Any] = {}
+    conditions: dict[str, Any] = {}
     for name, value in match.items():
         match name:
             case "project" | "model" | "verdict" | "status":
-                found[name] = tuple(_parse_words(name, value))
+                conditions[name] = tuple(_parse_words(name, value))
             case "label":
                 if not isinstance(value, Mapping) or not all(isinstance(one, str) for one in value.values()):
                     raise BadRule('label is a table of texts, such as label = { env = "ci" }; "*" fits any value')
-                found[name] = dict(value)
+                conditions[name] = dict(value)
             case "min_cost" | "max_cost":
                 if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
                     raise BadRule(f"{name} = {value!r} is not an amount in US dollars, such as {name} = 0.5")
-                found[name] = float(value)
+                conditions[name] = float(value)
             case _:
                 if not isinstance(value, bool):
                     raise BadRule(f"{name} = {value!r} is neither true nor false")
-                found[name] = value
-    return RunMatch(**found)
+                conditions[name] = value
+    return RunMatch(**conditions)
 
 
 def _parse_words(name: str, value: object) -> Iterable[str]:
@@ -229,9 +229,9 @@ def _parse_words(name: str, value: object) -> Iterable[str]:
         yield word
 
 
-def _refuse_unknown(table: Mapping[str, Any], known: Sequence[str], what: str) -> None:
-    if unknown := [name for name in table if name not in known]:
-        raise BadRule(f"{what} has no member {unknown[0]!r}: it may have {', '.join(known)}")
+def _refuse_unknown(table: Mapping[str, Any], names: Sequence[str], what: str) -> None:
+    if unknown := [name for name in table if name not in names]:
+        raise BadRule(f"{what} has no member {unknown[0]!r}: it may have {', '.join(names)}")
 
 
 def parse_duration(text: object) -> int | None:

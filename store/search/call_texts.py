@@ -58,9 +58,9 @@ class CallText(NamedTuple):
     text: str
 
 
-def call_texts(call: Call, known: Collection[Place] = ()) -> list[CallText]:
-    """Return the texts of a call, each once. Those at `known` places of its request may be missing."""
-    found = dict.fromkeys([text for text in _all_texts(call, known) if _WORD.search(text.text)])
+def call_texts(call: Call, known_places: Collection[Place] = ()) -> list[CallText]:
+    """Return the texts of a call, each once. Those at `known_places` of its request may be missing."""
+    found = dict.fromkeys([text for text in _all_texts(call, known_places) if _WORD.search(text.text)])
     texts: list[CallText] = []
     size = 0
     for role, text in reversed(list(found)[-MOST_TEXTS:]):
@@ -78,12 +78,12 @@ def summary_texts(summary: CallSummary) -> list[CallText]:
     return [CallText(role, text[:LONGEST_TEXT]) for role, text in (*answers, *arguments)]
 
 
-def _all_texts(call: Call, known: Collection[Place]) -> Iterator[CallText]:
+def _all_texts(call: Call, known_places: Collection[Place]) -> Iterator[CallText]:
     if call.dialect == "generic":
         yield from _plain_texts("arguments", call.request)
         yield from _plain_texts("result", call.answer)
         return
-    prompt_texts = dict.fromkeys(_message_texts(_without_places(call.request, known), "prompt", is_text=False))
+    prompt_texts = dict.fromkeys(_message_texts(_without_places(call.request, known_places), "prompt", is_text=False))
     yield from prompt_texts
     if call.operation == "embeddings":
         return
@@ -95,7 +95,9 @@ def _all_texts(call: Call, known: Collection[Place]) -> Iterator[CallText]:
     else:
         yield from _plain_texts("result", call.answer)
     if call.tool_results and not all(_is_among(result, prompt_texts) for result in call.tool_results):
-        prompt_texts = dict.fromkeys(_message_texts(call.request, "prompt", is_text=False)) if known else prompt_texts
+        prompt_texts = (
+            dict.fromkeys(_message_texts(call.request, "prompt", is_text=False)) if known_places else prompt_texts
+        )
         for result in call.tool_results:
             if not _is_among(result, prompt_texts):
                 yield from _plain_texts("result", result)

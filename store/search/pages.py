@@ -85,16 +85,16 @@ class SearchWindow(msgspec.Struct, frozen=True, array_like=True):
     def __str__(self) -> str:
         return base64.urlsafe_b64encode(msgspec.json.encode(self)).decode()
 
-    def rest(self, found: Sequence[FoundText]) -> list[FoundText]:
+    def rest(self, texts: Sequence[FoundText]) -> list[FoundText]:
         """Return the texts of the window that were not shown yet, the best first."""
-        ranked = sorted(found, key=lambda one: one.order, reverse=True)
+        ranked = sorted(texts, key=lambda one: one.order, reverse=True)
         if self.rank is None or self.place is None:
             return ranked
         return [one for one in ranked if one.order < (self.rank, self.place)]
 
-    def with_ends(self, found: Sequence[FoundText], *, is_last: bool) -> "SearchWindow":
+    def with_ends(self, texts: Sequence[FoundText], *, is_last: bool) -> "SearchWindow":
         """Return the window with its ends, so that what is stored later does not move them."""
-        places = [one.place for one in found]
+        places = [one.place for one in texts]
         top, is_below = (self.top, self.is_below) if self.top or not places else (max(places), False)
         bottom = self.bottom or (None if is_last or not places else min(places))
         return SearchWindow(self.search, top, is_below, bottom, self.rank, self.place)
@@ -103,9 +103,9 @@ class SearchWindow(msgspec.Struct, frozen=True, array_like=True):
         """Return the rest of the window after a text."""
         return SearchWindow(self.search, self.top, self.is_below, self.bottom, last.rank, last.place)
 
-    def before(self, found: Sequence[FoundText]) -> "SearchWindow":
+    def before(self, texts: Sequence[FoundText]) -> "SearchWindow":
         """Return the window before this one."""
-        return SearchWindow(self.search, self.bottom or min(one.place for one in found), is_below=True)
+        return SearchWindow(self.search, self.bottom or min(one.place for one in texts), is_below=True)
 
 
 def begin_window(text: str | None, digest: str) -> SearchWindow:

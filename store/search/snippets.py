@@ -35,7 +35,7 @@ def make_snippet(text: str, phrases: Sequence[Phrase]) -> Snippet:
 
 
 def _find_phrases(words: Sequence[Word], phrases: Sequence[Phrase]) -> list[tuple[int, int]]:
-    found = []
+    spans = []
     by_text: dict[str, list[int]] = {}
     for place, word in enumerate(words):
         by_text.setdefault(word.text, []).append(place)
@@ -50,8 +50,8 @@ def _find_phrases(words: Sequence[Word], phrases: Sequence[Phrase]) -> list[tupl
         for place in starts:
             run = words[place : place + len(phrase.words)]
             if len(run) == len(phrase.words) and _fits(run, phrase):
-                found.append((run[0].start, run[-1].end))
-    return found
+                spans.append((run[0].start, run[-1].end))
+    return spans
 
 
 def _fits(run: Sequence[Word], phrase: Phrase) -> bool:

@@ -103,11 +103,11 @@ class SecretVariables:
     def _variable(self, secret: bytes, name: str, *, is_numbered: bool = False) -> Variable:
         # The letter after the prefix says how the secret was found, and may differ for the same secret.
         identity = secret[len(PREFIX) + 1 :] if secret.startswith(PREFIX) else secret
-        found = self._by_secret.get(identity)
-        if found is None:
-            found = self._by_secret[identity] = Variable(self._unused_name(name, is_numbered=is_numbered))
-        self._names[found.name] = None
-        return found
+        variable = self._by_secret.get(identity)
+        if variable is None:
+            variable = self._by_secret[identity] = Variable(self._unused_name(name, is_numbered=is_numbered))
+        self._names[variable.name] = None
+        return variable
 
     def _unused_name(self, name: str, *, is_numbered: bool) -> str:
         known = {one.name for one in self._by_secret.values()}

@@ -184,13 +184,13 @@ class Reader:
 
     def _read_next(self, limit: int) -> list[tuple[Position, bytes | memoryview]]:
         while segment := self._open_segment():
-            found = self._read_frames(segment, limit)
-            if found:
-                return found
+            frames = self._read_frames(segment, limit)
+            if frames:
+                return frames
             is_complete = self._is_complete(segment)
             # Read again now that it is known whether a writer is left: the frame may have been completed meanwhile.
-            if is_complete and (found := self._read_frames(segment, limit)):
-                return found
+            if is_complete and (frames := self._read_frames(segment, limit)):
+                return frames
             if not self._skip_damage(segment, is_complete=is_complete):
                 break
         return []

@@ -117,25 +117,29 @@ class CallMetrics:
 
     def lines(self) -> Iterator[str]:
         """Yield lines in the text format of Prometheus."""
-        found = sorted(self._counts.items())
+        counts_by_series = sorted(self._counts.items())
         for name, what, attribute in (
             ("calls_total", "Exchanges of calls that were stored since the start", "calls"),
             ("call_errors_total", "Exchanges of calls that failed", "errors"),
             ("call_cost_usd_total", "What is known of their cost, in US dollars", "cost"),
         ):
             yield from _head(name, what, "counter")
-            yield from (f"playhead_{name}{_labels(one)} {getattr(counts, attribute)}" for one, counts in found)
+            yield from (
+                f"playhead_{name}{_labels(one)} {getattr(counts, attribute)}" for one, counts in counts_by_series
+            )
         yield from _head(
             "call_tokens_total", "Their tokens; input has cached ones, output those of reasoning", "counter"
         )
-        for one, counts in found:
+        for one, counts in counts_by_series:
             for name, count in counts.tokens.items():
                 yield f"playhead_call_tokens_total{_labels(one, {'type': name.removesuffix('_tokens')})} {count}"
         yield from _histogram(
-            "call_first_byte_seconds", "Time to their first byte", {one: counts.first_byte for one, counts in found}
+            "call_first_byte_seconds",
+            "Time to their first byte",
+            {one: counts.first_byte for one, counts in counts_by_series},
         )
         yield from _histogram(
-            "call_duration_seconds", "Time to their end", {one: counts.duration for one, counts in found}
+            "call_duration_seconds", "Time to their end", {one: counts.duration for one, counts in counts_by_series}
         )
 
 
@@ -146,9 +150,9 @@ def _series(call: CallStored) -> Series:
     return Series(call.kind, call.provider[:LONGEST_NAME], (call.model or "")[:LONGEST_NAME])
 
 
-def _histogram(name: str, what: str, found: Mapping[Series, _Latencies]) -> Iterator[str]:
+def _histogram(name: str, what: str, latencies_by_series: Mapping[Series, _Latencies]) -> Iterator[str]:
     yield from _head(name, what, "histogram")
-    for one, latencies in found.items():
+    for one, latencies in latencies_by_series.items():
         total = 0
         for bound, count in zip((*map(str, BOUNDS), "+Inf"), latencies.counts, strict=True):
             total += count

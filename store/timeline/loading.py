@@ -120,12 +120,12 @@ class RunTimelines:
 
     async def load_conversation(self, run: Shape, after: int, limit: int, *, shows_texts: bool) -> Shape:
         """Return what was said in `limit` calls of a run after a step."""
-        found = await self._load_rows(run["id"], after)
-        order = sorted((found.numbers[name], name) for name in found.wholes)
+        run_rows = await self._load_rows(run["id"], after)
+        order = sorted((run_rows.numbers[name], name) for name in run_rows.wholes)
         page = [name for number, name in order if number > after][:limit]
         if not page:
             return {"run": run["id"], "items": [], "next": None}
-        spoken, links = await self._load_spoken(found, page, [name for number, name in order if number <= after])
+        spoken, links = await self._load_spoken(run_rows, page, [name for number, name in order if number <= after])
         shapes = await asyncio.to_thread(
             make_conversation,
             [spoken[name] for name in page if name in spoken],
@@ -133,7 +133,7 @@ class RunTimelines:
             earlier=[call for name, call in spoken.items() if name not in page],
             shows_texts=shows_texts,
         )
-        is_last = len(shapes) == len(page) and page[-1] == order[-1][1] and not found.has_more
+        is_last = len(shapes) == len(page) and page[-1] == order[-1][1] and not run_rows.has_more
         return {"run": run["id"], "items": shapes, "next": None if is_last or not shapes else shapes[-1]["step"]}
 
     async def _load_rows(self, run: str, after: int) -> _RunRows:
@@ -181,13 +181,13 @@ class RunTimelines:
             tokens=sum((row.input_tokens or 0) + (row.output_tokens or 0) for row in counted),
         )
 
-    def _facts(self, found: _RunRows, *, shows_texts: bool) -> list[StepFacts]:
-        repeated = set(found.groups.repeated_polls)
-        actors = {str(row["id"]): row["actor"] for row in found.rows}
-        branches = add_tool_branches(found.links.graph, found.links.tool_calls_between, actors)
+    def _facts(self, run_rows: _RunRows, *, shows_texts: bool) -> list[StepFacts]:
+        repeated = set(run_rows.groups.repeated_polls)
+        actors = {str(row["id"]): row["actor"] for row in run_rows.rows}
+        branches = add_tool_branches(run_rows.links.graph, run_rows.links.tool_calls_between, actors)
         steps = [
-            self._step_facts(name, rows, found, branches, repeated, shows_texts=shows_texts)
-            for name, rows in found.wholes.items()
+            self._step_facts(name, rows, run_rows, branches, repeated, shows_texts=shows_texts)
+            for name, rows in run_rows.wholes.items()
         ]
         return sorted(steps, key=lambda step: step.number)
 
@@ -195,7 +195,7 @@ class RunTimelines:
         self,
         name: str,
         rows: Sequence[RowMapping],
-        found: _RunRows,
+        run_rows: _RunRows,
         branches: Mapping[str, int],
         repeated: Any,
         *,
@@ -209,15 +209,15 @@ class RunTimelines:
         place = f"{first['method']} {path or first['host']}"
         facts: dict[str, Any] = {
             "call": name,
-            "number": found.numbers[name],
+            "number": run_rows.numbers[name],
             **{column: first[column] for column in ("kind", "provider", "operation", "host", "method", "actor")},
             "path": path,
             "label": step_label(first["kind"], first["dialect"], first["operation"], model, tools, place),
             "model": model,
             "branch": branches.get(name),
-            "follows": newest_first(found.links.graph, name, found.numbers),
+            "follows": newest_first(run_rows.links.graph, name, run_rows.numbers),
             "attempts": tuple(map(_attempt_facts, rows)),
-            "tries": found.groups.ids_and_attempts(first["id"])[1],
+            "tries": run_rows.groups.ids_and_attempts(first["id"])[1],
             **{column: last[column] for column in ("complete", "streamed", "finish_reason")},
             "tools": tools,
             "usage": {column: _add(row[column] for row in counted) for column in Usage.__slots__},
@@ -255,15 +255,15 @@ class RunTimelines:
         ]
 
     async def _load_spoken(
-        self, found: _RunRows, page: Sequence[str], before: Sequence[str]
+        self, run_rows: _RunRows, page: Sequence[str], before: Sequence[str]
     ) -> tuple[dict[str, SpokenCall], ToolLinks]:
         """Load what was said in a page of calls, and in the earlier ones that their prompts may continue, in step order."""
-        wholes = found.wholes
-        context = _context(found, page, before)
+        wholes = run_rows.wholes
+        context = _context(run_rows, page, before)
         names = [*context, *page]
         ends = {name: (str(wholes[name][0]["id"]), str(wholes[name][-1]["id"])) for name in names}
         small = set(await self._queries.without_large({one for pair in ends.values() for one in pair}))
-        rows = {str(row["id"]): row for row in found.rows}
+        rows = {str(row["id"]): row for row in run_rows.rows}
         spoken: dict[str, SpokenCall] = {}
         read: dict[str, tuple[Exchange, Call]] = {}
         for some in batched(names, BATCH):
@@ -273,16 +273,16 @@ class RunTimelines:
             for name in readable:
                 first, last = (pairs.get(one) for one in ends[name])
                 if first and last:
-                    follows = newest_first(found.links.graph, name, found.numbers)
-                    spoken[name] = spoken_call(found.numbers[name], follows, first, last)
+                    follows = newest_first(run_rows.links.graph, name, run_rows.numbers)
+                    spoken[name] = spoken_call(run_rows.numbers[name], follows, first, last)
             read |= pairs
         for name in page:
             if name not in spoken:
                 row = wholes[name][0]
                 spoken[name] = SpokenCall(
-                    call=name, number=found.numbers[name], kind=row["kind"], actor=row["actor"], is_large=True
+                    call=name, number=run_rows.numbers[name], kind=row["kind"], actor=row["actor"], is_large=True
                 )
-        return spoken, await self._load_executions(found, page, read)
+        return spoken, await self._load_executions(run_rows, page, read)
 
     def _read_calls(
         self, loaded: Mapping[str, Exchange], rows: Mapping[str, RowMapping]
@@ -293,19 +293,20 @@ class RunTimelines:
         }
 
     async def _load_executions(
-        self, found: _RunRows, page: Sequence[str], read: Mapping[str, tuple[Exchange, Call]]
+        self, run_rows: _RunRows, page: Sequence[str], read: Mapping[str, tuple[Exchange, Call]]
     ) -> ToolLinks:
         """Find which calls executed the tool calls of a page."""
-        first, last = found.numbers[page[0]], found.numbers[page[-1]]
+        first, last = run_rows.numbers[page[0]], run_rows.numbers[page[-1]]
         near = [
             (one, names)
-            for one, names in found.links.tool_calls_between
-            if found.numbers.get(one.asker.id, last + 1) <= last and found.numbers.get(one.follower.id, 0) >= first
+            for one, names in run_rows.links.tool_calls_between
+            if run_rows.numbers.get(one.asker.id, last + 1) <= last
+            and run_rows.numbers.get(one.follower.id, 0) >= first
         ]
-        links = replace(found.links, tool_calls_between=near)
+        links = replace(run_rows.links, tool_calls_between=near)
         more = await self._queries.read_for_links(links.calls_to_read - read.keys())
         links = links.with_executions({**read, **more})
-        return ToolLinks(executed_by=links.executions, answered_by=links.graph.answered_by, numbers=found.numbers)
+        return ToolLinks(executed_by=links.executions, answered_by=links.graph.answered_by, numbers=run_rows.numbers)
 
 
 def _read_spoken(exchange: Exchange, row: RowMapping, clean: Clean) -> Call | None:
@@ -333,16 +334,16 @@ def _read_spoken(exchange: Exchange, row: RowMapping, clean: Clean) -> Call | No
     return clean_call(call, clean)
 
 
-def _context(found: _RunRows, page: Sequence[str], before: Sequence[str]) -> list[str]:
+def _context(run_rows: _RunRows, page: Sequence[str], before: Sequence[str]) -> list[str]:
     """Return the calls before a page with which its prompts may be compared, in step order."""
     context_calls: set[str] = set()
-    actors = {row["actor"] for name in page for row in found.wholes[name][:1]}
-    models = [(name, found.wholes[name][0]) for name in before]
+    actors = {row["actor"] for name in page for row in run_rows.wholes[name][:1]}
+    models = [(name, run_rows.wholes[name][0]) for name in before]
     for actor in actors:
         of_actor = [name for name, row in models if row["kind"] == "model" and row["actor"] == actor]
         context_calls.update(of_actor[-CANDIDATES:])
     for name in page:
-        context_calls.update(newest_first(found.links.graph, name, found.numbers)[:1])
+        context_calls.update(newest_first(run_rows.links.graph, name, run_rows.numbers)[:1])
     return [name for name in before if name in context_calls]
 
 

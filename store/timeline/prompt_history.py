@@ -72,8 +72,8 @@ def read_prompt(call: SpokenCall) -> Prompt:
 _encoder: Final = msgspec.msgpack.Encoder(decimal_format="string")
 
 
-def _tool_names(found: RequestMessages) -> list[str]:
-    names = (_tool_name(tool) for tool in found.tools)
+def _tool_names(request: RequestMessages) -> list[str]:
+    names = (_tool_name(tool) for tool in request.tools)
     return [name for name in names if name]
 
 

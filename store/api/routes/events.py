@@ -101,15 +101,15 @@ async def _stream_events(deps: Deps, filters: EventFilters, last: EventId, begin
             read_at = time.monotonic()
             async with deps.database.connection() as connection:
                 rows = await read_feed(connection, deps.project, position, BATCH)
-                found = [event for row in rows for event in new_events(row, last, filters)]
-                if (filters.labels or filters.other_labels) and found:
-                    runs = list({entry.run for _, entry in found if entry.run is not None})
+                new_entries = [event for row in rows for event in new_events(row, last, filters)]
+                if (filters.labels or filters.other_labels) and new_entries:
+                    runs = list({entry.run for _, entry in new_entries if entry.run is not None})
                     fitting = await load_labelled_runs(connection, deps.project, runs, filters)
-                    found = [event for event in found if event[1].run in fitting]
+                    new_entries = [event for event in new_entries if event[1].run in fitting]
             if rows:
                 position = rows[-1].position
             # One text for each row, so that a batch of many large rows is not one.
-            for _, of_row in groupby(found, key=lambda event: event[0].position):
+            for _, of_row in groupby(new_entries, key=lambda event: event[0].position):
                 if events := "".join(_format(*event) for event in of_row):
                     yield events
                     sent_at = time.monotonic()

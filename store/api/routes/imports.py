@@ -156,8 +156,8 @@ class _Listing:
 
 def _list_bundle(upload: _Upload, name: str | None) -> _Listing:
     """Read a bundle once and check it; `name` renames its run. Raises Problem and BundleTooLarge."""
-    found = upload.read_parts()
-    head = next(found)
+    parts = upload.read_parts()
+    head = next(parts)
     assert isinstance(head, BundleHead)
     run = name or head.run["id"]
     name = None if run == head.run["id"] else name
@@ -169,7 +169,7 @@ def _list_bundle(upload: _Upload, name: str | None) -> _Listing:
     ids: dict[str, str] = {}
     end = 0
     has_effects = False
-    for part in found:
+    for part in parts:
         match part:
             case Entry():
                 if part.exchange.id > latest:

@@ -112,16 +112,16 @@ async def replay_rows(deps: TheDeps, replay: RunId) -> Response:
     requested = (report or {}).get("wishes")
     run = replay if report is None or requested is None else str(report["run"])
     exporter, now = deps.rows_exporter, deps.now()
-    found = await exporter.export(run, now)
-    if found is None and report is None:
+    exported = await exporter.export(run, now)
+    if exported is None and report is None:
         raise not_found("replay", replay, deps.project)
-    labels = found[0].labels if found else {}
-    if found and (newest := newest_generation(run, {"labels": labels})) != run:
-        await found[1].aclose()
-        found = await exporter.export(newest, now)
+    labels = exported[0].labels if exported else {}
+    if exported and (newest := newest_generation(run, {"labels": labels})) != run:
+        await exported[1].aclose()
+        exported = await exporter.export(newest, now)
     head = NamedRecording(run, dict(labels), requested)
     return StreamingResponse(
-        _following(encode_frame(head), found[1] if found else None), media_type="application/octet-stream"
+        _following(encode_frame(head), exported[1] if exported else None), media_type="application/octet-stream"
     )
 
 

@@ -48,15 +48,15 @@ async def rebuild_search(deps: TheDeps) -> Response:
     return JsonResponse({"status": "rebuilding", "project": deps.project}, 202)
 
 
-def _shape(found: FoundText, query: SearchQuery, step: int) -> dict[str, object]:
-    snippet = make_snippet(found.text, query.phrases)
+def _shape(text: FoundText, query: SearchQuery, step: int) -> dict[str, object]:
+    snippet = make_snippet(text.text, query.phrases)
     return {
-        "run": found.run,
+        "run": text.run,
         "step": step,
-        "call": str(found.place.call),
-        "role": found.role,
-        "rank": found.rank,
+        "call": str(text.place.call),
+        "role": text.role,
+        "rank": text.rank,
         "snippet": snippet.text,
         "highlights": [list(place) for place in snippet.highlights],
-        "started_at": rfc3339(found.place.started_at),
+        "started_at": rfc3339(text.place.started_at),
     }

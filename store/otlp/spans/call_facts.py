@@ -225,10 +225,10 @@ def _score(value: Json) -> float | None:
     return float(value) if isinstance(value, int | float | Decimal) and not isinstance(value, bool) else None
 
 
-def _document(found: Mapping[str, Json]) -> Document:
-    content = found.get("content")
-    score = _score(found.get("score"))
-    name = found.get("id")
+def _document(fields: Mapping[str, Json]) -> Document:
+    content = fields.get("content")
+    score = _score(fields.get("score"))
+    name = fields.get("id")
     id_ = name if isinstance(name, str) else None if name is None else str(name)
     if not isinstance(content, Mapping):
         text = (

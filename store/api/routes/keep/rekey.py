@@ -112,18 +112,18 @@ async def _rekey_run_in_helper(deps: Deps, run: str, *, dry: bool) -> AsyncGener
             yield report
 
 
-def _run_report(found: RekeyResult) -> dict[str, Any]:
+def _run_report(result: RekeyResult) -> dict[str, Any]:
     counts = {
         "runs": 1,
-        "calls": found.calls,
-        "changed": found.changed,
-        "unchanged": found.calls - found.changed,
-        "collide": len(found.collide),
-        "part": len(found.part),
+        "calls": result.calls,
+        "changed": result.changed,
+        "unchanged": result.calls - result.changed,
+        "collide": len(result.collide),
+        "part": len(result.part),
     }
     return {
-        "run": found.run,
+        "run": result.run,
         "counts": counts,
-        "collide": [asdict(one) for one in found.collide[:MOST_LISTED]],
-        "part": [asdict(one) for one in found.part[:MOST_LISTED]],
+        "collide": [asdict(one) for one in result.collide[:MOST_LISTED]],
+        "part": [asdict(one) for one in result.part[:MOST_LISTED]],
     }
