@@ -48,7 +48,7 @@ def _fill_in(name: str, value: str, environment: Mapping[str, str]) -> str:
                 f"the header {name} of an [[export]] needs the environment variable {variable}, which is not set:"
                 " set it where Playhead is started, or take it out of the header"
             )
-    filled = _VARIABLE.sub(lambda found: environment[found[1]], value)
+    filled = _VARIABLE.sub(lambda match: environment[match[1]], value)
     try:
         _check_header_value(name, filled)
     except ValueError as error:

@@ -58,7 +58,7 @@ async def load_pinned_calls(
     processes: CommandProcesses, names: Sequence[str], reading: StepReader, redactor: Redactor, directory: Path
 ) -> list[PinnedCall]:
     """Load the calls. Raises Failure that says which one is missing or cannot be asked again."""
-    found: list[PinnedCall] = []
+    pinned_calls: list[PinnedCall] = []
     for number, name in enumerate(names):
         match = _STEP.fullmatch(name)
         recording, step = (match[1], int(match[2])) if match else (name, None)
@@ -68,13 +68,13 @@ async def load_pinned_calls(
             raise Failure(f"{name}: there is no step {step}, the recording has {len(exchanges)}; see `playhead show`")
         for place, exchange in enumerate(exchanges, 1):
             if step in (None, place):
-                found += _pinned_call(f"{recording}#{place}", exchange, reading, is_named=step is not None)
-    if not found:
+                pinned_calls += _pinned_call(f"{recording}#{place}", exchange, reading, is_named=step is not None)
+    if not pinned_calls:
         raise Failure(
             "there are no pinned calls: name recordings with calls of models in `calls` of a [[canary]] in playhead.toml,"
             ' such as calls = ["tests/recordings/agent.jsonl", "ticket-904#3"]'
         )
-    return found
+    return pinned_calls
 
 
 def _pinned_call(name: str, exchange: Exchange, reading: StepReader, *, is_named: bool) -> list[PinnedCall]:

@@ -65,29 +65,29 @@ async def run_shot(
             # What ordinary traffic shows is looked into sooner.
             times = canary.times * (2 if hints else 1)
             questions = _draw_questions(pinned, state, times, run, references)
-            found = await _ask(settings, canary, questions, directory, run, isolation)
+            result = await _ask(settings, canary, questions, directory, run, isolation)
             with await processes.connect_store_server(stays_ready=True) as api:
-                answers = _with_exchanges(api, run, found)
+                answers = _with_exchanges(api, run, result)
             shot = {
                 "rules": msgspec.to_builtins(_rules(canary)),
                 "run": run,
                 "answers": answers,
-                "failed": found["failed"],
-                "problem": found["problem"],
+                "failed": result["failed"],
+                "problem": result["problem"],
                 "traffic": traffic,
                 "hints": hints,
             }
             with await processes.connect_store_server() as api:
                 canary_state = api.post(f"/canaries/{path_segment(canary.name)}/shots", json=shot)
-    if not found["answers"] and canary_state["verdict"] == "unchanged":
+    if not result["answers"] and canary_state["verdict"] == "unchanged":
         canary_state = {**canary_state, "verdict": "cannot tell", "reason": "nobody answered in this shot"}
     problem = await _call_webhook(canary.webhook, canary_state) if canary.webhook and canary_state["is_news"] else None
     return ShotResult(
         canary=canary_state,
-        asked=len(found["answers"]) + found["failed"],
-        not_run=found["not_run"],
-        spent_usd=found["spent_usd"],
-        unpriced=found["unpriced"],
+        asked=len(result["answers"]) + result["failed"],
+        not_run=result["not_run"],
+        spent_usd=result["spent_usd"],
+        unpriced=result["unpriced"],
         webhook_problem=problem,
     )
 
@@ -108,17 +108,19 @@ def _known_canary(api: Api, name: str) -> Mapping[str, Any] | None:
 
 
 def _counted_state(
-    canary: CanarySettings, known: Mapping[str, Any] | None, pinned: Sequence[PinnedCall]
+    canary: CanarySettings, canary_state: Mapping[str, Any] | None, pinned: Sequence[PinnedCall]
 ) -> CanaryState:
     """The state, as far as the choice of the next calls needs it: how many references each pinned call has."""
     state = begin_canary(_rules(canary), 0)
-    counts: Mapping[str, int] = known["reference_answers"] if known and _same_rules(canary, known) else {}
+    counts: Mapping[str, int] = (
+        canary_state["reference_answers"] if canary_state and _same_rules(canary, canary_state) else {}
+    )
     forms = {one.pin: PinnedForms(answers=counts.get(one.pin, 0)) for one in pinned}
     return msgspec.structs.replace(state, pins=forms)
 
 
-def _same_rules(canary: CanarySettings, known: Mapping[str, Any]) -> bool:
-    rules = known["rules"]
+def _same_rules(canary: CanarySettings, canary_state: Mapping[str, Any]) -> bool:
+    rules = canary_state["rules"]
     return bool((rules["references"], rules["baseline"]) == (canary.references, canary.baseline))
 
 
@@ -132,20 +134,20 @@ def _draw_questions(
     ]
 
 
-def _load_references(api: Api, known: Mapping[str, Any] | None) -> dict[str, list[str]]:
+def _load_references(api: Api, canary_state: Mapping[str, Any] | None) -> dict[str, list[str]]:
     """Load the words of the reference answers of each pinned call that has all of them. The store keeps them in the runs that asked."""
-    if known is None:
+    if canary_state is None:
         return {}
     found: dict[str, list[str]] = {}
-    for pin, exchanges in known["reference_exchanges"].items():
-        if not exchanges or known["reference_answers"][pin] < known["rules"]["references"]:
+    for pin, exchanges in canary_state["reference_exchanges"].items():
+        if not exchanges or canary_state["reference_answers"][pin] < canary_state["rules"]["references"]:
             continue
         try:
             found[pin] = list(dict.fromkeys(_load_words(api, one) for one in exchanges))
         except NotFound:
             raise Failure(
                 f"the reference answers of {pin}, which answers are compared with, are not recorded any more: pin the runs of a canary"
-                f" against retention, or begin anew with `playhead canary {known['name']} --reset`"
+                f" against retention, or begin anew with `playhead canary {canary_state['name']} --reset`"
             ) from None
     return found
 
@@ -197,16 +199,16 @@ def _address(canary: CanarySettings, model: ModelAddress | None, path: str) -> d
     return {"url": url, "model": model.model, "key_variable": model.key_env or canary.key_env}
 
 
-def _with_exchanges(api: Api, run: str, found: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _with_exchanges(api: Api, run: str, result: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The answers with the exchanges that they are from, if the run has one for each."""
     stored = [str(item["id"]) for item in api.list_items(f"/runs/{path_segment(run)}/calls", limit=500)]
-    is_whole = len(stored) == found["sent"]
+    is_whole = len(stored) == result["sent"]
     return [
         {
             "pin": one["pin"],
             "answer": {**one["answer"], "exchange": stored[one["number"] - 1] if is_whole else None},
         }
-        for one in found["answers"]
+        for one in result["answers"]
     ]
 
 

@@ -16,14 +16,14 @@ type Change = Mapping[str, Any]
 
 
 def look_at_traffic(
-    api: Api, models: Sequence[str], known: Mapping[str, Any] | None
+    api: Api, models: Sequence[str], canary_state: Mapping[str, Any] | None
 ) -> tuple[Change | None, list[str]]:
     """Return the change that ordinary traffic shows since a canary began, and hints at one."""
-    if known is None or known["verdict"] == "changed":
+    if canary_state is None or canary_state["verdict"] == "changed":
         return None, []
     hints: list[str] = []
     for model in sorted({one for one in models if one}):
-        drift = api.get("/drift", model=model, since=known["began_at"])
+        drift = api.get("/drift", model=model, since=canary_state["began_at"])
         for item in (one for one in drift["items"] if one["replaced"]):
             if item["kind"] == "model":
                 return _model_change(model, item), []
@@ -31,8 +31,8 @@ def look_at_traffic(
             hints.append(
                 f"in ordinary traffic, the fingerprint {now} of {model} has replaced {was} since {item['first_at'][:19]}Z"
             )
-        before = api.get("/drift", model=model, until=known["began_at"])["answers"]
-        hints += answer_hint(model, before, drift["answers"], known["rules"]["false_alarm"])
+        before = api.get("/drift", model=model, until=canary_state["began_at"])["answers"]
+        hints += answer_hint(model, before, drift["answers"], canary_state["rules"]["false_alarm"])
     return None, hints[:20]
 
 

@@ -263,14 +263,14 @@ class ProcessSearch:
                 yield pid
 
     def _cached_agent(self, process: Process) -> Process:
-        known = self._agents.get((process.pid, process.start_time))
-        if known is None:
-            known = self._group_leader(find_agent(process, self._port))
-            self._agents[process.pid, process.start_time] = known
-            self._agents[known.pid, known.start_time] = known
+        agent = self._agents.get((process.pid, process.start_time))
+        if agent is None:
+            agent = self._group_leader(find_agent(process, self._port))
+            self._agents[process.pid, process.start_time] = agent
+            self._agents[agent.pid, agent.start_time] = agent
             while len(self._agents) > MAX_KNOWN:
                 self._agents.popitem(last=False)
-        return known
+        return agent
 
     def _group_leader(self, agent: Process) -> Process:
         """Return the known agent that leads this process's group, although the processes between have ended (double fork)."""

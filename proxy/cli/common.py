@@ -226,14 +226,14 @@ _DAY_AND_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d")
 """The beginning of an RFC 3339 time. The store server checks the rest."""
 
 
-def user_profiles(found: Settings) -> "Profiles":
+def user_profiles(settings: Settings) -> "Profiles":
     """Load the shipped and the user's profiles. Raise Failure with the line of a mistake."""
     # Imported here, because few commands need profiles and reading them is slow.
     from calls.keys.profile import BadProfile
     from store.active_profiles import load_profiles
 
-    text = found.config.read_text("utf-8") if found.config and found.profile else None
+    text = settings.config.read_text("utf-8") if settings.config and settings.profile else None
     try:
         return load_profiles(text)
     except BadProfile as error:
-        raise Failure(f"{found.config}: {error}") from error
+        raise Failure(f"{settings.config}: {error}") from error

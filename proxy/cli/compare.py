@@ -77,9 +77,9 @@ def diff_command(one: str, other: str, everything: bool, as_json: bool, **flags:
     raise click.exceptions.Exit(0 if result["same"] else DIFFER)
 
 
-async def compare_recordings(found: Settings, one: str, other: str) -> dict[str, Any]:
+async def compare_recordings(settings: Settings, one: str, other: str) -> dict[str, Any]:
     """Compare two runs or files. Raise Failure if one cannot be read."""
-    reading, redactor = _step_reader(found)
+    reading, redactor = _step_reader(settings)
     names = (one, other)
     files = {name: path for name in names if (path := _recording_file(name))}
     if all(name in files for name in names):
@@ -87,7 +87,7 @@ async def compare_recordings(found: Settings, one: str, other: str) -> dict[str,
         found_diff = compare_runs((one, bundles[0].exchanges), (other, bundles[1].exchanges), reading)
         starts = [sorted(exchange.started_at for exchange in bundle.exchanges) for bundle in bundles]
         return shape_with_recorded_effects(found_diff, (bundles[0], starts[0]), (bundles[1], starts[1]))
-    async with CommandProcesses(found) as processes:
+    async with CommandProcesses(settings) as processes:
         if not files:
             with await processes.connect_store_server() as api:
                 return await asyncio.to_thread(_fetch_diff, api, one, other)
@@ -95,10 +95,10 @@ async def compare_recordings(found: Settings, one: str, other: str) -> dict[str,
     return await asyncio.to_thread(compare_runs, (one, sides[0]), (other, sides[1]), reading)
 
 
-def _step_reader(found: Settings) -> tuple[StepReader, Redactor]:
+def _step_reader(settings: Settings) -> tuple[StepReader, Redactor]:
     """Return what reads and redacts steps as the store server does. Nothing is stored, so any redaction key will do."""
     redactor = Redactor(key=secrets.token_bytes(32))
-    return StepReader(profiles=user_profiles(found), clean=redactor.redact_text), redactor
+    return StepReader(profiles=user_profiles(settings), clean=redactor.redact_text), redactor
 
 
 def _fetch_diff(api: Api, one: str, other: str) -> dict[str, Any]:
@@ -168,19 +168,19 @@ def bisect_command(good: str, bad: str, command: tuple[str, ...], as_json: bool,
     raise click.exceptions.Exit(0 if result["verdict"] == "found" else 1)
 
 
-async def _first_difference(found: Settings, good: str, bad: str) -> dict[str, Any]:
-    cause = (await compare_recordings(found, good, bad))["cause"]
+async def _first_difference(settings: Settings, good: str, bad: str) -> dict[str, Any]:
+    cause = (await compare_recordings(settings, good, bad))["cause"]
     words = cause["words"] if cause else "the runs are the same: all requests and answers are equal"
     verdict = "found" if cause else "none"
     return {"good": good, "bad": bad, "verdict": verdict, "words": words, "cause": cause, "trials": []}
 
 
 async def _bisect(
-    found: Settings, good: str, bad: str, command: tuple[str, ...], wish: IsolationOptions
+    settings: Settings, good: str, bad: str, command: tuple[str, ...], wish: IsolationOptions
 ) -> dict[str, Any]:
     require_command(command)
-    reading, redactor = _step_reader(found)
-    async with CommandProcesses(found) as processes:
+    reading, redactor = _step_reader(settings)
+    async with CommandProcesses(settings) as processes:
         sides = [await _load_exchanges(processes, name, redactor, reading) for name in (good, bad)]
         mixtures = await asyncio.to_thread(_build_mixtures, (good, bad), sides, reading)
         able = [mixture for mixture in mixtures if mixture.candidates]

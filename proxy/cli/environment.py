@@ -208,9 +208,9 @@ def doctor_command(command: tuple[str, ...], strict: bool, as_json: bool, **flag
     raise click.exceptions.Exit(0 if doctor.is_every_client_recorded(judged) else 1)
 
 
-def _export_problems(found: Settings) -> list[str]:
+def _export_problems(settings: Settings) -> list[str]:
     """Return what prevents the exports of the running store server, one sentence each."""
-    data = open_data_dir(found.data)
+    data = open_data_dir(settings.data)
     notice = data.read_notice("store")
     if notice is None or not data.store_lock.is_held():
         return []
@@ -221,8 +221,8 @@ def _export_problems(found: Settings) -> list[str]:
         ]
 
 
-async def _examine_clients(found: Settings, command: tuple[str, ...]) -> tuple[doctor.ClientFinding, ...]:
-    async with CommandProcesses(found) as processes, run_echo() as echo:
+async def _examine_clients(settings: Settings, command: tuple[str, ...]) -> tuple[doctor.ClientFinding, ...]:
+    async with CommandProcesses(settings) as processes, run_echo() as echo:
         worker = await processes.start_worker(mode="passthrough", spooled=False, upstreams={HOST: echo.origin})
         directory = doctor.ProbedWorker(
             proxy=f"http://127.0.0.1:{worker.ready['port']}",

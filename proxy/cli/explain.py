@@ -61,13 +61,13 @@ def explain_command(call: str | None, file: Path | None, as_json: bool, **flags:
     _show_key(found)
 
 
-def _show_key(found: Any) -> None:
-    click.echo(f"key      {found['key']}")
-    click.echo(f"strict   {found['strict']}")
-    click.echo(f"profile  {found['profile']}   dialect {found['dialect']}   operation {found['operation']}\n")
-    rows = [(row["fate"], row["pointer"], row["rule"], shorten(row["value"] or "", 60)) for row in found["rows"]]
+def _show_key(key: Any) -> None:
+    click.echo(f"key      {key['key']}")
+    click.echo(f"strict   {key['strict']}")
+    click.echo(f"profile  {key['profile']}   dialect {key['dialect']}   operation {key['operation']}\n")
+    rows = [(row["fate"], row["pointer"], row["rule"], shorten(row["value"] or "", 60)) for row in key["rows"]]
     print_table(("FATE", "WHERE", "RULE", "VALUE"), rows)
-    for warning in found["warnings"]:
+    for warning in key["warnings"]:
         click.echo(f"playhead: {printable(warning)}", err=True)
 
 

@@ -50,11 +50,11 @@ def fixtures_command(
         _run_coroutine(lambda: process.serve(found, out, is_replay_only=replay_only))
 
 
-def _run_suite(found: Settings, command: tuple[str, ...], directory: Path) -> NoReturn:
+def _run_suite(settings: Settings, command: tuple[str, ...], directory: Path) -> NoReturn:
     """Run the suite captive, or uncaptured where the system does not allow it."""
     isolated.restore_suite_variables()
     try:
-        code = _run_coroutine(lambda: isolated.run_isolated(found, command, directory))
+        code = _run_coroutine(lambda: isolated.run_isolated(settings, command, directory))
     except NotCaptive as reason:
         os.chdir(directory)
         isolated.execute_without_capture(command, reason)

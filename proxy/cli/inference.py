@@ -212,7 +212,7 @@ def probe_command(
 def _show_tallies(tallies: Sequence[Tally]) -> None:
     rows = [
         (
-            found.url,
+            tally.url,
             subject.name,
             str(subject.answers),
             str(subject.distinct),
@@ -220,12 +220,12 @@ def _show_tallies(tallies: Sequence[Tally]) -> None:
             "-" if subject.diverges_at is None else str(subject.diverges_at),
             f"{subject.logprob_delta:.1e}" if subject.bitwise else "none given",
         )
-        for found in tallies
-        for subject in found.subjects
+        for tally in tallies
+        for subject in tally.subjects
     ]
     print_table(("SERVER", "QUESTION", "ANSWERS", "DISTINCT", "TEXTS", "PARTS AT", "LOGPROB DELTA"), rows)
-    for found in tallies:
-        click.echo(f"{found.url}: {found.seconds:.1f} s, {len(found.failed)} failed, x-batch-invariant: {found.claim}")
+    for tally in tallies:
+        click.echo(f"{tally.url}: {tally.seconds:.1f} s, {len(tally.failed)} failed, x-batch-invariant: {tally.claim}")
 
 
 @inference.command("replay", short_help="Ask a recorded run's model calls again, and compare bit by bit.")
@@ -263,14 +263,14 @@ def replay_command(run: str, server: str | None, key: str | None, as_json: bool,
 _SAME = {True: "same", False: "DIFFERS", None: "unknown"}
 
 
-async def _ask_again(found: Settings, run: str, server: str | None, key: str | None) -> dict[str, Any]:
-    profiles = user_profiles(found)
+async def _ask_again(settings: Settings, run: str, server: str | None, key: str | None) -> dict[str, Any]:
+    profiles = user_profiles(settings)
     exchanges = _exchanges_from_file(run, profiles)
     if exchanges is None:
-        async with CommandProcesses(found) as processes:
+        async with CommandProcesses(settings) as processes:
             with await processes.connect_store_server() as api:
                 exchanges = await asyncio.to_thread(load_run_exchanges, api, run)
-    answers = await repeat_exchanges(exchanges, server, found.upstreams, profiles, key)
+    answers = await repeat_exchanges(exchanges, server, settings.upstreams, profiles, key)
     return report_json(run, answers, len(exchanges) - len(answers))
 
 

@@ -68,10 +68,10 @@ def calibrate_command(one: str, other: str, consent: bool, as_json: bool, **flag
     raise click.exceptions.Exit(1 if outcome.after.misses else 0)
 
 
-async def _load_both(found: Settings, one: str, other: str) -> tuple[Any, Any]:
+async def _load_both(settings: Settings, one: str, other: str) -> tuple[Any, Any]:
     if is_recording_file(one) and is_recording_file(other):
         return load_exchanges(None, one), load_exchanges(None, other)
-    async with CommandProcesses(found) as processes:
+    async with CommandProcesses(settings) as processes:
         with await processes.connect_store_server() as api:
             return await asyncio.to_thread(lambda: (load_exchanges(api, one), load_exchanges(api, other)))
 
@@ -115,10 +115,16 @@ def _agreement_sentence(agreement: KeyAgreement) -> str:
     )
 
 
-def _finding_row(found: Finding) -> tuple[str, ...]:
-    where = found.path if found.part == "body" else f"{found.part} {found.path}"
-    values = " → ".join(shorten(_value_text(value), 32) for value in (found.one, found.other))
-    return shorten_pointer(where), f"{found.times} of {found.of}", found.guess.field_class, found.guess.reason, values
+def _finding_row(finding: Finding) -> tuple[str, ...]:
+    where = finding.path if finding.part == "body" else f"{finding.part} {finding.path}"
+    values = " → ".join(shorten(_value_text(value), 32) for value in (finding.one, finding.other))
+    return (
+        shorten_pointer(where),
+        f"{finding.times} of {finding.of}",
+        finding.guess.field_class,
+        finding.guess.reason,
+        values,
+    )
 
 
 def _value_text(value: Any) -> str:
@@ -152,17 +158,17 @@ def _agreement_json(agreement: KeyAgreement) -> dict[str, Any]:
     }
 
 
-def _finding_json(found: Finding) -> dict[str, Any]:
+def _finding_json(finding: Finding) -> dict[str, Any]:
     return {
-        "profile": found.profile,
-        "host": found.host,
-        "part": found.part,
-        "path": found.path,
-        "class": found.guess.field_class,
-        "reason": found.guess.reason,
-        "differs": found.times,
-        "of": found.of,
-        "values": json.loads(dumps([found.one, found.other])),
+        "profile": finding.profile,
+        "host": finding.host,
+        "part": finding.part,
+        "path": finding.path,
+        "class": finding.guess.field_class,
+        "reason": finding.guess.reason,
+        "differs": finding.times,
+        "of": finding.of,
+        "values": json.loads(dumps([finding.one, finding.other])),
     }
 
 
@@ -203,9 +209,9 @@ def rekey_command(runs: tuple[str, ...], every: bool, dry_run: bool, as_json: bo
 
 
 async def _rekey_runs(
-    found: Settings, runs: tuple[str, ...] | None, rekey_options: dict[str, Any], *, quiet: bool
+    settings: Settings, runs: tuple[str, ...] | None, rekey_options: dict[str, Any], *, quiet: bool
 ) -> list[dict[str, Any]]:
-    async with CommandProcesses(found) as processes:
+    async with CommandProcesses(settings) as processes:
         with await processes.connect_store_server() as api:
             return await asyncio.to_thread(_follow_rekey, api, runs, rekey_options, quiet)
 

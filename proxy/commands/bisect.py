@@ -184,14 +184,14 @@ def _trial_line(number: int, trial: Trial) -> str:
     return f"trial {number}: {answers}: exit {trial.code}{missed}: {trial.verdict}"
 
 
-def verdict_sentence(found: BisectResult) -> str:
+def verdict_sentence(result: BisectResult) -> str:
     """The verdict."""
-    first, *others = found.culprits
+    first, *others = result.culprits
     if others:
-        places = ", ".join(one.where for one in found.culprits[:-1])
+        places = ", ".join(one.where for one in result.culprits[:-1])
         return (
             f"{places} and {others[-1].where}: with these answers of BAD the command fails;"
             " with only some of them it makes requests that neither run recorded, or exits with 125, so the one among them is unknown"
         )
-    beside = {True: "", False: " (together with BAD's answers before it)", None: ""}[found.alone]
+    beside = {True: "", False: " (together with BAD's answers before it)", None: ""}[result.alone]
     return f"{first.where}: with the answer of BAD the command fails{beside}"

@@ -45,11 +45,11 @@ MOST_VERSIONS: Final = 10
 """Commits that a run's label names at most; the newest stay."""
 
 
-def add_version(known: Mapping[str, str], labels: Mapping[str, str]) -> dict[str, str]:
+def add_version(run_labels: Mapping[str, str], labels: Mapping[str, str]) -> dict[str, str]:
     """Return the labels of a recording that is added to a run, with the versions that the run's labels name already before its own."""
-    if not all(name in labels and name in known for name in VERSION_LABELS):
+    if not all(name in labels and name in run_labels for name in VERSION_LABELS):
         return dict(labels)
-    pairs = list(zip(*(known[name].split(", ") for name in VERSION_LABELS), strict=False))
+    pairs = list(zip(*(run_labels[name].split(", ") for name in VERSION_LABELS), strict=False))
     own = (labels["git"], labels["git-dirty"])
     versions = [*(pair for pair in pairs if pair != own), own][-MOST_VERSIONS:]
     return dict(labels) | {

@@ -58,8 +58,8 @@ class SecretSearch:
                 self._add_leaks(find_effect_leaks(part, self.redactor))
             yield part
 
-    def _add_leaks(self, found: Iterable[Leak]) -> None:
-        self.found += disallowed_leaks(found, self.allowed)
+    def _add_leaks(self, leaks: Iterable[Leak]) -> None:
+        self.found += disallowed_leaks(leaks, self.allowed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,11 +204,11 @@ def _write_through(lines: Iterable[bytes], file: IO[bytes]) -> Iterator[bytes]:
         yield line
 
 
-def _secrets_message(run: str, found: Sequence[Leak]) -> str:
-    places = "; ".join(f"{leak.place} ({leak.kind})" for leak in found[:SHOWN])
-    more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+def _secrets_message(run: str, leaks: Sequence[Leak]) -> str:
+    places = "; ".join(f"{leak.place} ({leak.kind})" for leak in leaks[:SHOWN])
+    more = f"; and {len(leaks) - SHOWN} more" if len(leaks) > SHOWN else ""
     return (
-        f"run {run} is not exported: what looks like a secret is in {count_text(len(found), 'place')} of it: {places}{more}."
+        f"run {run} is not exported: what looks like a secret is in {count_text(len(leaks), 'place')} of it: {places}{more}."
         " It was recorded under other rules than today's: record it again, or let a place pass with"
-        f" --allow-secret '{found[0].place}' ('*': all of them)"
+        f" --allow-secret '{leaks[0].place}' ('*': all of them)"
     )

@@ -61,7 +61,7 @@ def read_rubric(path: Path) -> tuple[Criterion, ...]:
 
 
 async def judge_runs(
-    found: Settings,
+    settings: Settings,
     names: Sequence[str],
     against: str | None,
     criteria: Sequence[Criterion],
@@ -72,13 +72,13 @@ async def judge_runs(
     redactor: Redactor,
 ) -> tuple[list[Judgement], str]:
     """Judge runs and files. Return the judgements, and the run in which they are recorded. Raise Failure."""
-    async with CommandProcesses(found) as processes:
+    async with CommandProcesses(settings) as processes:
         runs = await load_checked_runs(processes, names, reading, redactor)
         old = (await load_checked_runs(processes, [against], reading, redactor))[0] if against is not None else None
         questions, transcripts = _make_questions(runs, old, criteria, judge.settings)
         name = judge_run or _judge_run_name(questions, judge)
         is_known = await _has_run(processes, name)
-    answers = await _ask_judge(found, judge, questions, name, is_known=is_known)
+    answers = await _ask_judge(settings, judge, questions, name, is_known=is_known)
     return _read_judgements(questions, answers, transcripts), name
 
 
@@ -114,7 +114,7 @@ async def _has_run(processes: CommandProcesses, name: str) -> bool:
 
 
 async def _ask_judge(
-    found: Settings, judge: Judge, questions: Sequence[Question], name: str, *, is_known: bool
+    settings: Settings, judge: Judge, questions: Sequence[Question], name: str, *, is_known: bool
 ) -> list[dict[str, Any]]:
     """Run the program that asks, recorded as a run; or answered from that run, with what is new recorded."""
     with tempfile.TemporaryDirectory(prefix="playhead-judge-") as text:
@@ -136,11 +136,13 @@ async def _ask_judge(
                 "allow_unused": True,
             }
             code = await replay(
-                found, command, ReplayCommand(recording=name, report=None, options=options, isolation=judge.isolation)
+                settings,
+                command,
+                ReplayCommand(recording=name, report=None, options=options, isolation=judge.isolation),
             )
         else:
             code = await record(
-                found, command, run=name, labels={"kind": "judge"}, quiet=True, isolation=judge.isolation
+                settings, command, run=name, labels={"kind": "judge"}, quiet=True, isolation=judge.isolation
             )
         try:
             answers: list[dict[str, Any]] = json.loads((directory / "answers.json").read_bytes())
@@ -162,9 +164,9 @@ def _read_judgements(
     return [Judgement(run=run, criterion=criterion, votes=tuple(each)) for (run, criterion), each in votes.items()]
 
 
-def overall_verdict(found: Sequence[Judgement]) -> JudgeVerdict:
+def overall_verdict(judgements: Sequence[Judgement]) -> JudgeVerdict:
     """Return `fail` if anything failed, else `cannot tell` if anything is undecided, else `pass`."""
-    verdicts = {one.verdict for one in found}
+    verdicts = {one.verdict for one in judgements}
     if "fail" in verdicts:
         return "fail"
     return "cannot tell" if "cannot tell" in verdicts else "pass"

@@ -146,7 +146,7 @@ def finding_rows(findings: Sequence[ClientFinding]) -> list[tuple[str, ...]]:
             {True: "yes", False: "no", None: ""}[finding.names_run],
             finding.fix or "",
         )
-        for finding in sorted(findings, key=lambda found: found.verdict == "missing")
+        for finding in sorted(findings, key=lambda each: each.verdict == "missing")
     ]
 
 

@@ -28,8 +28,8 @@ def draw_plot(title: str, tallies: Sequence[Tally]) -> str:
     )
 
 
-def _distinct_by_load(found: Tally) -> Mapping[int, int]:
-    worst = max(found.subjects, key=lambda subject: subject.distinct, default=None)
+def _distinct_by_load(tally: Tally) -> Mapping[int, int]:
+    worst = max(tally.subjects, key=lambda subject: subject.distinct, default=None)
     return worst.by_load if worst else {}
 
 

@@ -163,14 +163,14 @@ def _without_volatile_fields(value: Json) -> Json:
     return value
 
 
-def run_verdict(found: Sequence[RepeatedCall]) -> Word:
+def run_verdict(calls: Sequence[RepeatedCall]) -> Word:
     """Judge a run: "differs" if any answer differs, "unknown" if any could not be compared."""
-    if any(each.same is False for each in found):
+    if any(each.same is False for each in calls):
         return "differs"
-    return "rederived" if found and all(each.same for each in found) else "unknown"
+    return "rederived" if calls and all(each.same for each in calls) else "unknown"
 
 
-def report_json(run: str, found: Sequence[RepeatedCall], others: int) -> dict[str, Any]:
+def report_json(run: str, repeated_calls: Sequence[RepeatedCall], others: int) -> dict[str, Any]:
     """Return the report as JSON."""
     calls = [
         {
@@ -180,6 +180,12 @@ def report_json(run: str, found: Sequence[RepeatedCall], others: int) -> dict[st
             "reason": each.reason,
             "pointers": each.pointers,
         }
-        for each in found
+        for each in repeated_calls
     ]
-    return {"run": run, "verdict": run_verdict(found), "asked": len(found), "without_claim": others, "calls": calls}
+    return {
+        "run": run,
+        "verdict": run_verdict(repeated_calls),
+        "asked": len(repeated_calls),
+        "without_claim": others,
+        "calls": calls,
+    }

@@ -106,18 +106,18 @@ def _logprob_delta(one: ProbeAnswer, other: ProbeAnswer) -> float:
     return max((abs(a - b) for a, b in pairs), default=0.0)
 
 
-def probe_verdict(found: Tally, control: Tally | None) -> tuple[Word, str]:
+def probe_verdict(tally: Tally, control: Tally | None) -> tuple[Word, str]:
     """Return the verdict and its reason. "invariant" needs a control server that varied under the same requests."""
-    if found.has_varied:
+    if tally.has_varied:
         return "varies", "the same request was answered in more than one way"
-    if found.failed:
-        return "inconclusive", f"{len(found.failed)} requests failed, the first with: {found.failed[0]}"
-    if not found.subjects or any(subject.answers < 2 for subject in found.subjects):
+    if tally.failed:
+        return "inconclusive", f"{len(tally.failed)} requests failed, the first with: {tally.failed[0]}"
+    if not tally.subjects or any(subject.answers < 2 for subject in tally.subjects):
         return "inconclusive", "too few requests were sent to find a difference"
     if control is None:
         return "inconclusive", "nothing varied: name a server of the same model that does vary with --control URL"
     if not control.has_varied:
         return "inconclusive", "nothing varied at the control either, so these requests cannot show a difference"
-    if not all(subject.bitwise for subject in found.subjects):
+    if not all(subject.bitwise for subject in tally.subjects):
         return "inconclusive", "the server returned no logprobs, and different numbers may give the same text"
     return "invariant", "each request got one answer, the same to the last bit, where the control gave more"

@@ -12,9 +12,9 @@ from proxy.terminal.text import printable
 _STYLES: Final = {"pass": "good", "fail": "bad", "cannot tell": "warn"}
 
 
-def show_judgements(found: Sequence[Judgement], agreement: Agreement | None, sheet: Sheet) -> None:
+def show_judgements(judgements: Sequence[Judgement], agreement: Agreement | None, sheet: Sheet) -> None:
     """Print a line for each verdict, with its reason and quote."""
-    for one in found:
+    for one in judgements:
         count = f" ({len(one.votes)} votes)" if len(one.votes) > 1 else ""
         sheet.print_sentence(
             f"{printable(one.run)} {printable(one.criterion)}: {one.verdict}{count}", _STYLES[one.verdict]
@@ -37,7 +37,7 @@ def agreement_text(agreement: Agreement) -> str:
 
 
 def judgements_json(
-    found: Sequence[Judgement], agreement: Agreement | None, verdict: str, judge_run: str
+    judgements: Sequence[Judgement], agreement: Agreement | None, verdict: str, judge_run: str
 ) -> dict[str, Any]:
     """Return the judgements as JSON."""
     return {
@@ -52,7 +52,7 @@ def judgements_json(
                 "quote": one.quote,
                 "votes": [asdict(vote) for vote in one.votes],
             }
-            for one in found
+            for one in judgements
         ],
         "agreement": None if agreement is None else asdict(agreement),
     }

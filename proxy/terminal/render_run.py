@@ -244,10 +244,10 @@ def _address(call: Shape) -> str:
     return f"{call['host']}{call['path']}"
 
 
-def show_envelope(found: Mapping[str, Any]) -> None:
+def show_envelope(envelope: Mapping[str, Any]) -> None:
     """Print what was captured of a run, and what was not."""
-    click.echo(f"{printable(found['run'])}: what was captured in {count_text(found['steps'], 'step')}")
-    for name, thing in found.items():
+    click.echo(f"{printable(envelope['run'])}: what was captured in {count_text(envelope['steps'], 'step')}")
+    for name, thing in envelope.items():
         if not isinstance(thing, dict):
             continue
         click.echo(click.style(name, bold=True))

@@ -26,8 +26,8 @@ def printable_json(text: str) -> str:
 _SUSPECT: Final = re.compile(r"[^\n -~]")
 
 
-def _json_escape(found: re.Match[str]) -> str:
-    return found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1]
+def _json_escape(match: re.Match[str]) -> str:
+    return match[0] if match[0].isprintable() else json.dumps(match[0])[1:-1]
 
 
 def count_text(number: int, thing: str) -> str:

@@ -21,13 +21,13 @@ def fill_command(command: Sequence[str], name: str, run: Mapping[str, Any]) -> t
     """
     labels: Mapping[str, str] = run.get("labels") or {}
 
-    def value(found: re.Match[str]) -> str:
-        if found[1] == "run":
+    def value(match: re.Match[str]) -> str:
+        if match[1] == "run":
             return str(run["id"])
-        label = found[1].removeprefix("label.")
+        label = match[1].removeprefix("label.")
         if label not in labels:
             known = f"it has {', '.join(sorted(labels))}" if labels else "it has none"
-            raise Failure(f"{name} has no label {label!r}, which the command names as {found[0]}; {known}")
+            raise Failure(f"{name} has no label {label!r}, which the command names as {match[0]}; {known}")
         return labels[label]
 
     # In one pass, so that a label's text is never read as a placeholder.

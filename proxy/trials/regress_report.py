@@ -63,9 +63,9 @@ def _show_cluster(cluster: Cluster, sheet: Sheet) -> None:
         sheet.print_sentence(f"  + {shorten(display_text(found.now), MAX_VALUE)}", "come")
 
 
-def _cause_text(found: Divergence) -> str:
-    cause = CAUSES.get(found.cause, found.cause)
-    parts = [part for part in (found.target, found.pointer) if part]
+def _cause_text(divergence: Divergence) -> str:
+    cause = CAUSES.get(divergence.cause, divergence.cause)
+    parts = [part for part in (divergence.target, divergence.pointer) if part]
     return printable(f"{cause}: {' at '.join(parts)}" if parts else cause)
 
 

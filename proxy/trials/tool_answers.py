@@ -94,7 +94,7 @@ def _mcp_value(answer: Json) -> tuple[AnswerPlace, Json] | None:
 
 
 def with_shapes(
-    found: Iterable[FoundAnswer], learned: Mapping[str, AnswerShape], shapes_by_pattern: Mapping[str, AnswerShape]
+    answers: Iterable[FoundAnswer], learned: Mapping[str, AnswerShape], shapes_by_pattern: Mapping[str, AnswerShape]
 ) -> list[ToolAnswer]:
     """Return the answers of a run with the shapes of their tools: the given ones, by patterns of names, before those learned."""
     return [
@@ -112,5 +112,5 @@ def with_shapes(
             path=path_of(one.exchange.request.url) or "/",
             status=one.exchange.response.status if one.exchange.response else 200,
         )
-        for one in found
+        for one in answers
     ]

@@ -85,14 +85,14 @@ class CertificateAuthority:
 
     def leaf(self, host: str) -> Leaf:
         """Return a certificate for a host name or address. It is renewed when half its life is over."""
-        found = self._leaves.get(host)
-        if found is None or self._is_soon_over(found.certificate):
-            found = Leaf(self._sign_leaf(host), self._leaf_key)
-            self._leaves[host] = found
+        leaf = self._leaves.get(host)
+        if leaf is None or self._is_soon_over(leaf.certificate):
+            leaf = Leaf(self._sign_leaf(host), self._leaf_key)
+            self._leaves[host] = leaf
         self._leaves.move_to_end(host)
         while len(self._leaves) > MAX_CACHED_LEAVES:
             self._leaves.popitem(last=False)
-        return found
+        return leaf
 
     def _is_soon_over(self, leaf: x509.Certificate) -> bool:
         start, end = leaf.not_valid_before_utc, leaf.not_valid_after_utc

@@ -100,10 +100,10 @@ class Resolver:
             return dns.build_response(query, found.code)
         return dns.build_response(query, addresses=self._synthetic_addresses(query, found))
 
-    def _synthetic_addresses(self, query: dns.Query, found: Resolution) -> tuple[Address, ...]:
+    def _synthetic_addresses(self, query: dns.Query, resolution: Resolution) -> tuple[Address, ...]:
         version = 4 if query.kind == dns.A else 6
-        real = [address for address in found.addresses or () if address.version == version]
-        if found.addresses is not None and not real:
+        real = [address for address in resolution.addresses or () if address.version == version]
+        if resolution.addresses is not None and not real:
             return ()
         if real and all(address.is_loopback for address in real):
             # The command must reach what it listens on itself.

@@ -99,19 +99,19 @@ def verify_command(
     file = Path(recording or ".")
     trust_of_flags = _Trust(_separate(keys, witnesses), None if root_file is None else _read_roots(root_file))
     if recording is None:
-        found = query_store(flags, verify_all)
+        verification = query_store(flags, verify_all)
     elif file.is_file():
-        found = _verify_file(file, trust_of_flags.with_keys(_own_keys(**flags)))
+        verification = _verify_file(file, trust_of_flags.with_keys(_own_keys(**flags)))
     elif keys or witnesses or root_file:
         trust = trust_of_flags.with_keys(_own_keys(**flags))
-        found = query_store(flags, lambda api: _verify_lines(_bundle_lines(api, recording), recording, trust))
+        verification = query_store(flags, lambda api: _verify_lines(_bundle_lines(api, recording), recording, trust))
     else:
-        found = query_store(flags, lambda api: _ask_server(api, recording))
+        verification = query_store(flags, lambda api: _ask_server(api, recording))
     if as_json:
-        print_json(found)
+        print_json(verification)
     else:
-        show_verification(found)
-    raise click.exceptions.Exit(EXIT_CODES[found["verdict"]])
+        show_verification(verification)
+    raise click.exceptions.Exit(EXIT_CODES[verification["verdict"]])
 
 
 class _Trust(NamedTuple):
@@ -175,10 +175,10 @@ def _bundle_lines(api: Api, run: str) -> list[bytes]:
 def verify_all(api: Api) -> dict[str, Any]:
     """Verify the tree of the project, then each of its runs; the findings of all of them."""
     try:
-        found: dict[str, Any] = api.get("/verify")
+        verification: dict[str, Any] = api.get("/verify")
     except NotFound as error:
         raise Failure("nothing was recorded in this project yet, so nothing is sealed") from error
-    found |= {"runs": 0, "unproven_runs": []}
+    verification |= {"runs": 0, "unproven_runs": []}
     printed_at = time.monotonic()
     for item in api.list_items("/runs", limit=PAGE):
         run = item["id"]
@@ -186,15 +186,15 @@ def verify_all(api: Api) -> dict[str, Any]:
             one = api.get(f"/runs/{path_segment(run)}/verify")
         except NotFound:
             continue  # it was erased meanwhile
-        found["runs"] += 1
-        found["findings"] += [each | {"element": f"run {run}: {each['element']}"} for each in one["findings"]]
+        verification["runs"] += 1
+        verification["findings"] += [each | {"element": f"run {run}: {each['element']}"} for each in one["findings"]]
         if one["verdict"] == "unproven":
-            found["unproven_runs"].append(run)
-        found["verdict"] = max(found["verdict"], one["verdict"], key=SEVERITY.index)
+            verification["unproven_runs"].append(run)
+        verification["verdict"] = max(verification["verdict"], one["verdict"], key=SEVERITY.index)
         if time.monotonic() - printed_at >= REPORT_EVERY:
             printed_at = time.monotonic()
-            click.echo(f"playhead: verifying: {count_text(found['runs'], 'run')} so far", err=True)
-    return found
+            click.echo(f"playhead: verifying: {count_text(verification['runs'], 'run')} so far", err=True)
+    return verification
 
 
 def _ask_server(api: Api, run: str) -> dict[str, Any]:
@@ -208,10 +208,10 @@ def _ask_server(api: Api, run: str) -> dict[str, Any]:
     return found
 
 
-def show_verification(found: dict[str, Any]) -> None:
+def show_verification(verification: dict[str, Any]) -> None:
     """Print the result of a verification."""
-    click.echo(f"{printable(found['run'] or 'all runs')}: {_summary(found)}")
-    for seal in found["seals"]:
+    click.echo(f"{printable(verification['run'] or 'all runs')}: {_summary(verification)}")
+    for seal in verification["seals"]:
         at = f", signed {seal['signed_at']}" if seal["signed_at"] else ""
         click.echo(f"  sealed in checkpoint {seal['size']} of {printable(seal['origin'])}{at}")
         if seal["unsealed"]:
@@ -219,17 +219,17 @@ def show_verification(found: dict[str, Any]) -> None:
         for one in seal["anchors"]:
             if one["problem"] is None:
                 click.echo(f"  {_anchor_text(one)}")
-    if found["signed"] is False:
+    if verification["signed"] is False:
         click.echo("  not signed as a whole: its calls, keys and envelope, which are derived, may have been changed")
-    details = {one["detail"] for one in found["findings"]}
-    for one in found.get("asked", ()):
+    details = {one["detail"] for one in verification["findings"]}
+    for one in verification.get("asked", ()):
         if one["problem"] is not None and one["problem"] not in details:
             click.echo(f"  not vouched for yet: {printable(one['problem'])}")
-    for one in found["erased"]:
+    for one in verification["erased"]:
         at = f", {one['at']}" if one["at"] else ""
         rule = f", by the rule {printable(one['rule'])}" if one.get("rule") else ""
         click.echo(f"  erased: {one['part']} of {one['id'] or 'the run'}{at}{rule}")
-    for one in found["findings"]:
+    for one in verification["findings"]:
         click.echo(f"  {one['change']}: {printable(one['element'])}: {printable(one['detail'])}")
 
 
@@ -243,24 +243,24 @@ def _anchor_text(anchor: dict[str, Any]) -> str:
     return text if anchor["checked"] else f"{text} (not checked: give {option})"
 
 
-def _summary(found: dict[str, Any]) -> str:
-    match found["verdict"]:
+def _summary(verification: dict[str, Any]) -> str:
+    match verification["verdict"]:
         case "verified":
-            if found["run"] is None:
+            if verification["run"] is None:
                 return (
-                    f"verified; {count_text(found['runs'], 'run')} looked into, and what the {found['proven']:,} leaves of the signed tree"
+                    f"verified; {count_text(verification['runs'], 'run')} looked into, and what the {verification['proven']:,} leaves of the signed tree"
                     " stand for is there, or was erased"
                 )
-            return f"verified; its {found['proven']:,} exchanges and gaps are as they were recorded"
+            return f"verified; its {verification['proven']:,} exchanges and gaps are as they were recorded"
         case "failed":
-            return f"NOT as it was recorded: {count_text(len(found['findings']), 'finding')}"
+            return f"NOT as it was recorded: {count_text(len(verification['findings']), 'finding')}"
         case _:
-            if unproven := found.get("unproven_runs"):
+            if unproven := verification.get("unproven_runs"):
                 names = ", ".join(map(printable, unproven[:MOST_SHOWN])) + (", …" if len(unproven) > MOST_SHOWN else "")
-                return f"unproven; of {count_text(found['runs'], 'run')}, {len(unproven):,} have something without a record or seal: {names}"
+                return f"unproven; of {count_text(verification['runs'], 'run')}, {len(unproven):,} have something without a record or seal: {names}"
             why = (
-                f"{found['unproven']:,} of its exchanges and gaps have no record"
-                if found["unproven"]
+                f"{verification['unproven']:,} of its exchanges and gaps have no record"
+                if verification["unproven"]
                 else "nothing, or not everything, is sealed yet"
             )
             return f"unproven; {why}"

@@ -63,10 +63,10 @@ def cost_command(run: str, limit: int, as_json: bool, **flags: Any) -> None:
     _print_tree(found["tree"])
 
 
-def _summary_lines(found: Mapping[str, Any]) -> Iterator[str]:
-    total, tree = found["total"], found["tree"]
+def _summary_lines(run_cost: Mapping[str, Any]) -> Iterator[str]:
+    total, tree = run_cost["total"], run_cost["tree"]
     usage = total["usage"]
-    yield f"{printable(found['run'])}: {_amount(total)} for {count_text(total['calls'], 'call')}"
+    yield f"{printable(run_cost['run'])}: {_amount(total)} for {count_text(total['calls'], 'call')}"
     unknown = total["calls_without_price"]
     if unknown:
         yield f"the price of {count_text(unknown, 'call')} is not known"
@@ -78,12 +78,12 @@ def _summary_lines(found: Mapping[str, Any]) -> Iterator[str]:
     if new is not None and again is not None and new + again:
         share = round(100 * again / (new + again))
         yield f"about {again:,} input tokens ({share} %) had been sent before in the same branch; {new:,} were new"
-    if found["steps_left_out"]:
-        yield f"only the first {count_text(len(found['steps']), 'step')} of the run are divided below"
+    if run_cost["steps_left_out"]:
+        yield f"only the first {count_text(len(run_cost['steps']), 'step')} of the run are divided below"
 
 
-def _print_steps(found: Mapping[str, Any], limit: int) -> None:
-    steps = found["steps"]
+def _print_steps(run_cost: Mapping[str, Any], limit: int) -> None:
+    steps = run_cost["steps"]
     has_reasoning = any(step["usage"]["reasoning_tokens"] for step in steps)
     has_branches = any((step["branch"] or 1) != 1 for step in steps)
     rows = []

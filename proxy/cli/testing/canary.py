@@ -72,8 +72,8 @@ def canary_command(
     Exits with 0 if all are unchanged, 1 if one changed, 3 if one cannot be told.
     """
     isolation = isolation_options(flags)
-    found = settings_from_flags(**flags)
-    canaries = _chosen_canaries(found, names)
+    settings = settings_from_flags(**flags)
+    canaries = _chosen_canaries(settings, names)
     if times is not None:
         canaries = [replace(one, times=times) for one in canaries]
     if budget is not None:
@@ -83,14 +83,14 @@ def canary_command(
     if judge is not None:
         canaries = [replace(one, judge=_model_address("--judge", judge)) for one in canaries]
     if is_list or reset:
-        items = asyncio.run(_look(found, [one.name for one in canaries], reset=reset))
+        items = asyncio.run(_look(settings, [one.name for one in canaries], reset=reset))
         if not reset:
             _show(items, as_json=as_json)
         raise click.exceptions.Exit(0 if reset else worst_exit_code(items))
     # Nothing that is read here is stored, so any redaction key will do.
     redactor = Redactor(key=secrets.token_bytes(32))
-    reading = StepReader(profiles=user_profiles(found), clean=redactor.redact_text)
-    results = [asyncio.run(run_shot(found, one, isolation, reading, redactor)) for one in canaries]
+    reading = StepReader(profiles=user_profiles(settings), clean=redactor.redact_text)
+    results = [asyncio.run(run_shot(settings, one, isolation, reading, redactor)) for one in canaries]
     if as_json:
         print_json({"canaries": [dict(one.canary) | _shot_json(one) for one in results]})
     else:
@@ -107,8 +107,8 @@ def _model_address(option: str, text: str) -> ModelAddress:
         raise click.UsageError(f"{option}: {error}") from error
 
 
-def _chosen_canaries(found: Settings, names: tuple[str, ...]) -> list[CanarySettings]:
-    known = {one.name: one for one in found.canary}
+def _chosen_canaries(settings: Settings, names: tuple[str, ...]) -> list[CanarySettings]:
+    known = {one.name: one for one in settings.canary}
     if not known:
         raise Failure(
             "there are no canaries: add one to playhead.toml, [[canary]] with a name and the calls that it asks (docs/canary.md)"
@@ -118,8 +118,8 @@ def _chosen_canaries(found: Settings, names: tuple[str, ...]) -> list[CanarySett
     return [known[name] for name in names] if names else list(known.values())
 
 
-async def _look(found: Settings, names: list[str], *, reset: bool) -> list[dict[str, Any]]:
-    async with CommandProcesses(found) as processes:
+async def _look(settings: Settings, names: list[str], *, reset: bool) -> list[dict[str, Any]]:
+    async with CommandProcesses(settings) as processes:
         with await processes.connect_store_server() as api:
             items: list[dict[str, Any]] = [one for one in api.get("/canaries")["items"] if one["name"] in names]
             for one in items if reset else ():

@@ -110,7 +110,7 @@ def judge_command(
     if not url.startswith(("http://", "https://")):
         raise click.UsageError(f"--url {url!r} is no URL: write http://… or https://…")
     criteria = read_rubric(rubric)
-    known = _read_labels(labels) if labels is not None else None
+    human_labels = _read_labels(labels) if labels is not None else None
     found = settings_from_flags(**flags)
     # Nothing that is read here is stored, so any redaction key will do.
     redactor = Redactor(key=secrets.token_bytes(32))
@@ -125,7 +125,7 @@ def judge_command(
     judgements, name = asyncio.run(
         judge_runs(found, recordings, against, criteria, judge, judge_run=judge_run, reading=reading, redactor=redactor)
     )
-    agreement = _agreement(judgements, known) if known is not None else None
+    agreement = _agreement(judgements, human_labels) if human_labels is not None else None
     verdict = overall_verdict(judgements)
     if as_json:
         print_json(judgements_json(judgements, agreement, verdict, name))

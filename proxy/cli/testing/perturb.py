@@ -155,15 +155,15 @@ def perturb_command(
     base = load_overrides([str(override)] if override else []).get("overrides", [])
     shapes = dict(map(_read_schema, schema))
     origin = parse_model_url(model_url) if model_url else None
-    found = settings_from_flags(**flags)
+    settings = settings_from_flags(**flags)
     # Nothing that is read here is stored, so any redaction key will do.
     redactor = Redactor(key=secrets.token_bytes(32))
-    reading = StepReader(profiles=user_profiles(found), clean=redactor.redact_text)
+    reading = StepReader(profiles=user_profiles(settings), clean=redactor.redact_text)
     with tempfile.TemporaryDirectory(prefix="playhead-perturb-", ignore_cleanup_errors=True) as scratch:
         runner = TrialRunner(
-            settings=found,
+            settings=settings,
             flags=given_settings(flags),
-            config=found.config,
+            config=settings.config,
             command=command,
             limit_s=limit_s,
             scratch=Path(scratch),
@@ -173,7 +173,7 @@ def perturb_command(
 
         async def perturb() -> tuple[PerturbationResult, NamedRecording, Bundle]:
             # While it is entered, the store server that it uses stays for the trials.
-            async with CommandProcesses(found) as processes:
+            async with CommandProcesses(settings) as processes:
                 (varied,) = await find_recordings(processes, [recording], None, Path(scratch, "recording"))
                 bundle = await load_recording(varied, redactor, reading.profiles)
                 answers = list(find_tool_answers(in_step_order(bundle.exchanges), reading))
@@ -218,7 +218,7 @@ def _exit_code(perturbed: PerturbationResult) -> int:
 async def _learn_from_files(
     processes: CommandProcesses,
     names: Sequence[str],
-    known: ToolShapes,
+    shapes: ToolShapes,
     scratch: Path,
     redactor: Redactor,
     reading: StepReader,
@@ -228,14 +228,14 @@ async def _learn_from_files(
         return
     for other in await find_recordings(processes, names, None, scratch / "corpus"):
         bundle = await load_recording(other, redactor, reading.profiles)
-        known.learn(find_tool_answers(in_step_order(bundle.exchanges), reading), other.name)
+        shapes.learn(find_tool_answers(in_step_order(bundle.exchanges), reading), other.name)
 
 
 async def _learn_from_store(
     processes: CommandProcesses,
     varied: NamedRecording,
     answers: Sequence[FoundAnswer],
-    known: ToolShapes,
+    shapes: ToolShapes,
     limit_s: float,
 ) -> None:
     """Learn from all recordings of the store, if the run is from there, and say how many were read."""
@@ -244,10 +244,10 @@ async def _learn_from_store(
         return
     api = await processes.connect_store_server(stays_ready=True)
     calls = list_calls(api, hosts)
-    learn = partial(known.learn_from_calls, calls, skipped=varied.name, limit_s=limit_s, show=show_progress)
+    learn = partial(shapes.learn_from_calls, calls, skipped=varied.name, limit_s=limit_s, show=show_progress)
     await asyncio.to_thread(learn)
-    end = "" if known.is_whole else f"; older ones were not read after {limit_s:g} s (--learn-for)"
-    show_progress(f"the shapes of {count_text(len(known.tools), 'tool')} were learned from {known.summary}{end}")
+    end = "" if shapes.is_whole else f"; older ones were not read after {limit_s:g} s (--learn-for)"
+    show_progress(f"the shapes of {count_text(len(shapes.tools), 'tool')} were learned from {shapes.summary}{end}")
 
 
 def _read_schema(words: str) -> tuple[str, AnswerShape]:

@@ -160,22 +160,22 @@ def regress_command(
     rules = read_spec(spec) if spec is not None else ()
     budget = _budget(live_budget, model_url, effects, keep, rubric)
     pairwise = _pairwise_judge(rubric, judge_model, judge_url, judge_key_env)
-    found = settings_from_flags(**flags)
+    settings = settings_from_flags(**flags)
     # Nothing that is read here is stored, so any redaction key will do.
     redactor = Redactor(key=secrets.token_bytes(32))
     with tempfile.TemporaryDirectory(prefix="playhead-regress-", ignore_cleanup_errors=True) as scratch:
         regression = Regression(
             runner=TrialRunner(
-                settings=found,
+                settings=settings,
                 flags=given_settings(flags),
-                config=found.config,
+                config=settings.config,
                 command=command,
                 limit_s=limit_s,
                 scratch=Path(scratch),
                 allow_unused=allow_unused,
                 isolation=isolation,
             ),
-            reading=StepReader(profiles=user_profiles(found), clean=redactor.redact_text),
+            reading=StepReader(profiles=user_profiles(settings), clean=redactor.redact_text),
             redactor=redactor,
             jobs=jobs or _default_jobs(),
             spec=rules,

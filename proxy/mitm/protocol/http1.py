@@ -55,27 +55,27 @@ class Http1(_http1.Http1Connection):
         assert self.stream_id is not None
         while True:
             try:
-                found = (
+                body_event = (
                     self.body_reader(self.buf)
                     if isinstance(event, events.DataReceived)
                     else self.body_reader.read_eof()
                 )
-                if found is None and len(self.buf) > HEAD_BYTES:
+                if body_event is None and len(self.buf) > HEAD_BYTES:
                     raise h11.RemoteProtocolError("a chunk header or the trailers are too long")
             except h11.ProtocolError as error:
                 yield from self._report_broken_body(event, str(error))
                 return
-            if found is None:
+            if body_event is None:
                 return
-            if isinstance(found, h11.Data):
-                if found.data:
-                    yield ReceiveHttp(self.ReceiveData(self.stream_id, bytes(found.data)))
+            if isinstance(body_event, h11.Data):
+                if body_event.data:
+                    yield ReceiveHttp(self.ReceiveData(self.stream_id, bytes(body_event.data)))
                 continue
-            assert isinstance(found, h11.EndOfMessage)
-            if fault := fields_fault(found.headers.raw_items()):
+            assert isinstance(body_event, h11.EndOfMessage)
+            if fault := fields_fault(body_event.headers.raw_items()):
                 yield from self._report_broken_body(event, fault)
                 return
-            yield from self._report_end_of_body(found)
+            yield from self._report_end_of_body(body_event)
             return
 
     def _report_broken_body(self, event: events.Event, fault: str) -> CommandGenerator[None]:
