@@ -113,6 +113,8 @@ class EffectsReplay:
         used = Counter[str]()
         for state in self._states.values():
             used.update(state.overridden)
+        # The launcher sets these before the program starts.
+        used.update(str(one.number) for one in self.overrides if _is_pinned(one))
         entries: list[Json] = [
             {
                 "override": one.number,
@@ -183,10 +185,16 @@ def pinned_variables(batches: Sequence[EffectBatch], overrides: Sequence[Overrid
     """Return the variables that a replay sets as they were when the first process of the run was recorded, or as overrides say."""
     pinned = _recorded_variables(batches)
     for one in overrides:
-        change = one.change
-        if isinstance(change, EffectValue) and change.name.startswith("env:") and change.of in PINNED_VARIABLES:
-            pinned[str(change.of)] = str(change.value or "")
+        if _is_pinned(one):
+            assert isinstance(one.change, EffectValue)
+            pinned[str(one.change.of)] = str(one.change.value or "")
     return pinned
+
+
+def _is_pinned(override: Override) -> bool:
+    """Whether an override is of a variable that a whole process has from its start."""
+    change = override.change
+    return isinstance(change, EffectValue) and change.name.startswith("env:") and change.of in PINNED_VARIABLES
 
 
 def _recorded_variables(batches: Sequence[EffectBatch]) -> dict[str, str]:

@@ -62,7 +62,7 @@ _FORMS: Final[Mapping[str, _Form]] = {
     "monotonic": _Form("clock", ("time.monotonic",)),
     "perf_counter": _Form("clock", ("time.perf_counter",)),
     "file": _Form("content", ("open",), "path", needs_argument=True),
-    "listing": _Form("value", ("os.listdir",), "path", needs_argument=True),
+    "listing": _Form("value", ("os.listdir", "os.scandir"), "path", needs_argument=True),
     "env": _Form("value", ("os.environ",), "name", needs_argument=True),
     "input": _Form("line", ("input", "sys.stdin.readline", "sys.stdin.read"), "prompt"),
     "run": _Form("process", ("subprocess.run", "os.system"), "command", needs_argument=True),

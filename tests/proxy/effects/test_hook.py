@@ -26,7 +26,7 @@ from replay.replays import Replays
 REDACTOR = Redactor(key=b"k" * 32)
 
 ALL_KINDS = """
-import datetime, getpass, os, pathlib, random, secrets, subprocess, sys, time, uuid
+import configparser, datetime, getpass, glob, json, os, pathlib, random, secrets, subprocess, sys, time, uuid
 print(time.time(), time.time_ns(), time.monotonic(), time.perf_counter(), time.strftime("%X"), time.localtime())
 print(datetime.datetime.now(), datetime.datetime.now(datetime.timezone.utc), datetime.datetime.today(), datetime.date.today())
 print(random.random(), random.choice(range(99)), random.sample(range(99), 5), random.gauss(0, 1), random.Random().random())
@@ -40,6 +40,10 @@ except FileNotFoundError as error:
     print(error, error.errno, error.filename)
 print(subprocess.run(["date", "+%N"], capture_output=True).stdout, subprocess.check_output("echo $$", shell=True))
 print(input("name? "), sys.stdin.readline())
+print(*pathlib.Path("d").iterdir(), *glob.glob("d/*"), *pathlib.Path("d").rglob("*.txt"), *os.walk("d"))
+print([(one.name, one.path, one.is_dir(), one.is_file(), one.is_symlink()) for one in os.scandir("d")], next(sys.stdin))
+parser = configparser.ConfigParser()
+print(parser.read("d/settings.ini"), parser["a"]["b"], json.load(sys.stdin))
 """
 
 
@@ -77,7 +81,7 @@ class Worker:
             yield
 
     async def run(
-        self, code: str, *words: str, typed: str = "Ada\nmore\n", changes: Sequence[tuple[str, str]] = ()
+        self, code: str, *words: str, typed: str = "Ada\nmore\nand more\n{}", changes: Sequence[tuple[str, str]] = ()
     ) -> tuple[str, str]:
         """Run a program with the hook and return what it wrote."""
         (self.place / "program.py").write_text(code)
@@ -113,12 +117,17 @@ def worker(tmp_path: Path) -> Worker:
 
 
 async def test_every_kind_is_recorded_and_replayed(worker: Worker) -> None:
+    directory = worker.place / "d"
+    directory.mkdir()
+    (directory / "settings.ini").write_text("[a]\nb = 1")
+    (directory / "e.txt").symlink_to("settings.ini")
     recorded, err = await worker.run(ALL_KINDS)
     assert err == ""
     assert {"time.time", "datetime.now", "random.random", "os.environ", "open", "input", "os.listdir"} <= worker.kinds()
     assert {"uuid.uuid4", "secrets.token_bytes", "os.urandom", "subprocess.run", "content"} <= worker.kinds()
     replay = worker.begin_replay()
     (worker.place / "notes.txt").unlink()
+    directory.rename(worker.place / "other")
     replayed, err = await worker.run(ALL_KINDS, typed="", changes=[("REGION", "us")])
     assert (replayed, err) == (recorded, "")
     report = replay.report()
@@ -157,7 +166,7 @@ WHAT_IF = """
 import datetime, os, random, subprocess, sys, time, uuid
 last = time.time()
 print(datetime.datetime.now(datetime.timezone.utc).isoformat()[:16], time.time() - last < 60, time.monotonic() < 99)
-print(open("notes.txt").read(), os.listdir("."), os.environ.get("REGION"), os.environ.get("ZONE"), os.getenv("ZONE"))
+print(open("notes.txt").read(), os.listdir("."), [one.name for one in os.scandir(".")], os.environ.get("REGION"), os.environ.get("ZONE"), os.getenv("ZONE"))
 print(subprocess.run(["sh", "-c", "echo $$"], capture_output=True, text=True).stdout, input("sure? "), sys.stdin.readline())
 print(random.random() == random.random(), uuid.uuid4(), random.Random().random(), os.urandom(4), random.getrandbits(8))
 """
@@ -168,6 +177,7 @@ OTHER: list[dict[str, Any]] = [
     {"effect": "file:./notes.txt", "value": "other notes"},
     {"effect": "listing:.", "value": "b,a"},
     {"effect": "env:REGION", "value": "us"},
+    {"effect": "env:TZ", "value": "UTC"},
     {"effect": "env:ZONE", "nth": 2, "value": "z"},
     {"effect": "input", "value": "no"},
     {"effect": "run:sh -c echo $$", "value": "done"},
@@ -184,7 +194,11 @@ async def test_every_kind_has_an_override_and_a_fork_records_what_the_program_go
     changed, err = await worker.run(WHAT_IF, typed="")
     assert err == ""
     lines = changed.splitlines()
-    assert lines[:3] == ["2028-02-29T12:00 True True", "other notes ['b', 'a'] us None z", "sure? done no no"]
+    assert lines[:3] == [
+        "2028-02-29T12:00 True True",
+        "other notes ['b', 'a'] ['b', 'a'] us None z",
+        "sure? done no no",
+    ]
     assert lines[4].startswith("True 01932f4e-0000-7000-8000-000000000001 ")
     assert r"b'\x00\xff\x00\xff'" in lines[4]
     report = replay.report_with_overrides({"verdict": "right", **replay.report()})

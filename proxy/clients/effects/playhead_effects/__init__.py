@@ -12,7 +12,8 @@ tasks          names of tasks and threads by the order in which they were starte
 clocks         the time
 randomness     random numbers, uuids, seeds
 environment    variables, what a person types
-files          files and directories
+files          files
+listings       the names in directories
 processes      programs that the program runs
 late           patch modules when they are imported
 in_process     hook a process for one test after the other

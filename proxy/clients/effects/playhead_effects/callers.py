@@ -27,6 +27,36 @@ _CALL_BACK = tuple(
 )
 """Modules that call what the program gave them, and read nothing themselves."""
 
+INSIDE_FILES = frozenset(
+    (
+        *(
+            "pathlib",
+            "pathlib._local",
+            "pathlib._abc",
+            "pathlib._os",
+            "pathlib.types",
+            "os",
+            "glob",
+            "fnmatch",
+            "shutil",
+            "io",
+            "codecs",
+        ),
+        *(
+            "tokenize",
+            "configparser",
+            "fileinput",
+            "gzip",
+            "bz2",
+            "lzma",
+            "tarfile",
+            "zipfile",
+            "xml.etree.ElementTree",
+        ),
+    )
+)
+"""Modules of the standard library that read files and directories for whoever calls them."""
+
 _left_out = ()
 """Files and directories whose own effects are left alone."""
 
@@ -61,6 +91,11 @@ def class_of(file):
     """Return the class of a source file."""
     found = classes.get(file)
     return classify(file) if found is None else found
+
+
+def is_of_hook(file):
+    """Whether a source file is of this hook."""
+    return file.startswith(_HERE)
 
 
 def leave_out(places):

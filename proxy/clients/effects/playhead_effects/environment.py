@@ -1,10 +1,11 @@
 """Variables, and what a person types, asked for by the program itself."""
 
 import builtins
+import io
 import os
 import sys
 
-from playhead_effects.callers import PROGRAM, is_program, outside
+from playhead_effects.callers import IGNORED, PROGRAM, class_of, is_of_hook, is_program, outside
 from playhead_effects.values import encode
 
 _getframe = sys._getframe
@@ -84,23 +85,59 @@ def _hide(_secret):
 
 def _replace_stdin(effects):
     stream = sys.stdin
-    if stream is None:
+    if stream is None or not isinstance(stream, io.TextIOWrapper):
         return
-    for name in ("readline", "read"):
-        real = getattr(stream, name)
-        setattr(stream, name, _observed_read("sys.stdin." + name, real, effects))
+    made = (stream.buffer, stream.encoding, stream.errors, None, stream.line_buffering)
+
+    class Input(io.TextIOWrapper):
+        """The standard input, whose iteration can be replaced: that of a built-in type cannot."""
+
+        name, mode = "<stdin>", "r"
+
+        def readline(self, *args):
+            return _observed_read("sys.stdin.readline", _getframe(1), super().readline, args, effects)
+
+        def read(self, *args):
+            return _observed_read("sys.stdin.read", _getframe(1), super().read, args, effects)
+
+        def __next__(self):
+            line = _observed_read("sys.stdin.readline", _getframe(1), super().readline, (), effects)
+            if not line:
+                raise StopIteration
+            return line
+
+        def readlines(self, hint=-1):
+            frame, read = _getframe(1), super().readline
+            lines, size = [], 0
+            while (hint is None or hint <= 0 or size < hint) and (
+                line := _observed_read("sys.stdin.readline", frame, read, (), effects)
+            ):
+                lines.append(line)
+                size += len(line)
+            return lines
+
+    # The old one would close the file when it is deleted: `sys.__stdin__` is it, too.
+    sys.stdin = Input(*made)
 
 
-def _observed_read(kind, real, effects):
-    def read(*args):
-        frame = _getframe(1)
-        if not is_program(frame):
-            return real(*args)
-        return effects.value(
-            kind, frame, lambda: real(*args), {"args": [encode(one) for one in args]} if args else None
-        )
+def _observed_read(kind, frame, real, args, effects):
+    asking = _reading_frame(frame)
+    if asking is None:
+        return real(*args)
+    return effects.value(kind, asking, lambda: real(*args), {"args": [encode(one) for one in args]} if args else None)
 
-    return read
+
+def _reading_frame(frame):
+    """Return the frame of the program for which a module of the standard library reads, such as `json`; None if there is none."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        found = class_of(file)
+        if found != IGNORED:
+            return frame if found == PROGRAM else None
+        if is_of_hook(file):
+            return None  # `input`, which is an effect itself
+        frame = frame.f_back
+    return None
 
 
 def _watch_output(effects):

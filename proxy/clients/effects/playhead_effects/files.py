@@ -1,22 +1,19 @@
-"""Files that the program reads, and the order of directories. What is of the interpreter or of packages is left alone."""
+"""Files that the program reads. What is of the interpreter or of packages is left alone."""
 
 import builtins
 import io
 import os
 import sys
 
-from playhead_effects.callers import PROGRAM, is_of_interpreter, outside, without_places
+from playhead_effects.callers import INSIDE_FILES, PROGRAM, is_of_interpreter, outside, without_places
 from playhead_effects.recording import MOST_CONTENT
 from playhead_effects.values import Unwritable, decode
 
 _getframe = sys._getframe
-_INSIDE = frozenset(
-    ("pathlib", "pathlib._local", "pathlib._abc", "os", "glob", "fnmatch", "shutil", "io", "codecs", "tokenize")
-)
 
 
 def install(effects):
-    """Replace opening files for reading, and listing directories."""
+    """Replace opening files for reading."""
     real_open = io.open
 
     def open_observed(
@@ -25,7 +22,7 @@ def install(effects):
         options = (buffering, encoding, errors, newline, closefd, opener)
         if mode not in ("r", "rb", "rt") or opener is not None or isinstance(file, int):
             return real_open(file, mode, *options)
-        frame, found = outside(_getframe(1), _INSIDE)
+        frame, found = outside(_getframe(1), INSIDE_FILES)
         try:
             path = os.fsdecode(file)
         except TypeError:
@@ -44,17 +41,6 @@ def install(effects):
         return None
 
     builtins.open = io.open = open_observed
-    real_listdir = os.listdir
-
-    def listdir(path="."):
-        frame, found = outside(_getframe(1), _INSIDE)
-        if found != PROGRAM or isinstance(path, int) or is_of_interpreter(os.fsdecode(path)):
-            return real_listdir(path)
-        return effects.value(
-            "os.listdir", frame, lambda: real_listdir(path), {"path": without_places(os.fsdecode(path))}
-        )
-
-    os.listdir = listdir
 
 
 def _record_content(record, frame, path, real_open):

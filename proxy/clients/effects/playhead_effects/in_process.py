@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 
-from playhead_effects import callers, clocks, environment, files, processes, randomness, tasks
+from playhead_effects import callers, clocks, environment, files, listings, processes, randomness, tasks
 from playhead_effects.late import patch_late
 from playhead_effects.start import Effects, connect
 
@@ -130,6 +130,7 @@ class TestHook:
         randomness.install(effects, patch_late)
         environment.install(effects, patch_late, has_streams=False)
         files.install(effects)
+        listings.install(effects, patch_late)
         processes.install(effects, patch_late)
         self._random = random._inst
         self._changes = [

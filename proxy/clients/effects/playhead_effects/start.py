@@ -7,7 +7,7 @@ import sys
 import time
 
 from playhead_effects import channel as channels
-from playhead_effects import clocks, environment, files, processes, randomness, tasks
+from playhead_effects import clocks, environment, files, listings, processes, randomness, tasks
 from playhead_effects.forking import Forking
 from playhead_effects.late import patch_late
 from playhead_effects.recording import Recording
@@ -103,4 +103,5 @@ def start():
     randomness.install(effects, patch_late)
     environment.install(effects, patch_late)
     files.install(effects)
+    listings.install(effects, patch_late)
     processes.install(effects, patch_late)
