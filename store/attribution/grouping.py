@@ -188,7 +188,9 @@ class RunGrouping:
         return set(ids) - set(await queries.without_large(ids))
 
     async def _read_exchanges(self, ids: Iterable[str]) -> list[Exchange]:
-        queries, names = ExchangeQueries(self._database, lambda _: _refuse_to_derive(), self._project), list(ids)
+        if not (names := list(ids)):
+            return []
+        queries = ExchangeQueries(self._database, lambda _: _refuse_to_derive(), self._project)
         if not self._reads_large:
             # Large exchanges stay in their runs, because only helper processes read them (`store.large`).
             names = await queries.without_large(names)

@@ -143,6 +143,17 @@ class StoreConnection(asyncpg.Connection):  # type: ignore[misc]
         self.changed_runs: set[str] = set()
         """The full names of runs that the present transaction changes."""
 
+        self._has_session_state = False
+
+    def keep_session_state(self) -> None:
+        """Note that locks or settings outlive a transaction: they are reset when the connection is given back."""
+        self._has_session_state = True
+
+    def get_reset_query(self) -> str:
+        """Return the statements by which a pool resets a connection that is given back; most have nothing to reset."""
+        query: str = super().get_reset_query()
+        return query if self._has_session_state else ""
+
 
 def note_changed_runs(connection: asyncpg.Connection, project: str, runs: Iterable[str]) -> None:
     """Note, before the transaction that changes these runs commits, that whatever was loaded of them is out of date."""

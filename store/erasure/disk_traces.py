@@ -104,6 +104,7 @@ async def clear_shared_files(database: Database) -> list[str]:
     remains: list[str] = []
     async with database.rewriting, database.connection() as connection:
         # One after the other, also of other processes: two would delete the same rows, maybe in another order, and change the same setting.
+        connection.keep_session_state()
         await connection.execute("SELECT pg_advisory_lock($1)", _LOCK, timeout=VACUUM_TIMEOUT)
         try:
             for table in SMALL_TABLES:

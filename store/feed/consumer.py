@@ -57,6 +57,12 @@ class ConsumerRunner:
         self._hurry = asyncio.Event()
         """Set when somebody begins to wait."""
 
+        self._sends = -1
+        """How often the signal had been sent before the feed was read last."""
+
+        self._unfinished: set[str] = set()
+        """Projects whose feed has more than one batch."""
+
     @property
     def name(self) -> str:
         """The consumer's name."""
@@ -78,7 +84,8 @@ class ConsumerRunner:
                 self._hurry.clear()
                 began, sends = time.monotonic(), self._signal.sends
                 try:
-                    is_busy = await self.process_new()
+                    # Who waits is told when nothing more is found.
+                    is_busy = await (self.process_new() if waiting else self._process_changed())
                 except BaseException:
                     self._waiting += waiting
                     raise
@@ -89,8 +96,10 @@ class ConsumerRunner:
                     continue
                 for each in waiting:
                     each.set()
-                if not self._waiting:
+                if not self._waiting and self._signal.sends == sends:
                     await self._signal.wait(POLL_INTERVAL)
+                    if self._signal.sends == sends:
+                        self._sends = -1
             except DatabaseError as error:
                 log.warning("%s waits for the database: %s", self._consumer.name, error)
                 await asyncio.sleep(RETRY_PAUSE)
@@ -110,12 +119,20 @@ class ConsumerRunner:
 
     async def process_new(self) -> bool:
         """Process what is new in each project once; return whether there was anything."""
-        is_busy = False
-        async with self._database.connection() as connection:
-            projects = [row["project"] for row in await connection.fetch(PROJECTS)]
-        for project in projects:
-            is_busy |= await self._process_project(project)
-        return is_busy
+        self._sends = -1
+        return await self._process_changed()
+
+    async def _process_changed(self) -> bool:
+        """Process once what is new in the projects that the signal was sent for since the last time; return whether there was anything."""
+        sends = self._signal.sends
+        projects = self._signal.changed_since(self._sends)
+        if projects is None:
+            async with self._database.connection() as connection:
+                projects = {row["project"] for row in await connection.fetch(PROJECTS)}
+        found = {project: await self._process_project(project) for project in sorted(projects | self._unfinished)}
+        self._sends = sends
+        self._unfinished = {project for project, number in found.items() if number >= BATCH}
+        return any(found.values())
 
     async def request_rebuild(self, project: str) -> None:
         """Forget the position in a project, so that `run` makes the result anew from the tables."""
@@ -125,8 +142,8 @@ class ConsumerRunner:
             )
         self._signal.send()
 
-    async def _process_project(self, project: str) -> bool:
-        """Process one batch of a project's feed; return whether there was anything to do."""
+    async def _process_project(self, project: str) -> int:
+        """Process one batch of a project's feed; return how many rows it had, `BATCH` if there may be more."""
         async with self._database.connection() as connection, connection.transaction():
             position = await self._load_position(connection, project)
             if position is not None:
@@ -134,20 +151,19 @@ class ConsumerRunner:
                 if rows:
                     await self._consumer.process(connection, project, rows)
                     await _store_position(connection, project, self._consumer.name, rows[-1].position)
-                return bool(rows)
+                return len(rows)
         await self._rebuild(project)
-        return True
+        return BATCH
 
     async def _load_position(self, connection: asyncpg.Connection, project: str) -> FeedPosition | None:
         """Load and lock the position; None if there is none, or if entries after it have been deleted."""
         await connection.execute(LOCK_POSITION, f"{project}/{self._consumer.name}")
-        row = await connection.fetchrow(POSITION, project, self._consumer.name)
-        deleted = await connection.fetchval(
-            "SELECT transaction FROM feed_positions WHERE project = $1 AND consumer = $2", project, DELETED
-        )
-        if row is None or (deleted is not None and row["transaction"] < deleted):
+        found = await connection.fetch(POSITIONS, project, self._consumer.name, DELETED)
+        positions = {row["consumer"]: FeedPosition(row["transaction"], row["feed_row"]) for row in found}
+        position, deleted = positions.get(self._consumer.name), positions.get(DELETED)
+        if position is None or (deleted is not None and position.transaction < deleted.transaction):
             return None
-        return FeedPosition(row["transaction"], row["feed_row"])
+        return position
 
     async def _rebuild(self, project: str) -> None:
         async with self._database.connection() as connection:
@@ -169,9 +185,12 @@ async def _store_position(connection: asyncpg.Connection, project: str, name: st
 
 # Until the end of the transaction, so that two store servers do not process the same rows. Not by a lock of the row, which would
 # give the transaction an id before it writes: nobody reads rows of the feed that began after a transaction with an id.
-LOCK_POSITION = "SELECT pg_advisory_xact_lock(hashtextextended($1, 20261123))"
+# Nobody waits for the disk: if the host dies, the result and the position are lost together, and the entries are processed again.
+LOCK_POSITION = """
+SELECT pg_advisory_xact_lock(hashtextextended($1, 20261123)), set_config('synchronous_commit', 'off', true)
+"""
 
-POSITION = "SELECT transaction, feed_row FROM feed_positions WHERE project = $1 AND consumer = $2"
+POSITIONS = "SELECT consumer, transaction, feed_row FROM feed_positions WHERE project = $1 AND consumer IN ($2, $3)"
 
 STORE_POSITION = """
 INSERT INTO feed_positions (project, consumer, transaction, feed_row) VALUES ($1, $2, $3, $4)

@@ -17,7 +17,7 @@ POLL_INTERVAL: Final = 1.0
 
 
 class FeedWatch:
-    """Sends the signal when the feed of any project has more to read."""
+    """Sends the signal for each project whose feed has more to read."""
 
     def __init__(self, database: Database, signal: FeedSignal) -> None:
         self._database = database
@@ -28,19 +28,19 @@ class FeedWatch:
         """Look until the task is cancelled."""
         while True:
             try:
-                if await self.has_more():
-                    self._signal.send()
+                for project in await self.load_changed():
+                    self._signal.send(project)
             except DatabaseError as error:
                 log.debug("the feed is looked at later: %s", error)
             await asyncio.sleep(POLL_INTERVAL)
 
-    async def has_more(self) -> bool:
-        """Whether anything can be read that could not be when this was called last."""
+    async def load_changed(self) -> set[str]:
+        """Return the projects in which something can be read that could not be when this was called last."""
         async with self._database.connection() as connection:
             newest = {row["project"]: row["newest"] for row in await connection.fetch(NEWEST)}
-        has_more = newest != self._seen
+        changed = {project for project, last in newest.items() if last != self._seen.get(project)}
         self._seen = newest
-        return has_more
+        return changed
 
 
 NEWEST = projects_in(

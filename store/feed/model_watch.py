@@ -48,7 +48,10 @@ class ModelWatch:
             known[variant] = None
             if len(known) > MOST_VARIANTS:
                 del known[next(iter(known))]
-        await append_entries(connection, project, changes)
+        if changes:
+            # A client may name the entry as the last that it has seen, so it must not be lost with the host.
+            await connection.execute("SET LOCAL synchronous_commit TO DEFAULT")
+            await append_entries(connection, project, changes)
 
     async def rebuild(self, _: str) -> AsyncIterator[None]:
         """Do nothing: what was stored before this consumer began is no news."""

@@ -1,6 +1,10 @@
 """Tell waiting readers in this process that something was committed. In other processes, `feed_watch` notices it."""
 
 import asyncio
+from typing import Final
+
+MOST_PROJECTS: Final = 1000
+"""Projects that are told apart."""
 
 
 class FeedSignal:
@@ -10,6 +14,10 @@ class FeedSignal:
         self._committed = asyncio.Event()
         self.sends = 0
         """How often it was sent."""
+
+        self._sent_for_all = 0
+        self._sent_for: dict[str, int] = {}
+        """When it was last sent for all projects, and for one of them, as numbers of sends."""
 
         self.streams = 0
         """How many clients are sent the feed at present."""
@@ -22,11 +30,22 @@ class FeedSignal:
         self.is_closed = True
         self.send()
 
-    def send(self) -> None:
-        """Wake everyone who waits."""
+    def send(self, project: str | None = None) -> None:
+        """Wake everyone who waits. With a project, only there was something committed."""
         self.sends += 1
+        if project is None or len(self._sent_for) >= MOST_PROJECTS:
+            self._sent_for_all = self.sends
+            self._sent_for.clear()
+        else:
+            self._sent_for[project] = self.sends
         self._committed.set()
         self._committed = asyncio.Event()
+
+    def changed_since(self, sends: int) -> set[str] | None:
+        """Return the projects in which something was committed since there were so many sends; None for any of them."""
+        if self._sent_for_all > sends:
+            return None
+        return {project for project, sent in self._sent_for.items() if sent > sends}
 
     async def wait(self, seconds: float) -> None:
         """Wait for the next `send`, for this many seconds at most."""

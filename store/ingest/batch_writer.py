@@ -319,7 +319,7 @@ class BatchWriter:
             entries += [RunDeleted(row["id"], time.time_ns()) for row in deleted]
             await append_entries(connection, self._project, entries)
         self._note_calls([one for one in prepared if one.derived.exchange.id in inserted], encodings)
-        self._signal.send()
+        self._signal.send(self._project)
         for scope, content in fresh.items():
             self._dedup_cache.remember(scope, encodings[scope[1]], content.places, content.primer)
 
@@ -425,7 +425,7 @@ class BatchWriter:
                 await connection.executemany(UPSERT_REPLAY, replay_rows)
                 entries += [replay_entry(replay, time.time_ns()) for replay in replays]
             await append_entries(connection, self._project, entries)
-        self._signal.send()
+        self._signal.send(self._project)
 
     async def _write_effects(self, effects: Sequence[EffectBatch]) -> None:
         """Store batches of effects, with their records in the chains of their runs."""
@@ -446,7 +446,7 @@ class BatchWriter:
             await append_entries(connection, self._project, opened.began)
             # Effects have no entries of their own.
             note_changed_runs(connection, self._project, opened.incarnations)
-        self._signal.send()
+        self._signal.send(self._project)
 
     def _gap_salts(self, row: tuple[object, ...]) -> bytes | None:
         evidence = row[6]

@@ -154,6 +154,7 @@ class RetentionRunner:
     async def _lock(self) -> AsyncIterator[None]:
         """Hold the lock of retention, on a connection of its own. It ends with the process."""
         async with self._database.connection() as connection:
+            connection.keep_session_state()
             if not await connection.fetchval("SELECT pg_try_advisory_lock($1)", _LOCK):
                 raise RetentionBusy(
                     "retention is running on this database already, in this or another store server: wait until it ends"

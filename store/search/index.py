@@ -3,7 +3,7 @@
 import asyncio
 import datetime as dt
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from itertools import batched
 from typing import Final
 
@@ -19,7 +19,7 @@ from store.feed.feed import FeedRow
 from store.ingest.partitions import Partitions, day_of
 from store.large.summary import read_summary
 from store.query.exchanges import ExchangeQueries
-from store.search.call_texts import call_texts, summary_texts
+from store.search.call_texts import CallText, call_texts, summary_texts
 from store.search.fresh_texts import FreshTexts
 from store.search.text_hash import hash_text
 from store.search.words import word_vector
@@ -39,7 +39,7 @@ type _TextPlace = tuple[str, dt.date, bytes]
 """Run, day and hash."""
 
 type _FoundText = tuple[_Scope, tuple[uuid.UUID, int], str, str]
-"""Scope, call with its time, role and text."""
+"""Scope, call with its time, role and the text as it is stored."""
 
 type _TextRow = tuple[str, str, dt.date, bytes, uuid.UUID, int, str, bytes, str]
 
@@ -80,8 +80,9 @@ class TextIndex:
             for digest, role, text in one.texts:
                 place = (one.run, one.day, digest)
                 texts.setdefault(place, ((one.run, one.day), (one.id, one.started_at), role, text))
+        # Without asking which of them are stored: that they are new is known, but for those of a run that an earlier process began.
         for batch in batched(texts.items(), FRESH_BATCH):
-            await self._insert_new(project, dict(batch))
+            await self._insert(project, await asyncio.to_thread(_rows_of, project, dict(batch)))
         for name in fresh_calls:
             del calls[name]
 
@@ -121,7 +122,7 @@ class TextIndex:
         places = [list(column) for column in zip(*texts, strict=True)]
         async with self._database.connection() as connection:
             stored = {tuple(row) for row in await connection.fetch(STORED, project, *places)}
-        new = [one for place, one in texts.items() if place not in stored]
+        new = {place: one for place, one in texts.items() if place not in stored}
         await self._insert(project, await asyncio.to_thread(_rows_of, project, new))
 
     async def _index_large(self, project: str, calls: Iterable[str]) -> None:
@@ -130,9 +131,9 @@ class TextIndex:
         async with self._database.connection() as connection:
             found = await connection.fetch(SUMMARIES, project, ids) if ids else ()
         for row in found:
-            place = ((row["run"], day_of(str(row["id"]))), (row["id"], row["started_at"]))
+            scope, call = (row["run"], day_of(str(row["id"]))), (row["id"], row["started_at"])
             texts = summary_texts(read_summary(row["summary"]))
-            await self._insert(project, [_row_of(project, *place, role, text) for role, text in texts])
+            await self._insert(project, _rows_of(project, _found_texts(scope, call, texts)))
 
     async def _insert(self, project: str, rows: Sequence[_TextRow]) -> None:
         """Store texts in a transaction that is as short as it can be, because the feed waits for it."""
@@ -146,15 +147,16 @@ class TextIndex:
             calls = sorted({call for _, _, _, _, call, *_ in rows})
             existing = {(row["run"], row["id"]) for row in await connection.fetch(EXISTING, project, calls)}
             if found := [row for row in rows if (row[1], row[4]) in existing]:
-                await connection.execute(INSERT, project, *map(list, zip(*(row[1:] for row in found), strict=True)))
+                _, *columns = zip(*found, strict=True)
+                await connection.execute(INSERT, project, *columns)
 
     def _texts_of(self, exchanges: Iterable[Exchange]) -> dict[_TextPlace, _FoundText]:
         """Return the texts of exchanges, each at the first one of its run and day that has it."""
         found: dict[_TextPlace, _FoundText] = {}
         for one in sorted(exchanges, key=lambda one: (one.started_at, one.id)):
             scope, call = (one.run, day_of(one.id)), (uuid.UUID(one.id), one.started_at)
-            for role, text in call_texts(self._derive(one)):
-                found.setdefault((*scope, hash_text(role, storable_text(text))), (scope, call, role, text))
+            for place, text in _found_texts(scope, call, call_texts(self._derive(one))).items():
+                found.setdefault(place, text)
         return found
 
 
@@ -172,13 +174,18 @@ async def _load_readable(queries: ExchangeQueries, ids: Sequence[str]) -> tuple[
     return list(loaded.found.values()), list(loaded.unavailable)
 
 
-def _rows_of(project: str, texts: Iterable[_FoundText]) -> list[_TextRow]:
-    return [_row_of(project, *one) for one in texts]
+def _found_texts(scope: _Scope, call: tuple[uuid.UUID, int], texts: Iterable[CallText]) -> dict[_TextPlace, _FoundText]:
+    """The texts of a call by their places, in the form in which they are stored."""
+    stored = [(role, storable_text(text)) for role, text in texts]
+    return {(*scope, hash_text(role, text)): (scope, call, role, text) for role, text in stored}
 
 
-def _row_of(project: str, scope: _Scope, call: tuple[uuid.UUID, int], role: str, text: str) -> _TextRow:
-    stored = storable_text(text)
-    return (project, *scope, hash_text(role, stored), *call, role, pack(stored.encode()), word_vector(stored))
+def _rows_of(project: str, texts: Mapping[_TextPlace, _FoundText]) -> list[_TextRow]:
+    """The rows of texts. It is called in a thread: of all that follows the record, words take longest."""
+    return [
+        (project, *place, *call, role, pack(text.encode()), word_vector(text))
+        for place, (_, call, role, text) in texts.items()
+    ]
 
 
 CALLS = "SELECT id FROM calls WHERE project = $1 AND id > $2 ORDER BY id LIMIT $3"
@@ -198,7 +205,11 @@ SELECT calls.run, calls.id FROM calls JOIN runs ON runs.project = $1 AND runs.id
 WHERE calls.project = $1 AND calls.id = ANY ($2::uuid[])
 """
 
-LOCK_RUNS = "SELECT id FROM runs WHERE project = $1 AND id = ANY ($2::text[]) ORDER BY id FOR KEY SHARE"
+# If the host dies before the texts are on disk, the position in the feed is lost with them (`feed.consumer`).
+LOCK_RUNS = """
+SELECT set_config('synchronous_commit', 'off', true) FROM runs
+WHERE project = $1 AND id = ANY ($2::text[]) ORDER BY id FOR KEY SHARE
+"""
 
 # One statement for all rows: a statement for each takes Postgres a fifth longer.
 INSERT = """

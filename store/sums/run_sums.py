@@ -57,8 +57,11 @@ class RunSums:
     async def process(self, _: asyncpg.Connection, project: str, rows: Sequence[FeedRow]) -> None:
         """Sum the runs again of which the rows tell. In a transaction of its own: doing it twice has the same result."""
         hours, deleted = changed_hours(rows)
+        if not (hours or deleted):
+            return
         async with self._database.transaction() as own:
-            await _delete_sums(own, project, deleted)
+            if deleted:
+                await _delete_sums(own, project, deleted)
             await sum_runs(own, project, {run: hours[run] for run in hours})
 
     async def rebuild(self, project: str) -> AsyncIterator[None]:
@@ -138,8 +141,11 @@ def _is_any(run: ColumnElement[str], names: Iterable[str]) -> ColumnElement[bool
     return run == any_(literal(list(names), ARRAY(Text)))
 
 
-# Planning for these very runs, over all daily partitions, takes longer than the statements do.
-_PLAN_FOR_ANY_RUNS: Final = text("SET LOCAL plan_cache_mode = force_generic_plan")
+# Planning for these very runs, over all daily partitions, takes longer than the statements do. If the host dies before the sums are on disk,
+# the position in the feed is lost with them (`feed.consumer`).
+_PLAN_FOR_ANY_RUNS: Final = text(
+    "SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('synchronous_commit', 'off', true)"
+)
 
 
 async def _delete_sums(connection: AsyncConnection, project: str, names: Collection[str]) -> None:

@@ -158,18 +158,18 @@ async def test_a_consumer_pauses_while_more_is_stored_unless_somebody_waits(
 
 async def test_one_look_notices_what_other_processes_append_once_it_can_be_read(database: Database) -> None:
     watch = FeedWatch(database, FeedSignal())
-    assert not await watch.has_more()
+    assert not await watch.load_changed()
     async with database.connection() as earlier, database.connection() as later:
         await append_entries(later, PROJECT, [RunChanged("first", 1)])
-        assert await watch.has_more()
-        assert not await watch.has_more()
+        assert await watch.load_changed()
+        assert not await watch.load_changed()
         async with earlier.transaction():
             await append_entries(earlier, "another", [RunChanged("held back", 1)])
             await append_entries(later, PROJECT, [RunChanged("second", 1)])
             # Nobody may read it yet: the first transaction began before.
-            assert not await watch.has_more()
-        assert await watch.has_more()
-        assert not await watch.has_more()
+            assert not await watch.load_changed()
+        assert await watch.load_changed()
+        assert not await watch.load_changed()
 
 
 async def test_a_signal_wakes_every_reader() -> None:
