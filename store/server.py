@@ -282,6 +282,9 @@ def _bind_api_socket(config: StoreServerConfig) -> Iterator[socket.socket]:
     # With its protocol: without, asyncio does not switch off Nagle's algorithm, and each further response on a connection waits 40 ms.
     with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as api_socket:
         api_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if sys.platform != "linux":
+            # The command that starts us reserves the port; only Linux lets a socket without this option listen there.
+            api_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         try:
             api_socket.bind((config.listen, config.port))
         except OSError as error:

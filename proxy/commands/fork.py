@@ -32,7 +32,7 @@ from proxy.commands.replay import fetch_recording, require_writable, verdict_exi
 from proxy.effects.launch import EffectsOptions, note_exit
 from proxy.errors import Failure
 from proxy.processes.command_processes import LOOPBACK, CommandProcesses
-from proxy.processes.ports import free_port
+from proxy.processes.ports import reserve_port
 from proxy.processes.store_client import Api, NotFound, incomplete_reason, path_segment, resolve_run_name
 from proxy.processes.user_command import require_command
 from proxy.run_names import recording_path
@@ -75,8 +75,8 @@ async def fork(settings: Settings, command: Sequence[str], fork_command: ForkCom
         require_writable(fork_command.report)
     child = check_run_id(fork_command.run) if fork_command.run else new_run_id(time.time())
     async with CommandProcesses(settings) as processes:
-        port = free_port(LOOPBACK, 0)
-        api = await processes.connect_store_server(port)
+        with reserve_port(LOOPBACK, 0) as port:
+            api = await processes.connect_store_server(port)
         processes.require_same_profiles(own_worker=True)
         if not fork_command.is_from_file:
             # Once the child exists, `last` would name the child.

@@ -25,8 +25,8 @@ from proxy.capture.pinned import environment_label, pinned_by_label, variables_t
 from proxy.commands.code_version import add_version, code_labels
 from proxy.effects.launch import EffectsOptions, note_exit
 from proxy.errors import Failure
-from proxy.processes.command_processes import CommandProcesses
-from proxy.processes.ports import free_port
+from proxy.processes.command_processes import LOOPBACK, CommandProcesses
+from proxy.processes.ports import reserve_port
 from proxy.processes.settings_match import differing_settings
 from proxy.processes.store_client import DOT_SEGMENTS, Api, NotFound, StoreUnavailable, incomplete_reason, path_segment
 from proxy.processes.user_command import require_command
@@ -63,8 +63,8 @@ async def record(
     is_named, run = run is not None, check_run_id(run) if run else new_run_id(time.time())
     require_command(command)
     async with CommandProcesses(settings) as processes:
-        port = free_port("127.0.0.1", 0)
-        api, worker_info, version = await _start_processes(processes, port, code_directory)
+        with reserve_port(LOOPBACK, 0) as port:
+            api, worker_info, version = await _start_processes(processes, port, code_directory)
         labels = {**version, **environment_label(variables_to_pin(os.environ)), **labels}
         processes.require_same_profiles(own_worker="mode" not in worker_info)
         if worker_info.get("apart"):

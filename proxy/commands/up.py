@@ -19,7 +19,7 @@ from proxy.errors import Failure
 from proxy.processes import settings_match as agreement
 from proxy.processes.child_process import ChildProcess
 from proxy.processes.command_processes import CommandProcesses, reachable_host
-from proxy.processes.ports import free_port, reserve_port
+from proxy.processes.ports import reserve_port
 from proxy.processes.store_client import Api
 from proxy.run_names import recording_path
 from proxy.settings import Settings
@@ -58,13 +58,13 @@ async def up(settings: Settings, say: Callable[[str], None]) -> None:
 
 @contextmanager
 def reserve_ports(settings: Settings) -> Iterator[tuple[int, int]]:
-    """Reserve the ports of the workers and the API. A port that another part listens on is only returned."""
+    """Reserve the ports of the workers and the API. That of a part which runs elsewhere is only returned."""
     with ExitStack() as reservations:
         port, api_port = settings.proxy_port, settings.api_port
         if settings.part != "store":
             port = reservations.enter_context(reserve_port(settings.listen, port))
         if settings.part != "proxy":
-            api_port = free_port(settings.listen, api_port)
+            api_port = reservations.enter_context(reserve_port(settings.listen, api_port))
         yield port, api_port
 
 

@@ -15,6 +15,9 @@ take a free port before the process that is to listen there has started."""
 
 TRIES: Final = 20
 
+_SHARED: Final = (socket.SO_REUSEADDR, socket.SO_REUSEPORT)
+"""With both, a port may be bound by those who listen there and by one who only reserves it."""
+
 _random: Final = random.SystemRandom()
 """Processes whose generators are seeded alike would try the same ports at the same time."""
 
@@ -34,34 +37,45 @@ def require_loopback() -> None:
 
 @contextmanager
 def reserve_port(listen: str, port: int) -> Iterator[int]:
-    """Reserve the workers' port, so that no other program takes it while a worker restarts.
+    """Reserve a port, or a free one for 0, so that no other program takes it before our process listens there, or while it restarts.
 
-    The socket is bound but never listens, so the kernel gives it no connections.
+    The socket is bound but never listens, so the kernel gives it no connections. Raises Failure if another program listens there.
     """
-    with _bind_socket(listen, free_port(listen, port), reuse=True) as held:
+    with _bind_free(listen) if port == 0 else _bind_unused(listen, port) as held:
+        for option in _SHARED:
+            held.setsockopt(socket.SOL_SOCKET, option, 1)
         yield int(held.getsockname()[1])
 
 
 def free_port(listen: str, port: int) -> int:
     """Return the port, or a free one for 0. Raises Failure if another program listens there.
 
-    With SO_REUSEPORT alone two services would share a port unnoticed.
+    Another program may take it before it is used: `reserve_port` prevents that.
     """
-    tries = _random.sample(SAFE_PORTS, TRIES) if port == 0 else []
-    for one in tries:
-        with suppress(Failure), _bind_socket(listen, one, reuse=False):
-            return one
-    with _bind_socket(listen, port, reuse=False) as probe:
+    with _bind_free(listen) if port == 0 else _bind_unused(listen, port) as probe:
         return int(probe.getsockname()[1])
 
 
-def _bind_socket(listen: str, port: int, *, reuse: bool) -> socket.socket:
+def _bind_free(listen: str) -> socket.socket:
+    """Bind a port that nothing is bound to. Without SO_REUSEADDR, which would also admit ports that others have reserved."""
+    for port in _random.sample(SAFE_PORTS, TRIES):
+        with suppress(Failure):
+            return _bind_socket(listen, port)
+    return _bind_socket(listen, 0)
+
+
+def _bind_unused(listen: str, port: int) -> socket.socket:
+    """Bind a port on which nothing listens; connections that have ended may remain. With SO_REUSEPORT alone two services would share it."""
+    _bind_socket(listen, port, socket.SO_REUSEADDR).close()
+    return _bind_socket(listen, port, *_SHARED)
+
+
+def _bind_socket(listen: str, port: int, *options: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in listen else socket.AF_INET
     held = socket.socket(family, socket.SOCK_STREAM)
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if reuse:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
+        for option in options:
+            held.setsockopt(socket.SOL_SOCKET, option, 1)
         held.bind((listen, port))
     except OSError as error:
         held.close()
