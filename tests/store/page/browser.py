@@ -226,6 +226,11 @@ class Visitor:
         return [trouble for tab in self.tabs for trouble in tab.troubles]
 
 
+async def go(page: Page, address: str) -> None:
+    """Have a page show another address as its own links do: to load it again takes twice the time."""
+    await page.evaluate("(to) => { history.pushState(null, '', to); dispatchEvent(new Event('popstate')); }", address)
+
+
 async def take_screenshot(page: Page, name: str, *, is_kept: bool = False) -> None:
     """Keep a picture of a page, if somebody asked for a folder of them. A few are kept in any case, as artefacts of the run."""
     if folder := os.environ.get(SCREENSHOTS) or (DEFAULT_FOLDER if is_kept else None):

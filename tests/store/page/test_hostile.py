@@ -7,8 +7,8 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Page, expect
 
-from tests.store.page.browser import PageServer, Visitor, take_screenshot
-from tests.store.page.hostile import MISSES, record_hostile_runs
+from tests.store.page.browser import PageServer, Visitor, go, take_screenshot
+from tests.store.page.hostile import MISSES, TEXTS, record_hostile_runs
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -50,35 +50,60 @@ async def check_tabs(page: Page) -> None:
         await check_harmless(page)
 
 
+PATHS: Final = (
+    "/",
+    "/?q=admin",
+    "/runs/hostile",
+    "/runs/hostile?view=steps",
+    "/runs/hostile/calls/{hostile}",
+    "/runs/hostile/calls/{hostile-tool}",
+    "/runs/hostile/calls/{hostile-failed}",
+    "/diff/hostile/hostile-2",
+    "/costs?by=model",
+    "/costs?by=tool",
+    "/costs?by=actor",
+    "/drift",
+)
+
+
+async def test_hostile_texts_do_nothing(visitor: Visitor, calls: dict[str, str], subtests: pytest.Subtests) -> None:
+    """The visitor fails the test if anything ran, was fetched from elsewhere, or violated the policy."""
+    page = await visitor.open(f"/runs/none?project={PROJECT}", ready="main .note", expect=["404"])
+    for path in PATHS:
+        with subtests.test(path):
+            address = path.format(**calls) + ("&" if "?" in path else "?") + f"project={PROJECT}"
+            await go(page, f"/none?project={PROJECT}")
+            await expect(page.locator("h1")).to_have_text("This did not work")
+            await go(page, address)
+            await expect(page.locator("h1")).not_to_have_text("This did not work")
+            await check_page(page, path)
+
+
 @pytest.mark.parametrize(
     "path",
     [
-        "/",
-        "/?q=admin",
         "/runs/hostile",
-        "/runs/hostile?view=steps",
-        "/runs/hostile/calls/{hostile}",
-        "/runs/hostile/calls/{hostile-tool}",
-        "/runs/hostile/calls/{hostile-failed}",
-        "/diff/hostile/hostile-2",
-        "/costs?by=model",
-        "/costs?by=tool",
-        "/costs?by=actor",
-        "/drift",
         "/runs/%3Cscript%3Ealert(1)",
         "/?model=%3Cscript%3E&label=%22%3E%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E",
     ],
 )
-async def test_hostile_texts_do_nothing(visitor: Visitor, calls: dict[str, str], path: str) -> None:
-    address = path.format(**calls) + ("&" if "?" in path else "?") + f"project={PROJECT}"
+async def test_hostile_texts_do_nothing_while_a_page_is_loaded(
+    visitor: Visitor, calls: dict[str, str], path: str
+) -> None:
     expected = ["404", "422", "400"] if "script" in path else []
+    address = f"{path}{'&' if '?' in path else '?'}project={PROJECT}"
     page = await visitor.open(address, ready="main h1, main .note", expect=expected)
+    await check_page(page, path)
+
+
+async def check_page(page: Page, path: str) -> None:
+    await page.locator("main h1, main .note").first.wait_for()
     await expect(page.locator(".loading")).to_have_count(0)
     if path == "/runs/hostile":
         await expect(page.locator("main")).to_contain_text("⟨U+202E⟩")
         await expect(page.locator("#turn-1")).to_contain_text("<script>window.hacked = 1; alert('script')</script>")
         await page.locator(".effects summary").first.click()
-        await expect(page.locator(".effects tbody tr")).to_have_count(12)
+        await expect(page.locator(".effects tbody tr")).to_have_count(len(TEXTS) - 1)
     await check_harmless(page)
     await check_tabs(page)
     await take_screenshot(page, f"hostile-{path.strip('/').replace('/', '-').partition('?')[0][:20] or 'runs'}")

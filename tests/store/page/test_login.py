@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.store.page.browser import Visitor
+from tests.store.page.browser import Visitor, go
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -23,8 +23,5 @@ async def test_a_login_goes_on_within_the_page(visitor: Visitor) -> None:
     page = await visitor.open("/login?next=/costs%3Fsince=2026-01-01T00:00:00Z", ready=".cost-table")
     assert page.url.endswith("/costs?since=2026-01-01T00:00:00Z")
     for address in ELSEWHERE:
-        # As a link in the page would lead there: to load all of it again takes most of the time.
-        await page.evaluate(
-            f"history.pushState(null, '', {f'/login?next={address}'!r}); dispatchEvent(new Event('popstate'))"
-        )
+        await go(page, f"/login?next={address}")
         await page.wait_for_url(re.compile(rf"^{re.escape(visitor.server.url)}/(?!login)"))
