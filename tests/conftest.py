@@ -161,10 +161,12 @@ def order_for_workers(items: list[pytest.Item], workers: int) -> list[pytest.Ite
     """Put the modules with the longest tests at the beginnings of what each worker starts with, in turns.
 
     Else one of them may be the last test, for which all other workers wait. xdist's `worksteal` gives each worker an equal
-    part of the list. Modules in which official SDKs judge go to one worker, so that each SDK is imported once.
+    part of the list. Modules in which official SDKs judge go to one worker, so that each SDK is imported once, and the tests of
+    the page to another, which starts a browser and a store server with runs for them.
     """
     longest: dict[Path, list[pytest.Item]] = {}
     judging: list[pytest.Item] = []
+    looking: list[pytest.Item] = []
     others: list[pytest.Item] = []
     judges = {TESTS / name for name in JUDGES}
     for item in items:
@@ -173,9 +175,13 @@ def order_for_workers(items: list[pytest.Item], workers: int) -> list[pytest.Ite
             longest.setdefault(item.path, []).append(item)
         elif item.path in judges:
             judging.append(item)
+        elif not {"browser", "page_server"}.isdisjoint(getattr(item, "fixturenames", ())):
+            looking.append(item)
         else:
             others.append(item)
-    parts: list[list[pytest.Item]] = [judging] + [[] for _ in range(workers - 1)]
+    parts: list[list[pytest.Item]] = [[] for _ in range(workers)]
+    parts[0] += judging
+    parts[-1] += looking
     for module in longest.values():
         min(parts, key=len).extend(module)
     for number, part in enumerate(parts):
