@@ -28,9 +28,10 @@ NOT_HERE = ("git ", "cd ", "./check", "./playhead demo", "docker ", "python -m b
 """What a test cannot or need not type: the checks run this test, and the demo has a test of its own."""
 
 ALONE = "README.md"
-"""The page whose commands find nothing that runs, as a newcomer's do, and whose programs are started in earnest.
+"""The page whose commands find nothing that runs, as a newcomer's do, and are started in earnest; what stays ready for the next is used.
 
-Those of the others share a store server, in which each page has a project of its own, and are forks (`tests/support/shells.py`)."""
+Those of the others share a store server, in which each page has a project of its own, and are forks, as agents are on all
+pages (`tests/support/shells.py`)."""
 
 
 def commands(page: str, left_out: tuple[str, ...] = NOT_HERE) -> list[str]:
@@ -90,8 +91,18 @@ async def test_what_a_page_says_to_type_works(
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-async def test_what_the_readme_says_to_type_works_for_a_newcomer(data: Path, config: str) -> None:
-    await asyncio.to_thread(_run_commands, ALONE, _prepare_page(ALONE, data, config), {})
+async def test_what_the_readme_says_to_type_works_for_a_newcomer(data: Path, config: str, programs: Path) -> None:
+    shell = _prepare_page(ALONE, data, config)
+    # First on the PATH, and alone: `playhead` is started in earnest.
+    (data / "agents").mkdir()
+    (data / "agents" / "python").symlink_to(programs / "python")
+    environment = {
+        "PATH": f"{data / 'agents'}{os.pathsep}{shell.environment['PATH']}",
+        # As where nobody has switched it off. What is ready ends with the directory.
+        "PLAYHEAD_STORE_IDLE": "60",
+        "CI": "",
+    }
+    await asyncio.to_thread(_run_commands, ALONE, shell, environment)
 
 
 AGENT_TEST = """\
