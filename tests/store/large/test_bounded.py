@@ -90,7 +90,9 @@ def streamed_exchange(run: str, number: int, size: int) -> Exchange:
     """A long streamed answer, which ends differently in each run."""
     (plain,) = made.conversation(1)
     assert plain.response is not None
-    event = b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"%06d so it was, and so it is "}}]}\n\n'
+    event = b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"%06d so it was, and so it is "}}]'
+    # As OpenAI pads its events: each takes time to read, however long it is.
+    event += b',"obfuscation":"%s"}\n\n' % (b"x" * 300)
     body = b"".join(event % n for n in range(size // len(event % 0)))
     body += b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"%s"}}]}\n\ndata: [DONE]\n\n' % run.encode()
     step = 1 << 20

@@ -84,7 +84,7 @@ async def test_no_request_makes_the_server_fail_or_answer_what_is_not_described(
     tmp_path: Path, database: Database, request: pytest.FixtureRequest
 ) -> None:
     seconds = request.config.getoption("fuzz_seconds")
-    limit = ["--max-examples", "8", "--phases", "examples,fuzzing"]
+    limit = ["--max-examples", "5", "--phases", "examples,fuzzing"]
     if seconds:
         limit = ["--max-time", str(seconds), "--phases", "examples,coverage,fuzzing,stateful"]
     async with open_house(tmp_path / "spool", database, mode="auto", tokens=(TOKEN,)) as house:
