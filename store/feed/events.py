@@ -110,9 +110,11 @@ class EventFilters:
         return (
             (
                 not self.tools
-                or any(_is_tool(tool, wanted) for tool in (*call.tools, *own_tools) for wanted in self.tools)
+                or any(_is_tool(tool, pattern) for tool in (*call.tools, *own_tools) for pattern in self.tools)
             )
-            and all(not wanted or not set(wanted).isdisjoint(values) for wanted, values in is_among)
+            and all(
+                not allowed_values or not set(allowed_values).isdisjoint(values) for allowed_values, values in is_among
+            )
             and (not self.statuses or any(call.status in one for one in self.statuses))
             and self.error in (None, call.is_error)
             and (self.min_cost is None or Decimal(call.cost_usd or 0) >= self.min_cost)
@@ -120,15 +122,15 @@ class EventFilters:
         )
 
 
-def _is_tool(name: str, wanted: str) -> bool:
-    return name == wanted or (wanted.endswith("*") and name.startswith(wanted[:-1]))
+def _is_tool(name: str, pattern: str) -> bool:
+    return name == pattern or (pattern.endswith("*") and name.startswith(pattern[:-1]))
 
 
 def new_events(row: FeedRow, after: EventId | None, filters: EventFilters) -> Iterator[tuple[EventId, FeedEntry]]:
     """Yield the entries of a row that follow an event and fit."""
-    seen = after.place if after is not None and after.position == row.position else -1
+    last_place = after.place if after is not None and after.position == row.position else -1
     for place, entry in enumerate(row.entries):
-        if place > seen and filters.pass_entry(entry):
+        if place > last_place and filters.pass_entry(entry):
             yield EventId(row.position, place), entry
 
 

@@ -44,8 +44,8 @@ class IdleRunWatch:
         async with self._database.connection() as connection, connection.transaction():
             rows = await connection.fetch(NOTE_IDLE, self._now() - IDLE, BATCH)
             for project in {row["project"] for row in rows}:
-                ended = [RunEnded(row["id"], row["active_at"], False) for row in rows if row["project"] == project]
-                await append_entries(connection, project, ended, self._now())
+                ends = [RunEnded(row["id"], row["active_at"], False) for row in rows if row["project"] == project]
+                await append_entries(connection, project, ends, self._now())
         return len(rows)
 
 

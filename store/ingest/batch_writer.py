@@ -381,8 +381,8 @@ class BatchWriter:
 
     async def _delete_empty_runs(self, connection: asyncpg.Connection, names: Sequence[str]) -> list[asyncpg.Record]:
         deleted: list[asyncpg.Record] = await connection.fetch(DELETE_EMPTY_RUNS, self._project, names)
-        gone = [row["incarnation"] for row in deleted]
-        await dissolve_runs(connection, self._project, self._database.store_server, gone)
+        incarnations = [row["incarnation"] for row in deleted]
+        await dissolve_runs(connection, self._project, self._database.store_server, incarnations)
         if deleted:
             await forget_uses(connection, self._project, [row["id"] for row in deleted])
         return deleted
@@ -525,13 +525,13 @@ def _named_by_scope(
     prepared: Sequence[_PreparedExchange], rows: Sequence[tuple[Any, ...]], parts: Sequence[tuple[Any, ...]]
 ) -> dict[tuple[str, dt.date], set[ObjectRef]]:
     """Return the objects that the rows name, by run and day."""
-    named: defaultdict[tuple[str, dt.date], set[ObjectRef]] = defaultdict(set)
+    by_scope: defaultdict[tuple[str, dt.date], set[ObjectRef]] = defaultdict(set)
     for one, row in zip(prepared, rows, strict=True):
         *_, response, request, _, _ = row
-        named[one.scope[1:]] |= objects_of((response, request))
+        by_scope[one.scope[1:]] |= objects_of((response, request))
     for _, run, day, _, form in parts:
-        named[run, day] |= objects_of((form,))
-    return named
+        by_scope[run, day] |= objects_of((form,))
+    return by_scope
 
 
 def _place_finder(

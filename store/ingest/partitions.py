@@ -45,8 +45,8 @@ class Partitions:
 
     async def create_missing(self, days: Iterable[dt.date]) -> None:
         """Create the missing partitions of these days."""
-        wanted = set(days)
-        for day in sorted((wanted - self._existing_days) | await self._dropped_days(wanted & self._existing_days)):
+        all_days = set(days)
+        for day in sorted((all_days - self._existing_days) | await self._dropped_days(all_days & self._existing_days)):
             async with self._database.connection() as connection, connection.transaction():
                 await _create_partition(connection, day)
             self._existing_days.add(day)

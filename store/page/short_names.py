@@ -102,8 +102,8 @@ class _Names:
 
     def _choose(self, names: set[str]) -> dict[str, str]:
         uses = Counter((self._texts[place], use) for place, use in enumerate(self._uses))
-        taken = {one.text for one in self.code if one.kind == "word"}
-        free = (name for name in _short_names() if name not in taken)
+        words = {one.text for one in self.code if one.kind == "word"}
+        free = (name for name in _short_names() if name not in words)
         shorts = {}
         for name, count in Counter({name: uses[name, "name"] for name in sorted(names)}).most_common():
             costs = count * (2 - len(name)) + 3 * uses[name, "shorthand"] + 6 * uses[name, "import"]

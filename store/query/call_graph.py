@@ -46,11 +46,11 @@ class PageLinks:
     @property
     def calls_to_read(self) -> set[str]:
         """The calls that must be read to find the executions."""
-        wanted: set[str] = set()
+        call_ids: set[str] = set()
         for one, names in self.tool_calls_between:
-            more = wanted | {one.asker.answer_exchange, *names}
-            wanted = more if len(more) <= MOST_READ else wanted
-        return wanted
+            more = call_ids | {one.asker.answer_exchange, *names}
+            call_ids = more if len(more) <= MOST_READ else call_ids
+        return call_ids
 
     def with_executions(self, read_calls: Mapping[str, Read]) -> "PageLinks":
         """Add the executions that follow from the calls that were read."""

@@ -68,12 +68,12 @@ def cut_shape(shape: Shape, fields: Fields) -> Shape:
     """Remove the members that are not requested, except those from which links are made; shorten those of a summary."""
     if fields is None:
         return shape
-    kept = {name: value for name, value in shape.items() if name in fields or name in _NEEDED}
+    members = {name: value for name, value in shape.items() if name in fields or name in _NEEDED}
     if is_summary(fields):
-        kept |= {"text": _cut_text(shape["text"]), "params": _if_short(shape["params"]) or {}}
-        kept["tool_calls"] = [tool | {"arguments": _if_short(tool["arguments"])} for tool in shape["tool_calls"]]
-        kept["warnings"] = shape["warnings"]
-    return kept
+        members |= {"text": _cut_text(shape["text"]), "params": _if_short(shape["params"]) or {}}
+        members["tool_calls"] = [tool | {"arguments": _if_short(tool["arguments"])} for tool in shape["tool_calls"]]
+        members["warnings"] = shape["warnings"]
+    return members
 
 
 def select_fields(shape: Shape, fields: Fields) -> Shape:
@@ -120,14 +120,14 @@ def summary_shape(
     first_head, last_head = heads[first], heads[last]
     forms = (last_row["summary"], first_row["summary"])
     summary = next((read_summary(form) for form in forms if form is not None), EMPTY_SUMMARY)
-    asked = summary if first == last or forms[1] is None else read_summary(forms[1])
-    begun = first_head["started_at"]
+    last_summary = summary if first == last or forms[1] is None else read_summary(forms[1])
+    started_at = first_head["started_at"]
     return {
         "id": str(first_row["id"]),
         "run": first_row["run"],
         "step": place.step,
         "exchanges": list(place.exchanges),
-        "actor": asked.actor,
+        "actor": last_summary.actor,
         **{name: first_row[name] for name in ("kind", "provider", "dialect", "operation", "host")},
         "method": first_head["method"],
         "path": path_of(first_head["url"]),
@@ -135,7 +135,7 @@ def summary_shape(
         "model_requested": first_row["model_requested"],
         "model_returned": last_row["model_returned"],
         "system_fingerprint": last_row["fingerprint"],
-        "params": parse_value(asked.params) or {},
+        "params": parse_value(last_summary.params) or {},
         "request": None,
         "answer": None,
         "text": summary.text,
@@ -155,13 +155,13 @@ def summary_shape(
         "key": digest_text(first_row["key"]),
         "nth": place.nth,
         "profile": first_row["profile"],
-        "warnings": [*asked.warnings, *([unavailable] if unavailable else ())],
+        "warnings": [*last_summary.warnings, *([unavailable] if unavailable else ())],
         "started_at": rfc3339(first_row["started_at"]),
-        "first_byte_ms": _milliseconds_after(begun, last_head, last_head["first_byte_at"]),
+        "first_byte_ms": _milliseconds_after(started_at, last_head, last_head["first_byte_at"]),
         # A response without the time of its first byte was imported, and has no time of its end either.
         "duration_ms": None
         if last_head["first_byte_at"] is None and last_row["status"] is not None
-        else _milliseconds_after(begun, last_head, last_head["ended_at"]),
+        else _milliseconds_after(started_at, last_head, last_head["ended_at"]),
         "attempts": place.attempts,
         "branch": None,
         "follows": None,
@@ -169,8 +169,8 @@ def summary_shape(
     }
 
 
-def _milliseconds_after(begun: int, head: Mapping[str, Any], at: int | None) -> float | None:
-    return None if at is None else milliseconds(head["started_at"] - begun + at)
+def _milliseconds_after(started_at: int, head: Mapping[str, Any], at: int | None) -> float | None:
+    return None if at is None else milliseconds(head["started_at"] - started_at + at)
 
 
 def _cut_text(text: str | None) -> str | None:

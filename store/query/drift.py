@@ -133,9 +133,9 @@ async def find_model_changes(
 
 def variant_changes(variants: Iterable[Variant]) -> Iterator[Change]:
     """Yield each variant except the first of its name, with the one that had answered last when it began."""
-    for _, named in groupby(sorted(variants, key=attrgetter("name", "first_at")), key=attrgetter("name")):
+    for _, same_name in groupby(sorted(variants, key=attrgetter("name", "first_at")), key=attrgetter("name")):
         earlier: list[Variant] = []
-        for variant in named:
+        for variant in same_name:
             if earlier:
                 yield Change(was=_latest(earlier, variant), now=variant)
             earlier.append(variant)
@@ -195,8 +195,8 @@ def _repeat_counts(rows: Sequence[Mapping[str, Any]]) -> Shape:
 
 
 def _is_variant(row: Mapping[str, Any], which: str, variant: Variant) -> bool:
-    named = (row["provider"], row["model_requested"], row[f"{which}model_returned"], row[f"{which}fingerprint"])
-    return named == (variant.provider, variant.model_requested, variant.model_returned, variant.fingerprint)
+    identity = (row["provider"], row["model_requested"], row[f"{which}model_returned"], row[f"{which}fingerprint"])
+    return identity == (variant.provider, variant.model_requested, variant.model_returned, variant.fingerprint)
 
 
 def _is_same_variant(row: Mapping[str, Any]) -> bool:

@@ -168,8 +168,8 @@ class ExchangeQueries:
             row = await connection.fetchrow(EXCHANGE_HEAD, self._project, exchange_id)
             if row is None:
                 return None
-            needed = await self._needed_parts(connection, [row], {})
-        found = read_without_bodies(row, _row_parts(row, _unpack_parts(needed, {}, {})[0]))
+            stored_parts = await self._needed_parts(connection, [row], {})
+        found = read_without_bodies(row, _row_parts(row, _unpack_parts(stored_parts, {}, {})[0]))
         digests = row["request_digest"], row["response_digest"]
         return found, (digests[0] and digest_text(digests[0]), digests[1] and digest_text(digests[1]))
 
@@ -258,8 +258,8 @@ class ExchangeQueries:
                 is_last = is_last and (not found or len(rows) == found[0]["fetched"])
                 del found
                 # Most parts that a page needs, the next page needs as well.
-                needed = await self._needed_parts(connection, rows, parts)
-            rows, parts = await self._load_objects(rows, needed, parts)
+                stored_parts = await self._needed_parts(connection, rows, parts)
+            rows, parts = await self._load_objects(rows, stored_parts, parts)
             if rows:
                 after = (rows[-1]["started_at"], rows[-1]["id"])
             size = min(2 * len(rows), most)
@@ -306,11 +306,11 @@ class ExchangeQueries:
             while True:
                 found = await self._page_rows(connection, conditions, size, begin, sort)
                 groups |= await load_retry_groups(connection, self._project, [row["run"] for row in found])
-                shown = await self._representative_rows(connection, conditions, found[:size], groups, sort)
+                call_rows = await self._representative_rows(connection, conditions, found[:size], groups, sort)
                 # Whether a call is complete or failed depends on its last exchange, and not on the one that matched.
                 rows += [
                     row
-                    for row in shown
+                    for row in call_rows
                     if filters.incomplete in (None, not groups.is_complete(row))
                     and filters.error in (None, groups.has_failed(row))
                 ]
@@ -403,11 +403,11 @@ class ExchangeQueries:
     async def read_for_links(self, exchange_ids: Iterable[str]) -> dict[str, tuple[Exchange, Call]]:
         """Load exchanges and their calls, as many as may be held at once."""
         read: dict[str, tuple[Exchange, Call]] = {}
-        held = 0
+        weight = 0
         for names in batched(await self.without_large(exchange_ids), SLICE_LENGTH):
             evidence, _ = await self.readable_exchanges(names)
-            held += sum(_weight(one) for one in evidence.values())
-            if held > READ_FOR_LINKS:
+            weight += sum(_weight(one) for one in evidence.values())
+            if weight > READ_FOR_LINKS:
                 break
             read |= await asyncio.to_thread(self._read_all, evidence)
         return read
@@ -428,18 +428,18 @@ class ExchangeQueries:
             steps = await connection.fetch(STEPS, self._project, names, firsts)
             nths = await connection.fetch(NTHS, self._project, names, firsts, groups.later_exchanges)
             heads = {str(row["id"]): row for row in await connection.fetch(HEADS, self._project, list(ends))}
-        held: Sequence[RowMapping] = ()
+        end_rows: Sequence[RowMapping] = ()
         if others := ends - {row["id"] for row in rows}:
             async with self._database.transaction() as connection, planned_for_any_values(connection):
-                held = await self._rows(connection, others)
+                end_rows = await self._rows(connection, others)
         step, nth = ({str(row["id"]): row[1] for row in found} for found in (steps, nths))
-        by_id = {str(row["id"]): row for row in (*rows, *held)}
+        by_id = {str(row["id"]): row for row in (*rows, *end_rows)}
         # Their run may have been deleted between two of these queries.
-        begun, there = step.keys() & nth.keys(), by_id.keys() & heads.keys()
+        first_ids, there = step.keys() & nth.keys(), by_id.keys() & heads.keys()
         places = [
             CallPlace(step=step[ids[0]], nth=nth[ids[0]], exchanges=ids, attempts=attempts)
             for ids, attempts in wholes
-            if ids[0] in begun and there.issuperset((ids[0], ids[-1]))
+            if ids[0] in first_ids and there.issuperset((ids[0], ids[-1]))
         ]
         shapes: list[Shape] = []
         for some in batched(places, SLICE_LENGTH):
@@ -530,8 +530,8 @@ class ExchangeQueries:
             if not self._reads_large and await self._large_among(connection, uuids):
                 raise TooLarge
             rows = await connection.fetch(EXCHANGES, self._project, uuids)
-            needed = await self._needed_parts(connection, rows, {})
-        return await self._load_objects(rows, needed, {})
+            stored_parts = await self._needed_parts(connection, rows, {})
+        return await self._load_objects(rows, stored_parts, {})
 
     async def _large_among(self, connection: asyncpg.Connection, ids: Sequence[uuid.UUID]) -> set[str]:
         return {str(row["id"]) for row in await connection.fetch(LARGE_AMONG, self._project, ids)}
@@ -556,23 +556,23 @@ class ExchangeQueries:
         self, connection: asyncpg.Connection, rows: Sequence[_Row], loaded_parts: Mapping[_Part, bytes]
     ) -> _NeededParts:
         """Load the parts to which the rows refer, as they are stored."""
-        needed = {(*_scope(row), part) for row in rows for part in _named_parts(row)}
-        forms = await self._forms(connection, needed - loaded_parts.keys())
+        part_names = {(*_scope(row), part) for row in rows for part in _named_parts(row)}
+        forms = await self._forms(connection, part_names - loaded_parts.keys())
         primers = {(run, day, primer) for (run, day, _), form in forms.items() for primer in referenced_parts(form)}
         forms |= await self._forms(connection, primers - forms.keys() - loaded_parts.keys())
-        return _NeededParts(needed | primers, forms)
+        return _NeededParts(part_names | primers, forms)
 
     async def _load_objects(
-        self, rows: Sequence[asyncpg.Record], needed: _NeededParts, loaded_parts: Mapping[_Part, bytes]
+        self, rows: Sequence[asyncpg.Record], stored_parts: _NeededParts, loaded_parts: Mapping[_Part, bytes]
     ) -> tuple[list[_Row], dict[_Part, bytes]]:
         """Load what is in object storage, after the transaction; return the rows with it, and the bytes of all parts.
 
         What cannot be loaded is in the rows that need it as the form of its absence.
         """
         refs = objects_of([form for row in rows for form in (row["request_body"], row["response_body"])])
-        refs |= objects_of(needed.forms.values())
+        refs |= objects_of(stored_parts.forms.values())
         contents = await self._database.objects.load(self._project, refs) if refs else {}
-        parts, unavailable = _unpack_parts(needed, contents, loaded_parts)
+        parts, unavailable = _unpack_parts(stored_parts, contents, loaded_parts)
         return [_fill_row(row, contents, unavailable) for row in rows], parts
 
     async def _forms(self, connection: asyncpg.Connection, parts: Collection[_Part]) -> dict[_Part, bytes]:
@@ -584,12 +584,12 @@ class ExchangeQueries:
 
 
 def _unpack_parts(
-    needed: _NeededParts, contents: Mapping[ObjectRef, bytes], loaded_parts: Mapping[_Part, bytes]
+    stored_parts: _NeededParts, contents: Mapping[ObjectRef, bytes], loaded_parts: Mapping[_Part, bytes]
 ) -> tuple[dict[_Part, bytes], dict[_Part, bytes]]:
     """Return the bytes of parts; of those that cannot be had, the forms of their absence."""
-    forms = {part: fill_in(form, contents) for part, form in needed.forms.items()}
+    forms = {part: fill_in(form, contents) for part, form in stored_parts.forms.items()}
     unavailable = {part: form for part, form in forms.items() if form[:1] == UNAVAILABLE}
-    found = {part: loaded_parts[part] for part in needed.names if part in loaded_parts}
+    found = {part: loaded_parts[part] for part in stored_parts.names if part in loaded_parts}
     found |= {
         part: unpack(form) for part, form in forms.items() if part not in unavailable and not referenced_parts(form)
     }

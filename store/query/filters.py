@@ -263,8 +263,8 @@ def label_conditions(filters: Filters, labels: ColumnElement[Any]) -> Iterator[C
     settled = {name: value for name, value in filters.labels.items() if value is not None}
     if settled:
         yield labels.contains(settled)
-    if named := [name for name, value in filters.labels.items() if value is None]:
-        yield labels.has_all(array(named))
+    if names := [name for name, value in filters.labels.items() if value is None]:
+        yield labels.has_all(array(names))
     for name, value in filters.other_labels:
         yield ~(labels.has_key(name) if value is None else labels.contains({name: value}))
 
@@ -293,7 +293,7 @@ def _equalities(filters: Filters) -> Iterator[_Equality]:
     }
     for name, (values, column) in columns.items():
         if values:
-            yield _Equality(named := _traits_of((name,), values), named, column.in_(values))
+            yield _Equality(traits := _traits_of((name,), values), traits, column.in_(values))
     if filters.models:
         is_model = or_(calls.c.model_requested.in_(filters.models), calls.c.model_returned.in_(filters.models))
         yield _Equality(
@@ -305,9 +305,9 @@ def _equalities(filters: Filters) -> Iterator[_Equality]:
         is_tool = or_(calls.c.tools.overlap(list(tools)), itself)
         yield _Equality(_traits_of(("tool",), tools), _traits_of(("tool", "own"), tools), is_tool)
     if filters.statuses:
-        named = [("status", _status_trait(one)) for one in filters.statuses]
+        traits = [("status", _status_trait(one)) for one in filters.statuses]
         has_status = or_(*(calls.c.status.between(one.start, one.stop - 1) for one in filters.statuses))
-        yield _Equality(named, named, has_status)
+        yield _Equality(traits, traits, has_status)
 
 
 def _traits_of(names: Sequence[str], values: Iterable[str]) -> list[Trait]:

@@ -92,10 +92,10 @@ class Cursor(msgspec.Struct, frozen=True, array_like=True):
 
 def list_digest(name: str, project: str, sort: Sort, filters: Filters | None = None) -> str:
     """Return the digest of everything that decides which items a list has and in which order."""
-    given = filters and replace(
+    ordered_filters = filters and replace(
         filters, labels=dict(sorted(filters.labels.items())), matching_tools=(), matching_calls=(), matching_runs=()
     )
-    return hashlib.sha256(repr((name, project, sort, given)).encode("utf-8", "replace")).hexdigest()[:12]
+    return hashlib.sha256(repr((name, project, sort, ordered_filters)).encode("utf-8", "replace")).hexdigest()[:12]
 
 
 def parse_cursor(text: str | None, digest: str) -> Cursor | None:

@@ -124,13 +124,15 @@ class Rekeyer:
         )
 
     async def _key_batch(self, batch: Sequence[Exchange], before: int) -> list[_KeyedCall]:
-        made = await asyncio.to_thread(lambda: [_derived_row(make_key(one.request, self._profiles)) for one in batch])
+        derived_rows = await asyncio.to_thread(
+            lambda: [_derived_row(make_key(one.request, self._profiles)) for one in batch]
+        )
         async with self._database.connection() as connection:
             rows = await connection.fetch(STORED, self._project, [one.id for one in batch])
         stored = {str(row["id"]): _DerivedRow(*row[1:]) for row in rows}
         return [
             _KeyedCall(step, uuid.UUID(one.id), stored[one.id], now, _answer(one))
-            for step, (one, now) in enumerate(zip(batch, made, strict=True), before + 1)
+            for step, (one, now) in enumerate(zip(batch, derived_rows, strict=True), before + 1)
             # An exchange from which no call could be derived has no key.
             if one.id in stored
         ]

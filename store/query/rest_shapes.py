@@ -68,16 +68,16 @@ def dollars(amount: Decimal | None) -> float | None:
 
 def run_shape(row: Mapping[Any, Any], stats: Mapping[str, Any], now: int) -> Shape:
     """Return the shape of a run with its statistics (`run_stats.load_run_stats`)."""
-    ended = row["ended_at"]
-    if ended is None and row["active_at"] + IDLE <= now:
-        ended = row["active_at"]
+    ended_at = row["ended_at"]
+    if ended_at is None and row["active_at"] + IDLE <= now:
+        ended_at = row["active_at"]
     return {
         "id": row["id"],
         "name": row["name"],
         "labels": row["labels"],
         "started_at": rfc3339(row["started_at"]),
         "active_at": rfc3339(row["active_at"]),
-        "ended_at": None if ended is None else rfc3339(ended),
+        "ended_at": None if ended_at is None else rfc3339(ended_at),
         "calls": stats["calls"],
         "exchanges": stats["exchanges"],
         "gaps": stats["gaps"],

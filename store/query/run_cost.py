@@ -120,8 +120,8 @@ class CostStep:
     @property
     def model(self) -> str | None:
         """The model that answered, else the requested one."""
-        named: str | None = self.row["model_returned"] or self.row["model_requested"]
-        return named
+        name: str | None = self.row["model_returned"] or self.row["model_requested"]
+        return name
 
     @property
     def name(self) -> str:
@@ -210,7 +210,7 @@ def _add_branches(steps: Sequence[CostStep], links: PageLinks) -> None:
 
     The call of a tool is on the branch of the model that waits for it, if one model of its actor does.
     """
-    begun = {step.id: step.row["started_at"] for step in steps}
+    start_times = {step.id: step.row["started_at"] for step in steps}
     actors = {step.id: step.row["actor"] for step in steps}
     waiting: dict[str, set[int | None]] = {}
     for one, names in links.tool_calls_between:
@@ -221,8 +221,8 @@ def _add_branches(steps: Sequence[CostStep], links: PageLinks) -> None:
         step.branch = links.graph.branches.get(step.id)
         if step.branch is None and len(asking := waiting.get(step.id, ())) == 1:
             step.branch = next(iter(asking))
-        before = [one.call for one in links.graph.follows.get(step.id, ()) if one.call in begun]
-        step.follows = max(before, key=begun.__getitem__, default=None)
+        before = [one.call for one in links.graph.follows.get(step.id, ()) if one.call in start_times]
+        step.follows = max(before, key=start_times.__getitem__, default=None)
 
 
 def _request_body(exchange: Exchange) -> bytes:
@@ -275,19 +275,19 @@ class PromptHistory:
     def divide(self, step: CostStep, parts: Sequence[PromptPart], *, is_continued: bool = False) -> None:
         """Add a step, and divide its input tokens. `is_continued`: the provider has the conversation before it."""
         self._steps[step.id] = step
-        sent = self._sent_on_branch(step)
+        sent_parts = self._sent_on_branch(step)
         weight = sum(part.weight for part in parts)
-        new = sum(part.weight for part in parts if part.hash not in sent)
+        new = sum(part.weight for part in parts if part.hash not in sent_parts)
         for part in parts:
-            sent.setdefault(part.hash, step.number)
+            sent_parts.setdefault(part.hash, step.number)
         if (tokens := step.amounts.tokens["input_tokens"]) is None:
             return
         if is_continued:
             before = self._steps.get(step.follows or "")
-            kept = None if before is None else before.amounts.tokens["input_tokens"]
-            if kept is None:
+            input_tokens = None if before is None else before.amounts.tokens["input_tokens"]
+            if input_tokens is None:
                 return
-            step.repeated = min(kept, tokens)
+            step.repeated = min(input_tokens, tokens)
         elif weight:
             step.repeated = tokens - round(tokens * new / weight)
         else:
@@ -298,16 +298,16 @@ class PromptHistory:
         # Calls that continue no other one, and that none continues, are compared with those of the same actor.
         alone = ("actor", step.row["actor"])
         branch = step.branch or alone
-        if (sent := self._sent.get(branch)) is None:
-            sent = self._sent[branch] = self._sent_before(step, alone)
-        return sent
+        if (sent_parts := self._sent.get(branch)) is None:
+            sent_parts = self._sent[branch] = self._sent_before(step, alone)
+        return sent_parts
 
     def _sent_before(self, step: CostStep, alone: object) -> dict[bytes, int]:
         """Return what was sent up to the step in which a branch begins."""
         if (before := self._steps.get(step.follows or "")) is None:
             return dict(self._sent.get(alone, {}))
-        sent = self._sent.get(before.branch or ("actor", before.row["actor"]), {})
-        return {part: number for part, number in sent.items() if number <= before.number}
+        sent_parts = self._sent.get(before.branch or ("actor", before.row["actor"]), {})
+        return {part: number for part, number in sent_parts.items() if number <= before.number}
 
 
 def _step_shapes(steps: Sequence[CostStep]) -> Iterator[Shape]:

@@ -147,17 +147,17 @@ class Runs:
         fresh = {"project": self._project, "id": run, "incarnation": uuid.uuid4(), "name": _name(name)}
         fresh |= {"parent": parent, "forked_at": forked_at}
         times = {"started_at": now, "newest_at": now, "active_at": now}
-        made = insert(runs).values(**fresh, **times, labels=_labels(labels or {}))
-        kept = {
+        insertion = insert(runs).values(**fresh, **times, labels=_labels(labels or {}))
+        updates = {
             **{
-                column: func.coalesce(made.excluded[column], runs.c[column])
+                column: func.coalesce(insertion.excluded[column], runs.c[column])
                 for column in ("name", "parent", "forked_at")
             },
-            "labels": runs.c.labels.concat(made.excluded.labels),
+            "labels": runs.c.labels.concat(insertion.excluded.labels),
             "active_at": func.greatest(runs.c.active_at, now),
             "ended_at": None,
         }
-        made_or_kept = made.on_conflict_do_update(index_elements=["project", "id"], set_=kept).returning(*FACTS)
+        made_or_kept = insertion.on_conflict_do_update(index_elements=["project", "id"], set_=updates).returning(*FACTS)
         async with self._database.transaction() as connection:
             facts = (await connection.execute(made_or_kept)).mappings().one()
             is_new = facts["incarnation"] == fresh["incarnation"]
@@ -179,8 +179,8 @@ class Runs:
         """Change what is given; a label of None is removed. Return whether there is such a run."""
         changes: dict[str, Any] = {"name": runs.c.name if name is None else _name(name)}
         if labels:
-            gone = [label for label, value in labels.items() if value is None]
-            changes["labels"] = _without_labels(gone).concat(
+            removed_labels = [label for label, value in labels.items() if value is None]
+            changes["labels"] = _without_labels(removed_labels).concat(
                 _labels({k: v for k, v in labels.items() if v is not None})
             )
         if pinned is not None:
@@ -204,13 +204,13 @@ class Runs:
         Without an end, or with one after `latest`, the run ended with its last exchange, at `end`.
         """
         times = (ns_of(head.get(name)) for name in ("started_at", "ended_at"))
-        began, ended = (ns if ns is not None and 0 <= ns <= latest else None for ns in times)
+        began, ended_at = (ns if ns is not None and 0 <= ns <= latest else None for ns in times)
         is_open = "ended_at" in head and head["ended_at"] is None
         parent, step = head.get("parent"), head.get("forked_at")
         changes = {
             "started_at": runs.c.started_at if began is None else func.least(runs.c.started_at, began),
             "active_at": func.greatest(runs.c.newest_at, end),
-            "ended_at": None if is_open else end if ended is None else ended,
+            "ended_at": None if is_open else end if ended_at is None else ended_at,
             "parent": storable_text(parent, LONGEST_LABEL) if isinstance(parent, str) else None,
             "forked_at": step if type(step) is int and 0 <= step < 1 << 31 else None,
             "isolation": head.get("isolation") if head.get("isolation") in ISOLATIONS else None,
@@ -225,8 +225,8 @@ class Runs:
         """Delete a run with everything that was recorded in it. Return whether there was one."""
         async with self._database.transaction() as connection:
             # First, because ingest locks this row: what it stores later goes into a new run.
-            gone = delete(runs).where(*self._run_condition(run)).returning(runs.c.incarnation)
-            incarnation = await connection.scalar(gone)
+            deletion = delete(runs).where(*self._run_condition(run)).returning(runs.c.incarnation)
+            incarnation = await connection.scalar(deletion)
             for table in (exchanges, calls, parts, gaps, effects, texts, run_totals):
                 await connection.execute(delete(table).where(table.c.project == self._project, table.c.run == run))
             await delete_call_sums(await _driver(connection), self._project, [run])

@@ -274,8 +274,8 @@ class _Source:
         return _Rows(union_all(*parts).subquery("rows"), stores_counts=True)
 
     def _needed_traits(self, groupings: Sequence[Grouping], filter_names: Iterable[str]) -> set[str]:
-        needed = {name for grouping in groupings for name in grouping.traits}
-        return needed | {name for filter_name in filter_names for name in TRAITS_OF_FILTERS[filter_name]}
+        traits = {name for grouping in groupings for name in grouping.traits}
+        return traits | {name for filter_name in filter_names for name in TRAITS_OF_FILTERS[filter_name]}
 
     def _cube(self, groupings: Sequence[Grouping]) -> Cube | None:
         """The cube of `day_sums` that has what is asked for; None if there is none."""
@@ -283,13 +283,13 @@ class _Source:
 
     def _call_cube(self, groupings: Sequence[Grouping]) -> "_CallCube | None":
         """The cube that has what is asked of calls with a filter that `call_sums` does not know; None if there is none."""
-        given = set(_given_filters(self.filters))
-        names = given & CALL_CUBES.keys()
-        if len(names) != 1 or not given - names <= TRAITS_OF_FILTERS.keys() or not self.days:
+        filter_names = set(_given_filters(self.filters))
+        names = filter_names & CALL_CUBES.keys()
+        if len(names) != 1 or not filter_names - names <= TRAITS_OF_FILTERS.keys() or not self.days:
             return None
         [name] = names
         cube = CALL_CUBES[name]
-        if not self._needed_traits(groupings, given - names) <= set(cube.traits):
+        if not self._needed_traits(groupings, filter_names - names) <= set(cube.traits):
             return None
         column = day_sums.c[cube.traits[0]]
         match name:
@@ -546,12 +546,12 @@ def _lone_class_query(
     # In two steps, because Postgres has no parallel workers for the second.
     both = select(*names, *classes, func.count().label("count")).select_from(source).where(*is_shown)
     counted = both.group_by(*names, *classes).subquery("counted")
-    named = [counted.c[name.name] for name in names]
+    columns = [counted.c[name.name] for name in names]
     first_byte, duration = (counted.c[name] for name in LATENCIES)
     is_duration = func.grouping(first_byte) == literal_column("1")
     number = case((is_duration, duration), else_=first_byte).label("number")
-    sets = func.grouping_sets(tuple_(*named, first_byte), tuple_(*named, duration))
-    query = select(*named, is_duration.label("is_duration"), number, cast(func.sum(counted.c["count"]), BigInteger))
+    sets = func.grouping_sets(tuple_(*columns, first_byte), tuple_(*columns, duration))
+    query = select(*columns, is_duration.label("is_duration"), number, cast(func.sum(counted.c["count"]), BigInteger))
     return query.group_by(sets)
 
 
