@@ -90,15 +90,15 @@ class Clock:
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
-            async def run_timed(*values: Any, **named: Any) -> Any:
+            async def run_timed(*values: Any, **options: Any) -> Any:
                 with self._count(step):
-                    return await function(*values, **named)
+                    return await function(*values, **options)
         else:
 
             @functools.wraps(function)
-            def run_timed(*values: Any, **named: Any) -> Any:
+            def run_timed(*values: Any, **options: Any) -> Any:
                 with self._count(step):
-                    return function(*values, **named)
+                    return function(*values, **options)
 
         return run_timed
 

@@ -129,8 +129,8 @@ class EffectsChannel:
         if self._connected > MOST_PROCESSES:
             raise _Refusal(f"{MOST_PROCESSES} processes are connected already")
         try:
-            told = json.loads(hello or b"{}")
-            run, token, process = str(told["run"]), str(told.get("token") or ""), str(told["process"])[:200]
+            message = json.loads(hello or b"{}")
+            run, token, process = str(message["run"]), str(message.get("token") or ""), str(message["process"])[:200]
         except (ValueError, KeyError, TypeError, AttributeError):
             raise _Refusal("the first message of a hook has its run, token and process") from None
         credentials = run, token

@@ -208,9 +208,9 @@ class LaneExchange:
             self.downstream.start_task(self._continue_later(then, otherwise))
 
     async def _continue_later(self, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
-        kept = await self.recording.wait_until_recorded()
+        is_recorded = await self.recording.wait_until_recorded()
         if not self.is_over:
-            then() if kept else otherwise()
+            then() if is_recorded else otherwise()
 
     def send_while_waiting(self) -> None:
         """Send what does not have to wait for the recorder, because recording takes longer."""

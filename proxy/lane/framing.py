@@ -72,14 +72,14 @@ class SizedBody:
         self._remaining = length
 
     def feed(self, data: bytes) -> BodyPart:
-        left = self._remaining - len(data)
-        self._remaining = max(left, 0)
-        if left > 0:
+        remaining = self._remaining - len(data)
+        self._remaining = max(remaining, 0)
+        if remaining > 0:
             return BodyPart(data, (data,), None)
-        if left == 0:
+        if remaining == 0:
             return BodyPart(b"", (data,), data)
-        end = data[:left]
-        return BodyPart(b"", (end,), end, data[left:])
+        end = data[:remaining]
+        return BodyPart(b"", (end,), end, data[remaining:])
 
 
 class BodyUntilClose:
@@ -196,10 +196,10 @@ class ChunkedBody:
         if all(is_sendable(name) for name, _ in self.trailers):
             sendable = lines
         else:
-            kept = [
+            trailer_lines = [
                 line for line in lines.split(b"\r\n")[:-1] if is_sendable(line.partition(b":")[0].decode("latin-1"))
             ]
-            sendable = b"".join([line + b"\r\n" for line in kept])
+            sendable = b"".join([line + b"\r\n" for line in trailer_lines])
         return size.partition(b";")[0] + b"\r\n" + sendable + b"\r\n"
 
 

@@ -191,8 +191,8 @@ def body_framing(head: RequestHead | ResponseHead) -> BodyFraming:
 def without_fields(raw: bytes, names: tuple[str, ...], removed: frozenset[str]) -> bytes:
     """Return a head without the fields of these names."""
     lines = raw.split(b"\r\n")
-    kept = [line for line, name in zip(lines[1:], names, strict=False) if name not in removed]
-    return b"\r\n".join([lines[0], *kept]) + HEAD_END
+    lines_left = [line for line, name in zip(lines[1:], names, strict=False) if name not in removed]
+    return b"\r\n".join([lines[0], *lines_left]) + HEAD_END
 
 
 def http1_response_head(status: int, reason: str, headers: Headers, *, is_http10: bool = False) -> bytes:

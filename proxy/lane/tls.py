@@ -124,9 +124,9 @@ class Tls(asyncio.Transport, asyncio.Protocol):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self._closing:
             return
-        sent = self._tls.write(data)
-        if sent < len(data):
-            rest = memoryview(data)[sent:]
+        sent_size = self._tls.write(data)
+        if sent_size < len(data):
+            rest = memoryview(data)[sent_size:]
             while rest:
                 rest = rest[self._tls.write(rest) :]
         self._transport.write(self._outgoing.read())
@@ -200,14 +200,14 @@ class LeafContexts:
     def context(self, host: str, *, alpn: str | None) -> ssl.SSLContext:
         """Return the server context for a host and an ALPN protocol."""
         leaf = self._authority.leaf(host)
-        made = self._made.get((host, alpn))
-        if made is None or made[0] is not leaf:
-            made = leaf, server_context(leaf, alpn=alpn)
-            self._made[host, alpn] = made
+        leaf_and_context = self._made.get((host, alpn))
+        if leaf_and_context is None or leaf_and_context[0] is not leaf:
+            leaf_and_context = leaf, server_context(leaf, alpn=alpn)
+            self._made[host, alpn] = leaf_and_context
         self._made.move_to_end((host, alpn))
         while len(self._made) > MAX_CACHED_LEAVES:
             self._made.popitem(last=False)
-        return made[1]
+        return leaf_and_context[1]
 
 
 def rehearse_handshake(context: ssl.SSLContext) -> None:

@@ -285,11 +285,11 @@ class ReframedForHttp2(Http1Carrier):
 
     def _downstream_head(self, head: ResponseHead, *, closes: bool) -> DownstreamHead:
         converted = super()._downstream_head(head, closes=closes)
-        seen = converted.fields
+        fields = converted.fields
         if head.field_names.withheld_names:
-            seen = tuple(field for field in seen if not is_withheld(field[0].lower()))
+            fields = tuple(field for field in fields if not is_withheld(field[0].lower()))
         return replace(
-            converted, raw=b"", h2_fields=h2_response_fields(converted.status, seen), closes_connection=False
+            converted, raw=b"", h2_fields=h2_response_fields(converted.status, fields), closes_connection=False
         )
 
     def _pass_on(self, part: BodyPart) -> None:
@@ -365,5 +365,5 @@ def response_body(frame: BodyFraming) -> Body:
 
 def _wants_connection_auth(head: ResponseHead) -> bool:
     """Return whether the upstream requests authentication of the connection."""
-    named = zip(head.names, head.fields, strict=True)
-    return any(name == "www-authenticate" and is_connection_auth(value) for name, (_, value) in named)
+    named_fields = zip(head.names, head.fields, strict=True)
+    return any(name == "www-authenticate" and is_connection_auth(value) for name, (_, value) in named_fields)

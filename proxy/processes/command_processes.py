@@ -162,9 +162,9 @@ class CommandProcesses:
         end = time.monotonic() + timeout
         while True:
             # A killed `up` leaves its notice behind, but the kernel releases its lock.
-            held = self.data.up_lock.is_held()
-            note = self.data.read_notice("up") if held else None
-            if note is not None or not (held or must_start) or time.monotonic() >= end:
+            is_held = self.data.up_lock.is_held()
+            note = self.data.read_notice("up") if is_held else None
+            if note is not None or not (is_held or must_start) or time.monotonic() >= end:
                 return note
             time.sleep(0.1)
 
@@ -220,10 +220,10 @@ class CommandProcesses:
         """
         began = time.monotonic()
         times_used, is_ending = 0, False
-        with ExitStack() as held:
+        with ExitStack() as locks:
             # Of several commands that wait, one holds the lock.
             with suppress(LockTaken):
-                held.enter_context(self.data.successor_lock.hold())
+                locks.enter_context(self.data.successor_lock.hold())
             while self.data.store_lock.is_held() and times_used < 2:
                 if time.monotonic() - began > (START_TIMEOUT if is_ending else seconds):
                     break
@@ -288,8 +288,8 @@ class CommandProcesses:
         )
         config = str(self.settings.config.absolute()) if self.settings.config else None
         api = f"http://{reachable_host(listen)}:{child.ready['port']}"
-        kept = {"kept_for": self._server_digest()} if self._stays_ready else {}
-        self.data.announce("store", {"api": api, "settings": digests, "config": config, **kept})
+        ready_note = {"kept_for": self._server_digest()} if self._stays_ready else {}
+        self.data.announce("store", {"api": api, "settings": digests, "config": config, **ready_note})
         return child
 
     def _may_stay_ready(self) -> bool:

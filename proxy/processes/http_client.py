@@ -108,19 +108,19 @@ class HttpClient:
         target = (
             f"{self._prefix}{quote(path, safe=_PATH_CHARACTERS)}?{_encode_query({**self._params, **(params or {})})}"
         )
-        sent = {**self._headers, **(headers or {})}
+        all_headers = {**self._headers, **(headers or {})}
         body: bytes | Iterator[bytes] | None = None
         if json is not None:
             body = _encode_json(json)
-            sent["content-type"] = "application/json"
+            all_headers["content-type"] = "application/json"
         elif isinstance(content, bytes):
             body = content
         elif content is not None:
             body = _read_content(content)
-            sent["transfer-encoding"] = "chunked"
+            all_headers["transfer-encoding"] = "chunked"
         try:
             with _translate_errors():
-                response = _send(connection, method, target, body, sent)
+                response = _send(connection, method, target, body, all_headers)
             yield HttpStream(response)
         except _ContentError as failure:
             raise failure.error from None

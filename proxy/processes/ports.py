@@ -41,10 +41,10 @@ def reserve_port(listen: str, port: int) -> Iterator[int]:
 
     The socket is bound but never listens, so the kernel gives it no connections. Raises Failure if another program listens there.
     """
-    with _bind_free(listen) if port == 0 else _bind_unused(listen, port) as held:
+    with _bind_free(listen) if port == 0 else _bind_unused(listen, port) as bound_socket:
         for option in _SHARED:
-            held.setsockopt(socket.SOL_SOCKET, option, 1)
-        yield int(held.getsockname()[1])
+            bound_socket.setsockopt(socket.SOL_SOCKET, option, 1)
+        yield int(bound_socket.getsockname()[1])
 
 
 def free_port(listen: str, port: int) -> int:
@@ -72,14 +72,14 @@ def _bind_unused(listen: str, port: int) -> socket.socket:
 
 def _bind_socket(listen: str, port: int, *options: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in listen else socket.AF_INET
-    held = socket.socket(family, socket.SOCK_STREAM)
+    bound_socket = socket.socket(family, socket.SOCK_STREAM)
     try:
         for option in options:
-            held.setsockopt(socket.SOL_SOCKET, option, 1)
-        held.bind((listen, port))
+            bound_socket.setsockopt(socket.SOL_SOCKET, option, 1)
+        bound_socket.bind((listen, port))
     except OSError as error:
-        held.close()
+        bound_socket.close()
         port_is_wrong = error.errno in (errno.EADDRINUSE, errno.EACCES)
         other = "another port (0 takes a free one)" if port_is_wrong else "an address of this machine with --listen"
         raise Failure(f"cannot listen on {listen}:{port}: {error.strerror}; choose {other}") from error
-    return held
+    return bound_socket

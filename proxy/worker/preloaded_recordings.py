@@ -77,14 +77,14 @@ class PreloadedRecordings:
 
     async def keep_loading(self) -> None:
         """Load runs whenever there are new ones, until cancelled."""
-        seen = None
+        loaded_content = None
         while True:
             if (versions := self._open_versions()) is None:
                 await asyncio.sleep(START_INTERVAL)
                 continue
-            if (now := versions.content()) != seen:
-                seen = now if await self.load_newest() else None
-            await asyncio.sleep(START_INTERVAL if seen is None else LOOK_INTERVAL)
+            if (now := versions.content()) != loaded_content:
+                loaded_content = now if await self.load_newest() else None
+            await asyncio.sleep(START_INTERVAL if loaded_content is None else LOOK_INTERVAL)
 
     async def load_newest(self) -> bool:
         """Load the newest runs, and forget those that have changed. False if the store server does not answer yet."""

@@ -92,13 +92,13 @@ def store_loader(api: str, token: str | None) -> Fetch:
         if answer.status_code != 200:
             text = answer.content.decode("utf-8", "replace")[:300]
             raise Failure(f"cannot fetch run {name}: the store server at {api} answered {answer.status_code}: {text}")
-        named, bundle = read(answer.content)
+        head, bundle = read(answer.content)
         return FoundRecording(
-            run=named.run,
+            run=head.run,
             bundle=bundle,
-            replay_options=named.requested or {},
-            is_replay=named.requested is not None,
-            is_flawed=FLAWED in named.labels,
+            replay_options=head.requested or {},
+            is_replay=head.requested is not None,
+            is_flawed=FLAWED in head.labels,
         )
 
     async def load(full_name: str) -> FoundRecording:

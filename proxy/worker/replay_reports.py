@@ -111,16 +111,16 @@ class ReplayReports:
         if self._file:
             project = split_run_name(str(report["id"]))[0]
             _write_file(self._file, _encode_report(report | {"project": project}))
-        if (begun := self._begun_files.get(str(report["id"]))) is not None:
-            _write_file(begun, json.dumps(report).encode())
+        if (file := self._begun_files.get(str(report["id"]))) is not None:
+            _write_file(file, json.dumps(report).encode())
         return self._append_to_spool(report)
 
     def forget(self, replay: str) -> None:
         """Forget a replay that is over: the next one of that name is another replay."""
         self._changed.discard(replay)
         self._interrupted.discard(replay)
-        if (begun := self._begun_files.pop(replay, None)) is not None:
-            begun.unlink(missing_ok=True)
+        if (file := self._begun_files.pop(replay, None)) is not None:
+            file.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Remove the files of all replays, because the worker ends cleanly."""

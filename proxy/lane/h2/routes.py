@@ -62,17 +62,17 @@ class RouteTable:
         while not self._is_http1(key.address):
             if (ready := self.ready_carrier(key, pool, is_repeatable=True)) is not None:
                 return ready
-            if (made := await self._connect_once(key, pool)) is not None:
-                return made
+            if (carrier := await self._connect_once(key, pool)) is not None:
+                return carrier
         return ReframedForHttp2(await pool.connect(key.address), pool)
 
     async def learn_protocol(self, address: UpstreamAddress, pool: ClientPool) -> None:
         """Learn which protocol an upstream supports by connecting to it, unless it is known. Raises Problem."""
         if (
             self._known_protocol(address) is None
-            and (made := await self._connect_once(RouteKey(address, None), pool)) is not None
+            and (carrier := await self._connect_once(RouteKey(address, None), pool)) is not None
         ):
-            made.release()
+            carrier.release()
 
     def _known_protocol(self, address: UpstreamAddress) -> bytes | None:
         return self._engine.alpn.get((address.server_name or "", address.port))
@@ -89,13 +89,13 @@ class RouteTable:
         self._pending[key] = coming = asyncio.get_running_loop().create_future()
         problem = Problem(502, "connect_failed", "the attempt to connect was cancelled")
         try:
-            made = await self._connect(key, pool)
+            carrier = await self._connect(key, pool)
         except Problem as fault:
             problem = fault
             raise
         else:
             problem = None
-            return made
+            return carrier
         finally:
             del self._pending[key]
             coming.set_result(problem)
@@ -130,8 +130,8 @@ class RouteTable:
             for shared in self._shared[key]:
                 if shared.is_idle and shared.idle_since < oldest:
                     shared.retire()
-            self._shared[key] = left = [shared for shared in self._shared[key] if not shared.is_gone]
-            if not left:
+            self._shared[key] = live_connections = [shared for shared in self._shared[key] if not shared.is_gone]
+            if not live_connections:
                 del self._shared[key]
         if now - self._rechecked_at > RECHECK_SECONDS:
             self._rechecked_at = now
