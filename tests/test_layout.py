@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.names import is_bare_participle
+from tests.support.names import is_bare_participle, variables_with_participles
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("calls", "store", "replay", "proxy")
@@ -208,6 +208,33 @@ def test_no_function_or_class_is_named_by_a_bare_participle() -> None:
         if is_bare_participle(name)
     ]
     assert [place for place in found if place.rpartition(" ")[2] not in CONTRACTED] == []
+
+
+def test_no_variable_or_argument_is_named_by_a_worn_participle() -> None:
+    found = [
+        f"{file.relative_to(ROOT)}:{line}: {name}"
+        for folder in (*PACKAGES, "bench", "clients")
+        for file in (ROOT / folder).rglob("*.py")
+        if not file.is_relative_to(ROOT / "proxy/clients/effects")
+        for line, name in variables_with_participles(file.read_text())
+    ]
+    assert found == []
+
+
+def test_a_variable_that_is_named_by_a_participle_is_found() -> None:
+    text = """class Answer:
+    said: str
+
+def take(given: int, *, options: int) -> int:
+    for told in range(given):
+        match told:
+            case int() as kept:
+                wanted, other = kept, told == kept
+    "seen, but only said"
+    return [gone for gone in (wanted, other)]
+"""
+    names = [(4, "given"), (5, "told"), (7, "kept"), (8, "wanted"), (10, "gone")]
+    assert sorted(variables_with_participles(text)) == names
 
 
 def test_every_file_that_a_page_names_exists() -> None:
