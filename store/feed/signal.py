@@ -45,7 +45,7 @@ class FeedSignal:
         """Return the projects in which something was committed since there were so many sends; None for any of them."""
         if self._sent_for_all > sends:
             return None
-        return {project for project, sent in self._sent_for.items() if sent > sends}
+        return {project for project, last_send in self._sent_for.items() if last_send > sends}
 
     async def wait(self, seconds: float) -> None:
         """Wait for the next `send`, for this many seconds at most."""
