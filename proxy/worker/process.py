@@ -83,7 +83,7 @@ async def _wait_for_parent(stdin: asyncio.StreamReader, stop: asyncio.Event, orp
 async def _serve(config: WorkerConfig, stop: asyncio.Event, orphaned: asyncio.Event) -> None:
     data = open_data_dir(Path(config.data))
     authority = ensure_ca(data.keys)
-    if config.mode == "replay":
+    if config.mode == "replay" or is_offline(config):
         authority = authority.for_recorded_clocks()
     profiles = load_profiles(config.profiles_toml)
     redactor = Redactor(
@@ -157,6 +157,12 @@ async def _serve(config: WorkerConfig, stop: asyncio.Event, orphaned: asyncio.Ev
 def _configured_modes(config: WorkerConfig) -> set[str]:
     """Return every mode that some host has."""
     return {config.mode, *config.modes.values()}
+
+
+def is_offline(config: WorkerConfig) -> bool:
+    """Whether no request goes out: in replays, and in forks that try what a command does with other answers."""
+    modes, fork = _configured_modes(config), config.replay_options.get("fork")
+    return modes == {"replay"} if not fork else bool(fork.get("offline")) and modes == {"auto"}
 
 
 @contextmanager
@@ -320,7 +326,7 @@ def _surroundings(config: WorkerConfig, engine_config: EngineConfig, replays: "R
     found: dict[str, Any] = {"environment": dict(environment)} if environment else {}
     if started_at is None:
         return found
-    if _configured_modes(config) != {"replay"} or config.replay_options.get("fork"):
+    if not is_offline(config):
         return found | {
             "real_clock": "requests may go out, and services check signatures and tokens by the present time"
         }

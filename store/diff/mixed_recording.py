@@ -11,6 +11,7 @@ from typing import Final
 
 from calls.model import Exchange
 from store.bundle.bundle import Bundle, Entry
+from store.bundle.trace import rfc3339_ns
 from store.diff.cause import Cause
 from store.diff.diff import Diff
 from store.diff.steps import Step
@@ -54,7 +55,9 @@ class Mixture:
     def bundle(self, run: str, chosen: Collection[int]) -> Bundle:
         """Return the recording in which the candidates at the chosen places are answered as in the other run."""
         mixed = list(_serialize_times(self._exchanges(chosen)))
-        return Bundle(run={"id": run}, profiles=self.profiles, entries=tuple(Entry(exchange=each) for each in mixed))
+        started = {"started_at": rfc3339_ns(mixed[0].started_at)} if mixed else {}
+        entries = tuple(Entry(exchange=each) for each in mixed)
+        return Bundle(run={"id": run, **started}, profiles=self.profiles, entries=entries)
 
     def _exchanges(self, chosen: Collection[int]) -> Iterator[Exchange]:
         here, there = ({each.id: each for each in side} for side in (self.one, self.other))
