@@ -1,9 +1,9 @@
 """Measure queries and ingest with full tables: `python -m bench.scale [--calls N] [--output FILE] [--checkout DIR]`.
 
 Records runs of one morning by the real writer (`bench.scale_rows`), lets the parts that follow the record catch up, copies these rows
-to other days and hours (`bench.scale_copies`), and measures every list, filter, search and sum over REST, with one client and with
-four. Beside the time of each request stands the CPU time that the store server and Postgres spent on it, which other work on the
-machine changes less. Ingest is measured through a running store server while the tables are empty and when they are full; with
+to other days and hours (`bench.scale_copies`), and measures every list, filter, search and sum over REST, and what is asked of one run,
+with one client and with four; with `--erase N`, also how long it takes to erase a run for good. Beside the time of each request stands
+the CPU time that the store server and Postgres spent on it, which other work on the machine changes less. Ingest is measured through a running store server while the tables are empty and when they are full; with
 `--checkout`, also against another checkout, in turns.
 
 The full run, whose table is in docs/scale.md: `python -m bench.scale --calls 1000000 --rounds 5 --output scale.json`.
@@ -48,7 +48,7 @@ FEWEST: Final = 5
 CATCH_UP: Final = 7200.0
 """Seconds in which the followers must have caught up."""
 
-TARGETS_MS: Final = {"list": 100.0, "filter": 100.0, "search": 300.0, "stats": 1000.0}
+TARGETS_MS: Final = {"list": 100.0, "filter": 100.0, "one": 300.0, "search": 300.0, "stats": 1000.0}
 ABSENT: Final = "no-such-value"
 
 SIZES: Final = """
@@ -240,20 +240,44 @@ def sums(newest: int) -> Iterator[Query]:
     yield Query("stats", "facets of the newest runs with an error", "/v1/facets", [("error", "true")])
 
 
+def details(run: str, call: str) -> Iterator[Query]:
+    """What is asked of one run and of one of its calls, and what is asked of all calls at once and no list is."""
+    of_run = ("", "/calls?fields=*", "/cost", "/timeline", "/conversation", "/envelope", "/spans", "/bundle")
+    for path in of_run:
+        path, _, fields = path.partition("?fields=")
+        yield Query(
+            "one",
+            f"run{path or ' itself'}{' ' + fields if fields else ''}",
+            f"/v1/runs/{run}{path}",
+            [("fields", fields)] * bool(fields),
+        )
+    for path in (
+        f"/v1/calls/{call}",
+        f"/v1/calls/{call}/explain",
+        f"/v1/exchanges/{call}",
+        f"/v1/exchanges/{call}/request",
+    ):
+        yield Query("one", path.removeprefix("/v1/").replace(call, "ID"), path)
+    yield Query("all", "drift", "/v1/drift")
+    yield Query("all", "retention", "/v1/retention")
+
+
 class Client:
     """One connection to the API that stays open."""
 
     def __init__(self, port: int) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
 
-    def get(self, target: str) -> tuple[float, int, dict[str, Any]]:
-        """Ask once; milliseconds, the status and the answer."""
+    def get(self, target: str, method: str = "GET") -> tuple[float, int, dict[str, Any]]:
+        """Ask once; milliseconds, the status and the answer if it is a JSON object."""
         began = time.perf_counter()
-        self._connection.request("GET", target)
+        self._connection.request(method, target)
         response = self._connection.getresponse()
         body = response.read()
         took = (time.perf_counter() - began) * 1000
-        return took, response.status, json.loads(body)
+        is_json = response.headers.get_content_subtype().endswith("json")
+        found = json.loads(body) if is_json else {}
+        return took, response.status, found if isinstance(found, dict) else {}
 
 
 def measure_query(port: int, query: Query, clients: int, cpu_seconds: Callable[[], float] = float) -> QueryTimes:
@@ -479,11 +503,34 @@ def run_all(arguments: argparse.Namespace, report: Report) -> None:
             )
             report.add("load", os.getloadavg())
             report_queries(store, port, filled["runs"], filled["newest"], arguments, report)
+            for erasure in measure_erasures(store, port, arguments.erase, filled["newest"]):
+                report.add("erase a run", erasure)
             if not arguments.ingest:
                 return
             after = [asdict(row) for row in measure_ingest(store, arguments.rounds, arguments.ingest, int(time.time()))]
             report.add("ingest, full tables", ingest_spreads(after))
             report.add("ingest, full / empty", ingest_ratios(filled["before"], after))
+
+
+def measure_erasures(store: RunningStore, port: int, count: int, newest: int) -> Iterator[dict[str, float]]:
+    """Erase a run for good on each of so many days; yield what each took. Where the tables are kept, these runs are gone."""
+    client = Client(port)
+    for day in range(3, 3 + count):
+        times = urlencode({"since": rfc3339(newest - (day + 1) * DAY), "until": rfc3339(newest - day * DAY)})
+        for run in client.get(f"/v1/runs?limit=1&{times}")[2]["items"]:
+            spent, began = sum(store.read_cpu()), time.monotonic()
+            _, status, erased = client.get(f"/v1/runs/{run['id']}", "DELETE")
+            if status != 200 or erased["remains"]:
+                raise MeasurementFailed(f"{run['id']} was erased with {status}: {erased}")
+            took, cpu_seconds = time.monotonic() - began, sum(store.read_cpu()) - spent
+            yield {"exchanges": run["exchanges"], "s": took, "cpu s": cpu_seconds, "load": os.getloadavg()[0]}
+
+
+def _largest_run(port: int) -> tuple[str, str]:
+    """The run with the most tokens, and its first call."""
+    client = Client(port)
+    run = client.get("/v1/runs?limit=1&sort=tokens")[2]["items"][0]["id"]
+    return run, client.get(f"/v1/runs/{run}/calls?limit=1")[2]["items"][0]["id"]
 
 
 def fill_all(
@@ -554,7 +601,7 @@ def report_queries(
     """Measure all queries, by so many clients at once."""
     found: list[QueryTimes] = []
     for clients in arguments.clients:
-        for query in queries(runs, newest):
+        for query in (*queries(runs, newest), *details(*_largest_run(port))):
             if not any(words in f"{query.group} {query.name}" for words in arguments.match):
                 continue
             found.append(measure_query(port, query, clients, lambda: sum(store.read_cpu())))
@@ -578,6 +625,7 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 4], help="that ask at once (1 4)")
     parser.add_argument("--rounds", type=int, default=3, help="of each measurement of ingest")
     parser.add_argument("--ingest", type=int, default=2000, help="calls of each workload in each round of ingest, or 0")
+    parser.add_argument("--erase", type=int, default=0, help="runs that are erased for good, each of another day")
     parser.add_argument("--match", nargs="+", default=[""], help="only queries with one of these texts in their names")
     parser.add_argument("--checkout", type=Path, help="another checkout, to compare its ingest with this one's")
     parser.add_argument("--directory", type=Path, help="where the tables are made, for a disk with room")

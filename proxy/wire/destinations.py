@@ -52,7 +52,10 @@ class Destinations:
         if (host, port) in self.exempt_origins:
             return None
         if port not in self.ports:
-            return _prohibited_problem(host, f"port {port} is not one of connect_ports")
+            return _prohibited_problem(
+                host,
+                f"port {port} is not one of connect_ports: add it there in playhead.toml, or map {host} in [upstreams]",
+            )
         try:
             address = ipaddress.ip_address(host)
         except ValueError:
