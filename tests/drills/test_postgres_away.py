@@ -54,6 +54,12 @@ async def test_up_serves_and_records_until_a_postgres_comes_that_it_can_use(
     async def ready() -> bool:
         return (await client.get("/readyz")).status_code == 200
 
+    printed: list[str] = []
+
+    async def is_ready_said() -> bool:
+        printed.append(capfd.readouterr().err)
+        return "is ready, after" in "".join(printed)
+
     async with (
         upstream() as source,
         relay(url(postgres_server, "late")) as database,
@@ -78,9 +84,11 @@ async def test_up_serves_and_records_until_a_postgres_comes_that_it_can_use(
             await _set_version(url(postgres_server, "late"), SCHEMA)
             await until(ready)
             assert [exchange.run for exchange in await load_exchanges(house.api, "early")] == ["early"]
+            # It answers before the partitions of the next days are there, and says so after that.
+            await until(is_ready_said)
     for name in ("late", "future"):
         run(postgres_server, "dropdb", "--force", name)
-    said = capfd.readouterr().err
+    said = "".join([*printed, capfd.readouterr().err])
     assert "password" not in said
     for words in ("is not available", 'database "late" does not exist', "version 9999", "is ready, after"):
         assert said.count(words) == 1, said
