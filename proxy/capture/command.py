@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlsplit
 
 from proxy.capture.faketime import MovedClock
@@ -27,6 +27,8 @@ from proxy.trust.client_environment import (
 )
 
 if TYPE_CHECKING:
+    from proxy.capture.namespace.launch import InsideProcess
+
     # Most commands are captive, and not watched.
     from proxy.capture.watch.watcher import How
 
@@ -93,6 +95,8 @@ class CommandPlan:
     """Whether a captive replay has the clock of its recording, where that is possible."""
 
     stdout: int | None = None
+    prepared: "PreparedCommand | None" = None
+    """The command's process, if it was started already: without a `stdout` of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +131,40 @@ class CommandResult:
         return [one for one in self.connections if one["outcome"] == "passed"]
 
 
+class PreparedCommand:
+    """The process that becomes a captive command, started while the command waits for its proxy worker."""
+
+    def __init__(self) -> None:
+        self._inside: InsideProcess | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.end()
+
+    async def start(self, isolation: IsolationOptions) -> None:
+        """Start it, where the command is going to be captive."""
+        if isolation.mode == "off" or sys.platform != "linux":
+            return
+        from proxy.capture.namespace.launch import InsideProcess
+
+        try:
+            self._inside = await InsideProcess.start()
+        except OSError:
+            pass  # it is tried again when the command is run, and reported
+
+    def take(self) -> "InsideProcess | None":
+        """Return the process to whoever ends it from now on; None if there is none."""
+        inside, self._inside = self._inside, None
+        return inside
+
+    async def end(self) -> None:
+        """End the process, if nobody has taken it."""
+        if (inside := self.take()) is not None:
+            await inside.end()
+
+
 def import_while_waiting(*modules: str) -> None:
     """Import what is needed once processes are ready, while they start: on another core this takes no time."""
     own = ("proxy.capture.namespace.launch", "proxy.capture.namespace.trust_files") if sys.platform == "linux" else ()
@@ -141,6 +179,8 @@ async def run_command(plan: CommandPlan) -> CommandResult:
     try:
         return await _run_captive(plan)
     except NotCaptive as reason:
+        if plan.prepared is not None:
+            await plan.prepared.end()
         if plan.isolation.mode == "require":
             raise Failure(
                 f"{plan.command[0]} cannot be isolated here: {reason}; --isolation auto runs it with proxy variables alone"
@@ -185,7 +225,8 @@ async def _run_captive(plan: CommandPlan) -> CommandResult:
     ) as clock:
         environment = _with_recorded(plan, environment | dict(clock.variables))
         capture = replace(capture, binds=clock.binds)
-        async with Captive(plan.command, capture, stdout=plan.stdout) as captive:
+        inside = plan.prepared.take() if plan.prepared is not None else None
+        async with Captive(plan.command, capture, stdout=plan.stdout, inside=inside) as captive:
             code = await captive.run(environment)
             return CommandResult(
                 code=code,

@@ -5,7 +5,8 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from proxy.capture.command import (
     CommandPlan,
     CommandResult,
     IsolationOptions,
+    PreparedCommand,
     import_while_waiting,
     isolation_lines,
     run_command,
@@ -28,7 +30,7 @@ from proxy.errors import Failure
 from proxy.processes.command_processes import LOOPBACK, CommandProcesses
 from proxy.processes.ports import reserve_port
 from proxy.processes.settings_match import differing_settings
-from proxy.processes.store_client import DOT_SEGMENTS, Api, NotFound, StoreUnavailable, incomplete_reason, path_segment
+from proxy.processes.store_client import DOT_SEGMENTS, Api, NotFound, StoreUnavailable, path_segment, settled_run
 from proxy.processes.user_command import require_command
 from proxy.settings import Settings
 from proxy.terminal.text import count_text, next_command, printable
@@ -62,9 +64,11 @@ async def record(
     """
     is_named, run = run is not None, check_run_id(run) if run else new_run_id(time.time())
     require_command(command)
-    async with CommandProcesses(settings) as processes:
+    async with CommandProcesses(settings) as processes, PreparedCommand() as prepared:
         with reserve_port(LOOPBACK, 0) as port:
-            api, worker_info, version = await _start_processes(processes, port, code_directory)
+            api, worker_info, version = await _start_processes(
+                processes, port, code_directory, partial(prepared.start, isolation)
+            )
         labels = {**version, **environment_label(variables_to_pin(os.environ)), **labels}
         processes.require_same_profiles(own_worker="mode" not in worker_info)
         if worker_info.get("apart"):
@@ -89,6 +93,7 @@ async def record(
                 isolation=isolation,
                 effects=effects,
                 pinned=pinned_by_label(labels) or None,
+                prepared=prepared,
             )
         )
         code = result.code
@@ -169,8 +174,8 @@ def _finish_run(
     if labels is not None:
         api.put(f"/runs/{path_segment(run)}", {"labels": dict(labels)}, timeout=PATIENCE)
     store_escapes(api, run, result)
-    missing = incomplete_reason(api, run, STORE_CHECKS)
-    calls = list(api.list_items(f"/runs/{path_segment(run)}/calls", limit=500))
+    stored, missing = settled_run(api, run, STORE_CHECKS)
+    calls = list(api.list_items(f"/runs/{path_segment(run)}/calls", limit=500)) if stored["exchanges"] else []
     whole = api.patch(
         f"/runs/{path_segment(run)}", {"ended": True, "succeeded": result.code == 0, "isolation": result.isolation}
     )
@@ -205,9 +210,9 @@ def _auto_session_text(api: Api, run: str) -> str | None:
 
 
 async def _start_processes(
-    processes: CommandProcesses, port: int, code_directory: Path | None
+    processes: CommandProcesses, port: int, code_directory: Path | None, prepare: Callable[[], Awaitable[None]]
 ) -> tuple[Api, Mapping[str, Any], dict[str, str]]:
-    """Start the store server and the worker concurrently, and ask Git beside them: each takes a while."""
+    """Start the store server and the worker concurrently, and beside them `prepare` the command and ask Git: each takes a while."""
     try:
         async with asyncio.TaskGroup() as group:
             version = group.create_task(asyncio.to_thread(code_labels, code_directory)) if code_directory else None
@@ -218,6 +223,7 @@ async def _start_processes(
             # Their processes have been started when this task continues.
             await asyncio.sleep(0)
             import_while_waiting()
+            await prepare()
     except* Failure as failures:
         raise failures.exceptions[0] from None
     return api.result(), worker_info.result(), version.result() if version else {}

@@ -18,6 +18,7 @@ from proxy.capture.command import (
     CommandPlan,
     CommandResult,
     IsolationOptions,
+    PreparedCommand,
     import_while_waiting,
     isolation_lines,
     run_command,
@@ -71,7 +72,7 @@ async def replay(settings: Settings, command: Sequence[str], replay_command: Rep
     if replay_command.report:
         require_writable(replay_command.report)
     _warn_of_live_requests(replay_command)
-    async with CommandProcesses(settings) as processes, AsyncExitStack() as stack:
+    async with CommandProcesses(settings) as processes, AsyncExitStack() as stack, PreparedCommand() as prepared:
         identity = f"replay-{processes.started}"
         report_file = processes.data.replays / f"{identity}.json"
         rows_file = processes.data.replays / f"{identity}.jsonl"
@@ -80,7 +81,7 @@ async def replay(settings: Settings, command: Sequence[str], replay_command: Rep
             replay_command = replace(replay_command, recording=generations.recording)
         try:
             result, ends = await _run_replayed_command(
-                processes, command, replay_command, identity, rows_file, report_file
+                processes, command, replay_command, identity, rows_file, report_file, prepared
             )
             code = result.code
             report = _complete_report(_read_report(report_file), result, is_interrupted=any(ends))
@@ -138,6 +139,7 @@ async def _run_replayed_command(
     identity: str,
     rows_file: Path,
     report_file: Path,
+    prepared: PreparedCommand,
 ) -> tuple[CommandResult, list[int]]:
     """Run the command behind a worker that answers it. Return the command's result and the worker's exit status."""
     recording = replay_command.on_miss == "record"
@@ -149,6 +151,7 @@ async def _run_replayed_command(
 
     async def fetched_recording_setting() -> dict[str, Any]:
         import_while_waiting("replay.report")
+        await prepared.start(replay_command.isolation)
         return {"replay": [str(await fetch_recording(processes, replay_command.recording, rows_file))]}
 
     # The worker starts while the recording is fetched.
@@ -173,6 +176,7 @@ async def _run_replayed_command(
             passes_other_traffic=False,
             isolation=replay_command.isolation,
             has_recorded_clock=replay_command.clock != "present",
+            prepared=prepared,
             effects=EffectsOptions(pinned=pinned) if (pinned := reached.get("pinned")) else None,
         )
         result = await run_command(work)

@@ -6,6 +6,8 @@ the channel open: it creates sockets inside, for connections from the host to po
 updates the packet rules. It imports little, and only from the standard library, because every import delays the command.
 """
 
+# `signal` would import `enum`.
+import _signal  # type: ignore[import-not-found] # typeshed lacks it
 import errno
 import os
 import socket
@@ -178,12 +180,20 @@ def _execute(launcher: socket.socket) -> None:
             # In another user namespace root keeps its rights on files and loses those on this network.
             # Other users lose their capabilities when they execute a program.
             _run_step("namespaces", usernamespace.enter_namespaces, os.CLONE_NEWUSER | os.CLONE_NEWNS)
+        _unblock_interrupts()
         os.execvpe(work["command"][0], work["command"], dict(work["environment"]))  # noqa: S606 - the user's own command
     except OSError as error:
         channel.send_message(launcher, {"failed": "execute", "errno": error.errno or 0, "file": None})
     except StepFailure as step:
         channel.send_message(launcher, {"failed": step.name, "errno": step.error.errno or 0, "file": None})
     sys.exit(FAILED)
+
+
+def _unblock_interrupts() -> None:
+    """Let Ctrl-C end the process as it will end the command. The launcher has blocked it: Python would print a traceback."""
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+    _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_signal.SIGINT])
 
 
 if __name__ == "__main__":

@@ -10,11 +10,12 @@ import asyncio
 import json
 import os
 import random
+import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
@@ -79,13 +80,52 @@ class CapturePlan:
     """Whether the worker is restarted when it dies (`playhead up`), and gets the sockets again."""
 
 
+class InsideProcess:
+    """The process that becomes a captive command. Until it gets a plan it waits, and changes nothing."""
+
+    def __init__(self, process: asyncio.subprocess.Process, own_end: socket.socket) -> None:
+        self.process = process
+        self.channel = own_end
+
+    @classmethod
+    async def start(cls, stdout: int | None = None) -> Self:
+        """Start it. Raises OSError."""
+        own_end, inside_end = socket.socketpair()
+        try:
+            with inside_end, _blocked_interrupts():
+                os.set_inheritable(inside_end.fileno(), True)
+                process = await asyncio.create_subprocess_exec(
+                    sys.executable, "-I", "-S", str(INSIDE), str(inside_end.fileno()), stdout=stdout, close_fds=False
+                )
+        except BaseException:
+            own_end.close()
+            raise
+        return cls(process, own_end)
+
+    async def end(self) -> None:
+        """Kill it if it still runs."""
+        if self.process.returncode is None:
+            self.process.kill()
+        await self.process.wait()
+        self.channel.close()
+
+
 class Captive:
     """One command and its network. An async context manager; raises NotCaptive if the system does not allow it."""
 
-    def __init__(self, command: Sequence[str], capture: CapturePlan, *, stdout: int | None = None) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        capture: CapturePlan,
+        *,
+        stdout: int | None = None,
+        inside: InsideProcess | None = None,
+    ) -> None:
+        """`inside`: the process that becomes the command, if it was started before."""
         self._command = command
         self._capture = capture
         self._stdout = stdout
+        self._inside = inside
         self._stack = AsyncExitStack()
         self._process: asyncio.subprocess.Process
         self._channel: socket.socket
@@ -95,9 +135,11 @@ class Captive:
         self._mirror: Mirror
 
     async def __aenter__(self) -> Self:
-        if reason := unsupported_reason():
-            raise reason
+        if self._inside is not None:
+            self._stack.push_async_callback(self._inside.end)
         try:
+            if reason := unsupported_reason():
+                raise reason
             await self._start()
         except BaseException:
             await self._stack.aclose()
@@ -133,14 +175,10 @@ class Captive:
     async def _start(self) -> None:
         scratch = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="playhead-"))
         plan = await asyncio.to_thread(self._build_plan, Path(scratch))
-        self._channel, inside_end = socket.socketpair()
-        self._stack.callback(self._channel.close)
-        with inside_end:
-            os.set_inheritable(inside_end.fileno(), True)
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-I", "-S", str(INSIDE), str(inside_end.fileno()), stdout=self._stdout, close_fds=False
-            )
-        self._stack.push_async_callback(self._reap)
+        if (inside := self._inside) is None:
+            inside = await InsideProcess.start(self._stdout)
+            self._stack.push_async_callback(inside.end)
+        self._process, self._channel = inside.process, inside.channel
         sockets = await asyncio.to_thread(self._make_namespaces, plan)
         is_redirected = any(name == "redirected" for name, _ in sockets)
         listener_ports = [plan["port"]] if is_redirected else plan["ports"]
@@ -285,10 +323,15 @@ class Captive:
             raise Failure(f"cannot run {self._command[0]}: {reason}")
         raise Failure(f"cannot run {self._command[0]} captive: {step_failure(message['failed'], message['errno'])}")
 
-    async def _reap(self) -> None:
-        if self._process.returncode is None:
-            self._process.kill()
-        await self._process.wait()
+
+@contextmanager
+def _blocked_interrupts() -> Iterator[None]:
+    """Start processes that Ctrl-C does not end before they become the command: until then it is ours to end them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _close_all(sockets: Sequence[tuple[str, socket.socket]]) -> None:

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from proxy.capture.command import IsolationOptions, PreparedCommand
 from proxy.capture.namespace import mirror
 from proxy.capture.namespace.isolation import NotCaptive
-from proxy.capture.namespace.launch import PORTS_WITHOUT_REDIRECT, Captive, CapturePlan
+from proxy.capture.namespace.launch import PORTS_WITHOUT_REDIRECT, Captive, CapturePlan, InsideProcess
 from proxy.capture.namespace.trust_files import AuthorityFiles
 from proxy.errors import Failure
 from proxy.processes.ports import free_port
@@ -368,3 +369,27 @@ def test_all_of_this_holds_for_an_unprivileged_user() -> None:
         done = subprocess.run([*as_user, *tests], capture_output=True, text=True, check=False, timeout=200)
     assert done.returncode == 0, done.stdout[-5000:]
     assert "1 skipped" in done.stdout
+
+
+async def test_a_process_that_was_started_before_its_plan_becomes_the_command(bench: Bench) -> None:
+    said = bench.place / "said"
+    with said.open("w") as out:
+        inside = await InsideProcess.start(out.fileno())
+        async with Captive([PYTHON, "-c", "import os; print(os.getpid())"], bench.capture, inside=inside) as captive:
+            assert await captive.run(os.environ) == 0
+    assert said.read_text() == f"{inside.process.pid}\n"
+
+
+async def test_a_process_that_gets_no_plan_ends_with_its_command() -> None:
+    needs_namespaces()
+    async with PreparedCommand() as prepared:
+        await prepared.start(IsolationOptions(mode="off"))
+        assert prepared.take() is None
+        await prepared.start(IsolationOptions())
+        inside = prepared.take()
+        assert inside is not None
+        await inside.end()
+        await prepared.start(IsolationOptions())
+        unused = prepared._inside
+    assert unused is not None
+    assert inside.process.returncode == unused.process.returncode == -9
