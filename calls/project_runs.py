@@ -14,6 +14,9 @@ DEFAULT_PROJECT: Final = "default"
 PROJECT_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 """A valid name of a project: it can be part of a path, of a run's full name, and of an environment variable's value."""
 
+RUN_ID: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._:-]{1,128}")
+"""A valid run id: `.` and `..` are excluded because a URL's path cannot name them."""
+
 
 def full_run_name(project: str, run: str) -> str:
     """Return the full name of a run: `run` itself in the default project."""

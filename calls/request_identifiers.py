@@ -13,9 +13,7 @@ from typing import Final
 
 from calls.codec.lenient_json import as_object, as_text_or_none
 from calls.model import Call, Json
-
-RUN_ID: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._:-]{1,128}")
-"""A valid run id: `.` and `..` are excluded because a URL's path cannot name them."""
+from calls.project_runs import RUN_ID
 
 MAX_LENGTH: Final = 512
 """Longer values are not treated as identifiers (wire report, D)."""

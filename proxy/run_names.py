@@ -5,7 +5,7 @@ Agents may give a run any name. A name that is typed on the command line must be
 
 from pathlib import Path
 
-from calls.request_identifiers import RUN_ID
+from calls.project_runs import RUN_ID
 from proxy.errors import Failure
 
 

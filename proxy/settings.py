@@ -16,7 +16,6 @@ from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from calls.project_runs import DEFAULT_PROJECT, PROJECT_NAME
-from calls.redaction.rules.personal_names import MAX_LETTERS, MAX_NAMES, MIN_LETTERS, find_unfit_name, read_names
 from proxy.anchor_settings import TimestampSettings, WitnessSettings
 from proxy.canary.canary_settings import CanarySettings
 from proxy.errors import Failure
@@ -82,6 +81,11 @@ def _check_retention(tables: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any]
 
 
 def _check_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    if not names:
+        return names
+    # Few have any, and every command reads the settings.
+    from calls.redaction.rules.personal_names import MAX_LETTERS, MAX_NAMES, MIN_LETTERS, find_unfit_name
+
     if (name := find_unfit_name(names)) is not None:
         raise ValueError(
             f"{name!r} cannot be looked for: a name has {MIN_LETTERS} to {MAX_LETTERS} letters; write the whole name, or leave it out"
@@ -359,6 +363,8 @@ def _read_setting_files(values: dict[str, Any]) -> dict[str, Any]:
         if (file := values.get(f"{name}_file")) and not values.get(name)
     }
     if file := values.get("redact_names_file"):
+        from calls.redaction.rules.personal_names import read_names
+
         names = read_names(_read_file("redact_names_file", Path(str(file)), "names, one a line"))
         if not names:
             raise ValueError(f"redact_names_file: {file} holds no names: write one per line, or leave the setting out")

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
-from calls.request_identifiers import RUN_ID
+from calls.project_runs import RUN_ID
 from proxy.capture.capture import Capture
 from proxy.capture.connections.arrival import Arrival
 from proxy.capture.connections.connection import Enter, EnterProxy

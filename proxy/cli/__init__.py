@@ -231,4 +231,6 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         click.echo(f"playhead: cannot write: {error.strerror}; make room, and try again", err=True)
         code = FAILURE_EXIT_CODE
+    # Python would look for garbage before it ends, which takes longer than anything else that it does then.
+    gc.freeze()
     sys.exit(code if isinstance(code, int) else 0)

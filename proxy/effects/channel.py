@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 from calls.effects.items import InvalidEffects, count_results, encode_items, read_items
 from calls.effects.redact_items import redact_item
-from calls.request_identifiers import RUN_ID
+from calls.project_runs import RUN_ID
 from proxy.capture.control_path import MAX_PATH_BYTES
 from proxy.effects.frames import encode_frame, read_frame
 from proxy.recording.recorder import Recorder

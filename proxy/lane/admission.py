@@ -9,7 +9,7 @@ import re
 from typing import Final, NamedTuple
 
 from calls.model import Headers
-from calls.request_identifiers import RUN_ID
+from calls.project_runs import RUN_ID
 from proxy.capture.connections.destination import CapturedDestination
 from proxy.capture.connections.first_bytes import host_name
 from proxy.lane.heads import Fields, RequestHead, body_framing, without_fields

@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 from calls.model import Headers
-from calls.project_runs import DEFAULT_PROJECT, full_run_name
-from calls.request_identifiers import MAX_LENGTH, RUN_ID, run_id_for
+from calls.project_runs import DEFAULT_PROJECT, RUN_ID, full_run_name
+from calls.request_identifiers import MAX_LENGTH, run_id_for
 from proxy.capture.owner import Owner
 from proxy.wire.access import Credentials
 

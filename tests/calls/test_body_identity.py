@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calls.model import Json
-from calls.request_identifiers import MAX_LENGTH, RUN_ID, body_identifiers, run_id_for
+from calls.project_runs import RUN_ID
+from calls.request_identifiers import MAX_LENGTH, body_identifiers, run_id_for
 from tests.calls.strategies import json_values
 
 UUID = "3f2a9c1e-8b7d-4c6a-9e5f-0a1b2c3d4e5f"

@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calls.project_runs import DEFAULT_PROJECT, PROJECT_NAME, full_run_name, split_run_name
-from calls.request_identifiers import RUN_ID
+from calls.project_runs import DEFAULT_PROJECT, PROJECT_NAME, RUN_ID, full_run_name, split_run_name
 
 PROJECTS = st.from_regex(PROJECT_NAME, fullmatch=True)
 RUNS = st.from_regex(RUN_ID, fullmatch=True)

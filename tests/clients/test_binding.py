@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from playhead.binding import RUN_ID
 from playhead.proxied import has_playhead_certificate, is_playhead_address
 
-from calls import request_identifiers as identity
+from calls import project_runs
 from proxy.trust.ca import ensure_ca
 from tests.clients.stage import PLAYHEAD, Stage
 from tests.support.service import Service, running
@@ -109,7 +109,7 @@ def playhead_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_run_may_be_named_here_as_it_may_at_the_proxy() -> None:
-    assert identity.RUN_ID.pattern == RUN_ID.pattern
+    assert project_runs.RUN_ID.pattern == RUN_ID.pattern
 
 
 @pytest.mark.usefixtures("playhead_environment")

@@ -18,8 +18,8 @@ from pytest_playhead.guard import NetworkBlocked, NetworkGuard
 from pytest_playhead.recording_path import file_name
 
 from calls.model import Body, Exchange, Request, Response
+from calls.project_runs import RUN_ID
 from calls.redaction.redactor import Redactor
-from calls.request_identifiers import RUN_ID
 from proxy.errors import Failure
 from proxy.fixtures.answerer import BeginTest, SuiteAnswerer
 from proxy.fixtures.messages import RecordingPlace, replay_message

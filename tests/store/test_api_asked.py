@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calls.request_identifiers import RUN_ID
+from calls.project_runs import RUN_ID
 from replay.report import Tally, build_report
 from store.api.parameters import RUN_ID_PATTERN
 from store.bundle.bundle import Bundle, bundle_lines, read_bundle

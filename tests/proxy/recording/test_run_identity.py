@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calls.model import Headers
-from calls.request_identifiers import RUN_ID
+from calls.project_runs import RUN_ID
 from proxy.recording.run_identity import identify, identity_problem
 
 OWNER = "start-1.conn-7"
