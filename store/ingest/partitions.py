@@ -13,6 +13,8 @@ from store.database.tables import PARTITIONED, parts, texts
 DAYS_AHEAD = 7
 OLDEST_DAY = dt.date(2000, 1, 1)
 NEWEST_DAY = dt.date(2100, 1, 1)
+OLDEST_ORDINAL, NEWEST_ORDINAL = OLDEST_DAY.toordinal(), NEWEST_DAY.toordinal()
+EPOCH = dt.date(1970, 1, 1).toordinal()
 
 
 def day_of(exchange: str) -> dt.date:
@@ -20,11 +22,11 @@ def day_of(exchange: str) -> dt.date:
     value = uuid.UUID(exchange)
     if value.version != 7:
         raise ValueError(f"{exchange} is not a uuidv7")
-    seconds = (value.int >> 80) // 1000
-    # Checked first, because 48 bits of milliseconds exceed the range of `datetime`.
-    if not _unix_seconds(OLDEST_DAY) <= seconds < _unix_seconds(NEWEST_DAY):
+    day = EPOCH + (value.int >> 80) // 86_400_000
+    # Checked first, because 48 bits of milliseconds exceed the range of `date`.
+    if not OLDEST_ORDINAL <= day < NEWEST_ORDINAL:
         raise ValueError(f"{exchange} was made before {OLDEST_DAY} or after {NEWEST_DAY}")
-    return dt.datetime.fromtimestamp(seconds, dt.UTC).date()
+    return dt.date.fromordinal(day)
 
 
 def first_id_of(day: dt.date) -> uuid.UUID:

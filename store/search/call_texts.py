@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple
 
+import msgspec
+
 from calls.codec.json import InvalidJson, parse_json
 from calls.codec.json import dumps as dump_json
 from calls.codec.lenient_json import as_object
@@ -44,6 +46,8 @@ _RESULT_TYPES: Final = frozenset(
 )
 _ARGUMENT_TYPES: Final = frozenset(("tool_use", "function_call", "custom_tool_call", "tool-call"))
 _WORD: Final = re.compile(r"[^\W_]")
+_encode: Final = msgspec.json.Encoder(decimal_format="number").encode
+"""Writes JSON as `calls.codec.json.dumps` does, in a fifth of the time."""
 _ANSWER_ROLES: Final = frozenset(("assistant", "model", "CHATBOT"))
 
 
@@ -130,7 +134,12 @@ def _plain_texts(role: Role, value: Json) -> Iterator[CallText]:
 
 def _value_text(value: Any) -> str:
     """Write a value as a person would type it: text as it is, everything else as JSON."""
-    return value if isinstance(value, str) else dump_json(value).decode()
+    if isinstance(value, str):
+        return value
+    try:
+        return _encode(value).decode()
+    except (msgspec.MsgspecError, OverflowError, TypeError, ValueError):
+        return dump_json(value).decode()
 
 
 def _message_texts(value: Json, role: Role, *, is_text: bool) -> Iterator[CallText]:
