@@ -25,7 +25,7 @@ ERRORS = [errno.EIO, errno.ENOSPC, errno.EMFILE, errno.EROFS, errno.EDQUOT]
 AT_START = ("free_bytes", "open_directory")
 """Calls that are made only when a spool is opened, which then fails with a message."""
 
-EXCHANGES = 40
+EXCHANGES = 28
 BODY = 300
 
 
