@@ -89,6 +89,7 @@ async def test_each_page_is_for_everybody_to_read(visitor: Visitor, subtests: py
             await go(page, "/none")
             await expect(page.locator("h1")).to_have_text("This did not work")
             await go(page, path.replace("CALL", call))
+            await expect(page.locator("h1")).not_to_have_text("This did not work")
             await check_page(page, name, ready)
 
 
