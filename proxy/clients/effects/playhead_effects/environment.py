@@ -87,7 +87,7 @@ def _replace_stdin(effects):
     stream = sys.stdin
     if stream is None or not isinstance(stream, io.TextIOWrapper):
         return
-    made = (stream.buffer, stream.encoding, stream.errors, None, stream.line_buffering)
+    wrapper_arguments = (stream.buffer, stream.encoding, stream.errors, None, stream.line_buffering)
 
     class Input(io.TextIOWrapper):
         """The standard input, whose iteration can be replaced: that of a built-in type cannot."""
@@ -117,7 +117,7 @@ def _replace_stdin(effects):
             return lines
 
     # The old one would close the file when it is deleted: `sys.__stdin__` is it, too.
-    sys.stdin = Input(*made)
+    sys.stdin = Input(*wrapper_arguments)
 
 
 def _observed_read(kind, frame, real, args, effects):

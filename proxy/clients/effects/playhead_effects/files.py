@@ -80,8 +80,8 @@ def _content_of_fork(effects, frame, path, real_open):
 
 def _recorded_content(effects, frame, path):
     """Return the recorded content; None if there is none, and the file itself has to be opened."""
-    told = effects.value("open", frame, lambda: None, {"path": without_places(path)}, from_json=lambda told: told)
-    content = effects.state.contents.get(told) if isinstance(told, int) else None
+    number = effects.value("open", frame, lambda: None, {"path": without_places(path)}, from_json=lambda number: number)
+    content = effects.state.contents.get(number) if isinstance(number, int) else None
     if content is None:
         return None
     if content.get("redactions") and os.path.isfile(path):

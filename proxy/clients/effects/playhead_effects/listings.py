@@ -33,8 +33,8 @@ def install(effects, patch_late):
                 entries.extend(opened)
             return [[one.name, _kinds(one)] for one in entries]
 
-        told = effects.value("os.scandir", frame, read, _about(path))
-        return _Listing(entries or [_RecordedEntry(path or ".", one) for one in told])
+        recorded_entries = effects.value("os.scandir", frame, read, _about(path))
+        return _Listing(entries or [_RecordedEntry(path or ".", one) for one in recorded_entries])
 
     os.listdir, os.scandir = listdir, scandir
     patch_late("glob", _replace_in_classes)
@@ -94,8 +94,8 @@ class _Listing:
 class _RecordedEntry(os.PathLike):
     """An entry of a directory as it was recorded, or as a user gave it. What is not recorded of it is read when it is asked for."""
 
-    def __init__(self, directory, told):
-        self.name, self._letters = (told, None) if isinstance(told, (str, bytes)) else told
+    def __init__(self, directory, entry):
+        self.name, self._letters = (entry, None) if isinstance(entry, (str, bytes)) else entry
         self.path = os.path.join(directory, self.name)
 
     def __fspath__(self):

@@ -81,27 +81,27 @@ class Overrides:
         number = str(rule["number"])
         self.answered[number] = self.answered.get(number, 0) + 1
         if recorded_ns is not None and rule["moved_by"] is not None:
-            shown = recorded_ns + int(rule["moved_by"])
+            time_ns = recorded_ns + int(rule["moved_by"])
         else:
             # Not recorded: the clock goes on from where it was.
             last, then = self._clocks.get(number, (int(rule["value"]), self._began_ns.get(kind, now_ns)))
-            shown = last + now_ns - then
-        self._clocks[number] = shown, now_ns
-        return shown
+            time_ns = last + now_ns - then
+        self._clocks[number] = time_ns, now_ns
+        return time_ns
 
 
 def _is_about(rule, args):
-    wanted = rule["of"]
-    if wanted is None:
+    subject = rule["of"]
+    if subject is None:
         return True
-    given = (args or {}).get(rule["argument"])
-    if isinstance(given, list):
-        given = " ".join(given)
-    if given is None:
+    value = (args or {}).get(rule["argument"])
+    if isinstance(value, list):
+        value = " ".join(value)
+    if value is None:
         return False
     if rule["argument"] == "path":
-        return os.path.abspath(given) == os.path.abspath(wanted)
-    return given.strip() == wanted.strip()
+        return os.path.abspath(value) == os.path.abspath(subject)
+    return value.strip() == subject.strip()
 
 
 def _outputs(texts, recorded):

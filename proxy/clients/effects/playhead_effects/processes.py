@@ -53,7 +53,7 @@ class _Label:
 def _answer(effects, kind, frame, live, args, label, to_json=encode, from_json=decode):
     """Answer from the recording, unless the process had effects of its own: then it runs again."""
     if effects.is_replay and effects.state.answers_process(label):
-        effects.value(kind, frame, lambda: None, args, "", lambda told: told, lambda told: told)
+        effects.value(kind, frame, lambda: None, args, "", lambda value: value, lambda value: value)
         return live()
     return effects.value(kind, frame, live, args, "", to_json, from_json)
 
@@ -64,11 +64,11 @@ def _replace_run(module, effects):
 
     def start_labelled(self, *args, **options):
         # Given by name everywhere but in code of the eighties: `env` is the eleventh parameter.
-        given = options.get("env")
-        if given is not None and len(args) < 11:
+        environment = options.get("env")
+        if environment is not None and len(args) < 11:
             options["env"] = {
                 **{name: os.environ[name] for name in _HOOK if name in os.environ},
-                **given,
+                **environment,
                 "PLAYHEAD_EFFECTS_PROCESS": _waiting_label(effects),
             }
             start(self, *args, **options)
@@ -90,8 +90,8 @@ def _replace_run(module, effects):
         def as_json(done):
             return [done.returncode, encode(done.stdout), encode(done.stderr)]
 
-        def as_result(told):
-            return module.CompletedProcess(command, *decode(told))
+        def as_result(value):
+            return module.CompletedProcess(command, *decode(value))
 
         try:
             args = {"command": _description(command)}

@@ -144,7 +144,7 @@ def _observed_uuid(kind_of_result, kind, real, effects):
             None,
             by,
             lambda found: str(found),
-            lambda told: kind_of_result(told),
+            lambda value: kind_of_result(value),
         )
 
     make.__name__ = make.__qualname__ = real.__name__

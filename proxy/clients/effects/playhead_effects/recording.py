@@ -89,10 +89,10 @@ class Recording:
             self.note_error(kind, frame, args, error, by)
             raise
         try:
-            told = to_json(result)
+            encoded_result = to_json(result)
         except Unwritable:
             return result
-        self._add_result(kind, frame, args, by, {"results": [told]})
+        self._add_result(kind, frame, args, by, {"results": [encoded_result]})
         return result
 
     def note_error(self, kind, frame, args, error, by=""):
@@ -107,14 +107,14 @@ class Recording:
             self._at = now
             if key == self._last_key and now - before < PAUSE and "results" in result and "results" in self._last:
                 last = self._last
-                told = result["results"][0]
-                self._size += len(told) if isinstance(told, str) else 16
+                value = result["results"][0]
+                self._size += len(value) if isinstance(value, str) else 16
                 counts = last["counts"]
                 # A result as before is counted; text is compared by identity, too, so this is quick.
-                if last["results"][-1] == told:
+                if last["results"][-1] == value:
                     counts[-1] += 1
                 elif len(counts) < MOST_WAITING:
-                    last["results"].append(told)
+                    last["results"].append(value)
                     counts.append(1)
                 else:
                     self._last_key = None
@@ -136,8 +136,8 @@ class Recording:
                 item["by"] = by
             if "results" in item:
                 item["counts"] = [1]
-                told = item["results"][0]
-                self._size += len(told) if isinstance(told, str) else 64
+                value = item["results"][0]
+                self._size += len(value) if isinstance(value, str) else 64
             self._add(item)
             self._last_key, self._last = (key, item) if self._items else (None, None)
 
@@ -151,11 +151,11 @@ class Recording:
                 return self._contents[digest]
             number = self._contents[digest] = len(self._contents)
             try:
-                told = data.decode()
+                text = data.decode()
             except UnicodeDecodeError:
-                told = encode(bytes(data))
+                text = encode(bytes(data))
             self._size += len(data)
-            self._add({"kind": "content", "content": number, "results": [told]})
+            self._add({"kind": "content", "content": number, "results": [text]})
         return number
 
     def _add(self, item):

@@ -74,10 +74,10 @@ class Replaying:
             queue = self._values.setdefault(key, deque())
             if "error" in item:
                 queue.append([item["error"], 1, True, item])
-            for told, times in zip(item.get("results", ()), counts, strict=False):
-                queue.append([told, times, False, item])
-        left, at = self._left.get(key, (0, item.get("at", "")))
-        self._left[key] = (left + count, at)
+            for value, times in zip(item.get("results", ()), counts, strict=False):
+                queue.append([value, times, False, item])
+        remaining, at = self._left.get(key, (0, item.get("at", "")))
+        self._left[key] = (remaining + count, at)
 
     def clock(self, kind, frame, ns, by=""):
         """Return the recorded reading of a clock."""
@@ -122,9 +122,9 @@ class Replaying:
                 return from_json(self._overrides.result(rule, kind, args, found[0] if found and not found[2] else None))
         if found is None:
             return live()
-        told, _, is_error, item = found
+        value, _, is_error, item = found
         if is_error:
-            raise decode_error(told)
+            raise decode_error(value)
         if item.get("redactions"):
             # What was secret is not in the record: the present value is taken, if there is one.
             try:
@@ -133,7 +133,7 @@ class Replaying:
                 now = None
             if now is not None:
                 return now
-        return from_json(told)
+        return from_json(value)
 
     def _miss(self, key, frame, by):
         if by:

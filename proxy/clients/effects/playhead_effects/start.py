@@ -79,8 +79,8 @@ def connect(label):
     if mode == "record":
         return Recording(channel, pinned, _REAL_TIME_NS())
     if mode in ("replay", "fork"):
-        given = channel, batches, channel.answer["processes"], channel.answer.get("rules", ())
-        return Replaying(*given) if mode == "replay" else Forking(*given, pinned, _REAL_TIME_NS())
+        parts = channel, batches, channel.answer["processes"], channel.answer.get("rules", ())
+        return Replaying(*parts) if mode == "replay" else Forking(*parts, pinned, _REAL_TIME_NS())
     channel.close()
     if why := channel.answer.get("why"):
         sys.stderr.write(f"playhead: effects are not recorded: {why}\n")

@@ -66,17 +66,17 @@ def _encode_or_describe(value):
         return repr(value)
 
 
-def decode_error(told):
+def decode_error(error_fields):
     """Return the exception that was encoded; a RuntimeError in place of one that is not built in."""
     import builtins
 
-    kind = getattr(builtins, told["type"], None)
-    arguments = decode(told.get("args", []))
+    kind = getattr(builtins, error_fields["type"], None)
+    arguments = decode(error_fields.get("args", []))
     if not (isinstance(kind, type) and issubclass(kind, Exception)):
-        return RuntimeError("{}: {}".format(told["type"], arguments))
+        return RuntimeError("{}: {}".format(error_fields["type"], arguments))
     error = kind(*arguments)
-    if told.get("file") is not None:
-        error.filename = decode(told["file"])
+    if error_fields.get("file") is not None:
+        error.filename = decode(error_fields["file"])
     return error
 
 
