@@ -64,6 +64,10 @@ LOCK_TIMEOUT: Final = "2s"
 LOCK_TRIES: Final = 5
 LOCK_PAUSE: Final = 1.0
 
+SNAPSHOT_TRIES: Final = 40
+SNAPSHOT_PAUSE: Final = 0.25
+"""How often, and after how many seconds, to look whether older transactions have ended."""
+
 _LOCK: Final = 0x65726173  # "eras"
 
 MOST_SEGMENTS: Final = 200
@@ -107,6 +111,7 @@ async def clear_shared_files(database: Database) -> list[str]:
         connection.keep_session_state()
         await connection.execute("SELECT pg_advisory_lock($1)", _LOCK, timeout=VACUUM_TIMEOUT)
         try:
+            remains += await _wait_for_older_transactions(connection)
             for table in SMALL_TABLES:
                 remains += await _vacuum(connection, table)
             remains += await _vacuum_statistics(connection)
@@ -114,6 +119,16 @@ async def clear_shared_files(database: Database) -> list[str]:
         finally:
             await connection.execute("SELECT pg_advisory_unlock($1)", _LOCK)
     return remains
+
+
+async def _wait_for_older_transactions(connection: asyncpg.Connection) -> list[str]:
+    """Wait until nobody sees what was deleted: otherwise Postgres copies it when it writes a table anew."""
+    now = await connection.fetchval("SELECT pg_snapshot_xmax(pg_current_snapshot())::text")
+    for _ in range(SNAPSHOT_TRIES):
+        if not await connection.fetchval(OLDER_SNAPSHOTS, now):
+            return []
+        await asyncio.sleep(SNAPSHOT_PAUSE)
+    return ["a transaction that began before the erasure is still open, so small tables may have kept it: erase again"]
 
 
 async def _vacuum(connection: asyncpg.Connection, table: str) -> list[str]:
@@ -176,6 +191,13 @@ async def _without_recycling(connection: asyncpg.Connection) -> AsyncIterator[No
         await connection.execute("ALTER SYSTEM RESET wal_recycle")
         await connection.execute("SELECT pg_reload_conf()")
 
+
+# VACUUM itself keeps nothing from being removed.
+OLDER_SNAPSHOTS = """
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_xmin IS NOT NULL
+    AND age(backend_xmin) > age($1::text::xid8::xid) AND query NOT LIKE 'autovacuum: VACUUM public%'
+"""
 
 # Files that are ready to be written next: up to the last one that was renamed. Those that are new have zeros only.
 OLD_SEGMENTS = """
