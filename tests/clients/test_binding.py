@@ -83,11 +83,10 @@ async def test_no_call_is_in_the_wrong_run(data: Path, stage: Stage, database_ur
 
 def calls_by_run(service: Service) -> dict[str, Counter[str]]:
     """The number of stored calls by run and label."""
-    runs = [run["id"] for run in get_json(service, "/v1/runs?limit=200")["items"]]
+    runs = [run["id"] for run in get_json(service, "/v1/runs?limit=200&settled=true")["items"]]
     return {
         run: Counter(
-            call["path"].split("/")[1]
-            for call in get_json(service, f"/v1/runs/{run}/calls?settled=true&limit=500")["items"]
+            call["path"].split("/")[1] for call in get_json(service, f"/v1/runs/{run}/calls?limit=500")["items"]
         )
         for run in runs
     }

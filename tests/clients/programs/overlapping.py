@@ -18,10 +18,7 @@ import playhead
 playhead.install()
 
 import aiohttp  # noqa: E402 - also what is imported later is hooked
-import anthropic  # noqa: E402
-import botocore.session  # noqa: E402
 import httpx  # noqa: E402
-import openai  # noqa: E402
 import requests  # noqa: E402
 import urllib3  # noqa: E402
 import websockets.asyncio.client  # noqa: E402
@@ -50,6 +47,11 @@ def call_anew(label: str | None) -> None:
 
 
 def call_sdks(label: str) -> None:
+    # Not above: a spawned process imports what stands there again.
+    import anthropic
+    import botocore.session
+    import openai
+
     said = [{"role": "user", "content": label}]
     openai.OpenAI(base_url=f"https://{HOST}/{label}/openai").chat.completions.create(model="m", messages=said)  # type: ignore[arg-type]
     with anthropic.Anthropic(api_key="none", base_url=f"https://{HOST}/{label}") as client:
