@@ -1,6 +1,7 @@
 """A suite whose answers are given by `playhead.answer`, read by official SDKs (`tests/clients/test_stand_ins.py` runs it)."""
 
 import json
+from functools import cache
 
 import playhead
 import pytest
@@ -198,10 +199,20 @@ def test_ollama_generates():
     assert ollama.Client(host="http://ollama.example").generate(model="qwen3", prompt="any?").response == TEXT
 
 
-def bedrock():
+@cache
+def aws_session():
+    """It has read the services' descriptions, which takes a fifth of a second."""
     import botocore.session
 
-    return botocore.session.get_session().create_client("bedrock-runtime", region_name="us-east-1")
+    return botocore.session.get_session()
+
+
+def aws(service, **options):
+    return aws_session().create_client(service, region_name="us-east-1", **options)
+
+
+def bedrock():
+    return aws("bedrock-runtime")
 
 
 @both
@@ -388,12 +399,6 @@ def test_google_s_interactions(said, stream):
     expect(said, "".join(texts), calls)
 
 
-def aws(service):
-    import botocore.session
-
-    return botocore.session.get_session().create_client(service, region_name="us-east-1")
-
-
 @both
 def test_bedrock_s_agents(said):
     give(said)
@@ -573,12 +578,9 @@ def ollama_error(status):
 
 
 def bedrock_error(status):
-    import botocore.session
     from botocore.config import Config
 
-    client = botocore.session.get_session().create_client(
-        "bedrock-runtime", region_name="us-east-1", config=Config(retries={"total_max_attempts": 1})
-    )
+    client = aws("bedrock-runtime", config=Config(retries={"total_max_attempts": 1}))
     kinds = {400: "ValidationException", 403: "AccessDeniedException", 404: "ResourceNotFoundException"}
     kinds |= {429: "ThrottlingException", 500: "InternalServerException", 401: "AccessDeniedException"}
     with pytest.raises(getattr(client.exceptions, kinds[status])) as raised:
