@@ -102,6 +102,8 @@ JUDGES: Final = (
 
 TESTS: Final = Path(__file__).parent
 
+FRAMEWORKS: Final = TESTS / "frameworks"
+
 LONG: Final = 120
 """The usual time limit of a test, in seconds. Tests with a longer one are started first."""
 
@@ -161,8 +163,8 @@ def order_for_workers(items: list[pytest.Item], workers: int) -> list[pytest.Ite
     """Put the modules with the longest tests at the beginnings of what each worker starts with, in turns.
 
     Else one of them may be the last test, for which all other workers wait. xdist's `worksteal` gives each worker an equal
-    part of the list. Modules in which official SDKs judge go to one worker, so that each SDK is imported once, and the tests of
-    the page to another, which starts a browser and a store server with runs for them.
+    part of the list. Modules in which official SDKs judge go to one worker, so that each SDK is imported once, and so do those of
+    FRAMEWORKS; the tests of the page go to another, which starts a browser and a store server with runs for them.
     """
     longest: dict[Path, list[pytest.Item]] = {}
     judging: list[pytest.Item] = []
@@ -171,7 +173,9 @@ def order_for_workers(items: list[pytest.Item], workers: int) -> list[pytest.Ite
     judges = {TESTS / name for name in JUDGES}
     for item in items:
         limit = item.get_closest_marker("timeout")
-        if limit is not None and limit.args[0] > LONG:
+        if item.path.is_relative_to(FRAMEWORKS):
+            longest.setdefault(FRAMEWORKS, []).append(item)
+        elif limit is not None and limit.args[0] > LONG:
             longest.setdefault(item.path, []).append(item)
         elif item.path in judges:
             judging.append(item)

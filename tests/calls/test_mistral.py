@@ -9,7 +9,7 @@ import pytest
 
 from calls.codec.json import dumps
 from tests.calls.judging import streams, unpacked_body
-from tests.frameworks.environments import python
+from tests.frameworks.environments import MISTRAL, python
 
 JUDGE = Path(__file__).with_name("mistral_judge.py")
 
@@ -19,7 +19,7 @@ def test_every_stream_of_mistral_says_what_its_sdk_says() -> None:
     found = [(recorded, call) for _, recorded, call in streams("openai_chat") if call.provider == "mistral_ai"]
     if not found:
         pytest.skip("the corpus, or its streams of Mistral, are not here")
-    interpreter = python("mistralai==3.7.0")
+    interpreter = python(*MISTRAL)
     lines = "\n".join(base64.b64encode(unpacked_body(recorded)).decode() for recorded, _ in found)
     # Without its own directory on the path: what lies there is not for it.
     judged = subprocess.run([interpreter, "-P", JUDGE], input=lines, capture_output=True, text=True, check=False)

@@ -14,7 +14,6 @@ from typing import Final
 
 import pytest
 
-from tests.support.forks import can_fork
 from tests.support.shells import started_interpreter
 
 HTTPX: Final = "httpx==0.28.1"
@@ -44,6 +43,7 @@ PYDANTIC_AI: Final = Framework(
     ("pydantic-ai-slim[openai]==2.68.0", "opentelemetry-sdk", HTTPX),
     ("pydantic_ai", "pydantic_ai.models.openai", *OPENAI),
 )
+MISTRAL: Final = ("mistralai==3.7.0", "pytest>=8")
 AUTOGEN: Final = Framework(("autogen-agentchat==0.7.5", "autogen-ext[openai]==0.7.5", HTTPX), ())
 
 
@@ -58,7 +58,7 @@ class Interpreters:
         """A program that runs `python FILE` in this framework's environment."""
         if framework not in self._started:
             interpreter = python(*framework.requirements)
-            if not framework.modules or not can_fork():
+            if not framework.modules:
                 return str(interpreter)
             self._started[framework] = self._opened.enter_context(started_interpreter(interpreter, framework.modules))
         return str(self._started[framework])

@@ -147,7 +147,9 @@ def started_programs(forks: Opener) -> Iterator[Path]:
 @contextmanager
 def started_interpreter(interpreter: Path, modules: Sequence[str]) -> Iterator[Path]:
     """A program that runs what `interpreter FILE` runs, with these modules imported already."""
-    if sys.platform != "linux" or os.geteuid() != 0:
+    from tests.support.forks import can_fork  # this module is a script as well, beside which the tests are not found
+
+    if not can_fork() or os.geteuid() != 0:
         yield interpreter
         return
     place = Path(tempfile.mkdtemp(prefix="playhead-programs-"))
