@@ -20,8 +20,6 @@ import pytest
 import pytest_asyncio
 import trustme
 
-from proxy.doctor.doctor import ProbedWorker, examine_clients, is_every_client_recorded
-from proxy.doctor.probe_servers import HOST, run_echo
 from proxy.trust.client_environment import proxy_url_for_run, proxy_variables
 from tests.live import npm, upstream
 from tests.support.service import Service, running
@@ -225,26 +223,3 @@ async def test_http2_is_spoken_on_both_sides_and_recorded(
             (call,) = await matrix.calls(f"live-{client}")
             assert (await matrix.exchange(call)).json()["http_version"].startswith("HTTP/2"), client
             assert (await matrix.exchange(call, "/response")).content == expected
-
-
-async def test_doctor_says_of_each_client_what_the_matrix_found(place: Path, database_url: str) -> None:
-    async with (
-        run_echo() as echo,
-        running(
-            place / "doctor", "--database-url", database_url, config=f'[upstreams]\n"{HOST}" = "{echo.origin}"\n'
-        ) as service,
-    ):
-        ca = service.ca
-        worker = ProbedWorker(proxy=service.proxy, ca=ca, ca_bundle=ca.with_name("ca-bundle.pem"), echo=echo)
-        findings = {finding.client: finding for finding in await examine_clients(worker, os.environ, [sys.executable])}
-    through = {client for client, finding in findings.items() if finding.verdict == "through"}
-    assert {
-        "python requests",
-        "python httpx",
-        "python openai",
-        "python anthropic",
-        "node fetch",
-        "node https",
-    } <= through
-    assert findings["python aiohttp"].verdict == "escapes"
-    assert not is_every_client_recorded(list(findings.values()))
