@@ -184,7 +184,12 @@ def test_kill_9_loses_nothing_that_was_reached(directory: Path, durability: str)
         kept = {tuple(map(int, record.split(b" ")[0].split(b"/"))) for record in found if record[:1].isdigit()}
         reached = {tuple(map(int, line.split())) for line in told if line.endswith("\n")}
         assert reached <= kept
-        assert reader.take_damage() == []
+        # The kernel may end a write between two pages where the process is killed: its last record, which nobody waits for any more.
+        damage = reader.take_damage()
+        assert [(one.reason, one.at.segment) for one in damage] in (
+            [],
+            [("incomplete at its end", reader.position.segment)],
+        )
         assert reader.is_orphaned()
         reader.commit(reader.position)
         reader.close()
