@@ -270,6 +270,95 @@ async def test_tasks_get_their_own_effects_in_whatever_order_they_run(worker: Wo
         assert (replay.report()["missed"], replay.report()["unused"]) == (0, 0)
 
 
+RACES = """
+import asyncio, concurrent.futures, os, threading, uuid
+
+def pause():
+    return os.getrandom(1)[0] / 255 * SPREAD
+
+async def branch(n):
+    await asyncio.sleep(pause())
+    return n
+
+def work(n):
+    threading.Event().wait(pause())
+    return n
+
+async def race(n):
+    racers = {asyncio.create_task(branch(f"{n}{letter}")) for letter in "abc"}
+    done, others = await asyncio.wait(racers, return_when=asyncio.FIRST_COMPLETED)
+    for one in others:
+        one.cancel()
+    # uuid4 is asked for by what came first.
+    return [str(one.result()) for one in done], await asyncio.gather(*others, return_exceptions=True), uuid.uuid4()
+
+async def wait_twice():
+    slow = [asyncio.create_task(asyncio.sleep(0.05, n)) for n in range(3)]
+    try:
+        await asyncio.wait(slow, return_when=asyncio.FIRST_COMPLETED)
+    except asyncio.CancelledError:
+        return [one.result() for one in (await asyncio.wait(slow, timeout=9))[0]]
+
+async def main():
+    for found in asyncio.as_completed([race(n) for n in range(20)]):
+        print(*await found)
+    try:
+        for found in asyncio.as_completed([branch(n) for n in range(20)], timeout=0.01):
+            print(await found)
+    except asyncio.TimeoutError:
+        print("late")
+    found = asyncio.as_completed([branch(n) for n in range(20)])
+    print([await one async for one in found] if hasattr(found, "__aiter__") else [await one for one in found])
+    for found in asyncio.as_completed([asyncio.get_running_loop().run_in_executor(None, work, n) for n in range(5)]):
+        print(await found)
+    waiting = asyncio.create_task(wait_twice())
+    await asyncio.sleep(0.001)
+    waiting.cancel()
+    print(await waiting)
+
+SPREAD = 0.02
+asyncio.run(main())
+with concurrent.futures.ThreadPoolExecutor(20) as pool:
+    numbers = {pool.submit(work, n): n for n in range(20)}
+    print([numbers[one] for one in concurrent.futures.as_completed(numbers)])
+    others = {*numbers, *(pool.submit(work, n) for n in range(20))}
+    while others:
+        done, others = concurrent.futures.wait(others, return_when="FIRST_COMPLETED")
+        print([one.result() for one in done])
+    done, others = concurrent.futures.wait([pool.submit(work, n) for n in range(20)], timeout=0.005)
+    print([one.result() for one in done], len(others))
+"""
+
+
+async def test_what_was_done_first_is_first_in_a_replay_and_in_a_fork(worker: Worker) -> None:
+    recorded, err = await worker.run(RACES)
+    assert err == ""
+    assert {"asyncio.wait", "asyncio.as_completed", "futures.wait", "futures.as_completed"} <= worker.kinds()
+    for spread, is_fork in (("0.0", True), ("0.04", False)):
+        replay = worker.begin_replay(is_fork=is_fork)
+        worker.batches = worker.batches if not is_fork else []
+        replayed, err = await worker.run(RACES.replace("SPREAD = 0.02", f"SPREAD = {spread}"))
+        assert (replayed, err) == (recorded, "")
+        assert (replay.report()["missed"], replay.report()["unused"]) == (0, 0), replay.report()
+
+
+async def test_another_first_than_there_is_here_is_a_miss_with_its_line(worker: Worker) -> None:
+    code = """
+import asyncio
+async def one(): pass
+async def other(): pass
+async def main():
+    print(len((await asyncio.wait([asyncio.create_task(one())], return_when="FIRST_COMPLETED"))[0]))
+asyncio.run(main())
+"""
+    await worker.run(code)
+    replay = worker.begin_replay()
+    assert await worker.run(code.replace("(one())", "(other())")) == ("1\n", "")
+    (miss,) = cast("list[dict[str, str]]", replay.report()["misses"])
+    assert (miss["kind"], miss["at"]) == ('asyncio.wait {"of": 1}', "program.py:6")
+    assert miss["nearest"] == "one was done in the recording, and is not waited for here"
+
+
 async def test_secrets_are_not_recorded_and_a_replay_takes_the_present_ones(worker: Worker) -> None:
     code = 'import os\nprint(os.environ["DB_PASSWORD"], open("secret.env").read())\n'
     (worker.place / "secret.env").write_text("DB_PASSWORD=hunter2hunter2hunter2\n")

@@ -4,6 +4,9 @@ from playhead_effects.recording import Recording
 from playhead_effects.replaying import Replaying
 from playhead_effects.values import encode
 
+_RECORDED_LATER = ("open", "asyncio.wait", "asyncio.as_completed", "futures.wait", "futures.as_completed")
+"""Kinds that are recorded where it is known what the program got."""
+
 
 class Forking(Replaying):
     """Answers the effects of this process as long as the recording has them, and records all of them again."""
@@ -25,8 +28,7 @@ class Forking(Replaying):
         def get():
             return Replaying.value(self, kind, frame, live, args, by, to_json, **more)
 
-        # The content of a file is recorded where it is known.
-        return get() if kind == "open" else self.recording.value(kind, frame, get, args, by, to_json)
+        return get() if kind in _RECORDED_LATER else self.recording.value(kind, frame, get, args, by, to_json)
 
     def content(self, data):
         """Record a content, and return its number."""

@@ -10,7 +10,18 @@ import sys
 import threading
 import time
 
-from playhead_effects import callers, clocks, environment, files, listings, processes, randomness, tasks
+from playhead_effects import (
+    callers,
+    clocks,
+    environment,
+    files,
+    listings,
+    order_of_tasks,
+    order_of_threads,
+    processes,
+    randomness,
+    tasks,
+)
 from playhead_effects.late import patch_late
 from playhead_effects.start import Effects, connect
 
@@ -34,6 +45,10 @@ class _Inactive:
 
     @staticmethod
     def note_error(*_args):
+        pass
+
+    @staticmethod
+    def refuse(*_args):
         pass
 
     @staticmethod
@@ -126,6 +141,8 @@ class TestHook:
         datetime_before = dict(members or {})
         os.register_at_fork(before=effects.prepare_child, after_in_child=effects.begin_child)
         tasks.install(patch_late)
+        order_of_threads.install(effects, patch_late)
+        order_of_tasks.install(effects, patch_late)
         clocks.install(effects)
         randomness.install(effects, patch_late)
         environment.install(effects, patch_late, has_streams=False)
@@ -178,6 +195,7 @@ class TestHook:
 def _patched_places():
     """Modules and classes in which something is replaced. They are imported before, so that nothing is replaced later."""
     import asyncio.base_events
+    import asyncio.tasks
     import concurrent.futures.thread
     import getpass
     import io
@@ -186,5 +204,6 @@ def _patched_places():
     import uuid
 
     modules = (builtins, io, os, random, time, subprocess, uuid, secrets, getpass)
+    waiting = (asyncio, asyncio.tasks, concurrent.futures, concurrent.futures._base)
     loops, pools = asyncio.base_events.BaseEventLoop, concurrent.futures.thread.ThreadPoolExecutor
-    return (*modules, threading.Thread, loops, pools, random.SystemRandom, type(os.environ), subprocess.Popen)
+    return (*modules, *waiting, threading.Thread, loops, pools, random.SystemRandom, type(os.environ), subprocess.Popen)

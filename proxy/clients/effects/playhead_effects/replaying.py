@@ -135,7 +135,19 @@ class Replaying:
                 return now
         return from_json(value)
 
-    def _miss(self, key, frame, by):
+    def next_of(self, kind, task):
+        """Return the result without arguments that a task gets next, without giving it; None if there is none."""
+        with self._lock:
+            queue = self._values.get((kind, task, ""))
+            return queue[0][0] if queue else None
+
+    def refuse(self, kind, frame, args, why):
+        """Count what was answered last as missed, because the program cannot get it."""
+        with self._lock:
+            self._told["served"] -= 1
+            self._miss((kind, tasks.current(), key_of(args)), frame, "", why)
+
+    def _miss(self, key, frame, by, why=""):
         if by:
             self._told["library"] += 1
             return
@@ -147,7 +159,7 @@ class Replaying:
                 "at": place(frame.f_code, frame.f_lineno),
                 "task": task,
             }
-            self._told["misses"].append({**about, "nearest": self._nearest(key)})
+            self._told["misses"].append({**about, "nearest": why or self._nearest(key)})
             self._say()
 
     def _nearest(self, key):

@@ -7,7 +7,17 @@ import sys
 import time
 
 from playhead_effects import channel as channels
-from playhead_effects import clocks, environment, files, listings, processes, randomness, tasks
+from playhead_effects import (
+    clocks,
+    environment,
+    files,
+    listings,
+    order_of_tasks,
+    order_of_threads,
+    processes,
+    randomness,
+    tasks,
+)
 from playhead_effects.forking import Forking
 from playhead_effects.late import patch_late
 from playhead_effects.recording import Recording
@@ -99,6 +109,8 @@ def start():
     atexit.register(lambda: effects.state.finish())
     os.register_at_fork(before=effects.prepare_child, after_in_child=effects.begin_child)
     tasks.install(patch_late)
+    order_of_threads.install(effects, patch_late)
+    order_of_tasks.install(effects, patch_late)
     clocks.install(effects)
     randomness.install(effects, patch_late)
     environment.install(effects, patch_late)

@@ -5,9 +5,16 @@ A name is that of whoever started it, what is run, and how many of these the sam
 
 import contextvars
 import threading
+import weakref
 
 name = contextvars.ContextVar("playhead_task", default="")
 """The name of the running task or thread; empty in the main thread before it is set, and in threads that C started."""
+
+_futures = weakref.WeakKeyDictionary()
+"""The names of tasks of asyncio and of what was given to pools, by their futures."""
+
+watchers = []
+"""Called with the loop, the name and the coroutine of each task of asyncio: returns what the task runs, and what to call with the task."""
 
 _counts = {}
 _lock = threading.Lock()
@@ -30,6 +37,11 @@ def child(what):
     with _lock:
         number = _counts[own] = _counts.get(own, -1) + 1
     return own if not number else f"{own}#{number}"
+
+
+def future_name(future):
+    """Return the name of a task of asyncio or of what was given to a pool; None if it has none."""
+    return _futures.get(future)
 
 
 def _description(run):
@@ -69,7 +81,9 @@ def _name_pools(module):
             finally:
                 name.reset(token)
 
-        return submit(self, run_named, *args, **options)
+        future = submit(self, run_named, *args, **options)
+        _futures[future] = own
+        return future
 
     module.ThreadPoolExecutor.submit = submit_named
 
@@ -79,14 +93,32 @@ def _name_tasks(module):
 
     def create_named(self, coro, **options):
         own = child(_description(coro))
+        notes = []
+        for watch in watchers:
+            coro, note = watch(self, own, coro)
+            notes.append(note)
         context = options.get("context")
         if context is not None:
             context.run(name.set, own)
-            return create(self, coro, **options)
-        token = name.set(own)
-        try:
-            return create(self, coro, **options)
-        finally:
-            name.reset(token)
+            task = create(self, coro, **options)
+        else:
+            token = name.set(own)
+            try:
+                task = create(self, coro, **options)
+            finally:
+                name.reset(token)
+        _futures[task] = own
+        for note in notes:
+            note(task)
+        return task
+
+    run = module.BaseEventLoop.run_in_executor
+
+    def run_named(self, executor, func, *args):
+        own = child("executor:" + _description(getattr(func, "func", func)))
+        future = run(self, executor, func, *args)
+        _futures[future] = own
+        return future
 
     module.BaseEventLoop.create_task = create_named
+    module.BaseEventLoop.run_in_executor = run_named
