@@ -5,7 +5,9 @@ import pytest
 from tests.clients.stage import Stage
 
 AGENT = """
-import datetime, os, random, subprocess, sys, time as clock, uuid
+import datetime, os, random, subprocess, sys, threading, time as clock, uuid
+from concurrent import futures
+from concurrent.futures import as_completed
 from pathlib import Path
 from time import time
 import pytest, requests
@@ -28,16 +30,19 @@ def test_the_agent(case, tmp_path):
     child = "import time, uuid; print(time.time(), uuid.uuid4())"
     ask(subprocess.run([sys.executable, "-c", child], capture_output=True, text=True, check=True).stdout)
     ask(subprocess.check_output(["sh", "-c", "echo $$"], text=True))
+    with futures.ThreadPoolExecutor(8) as pool:
+        numbers = {pool.submit(threading.Event().wait, os.getrandom(1)[0] / 9000): n for n in range(8)}
+        ask(f"as they came: {[numbers[one] for one in as_completed(numbers)]}")
     print("ANSWERED", own.read_text(), datetime.date.today().year, clock.strftime("%Z"))
 """
 
 BESIDE = """
-import random, time, uuid
+import asyncio, concurrent.futures, random, time, uuid
 
-BEFORE = time.time, uuid.uuid4, random.random, random.Random, open, time.sleep
+BEFORE = time.time, uuid.uuid4, random.random, random.Random, open, asyncio.wait, concurrent.futures.wait
 
 def test_nothing_is_hooked_between_tests():
-    assert (time.time, uuid.uuid4, random.random, random.Random, open, time.sleep) == BEFORE
+    assert (time.time, uuid.uuid4, random.random, random.Random, open, asyncio.wait, concurrent.futures.wait) == BEFORE
     assert type(time.time).__name__ == "builtin_function_or_method"
 """
 
