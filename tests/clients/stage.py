@@ -120,6 +120,8 @@ class Stage:
             "PYTHONDONTWRITEBYTECODE": "1",
             "PLAYHEAD_COMMAND": PLAYHEAD,
             "PLAYHEAD_DATA": str(self.data),
+            # Beside another pytest that starts at the same time, it would warn of directories that both remove.
+            "PYTEST_DEBUG_TEMPROOT": str(self.forks),
             "OPENAI_API_KEY": "sk-none",
             **more,
         }

@@ -163,7 +163,8 @@ def _verify_lines(lines: Iterable[bytes], name: str, trust: _Trust) -> dict[str,
 
 def _own_keys(**flags: Any) -> list[VerifierKey]:
     settings = settings_from_flags(**flags)
-    keys = find_log_keys(CommandProcesses(settings).data.keys / "proof")
+    # Not opened, which would create it: whoever verifies a file may have nothing of Playhead's but this command.
+    keys = find_log_keys(DataDir(settings.data.absolute()).keys / "proof")
     return keys.verifier_keys(settings.project) if keys else []
 
 

@@ -168,7 +168,11 @@ async def test_a_change_of_what_vouches_is_found_in_the_database(anchored_run: A
     assert "which is missing" in finding
 
 
-def test_the_command_line_shows_and_requires_them(anchored_run: AnchoredRun, tmp_path: Path) -> None:
+def test_the_command_line_shows_and_requires_them(
+    anchored_run: AnchoredRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data"
+    monkeypatch.setenv("PLAYHEAD_DATA", str(data))
     file, roots = tmp_path / "run.jsonl", tmp_path / "roots.pem"
     file.write_bytes(anchored_run.bundle)
     roots.write_text(anchored_run.roots)
@@ -186,6 +190,7 @@ def test_the_command_line_shows_and_requires_them(anchored_run: AnchoredRun, tmp
     result = CliRunner().invoke(playhead, [*plain, "--tsa-root", str(file)])
     assert isinstance(result.exception, Failure)
     assert "is no PEM file with certificates" in str(result.exception)
+    assert not data.exists(), "to verify a file leaves nothing behind"
 
 
 def test_openssl_checks_the_timestamp_of_a_bundle(anchored_run: AnchoredRun, tmp_path: Path) -> None:
