@@ -11,6 +11,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack, suppress
+from functools import cached_property
 from importlib.util import find_spec
 from typing import Any, Self
 
@@ -51,10 +52,6 @@ class CommandProcesses:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        try:
-            self.data: DataDir = open_data_dir(settings.data)
-        except DataDirError as error:
-            raise Failure(str(error)) from error
         self.started = time.time_ns()
         self._workers: list[ChildProcess] = []
         self._store_servers: list[ChildProcess] = []
@@ -66,6 +63,14 @@ class CommandProcesses:
         """The descriptor of our shared lock, which keeps another command's store server running."""
         self._found_notice: dict[str, Any] = {}
         """The notice of the running store server that was found."""
+
+    @cached_property
+    def data(self) -> DataDir:
+        """The data directory. It is created here: a command that reads files alone leaves nothing behind. Raises Failure."""
+        try:
+            return open_data_dir(self.settings.data)
+        except DataDirError as error:
+            raise Failure(str(error)) from error
 
     async def __aenter__(self) -> Self:
         require_loopback()

@@ -57,6 +57,7 @@ async def test_a_spec_from_a_run_accepts_it_and_names_what_another_run_breaks(tm
     assert [case.get("line") for case in suites.iter("testcase") if case.find("failure") is not None] == ["6"]
     told = json.loads((await run_playhead(tmp_path, "check", bad, "--json")).out)
     assert told["verdict"] == "fail"
+    assert not (tmp_path / "d").exists(), "to check files leaves nothing behind"
     assert told["runs"][0]["rules"][1]["findings"][0]["step"] == 1
 
 
