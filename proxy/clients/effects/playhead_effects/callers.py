@@ -98,6 +98,11 @@ def is_of_hook(file):
     return file.startswith(_HERE)
 
 
+def is_standard(file):
+    """Whether a source file is of the standard library."""
+    return file.startswith(_STANDARD) or os.path.realpath(file).startswith(_STANDARD)
+
+
 def leave_out(places):
     """Leave the effects of these files, and of files in these directories, alone from now on."""
     global _left_out

@@ -177,8 +177,8 @@ class TestHook:
         changed = {id(old): (old, new) for _, _, old, new in self._changes if callable(old)}
         for module in list(sys.modules.values()):
             file = getattr(module, "__file__", None)
-            if not isinstance(file, str) or callers.class_of(file) != callers.PROGRAM:
-                continue
+            if not isinstance(file, str) or callers.class_of(file) != callers.PROGRAM or callers.is_standard(file):
+                continue  # `threading` calls what the program gave it, and has clocks of its own for its timeouts
             for name, value in list(vars(module).items()):
                 found = changed.get(id(value))
                 if found is not None and found[0] is value:
@@ -205,5 +205,16 @@ def _patched_places():
 
     modules = (builtins, io, os, random, time, subprocess, uuid, secrets, getpass)
     waiting = (asyncio, asyncio.tasks, concurrent.futures, concurrent.futures._base)
+    groups = (asyncio.TaskGroup,) if hasattr(asyncio, "TaskGroup") else ()
     loops, pools = asyncio.base_events.BaseEventLoop, concurrent.futures.thread.ThreadPoolExecutor
-    return (*modules, *waiting, threading.Thread, loops, pools, random.SystemRandom, type(os.environ), subprocess.Popen)
+    return (
+        *modules,
+        *waiting,
+        *groups,
+        threading.Thread,
+        loops,
+        pools,
+        random.SystemRandom,
+        type(os.environ),
+        subprocess.Popen,
+    )
