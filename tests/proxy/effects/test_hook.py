@@ -315,6 +315,25 @@ async def main():
     await asyncio.sleep(0.001)
     waiting.cancel()
     print(await waiting)
+    if hasattr(asyncio, "TaskGroup"):
+        await fail_together()
+
+async def fail_together():
+    async def fail():
+        await asyncio.sleep(SPREAD)
+        raise ValueError
+
+    async def go_on():
+        await asyncio.sleep(0.01)
+        print(uuid.uuid4())
+        await asyncio.sleep(9)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(go_on())
+            group.create_task(fail())
+    except Exception as error:
+        print(error)
 
 SPREAD = 0.02
 asyncio.run(main())

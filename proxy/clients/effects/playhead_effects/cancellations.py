@@ -17,12 +17,16 @@ _CANCELLED = "asyncio.cancelled"
 _monotonic_ns = time.monotonic_ns
 
 
-def watch_cancelled(module, effects, real_wait):
-    """Record which tasks of the program were cancelled. In a replay these do not end before they are.
+arrivals = weakref.WeakKeyDictionary()
+"""In a replay, of each task that was cancelled in the recording: a future that is done when it has come as far as it came then."""
 
-    Returns a future for each of them, which is done when the task has come as far as it came then.
-    """
-    arrivals, busy = weakref.WeakKeyDictionary(), weakref.WeakKeyDictionary()
+_replayed = weakref.WeakSet()
+"""The program's tasks, in a replay."""
+
+
+def watch_cancelled(module, effects, real_wait):
+    """Record which tasks of the program were cancelled. In a replay these do not end before they are."""
+    busy = weakref.WeakKeyDictionary()
     cancel_error = module.exceptions.CancelledError
 
     def watch(loop, name, coro):
@@ -44,7 +48,7 @@ def watch_cancelled(module, effects, real_wait):
                 tasks.name.reset(token)
 
         if not isinstance(lived_ms, int):
-            return coro, lambda task: task.add_done_callback(note_end)
+            return coro, lambda task: note_task(task, note_end)
         has_arrived = loop.create_future()
         busy_until = busy.get(loop) or watch_network(loop)
         now = loop.time()
@@ -62,12 +66,17 @@ def watch_cancelled(module, effects, real_wait):
 
         def note_start(task):
             arrivals[task] = has_arrived
-            task.add_done_callback(note_end)
+            note_task(task, note_end)
             task.add_done_callback(lambda _: (arrive(has_arrived), coro.close()))
 
         wrapper = hold(coro, has_arrived)
         wrapper.__name__, wrapper.__qualname__ = coro.__name__, coro.__qualname__
         return wrapper, note_start
+
+    def note_task(task, note_end):
+        task.add_done_callback(note_end)
+        if effects.is_replay:
+            _replayed.add(task)
 
     def watch_network(loop):
         last = busy[loop] = [loop.time()]
@@ -103,7 +112,37 @@ def watch_cancelled(module, effects, real_wait):
         return result
 
     tasks.watchers.append(watch)
-    return arrivals
+
+
+def delay_failures(module):
+    """In a replay, have a task group cancel its tasks after a failure when these have come as far as in the recording."""
+    real = module.TaskGroup._on_task_done
+
+    def note_end(self, task):
+        waiting = find_others(self, task) if _replayed and not task.cancelled() and task.exception() else []
+        if not waiting:
+            real(self, task)
+            return
+        timer = task.get_loop().call_later(MOST_BUSY, go_on, self, task, waiting)
+        for one in [*waiting]:
+            one.add_done_callback(lambda _, one=one: note_arrival(one))
+
+        def note_arrival(one):
+            waiting.remove(one)
+            if not waiting and not timer.cancelled():
+                timer.cancel()
+                real(self, task)
+
+    def go_on(group, task, waiting):
+        waiting.append(None)
+        real(group, task)
+
+    def find_others(group, task):
+        # One that was not cancelled in the recording ended before the failure, or did not mind.
+        others = [arrivals.get(one, one) for one in group._tasks if one is not task and one in _replayed]
+        return [one for one in others if not one.done()]
+
+    module.TaskGroup._on_task_done = note_end
 
 
 def _do_nothing(_task):

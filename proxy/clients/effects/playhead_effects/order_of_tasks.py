@@ -4,7 +4,7 @@ import sys
 from collections import deque
 
 from playhead_effects.callers import is_program
-from playhead_effects.cancellations import watch_cancelled
+from playhead_effects.cancellations import arrivals, delay_failures, watch_cancelled
 from playhead_effects.order import MISSED, MOST_WAITED, Wait, name_futures, replace_functions
 
 _getframe = sys._getframe
@@ -13,6 +13,8 @@ _getframe = sys._getframe
 def install(effects, patch_late):
     """Replace `wait` and `as_completed`."""
     patch_late("asyncio.tasks", lambda module: _replace(module, effects))
+    if sys.version_info >= (3, 11):
+        patch_late("asyncio.taskgroups", delay_failures)
 
 
 def _replace(module, effects):
@@ -53,7 +55,7 @@ def _replace(module, effects):
             one.observe(done)
         return one.sets(done)
 
-    arrivals = watch_cancelled(module, effects, real_wait)
+    watch_cancelled(module, effects, real_wait)
 
     async def wait_for_recorded(one, done):
         if done == []:
