@@ -22,7 +22,7 @@ from store.database.connection import Database
 from store.database.object_forms import ObjectRef, fill_in, named_objects, objects_of
 from store.database.plans import plan_without_workers, planned_for_any_values
 from store.database.rows import ERASED, digest_text, read_exchange, read_request, read_response, read_without_bodies
-from store.database.tables import calls
+from store.database.tables import calls, runs
 from store.ingest.partitions import day_of
 from store.large.summary import read_summary
 from store.large.weight import body_weight
@@ -38,7 +38,7 @@ from store.query.call_summaries import (
     stored_facts,
     summary_shape,
 )
-from store.query.filters import Filters, call_conditions
+from store.query.filters import Filters, call_conditions, run_conditions_of_calls
 from store.query.pages import (
     NEWEST_FIRST,
     STEP_ORDER,
@@ -61,6 +61,9 @@ PAGE_SIZE = 8 << 20
 
 MOST_LOOKED_AT = 2000
 """Exchanges of which a page of calls is chosen at a time."""
+
+FEW_RUNS = 100
+"""Runs that fit a filter of runs, up to which their calls are looked up by run. Calls of more runs are soon found among all calls."""
 
 SLICE_LENGTH = 10
 """Calls of a page that are derived at a time, after which their bodies are released."""
@@ -239,9 +242,9 @@ class ExchangeQueries:
 
     async def steps(self, places: Sequence[tuple[str, uuid.UUID]]) -> dict[uuid.UUID, int]:
         """Return the steps of exchanges, each given with its run."""
-        runs, ids = ({run for run, _ in places}, [one for _, one in places])
+        names, ids = ({run for run, _ in places}, [one for _, one in places])
         async with self._planned_for_any_ids() as connection:
-            rows = await connection.fetch(STEPS, self._project, list(runs), ids)
+            rows = await connection.fetch(STEPS, self._project, list(names), ids)
         return {row["id"]: row["step"] for row in rows}
 
     async def exchanges(self, run: str) -> AsyncIterator[Exchange]:
@@ -301,7 +304,8 @@ class ExchangeQueries:
         async with self._database.transaction() as connection:
             await plan_without_workers(connection)
             has_marks = bool(filters.error) and await has_sums(connection, self._project)
-            conditions = list(call_conditions(filters, self._project, has_marks=has_marks))
+            run_ids = await self._few_run_ids(connection, filters)
+            conditions = list(call_conditions(filters, self._project, has_marks=has_marks, run_ids=run_ids))
             size = limit
             while True:
                 found = await self._page_rows(connection, conditions, size, begin, sort)
@@ -325,6 +329,14 @@ class ExchangeQueries:
                 size = min(4 * size, MOST_LOOKED_AT)
         shapes = [select_fields(shape, fields) for shape in await self._shapes(rows, groups, fields)]
         return Page(shapes, None if begin is None else str(begin))
+
+    async def _few_run_ids(self, connection: AsyncConnection, filters: Filters) -> list[str] | None:
+        """Return the runs whose labels and parent fit; None if no filter is about them, or many fit."""
+        if not (conditions := list(run_conditions_of_calls(filters))):
+            return None
+        statement = select(runs.c.id).where(runs.c.project == self._project, *conditions).limit(FEW_RUNS + 1)
+        ids = [row[0] for row in await connection.execute(statement)]
+        return ids if len(ids) <= FEW_RUNS else None
 
     async def _representative_rows(
         self,

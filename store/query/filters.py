@@ -158,8 +158,13 @@ def select_runs_with_call(filters: Filters, project: str, names: Sequence[str]) 
     return select(calls.c.run).where(*of_runs, *_trait_conditions(filters)).distinct()
 
 
-def call_conditions(filters: Filters, project: str, *, has_marks: bool = False) -> Iterator[ColumnElement[bool]]:
-    """Yield the conditions on `calls`. With `has_marks`, a failure that a later attempt made good is none (`sums.attempt_marks`)."""
+def call_conditions(
+    filters: Filters, project: str, *, has_marks: bool = False, run_ids: Sequence[str] | None = None
+) -> Iterator[ColumnElement[bool]]:
+    """Yield the conditions on `calls`. With `has_marks`, a failure that a later attempt made good is none (`sums.attempt_marks`).
+
+    `run_ids` are all runs that fit, where these are few: Postgres estimates labels, and may look at the runs of all calls instead.
+    """
     yield from _time_conditions(filters, calls)
     yield from _trait_conditions(filters)
     if filters.error and has_marks:
@@ -172,7 +177,9 @@ def call_conditions(filters: Filters, project: str, *, has_marks: bool = False) 
         yield calls.c.cost_usd >= filters.min_cost
     if filters.min_duration is not None:
         yield calls.c.duration >= filters.min_duration
-    if of_run := list(run_conditions_of_calls(filters)):
+    if run_ids is not None:
+        yield calls.c.run == any_(literal(list(run_ids), ARRAY(Text)))
+    elif of_run := list(run_conditions_of_calls(filters)):
         yield exists().where(*_same_run(calls), *of_run)
     if filters.incomplete is not None:
         if filters.incomplete:

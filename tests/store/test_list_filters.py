@@ -70,7 +70,9 @@ async def runs_of(house: House, path: str, query: Any) -> list[str]:
     return [item["id" if path == "/v1/runs" else "run"] for item in items]
 
 
-async def test_each_filter_selects_and_excludes(tmp_path: Path, database: Database) -> None:
+async def test_each_filter_selects_and_excludes(
+    tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await store_two(database)
     async with open_house(tmp_path, database) as house:
         for path in ("/v1/runs", "/v1/calls"):
@@ -90,6 +92,12 @@ async def test_each_filter_selects_and_excludes(tmp_path: Path, database: Databa
             together = {name: fitting for name, (fitting, _) in CASES.items()}
             assert await runs_of(house, path, together) == ["wanted"]
             assert await runs_of(house, path, together | {"actor": "writer"}) == []
+        # As where more runs fit than are looked up one by one.
+        monkeypatch.setattr("store.query.exchanges.FEW_RUNS", 0)
+        for name in ("label", "parent"):
+            fitting, absent = CASES[name]
+            assert await runs_of(house, "/v1/calls", {name: fitting}) == ["wanted"], name
+            assert await runs_of(house, "/v1/calls", {name: absent}) == [], name
 
 
 REPEATABLE = (
