@@ -10,20 +10,8 @@ import sys
 import threading
 import time
 
-from playhead_effects import (
-    callers,
-    clocks,
-    environment,
-    files,
-    listings,
-    order_of_tasks,
-    order_of_threads,
-    processes,
-    randomness,
-    tasks,
-)
-from playhead_effects.late import patch_late
-from playhead_effects.start import Effects, connect
+from playhead_effects import callers, clocks, randomness, tasks
+from playhead_effects.start import Effects, connect, install_hooks
 
 
 class _Inactive:
@@ -139,16 +127,7 @@ class TestHook:
         before = [dict(vars(place)) for place in places]
         effects, members = self._effects, clocks.datetime_members()
         datetime_before = dict(members or {})
-        os.register_at_fork(before=effects.prepare_child, after_in_child=effects.begin_child)
-        tasks.install(patch_late)
-        order_of_threads.install(effects, patch_late)
-        order_of_tasks.install(effects, patch_late)
-        clocks.install(effects)
-        randomness.install(effects, patch_late)
-        environment.install(effects, patch_late, has_streams=False)
-        files.install(effects)
-        listings.install(effects, patch_late)
-        processes.install(effects, patch_late)
+        install_hooks(effects, has_streams=False)
         self._random = random._inst
         self._changes = [
             (place, name, old.get(name), value)

@@ -107,13 +107,18 @@ def start():
     os.environ["PLAYHEAD_EFFECTS_PROCESS"] = label + ".x"
     # First, so that it runs last.
     atexit.register(lambda: effects.state.finish())
+    install_hooks(effects)
+
+
+def install_hooks(effects, *, has_streams=True):
+    """Replace what gives a program its effects; `has_streams`: whether the standard streams are the program's own."""
     os.register_at_fork(before=effects.prepare_child, after_in_child=effects.begin_child)
     tasks.install(patch_late)
     order_of_threads.install(effects, patch_late)
     order_of_tasks.install(effects, patch_late)
     clocks.install(effects)
     randomness.install(effects, patch_late)
-    environment.install(effects, patch_late)
+    environment.install(effects, patch_late, has_streams=has_streams)
     files.install(effects)
     listings.install(effects, patch_late)
     processes.install(effects, patch_late)
