@@ -30,6 +30,7 @@ import store.search.index
 from bench.figures import Spread, cpu_with_children, machine, print_json
 from bench.filled import fill
 from bench.ingest import WORKLOADS
+from calls.derive import deriver
 from calls.keys.element_memory import ElementMemory
 from calls.redaction.redactor import Redactor
 from store.active_profiles import load_profiles
@@ -40,7 +41,6 @@ from store.feed.consumer import Consumer, ConsumerRunner
 from store.feed.model_watch import ModelWatch
 from store.feed.signal import FeedSignal
 from store.ingest.batch_writer import BatchWriter
-from store.ingest.derive_call import deriver
 from store.ingest.drain import Drain
 from store.ingest.ingester import Ingester
 from store.proof.sealing import Sealer
@@ -57,7 +57,7 @@ STEPS: Sequence[tuple[str, object, str]] = (
     ("divide the body", ElementMemory, "take_elements"),
     ("key", calls.derive, "make_key"),
     ("derive", store.ingest.ingester.Ingester, "_derive_batch"),
-    ("redact the call", store.ingest.derive_call, "clean_call"),
+    ("redact the call", calls.derive, "clean_call"),
     ("run and price", store.ingest.ingester, "assign_run"),
     ("run and price", store.ingest.ingester, "call_cost"),
     ("run and price", RunGrouping, "group_batch"),

@@ -1,6 +1,6 @@
 """Derive the call of an exchange. A later version of Playhead can derive it again."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Final
 
@@ -14,6 +14,7 @@ from calls.keys.element_memory import ElementMemory
 from calls.keys.key import KeyResult, make_key, read_unkeyed
 from calls.keys.profile import Profiles
 from calls.model import Call, Exchange, Json, Response, Usage, header
+from calls.redaction.call import Clean, clean_call
 from calls.websocket_messages import is_websocket_body
 
 MAX_ANSWER_SIZE: Final = 64 * 1024 * 1024
@@ -51,6 +52,16 @@ def derive_keyed_call(exchange: Exchange, key: KeyResult) -> Call:
     answer = assembly.answer if assembly else None
     summary = dialect.summarize_answer(answer) if assembly else AnswerSummary()
     return _build_call(exchange, key, request_summary, assembly, answer, summary)
+
+
+def deriver(profiles: Profiles, clean: Clean, memory: ElementMemory | None = None) -> Callable[[Exchange], Call]:
+    """Return a function that derives a call under these profiles and redacts it with `clean`: as it is stored and shown."""
+    return lambda exchange: clean_call(derive_call(exchange, profiles, memory), clean)
+
+
+def unkeyed_deriver(clean: Clean, memory: ElementMemory | None = None) -> Callable[[Exchange], Call]:
+    """Return a function that derives a call without its key, warnings and parameters, which takes half the time."""
+    return lambda exchange: clean_call(derive_unkeyed_call(exchange, memory), clean)
 
 
 def answer_summary(response: Response | None, dialect: str) -> AnswerSummary:

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from calls.derive import deriver
 from calls.keys.element_memory import ElementMemory
 from calls.project_runs import full_run_name
 from calls.redaction.redactor import Redactor
@@ -25,7 +26,6 @@ from store.feed.signal import FeedSignal
 from store.followers import Followers
 from store.generations.auto_sessions import AutoSessionRuns
 from store.ingest.batch_writer import BatchWriter
-from store.ingest.derive_call import deriver
 from store.ingest.ingester import Ingester
 from store.large.helper import Helper
 from store.large.jobs import HelperConfig

@@ -13,6 +13,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Self
 
+from calls.derive import deriver
 from calls.keys.divergence import shorten_pointer
 from calls.redaction.redactor import Redactor
 from proxy.errors import Failure
@@ -31,7 +32,6 @@ from store.generations.auto_session_file import name_digest
 from store.generations.build import FLAWED
 from store.generations.names import GENERATION_LABEL, GENERATION_OF, parse_generation
 from store.generations.names import next_generation as next_name
-from store.ingest.derive_call import deriver
 from store.lock import Lock, LockTaken
 
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from calls.derive import deriver
 from calls.model import Exchange
 from proxy.errors import Failure
 from proxy.fixtures.write_recording import new_run, run_id
@@ -11,7 +12,6 @@ from proxy.recording_file import write_whole
 from replay.forks.generation import generation_bundle
 from store.bundle.bundle import bundle_lines
 from store.diff.steps import StepReader
-from store.ingest.derive_call import deriver
 
 
 def write_new_run(directory: Path, name: str, exchanges: Sequence[Exchange], reading: StepReader) -> Path | None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Protocol
 
 from fastapi import Depends, Request
 
+from calls.derive import deriver, unkeyed_deriver
 from calls.keys.element_memory import ElementMemory
 from calls.keys.profile import Profiles
 from calls.model import Call, Exchange
@@ -24,7 +25,6 @@ from store.feed.signal import FeedSignal
 from store.followers import Followers
 from store.generations.auto_sessions import AutoSessionRuns
 from store.ingest.batch_writer import BatchWriter
-from store.ingest.derive_call import deriver, unkeyed_deriver
 from store.ingest.ingester import Counts
 from store.large.helper import Helper
 from store.proof.seal_marks import LastVerdicts

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from calls.derive import deriver
 from calls.redaction.redactor import Redactor
 from store.active_profiles import load_profiles
 from store.database.connection import Database, DatabaseUnavailable
@@ -21,7 +22,6 @@ from store.database.run_versions import RunVersions
 from store.generations.auto_session_file import AutoSession
 from store.generations.judging import Judge
 from store.ingest.batch_writer import BatchWriter
-from store.ingest.derive_call import deriver
 from store.large import memory
 from store.large.jobs import HelperConfig, HelperJob, JudgeResult, RenderResult, Reply
 from store.large.storing import LargeStore

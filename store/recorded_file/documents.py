@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
+from calls.derive import deriver
 from calls.effects.questions import read_questions
 from calls.keys.explain import explain_key
 from calls.keys.key import make_key
@@ -22,7 +23,6 @@ from store.bundle.bundle import Bundle
 from store.bundle.trace import digest
 from store.effects.observed import EffectReader, ObservedEffect
 from store.effects.shapes import EffectFilter, EffectGroup, effect_shape, group_shape, sort_groups, step_after
-from store.ingest.derive_call import deriver
 from store.prices import call_cost
 from store.query.rest_shapes import Shape, chunk_shapes, exchange_shape, ns_of, rfc3339
 from store.recorded_file.call_shapes import FileExchange, list_summaries, make_call_shapes

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from calls.derive import deriver
 from calls.model import Exchange
 from proxy.cli import playhead
 from replay.forks.generation import FAILED, generation_bundle, kept_exchanges, recording_flaw
@@ -15,7 +16,6 @@ from replay.recording import build_recording
 from replay.report import interrupted_report, report_lines
 from replay.session import ReplayOptions, Session
 from store.bundle.bundle import bundle_lines, read_bundle
-from store.ingest.derive_call import deriver
 from tests.replay.strategies import (
     PROFILES,
     chat,
