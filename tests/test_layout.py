@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.journey_tables import Goal, Table, find_faults, judge_tables, read_flows
 from tests.support.names import is_bare_participle, variables_with_participles
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -234,6 +235,31 @@ def take(given: int, *, options: int) -> int:
 """
     names = [(4, "given"), (5, "told"), (7, "kept"), (8, "wanted"), (10, "gone")]
     assert sorted(variables_with_participles(text)) == names
+
+
+def test_the_tables_of_journeys_name_every_file_that_the_data_passes() -> None:
+    flows = read_flows()
+    files = {file for flow in flows.values() for file in flow}
+    gone = sorted(file for file in files if not (ROOT / file).exists())
+    assert gone == [], "trace the journeys again: python -m bench.structure --write"
+    assert list(judge_tables(ROOT, flows)) == []
+
+
+def test_a_file_that_a_journey_s_table_leaves_out_is_found() -> None:
+    flows = {"a.py": [], "b.py": ["a.py"], "c.py": ["b.py"], "d.py": ["c.py"], "e.py": ["d.py"]}
+    goal = Goal(title="T", most=4)
+    assert list(find_faults(Table(("a.py", "b.py", "c.py", "d.py"), ("e.py",)), goal, flows)) == []
+
+    def faults(path: str, asked: str) -> str:
+        table = Table(tuple(f"{name}.py" for name in path), tuple(f"{name}.py" for name in asked))
+        return "\n".join(find_faults(table, goal, flows))
+
+    assert "b.py hands data to c.py, which is on the path" in faults("acd", "be")
+    assert "e.py handles the data of the call: name it" in faults("abcd", "")
+    assert "no data passes between d.py and a file before it" in faults("abd", "ce")
+    assert "z.py handles no data of the call" in faults("abz", "cde")
+    assert "its path has 5 files; 1 to 4 are allowed" in faults("abcde", "")
+    assert "a.py is on the path twice" in faults("aba", "cde")
 
 
 def test_every_file_that_a_page_names_exists() -> None:
