@@ -85,10 +85,12 @@ def find_route(method: str, host: str, path: str, headers: Headers = (), body: b
     )
 
 
-def route_request(request: Request) -> Route:
-    """Find the route of a request."""
+def route_request(request: Request, frame: bytes | None = None) -> Route:
+    """Find the route of a request. `frame` is the text of its body, an object, without the values of large members."""
     host, path, _ = split_url(request.url)
-    return find_route(escape_surrogates(request.method), host, path, request.headers, request.body.data)
+    may_be_rpc = frame is None or jsonrpc.may_be_json_rpc(frame)
+    body = request.body.data if may_be_rpc else b""
+    return find_route(escape_surrogates(request.method), host, path, request.headers, body)
 
 
 @lru_cache(maxsize=256)

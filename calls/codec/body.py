@@ -7,14 +7,13 @@ should be JSON but is invalid or ambiguous is represented by the digest of its r
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Final, Literal
 from urllib.parse import parse_qsl
 
-from calls.codec.elements import ReadBody
 from calls.codec.encoding import Undecodable, decode_content
 from calls.codec.json import InvalidJson, parse_json
+from calls.codec.read_body import ReadBody
 from calls.model import Json, Request, header
 from calls.websocket_messages import is_websocket_body, is_websocket_request, message_values
 
@@ -35,8 +34,12 @@ class ParsedBody:
     text: bytes = b""
     """The decoded bytes."""
     warning: str | None = None
-    digests: Mapping[int, bytes] = MappingProxyType({})
-    """The SHA-256 of the texts of values that were read as elements, by the `id` of the value."""
+    read: ReadBody | None = field(default=None, compare=False, repr=False)
+    """How it was read, if that was element by element."""
+
+    def has_text(self, needle: bytes) -> bool:
+        """Return whether some bytes occur in the text, or might."""
+        return needle in self.text if self.read is None else self.read.has_text(needle)
 
 
 type ReadElements = Callable[[bytes], ReadBody | None]
@@ -58,7 +61,7 @@ def parse_body(
     essence = media.partition(";")[0].strip().lower()
     is_json = is_json or essence.endswith(("/json", "+json"))
     if is_json and not essence.startswith("multipart/") and (read := read_elements(data)) is not None:
-        return ParsedBody(form="json", value=read.value, text=data, digests=read.digests)
+        return ParsedBody(form="json", value=read.value, text=data, read=read)
     return _parse_decoded_body(data, media, essence, is_json=is_json)
 
 

@@ -1,35 +1,19 @@
-"""Divide a JSON body into the elements that a conversation sends again with every request, and read each of them only once.
+"""Divide a JSON body into the elements that a conversation sends again with every request.
 
 Elements are the large members of the body, and of arrays among them the items. No JSON is written anew: an element is a range of bytes.
 """
 
 import hashlib
-import json
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import msgspec
-
-from calls.codec.json import (
-    MAX_DEPTH,
-    InvalidJson,
-    check_depth,
-    check_surrogates,
-    exact_decoder,
-    is_deeper,
-    parse_json,
-)
-from calls.codec.recent_values import RecentValues
-from calls.model import Json
 
 MIN_SPLIT_SIZE: Final = 2048
 """Bytes from which a body is divided; for smaller ones, parts would need more space than they save."""
 
 MIN_ELEMENT_SIZE: Final = 256
 """Bytes from which a member of a body is an element; smaller ones stay in the bytes between the slices."""
-
-MIN_REMEMBERED_SIZE: Final = 64
-"""Bytes from which the value of an element is remembered: a smaller one is read faster than it is looked up."""
 
 HASH_SIZE: Final = 16
 """Bytes of the hash by which a run's stored content is looked up."""
@@ -38,9 +22,6 @@ SEPARATORS: Final = b", \t\r\n"
 
 _BEGINNING: Final = 32
 """Bytes of an element that are looked for first."""
-
-_DEPTH_ABOVE: Final = 2
-"""Levels of the body above an element: an object, and an array in it."""
 
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _items = msgspec.json.Decoder(list[msgspec.Raw])
@@ -61,20 +42,37 @@ class Element(NamedTuple):
 
 def split_elements(body: bytes) -> tuple[Element, ...]:
     """Split a JSON object into its large members, and arrays among them into their elements, in order."""
-    if len(body) < MIN_SPLIT_SIZE or body[:1] != b"{":
-        return ()
     found: list[Element] = []
-    at = 0
     try:
-        for member, value in _members.decode(body).items():
-            # The decoder gives values without positions, in order. With a repeated name they may be out of order; then a value is
-            # not found, or the same bytes are found elsewhere, and both are harmless.
-            if len(raw := bytes(value)) >= MIN_ELEMENT_SIZE and (start := _find(body, raw, at)) >= 0:
-                at = start + len(raw)
-                _add_elements(found, body, start, raw, member)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        for member, start, raw in large_members(body):
+            if raw[:1] == b"[":
+                found += split_items(raw, 1, start, member)
+            else:
+                found.append(whole_element(raw, start, member))
+    except NotSplit:
         return ()
     return tuple(found)
+
+
+class NotSplit(ValueError):
+    """A body is not divided into elements: it is small, no object, or not read."""
+
+
+def large_members(body: bytes) -> Iterator[tuple[str, int, bytes]]:
+    """Yield the large members of a JSON object: names, places of the values, and their bytes. Raises `NotSplit`."""
+    if len(body) < MIN_SPLIT_SIZE or body[:1] != b"{":
+        raise NotSplit
+    at = 0
+    try:
+        members = _members.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise NotSplit from error
+    for member, value in members.items():
+        # The decoder gives values without positions, in order. With a repeated name they may be out of order; then a value is
+        # not found, or the same bytes are found elsewhere, and both are harmless.
+        if len(raw := bytes(value)) >= MIN_ELEMENT_SIZE and (start := _find(body, raw, at)) >= 0:
+            at = start + len(raw)
+            yield member, start, raw
 
 
 def _find(body: bytes, raw: bytes, at: int) -> int:
@@ -83,94 +81,32 @@ def _find(body: bytes, raw: bytes, at: int) -> int:
     return start if body.startswith(raw, start) else body.find(raw, at)
 
 
-def _add_elements(elements: list[Element], body: bytes, start: int, raw: bytes, member: str) -> None:
+def whole_element(raw: bytes, start: int, member: str) -> Element:
+    """Return the value of a member as one element."""
+    digest = hashlib.sha256(raw).digest()
+    return Element(start, start + len(raw), digest[:HASH_SIZE], member, digest)
+
+
+def split_items(raw: bytes, at: int, start: int, member: str) -> list[Element]:
+    """Return the items of an array from a place in it, which is before an item or after one. Raises `NotSplit`.
+
+    `start` is where the array is in the body.
+    """
     sha256 = hashlib.sha256
-    if raw[:1] != b"[":
-        digest = sha256(raw).digest()
-        elements.append(Element(start, start + len(raw), digest[:HASH_SIZE], member, digest))
-        return
-    at = start + 1
-    for item in _items.decode(raw):
-        # Elements are separated by a comma and white space, and begin with neither.
-        while body[at] in SEPARATORS:
+    found: list[Element] = []
+    # Elements are separated by a comma and white space, and begin with neither.
+    while raw[at] in SEPARATORS:
+        at += 1
+    try:
+        items = _items.decode(b"[" + raw[at:] if at > 1 else raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise NotSplit from error
+    for item in items:
+        while raw[at] in SEPARATORS:
             at += 1
         data = memoryview(item)
         end = at + len(data)
         digest = sha256(data).digest()
-        elements.append(Element(at, end, digest[:HASH_SIZE], member, digest))
+        found.append(Element(start + at, start + end, digest[:HASH_SIZE], member, digest))
         at = end
-
-
-class ReadBody(NamedTuple):
-    """A body that was read element by element."""
-
-    value: Json
-    digests: dict[int, bytes]
-    """The SHA-256 of the text of each value that is an element, by the `id` of the value, which lives as long as the body."""
-
-
-_MARK: Final = b"NaN"
-"""Stands for an element in the text between the elements. JSON has no such word, so that the parser asks what it is."""
-
-
-def read_elements(body: bytes, elements: Sequence[Element], values: RecentValues[bytes, Json]) -> ReadBody | None:
-    """Parse a body whose elements are known, exactly as `parse_json` does; None if it has to be parsed as a whole.
-
-    Each element is parsed by itself, or not at all if its value is remembered, and then the text between them.
-    """
-    pieces: list[bytes] = []
-    values_in_order: list[Json] = []
-    digests: dict[int, bytes] = {}
-    end = 0
-    try:
-        for start, after, _, _, digest in elements:
-            if after - start < MIN_REMEMBERED_SIZE:
-                continue
-            if (value := values.get(digest)) is None:
-                value = _parse_element(body[start:after])
-                values.put(digest, value, 3 * (after - start) + 400)
-            pieces.append(body[end:start])
-            values_in_order.append(value)
-            digests[id(value)] = digest
-            end = after
-        if not values_in_order:
-            return None
-        pieces.append(body[end:])
-        frame = _MARK.join(pieces)
-        if frame.count(_MARK) != len(values_in_order):
-            return None
-        value = _parse_frame(frame, values_in_order)
-    except InvalidJson:
-        return None
-    return None if value is None else ReadBody(value, digests)
-
-
-def _parse_element(text: bytes) -> Json:
-    """Parse an element. Raises `InvalidJson`, also if it is nested so deeply that the body may be refused."""
-    value = parse_json(text)
-    if value is None or is_deeper(text.decode(), value, MAX_DEPTH - _DEPTH_ABOVE):
-        raise InvalidJson("it is not read by itself")
-    return value
-
-
-def _parse_frame(frame: bytes, values: Sequence[Json]) -> Json:
-    """Parse the text between elements, with their values at the marks; None if the marks are not all where a value is."""
-    rest = iter(values)
-    used = 0
-
-    def next_value(constant: str) -> Json:
-        nonlocal used
-        if constant != "NaN":
-            raise InvalidJson(f"{constant} is not JSON")
-        used += 1
-        return next(rest)
-
-    try:
-        text = frame.decode()
-        value: Json = exact_decoder(next_value).decode(text)
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError, ArithmeticError) as error:
-        raise InvalidJson("the text is not JSON") from error
-    check_depth(text, value)
-    check_surrogates(text, value)
-    # A mark within a string would not have been asked about. All that were are values, in the order of the elements.
-    return value if used == len(values) else None
+    return found

@@ -7,16 +7,17 @@ from collections.abc import Hashable, Mapping, Sequence
 from json.encoder import encode_basestring
 from typing import Final, NamedTuple
 
+from calls import placeholder
 from calls.codec.canonical import canonical_parsed_json
-from calls.codec.elements import Element, ReadBody, read_elements, split_elements
+from calls.codec.elements import Element, split_elements
+from calls.codec.read_body import BodyArray, ReadBody, ReadMemory, read_body
 from calls.codec.recent_values import RecentValues
 from calls.keys.rules import At, FieldClass, Node
 from calls.model import Json
 
-VALUES_LIMIT: Final = 24 << 20
 TEXTS_LIMIT: Final = 8 << 20
 SELECTED_LIMIT: Final = 24 << 20
-"""Bytes of memory, roughly, of values, of their canonical texts, and of what was selected."""
+"""Bytes of memory, roughly, of canonical texts, and of what was selected."""
 
 BODIES_LIMIT: Final = 32 << 20
 """Bytes of the bodies whose elements are remembered until `take_elements`: more than those of two batches of ingest."""
@@ -55,6 +56,59 @@ class SelectedElement(NamedTuple):
     """Whether it says something about its place."""
 
 
+class ItemNotes(NamedTuple):
+    """How much there was after an item of an array: parts, their text, and each kind of notes."""
+
+    parts: int
+    text: int
+    left_out: int
+    ids: int
+    folds: int
+    unknown: int
+
+
+class SelectedItems(NamedTuple):
+    """What a walk selected of the items of an array, and what it noted about them."""
+
+    at: At
+    node: Node | None
+    """The rules of the place; held so that no others have the same `id`."""
+
+    parts: list[Json]
+    text: bytes
+    """The parts as canonical JSON, with commas."""
+
+    has_placeholder: bool
+    left_out: list[tuple[At, str]]
+    ids: list[tuple[At, str, str]]
+    folds: list[tuple[At, str]]
+    unknown: list[At]
+    ends: list[ItemNotes]
+
+    @classmethod
+    def none(cls, at: At, node: Node) -> "SelectedItems":
+        """Return what was selected of no items."""
+        return cls(at, node, [], b"", False, [], [], [], [], [])
+
+    def first(self, count: int) -> "SelectedItems":
+        """Return what was selected of the first items."""
+        if count == len(self.ends):
+            return self
+        parts, text, left_out, ids, folds, unknown = self.ends[count - 1]
+        return SelectedItems(
+            self.at,
+            self.node,
+            self.parts[:parts],
+            self.text[:text],
+            self.has_placeholder and placeholder.PREFIX in self.text[:text],
+            self.left_out[:left_out],
+            self.ids[:ids],
+            self.folds[:folds],
+            self.unknown[:unknown],
+            self.ends[:count],
+        )
+
+
 class ElementMemory:
     """What is remembered of elements, in a limited amount of memory. Several threads may use it."""
 
@@ -63,31 +117,38 @@ class ElementMemory:
         self.texts = RecentValues[bytes, bytes](TEXTS_LIMIT)
         """The canonical texts of whole elements, by the SHA-256 of their own text."""
 
-        self._values = RecentValues[bytes, Json](VALUES_LIMIT)
-        self._bodies = RecentValues[bytes, tuple[Element, ...]](BODIES_LIMIT)
+        self._read = ReadMemory()
+        self._bodies = RecentValues[int, tuple[bytes, tuple[Element, ...]]](BODIES_LIMIT)
 
     def read_body(self, body: bytes) -> ReadBody | None:
         """Parse a body element by element; None if it has to be parsed as a whole."""
-        elements = split_elements(body)
-        if not elements:
-            return None
-        self._bodies.put(body, elements, len(body) + 300 * len(elements))
-        return read_elements(body, elements, self._values)
+        read = read_body(body, self._read)
+        if read is not None:
+            # By its identity, because to hash it takes as long as to read it. An entry holds its body.
+            self._bodies.put(id(body), (body, tuple(read.elements)), len(body) + 300 * len(read.elements))
+        return read
 
     def take_elements(self, body: bytes) -> tuple[Element, ...]:
         """Divide a body into its elements, unless `read_body` has just done so."""
-        return self._bodies.pop(body) or split_elements(body)
+        found = self._bodies.pop(id(body))
+        return found[1] if found is not None and found[0] is body else split_elements(body)
 
 
 class BodyMemory:
     """What is remembered of the elements of one body."""
 
-    def __init__(self, memory: ElementMemory, digests: Mapping[int, bytes]) -> None:
-        """`digests` are those of `calls.codec.elements.ReadBody`."""
-        self.digests = digests
+    def __init__(self, memory: ElementMemory, read: ReadBody) -> None:
+        self.digests = read.digests
+        self.arrays: Mapping[int, BodyArray] = read.arrays
         self._memory = memory
         self.selected: dict[int, SelectedElement] = {}
         """What was selected of elements of this body, by the `id` of the selected value."""
+
+        self.items: dict[int, SelectedItems] = {}
+        """What was selected of arrays of this body, by the `id` of the list of the selected items."""
+
+        self.has_placeholder = False
+        """Whether a text that was returned has a placeholder."""
 
     def find_selected(
         self, digest: bytes, node: Node | None, above: FieldClass | None, keeps_unknown: bool
@@ -105,12 +166,23 @@ class BodyMemory:
 
     def members_text(self, members: Mapping[str, Json]) -> bytes | None:
         """Return the canonical text of an object that was selected; None if its names are in another order than Python's."""
-        if not "".join(members).isascii():
+        names = "".join(members)
+        if not names.isascii():
             return None
-        texts = [encode_basestring(name).encode() + b":" + self._text(members[name]) for name in sorted(members)]
+        self.has_placeholder = placeholder.PREFIX.decode() in names
+        texts = [encode_basestring(name).encode() + b":" + self._member_text(members[name]) for name in sorted(members)]
         return b"{" + b",".join(texts) + b"}"
 
-    def _text(self, value: Json) -> bytes:
+    def _member_text(self, value: Json) -> bytes:
+        if (items := self.items.get(id(value))) is not None:
+            self.has_placeholder = self.has_placeholder or items.has_placeholder
+            return b"[" + items.text + b"]"
+        text = self.value_text(value)
+        self.has_placeholder = self.has_placeholder or placeholder.PREFIX in text
+        return text
+
+    def value_text(self, value: Json) -> bytes:
+        """Return the canonical text of a value that was selected."""
         if (known := self._known_text(value)) is not None:
             return known
         return self._items_text(value) if type(value) is list else canonical_parsed_json(value)

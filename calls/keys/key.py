@@ -15,6 +15,7 @@ from calls import placeholder
 from calls.codec import body
 from calls.codec.canonical import canonical_parsed_json, digest, escape_surrogates
 from calls.codec.json import parse_json
+from calls.codec.read_body import ReadBody
 from calls.keys.divergence import shorten_pointer
 from calls.keys.element_memory import BodyMemory, ElementMemory
 from calls.keys.key_selection import LeftOutField, NormalizedField, RenamedId, Selection, SelectionNotes
@@ -85,8 +86,7 @@ class KeyResult:
 
 def read_unkeyed(request: Request, memory: ElementMemory | None = None) -> KeyResult:
     """Read a request as `make_key` does, without selecting what counts: its key, its profile and its warnings are empty."""
-    route = route_request(request)
-    parsed = _parse_body(request, route, memory)
+    route, parsed = _read_request(request, memory)
     return KeyResult(
         key="",
         profile="",
@@ -101,10 +101,9 @@ def read_unkeyed(request: Request, memory: ElementMemory | None = None) -> KeyRe
 
 def make_key(request: Request, profiles: Profiles, memory: ElementMemory | None = None) -> KeyResult:
     """Make the key of a (redacted) request. Every request has one. With a memory, elements that were read before are not read again."""
-    route = route_request(request)
+    route, parsed = _read_request(request, memory)
     profile = profiles.find(route)
-    parsed = _parse_body(request, route, memory)
-    body_memory = BodyMemory(memory, parsed.digests) if memory is not None and parsed.digests else None
+    body_memory = BodyMemory(memory, parsed.read) if memory is not None and parsed.read is not None else None
     selection = Selection(keep_unknown=profile.unknown == "key", memory=body_memory)
     if route.key_path != route.path:
         selection.notes.folds.append(("/path", "place"))
@@ -117,8 +116,8 @@ def make_key(request: Request, profiles: Profiles, memory: ElementMemory | None 
         "form": parsed.form if not profile.told else "told",
         "body": _select_body(parsed, profile, selection),
     }
-    text = _canonical_text([profile.name, route.dialect, route.operation], selected, body_memory)
-    text, whole = _number_placeholders(text, selected)
+    text, has_placeholder = _canonical_text([profile.name, route.dialect, route.operation], selected, body_memory)
+    text, whole = _number_placeholders(text) if has_placeholder else (text, selected)
     return KeyResult(
         key=digest(DOMAIN, text),
         profile=profile.name,
@@ -134,21 +133,36 @@ def make_key(request: Request, profiles: Profiles, memory: ElementMemory | None 
     )
 
 
-def _parse_body(request: Request, route: Route, memory: ElementMemory | None) -> body.ParsedBody:
-    is_json = route.dialect != "generic"
+def _read_request(request: Request, memory: ElementMemory | None) -> tuple[Route, body.ParsedBody]:
+    """Find the route of a request and read its body."""
+    data = request.body.data
     if memory is None:
-        return body.parse_body(request, is_json=is_json)
-    return body.parse_body(request, is_json=is_json, read_elements=memory.read_body)
+        route = route_request(request)
+        return route, body.parse_body(request, is_json=route.dialect != "generic")
+    # A body is read first, since its names tell that it is no JSON-RPC.
+    read = memory.read_body(data)
+    route = route_request(request, None if read is None else read.frame)
+
+    def read_elements(decoded: bytes) -> ReadBody | None:
+        return read if decoded is data else memory.read_body(decoded)
+
+    return route, body.parse_body(request, is_json=route.dialect != "generic", read_elements=read_elements)
 
 
-def _canonical_text(names: list[Json], selected: dict[str, Json], memory: BodyMemory | None) -> bytes:
-    """Return the canonical list of the names and what was selected, from texts of elements where they are remembered."""
+def _canonical_text(names: list[Json], selected: dict[str, Json], memory: BodyMemory | None) -> tuple[bytes, bool]:
+    """Return the canonical list of the names and what was selected, from texts of elements where they are remembered.
+
+    Also whether there is a placeholder in it.
+    """
     fields = selected["body"]
     if memory is None or not isinstance(fields, dict) or (body_text := memory.members_text(fields)) is None:
-        return canonical_parsed_json([*names, selected])
+        text = canonical_parsed_json([*names, selected])
+        return text, placeholder.PREFIX in text
     # "body" is the first of the names in `selected`.
     rest = canonical_parsed_json({name: value for name, value in selected.items() if name != "body"})
-    return b'%s,{"body":%s,%s]' % (canonical_parsed_json(names)[:-1], body_text, rest[1:])
+    head = canonical_parsed_json(names)[:-1]
+    has_placeholder = memory.has_placeholder or placeholder.PREFIX in rest or placeholder.PREFIX in head
+    return b'%s,{"body":%s,%s]' % (head, body_text, rest[1:]), has_placeholder
 
 
 def _select_body(parsed: body.ParsedBody, profile: Profile, selection: Selection) -> Json:
@@ -164,7 +178,7 @@ def _select_body(parsed: body.ParsedBody, profile: Profile, selection: Selection
                 if profile.folds.names
                 else parsed.value
             )
-            return selection.select_body(value, rule_tree(profile.plan, value, parsed.text), "/body")
+            return selection.select_body(value, rule_tree(profile.plan, value, parsed.has_text), "/body")
         case _:
             return parsed.value  # there are no fields to which rules could apply
 
@@ -213,10 +227,8 @@ def _selecting_media(values: Iterable[str]) -> list[Json]:
     return [] if types & _ANY_MEDIA else [*sorted(types - {"text/event-stream"})]
 
 
-def _number_placeholders(text: bytes, selected: Json) -> tuple[bytes, Json]:
+def _number_placeholders(text: bytes) -> tuple[bytes, Json]:
     """Number placeholders by first occurrence: their text depends on a secret that other machines do not have."""
-    if placeholder.PREFIX not in text:
-        return text, selected
     folded = placeholder.number_placeholders(text.decode()).encode()
     return folded, parse_json(folded)[-1]  # type: ignore[index] # it is the list that was written above
 

@@ -4,12 +4,15 @@ The class of a value is the one declared at the deepest place at or above it. A 
 value that is left out or changed is noted with the rule that applies.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from calls import placeholder
 from calls.codec.canonical import canonical_parsed_json
 from calls.codec.json import InvalidJson, parse_json
+from calls.codec.read_body import BodyArray
 from calls.keys import graphql, normalize
-from calls.keys.element_memory import OMITTED, BodyMemory, OmittedField, SelectedElement
+from calls.keys.element_memory import OMITTED, BodyMemory, ItemNotes, OmittedField, SelectedElement, SelectedItems
 from calls.keys.rules import At, FieldClass, Node
 from calls.model import Json
 
@@ -125,9 +128,89 @@ class Selection:
         return selected
 
     def _select_elements(self, value: list[Json], node: Node, field_class: FieldClass | None, at: At) -> Json:
-        visit = self._visit if self._memory is None else self._visit_element
+        memory = self._memory
+        if memory is not None and (array := memory.arrays.get(id(value))) is not None:
+            return self._select_array(memory, array, node, field_class, at)
+        visit = self._visit if memory is None else self._visit_element
         parts = [visit(item, node.child(index, item), field_class, (at, index)) for index, item in enumerate(value)]
         return [part for part in parts if not isinstance(part, OmittedField)]
+
+    def _select_array(
+        self, memory: BodyMemory, body_array: BodyArray, node: Node, field_class: FieldClass | None, at: At
+    ) -> Json:
+        """Visit an array of the body; of items that it has in common with an earlier one, repeat what was selected and noted then."""
+        array, known, count = body_array
+        rules = (id(node), field_class, self._keep_unknown)
+        before: SelectedItems | None = known.selected.get(rules) if known is not None else None
+        items = SelectedItems.none(at, node) if before is None else before.first(count)
+        if not self._repeat_item_notes(items, at):
+            items = SelectedItems.none(at, node)
+        if len(items.ends) < len(array.values):
+            items = self._select_items(memory, array.values, items, node, field_class)
+            array.note_selected(rules, items)
+        memory.items[id(items.parts)] = items
+        return items.parts
+
+    def _select_items(
+        self,
+        memory: BodyMemory,
+        values: Sequence[Json],
+        before: SelectedItems,
+        node: Node,
+        field_class: FieldClass | None,
+    ) -> SelectedItems:
+        """Visit the items of an array after those that are selected already, and whose notes are repeated."""
+        notes = self.notes
+        left_out, ids = len(notes.left_out) - len(before.left_out), len(notes.ids) - len(before.ids)
+        folds, unknown = len(notes.folds) - len(before.folds), len(notes.unknown) - len(before.unknown)
+        parts, ends = [*before.parts], [*before.ends]
+        texts: list[bytes] = []
+        size = len(before.text)
+        for index in range(len(ends), len(values)):
+            item = values[index]
+            part = self._visit_element(item, node.child(index, item), field_class, (before.at, index))
+            if not isinstance(part, OmittedField):
+                texts.append(text := memory.value_text(part))
+                size += len(text) + bool(parts)
+                parts.append(part)
+            ends.append(
+                ItemNotes(
+                    parts=len(parts),
+                    text=size,
+                    left_out=len(notes.left_out) - left_out,
+                    ids=len(notes.ids) - ids,
+                    folds=len(notes.folds) - folds,
+                    unknown=len(notes.unknown) - unknown,
+                )
+            )
+        return SelectedItems(
+            at=before.at,
+            node=node,
+            parts=parts,
+            text=b",".join([before.text, *texts] if before.parts else texts),
+            has_placeholder=before.has_placeholder or any(placeholder.PREFIX in text for text in texts),
+            left_out=notes.left_out[left_out:],
+            ids=notes.ids[ids:],
+            folds=notes.folds[folds:],
+            unknown=notes.unknown[unknown:],
+            ends=ends,
+        )
+
+    def _repeat_item_notes(self, items: SelectedItems, at: At) -> bool:
+        """Note what was noted about items, unless that would be something else here."""
+        names = tuple({was: now for _, was, now in items.ids}.items())
+        if items.at != at or not self._has_names(names):
+            return False
+        notes = self.notes
+        notes.left_out += items.left_out
+        notes.ids += items.ids
+        notes.folds += items.folds
+        notes.unknown += items.unknown
+        return True
+
+    def _has_names(self, names: Sequence[tuple[str, str]]) -> bool:
+        """Name ids in this order, and return whether they have these names; those that were named so far are those that a walk names, in its order."""
+        return all(self._name_id(was) == now for was, now in names)
 
     def _visit_element(self, value: Json, node: Node | None, above: FieldClass | None, at: At) -> Json | OmittedField:
         """Visit a value; if it is an element that was visited before, repeat what was selected and noted then."""
@@ -161,11 +244,8 @@ class Selection:
 
     def _repeat_notes(self, element: SelectedElement, at: At) -> bool:
         """Note what was noted about an element, unless that would be something else here: at another place, or after other ids."""
-        if element.at != at:
+        if element.at != at or not self._has_names(element.names):
             return False
-        for was, now in element.names:
-            if self._name_id(was) != now:
-                return False  # the ids that were named so far are those that a walk names, in its order
         notes = self.notes
         notes.left_out += element.left_out
         notes.ids += element.ids

@@ -46,7 +46,7 @@ class Conversation:
         value: Json = [message]
         if self._profile.folds.names:
             value = selection.normalize_names(value, plan.root, "")
-        match selection.select_body(value, rule_tree(plan, value, dumps(value)), ""):
+        match selection.select_body(value, rule_tree(plan, value, dumps(value).__contains__), ""):
             case [selected]:
                 text = canonical_parsed_json(selected).decode()
                 left_out = (

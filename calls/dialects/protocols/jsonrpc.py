@@ -15,6 +15,11 @@ def split_messages(body: Json) -> Sequence[Mapping[str, Json]]:
     return [as_object(one) for one in (as_array(body) if isinstance(body, Sequence) else [body])]
 
 
+def may_be_json_rpc(frame: bytes) -> bool:
+    """Return whether an object may be JSON-RPC. `frame` is its text without the values of large members."""
+    return _MARK in frame or b"\\" in frame
+
+
 def called_methods(data: bytes) -> tuple[str, ...] | None:
     """The methods of the requests and notifications in a body; None if the body is not JSON-RPC."""
     if _MARK not in data:

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from calls.codec.elements import read_elements, split_elements
+from calls.codec.elements import split_elements
 from calls.codec.json import MAX_DEPTH, InvalidJson, parse_json
+from calls.codec.read_body import ReadMemory, read_body
 from calls.codec.recent_values import RecentValues
 from calls.model import Json
 
@@ -16,11 +17,12 @@ LONG = b"x" * 3000
 NESTED = b"[" * (MAX_DEPTH - 2) + b"]" * (MAX_DEPTH - 2)
 
 
-def read(body: bytes, values: RecentValues[bytes, Json] | None = None) -> Any:
-    values = RecentValues[bytes, Json](1 << 20) if values is None else values
-    elements = split_elements(body)
-    first, again = read_elements(body, elements, values), read_elements(body, elements, values)
+def read(body: bytes, memory: ReadMemory | None = None) -> Any:
+    memory = memory or ReadMemory()
+    first, again = read_body(body, memory), read_body(body, memory)
     assert (first and first.value) == (again and again.value)
+    for one in (first, again):
+        assert one is None or tuple(one.elements) == split_elements(body)
     return None if first is None else first.value
 
 
@@ -57,13 +59,18 @@ def test_any_body_is_read_as_it_is_as_a_whole(
     assert found is None or found == refusal_or_value(body)
 
 
-@given(st.binary(max_size=40), st.integers(0, 3000))
+@given(
+    st.binary(max_size=40) | st.sampled_from([b",", b"]", b",,", b"}", b" "]),
+    st.integers(0, 6100) | st.integers(3005, 3020),
+)
 @example(b"NaN", 3)
 def test_no_damage_makes_it_read_what_is_no_json(data: bytes, at: int) -> None:
     body = b'{"m":[{"a":"%s"},{"b":[1,2.50,"%s"]}],"n":1}' % (LONG, LONG)
+    memory = ReadMemory()
+    assert read(body, memory) == parse_json(body)
     body = body[:at] + data + body[at + len(data) :]
-    found = read(body)
-    assert found is None or found == refusal_or_value(body)
+    for found in (read(body), read(body, memory)):
+        assert found is None or found == refusal_or_value(body)
 
 
 @pytest.mark.parametrize(
@@ -91,9 +98,9 @@ def test_what_is_refused_as_a_whole_is_not_read(body: bytes) -> None:
 
 
 def test_elements_are_read_once_and_the_text_between_them_each_time() -> None:
-    values = RecentValues[bytes, Json](1 << 20)
-    first = read(b'{"m":[{"a":"%s"},"%s"],"n":1}' % (LONG, LONG), values)
-    second = read(b'{"n":2, "m":[{"a":"%s"} , 7, "%s"]}' % (LONG, LONG), values)
+    memory = ReadMemory()
+    first = read(b'{"m":[{"a":"%s"},"%s"],"n":1}' % (LONG, LONG), memory)
+    second = read(b'{"n":2, "m":[{"a":"%s"} , 7, "%s"]}' % (LONG, LONG), memory)
     assert second == {"n": 2, "m": [{"a": LONG.decode()}, 7, LONG.decode()]}
     assert isinstance(first, dict)
     assert isinstance(second, dict)
@@ -111,3 +118,30 @@ def test_what_was_not_asked_for_lately_is_forgotten() -> None:
         recent.put(number, number, 10)
         assert recent.get(0) == 0
     assert [recent.get(number) for number in (1, 30, 49)] == [None, None, 49]
+
+
+def test_of_an_array_that_begins_as_an_earlier_one_only_the_rest_is_read() -> None:
+    memory = ReadMemory()
+    items = [json.dumps({"number": number, "text": "x" * 100}) for number in range(40)]
+    assert read(_messages(items[:30]), memory) == parse_json(_messages(items[:30]))
+    for now, common, whole in (
+        (items[:30], 30, True),
+        (items, 30, False),
+        ([*items[:20], "12", *items[30:]], 20, False),
+        ([*items[:20], "123", *items[30:]], 20, False),
+        (["1", *items], 0, False),
+    ):
+        body = _messages(now)
+        found = read_body(body, memory)
+        assert found is not None
+        assert found.value == parse_json(body)
+        assert tuple(found.elements) == split_elements(body)
+        (array,) = found.arrays.values()
+        assert (array.known_count, array.known is array.array) == (common, whole)
+    assert read(_messages(items, " ,\n"), memory) == parse_json(_messages(items))
+    damaged = _messages(items).replace(items[30].encode() + b",", items[30].encode() + b",,")
+    assert read(damaged, memory) is None
+
+
+def _messages(items: list[str], comma: str = ",") -> bytes:
+    return b'{"n":"%s", "m":[%s]}' % (LONG, comma.join(items).encode())

@@ -43,25 +43,44 @@ OTHERS: list[dict[str, Any]] = [
 ]
 
 
-@settings(max_examples=60)
+@settings(max_examples=80)
 @given(
     st.lists(
         st.tuples(
             st.sampled_from([(CHAT, "messages"), (ANTHROPIC, "messages"), (GEMINI, "contents")]),
-            st.lists(st.sampled_from(MESSAGES), min_size=6, max_size=12),
+            st.integers(0, 12) | st.just(12),
+            st.lists(st.sampled_from(MESSAGES), max_size=8),
             st.sampled_from(OTHERS),
+            st.booleans(),
         ),
         min_size=2,
-        max_size=5,
+        max_size=6,
     )
 )
 def test_a_key_is_the_same_after_whatever_came_before(
-    asked: list[tuple[tuple[str, str], list[dict[str, Any]], dict[str, Any]]],
+    asked: list[tuple[tuple[str, str], int, list[dict[str, Any]], dict[str, Any], bool]],
 ) -> None:
     memory = ElementMemory()
-    for (url, member), messages, others in asked:
-        one = asking(url, {member: messages, **others})
+    history: list[dict[str, Any]] = []
+    for (url, member), common, messages, others, is_last in asked:
+        # A conversation that goes on, or one that begins as an earlier one did.
+        history = [*history[:common], *messages]
+        more = {member: history}
+        one = asking(url, {**others, **more} if is_last else {**more, **others})
         key, again = make_key(one, PROFILES), make_key(one, PROFILES, memory)
         assert (again, again.request_body) == (key, key.request_body)
         for noted in ("left_out_fields", "renamed_ids", "normalized_fields"):
             assert getattr(again, noted) == getattr(key, noted)
+
+
+def test_secrets_are_numbered_and_json_rpc_is_recognised_wherever_they_are() -> None:
+    """What is known not to occur in earlier items is not looked for in them again."""
+    memory = ElementMemory()
+    secret = "PLAYHEAD_AMFRGGZDFMZTWQ2LK"
+    history: list[dict[str, Any]] = []
+    for text in ("a", "b", secret, "c", '"jsonrpc"', secret, "d"):
+        history = [*history, {"role": "user", "content": f"{text} {TEXT}"}]
+        for others in ({}, {"jsonrpc": "2.0", "method": "tools/call", "id": 1}, {"user": secret}):
+            one = asking(CHAT, {"messages": history, **others})
+            key, again = make_key(one, PROFILES), make_key(one, PROFILES, memory)
+            assert (again, again.route) == (key, key.route)
