@@ -5,7 +5,7 @@ matched against it, and a secret that comes back as its placeholder all agree. `
 a secret, `calls.redaction.rules.credentials` the rules.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -120,6 +120,10 @@ class Redactor:
     def prepare_streams(self) -> None:
         """Compile the expressions for streams now, and not when the first one is redacted."""
         self._table.prepare_streams()
+
+    def stream_preparations(self) -> Sequence[Callable[[], object]]:
+        """Return what `prepare_streams` does, in parts."""
+        return self._table.stream_preparations()
 
     def redact_request_head(self, method: str, url: str, headers: Headers) -> RedactedHead:
         """Redact a request head. Heads of one client mostly differ in Content-Length only, so the rest is cached."""

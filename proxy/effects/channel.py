@@ -12,7 +12,7 @@ import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from calls.effects.items import InvalidEffects, count_results, encode_items, read_items
 from calls.effects.redact_items import redact_item
@@ -21,8 +21,10 @@ from proxy.capture.control_path import MAX_PATH_BYTES
 from proxy.effects.frames import encode_frame, read_frame
 from proxy.recording.recorder import Recorder
 from proxy.wire.access import Access
-from replay.effects import EffectsReplay
-from replay.replays import UnusableRecording
+
+if TYPE_CHECKING:
+    # A worker that only records imports none of this, which takes a tenth of its start.
+    from replay.effects import EffectsReplay
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +44,7 @@ class _Refusal(Exception):
 class RecordedEffects(Protocol):
     """Finds what answers the effects of a run: the replays of a worker, or the running test of a suite."""
 
-    async def effects_of(self, run: str | None) -> EffectsReplay | None:
+    async def effects_of(self, run: str | None) -> "EffectsReplay | None":
         """Return the effects that answer this run; None if they are recorded. Raises UnusableRecording."""
 
 
@@ -141,9 +143,11 @@ class EffectsChannel:
             raise _Refusal(f"run {run} is claimed by another command")
         return full_name, process
 
-    async def _replay_of(self, run: str) -> EffectsReplay | None:
+    async def _replay_of(self, run: str) -> "EffectsReplay | None":
         if self._replays is None:
             return None
+        from replay.replays import UnusableRecording
+
         try:
             return await self._replays.effects_of(run)
         except UnusableRecording as why:
@@ -156,7 +160,7 @@ class EffectsChannel:
                 return
 
     async def _follow_replay(
-        self, found: EffectsReplay, recorder: Recorder | None, run: str, process: str, reader: asyncio.StreamReader
+        self, found: "EffectsReplay", recorder: Recorder | None, run: str, process: str, reader: asyncio.StreamReader
     ) -> None:
         """Note how a replay goes and, of a fork, record what its processes get."""
         batches = _ProcessBatches(recorder, run, process) if recorder is not None else None
@@ -202,7 +206,7 @@ def _redact_batch(data: bytes, recorder: Recorder) -> tuple[bytes, int]:
     return encode_items([redact_item(item, recorder.redactor) for item in items]), count_results(items)
 
 
-async def _answer_replay(found: EffectsReplay, process: str, writer: asyncio.StreamWriter) -> None:
+async def _answer_replay(found: "EffectsReplay", process: str, writer: asyncio.StreamWriter) -> None:
     recorded = found.items_of(process)
     head: Mapping[str, Any] = {
         "mode": "fork" if found.is_recorded else "replay",

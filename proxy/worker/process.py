@@ -55,6 +55,9 @@ if TYPE_CHECKING:
 REST_CHECK_INTERVAL = 60.0
 """Seconds between two checks for idle replays."""
 
+STREAMS_AFTER = 0.1
+"""Seconds from when the worker is ready until what streams need is compiled. An earlier stream compiles it itself."""
+
 ENGINES: dict[str, Engine] = {"mitmproxy": mitm.run, "lane": lane.run}
 
 
@@ -121,7 +124,6 @@ async def _serve(config: WorkerConfig, stop: asyncio.Event, orphaned: asyncio.Ev
             else None
         )
         if recorder:
-            redactor.prepare_streams()
             recorder.counts, recorder.auto_sessions = engine_config.counts, auto_sessions
         async with asyncio.TaskGroup() as group:
             background_work = (
@@ -130,6 +132,8 @@ async def _serve(config: WorkerConfig, stop: asyncio.Event, orphaned: asyncio.Ev
             background_work += [preloaded.keep_loading()] if preloaded else []
             background_work += [auto_sessions.watch(replays)] if replays and auto_sessions else []
             background_work += [keep_writing_counts(engine_config.counts, spool.directory)] if spool else []
+            announced = asyncio.Event()
+            background_work += [_prepare_streams(redactor, announced)] if recorder else []
             background_work.append(use_huge_pages())
             background_tasks = [group.create_task(work) for work in background_work]
             engine = ENGINES[config.engine]
@@ -139,7 +143,7 @@ async def _serve(config: WorkerConfig, stop: asyncio.Event, orphaned: asyncio.Ev
                     engine_config,
                     recorder,
                     answerer,
-                    lambda port: _announce_ready(port, config, engine_config, replays),
+                    lambda port: _announce_ready(port, config, engine_config, replays, announced),
                 )
             for task in background_tasks:
                 task.cancel()
@@ -192,6 +196,14 @@ def _only_run(config: WorkerConfig) -> str | None:
     """Return the full name of the fork or replay that a command's own worker serves."""
     run = config.replay_options.get("id")
     return run and full_run_name(config.project, run)
+
+
+async def _prepare_streams(redactor: Redactor, announced: asyncio.Event) -> None:
+    """Compile what the first stream needs, while the command that waited for the worker starts."""
+    await announced.wait()
+    await asyncio.sleep(STREAMS_AFTER)
+    for compile_next in redactor.stream_preparations():
+        await asyncio.to_thread(compile_next)
 
 
 def _build_reports(config: WorkerConfig, data: DataDir, spool: Spool | None) -> "ReplayReports":
@@ -310,7 +322,9 @@ async def _serve_effects(
         yield
 
 
-def _announce_ready(port: int, config: WorkerConfig, engine_config: EngineConfig, replays: "Replays | None") -> None:
+def _announce_ready(
+    port: int, config: WorkerConfig, engine_config: EngineConfig, replays: "Replays | None", announced: asyncio.Event
+) -> None:
     trust = {"ca": str(engine_config.authority.certificate), "ca_bundle": str(engine_config.authority.bundle)}
     _print_message(
         {"ready": True, "port": port, "control": str(engine_config.control) if engine_config.control else None, **trust}
@@ -318,6 +332,7 @@ def _announce_ready(port: int, config: WorkerConfig, engine_config: EngineConfig
         | ({"recorded": recorded} if replays and (recorded := _surroundings(config, engine_config, replays)) else {})
         | ({"questions": replays.recorded_questions()} if replays else {})
     )
+    announced.set()
 
 
 def _surroundings(config: WorkerConfig, engine_config: EngineConfig, replays: "Replays") -> dict[str, Any]:

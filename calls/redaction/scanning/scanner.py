@@ -96,18 +96,26 @@ class RuleTable:
             )
 
         starts = join(lambda rule: full_expression(rule.lead + rule.begin))
-        tails = join(lambda rule: beginnings_expression(rule.lead + rule.begin))
+        self._join = join
         self._starts = starts
-        self._beginning = rf"(?:{tails}|{_ESCAPE_BEGINNING})\z"
         self._last = compile_expression(starts).Match
         self._anything_last = compile_expression(f"{starts}|{IN_WHOLE}").Match
         # A model's pieces of text are words, which recur.
         self._name_in_word = lru_cache(_WORD_CACHE_SIZE)(self._find_spelled_name)
-        self._which = compile_expression(
-            join(lambda rule: f"{full_expression(rule.lead)}({full_expression(rule.begin)})")
+
+    # Compiled on first use: few texts have a secret.
+    @cached_property
+    def _which(self) -> Any:
+        return compile_expression(
+            self._join(lambda rule: f"{full_expression(rule.lead)}({full_expression(rule.begin)})")
         ).Match
 
-    # Compiled on first use, because that takes 0.2 s for each, and whole texts are searched without them.
+    # Compiled on first use, because that takes 0.06 s for each, and whole texts are searched without them.
+    @cached_property
+    def _beginning(self) -> str:
+        tails = self._join(lambda rule: beginnings_expression(rule.lead + rule.begin))
+        return rf"(?:{tails}|{_ESCAPE_BEGINNING})\z"
+
     @cached_property
     def match_open(self) -> Any:
         """Matches a secret, or a tail that may begin one."""
@@ -119,7 +127,12 @@ class RuleTable:
 
     def prepare_streams(self) -> None:
         """Compile what searches in streams need, so that the first stream does not wait for it."""
-        _ = self.match_open, self._anything
+        for compile_next in self.stream_preparations():
+            compile_next()
+
+    def stream_preparations(self) -> Sequence[Callable[[], object]]:
+        """Return the parts of `prepare_streams`: other threads stand still during each, since RE2 does not release the interpreter."""
+        return (lambda: self._beginning), (lambda: self.match_open), (lambda: self._anything)
 
     def find_first(self, data: bytes, at: int, *, last: bool) -> tuple[int, int]:
         """Return the span of the first secret or, unless `last`, of a tail that may begin one and reaches the end."""
