@@ -112,7 +112,7 @@ async def _serve(
     await _watch_for_stop(stopped, abandoned if config.temporary else stopped)
     data = open_data_dir(Path(config.data))
     # The lock first: whose port is taken by the store server of this very directory is told to use that one.
-    with _lock_data_directory(data), _bind_api_socket(config) as api_socket:
+    with _lock_data_directory(data, config.lock), _bind_api_socket(config) as api_socket:
         async with _open_database(config, data, postgres) as (database, embedded):
             parts = PartFactory(config, data, database, helper_command).make_parts(embedded, edit_problem)
             prepare = partial(_prepare, database, parts.writer)
@@ -260,8 +260,18 @@ async def _open_database(
 
 
 @contextlib.contextmanager
-def _lock_data_directory(data: DataDir) -> Iterator[None]:
-    """Lock the data directory against a second store server. The kernel releases the lock even if this process is killed."""
+def _lock_data_directory(data: DataDir, passed: int | None) -> Iterator[None]:
+    """Lock the data directory against a second store server. The kernel releases the lock even if this process is killed.
+
+    `passed`: the descriptor of the lock, if whoever started this process has locked it.
+    """
+    if passed is not None:
+        os.set_inheritable(passed, False)
+        try:
+            yield
+        finally:
+            os.close(passed)
+        return
     try:
         with data.store_lock.hold():
             yield
@@ -278,6 +288,11 @@ def _bind_api_socket(config: StoreServerConfig) -> Iterator[socket.socket]:
         raise CannotStart(
             f"open_api would give other machines access to the API on {config.listen}: remove open_api, or listen on loopback"
         )
+    if config.listener is not None:
+        os.set_inheritable(config.listener, False)
+        with socket.socket(fileno=config.listener) as passed:
+            yield passed
+        return
     family = socket.AF_INET6 if ":" in config.listen else socket.AF_INET
     # With its protocol: without, asyncio does not switch off Nagle's algorithm, and each further response on a connection waits 40 ms.
     with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as api_socket:

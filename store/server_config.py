@@ -16,6 +16,12 @@ class StoreServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     database_url: str | None = None
     listen: str = "127.0.0.1"
     port: int = 0
+    listener: int | None = None
+    """The descriptor of a socket that listens there already, which the process was started with."""
+
+    lock: int | None = None
+    """The descriptor of the data directory's lock, if it was started with it."""
+
     mode: str = "record"
     profiles_toml: str | None = None
     redact_personal_data: bool = False

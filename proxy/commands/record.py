@@ -26,17 +26,19 @@ from proxy.capture.command import (
 from proxy.capture.pinned import environment_label, pinned_by_label, variables_to_pin
 from proxy.commands.code_version import add_version, code_labels
 from proxy.effects.launch import EffectsOptions, note_exit
-from proxy.errors import Failure
+from proxy.errors import FAILURE_EXIT_CODE, Failure, first_exception
 from proxy.processes.command_processes import LOOPBACK, CommandProcesses
 from proxy.processes.ports import reserve_port
 from proxy.processes.settings_match import differing_settings
 from proxy.processes.store_client import DOT_SEGMENTS, Api, NotFound, StoreUnavailable, path_segment, settled_run
+from proxy.processes.store_connection import StoreConnection
 from proxy.processes.user_command import require_command
 from proxy.settings import Settings
 from proxy.terminal.text import count_text, next_command, printable
 from proxy.terminal.waiting import show_waiting
 from proxy.trust.client_environment import environment_problems, user_proxy
 from replay.pinned import ENVIRONMENT_LABEL
+from store.spool.place import spool_directories
 
 RUN_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 PATIENCE = 5.0
@@ -65,41 +67,51 @@ async def record(
     is_named, run = run is not None, check_run_id(run) if run else new_run_id(time.time())
     require_command(command)
     async with CommandProcesses(settings) as processes, PreparedCommand() as prepared:
+        may_exist = is_named and _may_have_runs(processes)
         with reserve_port(LOOPBACK, 0) as port:
-            api, worker_info, version = await _start_processes(
+            store, worker_info, version = await _start_processes(
                 processes, port, code_directory, partial(prepared.start, isolation)
             )
         labels = {**version, **environment_label(variables_to_pin(os.environ)), **labels}
         processes.require_same_profiles(own_worker="mode" not in worker_info)
         if worker_info.get("apart"):
             click.echo(f"playhead: {printable(worker_info['apart'])}", err=True)
-        if is_named and not append and worker_info.get("mode") != "auto":
-            _refuse_to_append(api, run)
+        if may_exist and not append and worker_info.get("mode") != "auto":
+            _refuse_to_append(await _started_store(store), run)
         if append:
-            labels = _with_earlier_version(api, run, labels)
-        opened = _open_run(api, run, labels)
+            labels = _with_earlier_version(await _started_store(store), run, labels)
+        opened = None if store.is_starting else _open_run(await store.api(), run, labels)
         for sentence in environment_problems(os.environ):
             click.echo(f"playhead: {sentence}", err=True)
-        result = await run_command(
-            CommandPlan(
-                command=command,
-                worker_info=worker_info,
-                run=run,
-                token=processes.claim_run(run),
-                api=api.url,
-                api_token_file=processes.data.api_token_file,
-                project=settings.project,
-                passes_other_traffic=True,
-                isolation=isolation,
-                effects=effects,
-                pinned=pinned_by_label(labels) or None,
-                prepared=prepared,
-            )
+        plan = CommandPlan(
+            command=command,
+            worker_info=worker_info,
+            run=run,
+            token=processes.claim_run(run),
+            api=store.url,
+            api_token_file=processes.data.api_token_file,
+            project=settings.project,
+            passes_other_traffic=True,
+            isolation=isolation,
+            effects=effects,
+            pinned=pinned_by_label(labels) or None,
+            prepared=prepared,
         )
-        code = result.code
-        if effects is not None:
-            _note_exit(worker_info, run, processes.run_token(run), code)
-        await processes.close_workers()
+        try:
+            async with asyncio.TaskGroup() as group:
+                opening = group.create_task(_open_later(store, run, labels)) if opened is None else None
+                result = await run_command(plan)
+                if effects is not None:
+                    _note_exit(worker_info, run, processes.run_token(run), result.code)
+                await processes.close_workers()
+                if opening is not None:
+                    with show_waiting("starting the store server"):
+                        opened = await opening
+        except BaseExceptionGroup as failures:
+            raise first_exception(failures) from None
+        if isinstance(opened, Failure):
+            click.echo("\n".join([_unstored_text(run, labels, opened), *_indented_isolation_lines(result)]), err=True)
+            return result.code or FAILURE_EXIT_CODE
         try:
             api = await processes.connect_store_server()
             with show_waiting("waiting until the run is stored"):
@@ -112,7 +124,43 @@ async def record(
             )
         if not quiet:
             click.echo("\n".join([words, *_indented_isolation_lines(result)]), err=True)
-    return code
+    return result.code
+
+
+def _may_have_runs(processes: CommandProcesses) -> bool:
+    """Whether something may have been recorded into the data directory before; False for a new one."""
+    data = processes.data
+    return processes.settings.database_url is not None or data.postgres.exists() or bool(spool_directories(data.spools))
+
+
+async def _started_store(store: StoreConnection) -> Api:
+    """Return a client of the store server once it has started. Raises Failure."""
+    with show_waiting("starting the store server"):
+        return await store.api()
+
+
+async def _open_later(store: StoreConnection, run: str, labels: Mapping[str, str]) -> bool | Failure:
+    """Create the run when the store server has started, while the command runs. The Failure is of one that cannot be started."""
+    try:
+        api = await store.api()
+    except Failure as failure:
+        return failure
+    try:
+        await asyncio.to_thread(_put_run, api, run, labels)
+    except Failure:
+        # Whoever finishes the run tries again, and reports it.
+        return False
+    return True
+
+
+def _unstored_text(run: str, labels: Mapping[str, str], why: Failure) -> str:
+    """Say what became of a run whose store server could not be started."""
+    name = printable(run)
+    return (
+        f"playhead: {name} is recorded but not stored: the store server could not be started: {printable(str(why))}\n"
+        f"          all of it waits in the spool, and the next store server stores it; look then: {next_command(f'show {name}')}"
+        + ("; its labels are not kept" if labels else "")
+    )
 
 
 def _note_exit(worker_info: Mapping[str, Any], run: str, token: str | None, code: int) -> None:
@@ -156,11 +204,15 @@ def _with_earlier_version(api: Api, run: str, labels: Mapping[str, str]) -> Mapp
 def _open_run(api: Api, run: str, labels: Mapping[str, str]) -> bool:
     """Create the run. Return False if the store is unavailable: then it is created when the command has ended."""
     try:
-        api.put(f"/runs/{path_segment(run)}", {"labels": dict(labels)}, timeout=PATIENCE)
+        _put_run(api, run, labels)
     except StoreUnavailable as away:
         click.echo(f"playhead: {printable(str(away))} The command runs, and is recorded into the spool.", err=True)
         return False
     return True
+
+
+def _put_run(api: Api, run: str, labels: Mapping[str, str]) -> None:
+    api.put(f"/runs/{path_segment(run)}", {"labels": dict(labels)}, timeout=PATIENCE)
 
 
 def _finish_run(
@@ -172,7 +224,7 @@ def _finish_run(
 ) -> str:
     """End the run and return its summary. `labels` are set first if the run could not be created earlier."""
     if labels is not None:
-        api.put(f"/runs/{path_segment(run)}", {"labels": dict(labels)}, timeout=PATIENCE)
+        _put_run(api, run, labels)
     store_escapes(api, run, result)
     stored, missing = settled_run(api, run, STORE_CHECKS)
     calls = list(api.list_items(f"/runs/{path_segment(run)}/calls", limit=500)) if stored["exchanges"] else []
@@ -211,13 +263,13 @@ def _auto_session_text(api: Api, run: str) -> str | None:
 
 async def _start_processes(
     processes: CommandProcesses, port: int, code_directory: Path | None, prepare: Callable[[], Awaitable[None]]
-) -> tuple[Api, Mapping[str, Any], dict[str, str]]:
-    """Start the store server and the worker concurrently, and beside them `prepare` the command and ask Git: each takes a while."""
+) -> tuple[StoreConnection, Mapping[str, Any], dict[str, str]]:
+    """Start the worker, and beside it `prepare` the command and ask Git: each takes a while. The store server may still start then."""
     try:
         async with asyncio.TaskGroup() as group:
             version = group.create_task(asyncio.to_thread(code_labels, code_directory)) if code_directory else None
-            api, worker_info = (
-                group.create_task(processes.connect_store_server(port, stays_ready=True)),
+            store, worker_info = (
+                group.create_task(processes.reach_store_server(port, stays_ready=True)),
                 group.create_task(_find_worker(processes, port)),
             )
             # Their processes have been started when this task continues.
@@ -226,7 +278,7 @@ async def _start_processes(
             await prepare()
     except* Failure as failures:
         raise failures.exceptions[0] from None
-    return api.result(), worker_info.result(), version.result() if version else {}
+    return store.result(), worker_info.result(), version.result() if version else {}
 
 
 def check_run_id(run: str) -> str:

@@ -1,6 +1,7 @@
 """Find or start the processes that a command needs.
 
 command_processes    the store server and workers of a command
+store_connection     the store server that a command uses, while it starts
 store_server         the process of the store server
 store_helper         a helper process of the store server
 child_process        start one process and wait until it is ready

@@ -7,7 +7,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol, Self
 
@@ -79,22 +79,23 @@ class ChildProcess:
         *,
         log: Path,
         request_fork: RequestFork | None = None,
+        pass_fds: Sequence[int] = (),
     ) -> Self:
         """Start `python -m MODULE` and wait until it is ready. Raises ChildFailure with the process's own message if it has one.
 
         An awaitable configuration is awaited while the process starts. If it fails, the process is killed. `request_fork` may
-        have it forked by a process that has imported the module.
+        have it forked by a process that has imported the module. `pass_fds`: descriptors that a started process gets, too.
         """
         with log.open("ab") as stderr:
             begin = stderr.tell()
             requested = request_fork(stderr.fileno()) if request_fork else None
-            process: StartedProcess | None = None if requested else await _start_module(module, stderr)
+            process: StartedProcess | None = None if requested else await _start_module(module, stderr, pass_fds)
             try:
                 complete_config = config if isinstance(config, msgspec.Struct) else await config
                 if requested is not None:
                     process = await requested.process()
                 if process is None:
-                    process = await _start_module(module, stderr)
+                    process = await _start_module(module, stderr, pass_fds)
                 assert process.stdin is not None
                 assert process.stdout is not None
                 process.stdin.write(msgspec.json.encode(complete_config) + b"\n")
@@ -166,7 +167,7 @@ class ChildProcess:
         return await self._process.wait()
 
 
-async def _start_module(module: str, stderr: IO[bytes]) -> asyncio.subprocess.Process:
+async def _start_module(module: str, stderr: IO[bytes], pass_fds: Sequence[int]) -> asyncio.subprocess.Process:
     # It runs in its own session, so that Ctrl-C in the terminal reaches the parent alone, which stops things in order.
     return await asyncio.create_subprocess_exec(
         sys.executable,
@@ -176,6 +177,7 @@ async def _start_module(module: str, stderr: IO[bytes]) -> asyncio.subprocess.Pr
         stdout=asyncio.subprocess.PIPE,
         stderr=stderr,
         start_new_session=True,
+        pass_fds=pass_fds,
         env=os.environ | {"PYTHONSAFEPATH": "1"},
     )
 

@@ -27,6 +27,7 @@ from proxy.processes.child_process import ChildFailure, ChildProcess
 from proxy.processes.forked_process import RequestedFork, request_fork
 from proxy.processes.ports import require_loopback
 from proxy.processes.store_client import Api
+from proxy.processes.store_connection import Reservation, StoreConnection, reserve_store_server
 from proxy.retention_settings import retention_policy
 from proxy.settings import Settings
 from proxy.terminal.waiting import show_waiting
@@ -63,6 +64,8 @@ class CommandProcesses:
         """The descriptor of our shared lock, which keeps another command's store server running."""
         self._found_notice: dict[str, Any] = {}
         """The notice of the running store server that was found."""
+        self._starting: asyncio.Task[Api | Failure] | None = None
+        """The start of a store server that a command goes on without."""
 
     @cached_property
     def data(self) -> DataDir:
@@ -90,11 +93,18 @@ class CommandProcesses:
         try:
             # Workers first: the store server then drains what they left in their spools.
             await self.close_workers()
+            await self._end_start()
             await self._stop_store_servers()
         except asyncio.CancelledError:
             # This is a second Ctrl-C.
             await asyncio.gather(*(child.kill() for child in (*self._workers, *self._store_servers)))
             raise
+
+    async def _end_start(self) -> None:
+        """End a store server that is still starting: what the workers left in their spools waits for the next one."""
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.gather(self._starting, return_exceptions=True)
 
     async def _stop_store_servers(self) -> None:
         """Stop our store server, unless another command uses it: then it ends after the last of them."""
@@ -181,6 +191,33 @@ class CommandProcesses:
         with show_waiting("starting the store server"):
             return await self._find_or_start_store_server(port, stays_ready=stays_ready)
 
+    async def reach_store_server(self, port: int, *, stays_ready: bool) -> StoreConnection:
+        """Find the running store server, or begin to start one on `port`, which the caller has reserved.
+
+        One with a database of the user's is waited for: whether that answers is known before the command runs.
+        """
+        _require_store_server()
+        if self.settings.database_url is None and await self._find_running_store_server() is None:
+            with ExitStack() as stack:
+                reservation = stack.enter_context(reserve_store_server(self.data, LOOPBACK, port))
+                if reservation is not None:
+                    start = self._start_reserved(port, reservation, stack.pop_all(), stays_ready=stays_ready)
+                    self._starting = asyncio.get_running_loop().create_task(start)
+                    return StoreConnection(f"http://{LOOPBACK}:{port}", self._starting)
+        api = await self.connect_store_server(port, stays_ready=stays_ready)
+        return StoreConnection(api.url, api)
+
+    async def _start_reserved(
+        self, port: int, reservation: Reservation, reserved: ExitStack, *, stays_ready: bool
+    ) -> Api | Failure:
+        """Start a store server with the lock and the socket that are reserved for it. The Failure is for who needs it."""
+        with reserved:
+            try:
+                child = await self.start_store_server(port, LOOPBACK, stays_ready=stays_ready, reservation=reservation)
+            except Failure as failure:
+                return failure
+        return self.api_client(f"http://{LOOPBACK}:{child.ready['port']}")
+
     async def _find_or_start_store_server(self, port: int, *, stays_ready: bool) -> Api:
         end = time.monotonic() + START_TIMEOUT
         while True:
@@ -263,17 +300,19 @@ class CommandProcesses:
         settings_match.require_same_profiles(self.settings, self._found_notice, own_worker=own_worker)
 
     async def start_store_server(
-        self, port: int, listen: str, *, is_lasting: bool = False, stays_ready: bool = False
+        self,
+        port: int,
+        listen: str,
+        *,
+        is_lasting: bool = False,
+        stays_ready: bool = False,
+        reservation: Reservation | None = None,
     ) -> ChildProcess:
         """Start the store server, and announce it in the data directory. It is stopped when this context ends.
 
         `is_lasting`: it is the server of an `up`, with whose profiles other commands must agree.
         """
-        if find_spec("sqlalchemy") is None:
-            raise Failure(
-                "this environment has no store server, only what replays files: install playhead[store,proxy,embedded] into it,"
-                " or name a file with a recording"
-            )
+        _require_store_server()
         if is_lasting and self.data.store_lock.is_held():
             # It may also be one whose last command has just ended.
             is_ready_one = (self.data.read_notice("store") or {}).get("kept_for")
@@ -281,20 +320,23 @@ class CommandProcesses:
         if not self.data.store_lock.is_held():
             self.data.withdraw("store")
         self._stays_ready = stays_ready and self._may_stay_ready()
+        config = self._store_server_config(port, listen, is_lasting=is_lasting)
+        passed: tuple[int, ...] = ()
+        if reservation is not None:
+            config = msgspec.structs.replace(config, lock=reservation.lock, listener=reservation.listener)
+            passed = reservation.lock, reservation.listener
         child = await ChildProcess.start(
-            "proxy.processes.store_server",
-            self._store_server_config(port, listen, is_lasting=is_lasting),
-            log=self.data.logs / "store.log",
+            "proxy.processes.store_server", config, log=self.data.logs / "store.log", pass_fds=passed
         )
         self._store_servers.append(child)
         self._is_lasting = is_lasting
         digests = settings_match.setting_digests(
             self.settings, ("database_url", "profile") if is_lasting else ("database_url",)
         )
-        config = str(self.settings.config.absolute()) if self.settings.config else None
+        config_file = str(self.settings.config.absolute()) if self.settings.config else None
         api = f"http://{reachable_host(listen)}:{child.ready['port']}"
         ready_note = {"kept_for": self._server_digest()} if self._stays_ready else {}
-        self.data.announce("store", {"api": api, "settings": digests, "config": config, **ready_note})
+        self.data.announce("store", {"api": api, "settings": digests, "config": config_file, **ready_note})
         return child
 
     def _may_stay_ready(self) -> bool:
@@ -421,6 +463,15 @@ class CommandProcesses:
             redact_personal_data=s.redact_personal_data,
             redact_names=tuple(s.redact_names),
             replay=tuple(s.replay),
+        )
+
+
+def _require_store_server() -> None:
+    """Raise Failure if what a store server needs is not installed."""
+    if find_spec("sqlalchemy") is None:
+        raise Failure(
+            "this environment has no store server, only what replays files: install playhead[store,proxy,embedded] into it,"
+            " or name a file with a recording"
         )
 
 
