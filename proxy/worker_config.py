@@ -50,6 +50,9 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     run_versions: str | None = None
     """The file in which the store server of this `up` notes which runs have changed; None if nothing is loaded ahead."""
 
+    preload_secret: str | None = None
+    """What the worker shows the store server of this `up` to load recordings ahead."""
+
     shared_runs: bool = False
     durability: Literal["process", "fsync"] = "process"
     on_record_failure: Literal["gap", "refuse"] = "gap"

@@ -35,6 +35,9 @@ class StoreServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     shared_runs: bool = False
     """Whether every client may write into claimed runs."""
 
+    preload_secret: str | None = None
+    """What the workers of this `up` show when they load recordings ahead, so that nobody else's export is noted as that."""
+
     started: int = 0
     waits: bool = False
     """Whether to serve while the configured database cannot be used, without being ready; otherwise the server ends."""

@@ -220,6 +220,7 @@ class PartFactory:
             auto_sessions=auto_sessions,
             run_modes=RunModes(self._data.replays),
             run_tokens=self._data.run_tokens(),
+            preload_secret=self._config.preload_secret,
             edit_problem=edit_problem,
             helper=helper,
             spill_directory=_make_empty_directory(self._data.root / "answers"),

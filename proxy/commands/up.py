@@ -87,7 +87,7 @@ async def _serve(
     page = api if settings.part == "all" else None
     own: dict[str, Any] = {"api": api, "page": page, "own_addresses": [[settings.listen, api_port]]}
     if settings.part == "all" and settings.mode == "replay" and not settings.replay and settings.database_url is None:
-        own["run_versions"] = str(processes.data.run_versions)
+        own |= {"run_versions": str(processes.data.run_versions), "preload_secret": processes.preload_secret}
     controls = [str(control_path(processes.data.root, f"up-{slot}")) for slot in range(settings.workers)]
     starts: dict[str, Callable[[int], Awaitable[ChildProcess]]] = {
         "store": lambda _: processes.start_store_server(api_port, settings.listen, is_lasting=True),

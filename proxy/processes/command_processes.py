@@ -54,6 +54,9 @@ class CommandProcesses:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.started = time.time_ns()
+        self.preload_secret = secrets.token_hex(16)
+        """What our workers show our store server when they load recordings ahead. It is in no file."""
+
         self._workers: list[ChildProcess] = []
         self._store_servers: list[ChildProcess] = []
         self._is_lasting = False
@@ -379,6 +382,7 @@ class CommandProcesses:
             anchors=anchor_targets(self.settings.witness, self.settings.timestamp),
             fork_agent=self.settings.fork_agent,
             objects=self.settings.objects.target(self.data.keys),
+            preload_secret=self.preload_secret if is_lasting else None,
             started=self.started,
             # A user waits for a command, which should fail soon; an `up` goes on recording.
             waits=is_lasting,

@@ -5,6 +5,7 @@ from then on.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,19 +15,25 @@ from calls.keys.profile import Profiles
 from calls.model import UnknownFormat
 from calls.project_runs import full_run_name, split_run_name
 from proxy.errors import Failure
-from proxy.worker.recordings import Fetch, FoundRecording
+from proxy.worker.recordings import Fetch, FetchMany, FoundRecording
 from replay.recording import build_recording
 from store.bundle.bundle import BadBundle, Bundle
 from store.bundle.rows_bundle import StoredRun
 from store.database.blobs import CorruptData
 from store.database.run_versions import RunVersions
 
-MOST_RUNS: Final = 256
+MOST_RUNS: Final = 2048
+"""Half as many as there are versions of runs: with more, a run that changes would often look like another one."""
+
 MOST_BYTES: Final = 32 << 20
 """Bytes of memory of all recordings that are loaded ahead."""
 
 MOST_EXCHANGES: Final = 100
 """Exchanges of a run that is loaded ahead. A replay of a longer one takes so long that its first request does not matter."""
+
+BATCH_RUNS: Final = 50
+BATCH_LETTERS: Final = 1500
+"""Letters of the names of runs that are loaded together: the audit log has the first 2,000 of a request."""
 
 REST: Final = 2.0
 """How many times as long as a load took the next one is put off: requests come first."""
@@ -54,6 +61,7 @@ class PreloadedRecordings:
     """Recordings that were loaded ahead."""
 
     fetch: Fetch
+    fetch_many: FetchMany
     list_runs: ListRuns
     profiles: Profiles
     versions_file: Path
@@ -98,41 +106,65 @@ class PreloadedRecordings:
         for name in set(self._recordings) - set(names):
             del self._recordings[name]
         loop = asyncio.get_running_loop()
-        for name in names:
-            if name in self._recordings or self.is_replaying(name):
-                continue
+        size = sum(one.size for one in self._recordings.values())
+        waiting = deque(name for name in names if name not in self._recordings and not self.is_replaying(name))
+        while waiting and size < MOST_BYTES and (versions := self._open_versions()) is not None:
+            batch = _next_batch(waiting)
+            # Read first: what changes while it is loaded is no longer this version.
+            read = {name: versions.version((name,)) for name in batch}
             began = loop.time()
-            if (loaded := await self._load(name)) is None:
-                continue
-            if loaded.size + sum(one.size for one in self._recordings.values()) > MOST_BYTES:
-                break
-            self._recordings[name] = loaded
-            await asyncio.sleep((loop.time() - began) * REST)
+            try:
+                fetched = await self.fetch_many(batch)
+            except (Failure, BadBundle, CorruptData):
+                fetched = dict.fromkeys(batch)
+            if not fetched:
+                return False
+            # What did not fit into the answer is first of the next one.
+            waiting.extendleft(name for name in reversed(batch) if name not in fetched)
+            for name, found in fetched.items():
+                loaded = await (self._load(name) if found is None else self._build(found, (name,), read[name]))
+                if loaded is not None:
+                    size += loaded.size
+                    if size > MOST_BYTES:
+                        break
+                    self._recordings[name] = loaded
+                await asyncio.sleep((loop.time() - began) * REST)
+                began = loop.time()
         return True
 
     async def _load(self, name: str) -> _PreloadedRecording | None:
-        """Load the recording of a run; None if it cannot be used."""
+        """Load the recording of one run; None if it cannot be used."""
         runs: tuple[str, ...] = (name,)
         # A run may be answered by its newest generation, whose name is known once it is loaded.
         while (versions := self._open_versions()) is not None:
-            # Read first: what changes while it is loaded is no longer this version.
             version = versions.version(runs)
             try:
                 found = await self.fetch(name)
-                bundle = found.bundle
-                if bundle is None or found.is_replay or _lacks_bodies(bundle):
-                    return None
-                loaded_runs = (name, full_run_name(split_run_name(name)[0], str(bundle.run["id"])))
-                if loaded_runs[-1] not in runs:
-                    runs = loaded_runs
-                    continue
-                recording = await asyncio.to_thread(build_recording, bundle, self.profiles)
-            except (Failure, BadBundle, CorruptData, UnknownFormat):
+            except (Failure, BadBundle, CorruptData):
                 return None  # the request that needs it says so
-            return _PreloadedRecording(
-                found=replace(found, recording=recording), runs=runs, version=version, size=recording.size
-            )
+            if found.bundle is None or found.is_replay:
+                return None
+            loaded_runs = (name, full_run_name(split_run_name(name)[0], str(found.bundle.run["id"])))
+            if loaded_runs[-1] not in runs:
+                runs = loaded_runs
+                continue
+            return await self._build(found, runs, version)
         return None
+
+    async def _build(
+        self, found: FoundRecording, runs: tuple[str, ...], version: tuple[int, ...]
+    ) -> _PreloadedRecording | None:
+        """Make what answers requests of a recording; None if it cannot be used."""
+        bundle = found.bundle
+        if bundle is None or _lacks_bodies(bundle):
+            return None
+        try:
+            recording = await asyncio.to_thread(build_recording, bundle, self.profiles)
+        except (CorruptData, UnknownFormat):
+            return None  # the request that needs it says so
+        return _PreloadedRecording(
+            found=replace(found, recording=recording), runs=runs, version=version, size=recording.size
+        )
 
     def _is_valid(self, name: str, one: _PreloadedRecording) -> bool:
         if self._versions is None or self._versions.version(one.runs) != one.version:
@@ -146,6 +178,16 @@ class PreloadedRecordings:
             except OSError:
                 return None  # the store server has not made it yet
         return self._versions
+
+
+def _next_batch(waiting: deque[str]) -> list[str]:
+    """Take the next names that are loaded together."""
+    batch = [waiting.popleft()]
+    letters = len(batch[0])
+    while waiting and len(batch) < BATCH_RUNS and letters + len(waiting[0]) <= BATCH_LETTERS:
+        batch.append(waiting.popleft())
+        letters += len(batch[-1])
+    return batch
 
 
 def _lacks_bodies(bundle: Bundle) -> bool:

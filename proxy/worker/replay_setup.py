@@ -13,7 +13,7 @@ from proxy.run_names import recording_path
 from proxy.wire.config import EngineConfig
 from proxy.worker.auto_sessions import AutoSessions
 from proxy.worker.preloaded_recordings import PreloadedRecordings
-from proxy.worker.recordings import Fetch, load_file, run_lister, store_loader
+from proxy.worker.recordings import Fetch, load_file, preloader, run_lister, store_loader
 from proxy.worker.replay_reports import ReplayReports
 from proxy.worker_config import WorkerConfig
 from replay.pacing import parse_pace
@@ -26,10 +26,11 @@ from store.datadir import DataDir
 
 def set_up_preloading(config: WorkerConfig, profiles: Profiles) -> PreloadedRecordings | None:
     """Set up what loads recordings ahead, where the store server of this `up` says which runs have changed."""
-    if config.api is None or config.run_versions is None:
+    if config.api is None or config.run_versions is None or config.preload_secret is None:
         return None
     return PreloadedRecordings(
         fetch=store_loader(config.api, config.api_token),
+        fetch_many=preloader(config.api, config.api_token, config.preload_secret),
         list_runs=run_lister(config.api, config.api_token, config.project),
         profiles=profiles,
         versions_file=Path(config.run_versions),

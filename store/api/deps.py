@@ -106,6 +106,9 @@ class Deps:
     run_tokens: RunTokens | None = None
     """The claims of runs, and the tokens that may write into them."""
 
+    preload_secret: str | None = None
+    """What the workers of this `up` show when they load recordings ahead; None where there are none."""
+
     edit_problem: EditCheck | None = None
     """Returns why a recording cannot be edited or forked with the given options; None where it can."""
 

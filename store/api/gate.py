@@ -72,6 +72,8 @@ RULES: Final[Mapping[str, Rule]] = {
     "GET /v1/runs/{run}/envelope": _BODIES,
     # A worker that replays the run reads them.
     "GET /v1/runs/{run}/rows": Rule(scopes=("bodies:read", "replay"), action="export"),
+    # Only the workers of this `up` are answered.
+    "GET /v1/preload": Rule(scopes=("bodies:read", "replay"), action="preload"),
     "GET /v1/runs/{run}/spans": Rule(scopes=("runs:read",), action="export"),
     "GET /v1/runs/{a}/diff/{b}": _BODIES,
     "POST /v1/runs/{run}/forks": _REPLAY,

@@ -29,6 +29,9 @@ COLUMNS: Final = (
     *("request_digest", "response_digest", "head", "request_body", "response_body"),
 )
 
+PRELOAD_HEADER: Final = "playhead-preload"
+"""The header in which workers show that they may load recordings ahead."""
+
 HEAVY: Final = 256 << 10
 """Bytes of packed bodies from which unpacking takes noticeable time."""
 
@@ -144,6 +147,22 @@ def read_named_recording(content: bytes) -> tuple[NamedRecording, Bundle | None]
     begin = 4 + int.from_bytes(content[:4])
     rows = content[begin:]
     return _name_decoder.decode(content[4:begin]), read_rows(rows) if rows else None
+
+
+def encode_named_rows(head: NamedRecording, rows: bytes) -> bytes:
+    """Return one of several recordings in an answer."""
+    return encode_frame(head) + len(rows).to_bytes(4) + rows
+
+
+def read_named_recordings(content: bytes) -> Iterator[tuple[NamedRecording, Bundle | None]]:
+    """Read several recordings, each after its name. Raises BadBundle and CorruptData."""
+    at = 0
+    while at < len(content):
+        begin = at + 4 + int.from_bytes(content[at : at + 4])
+        end = begin + 4 + int.from_bytes(content[begin : begin + 4])
+        rows = content[begin + 4 : end]
+        yield _name_decoder.decode(content[at + 4 : begin]), read_rows(rows) if rows else None
+        at = end
 
 
 class StoredRun(Sequence[Entry]):

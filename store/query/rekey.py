@@ -162,6 +162,14 @@ async def read_keys(connection: asyncpg.Connection, run: str, project: str) -> d
     return {str(row["id"]): (digest_text(row["key"]), row["profile"]) for row in rows}
 
 
+async def read_keys_of_many(
+    connection: asyncpg.Connection, runs: Sequence[str], project: str
+) -> dict[str, tuple[str, str]]:
+    """Return the keys and profiles of the calls of several runs, by their ids."""
+    rows = await connection.fetch(KEYS_OF_MANY, project, runs)
+    return {str(row["id"]): (digest_text(row["key"]), row["profile"]) for row in rows}
+
+
 async def _batch_exchanges(exchanges: AsyncIterator[Exchange]) -> AsyncIterator[list[Exchange]]:
     batch: list[Exchange] = []
     async for one in exchanges:
@@ -224,6 +232,8 @@ WHERE project = $1 AND id = ANY ($2::uuid[])
 """
 
 KEYS = "SELECT id, key, profile FROM calls WHERE project = $1 AND run = $2"
+
+KEYS_OF_MANY = "SELECT id, key, profile FROM calls WHERE project = $1 AND run = ANY($2::text[])"
 
 SET_PROFILE = "UPDATE runs SET profile = $3 WHERE project = $1 AND id = $2"
 

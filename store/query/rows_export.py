@@ -18,8 +18,9 @@ from store.bundle.stored_effects import EffectQueries
 from store.database.connection import Database
 from store.database.object_forms import fill_in, objects_of
 from store.database.schema_version import SCHEMA
+from store.generations.names import newest_generation
 from store.query.exchanges import ERASED_COUNT, HAS_LARGE, HELD_ROWS, PACKED_SIZE, TooLarge, erased_bodies
-from store.query.rekey import read_keys
+from store.query.rekey import read_keys, read_keys_of_many
 from store.query.rest_shapes import NO_STATS, run_shape
 
 MOST_FROM_OBJECTS: Final = 16 << 20
@@ -40,6 +41,9 @@ class RunHead:
     has_effects: bool
     batch: int | None
     """Rows that are read together; None: all, which can be held."""
+
+    packed: int
+    """Bytes of its packed rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +78,46 @@ class RowsExporter:
             parts = await connection.fetch(PARTS, self.project, run)
         return head, self._held_rows(head, rows, keys, parts)
 
+    async def export_many(
+        self, runs: Sequence[str], now: int, most: int
+    ) -> AsyncIterator[tuple[str, tuple[RunHead, bytes] | None]]:
+        """Yield runs with their heads and rows bundles, which are read together; None for those that `export` has to read.
+
+        Those are unknown ones, ones with erased or large bodies or with effects, and those whose name means a replay or, with a
+        newer generation, another run. It stops before the run with which their packed rows would exceed `most` bytes.
+        """
+        async with (
+            self.database.connection() as connection,
+            connection.transaction(isolation="repeatable_read", readonly=True),
+        ):
+            heads = {row["id"]: row for row in await connection.fetch(HEADS, self.project, runs)}
+            chosen: list[tuple[str, RunHead | None]] = []
+            size = 0
+            for run in runs:
+                head = self._small_head(heads.get(run), now)
+                size += head.packed if head else 0
+                if chosen and size > most:
+                    break
+                chosen.append((run, head))
+            names = [run for run, head in chosen if head is not None]
+            rows = _group_by_run(await connection.fetch(ROWS_OF_MANY, self.project, names))
+            keys = await read_keys_of_many(connection, names, self.project)
+            parts = _group_by_run(await connection.fetch(PARTS_OF_MANY, self.project, names))
+        for run, head in chosen:
+            if head is None:
+                yield run, None
+            else:
+                pieces = self._held_rows(head, rows.get(run, []), keys, parts.get(run, []))
+                yield run, (head, b"".join([piece async for piece in pieces]))
+
+    def _small_head(self, row: Mapping[str, Any] | None, now: int) -> RunHead | None:
+        """Return the head of a run that can be read together with others; None of another."""
+        if row is None or row["erased"] or row["is_replay"] or row["has_effects"] or row["has_large"]:
+            return None
+        head = self._run_head(row, now)
+        is_newest = newest_generation(head.id, {"labels": head.labels}) == head.id
+        return head if head.batch is None and is_newest else None
+
     def _run_head(self, row: Mapping[str, Any], now: int) -> RunHead:
         if row["erased"]:
             raise erased_bodies(row["id"], row["erased"])
@@ -90,6 +134,7 @@ class RowsExporter:
             gaps=[Gap(*gap) for gap in json.loads(row["found_gaps"])],
             has_effects=row["has_effects"],
             batch=None if is_held else 1 if row["has_large"] else BATCH,
+            packed=row["packed"],
         )
 
     async def _held_rows(
@@ -162,6 +207,13 @@ class RowsExporter:
         ]
 
 
+def _group_by_run(rows: Sequence[Any]) -> dict[str, list[Any]]:
+    groups: dict[str, list[Any]] = {}
+    for row in rows:
+        groups.setdefault(row["run"], []).append(row)
+    return groups
+
+
 def _batches_by_objects(rows: Sequence[Any], columns: Sequence[str]) -> Iterator[list[Any]]:
     """Divide rows so that only so many bytes from object storage are held at a time."""
     batch: list[Any] = []
@@ -177,14 +229,21 @@ def _batches_by_objects(rows: Sequence[Any], columns: Sequence[str]) -> Iterator
         yield batch
 
 
-HEAD = f"""
-SELECT runs.*, ({HAS_LARGE}) AS has_large, ({ERASED_COUNT}) AS erased, ({PACKED_SIZE}) AS packed,
+_HEAD_COLUMNS: Final = f"""
+    ({HAS_LARGE}) AS has_large, ({ERASED_COUNT}) AS erased, ({PACKED_SIZE}) AS packed,
     EXISTS (SELECT FROM effects WHERE project = $1 AND run = $2) AS has_effects,
     (
         SELECT coalesce(json_agg(json_build_array(run, happened_at, reason, exchange, count) ORDER BY happened_at, id), '[]')
         FROM gaps WHERE project = $1 AND run = $2
     ) AS found_gaps
-FROM runs WHERE project = $1 AND id = $2
+"""  # noqa: S608 - constants
+
+HEAD = f"SELECT runs.*, {_HEAD_COLUMNS} FROM runs WHERE project = $1 AND id = $2"  # noqa: S608 - constants
+
+HEADS = f"""
+SELECT named.*, EXISTS (SELECT FROM replays WHERE project = $1 AND id = named.id) AS is_replay,
+    {_HEAD_COLUMNS.replace("$2", "named.id")}
+FROM runs AS named WHERE named.project = $1 AND named.id = ANY($2::text[])
 """  # noqa: S608 - constants
 
 ROWS = f"""
@@ -192,3 +251,11 @@ SELECT {", ".join(COLUMNS)} FROM exchanges WHERE project = $1 AND run = $2 ORDER
 """  # noqa: S608 - constants
 
 PARTS = "SELECT DISTINCT ON (hash) hash, body FROM parts WHERE project = $1 AND run = $2 ORDER BY hash, day"
+
+ROWS_OF_MANY = f"""
+SELECT {", ".join(COLUMNS)} FROM exchanges WHERE project = $1 AND run = ANY($2::text[]) ORDER BY started_at, id
+"""  # noqa: S608 - constants
+
+PARTS_OF_MANY = """
+SELECT DISTINCT ON (run, hash) run, hash, body FROM parts WHERE project = $1 AND run = ANY($2::text[]) ORDER BY run, hash, day
+"""

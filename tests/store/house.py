@@ -90,6 +90,7 @@ async def serving_api(
     signal: FeedSignal | None = None,
     followers: Followers | None = None,
     checkpoints: Path | None = None,
+    preload_secret: str | None = None,
 ) -> AsyncIterator[httpx2.AsyncClient]:
     """The REST interface on a free port of loopback, and a client of it."""
     signal = signal or FeedSignal()
@@ -110,6 +111,7 @@ async def serving_api(
         sealer=Sealer(database, SIGNING_KEYS, checkpoints) if checkpoints else None,
         log_keys=SIGNING_KEYS.public if checkpoints else None,
         checkpoint_directory=checkpoints,
+        preload_secret=preload_secret,
         retention=RetentionRunner(database, RetentionPolicy(rules=shipped_rules()), signal=signal),
     )
     full_tokens = {f"token {number}": token for number, token in enumerate(tokens, 1)}
@@ -159,6 +161,7 @@ async def open_house(
     fork_agent: str | None = None,
     clean: Clean = str,
     api_tokens: ApiTokens | None = None,
+    preload_secret: str | None = None,
 ) -> AsyncIterator[House]:
     """All of it."""
     signal = FeedSignal()
@@ -177,6 +180,7 @@ async def open_house(
             signal=signal,
             followers=followers,
             checkpoints=spools.parent / "checkpoints",
+            preload_secret=preload_secret,
         ) as api,
     ):
         yield House(api=api, store_server=store_server, spools=spools, signal=signal, followers=followers)

@@ -16,7 +16,8 @@ type TokenName = Annotated[
     str | None, Query(min_length=1, max_length=500, pattern=r"^[^\x00]*$", description="the name of a token")
 ]
 type Action = Annotated[
-    str | None, Query(min_length=1, max_length=50, pattern=r"^[a-z ]*$", description="read, export, change or delete")
+    str | None,
+    Query(min_length=1, max_length=50, pattern=r"^[a-z ]*$", description="read, export, preload, change or delete"),
 ]
 
 

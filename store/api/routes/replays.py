@@ -1,12 +1,13 @@
 """`/v1/replays`: create replays, each with an id and a position of its own."""
 
 import asyncio
+import hmac
 import json
 import secrets
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
@@ -18,12 +19,18 @@ from store.api.parameters import RUN_ID_PATTERN, RunId, WhenReportsSettled
 from store.api.problems import Problem, not_found
 from store.api.replay_parameters import Overrides, check_edits, checked_overrides
 from store.api.routes.runs import require_run
-from store.bundle.rows_bundle import NamedRecording, encode_frame
+from store.bundle.rows_bundle import PRELOAD_HEADER, NamedRecording, encode_frame, encode_named_rows
 from store.datadir import DataDir
 from store.generations.names import newest_generation
 
 LARGEST_REPORT: Final = 64 << 20
 """Bytes of a report file."""
+
+MOST_PRELOADED: Final = 100
+"""Runs of one request to load recordings ahead."""
+
+PRELOADED_BYTES: Final = 4 << 20
+"""Bytes of packed rows of its answer; one run may have more."""
 
 router = APIRouter(tags=["replays"], route_class=DeferredRoute)
 
@@ -122,6 +129,33 @@ async def replay_rows(deps: TheDeps, replay: RunId) -> Response:
     head = NamedRecording(run, dict(labels), requested)
     return StreamingResponse(
         _following(encode_frame(head), exported[1] if exported else None), media_type="application/octet-stream"
+    )
+
+
+@router.get("/preload", include_in_schema=False)
+async def preload_rows(
+    deps: TheDeps, request: Request, run: Annotated[list[RunId], Query(max_length=MOST_PRELOADED)]
+) -> Response:
+    """For the workers of this `up`: the rows of several runs that nobody has asked for yet, or as many as fit into an answer.
+
+    A run without rows has to be read alone. One entry of the audit log names all of them, so what a person exports has to be
+    requested otherwise: a person has no such secret.
+    """
+    secret = request.headers.get(PRELOAD_HEADER, "")
+    if deps.preload_secret is None or not hmac.compare_digest(secret.encode(), deps.preload_secret.encode()):
+        detail = "only the workers of `playhead up --mode replay` load recordings ahead: use /v1/runs/{run}/bundle"
+        raise Problem(404, "not_found", detail)
+    found = deps.rows_exporter.export_many(run, deps.now(), PRELOADED_BYTES)
+    return Response(
+        b"".join(
+            [
+                encode_named_rows(
+                    NamedRecording(name, dict(one[0].labels) if one else {}, None), one[1] if one else b""
+                )
+                async for name, one in found
+            ]
+        ),
+        media_type="application/octet-stream",
     )
 
 

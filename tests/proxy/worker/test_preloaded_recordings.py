@@ -11,16 +11,20 @@ from calls.events import EffectBatch, ReplayReported
 from calls.redaction.redactor import Redactor
 from proxy.worker import preloaded_recordings
 from proxy.worker.preloaded_recordings import PreloadedRecordings
-from proxy.worker.recordings import run_lister, store_loader
+from proxy.worker.recordings import preloader, run_lister, store_loader
 from replay.replays import LoadSource, Replays, ReplaySource
 from replay.session import ReplayOptions
+from store.api.routes import replays as replays_route
+from store.bundle.rows_bundle import PRELOAD_HEADER
 from store.database.connection import Database
 from store.database.run_versions import RunVersions
 from store.feed.entries import RunChanged
 from store.feed.feed import append_entries
 from store.ingest.batch_writer import BatchWriter
-from tests.store.house import PROFILES, House, open_house
+from tests.store.house import PROFILES, House, is_problem, open_house
 from tests.store.samples import NOON, tool_exchange
+
+SECRET = "of this up"
 
 type Change = Callable[[House, BatchWriter], Awaitable[object]]
 
@@ -30,12 +34,13 @@ async def preloading(tmp_path: Path, database: Database) -> AsyncIterator[tuple[
     """A store server with the run `night`, and what loads its runs ahead."""
     database.run_versions = RunVersions.create(tmp_path / "versions")
     await BatchWriter(database, profile=PROFILES.digest).write_batch([tool_exchange(0, run="night")])
-    async with open_house(tmp_path / "spools", database, mode="replay") as house:
+    async with open_house(tmp_path / "spools", database, mode="replay", preload_secret=SECRET) as house:
         url = str(house.api.base_url)
         (tmp_path / "replays").mkdir()
         yield (
             PreloadedRecordings(
                 fetch=store_loader(url, None),
+                fetch_many=preloader(url, None, SECRET),
                 list_runs=run_lister(url, None, "default"),
                 profiles=PROFILES,
                 versions_file=tmp_path / "versions",
@@ -108,6 +113,39 @@ async def test_limits_and_what_else_a_name_may_mean(
         assert await preloaded.load_newest()
         (tmp_path / "replays/night.json").write_text("{}")
         assert preloaded.take("night") is None, "the report of a command's replay says what its name means"
+
+
+async def test_runs_are_loaded_together_and_noted_as_what_nobody_asked_for(
+    tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = BatchWriter(database, profile=PROFILES.digest)
+    names = [f"run-{number}" for number in range(5)]
+    for number, name in enumerate(names, 1):
+        await writer.write_batch([tool_exchange(number, run=name)])
+    async with preloading(tmp_path, database) as (preloaded, house):
+        # A run with effects is read alone.
+        await write_effects(house, writer)
+        assert await preloaded.load_newest()
+        for name in ("night", *names):
+            found = preloaded.take(name)
+            assert found is not None, name
+            assert found.bundle is not None
+            assert {one.run for one in found.bundle.exchanges} == {name}
+            alone = await preloaded.fetch(name)
+            assert alone.bundle is not None
+            assert list(found.bundle.exchanges) == list(alone.bundle.exchanges)
+        noted = (await house.api.get("/v1/audit", params={"action": "preload"})).json()["items"]
+        assert len(noted) == 1
+        assert all(f"run={name}" in noted[0]["path"] for name in ("night", *names))
+        exports = (await house.api.get("/v1/audit", params={"action": "export"})).json()["items"]
+        assert sum("night" in one["path"] for one in exports) == 2, "ahead because of its effects, and by this test"
+        assert len(exports) == 2 + len(names)
+        for headers in ({}, {PRELOAD_HEADER: "guessed"}):
+            is_problem(await house.api.get("/v1/preload?run=night", headers=headers), 404, "not_found")
+        # An answer holds so much that the next run fits no more: it is first of the next one.
+        monkeypatch.setattr(replays_route, "PRELOADED_BYTES", 1)
+        assert await preloaded.load_newest()
+        assert all(preloaded.take(name) for name in names)
 
 
 async def test_the_first_request_of_a_replay_asks_no_store_server(tmp_path: Path, database: Database) -> None:
