@@ -80,7 +80,7 @@ async def record(
             _refuse_to_append(await _started_store(store), run)
         if append:
             labels = _with_earlier_version(await _started_store(store), run, labels)
-        opened = None if store.is_starting else _open_run(await store.api(), run, labels)
+        opened: bool | Failure | None = None if store.is_starting else _open_run(await store.api(), run, labels)
         for sentence in environment_problems(os.environ):
             click.echo(f"playhead: {sentence}", err=True)
         plan = CommandPlan(

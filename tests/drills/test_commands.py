@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from calls.model import Request
+from proxy.errors import FAILURE_EXIT_CODE
 from store.bundle.bundle import load_bundle
 from store.datadir import open_data_dir
 from tests.drills.house import bundle, environment, get, until_true, up
@@ -20,6 +21,8 @@ from tests.support.service import command
 
 TARGET = "/whole?size=2000"
 
+NO_POSTGRES = {"PLAYHEAD_PG_BINDIR": "/nowhere"}
+
 ASKER = """
 import sys, time, urllib.request
 host, target, header, name, first, last, pause = sys.argv[1:]
@@ -30,21 +33,33 @@ for n in range(int(first), int(last)):
 """
 
 
-async def playhead(*arguments: str | Path) -> tuple[int, str, str]:
+EARLY = """
+import http.client, os, sys, urllib.parse
+api = urllib.parse.urlsplit(os.environ["PLAYHEAD_API"])
+connection = http.client.HTTPConnection(api.hostname, api.port)
+connection.request("GET", "/healthz")
+sys.exit(connection.getresponse().status != 200)
+"""
+"""Asks the API at once, when its store server may still be starting."""
+
+
+async def playhead(*arguments: str | Path, **variables: str) -> tuple[int, str, str]:
     """Exit status, output, errors."""
     process = await asyncio.create_subprocess_exec(
         *command(*map(str, arguments)),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env=environment(),
+        env=environment() | variables,
     )
     out, err = await process.communicate()
     return process.returncode or 0, out.decode(), err.decode()
 
 
-def recording(data: Path, run: str, first: int, last: int, pause: float = 0) -> list[str | Path]:
+def recording(
+    data: Path, run: str, first: int, last: int, pause: float = 0, *, is_named: bool = True
+) -> list[str | Path]:
     """The command line that records requests `first` to `last` of a run."""
-    flags = ("--data", data, "--config", data.with_suffix(".toml"), "--run", run)
+    flags = ("--data", data, "--config", data.with_suffix(".toml"), *(("--run", run) if is_named else ()))
     asker = (sys.executable, "-c", ASKER, HOST, TARGET, NAME, run)
     return ["record", *flags, "--", *asker, *map(str, (first, last, pause))]
 
@@ -65,13 +80,19 @@ def answered_requests(run: str, count: int) -> Ledger:
 async def test_two_recordings_at_once_and_one_that_goes_on_are_all_there(data_with_postgres: Path) -> None:
     async with upstream() as source:
         data_with_postgres.with_suffix(".toml").write_text(source.config)
+        # Without a run's name nobody has to ask the store before the command begins.
+        unstored = await playhead(*recording(data_with_postgres, "unstored", 0, 3, is_named=False), **NO_POSTGRES)
+        early = await playhead("record", "--data", data_with_postgres, "--", sys.executable, "-c", EARLY)
         both = await asyncio.gather(
             playhead(*recording(data_with_postgres, "long", 0, 30, pause=0.1)),
             playhead(*recording(data_with_postgres, "short", 0, 5)),
         )
         name, *rest = recording(data_with_postgres, "short", 5, 9)
         later = await playhead(name, "--append", *rest)
-    assert [done[0] for done in (*both, later)] == [0, 0, 0], (both, later)
+    assert unstored[0] == FAILURE_EXIT_CODE
+    assert "the store server could not be started: /nowhere has no postgres" in unstored[2]
+    assert "waits in the spool" in unstored[2]
+    assert [done[0] for done in (early, *both, later)] == [0, 0, 0, 0], (early, both, later)
     assert not list((data_with_postgres / "log").glob("worker-*.log")), (
         "workers that had nothing to say left an empty file each"
     )
@@ -79,7 +100,9 @@ async def test_two_recordings_at_once_and_one_that_goes_on_are_all_there(data_wi
         listed = (await get(house.api, "/runs"))["items"]
         found = {run: await bundle(house.api, run) for run in ("long", "short")}
     wanted = {"long": (30, True), "short": (9, True)}
-    assert {run["id"]: (run["exchanges"], run["complete"]) for run in listed} == wanted
+    exchanges = {run["id"]: (run["exchanges"], run["complete"]) for run in listed}
+    assert {run: exchanges.pop(run) for run in wanted} == wanted
+    assert sorted(exchanges.values()) == [(0, True), (3, True)]
     for run, (count, _) in wanted.items():
         asked = [name for name in source.asked if name.startswith(run)]
         comparison = answered_requests(run, count).compare(found[run].exchanges, asked)
