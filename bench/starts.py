@@ -106,6 +106,13 @@ class Side:
             raise MeasurementFailed(f"{command[3:]} ended with {ran.returncode}: {ran.stderr}")
         return spent.ru_utime + spent.ru_stime - used.ru_utime - used.ru_stime + beside, wall
 
+    def begin(self, *arguments: str, **environment: str) -> Cost:
+        """Run a command of Playhead to its end; the time is that until the user's command begins."""
+        file = self.directory / "began"
+        began = time.time_ns()
+        used, _ = self.run(self.playhead(*arguments, "--", "sh", "-c", f"date +%s%N > {file}"), **environment)
+        return used, (int(file.read_text()) - began) / 1e9
+
     def start_up(self, *, is_new: bool) -> Cost:
         """Start an `up` until it is ready, and stop it. The CPU is that of all of it until it has ended."""
         data = self.directory / "up"
@@ -218,6 +225,11 @@ def processes(side: Side, dsn: str) -> Iterator[tuple[str, Callable[[], Cost]]]:
     yield (
         "replay FILE -- true, alone",
         lambda: side.run(side.playhead("replay", "--allow-unused", file, "--", "true"), **ALONE),
+    )
+    yield "record, alone, until it begins", lambda: side.begin("record", **ALONE)
+    yield (
+        "replay FILE, alone, until it begins",
+        lambda: side.begin("replay", "--allow-unused", file, **ALONE),
     )
     yield "record -- true, alone", lambda: side.run(side.playhead("record", "--", "true"), **ALONE)
     yield "up, until ready, new directory", lambda: side.start_up(is_new=True)

@@ -27,6 +27,9 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     mode: Mode
     engine: EngineName
     listen: str = "127.0.0.1"
+    log: str | None = None
+    """The file for stderr; None if the process was started with it."""
+
     log_format: LogFormat = "text"
     port: int = 0
     reuse_port: bool = False

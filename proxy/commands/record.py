@@ -38,7 +38,6 @@ from proxy.terminal.text import count_text, next_command, printable
 from proxy.terminal.waiting import show_waiting
 from proxy.trust.client_environment import environment_problems, user_proxy
 from replay.pinned import ENVIRONMENT_LABEL
-from store.spool.place import spool_directories
 
 RUN_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 PATIENCE = 5.0
@@ -130,7 +129,8 @@ async def record(
 def _may_have_runs(processes: CommandProcesses) -> bool:
     """Whether something may have been recorded into the data directory before; False for a new one."""
     data = processes.data
-    return processes.settings.database_url is not None or data.postgres.exists() or bool(spool_directories(data.spools))
+    has_spools = data.spools.exists() and any(data.spools.iterdir())
+    return processes.settings.database_url is not None or data.postgres.exists() or has_spools
 
 
 async def _started_store(store: StoreConnection) -> Api:

@@ -6,6 +6,8 @@ store_server         the process of the store server
 store_helper         a helper process of the store server
 child_process        start one process and wait until it is ready
 forked_process       have a worker forked by a process that is ready
+early_worker         start a worker before the settings are known
+early_process        a worker that was started early
 process_context      what a process passes on to those that it starts
 store_client         requests to the store server
 http_client          HTTP with the standard library alone

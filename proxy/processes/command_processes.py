@@ -24,6 +24,7 @@ from proxy.errors import Failure
 from proxy.export_settings import export_targets
 from proxy.processes import settings_match
 from proxy.processes.child_process import ChildFailure, ChildProcess
+from proxy.processes.early_worker import is_ci, take_early_worker
 from proxy.processes.forked_process import RequestedFork, request_fork
 from proxy.processes.ports import require_loopback
 from proxy.processes.store_client import Api
@@ -348,8 +349,7 @@ class CommandProcesses:
 
     def _keeps_processes(self) -> bool:
         """Whether processes are kept ready for the next command. In CI nobody asks again, and files are copied."""
-        in_ci = os.environ.get("CI", "").lower() not in ("", "0", "false")
-        return bool(self.settings.store_idle) and not in_ci
+        return bool(self.settings.store_idle) and not is_ci(os.environ)
 
     def _server_digest(self) -> str:
         """Return a digest of all that a store server of ours would be started with, and of the token that it would accept."""
@@ -399,15 +399,23 @@ class CommandProcesses:
     ) -> ChildProcess:
         """Start a worker for a command whose user waits for it (`start_worker`)."""
         with show_waiting("starting the proxy worker"):
-            return await self.start_worker(late_settings, may_fork=self._keeps_processes(), **changes)
+            keeps_processes = self._keeps_processes()
+            return await self.start_worker(
+                late_settings, may_fork=keeps_processes, may_start_early=not keeps_processes, **changes
+            )
 
     async def start_worker(
-        self, late_settings: Awaitable[dict[str, Any]] | None = None, *, may_fork: bool = False, **changes: Any
+        self,
+        late_settings: Awaitable[dict[str, Any]] | None = None,
+        *,
+        may_fork: bool = False,
+        may_start_early: bool = False,
+        **changes: Any,
     ) -> ChildProcess:
         """Start a worker, with these changes to its default configuration.
 
         `late_settings`: more changes, which are awaited while the worker's process starts. `may_fork`: have it forked by a
-        process that stays ready.
+        process that stays ready. `may_start_early`: take the one that was started before the settings were read, if there is one.
         """
         config = msgspec.structs.replace(self.worker_config(), **changes)
         # A replay can do without the second engine: what the lane does not serve is refused there anyway.
@@ -424,12 +432,16 @@ class CommandProcesses:
             modes = {host: mode for host, mode in modes.items() if mode not in ("replay", "auto")}
         control = config.control or str(control_path(self.data.root, config.name))
         config = msgspec.structs.replace(config, modes=modes, control=control)
+        log = self.data.logs / f"{config.name}.log"
+        early = take_early_worker() if may_start_early else None
+        if early is not None:
+            config = msgspec.structs.replace(config, log=str(log))
         complete_config = config if late_settings is None else _apply_late_settings(config, late_settings)
         child = await ChildProcess.start(
             "proxy.worker.process",
             complete_config,
-            log=self.data.logs / f"{config.name}.log",
-            request_fork=self._request_fork if may_fork else None,
+            log=log,
+            request_fork=early.request if early is not None else self._request_fork if may_fork else None,
         )
         self._workers.append(child)
         return child

@@ -12,6 +12,7 @@ if __name__ == "__main__":
 import asyncio
 import importlib
 import json
+import os
 import resource
 import signal
 import sys
@@ -373,6 +374,13 @@ def _print_message(message: Mapping[str, Any]) -> None:
     sys.stdout.flush()
 
 
+def _open_log(path: str) -> None:
+    """Let this file be stderr."""
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(log, sys.stderr.fileno())
+    os.close(log)
+
+
 def run_worker() -> int:
     """Read the configuration from stdin, serve until stdin ends, and return the exit status."""
     configure_logging()
@@ -380,6 +388,8 @@ def run_worker() -> int:
     status = 0
     try:
         line = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerConfig)
+        if line.log is not None:
+            _open_log(line.log)
         configure_logging(line.log_format)
         asyncio.run(main(line), loop_factory=_event_loop_factory(line))
     except* (Failure, DataDirError) as failures:

@@ -106,7 +106,11 @@ def fill_route(route: str, names: dict[str, str]) -> str:
 
 
 def get_routes(call: str) -> Iterator[tuple[str, str]]:
-    """Yield each route that reads what was recorded, with the ids of the recorded run and call."""
+    """Yield each route that reads what was recorded, with the ids of the recorded run and call.
+
+    Not `/v1/preload`, which asks for a secret beside the token (tests/proxy/worker/test_preloaded_recordings.py).
+    """
+    others = ("/v1/events", "/v1/audit", "/v1/retention", "/v1/preload")
     names = {"run": "night", "a": "night", "b": "night", "call": call, "exchange": call, "replay": "again"}
     queries = {"GET /v1/stats": ["group_by=run"], "GET /v1/marks": ["run=night"], "GET /v1/search": ["q=promptword"]}
     queries["GET /v1/runs/{run}/spans"] = ["", "content=true"]
@@ -115,7 +119,7 @@ def get_routes(call: str) -> Iterator[tuple[str, str]]:
     queries["GET /v1/runs/{run}/calls"] = ["", "fields=*", "fields=params"]
     for name in RULES:
         method, _, path = name.partition(" ")
-        if method == "GET" and path.startswith("/v1/") and path not in ("/v1/events", "/v1/audit", "/v1/retention"):
+        if method == "GET" and path.startswith("/v1/") and path not in others:
             for query in queries.get(name, [""]):
                 yield name, f"{fill_route(path, names)}{'?' if query else ''}{query}"
 
