@@ -7,7 +7,7 @@ from typing import Final
 from calls.codec.encoding import Undecodable, decode_content
 from calls.codec.lenient_json import as_array, as_object, as_text
 from calls.dialects.dialect import AnswerSummary, Assembly, RequestSummary
-from calls.dialects.parts.token_counts import header_usage
+from calls.dialects.parts.token_counts import NO_USAGE, header_usage
 from calls.dialects.table import BY_NAME
 from calls.framing import websocket
 from calls.keys.element_memory import ElementMemory
@@ -142,6 +142,8 @@ def _token_usage(response: Response | None, summary: AnswerSummary) -> Usage:
     if response is None or summary.usage.output_tokens is not None:
         return summary.usage
     header_counts = header_usage(response.headers)
+    if header_counts == NO_USAGE:
+        return summary.usage
     pairs = ((name, getattr(summary.usage, name)) for name in Usage.__slots__)
     return Usage(**{name: getattr(header_counts, name) if value is None else value for name, value in pairs})
 

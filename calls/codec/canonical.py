@@ -7,14 +7,12 @@ and 1e0 are all `1`.
 """
 
 import hashlib
-import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from decimal import Decimal
-from json.encoder import encode_basestring
 from typing import Final
 
-from calls.codec.json import write_json
+from calls.codec.json import make_writer, write_json
 from calls.model import Json
 
 _PLAIN_BELOW = 10**15
@@ -55,21 +53,7 @@ def _plain_number(value: object) -> int | float:
 _ASTRAL: Final = bytes(range(0xF0, 0xF5))
 """The possible first bytes of characters beyond the Basic Multilingual Plane."""
 
-_encoder: Final = json.JSONEncoder(
-    check_circular=False, default=_plain_number, ensure_ascii=False, separators=(",", ":"), sort_keys=True
-)
-
-
-def _make_writer() -> Callable[[Json], str]:
-    """Return what `_encoder.encode` does, with the writer in C that it makes anew for each value; most are so short that this takes longest."""
-    make_writer = getattr(json.encoder, "c_make_encoder", None)
-    if make_writer is None:
-        return _encoder.encode
-    write = make_writer(None, _plain_number, encode_basestring, None, ":", ",", True, False, True)
-    return lambda value: "".join(write(value, 0))
-
-
-_write_plain: Final = _make_writer()
+_write_plain: Final = make_writer(_plain_number, sorts=True)
 
 
 def digest(domain: str, data: bytes) -> str:

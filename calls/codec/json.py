@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
-from json.encoder import encode_basestring
+from json.encoder import encode_basestring, encode_basestring_ascii
 from typing import Any
 
 from calls.model import Json
@@ -88,22 +88,45 @@ def parse_json_leniently(data: bytes) -> Json:
     return _without_surrogates(value)
 
 
+def make_writer(
+    default: Callable[[Any], Json], *, sorts: bool = False, is_ascii: bool = False, allows_nan: bool = True
+) -> Callable[[Json], str]:
+    """Return a function that writes compact JSON in C. `default` returns a value in place of one that the writer does not know.
+
+    It does what `json.JSONEncoder.encode` does, which makes a writer for each value: for most, that takes longer than writing.
+    """
+    encoder = json.JSONEncoder(
+        check_circular=False,
+        allow_nan=allows_nan,
+        default=default,
+        ensure_ascii=is_ascii,
+        separators=(",", ":"),
+        sort_keys=sorts,
+    )
+    make = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:
+        return encoder.encode
+    quote = encode_basestring_ascii if is_ascii else encode_basestring
+    write = make(None, default, quote, None, ":", ",", sorts, False, allows_nan)
+    return lambda value: "".join(write(value, 0))
+
+
 def dumps(value: Json) -> bytes:
     """Write a value as compact JSON, with members in their order and exact numbers."""
     try:
-        return _plain_encoder.encode(value).encode()
+        return _write_plain(value).encode()
     except ValueError:
         return write_json(value, list).encode()
 
 
-def _refuse_value(value: object) -> Json:
-    raise ValueError(f"{type(value).__name__} is not written by the encoder")
+def _exact_float(value: object) -> float:
+    """Return a decimal as a number that is written in the same way."""
+    if isinstance(value, Decimal) and str(value) == repr(plain := float(value)):
+        return plain
+    raise ValueError(f"{type(value).__name__} is not written in C")
 
 
-_plain_encoder = json.JSONEncoder(
-    check_circular=False, allow_nan=False, default=_refuse_value, ensure_ascii=False, separators=(",", ":")
-)
-"""Writes what has no decimals, in C."""
+_write_plain = make_writer(_exact_float, allows_nan=False)
 
 
 def _decode_text(text: str) -> Json:

@@ -1,12 +1,13 @@
 """Digest the content of an answer without its ids, times and counts, to decide whether two answers are the same."""
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
+from types import NoneType
 from typing import Final
 
 from calls.codec.canonical import digest
-from calls.codec.json import InvalidJson, parse_json
+from calls.codec.json import InvalidJson, make_writer, parse_json
 from calls.codec.lenient_json import as_object
 from calls.comparison.answer_volatile import ignored_values as ignored_values
 from calls.comparison.answer_volatile import without_ignored
@@ -35,9 +36,10 @@ _VOLATILE_MEMBERS: Final = frozenset(
 _THOUGHT_MEMBERS: Final = frozenset(("reasoning", "reasoning_content", "thinking", "thought"))
 
 # Numbers are written as they are: canonical numbers for a vector of a thousand decimals take longer than everything else.
-_encoder: Final = json.JSONEncoder(check_circular=False, default=str, separators=(",", ":"), sort_keys=True)
+_write: Final = make_writer(str, sorts=True, is_ascii=True)
 
 _WORD: Final = re.compile(r"\w+")
+_SCALARS: Final = (str, int, float, Decimal, NoneType)
 
 
 def answer_meaning(call: Call, plan: Plan | None = None) -> Json:
@@ -76,7 +78,7 @@ def answer_digest(exchange: Exchange, call: Call, plan: Plan | None = None) -> s
         content = {"bytes": digest(DOMAIN, response.body.data)}
     status = response.status if response else None
     end = client_outcome(exchange, answer_ended=has_answer_ended(call))
-    return digest(DOMAIN, _encoder.encode([status, end, call.complete, content]).encode())
+    return digest(DOMAIN, _write([status, end, call.complete, content]).encode())
 
 
 def word_set(value: Json) -> set[str]:
@@ -126,13 +128,13 @@ def _thoughts(answer: Json) -> Iterator[Json]:
     waiting = [answer]
     while waiting:
         value = waiting.pop()
-        if isinstance(value, str):
-            continue  # most values are texts, for which the question whether they are mappings takes long
+        if isinstance(value, _SCALARS):
+            continue  # most values are, and the question whether they are mappings takes long
         if isinstance(value, Mapping):
             for name, inner in value.items():
-                if not isinstance(inner, str):
+                if not isinstance(inner, _SCALARS):
                     waiting.append(inner)
-                elif name in _THOUGHT_MEMBERS:
+                elif name in _THOUGHT_MEMBERS and isinstance(inner, str):
                     yield inner
         elif isinstance(value, list | tuple):
             waiting += value

@@ -235,30 +235,27 @@ def _group_neighbours(
     """Group adjacent elements that are new, and those that are adjacent in one part."""
     groups: list[_Neighbours] = []
     end = 0
+    part = b""
+    offset = 0  # where the previous element ends in its part, if it is stored
     previous = None
     for element in elements:
         place = find(element.hash)
         between = body[end : element.start]
-        if groups and (
-            _is_next_in_part(previous, place, between)
-            if previous and place
-            else previous is place and _is_separator(between)
-        ):
+        if not groups:
+            is_next = False
+        elif place is None or previous is None:
+            is_next = place is previous and not between.strip(SEPARATORS)
+        else:
+            # Whether the part has one element right after the other, with the same bytes between them as the body.
+            is_next = place.offset == offset + len(between) and place.part == part and place.before == between
+        if is_next:
             groups[-1].append((element, place))
         else:
             groups.append([(element, place)])
         end, previous = element.end, place
+        if place is not None:
+            part, offset = place.part, place.offset + place.length
     return groups
-
-
-def _is_separator(between: bytes) -> bool:
-    return not between.strip(SEPARATORS)
-
-
-def _is_next_in_part(previous: ElementPlace, place: ElementPlace, between: bytes) -> bool:
-    """Whether the part has one element right after the other, with the same bytes between them as the body."""
-    offset = previous.offset + previous.length + len(between)
-    return place.offset == offset and place.part == previous.part and place.before == between
 
 
 def _element_places(body: bytes, part: bytes, elements: Sequence[Element]) -> dict[bytes, ElementPlace]:

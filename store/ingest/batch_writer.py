@@ -537,7 +537,7 @@ def _named_by_scope(
 def _place_finder(
     fresh: Mapping[bytes, ElementPlace], stored: Mapping[bytes, ElementPlace]
 ) -> Callable[[bytes], ElementPlace | None]:
-    return lambda element: fresh.get(element) or stored.get(element)
+    return (lambda element: fresh.get(element) or stored.get(element)) if fresh else stored.get
 
 
 def _run_times(exchanges: Iterable[Exchange]) -> dict[str, _RunTimes]:

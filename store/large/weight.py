@@ -22,8 +22,18 @@ _MAX_DECODED: Final = LARGE_WEIGHT // 2
 _GZIP: Final = b"\x1f\x8b"
 
 
+_SAMPLED_SIZE: Final = 1 << 16
+"""Bytes below which separators are counted in a sample: to count all of them takes as long as to read the bytes from the spool."""
+
+_SAMPLE_STEP: Final = 61
+"""A prime number, so that numbers of one width have separators in the sample, too."""
+
+
 def body_weight(data: bytes) -> int:
-    """The weight of bytes of a body."""
+    """The weight of bytes of a body, roughly."""
+    if _SAMPLE_STEP**2 < len(data) < _SAMPLED_SIZE:
+        sample = data[::_SAMPLE_STEP]
+        return len(data) + _VALUE_WEIGHT * _SAMPLE_STEP * (sample.count(b",") + sample.count(b":"))
     return len(data) + _VALUE_WEIGHT * (data.count(b",") + data.count(b":"))
 
 

@@ -109,11 +109,13 @@ class FreshTexts:
 def _note_elements(elements: Iterable[Element], hashes: set[bytes]) -> set[Place]:
     """Add elements to those that were seen, and return the places of those that were."""
     known: set[Place] = set()
-    member, number = "", 0
+    member, prefix, number = "", b"", 0
     for element in elements:
-        number = number + 1 if element.member == member else 0
-        member = element.member
-        name = member.encode() + element.hash
+        if element.member == member:
+            number += 1
+        else:
+            member, prefix, number = element.member, element.member.encode(), 0
+        name = prefix + element.hash
         if name in hashes:
             known.add((member, number))
         else:

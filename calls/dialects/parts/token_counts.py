@@ -10,12 +10,20 @@ _OUTPUT: Final = ("x-amzn-bedrock-output-token-count", "x-generated-tokens")
 _CACHED: Final = ("x-amzn-bedrock-cache-read-input-token-count",)
 
 
+_LENGTHS: Final = frozenset(map(len, (*_INPUT, *_OUTPUT, *_CACHED)))
+NO_USAGE: Final = Usage()
+
+
 def header_usage(headers: Headers) -> Usage:
     """The token counts in the headers of a response."""
+    # Nearly no response has such a header.
+    found = tuple((name.lower(), value) for name, value in headers if len(name) in _LENGTHS)
+    if not found:
+        return NO_USAGE
     return Usage(
-        input_tokens=_count(headers, _INPUT),
-        output_tokens=_count(headers, _OUTPUT),
-        cached_tokens=_count(headers, _CACHED),
+        input_tokens=_count(found, _INPUT),
+        output_tokens=_count(found, _OUTPUT),
+        cached_tokens=_count(found, _CACHED),
     )
 
 
