@@ -3,9 +3,11 @@
 A key that is made with a memory is the same as one that is made without.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+import hashlib
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from json.encoder import encode_basestring
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from calls import placeholder
 from calls.codec.canonical import canonical_parsed_json
@@ -67,7 +69,19 @@ class ItemNotes(NamedTuple):
     unknown: int
 
 
-class SelectedItems(NamedTuple):
+class HashedText(NamedTuple):
+    """The SHA-256 of a text as far as the end of some items of an array."""
+
+    before: bytes
+    """The text before the items."""
+
+    state: Any
+    size: int
+    """Bytes of the text of items."""
+
+
+@dataclass(slots=True)
+class SelectedItems:
     """What a walk selected of the items of an array, and what it noted about them."""
 
     at: At
@@ -84,6 +98,7 @@ class SelectedItems(NamedTuple):
     folds: list[tuple[At, str]]
     unknown: list[At]
     ends: list[ItemNotes]
+    hashed: HashedText | None = None
 
     @classmethod
     def none(cls, at: At, node: Node) -> "SelectedItems":
@@ -106,7 +121,12 @@ class SelectedItems(NamedTuple):
             self.folds[:folds],
             self.unknown[:unknown],
             self.ends[:count],
+            self.hashed if self.hashed is not None and self.hashed.size <= text else None,
         )
+
+
+type TextPiece = bytes | SelectedItems
+"""A piece of a canonical text, or the text of items."""
 
 
 class ElementMemory:
@@ -164,22 +184,25 @@ class BodyMemory:
         weight = 3 * len(selected.text) + 300 * notes + 800
         self._memory.selected.put((digest, id(selected.node), above, keeps_unknown), selected, weight)
 
-    def members_text(self, members: Mapping[str, Json]) -> bytes | None:
+    def members_text(self, members: Mapping[str, Json]) -> list[TextPiece] | None:
         """Return the canonical text of an object that was selected; None if its names are in another order than Python's."""
         names = "".join(members)
         if not names.isascii():
             return None
         self.has_placeholder = placeholder.PREFIX.decode() in names
-        texts = [encode_basestring(name).encode() + b":" + self._member_text(members[name]) for name in sorted(members)]
-        return b"{" + b",".join(texts) + b"}"
-
-    def _member_text(self, value: Json) -> bytes:
-        if (items := self.items.get(id(value))) is not None:
-            self.has_placeholder = self.has_placeholder or items.has_placeholder
-            return b"[" + items.text + b"]"
-        text = self.value_text(value)
-        self.has_placeholder = self.has_placeholder or placeholder.PREFIX in text
-        return text
+        pieces: list[TextPiece] = []
+        text = b"{"
+        for name in sorted(members):
+            text += encode_basestring(name).encode()
+            if (items := self.items.get(id(members[name]))) is None:
+                value = self.value_text(members[name])
+                self.has_placeholder = self.has_placeholder or placeholder.PREFIX in value
+                text += b":%s," % value
+            else:
+                self.has_placeholder = self.has_placeholder or items.has_placeholder
+                pieces += (text + b":[", items)
+                text = b"],"
+        return [*pieces, (text[:-1] if members else text) + b"}"]
 
     def value_text(self, value: Json) -> bytes:
         """Return the canonical text of a value that was selected."""
@@ -203,3 +226,39 @@ class BodyMemory:
             return canonical_parsed_json(items)
         texts = [text or canonical_parsed_json(item) for text, item in zip(known, items, strict=True)]
         return b"[" + b",".join(texts) + b"]"
+
+
+def join_text(pieces: Iterable[TextPiece]) -> bytes:
+    """Return a whole text."""
+    return b"".join([piece if isinstance(piece, bytes) else piece.text for piece in pieces])
+
+
+def hash_text(pieces: Iterable[TextPiece]) -> str:
+    """Return the SHA-256 of a text. From the end of items that an earlier text has after the same beginning, it is computed on."""
+    before = b""
+    state: Any = None
+    for piece in pieces:
+        if isinstance(piece, bytes):
+            if state is None:
+                before += piece
+            else:
+                state.update(piece)
+        elif state is None:
+            state = _hash_items(before, piece)
+        else:
+            state.update(piece.text)
+    return (hashlib.sha256(before) if state is None else state).hexdigest()
+
+
+def _hash_items(before: bytes, items: SelectedItems) -> Any:
+    hashed = items.hashed
+    if hashed is None or hashed.before != before:
+        state = hashlib.sha256(before)
+        state.update(items.text)
+    else:
+        state = hashed.state.copy()
+        if hashed.size == len(items.text):
+            return state
+        state.update(items.text[hashed.size :])
+    items.hashed = HashedText(before, state.copy(), len(items.text))
+    return state

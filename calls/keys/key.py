@@ -13,11 +13,11 @@ from typing import Final
 
 from calls import placeholder
 from calls.codec import body
-from calls.codec.canonical import canonical_parsed_json, digest, escape_surrogates
+from calls.codec.canonical import canonical_parsed_json, escape_surrogates
 from calls.codec.json import parse_json
 from calls.codec.read_body import ReadBody
 from calls.keys.divergence import shorten_pointer
-from calls.keys.element_memory import BodyMemory, ElementMemory
+from calls.keys.element_memory import BodyMemory, ElementMemory, TextPiece, hash_text, join_text
 from calls.keys.key_selection import LeftOutField, NormalizedField, RenamedId, Selection, SelectionNotes
 from calls.keys.profile import NEVER_KEYS, HeaderRules, Profile, Profiles
 from calls.keys.rules import rule_tree
@@ -116,10 +116,14 @@ def make_key(request: Request, profiles: Profiles, memory: ElementMemory | None 
         "form": parsed.form if not profile.told else "told",
         "body": _select_body(parsed, profile, selection),
     }
-    text, has_placeholder = _canonical_text([profile.name, route.dialect, route.operation], selected, body_memory)
-    text, whole = _number_placeholders(text) if has_placeholder else (text, selected)
+    names: list[Json] = [profile.name, route.dialect, route.operation]
+    pieces, has_placeholder = _canonical_text(names, selected, body_memory)
+    whole: Json = selected
+    if has_placeholder:
+        text, whole = _number_placeholders(join_text(pieces))
+        pieces = [text]
     return KeyResult(
-        key=digest(DOMAIN, text),
+        key="sha256:" + hash_text([DOMAIN.encode() + b"\0", *pieces]),
         profile=profile.name,
         route=route,
         selected_fields=whole,
@@ -149,7 +153,9 @@ def _read_request(request: Request, memory: ElementMemory | None) -> tuple[Route
     return route, body.parse_body(request, is_json=route.dialect != "generic", read_elements=read_elements)
 
 
-def _canonical_text(names: list[Json], selected: dict[str, Json], memory: BodyMemory | None) -> tuple[bytes, bool]:
+def _canonical_text(
+    names: list[Json], selected: dict[str, Json], memory: BodyMemory | None
+) -> tuple[list[TextPiece], bool]:
     """Return the canonical list of the names and what was selected, from texts of elements where they are remembered.
 
     Also whether there is a placeholder in it.
@@ -157,12 +163,12 @@ def _canonical_text(names: list[Json], selected: dict[str, Json], memory: BodyMe
     fields = selected["body"]
     if memory is None or not isinstance(fields, dict) or (body_text := memory.members_text(fields)) is None:
         text = canonical_parsed_json([*names, selected])
-        return text, placeholder.PREFIX in text
+        return [text], placeholder.PREFIX in text
     # "body" is the first of the names in `selected`.
     rest = canonical_parsed_json({name: value for name, value in selected.items() if name != "body"})
     head = canonical_parsed_json(names)[:-1]
     has_placeholder = memory.has_placeholder or placeholder.PREFIX in rest or placeholder.PREFIX in head
-    return b'%s,{"body":%s,%s]' % (head, body_text, rest[1:]), has_placeholder
+    return [head + b',{"body":', *body_text, b"," + rest[1:] + b"]"], has_placeholder
 
 
 def _select_body(parsed: body.ParsedBody, profile: Profile, selection: Selection) -> Json:

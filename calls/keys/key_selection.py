@@ -194,6 +194,7 @@ class Selection:
             folds=notes.folds[folds:],
             unknown=notes.unknown[unknown:],
             ends=ends,
+            hashed=before.hashed,
         )
 
     def _repeat_item_notes(self, items: SelectedItems, at: At) -> bool:
