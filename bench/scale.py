@@ -76,10 +76,13 @@ WHERE feed_positions.transaction IS NULL OR feed_positions.transaction < newest
 """The consumers that have not processed the newest entry of a project; one without a position is rebuilding its result."""
 
 
-UNSUMMED: Final = (
-    "SELECT count(*) FROM summed_days WHERE NOT is_valid AND day < extract(epoch FROM now() - interval '1 day') * 1e9"
-)
-"""The days that are over whose sums are not made yet."""
+UNSUMMED: Final = """
+SELECT count(*) FROM (
+    SELECT summed_days.day, is_valid, linked_at, sum(summed_days.changes) OVER (PARTITION BY project ORDER BY summed_days.day) AS changes
+    FROM summed_days LEFT JOIN model_days USING (project, day)
+) AS days WHERE (NOT is_valid OR linked_at IS DISTINCT FROM changes) AND day < extract(epoch FROM now() - interval '1 day') * 1e9
+"""
+"""The days that are over whose sums or models are not made yet."""
 
 
 @dataclass(frozen=True, slots=True)

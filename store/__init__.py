@@ -35,6 +35,7 @@ anchors            have others vouch for what was proven
 otlp               export runs to OpenTelemetry
 query              read runs and calls
 diff               compare two runs
+drift              find changes of the model behind a name
 effects            what programs got from elsewhere than the network
 timeline           when a run did what, and what was said in it
 bundle             a run as a file

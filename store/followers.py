@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from calls.model import Call, Exchange
 from store.access.audit_log import delete_old_audit_entries
 from store.database.connection import Database, DatabaseError
+from store.drift.model_days import ModelDays
 from store.feed.consumer import ConsumerRunner
 from store.feed.feed import delete_old_entries
 from store.feed.feed_watch import FeedWatch
@@ -72,6 +73,7 @@ class Followers:
             group.create_task(FeedWatch(self._database, self._signal).run())
             group.create_task(IdleRunWatch(self._database, time.time_ns).run())
             group.create_task(DaySums(self._database, time.time_ns).run())
+            group.create_task(ModelDays(self._database).run())
             group.create_task(self._delete_old_entries())
 
     async def wait_until_caught_up(self) -> None:

@@ -18,7 +18,19 @@ from store.database.connection import CONNECT_TIMEOUT, MIGRATION_LOCK, DatabaseU
 from store.database.partition_tables import create_partition_table
 from store.database.upgrade import known_versions, upgrade
 
-MADE_ANEW: Final = frozenset(("feed", "feed_positions", "texts", "call_sums", "run_totals", "day_sums", "summed_days"))
+MADE_ANEW: Final = frozenset(
+    (
+        "feed",
+        "feed_positions",
+        "texts",
+        "call_sums",
+        "run_totals",
+        "day_sums",
+        "summed_days",
+        "model_days",
+        "model_answers",
+    )
+)
 
 _VERSION_TABLE: Final = "alembic_version"
 

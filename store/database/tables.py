@@ -431,6 +431,34 @@ summed_days = Table(
     comment="The days of `call_sums`, and which of them `day_sums` has.",
 )
 
+model_days = Table(
+    "model_days",
+    metadata,
+    Column("project", Text, nullable=False),
+    Column("day", BigInteger, nullable=False),
+    Column("changes", BigInteger, nullable=False),  # those of `summed_days` when it was made
+    Column("variants", LargeBinary),  # MessagePack of `drift.variants`; null: too many to be stored
+    Column("linked_at", BigInteger),  # the changes of this day and all before it when its repeats were found
+    Column("repeats", LargeBinary),  # MessagePack of `drift.variants`
+    _primary_key("day"),
+    comment="Which models answered on a day that is over, and how often they repeated and changed an answer. Made from `calls`.",
+)
+
+model_answers = Table(
+    "model_answers",
+    metadata,
+    Column("project", Text, nullable=False),
+    Column("key", LargeBinary, nullable=False),  # that of the call, cut to 16 bytes
+    Column("started_at", BigInteger, nullable=False),
+    Column("id", Uuid, nullable=False),
+    Column("variant", Integer, nullable=False),  # its place among the variants of its day in `model_days`
+    Column("answer", LargeBinary, nullable=False),  # as in `calls`
+    _primary_key("key", "started_at", "id"),
+    # Those of a day.
+    Index(None, "project", "started_at"),
+    comment="The answers of models on the days of `model_days`, by which the previous answer to a request is found.",
+)
+
 texts = Table(
     "texts",
     metadata,

@@ -24,7 +24,18 @@ from store.retention.partition_swap import erased_days, rewrite_day
 
 log = logging.getLogger(__name__)
 
-SMALL_TABLES: Final = ("runs", "gaps", "effects", "replays", "processes", "call_sums", "run_totals", "day_sums")
+SMALL_TABLES: Final = (
+    "runs",
+    "gaps",
+    "effects",
+    "replays",
+    "processes",
+    "call_sums",
+    "run_totals",
+    "day_sums",
+    "model_days",
+    "model_answers",
+)
 """Tables that are written anew after each erasure."""
 
 CONTENT_COLUMNS: Final = (

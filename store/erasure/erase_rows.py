@@ -41,7 +41,7 @@ from store.feed.feed import append_entries
 from store.ingest.partitions import day_of, first_id_of
 from store.objects.registry import forget_uses, note_uses
 from store.proof.chain import append_erasures, forget_run
-from store.sums.summed_days import delete_call_sums
+from store.sums.summed_days import delete_call_sums, forget_days
 
 PAGE: Final = 10
 """Exchanges that are encoded anew at a time."""
@@ -139,6 +139,8 @@ async def erase_exchanges(
             erased_rows.rows["texts"] += await _delete(connection, "texts", "run = $2 AND day = $3", project, run, day)
         await connection.execute(NEW_ENCODING, project, run, uuid.uuid4())
         await note_erased(connection, project, run, erased_rows.days)
+        # What is stored of days has ids and digests; the sums of the run are made again later.
+        await forget_days(connection, project, {row["began"] for row in deleted_rows})
         await append_entries(connection, project, [RunChanged(run, now)])
     return erased_rows
 

@@ -12,7 +12,6 @@ run_cost           where the money of a run went
 prompt_parts       divide prompts into parts that later requests repeat
 stats              sum up calls in groups
 audit_entries      list the audit log
-drift              find changes of the model behind a name
 rekey              compute the keys of stored calls again
 rows_export        send a run's rows to a replay
 rest_shapes        rows in the shapes of the REST API

@@ -1,4 +1,4 @@
-"""Forget the sums of whole days (`sums.day_sums`), in each transaction that changes the sums of a run and hour."""
+"""Forget the sums of whole days (`sums.day_sums`) and their models (`drift.model_days`), in each transaction that changes the sums of a run and hour."""
 
 from collections.abc import Collection, Sequence
 from typing import Final
@@ -16,6 +16,7 @@ async def forget_days(connection: asyncpg.Connection, project: str, hours: Colle
         # In this order: a day that is being made at this moment is waited for, and then deleted.
         await connection.execute(CHANGE_DAYS, project, days)
         await connection.execute(DELETE_DAYS, project, days)
+        await connection.execute(DELETE_MODEL_DAYS, project, days)
 
 
 async def delete_call_sums(connection: asyncpg.Connection, project: str, runs: Sequence[str]) -> int:
@@ -34,5 +35,12 @@ ON CONFLICT (project, day) DO UPDATE SET
 """
 
 DELETE_DAYS = "DELETE FROM day_sums WHERE project = $1 AND day = ANY ($2::bigint[])"
+
+# Only where a day is stored: most changes are of the present day, which is not.
+DELETE_MODEL_DAYS = f"""
+WITH forgotten AS (DELETE FROM model_days WHERE project = $1 AND day = ANY ($2::bigint[]) RETURNING day)
+DELETE FROM model_answers USING forgotten
+WHERE project = $1 AND started_at >= forgotten.day AND started_at < forgotten.day + {DAY}
+"""  # noqa: S608 - a constant
 
 DELETE_CALL_SUMS = "DELETE FROM call_sums WHERE project = $1 AND run = ANY ($2::text[]) RETURNING hour"

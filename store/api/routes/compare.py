@@ -14,9 +14,9 @@ from store.api.parameters import RunId, Text, Time, WhenSettled, parse_nanosecon
 from store.api.routes.runs import require_run
 from store.diff.diff import MOST_EXAMINED, Diff, Side, make_side
 from store.diff.steps import Gist, StepReader, make_gist
+from store.drift.model_changes import AnswerComparison, DriftQuestion, find_model_changes
 from store.effects.comparison import effects_until, shape_with_effect, steps_of_cause
 from store.effects.loading import RunEffects
-from store.query.drift import AnswerComparison, DriftQuestion, find_model_changes
 from store.query.rest_shapes import Shape
 
 router = APIRouter(tags=["compare"], route_class=DeferredRoute)

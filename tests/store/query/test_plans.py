@@ -20,12 +20,13 @@ from store.database.connection import Database
 from store.database.tables import metadata
 from store.database.traits import trait_number
 from store.ingest.partitions import Partitions
+from store.sums.summed_days import DAY
 from tests.store.house import House, import_bundle, open_house
 from tests.store.samples import NOON
 
 type Plan = Mapping[str, Any]
 
-LARGE = frozenset(("calls", "exchanges", "parts", "texts", "call_sums", "feed", "runs", "run_totals"))
+LARGE = frozenset(("calls", "exchanges", "parts", "texts", "call_sums", "feed", "runs", "run_totals", "model_answers"))
 TABLES = frozenset(metadata.tables)
 PARTITION = re.compile(r"_\d{8}$")
 
@@ -51,6 +52,9 @@ READING_ALL_RUNS = (
     r"rows\.labels ->>",
 )
 
+BEGUN = NOON - NOON % DAY
+"""When the later of two days began, that of which no models are stored."""
+
 # Four calls each of four thousand runs in two days; one has rare values. Ids need no more than their times and a hash.
 ROWS = f"""
 CREATE TEMPORARY TABLE made AS SELECT run, begun + step * 1000000000::bigint AS at, row_number() OVER () AS n,
@@ -73,6 +77,10 @@ SELECT 'default', id, run, at, 'model', 'openai', 'openai_chat', 'chat', 'a.exam
     md5(n::text)::bytea, 'p', random()::numeric, n % 500, 10, n, 1, ARRAY[1, n] FROM made;
 INSERT INTO call_sums (project, run, place, hour, kind, provider, dialect, operation, host, calls, exchanges, errors, unpriced)
 SELECT 'default', run, n, at - at % 3600000000000, 'model', 'openai', 'openai_chat', 'chat', 'a.example', 1, 1, 0, 0 FROM made;
+INSERT INTO model_answers (project, key, started_at, id, variant, answer)
+SELECT 'default', substring(md5(n::text)::bytea FOR 16), at - (1 + n % 9) * {DAY}, id, 0, '' FROM made;
+INSERT INTO model_days (project, day, changes, variants) SELECT 'default', {BEGUN} - n * {DAY}, 1, decode('90', 'hex') FROM generate_series(1, 9) AS n;
+INSERT INTO summed_days (project, day, is_valid, changes, changed_at) SELECT 'default', {BEGUN} - n * {DAY}, n > 0, 1, {1 << 62} FROM generate_series(0, 9) AS n;
 INSERT INTO texts (project, run, day, hash, call, started_at, role, text, words)
 SELECT 'default', run, (to_timestamp(at / 1e9) AT TIME ZONE 'UTC')::date, md5(n::text)::bytea, id, at, 'prompt', decode('00', 'hex'),
     to_tsvector('simple', 'word' || n) FROM made;

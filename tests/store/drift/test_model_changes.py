@@ -10,8 +10,8 @@ from store.active_profiles import load_profiles
 from store.api.deps import Deps
 from store.bundle.bundle import Bundle, Entry, bundle_lines
 from store.database.connection import Database
-from store.query.drift import AnswerComparison, DriftQuestion
-from store.query.drift import find_model_changes as store_drift
+from store.drift.model_changes import AnswerComparison, DriftQuestion
+from store.drift.model_changes import find_model_changes as store_drift
 from store.query.rest_shapes import rfc3339
 from tests.store.agents import Agent
 from tests.store.house import PROFILES, House, import_bundle, is_problem, make_ingester, open_house

@@ -6,20 +6,32 @@ answered differently: if that share rises at once, the model changed even if the
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import batched, groupby
 from operator import attrgetter
-from typing import Any, Final
+from typing import Final
+
+import asyncpg
 
 from calls.comparison.answer_fingerprint import answer_digest
 from calls.keys.profile import Profiles
 from calls.model import Call, Exchange
 from store.database.connection import Database
+from store.drift.stored_days import ModelAnswers, read_stored_days
+from store.drift.variants import (
+    HAS_ANSWER,
+    TELLS,
+    Repeats,
+    Variant,
+    VariantIdentity,
+    merge_repeats,
+    merge_variants,
+    read_variant,
+    select_variants,
+)
 from store.query.exchanges import ExchangeQueries
 from store.query.rest_shapes import Shape, rfc3339
-
-EXAMPLES: Final = 3
 
 COMPARED: Final = 1000
 """Pairs of different answers, the newest, that are compared under the profiles in force. Older pairs count as different."""
@@ -40,29 +52,6 @@ class DriftQuestion:
     """The model as it was requested, or as the answer names it."""
 
     provider: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Variant:
-    """One model with one fingerprint that answered to a name."""
-
-    provider: str
-    model_requested: str | None
-    model_returned: str
-    fingerprint: str | None
-    calls: int
-    first_at: int
-    last_at: int
-    first: Sequence[str]
-    """Ids of its first calls, in the order of time."""
-
-    last: Sequence[str]
-    """Ids of its last calls, in the order of time."""
-
-    @property
-    def name(self) -> tuple[str, str]:
-        """The provider and the requested model."""
-        return self.provider, self.model_requested or ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,9 +96,49 @@ class AnswerComparison:
 
 
 async def find_model_changes(
-    database: Database, question: DriftQuestion, project: str = "default", *, comparison: AnswerComparison | None = None
+    database: Database,
+    question: DriftQuestion,
+    project: str = "default",
+    *,
+    comparison: AnswerComparison | None = None,
+    uses_days: bool = True,
 ) -> Shape:
-    """Return the changes of models, newest first, the variants, and how often requests were repeated."""
+    """Return the changes of models, newest first, the variants, and how often requests were repeated.
+
+    Without `uses_days`, from the calls alone, which has the same result. So it is with profiles that ignore parts of answers, too.
+    """
+    found: ModelAnswers | None = None
+    if uses_days and not (comparison is not None and comparison.is_needed):
+        stored = await read_stored_days(database, project, question.since, question.until)
+        found = stored and _narrow(stored, question)
+    variants, again = found or await _read_calls(database, question, project, comparison)
+    changes = [change for change in variant_changes(variants) if change.now.first_at >= (question.since or 0)]
+    changes.sort(key=lambda change: change.now.first_at, reverse=True)
+    return {
+        "items": [_change_shape(change, again) for change in changes],
+        "next": None,
+        "variants": [_variant_shape(variant) for variant in variants if variant.last_at >= (question.since or 0)],
+        "answers": [_answers_shape(one) for one in again if one.was[2:] == one.now[2:]],
+    }
+
+
+def _narrow(found: ModelAnswers, question: DriftQuestion) -> ModelAnswers | None:
+    """Return what is asked for; None if that needs the calls: the previous answer of another model does not count then, but one before."""
+
+    def is_meant(one: VariantIdentity) -> bool:
+        return question.provider in (None, one[0]) and question.model in (None, one[1], one[2])
+
+    repeats = [one for one in found.repeats if is_meant(one.now)]
+    if not all(is_meant(one.was) for one in repeats):
+        return None
+    variants = [one for one in found.variants if is_meant(one.identity)]
+    return ModelAnswers(merge_variants(variants), merge_repeats(repeats))
+
+
+async def _read_calls(
+    database: Database, question: DriftQuestion, project: str, comparison: AnswerComparison | None
+) -> ModelAnswers:
+    """Read all calls."""
     conditions = (project, question.provider, question.model, question.until)
     equal: list[str] = []
     if comparison is not None and comparison.is_needed:
@@ -119,16 +148,22 @@ async def find_model_changes(
     async with database.connection() as connection, connection.transaction():
         # Enough to sort a hundred thousand calls in memory rather than on disk.
         await connection.execute("SET LOCAL work_mem = '64MB'")
-        variants = [_variant(row) for row in await connection.fetch(VARIANTS, *conditions)]
+        variants = [read_variant(row) for row in await connection.fetch(VARIANTS, *conditions)]
         again = await connection.fetch(ASKED_AGAIN, *conditions, question.since, equal)
-    found = [change for change in variant_changes(variants) if change.now.first_at >= (question.since or 0)]
-    found.sort(key=lambda change: change.now.first_at, reverse=True)
-    return {
-        "items": [_change_shape(change, again) for change in found],
-        "next": None,
-        "variants": [_variant_shape(variant) for variant in variants if variant.last_at >= (question.since or 0)],
-        "answers": [_answers_shape(row) for row in again if _is_same_variant(row)],
-    }
+    return ModelAnswers(variants, [_read_repeats(row) for row in again])
+
+
+def _read_repeats(row: asyncpg.Record) -> Repeats:
+    provider, requested = row["provider"], row["model_requested"]
+    return Repeats(
+        was=(provider, requested, row["was_model_returned"], row["was_fingerprint"]),
+        now=(provider, requested, row["model_returned"], row["fingerprint"]),
+        again=row["again"],
+        otherwise=row["otherwise"],
+        first_at=row["first_at"],
+        example=row["example"] and str(row["example"]),
+        example_now=row["example_now"] and str(row["example_now"]),
+    )
 
 
 def variant_changes(variants: Iterable[Variant]) -> Iterator[Change]:
@@ -149,25 +184,10 @@ def _latest(earlier: Sequence[Variant], now: Variant) -> Variant:
     )
 
 
-def _variant(row: Mapping[str, Any]) -> Variant:
-    first, last = ([str(name) for name in row[column]] for column in ("first", "last"))
-    return Variant(
-        provider=row["provider"],
-        model_requested=row["model_requested"],
-        model_returned=row["model_returned"],
-        fingerprint=row["fingerprint"],
-        calls=row["calls"],
-        first_at=row["first_at"],
-        last_at=row["last_at"],
-        first=first,
-        last=last,
-    )
-
-
-def _change_shape(change: Change, again: Iterable[Mapping[str, Any]]) -> Shape:
+def _change_shape(change: Change, again: Iterable[Repeats]) -> Shape:
     was, now = change.was, change.now
     kind = "fingerprint" if was.model_returned == now.model_returned else "model"
-    rows = [row for row in again if _is_variant(row, "was_", was) and _is_variant(row, "", now)]
+    between = [one for one in again if one.now == now.identity and one.was[2:] == was.identity[2:]]
     return {
         "provider": now.provider,
         "model_requested": now.model_requested,
@@ -180,28 +200,18 @@ def _change_shape(change: Change, again: Iterable[Mapping[str, Any]]) -> Shape:
         "calls_before": was.calls,
         "calls_after": now.calls,
         "examples": {"before": list(was.last)[::-1], "after": list(now.first)},
-        "same_requests": _repeat_counts(rows),
+        "same_requests": _repeat_counts(between),
     }
 
 
-def _repeat_counts(rows: Sequence[Mapping[str, Any]]) -> Shape:
+def _repeat_counts(repeats: Sequence[Repeats]) -> Shape:
     """Count how often both answered the same request, and how often differently."""
-    example = next(([str(row["example"]), str(row["example_now"])] for row in rows if row["example"]), None)
+    example = next(([one.example, one.example_now] for one in repeats if one.example), None)
     return {
-        "asked_again": sum(row["again"] for row in rows),
-        "answered_otherwise": sum(row["otherwise"] for row in rows),
+        "asked_again": sum(one.again for one in repeats),
+        "answered_otherwise": sum(one.otherwise for one in repeats),
         "example": example,
     }
-
-
-def _is_variant(row: Mapping[str, Any], which: str, variant: Variant) -> bool:
-    identity = (row["provider"], row["model_requested"], row[f"{which}model_returned"], row[f"{which}fingerprint"])
-    return identity == (variant.provider, variant.model_requested, variant.model_returned, variant.fingerprint)
-
-
-def _is_same_variant(row: Mapping[str, Any]) -> bool:
-    """Whether the same model answered both times, according to the answers."""
-    return (row["was_model_returned"], row["was_fingerprint"]) == (row["model_returned"], row["fingerprint"])
 
 
 def _variant_shape(variant: Variant) -> Shape:
@@ -217,40 +227,25 @@ def _variant_shape(variant: Variant) -> Shape:
     }
 
 
-def _answers_shape(row: Mapping[str, Any]) -> Shape:
+def _answers_shape(one: Repeats) -> Shape:
+    provider, requested, returned, fingerprint = one.now
     return {
-        "provider": row["provider"],
-        "model_requested": row["model_requested"],
-        "model_returned": row["model_returned"],
-        "system_fingerprint": row["fingerprint"],
-        **_repeat_counts([row]),
-        "first_at": rfc3339(row["first_at"]) if row["first_at"] is not None else None,
+        "provider": provider,
+        "model_requested": requested,
+        "model_returned": returned,
+        "system_fingerprint": fingerprint,
+        **_repeat_counts([one]),
+        "first_at": rfc3339(one.first_at) if one.first_at is not None else None,
     }
 
 
-_CONDITIONS: Final = """
-    project = $1 AND kind = 'model' AND status < 300 AND model_returned IS NOT NULL
+_CONDITIONS: Final = f"""
+    {TELLS}
     AND ($2::text IS NULL OR provider = $2) AND ($3::text IS NULL OR $3 IN (model_requested, model_returned))
     AND ($4::bigint IS NULL OR started_at < $4)
-    AND NOT EXISTS (
-        SELECT FROM runs
-        WHERE runs.project = $1 AND runs.id = calls.run AND runs.labels @> '{"kind": "canary"}'
-    )
 """
-"""Ordinary traffic: not what canaries ask."""
 
-# One array of ids serves for the first and the last: the index returns this order, and another one would need a sort.
-VARIANTS: Final = f"""
-SELECT provider, model_requested, model_returned, fingerprint, calls, first_at, last_at,
-    ids[:{EXAMPLES}] AS first, ids[greatest(1, calls - {EXAMPLES - 1}):] AS last
-FROM (
-    SELECT provider, model_requested, model_returned, fingerprint, count(*)::int AS calls,
-        min(started_at) AS first_at, max(started_at) AS last_at, array_agg(id ORDER BY started_at, id) AS ids
-    FROM calls WHERE {_CONDITIONS}
-    GROUP BY provider, model_requested, model_returned, fingerprint
-) AS variants
-ORDER BY provider, model_requested, first_at, model_returned, fingerprint
-"""  # noqa: S608 - constants of this module
+VARIANTS: Final = select_variants(f"calls WHERE {_CONDITIONS}")
 
 # Each call with the previous call of the same key, hence of the same provider and model, which are part of the key.
 _SEEN: Final = f"""
@@ -258,7 +253,7 @@ WITH seen AS (
     SELECT provider, model_requested, model_returned, fingerprint, answer, started_at, id,
         lag(id) OVER earlier AS was_id, lag(answer) OVER earlier AS was_answer,
         lag(model_returned) OVER earlier AS was_model_returned, lag(fingerprint) OVER earlier AS was_fingerprint
-    FROM calls WHERE {_CONDITIONS} AND complete AND answer IS NOT NULL
+    FROM calls WHERE {_CONDITIONS} AND {HAS_ANSWER}
     WINDOW earlier AS (PARTITION BY key ORDER BY started_at, id)
 )
 """  # noqa: S608 - likewise
