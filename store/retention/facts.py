@@ -2,7 +2,8 @@
 
 import uuid
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from itertools import batched
 from typing import Final, NamedTuple
 
 import asyncpg
@@ -10,7 +11,7 @@ import msgspec
 
 from store.database.blobs import CorruptData, unpack
 from store.feed.entries import IDLE
-from store.retention.rules import RunFacts
+from store.retention.rules import RetentionRule, RunFacts
 
 PAGE: Final = 500
 """Runs whose facts are loaded by one statement."""
@@ -63,68 +64,145 @@ def _read_report(form: bytes) -> _Report:
         return _Report()  # written by another version, or damaged: it says nothing about a run
 
 
-async def load_run_facts(
-    connection: asyncpg.Connection, project: str, reports: ReplayReports, now: int
-) -> AsyncIterator[list[JudgedRun]]:
-    """Yield the facts of all runs of a project."""
-    after = ""
-    while names := [row["id"] for row in await connection.fetch(NAMES, project, after, PAGE)]:
-        rows = await connection.fetch(FACTS, project, names)
-        yield [
-            JudgedRun(_facts_of(row, project, reports.verdicts.get(row["id"], frozenset()), now), row["incarnation"])
-            for row in rows
-        ]
-        after = names[-1]
+class RunGroup(NamedTuple):
+    """Runs of which all rules say the same."""
+
+    facts: RunFacts
+    """Those of one of them."""
+
+    runs: Sequence[str]
 
 
-def _facts_of(row: asyncpg.Record, project: str, verdicts: frozenset[str], now: int) -> RunFacts:
-    is_broken = row["gaps"] or row["is_unkept"] or row["is_last_failed"]
-    return RunFacts(
-        project=project,
-        run=row["id"],
-        newest_at=row["newest_at"],
-        labels=msgspec.json.decode(row["labels"]),
-        models=frozenset(row["models"] or ()),
-        statuses=frozenset(row["statuses"] or ()),
-        cost_usd=None if row["cost_usd"] is None else float(row["cost_usd"]),
-        has_error=bool(row["errors"]),
-        has_gap=bool(row["gaps"]),
-        ended_badly=bool(is_broken),
-        verdicts=verdicts,
-        is_pinned=row["pinned"],
-        is_forked_from=row["is_forked_from"],
-        is_live=row["active_at"] + IDLE > now,
-        is_summed=row["is_summed"],
-        bodies_erased_at=row["bodies_erased_at"],
-    )
+class FactsLoader:
+    """Loads the facts of the runs of a project.
+
+    `changed`: the runs in which something was stored since the sums were made; None if all may be.
+    """
+
+    def __init__(
+        self,
+        connection: asyncpg.Connection,
+        project: str,
+        rules: Sequence[RetentionRule],
+        now: int,
+        changed: Collection[str] | None,
+    ) -> None:
+        self._connection = connection
+        self._project = project
+        self._now = now
+        self._changed = changed
+        self._has_traits = any(rule.match.model or rule.match.status for rule in rules)
+        self._has_cost = any(one.match.min_cost is not None or one.match.max_cost is not None for one in rules)
+        lengths = {length for rule in rules for length in (rule.keep, rule.bodies) if length is not None}
+        self._ages = sorted(now - length * 1_000_000_000 + 1 for length in lengths)
+        self._reports = ReplayReports({}, {})
+        self._broken: set[str] = set()
+
+    async def prepare(self) -> None:
+        """Load what is looked up for all runs at once."""
+        self._reports = await load_replay_reports(self._connection, self._project)
+        async with self._connection.transaction():
+            # Planning these for their very runs, over all daily partitions, takes longer than they do.
+            await self._connection.execute("SET LOCAL plan_cache_mode = 'force_generic_plan'")
+            self._broken = {row["run"] for row in await self._connection.fetch(UNKEPT, self._project)}
+            suspect = {row["run"] for row in await self._connection.fetch(FAILED, self._project)}
+            unsummed = self._changed
+            if unsummed is None:
+                unsummed = [row["id"] for row in await self._connection.fetch(ALL_RUNS, self._project)]
+            for names in batched(sorted(suspect.union(unsummed) - self._broken), PAGE):
+                self._broken |= {row["run"] for row in await self._connection.fetch(LAST_FAILED, self._project, names)}
+
+    async def groups(self) -> list[RunGroup]:
+        """Load all runs in groups of which all rules say the same."""
+        values = (list(self._broken), list(self._reports.verdicts), self._now - IDLE, self._ages)
+        async with self._connection.transaction():
+            # Enough to group a hundred thousand runs in memory rather than on disk.
+            await self._connection.execute("SET LOCAL work_mem = '64MB'")
+            rows = await self._connection.fetch(GROUPS, self._project, *values, self._has_cost, self._has_traits)
+        return [RunGroup(self._facts(row, row["runs"][0]), row["runs"]) for row in rows]
+
+    async def pages(self, names: Collection[str]) -> AsyncIterator[list[JudgedRun]]:
+        """Yield the facts of these runs, one by one."""
+        for page in batched(sorted(names), PAGE):
+            rows = await self._connection.fetch(
+                FACTS, self._project, page, list(self._broken.intersection(page)), self._now - IDLE, self._has_traits
+            )
+            yield [JudgedRun(self._facts(row, row["id"]), row["incarnation"]) for row in rows]
+
+    def _facts(self, row: asyncpg.Record, run: str) -> RunFacts:
+        facets = row["facets"] or ()
+        return RunFacts(
+            project=self._project,
+            run=run,
+            newest_at=row["newest_at"],
+            labels={} if row["labels"] == "{}" else msgspec.json.decode(row["labels"]),
+            models=frozenset(one.partition("=")[2] for one in facets if one.startswith(("model=", "returned="))),
+            statuses=frozenset(int(one[7:]) for one in facets if one.startswith("status=") and one[7:].isdecimal()),
+            cost_usd=None if row["cost_usd"] is None else float(row["cost_usd"]),
+            has_error=row["has_error"],
+            has_gap=row["has_gap"],
+            ended_badly=row["has_gap"] or row["is_broken"],
+            verdicts=self._reports.verdicts.get(run, frozenset()),
+            is_pinned=row["pinned"],
+            is_forked_from=row["is_forked_from"],
+            is_live=row["is_live"],
+            is_summed=row["is_summed"],
+            bodies_erased_at=row["newest_at"] if row["are_bodies_erased"] else None,
+        )
 
 
 REPLAYS = "SELECT id, report FROM replays WHERE project = $1 AND id > $2 ORDER BY id LIMIT $3"
 
-NAMES = "SELECT id FROM runs WHERE project = $1 AND id > $2 ORDER BY id LIMIT $3"
+# By `exchanges_unkept_idx` alone.
+UNKEPT = "SELECT DISTINCT run FROM exchanges WHERE project = $1 AND (truncated OR ended_at IS NULL)"
 
-# A run that ended a minute ago counts as live, too: a later request, or its sums, may still come.
-FACTS = """
-SELECT runs.id, runs.incarnation, runs.labels, runs.newest_at, runs.active_at, runs.pinned, runs.bodies_erased_at,
-    totals.cost_usd, totals.errors, totals.run IS NOT NULL AS is_summed, sums.models, sums.statuses,
-    EXISTS (SELECT FROM runs AS child WHERE child.project = $1 AND child.parent = runs.id) AS is_forked_from,
-    EXISTS (SELECT FROM gaps WHERE gaps.project = $1 AND gaps.run = runs.id) AS gaps,
-    unkept.run IS NOT NULL AS is_unkept, last.has_failed AS is_last_failed
-FROM runs
--- Of all runs at once: looking into every partition for each run takes milliseconds a run.
-LEFT JOIN (
-    SELECT DISTINCT run FROM exchanges WHERE project = $1 AND run = ANY ($2::text[]) AND (truncated OR ended_at IS NULL)
-) AS unkept ON unkept.run = runs.id
-LEFT JOIN (
+# By `calls_failed_idx`: if the last call of a run has failed, it is marked, as no later attempt has made it good.
+FAILED = "SELECT DISTINCT run FROM calls WHERE project = $1 AND failed"
+
+ALL_RUNS = "SELECT id FROM runs WHERE project = $1 ORDER BY id"
+
+LAST_FAILED = """
+SELECT run FROM (
     SELECT DISTINCT ON (run) run,
         status IS NULL OR status >= 400 OR outcome IN ('server_closed', 'timed_out', 'refused') AND NOT complete AS has_failed
     FROM calls WHERE project = $1 AND run = ANY ($2::text[]) ORDER BY run, started_at DESC, id DESC
-) AS last ON last.run = runs.id
-LEFT JOIN run_totals AS totals ON totals.project = $1 AND totals.run = runs.id
-LEFT JOIN LATERAL (
-    SELECT array_remove(array_agg(DISTINCT model) || array_agg(DISTINCT model_returned), NULL) AS models,
-        array_agg(DISTINCT status) FILTER (WHERE status IS NOT NULL) AS statuses
-    FROM call_sums WHERE call_sums.project = $1 AND call_sums.run = runs.id
-) AS sums ON true
-WHERE runs.project = $1 AND runs.id = ANY ($2::text[]) ORDER BY runs.id
+) AS last WHERE has_failed
 """
+
+# Models and statuses of runs of which not all facets are stored are taken from the sums.
+_FACETS = """
+CASE WHEN totals.facets IS NOT NULL AND NOT totals.is_cut THEN totals.facets ELSE (
+    SELECT array_remove(array_agg(DISTINCT 'model=' || model) || array_agg(DISTINCT 'returned=' || model_returned)
+        || array_agg(DISTINCT 'status=' || status), NULL)
+    FROM call_sums WHERE call_sums.project = $1 AND call_sums.run = runs.id
+) END
+"""
+
+# A run that ended a minute ago counts as live, too: a later request, or its sums, may still come.
+_COLUMNS = """
+    coalesce(totals.errors, 0) > 0 AS has_error, totals.run IS NOT NULL AS is_summed, runs.pinned, runs.labels,
+    runs.active_at > $4 AS is_live, coalesce(runs.bodies_erased_at >= runs.newest_at, false) AS are_bodies_erased,
+    runs.id IN (SELECT child.parent FROM runs AS child WHERE child.project = $1 AND child.parent IS NOT NULL) AS is_forked_from,
+    runs.id IN (SELECT gaps.run FROM gaps WHERE gaps.project = $1) AS has_gap
+"""
+
+FACTS = f"""
+SELECT runs.id, runs.incarnation, runs.newest_at, totals.cost_usd, runs.id = ANY ($3::text[]) AS is_broken,
+    CASE WHEN $5 THEN {_FACETS} END AS facets, {_COLUMNS}
+FROM runs LEFT JOIN run_totals AS totals ON totals.project = $1 AND totals.run = runs.id
+WHERE runs.project = $1 AND runs.id = ANY ($2::text[]) ORDER BY runs.id
+"""  # noqa: S608 - constants of this module
+
+_GROUPED = "has_error, is_summed, pinned, labels, is_live, are_bodies_erased, is_forked_from, has_gap, is_broken, cost_usd, facets"
+
+GROUPS = f"""
+SELECT {_GROUPED}, min(newest_at) AS newest_at, array_agg(id) AS runs
+FROM (
+    SELECT runs.id, runs.newest_at, width_bucket(runs.newest_at, $5::bigint[]) AS age,
+        CASE WHEN runs.id = ANY ($3::text[]) THEN runs.id END AS replayed, runs.id = ANY ($2::text[]) AS is_broken,
+        CASE WHEN $6 THEN totals.cost_usd END AS cost_usd, CASE WHEN $7 THEN {_FACETS} END AS facets, {_COLUMNS}
+    FROM runs LEFT JOIN run_totals AS totals ON totals.project = $1 AND totals.run = runs.id
+    WHERE runs.project = $1
+) AS facts
+GROUP BY {_GROUPED}, age, replayed
+"""  # noqa: S608 - constants of this module

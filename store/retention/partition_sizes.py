@@ -2,9 +2,9 @@
 
 import datetime as dt
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 import asyncpg
 
@@ -12,6 +12,21 @@ from store.database.tables import PARTITIONED
 
 SCAN_TIMEOUT: Final = 600.0
 """Seconds that reading one day may take."""
+
+
+MOST_REMEMBERED: Final = 200_000
+"""Weights of runs that are remembered, some 40 MB."""
+
+type _Weights = dict[tuple[str, str], int]
+"""By project and run: bytes of the rows of its exchanges."""
+
+
+class _PartitionState(NamedTuple):
+    """Differs once the rows of a day have changed, some seconds later at most."""
+
+    day: dt.date
+    file: int
+    changes: int
 
 
 @dataclass(slots=True)
@@ -22,8 +37,7 @@ class DaySize:
     size: int
     """Bytes of its partitions with their indexes."""
 
-    weights: dict[tuple[str, str], int] = field(default_factory=dict)
-    """By project and run: bytes of the rows of its exchanges."""
+    weights: _Weights
 
     def run_size(self, project: str, run: str) -> int:
         """The share of the day's bytes that a run takes."""
@@ -42,14 +56,47 @@ async def partition_days(connection: asyncpg.Connection) -> list[dt.date]:
     return sorted(dt.datetime.strptime(name, "%Y%m%d").replace(tzinfo=dt.UTC).date() for name in names)
 
 
-async def load_day_size(connection: asyncpg.Connection, day: dt.date, projects: Sequence[str]) -> DaySize:
-    """Measure a day. Reads its rows, but not their bodies."""
-    size: int = await connection.fetchval(SIZE, [f"{table.name}_{day:%Y%m%d}" for table in PARTITIONED])
-    found = DaySize(day, size)
-    for project in projects:
-        for row in await connection.fetch(_weights(day), project, timeout=SCAN_TIMEOUT):
-            found.weights[(project, row["run"])] = row["weight"]
-    return found
+class DaySizes:
+    """Measures days, and remembers the weights of runs in those that do not change."""
+
+    def __init__(self) -> None:
+        self._known: dict[dt.date, tuple[_PartitionState, _Weights]] = {}
+
+    async def load(
+        self, connection: asyncpg.Connection, days: Sequence[dt.date], projects: Sequence[str]
+    ) -> list[DaySize]:
+        """Measure these days. Reads the rows of those that have changed since the last time, but not their bodies."""
+        # The state first: what is stored while the rows are read is in the next one.
+        states = {row["day"]: _PartitionState(*row.values()) for row in await connection.fetch(STATES, list(days))}
+        sizes: dict[dt.date, int] = dict(await connection.fetch(SIZES, list(days), [one.name for one in PARTITIONED]))
+        known = {}
+        for day in days:
+            state, weights = self._known.get(day, (None, None))
+            if weights is None or state != states.get(day):
+                weights = await _load_weights(connection, day, projects)
+            known[day] = (states[day], weights)
+        self._known = dict(_within_limit(known, MOST_REMEMBERED))
+        return [DaySize(day, sizes[day], known[day][1]) for day in days]
+
+
+def _within_limit(
+    known: Mapping[dt.date, tuple[_PartitionState, _Weights]], limit: int
+) -> Iterator[tuple[dt.date, tuple[_PartitionState, _Weights]]]:
+    """Yield the oldest days, which change least, as long as they have no more runs."""
+    count = 0
+    for day, one in known.items():
+        count += len(one[1])
+        if count > limit:
+            return
+        yield day, one
+
+
+async def _load_weights(connection: asyncpg.Connection, day: dt.date, projects: Sequence[str]) -> _Weights:
+    return {
+        (project, row["run"]): row["weight"]
+        for project in projects
+        for row in await connection.fetch(_weights(day), project, timeout=SCAN_TIMEOUT)
+    }
 
 
 async def load_store_size(connection: asyncpg.Connection) -> int:
@@ -72,7 +119,19 @@ DAYS = """
 SELECT relid::regclass::text AS name FROM pg_partition_tree('exchanges') WHERE isleaf AND relid::regclass::text ~ '_[0-9]{8}$'
 """
 
-SIZE = "SELECT coalesce(sum(pg_total_relation_size(to_regclass(name))), 0)::bigint FROM unnest($1::text[]) AS name"
+SIZES = """
+SELECT day, (
+    SELECT coalesce(sum(pg_total_relation_size(to_regclass(name || to_char(day, '_YYYYMMDD')))), 0)::bigint
+    FROM unnest($2::text[]) AS name
+) AS size FROM unnest($1::date[]) AS day
+"""
+
+# The file differs once a partition was written anew, and what is counted since then begins at zero.
+STATES = """
+SELECT day, coalesce(pg_relation_filenode(exchanges)::bigint, 0) AS file,
+    pg_stat_get_tuples_inserted(exchanges) + pg_stat_get_tuples_updated(exchanges) + pg_stat_get_tuples_deleted(exchanges) AS changes
+FROM unnest($1::date[]) AS day, to_regclass(to_char(day, '"exchanges_"YYYYMMDD')) AS exchanges
+"""
 
 
 def _weights(day: dt.date) -> str:

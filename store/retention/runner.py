@@ -18,6 +18,7 @@ from store.feed.feed import PROJECTS
 from store.feed.signal import FeedSignal
 from store.retention.expiry import delete_replays, expire_bodies, expire_runs
 from store.retention.facts import load_replay_reports
+from store.retention.partition_sizes import DaySizes
 from store.retention.partition_swap import ClearedDay, clear_day, erased_days, pending_days
 from store.retention.plan import Expiry, RetentionPlan, make_plan
 from store.retention.rules import RetentionPolicy
@@ -71,6 +72,7 @@ class RetentionRunner:
         self._signal = signal or FeedSignal()
         self._forget = forget
         self._now = now
+        self._known_sizes = DaySizes()
 
     async def run(self) -> None:
         """Run a pass every hour until the task is cancelled, if there is a policy."""
@@ -90,7 +92,7 @@ class RetentionRunner:
 
     async def plan(self) -> RetentionPlan:
         """Return what a pass would do now."""
-        return await make_plan(self._database, self.policy, self._now())
+        return await make_plan(self._database, self.policy, self._now(), self._known_sizes)
 
     async def run_once(self) -> RetentionResult:
         """Run one pass. Raises `RetentionBusy`."""

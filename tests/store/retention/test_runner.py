@@ -20,7 +20,8 @@ from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.query.exchanges import ExchangeQueries
 from store.query.runs import Runs
 from store.retention import partition_swap
-from store.retention.rules import RetentionPolicy, parse_rule, shipped_rules
+from store.retention.facts import FactsLoader
+from store.retention.rules import RetentionPolicy, judge_run, parse_rule, shipped_rules
 from store.retention.runner import RetentionBusy, RetentionRunner
 from store.sums.run_sums import RunSums
 from tests.store.house import is_problem, open_house
@@ -79,6 +80,28 @@ def derive(one: Exchange) -> Call:
     return call(one)
 
 
+async def compare_groups(database: Database) -> None:
+    """Whether rules say of each run what they say of its group."""
+    matches: list[dict[str, Any]] = [
+        *({"model": "gpt*"}, {"status": "5xx"}, {"min_cost": 0.001}, {"max_cost": 0.0}, {"has_gap": True}),
+        *({"label": {"flagged": "*"}}, {"verdict": "right"}, {"failed": True}, {"pinned": True}, {"has_error": True}),
+        {},
+    ]
+    for keep in ("20d", "21d"):
+        tables = [{"name": str(match), "match": match, "keep": keep, "keep_bodies": "1d"} for match in matches]
+        rules = tuple(parse_rule(table, number) for number, table in enumerate(tables))
+        for some in (rules, rules[::-1], *((rule,) for rule in rules)):
+            async with database.connection() as connection:
+                loader = FactsLoader(connection, "default", some, NOW + 1, frozenset())
+                await loader.prepare()
+                groups = await loader.groups()
+                of_group = {run: judge_run(one.facts, some, NOW + 1) for one in groups for run in one.runs}
+                pages = [page async for page in loader.pages(of_group)]
+            alone = {one.facts.run: judge_run(one.facts, some, NOW + 1) for page in pages for one in page}
+            assert of_group == alone
+            assert set(alone) == await run_names(database)
+
+
 async def test_old_runs_go_with_their_space_and_all_others_stay_whole(database: Database) -> None:
     old = [make_exchange(f"old-{n}", 20 + n % 3, n) for n in range(60)]
     stays = {
@@ -109,6 +132,7 @@ async def test_old_runs_go_with_their_space_and_all_others_stay_whole(database: 
     plan = await retention(database).plan()
     assert {one.judged.facts.run for one in plan.expiries} == {f"old-{n}" for n in range(60) if n != 1} | {"retried"}
     assert {one.reason for one in plan.expiries} == {"rule 1: older than 1w"}
+    await compare_groups(database)
     assert await run_names(database) >= {"old-0", "retried"}
 
     result = await retention(database).run_once()
