@@ -118,7 +118,8 @@ class DelayUpstream:
             self._plan(due + piece * BETWEEN, lambda piece=piece: self._send_piece(connection, read_at, piece))  # type: ignore[misc]
 
     def _plan(self, due: float, send: Callable[[], None]) -> None:
-        if due <= time.monotonic():
+        # What was planned before comes first, also if this process was not running when it was due.
+        if not self._due and due <= time.monotonic():
             send()
         else:
             heapq.heappush(self._due, (due, next(self._order), send))

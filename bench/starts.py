@@ -226,9 +226,9 @@ def processes(side: Side, dsn: str) -> Iterator[tuple[str, Callable[[], Cost]]]:
         "replay FILE -- true, alone",
         lambda: side.run(side.playhead("replay", "--allow-unused", file, "--", "true"), **ALONE),
     )
-    yield "record, alone, until it begins", lambda: side.begin("record", **ALONE)
+    yield "record, until it begins, alone", lambda: side.begin("record", **ALONE)
     yield (
-        "replay FILE, alone, until it begins",
+        "replay FILE, until it begins, alone",
         lambda: side.begin("replay", "--allow-unused", file, **ALONE),
     )
     yield "record -- true, alone", lambda: side.run(side.playhead("record", "--", "true"), **ALONE)
