@@ -115,8 +115,10 @@ class PreloadedRecordings:
             began = loop.time()
             try:
                 fetched = await self.fetch_many(batch)
-            except (Failure, BadBundle, CorruptData):
-                fetched = dict.fromkeys(batch)
+            except Failure:
+                return False
+            except (BadBundle, CorruptData):
+                fetched = dict.fromkeys(batch)  # the others of the batch can be used
             if not fetched:
                 return False
             # What did not fit into the answer is first of the next one.
