@@ -50,8 +50,9 @@ def record_command(
 ) -> None:
     """Run COMMAND and record every call it makes as one run.
 
-    Uses the running `playhead up`, or processes of its own while COMMAND runs. Exits with COMMAND's code. In a Git repository, the run
-    gets the labels git (the commit) and git-dirty (whether tracked files differ from it), unless --label git=… names another.
+    Uses the running `playhead up`, or processes of its own while COMMAND runs. Exits with COMMAND's code, or with 125 if
+    COMMAND succeeded and the store server could not be started: the calls wait in the spool then. In a Git repository, the run gets the
+    labels git (the commit) and git-dirty (whether tracked files differ from it), unless --label git=… names another.
 
     \b
         playhead record -- python agent.py
