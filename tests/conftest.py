@@ -7,7 +7,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -51,6 +51,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell starts what runs in its background with Ctrl-C ignored, and all that a test starts would ignore it as well.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if config.getoption("numprocesses", 0) and not hasattr(config, "workerinput"):
+        signal.signal(signal.SIGINT, end_early)
+        signal.signal(signal.SIGTERM, end_early)
     if engine := config.getoption("engine"):
         os.environ["PLAYHEAD_ENGINE"] = engine
     is_alone = not config.getoption("numprocesses", 0) or config.option.collectonly
@@ -58,6 +61,18 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(CpuReport(cpu.absolute()))
     # The collector would take a quarter of the time of the imports and the collection of tests, and look in vain.
     gc.disable()
+
+
+def end_early(number: int, frame: object) -> None:
+    """End as after Ctrl-C, of which a terminal tells the workers as well. `./check` ends the tests after either."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if number == signal.SIGTERM:
+        for children in Path("/proc/self/task").glob("*/children"):
+            for child in children.read_text().split():
+                with suppress(ProcessLookupError):
+                    os.kill(int(child), signal.SIGINT)
+    raise KeyboardInterrupt
 
 
 @pytest.hookimpl(wrapper=True)
@@ -171,9 +186,10 @@ def order_for_workers(items: list[pytest.Item], workers: int) -> list[pytest.Ite
     looking: list[pytest.Item] = []
     others: list[pytest.Item] = []
     judges = {TESTS / name for name in JUDGES}
+    frameworks = {path for path in {item.path for item in items} if path.is_relative_to(FRAMEWORKS)}
     for item in items:
         limit = item.get_closest_marker("timeout")
-        if item.path.is_relative_to(FRAMEWORKS):
+        if item.path in frameworks:
             longest.setdefault(FRAMEWORKS, []).append(item)
         elif limit is not None and limit.args[0] > LONG:
             longest.setdefault(item.path, []).append(item)
