@@ -39,7 +39,7 @@ SETTLE_TIMEOUT = 10.0
 _TEXT = r"^[^\x00]*$"
 # A plus sign that was not escaped arrives as a space.
 _TIME = r"^\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+ -]\d\d:\d\d)$"
-_STATUS = r"^[1-9]([0-9]{2}|xx)$"
+_STATUS = r"^[1-5]([0-9]{2}|xx)$"
 _KEY = r"^sha256:[0-9a-f]{64}$"
 MOST_VALUES = 50
 """The number of values of one filter."""
@@ -85,7 +85,10 @@ type Incomplete = Annotated[
 ]
 type Statuses = Annotated[
     list[Annotated[str, StringConstraints(pattern=_STATUS)]],
-    Query(max_length=MOST_VALUES, description="429, or 4xx; may be repeated: one of the values fits"),
+    Query(
+        max_length=MOST_VALUES,
+        description="100 to 599, such as 429, or a class from 1xx to 5xx; may be repeated: one of the values fits",
+    ),
 ]
 type Kinds = Annotated[
     list[Literal["model", "tool", "retrieval", "other"]],
@@ -193,9 +196,10 @@ def _filters(
     if q is not None:
         # What is found says what was said.
         require_bodies(deps.grant, "q")
+    since_time, until_time = parse_times(since, until)
     return Filters(
-        since=parse_nanoseconds("since", since),
-        until=parse_nanoseconds("until", until),
+        since=since_time,
+        until=until_time,
         labels=_parsed_labels(label),
         other_labels=_parsed_other_labels(label),
         models=tuple(model),
@@ -362,6 +366,15 @@ def parse_nanoseconds(name: str, text: str | None) -> int | None:
         detail = f"invalid time {name}={text}: use a date and time with its offset, such as 2026-11-21T18:30:00Z"
         raise Problem(422, "invalid_request", detail) from None
     return max(0, min((time - _EPOCH) // timedelta(microseconds=1) * 1000, LAST_TIME))
+
+
+def parse_times(since: str | None, until: str | None) -> tuple[int | None, int | None]:
+    """Parse both ends of a time. Raises a 422 where nothing can be in between."""
+    begin, end = parse_nanoseconds("since", since), parse_nanoseconds("until", until)
+    if begin is not None and end is not None and begin > end:
+        detail = f"since={since} is after until={until}, so nothing fits: give the earlier time as since"
+        raise Problem(422, "invalid_request", detail)
+    return begin, end
 
 
 def refuse_unknown_parameters(request: Request, project: ProjectName = None) -> None:  # noqa: ARG001 - `store.api.guard` reads it

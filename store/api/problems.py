@@ -144,7 +144,7 @@ _PATTERN_HINTS = {
     "allowed_hosts": "use a host such as api.example.com, or *.example.com for all below it",
     "since": _TIME_HINT,
     "until": _TIME_HINT,
-    "status": "use a status such as 429, or a class such as 4xx",
+    "status": "use a status from 100 to 599, such as 429, or a class from 1xx to 5xx",
     "key": "use the `key` of a call: sha256: and 64 hexadecimal digits",
     "pace": "use instant, recorded, or a factor such as 2.5",
 }

@@ -38,6 +38,32 @@ REFUSED = {
     "/v1/calls?min_duration=nan": (422, "invalid_request", "min_duration"),
     "/v1/calls?kind=robot": (422, "invalid_request", "kind"),
     "/v1/calls?status=99999": (422, "invalid_request", "status"),
+    # What nothing can fit.
+    "/v1/calls?status=9xx": (422, "invalid_request", "status from 100 to 599"),
+    "/v1/runs?status=200&status=600": (422, "invalid_request", "status"),
+    "/v1/stats?group_by=model&status=0xx": (422, "invalid_request", "status"),
+    "/v1/events?status=6xx": (422, "invalid_request", "status"),
+    "/v1/calls?min_cost=-1": (422, "invalid_request", "min_cost"),
+    "/v1/runs?min_duration=-0.5": (422, "invalid_request", "min_duration"),
+    "/v1/runs?model=": (422, "invalid_request", "model"),
+    "/v1/calls?q=": (422, "invalid_request", "q"),
+    "/v1/calls?label=": (422, "invalid_request", "label"),
+    "/v1/calls?label==support": (422, "invalid_request", "label"),
+    "/v1/runs?sort=colour": (422, "invalid_request", "sort"),
+    "/v1/calls?order=up": (422, "invalid_request", "order"),
+    "/v1/runs?min_cost=1&min_cost=2": (400, "repeated_parameter", "min_cost"),
+    "/v1/runs?fields=": (422, "unknown_field", "fields"),
+    **{
+        f"{path}since=2026-11-22T00:00:00Z&until=2026-11-21T23:59:59Z": (422, "invalid_request", "since")
+        for path in (
+            "/v1/runs?",
+            "/v1/calls?",
+            "/v1/stats?group_by=day&",
+            "/v1/search?q=a&",
+            "/v1/drift?",
+            "/v1/audit?",
+        )
+    },
     "/v1/calls?fields=colour": (422, "unknown_field", "colour"),
     "/v1/stats?group_by=colour": (422, "unknown_group", "colour"),
     "/v1/stats": (422, "invalid_request", "group_by"),

@@ -34,7 +34,7 @@ _FILTERS = [
     _any_of("--provider", "provider", "NAME", "Of this provider."),
     _any_of("--tool", "tool", "NAME", "Requesting or calling this tool."),
     _any_of("--host", "host", "HOST", "To this host."),
-    _any_of("--status", "status", "CODE", "With this HTTP status, such as 429 or 5xx."),
+    _any_of("--status", "status", "CODE", "With this HTTP status (100 to 599), such as 429, or class, such as 5xx."),
     click.option(
         "--kind",
         type=click.Choice(["model", "tool", "retrieval", "other"]),

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Response
 from store.api.answers import page_response
 from store.api.deferred_route import DeferredRoute
 from store.api.deps import TheDeps
-from store.api.parameters import Limit, PageCursor, Text, Time, parse_nanoseconds
+from store.api.parameters import Limit, PageCursor, Text, Time, parse_times
 from store.query.audit_entries import AuditFilters, load_audit_page
 
 router = APIRouter(tags=["server"], route_class=DeferredRoute)
@@ -38,9 +38,10 @@ async def list_audit_entries(
     """
     if deps.audit is not None:
         await deps.audit.flush()
+    begin, end = parse_times(since, until)
     filters = AuditFilters(
-        since=parse_nanoseconds("since", since),
-        until=parse_nanoseconds("until", until),
+        since=begin,
+        until=end,
         token=token,
         action=action,
         subject=subject,

@@ -10,7 +10,7 @@ from calls.model import Exchange
 from store.api.answers import JsonResponse
 from store.api.deferred_route import DeferredRoute
 from store.api.deps import Deps, TheDeps
-from store.api.parameters import RunId, Text, Time, WhenSettled, parse_nanoseconds
+from store.api.parameters import RunId, Text, Time, WhenSettled, parse_times
 from store.api.routes.runs import require_run
 from store.diff.diff import MOST_EXAMINED, Diff, Side, make_side
 from store.diff.steps import Gist, StepReader, make_gist
@@ -75,8 +75,8 @@ async def _load_side(deps: Deps, run: str, reader: StepReader) -> Side:
 
 
 def _drift_question(since: Time = None, until: Time = None, model: Text = None, provider: Text = None) -> DriftQuestion:
-    times = parse_nanoseconds("since", since), parse_nanoseconds("until", until)
-    return DriftQuestion(since=times[0], until=times[1], model=model, provider=provider)
+    begin, end = parse_times(since, until)
+    return DriftQuestion(since=begin, until=end, model=model, provider=provider)
 
 
 type TheQuestion = Annotated[DriftQuestion, Depends(_drift_question)]

@@ -108,7 +108,7 @@ async def test_what_is_stored_is_what_is_read(stored_database: Database) -> None
 
 async def test_stored_days_stay_right_whatever_is_stored_and_removed(stored_database: Database) -> None:
     draw = random.Random(15)
-    for number in range(8):
+    for number in range(4):
         match number % 4:
             case 0:
                 offset, words = draw.randrange(100) * HOUR, f"late {number}"
