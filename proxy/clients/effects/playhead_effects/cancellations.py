@@ -26,60 +26,82 @@ _replayed = weakref.WeakSet()
 
 def watch_cancelled(module, effects, real_wait):
     """Record which tasks of the program were cancelled. In a replay these do not end before they are."""
-    busy = weakref.WeakKeyDictionary()
-    cancel_error = module.exceptions.CancelledError
+    tasks.watchers.append(CancelledTasks(module, effects, real_wait).watch)
 
-    def watch(loop, name, coro):
+
+class CancelledTasks:
+    """Notes which of the program's tasks were cancelled, and when; or delays their ends in a replay until they are."""
+
+    def __init__(self, module, effects, real_wait):
+        self._module, self._effects, self._real_wait = module, effects, real_wait
+        self._cancel_error = module.exceptions.CancelledError
+        self._network_times = weakref.WeakKeyDictionary()
+        """By event loop, in a list: when anything came from the network last."""
+
+    def watch(self, loop, name, coro):
+        """Return what a new task of this name runs instead of `coro`, and what is called with the task."""
         code = getattr(coro, "cr_code", None)
         if code is None or class_of(code.co_filename) != PROGRAM:
             return coro, _do_nothing
+        effects = self._effects
         lived_ms = effects.state.next_of(_CANCELLED, name) if effects.is_replay else None
         place = Place(code)
         began_ns = _monotonic_ns()
 
         def note_end(task):
-            if not task.cancelled() or (effects.is_replay and lived_ms is None and not effects.state.is_fork):
-                return
-            recorder = effects if lived_ms is not None or not effects.is_replay else effects.state.recording
-            token = tasks.name.set(name)
-            try:
-                recorder.value(_CANCELLED, place, lambda: (_monotonic_ns() - began_ns) // 1_000_000)
-            finally:
-                tasks.name.reset(token)
+            if task.cancelled():
+                self._record(name, place, lived_ms, began_ns)
 
         if not isinstance(lived_ms, int):
-            return coro, lambda task: note_task(task, note_end)
+            return coro, lambda task: self._note_task(task, note_end)
         has_arrived = loop.create_future()
-        busy_until = busy.get(loop) or watch_network(loop)
+        self._arrive_when_quiet(loop, has_arrived, lived_ms)
+
+        def note_start(task):
+            arrivals[task] = has_arrived
+            self._note_task(task, note_end)
+            task.add_done_callback(lambda _: (_arrive(has_arrived), coro.close()))
+
+        wrapper = self._hold(coro, has_arrived)
+        wrapper.__name__, wrapper.__qualname__ = coro.__name__, coro.__qualname__
+        return wrapper, note_start
+
+    def _note_task(self, task, note_end):
+        task.add_done_callback(note_end)
+        if self._effects.is_replay:
+            _replayed.add(task)
+
+    def _record(self, name, place, lived_ms, began_ns):
+        """Record that a task was cancelled, and how long it lived; `lived_ms` is how long it did in the recording."""
+        recorder = self._effects
+        if recorder.is_replay and lived_ms is None:
+            if not recorder.state.is_fork:
+                return
+            recorder = recorder.state.recording
+        token = tasks.name.set(name)
+        try:
+            recorder.value(_CANCELLED, place, lambda: (_monotonic_ns() - began_ns) // 1_000_000)
+        finally:
+            tasks.name.reset(token)
+
+    def _arrive_when_quiet(self, loop, has_arrived, lived_ms):
+        """End a future when a task that lived this long in the recording has come as far as it came then."""
+        network_time = self._network_times.get(loop) or self._watch_network(loop)
         now = loop.time()
         soonest, latest = now + min(max(lived_ms / 1000, LEAST_TIME), MOST_TIME), now + MOST_BUSY
 
         def check():
             # What is sent next may wait for the connection that is being opened, on a machine that is busy.
-            until = max(busy_until[0] + QUIET, soonest)
+            until = max(network_time[0] + QUIET, soonest)
             if loop.time() >= min(until, latest):
-                arrive(has_arrived)
+                _arrive(has_arrived)
             elif not has_arrived.done():
                 loop.call_at(min(until, latest), check)
 
         check()
 
-        def note_start(task):
-            arrivals[task] = has_arrived
-            note_task(task, note_end)
-            task.add_done_callback(lambda _: (arrive(has_arrived), coro.close()))
-
-        wrapper = hold(coro, has_arrived)
-        wrapper.__name__, wrapper.__qualname__ = coro.__name__, coro.__qualname__
-        return wrapper, note_start
-
-    def note_task(task, note_end):
-        task.add_done_callback(note_end)
-        if effects.is_replay:
-            _replayed.add(task)
-
-    def watch_network(loop):
-        last = busy[loop] = [loop.time()]
+    def _watch_network(self, loop):
+        last = self._network_times[loop] = [loop.time()]
         selector = getattr(loop, "_selector", None)
         if selector is not None:
             real_select, now = selector.select, loop.time
@@ -93,25 +115,25 @@ def watch_cancelled(module, effects, real_wait):
             selector.select = select
         return last
 
-    def arrive(future):
-        if not future.done():
-            future.set_result(None)
-
-    async def hold(coro, has_arrived):
+    async def _hold(self, coro, has_arrived):
+        """Run a coroutine, and hold its end back until the task is cancelled."""
         error = result = None
         try:
             result = await coro
-        except cancel_error:
+        except self._cancel_error:
             raise
         except Exception as caught:  # noqa: BLE001 - it is raised below
             error = caught
-        arrive(has_arrived)
-        await real_wait({module.events.get_running_loop().create_future()}, timeout=MOST_WAITED)
+        _arrive(has_arrived)
+        await self._real_wait({self._module.events.get_running_loop().create_future()}, timeout=MOST_WAITED)
         if error is not None:
             raise error
         return result
 
-    tasks.watchers.append(watch)
+
+def _arrive(future):
+    if not future.done():
+        future.set_result(None)
 
 
 def delay_failures(module):
