@@ -2,15 +2,13 @@
 
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import re2
 
-from calls.codec.json import dumps
+from calls.codec.json import JsonType, dumps, json_type
 from calls.model import Json
-
-type TypeName = Literal["string", "integer", "number", "boolean", "array", "object", "null"]
 
 _TEXT_LIMIT: Final = 120
 """Characters of a value that a message shows."""
@@ -21,7 +19,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     equals: Any = msgspec.UNSET
     one_of: list[Any] | None = None
-    type: TypeName | list[TypeName] | None = None
+    type: JsonType | list[JsonType] | None = None
     pattern: str | None = None
     """A regular expression (RE2) that must match the whole text."""
 
@@ -111,23 +109,10 @@ def equal_values(one: Json, other: Json) -> bool:
     return one == other
 
 
-def type_name(value: Json) -> TypeName:
-    """Return the JSON type of a value; a whole number is an integer."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "boolean"
-        case int():
-            return "integer"
-        case float() | Decimal():
-            return "integer" if value == value.__trunc__() else "number"
-        case str():
-            return "string"
-        case Mapping():
-            return "object"
-        case _:
-            return "array"
+def schema_type(value: Json) -> JsonType:
+    """Return the type of a value as JSON Schema has it: a whole number is an integer, also if it is written as 1.0."""
+    name = json_type(value)
+    return "integer" if name == "number" and value == value.__trunc__() else name  # type: ignore[union-attr] # a number
 
 
 def show_value(value: Json) -> str:
@@ -136,12 +121,12 @@ def show_value(value: Json) -> str:
     return text if len(text) <= _TEXT_LIMIT else f"{text[:_TEXT_LIMIT]}… ({len(text):,} characters)"
 
 
-def _type_names(type_: TypeName | list[TypeName]) -> list[TypeName]:
+def _type_names(type_: JsonType | list[JsonType]) -> list[JsonType]:
     return [type_] if isinstance(type_, str) else type_
 
 
-def _has_type(value: Json, names: list[TypeName]) -> bool:
-    name = type_name(value)
+def _has_type(value: Json, names: list[JsonType]) -> bool:
+    name = schema_type(value)
     return name in names or (name == "integer" and "number" in names)
 
 

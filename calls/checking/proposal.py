@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 from calls.checking.checked_run import CheckedRun, parse_if_json, walk_values
-from calls.checking.conditions import equal_values, type_name
+from calls.checking.conditions import equal_values, schema_type
 from calls.checking.rules import path_error, values_at
 from calls.codec.json import dumps
 from calls.model import Json
@@ -135,7 +135,7 @@ def _is_short_scalar(value: Json) -> bool:
 
 
 def _types_of(values: Iterable[Json]) -> str | list[str]:
-    names = sorted({str(type_name(value)) for value in values})
+    names = sorted({str(schema_type(value)) for value in values})
     names = [name for name in names if not (name == "integer" and "number" in names)]
     return names[0] if len(names) == 1 else names
 

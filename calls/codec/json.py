@@ -9,9 +9,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from json.encoder import encode_basestring, encode_basestring_ascii
-from typing import Any
+from typing import Any, Literal
 
 from calls.model import Json
+
+type JsonType = Literal["null", "boolean", "integer", "number", "string", "array", "object"]
 
 MAX_DEPTH = 128
 """Deeper values are rejected. The limit of the interpreter's stack would depend on the caller."""
@@ -86,6 +88,25 @@ def parse_json_leniently(data: bytes) -> Json:
         raise InvalidJson("the text is not JSON") from error
     check_depth(text, value)
     return _without_surrogates(value)
+
+
+def json_type(value: Json) -> JsonType:
+    """Return the type of a value as it is written: 1 is an integer, 1.0 a number."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int():
+            return "integer"
+        case float() | Decimal():
+            return "number"
+        case str():
+            return "string"
+        case Mapping():
+            return "object"
+        case _:
+            return "array"
 
 
 def make_writer(

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Any, Final, cast
 
 from calls.codec.canonical import canonical_parsed_json
+from calls.codec.json import JsonType
 from calls.model import Json
-from calls.perturbation.shape import AnswerShape, JsonType, merge_shapes
+from calls.perturbation.shape import AnswerShape, merge_shapes
 
 TYPES: Final[tuple[JsonType, ...]] = ("null", "boolean", "integer", "number", "string", "array", "object")
 MAX_DEPTH: Final = 50

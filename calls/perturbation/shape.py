@@ -7,12 +7,11 @@ seen at its place, no member is new, and none is missing that always occurred.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from typing import Final, Literal
+from typing import Final
 
 from calls.codec.canonical import canonical_parsed_json
+from calls.codec.json import JsonType, json_type
 from calls.model import Json
-
-type JsonType = Literal["null", "boolean", "integer", "number", "string", "array", "object"]
 
 MAX_EXAMPLES: Final = 50
 """Texts that are remembered of one place."""
@@ -52,25 +51,6 @@ class AnswerShape:
     max_length: int | None = None
 
 
-def type_of(value: Json) -> JsonType:
-    """Return the type of a value as it is written: 1.0 is a number, which `calls.checking` takes for an integer."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "boolean"
-        case int():
-            return "integer"
-        case float() | Decimal():
-            return "number"
-        case str():
-            return "string"
-        case Mapping():
-            return "object"
-        case _:
-            return "array"
-
-
 def learn_shape(values: Iterable[Json]) -> AnswerShape:
     """Learn the shape that all values fit."""
     shape = AnswerShape()
@@ -81,7 +61,7 @@ def learn_shape(values: Iterable[Json]) -> AnswerShape:
 
 def shape_of(value: Json) -> AnswerShape:
     """Return the shape of one value."""
-    types = frozenset((type_of(value),))
+    types = frozenset((json_type(value),))
     match value:
         case str():
             return AnswerShape(types=types, examples=(value,) if 0 < len(value) <= MAX_EXAMPLE_LENGTH else ())
@@ -123,7 +103,7 @@ def merge_shapes(one: AnswerShape, other: AnswerShape) -> AnswerShape:
 
 def fits(shape: AnswerShape, value: Json) -> bool:
     """Whether a value fits a shape."""
-    kind = type_of(value)
+    kind = json_type(value)
     if kind not in shape.types and not (kind == "integer" and "number" in shape.types):
         return False
     if shape.choices is not None and canonical_parsed_json(value) not in shape.choices:

@@ -1,9 +1,10 @@
-"""Read token counts from headers (Bedrock, Hugging Face), and add up those of a session."""
+"""Read token counts from headers (Bedrock, Hugging Face) and from Cohere's answers, and add up those of a session."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
-from calls.model import Headers, Usage, header
+from calls.codec.lenient_json import as_count, as_object
+from calls.model import Headers, Json, Usage, header
 
 _INPUT: Final = ("x-amzn-bedrock-input-token-count", "x-prompt-tokens")
 _OUTPUT: Final = ("x-amzn-bedrock-output-token-count", "x-generated-tokens")
@@ -24,6 +25,16 @@ def header_usage(headers: Headers) -> Usage:
         input_tokens=_count(found, _INPUT),
         output_tokens=_count(found, _OUTPUT),
         cached_tokens=_count(found, _CACHED),
+    )
+
+
+def cohere_usage(meta: Mapping[str, Json]) -> Usage:
+    """The billed counts of an answer of Cohere, or else the actual ones: searches are billed in other units."""
+    billed, actual = as_object(meta.get("billed_units")), as_object(meta.get("tokens"))
+    return Usage(
+        input_tokens=as_count((billed if "input_tokens" in billed else actual).get("input_tokens")),
+        output_tokens=as_count((billed if "output_tokens" in billed else actual).get("output_tokens")),
+        cached_tokens=as_count(meta.get("cached_tokens")),
     )
 
 

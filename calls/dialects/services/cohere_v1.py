@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from calls.codec.lenient_json import as_array, as_count, as_object, as_text, as_text_or_none
+from calls.codec.lenient_json import as_array, as_object, as_text, as_text_or_none
 from calls.dialects.dialect import AnswerPaths, AnswerSummary, Assembly, Claim, Dialect, RequestSummary
 from calls.dialects.parts.answer_composition import AnswerParts
 from calls.dialects.parts.answer_forms import streamed_if_requested
@@ -16,8 +16,9 @@ from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.error_bodies import message_error
 from calls.dialects.parts.pieces import parse_payload
 from calls.dialects.parts.stream_writing import ndjson_line
+from calls.dialects.parts.token_counts import cohere_usage
 from calls.framing import Framing, ndjson, sse
-from calls.model import Headers, Json, ToolCall, Usage, header
+from calls.model import Headers, Json, ToolCall, header
 
 _HOSTS: Final = re.compile(r"(.+\.)?cohere\.(com|ai)")
 _OPERATIONS: Final[Mapping[str, str]] = {
@@ -59,7 +60,7 @@ def summarize_answer(answer: Json) -> AnswerSummary:
         text=as_text_or_none(first.get("text")),
         tool_calls=tuple(map(_tool_call, map(as_object, as_array(fields.get("tool_calls"))))),
         finish_reason=as_text_or_none(first.get("finish_reason")),
-        usage=_usage(as_object(fields.get("meta"))),
+        usage=cohere_usage(as_object(fields.get("meta"))),
     )
 
 
@@ -108,16 +109,6 @@ class CohereV1Stream:
         """Whether the last line arrived, without an error."""
         reason = self._state.get("finish_reason")
         return self._has_ended and not as_text(reason).startswith("ERROR")
-
-
-def _usage(meta: Mapping[str, Json]) -> Usage:
-    """The billed counts, or else the actual ones: searches are billed in other units."""
-    billed, actual = as_object(meta.get("billed_units")), as_object(meta.get("tokens"))
-    return Usage(
-        input_tokens=as_count((billed if "input_tokens" in billed else actual).get("input_tokens")),
-        output_tokens=as_count((billed if "output_tokens" in billed else actual).get("output_tokens")),
-        cached_tokens=as_count(meta.get("cached_tokens")),
-    )
 
 
 def _tool_result(result: Mapping[str, Json]) -> Json:

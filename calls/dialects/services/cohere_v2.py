@@ -15,7 +15,8 @@ from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.error_bodies import message_error
 from calls.dialects.parts.pieces import parse_arguments, parse_payload
 from calls.dialects.parts.stream_writing import sse_message
-from calls.model import Headers, Json, ToolCall, Usage, header
+from calls.dialects.parts.token_counts import cohere_usage
+from calls.model import Headers, Json, ToolCall, header
 
 _HOSTS: Final = re.compile(r"(.+\.)?cohere\.(com|ai)")
 _OPERATIONS: Final[Mapping[str, str]] = {"chat": "chat", "embed": "embeddings", "rerank": "rerank"}
@@ -52,7 +53,7 @@ def summarize_answer(answer: Json) -> AnswerSummary:
         text="".join(texts) if texts else None,
         tool_calls=tuple(map(_tool_call, map(as_object, as_array(message.get("tool_calls"))))),
         finish_reason=as_text_or_none(fields.get("finish_reason")),
-        usage=_usage(as_object(fields.get("usage") or fields.get("meta"))),
+        usage=cohere_usage(as_object(fields.get("usage") or fields.get("meta"))),
     )
 
 
@@ -141,16 +142,6 @@ class _Part:
         joined: dict[str, Json] = {name: "".join(pieces) for name, pieces in self._pieces.items()}
         function: dict[str, Json] = {"function": self._function.build()} if self._function else {}
         return {**self._state, **joined, **function}
-
-
-def _usage(usage: Mapping[str, Json]) -> Usage:
-    """The billed counts, or else the actual ones: searches are billed in other units."""
-    billed, actual = as_object(usage.get("billed_units")), as_object(usage.get("tokens"))
-    return Usage(
-        input_tokens=as_count((billed if "input_tokens" in billed else actual).get("input_tokens")),
-        output_tokens=as_count((billed if "output_tokens" in billed else actual).get("output_tokens")),
-        cached_tokens=as_count(usage.get("cached_tokens")),
-    )
 
 
 def _tool_call(call: Mapping[str, Json]) -> ToolCall:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 
 from calls.checking.checked_run import walk_values
-from calls.checking.conditions import Condition, broken_condition, equal_values, type_name
+from calls.checking.conditions import Condition, broken_condition, equal_values, schema_type
 from calls.model import Json
 from tests.calls.strategies import json_values
 
@@ -45,7 +45,7 @@ def test_without_a_condition_every_value_is_right() -> None:
 @given(json_values)
 def test_every_value_equals_itself_and_has_a_type(value: Json) -> None:
     assert equal_values(value, value)
-    assert broken_condition(Condition(equals=value, type=type_name(value)), value) is None
+    assert broken_condition(Condition(equals=value, type=schema_type(value)), value) is None
 
 
 @given(json_values)
