@@ -1,5 +1,8 @@
 """The exception that ends a command with a message for its user."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 FAILURE_EXIT_CODE: Final = 125
@@ -14,3 +17,19 @@ def first_exception(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """Return the first exception of a group, which may be nested."""
     inner = group.exceptions[0]
     return first_exception(inner) if isinstance(inner, BaseExceptionGroup) else inner
+
+
+@contextmanager
+def explain_file_errors(path: Path, what: str, advice: str, *refusals: type[ValueError]) -> Iterator[None]:
+    """Turn what goes wrong while a user's file is read as text into a Failure.
+
+    `what` the file should be, such as "rubric", `advice` for a file that cannot be read, and the errors that say why its content is refused.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise Failure(f"cannot read the {what} {path}: {error.strerror}; {advice}") from error
+    except UnicodeDecodeError as error:
+        raise Failure(f"{path} is not text in UTF-8, so no {what} can be read from it: save it as UTF-8") from error
+    except refusals as error:
+        raise Failure(f"{path}: {error}") from error

@@ -20,7 +20,7 @@ from proxy.capture.command import IsolationOptions
 from proxy.commands.check import load_checked_runs
 from proxy.commands.record import record
 from proxy.commands.replay import ReplayCommand, replay
-from proxy.errors import Failure
+from proxy.errors import Failure, explain_file_errors
 from proxy.processes.command_processes import CommandProcesses
 from proxy.processes.store_client import NotFound, path_segment
 from proxy.settings import Settings
@@ -48,16 +48,9 @@ class Judge:
 
 def read_rubric(path: Path) -> tuple[Criterion, ...]:
     """Read a rubric. Raise Failure that says what is wrong."""
-    try:
+    advice = "name a file with [[criterion]] tables, each with `name` and `question`"
+    with explain_file_errors(path, "rubric", advice, BadRubric):
         return parse_rubric(path.read_text("utf-8"))
-    except OSError as error:
-        raise Failure(
-            f"cannot read the rubric {path}: {error.strerror}; name a file with [[criterion]] tables, each with `name` and `question`"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise Failure(f"{path} is no text in UTF-8, so no rubric can be read from it: save it as UTF-8") from error
-    except BadRubric as error:
-        raise Failure(f"{path}: {error}") from error
 
 
 async def judge_runs(

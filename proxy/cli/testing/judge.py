@@ -15,7 +15,7 @@ from proxy.capture.command import IsolationOptions
 from proxy.cli.common import RUN_ID, as_json, print_json, settings_from_flags, user_profiles, with_settings
 from proxy.cli.run_completion import complete_recording
 from proxy.commands.judge import Judge, judge_runs, overall_verdict, read_rubric
-from proxy.errors import Failure
+from proxy.errors import explain_file_errors
 from proxy.judgement.report import judgements_json, show_judgements
 from proxy.terminal.table import stdout_sheet
 from store.diff.steps import StepReader
@@ -108,7 +108,7 @@ def judge_command(
     Exits with 0 if every criterion passes, 1 if one fails, 3 if none fails but one cannot be told, and 125 if nothing could be judged.
     """
     if not url.startswith(("http://", "https://")):
-        raise click.UsageError(f"--url {url!r} is no URL: write http://… or https://…")
+        raise click.UsageError(f"--url {url!r} is not a URL: write http://… or https://…")
     criteria = read_rubric(rubric)
     human_labels = _read_labels(labels) if labels is not None else None
     found = settings_from_flags(**flags)
@@ -136,16 +136,9 @@ def judge_command(
 
 
 def _read_labels(path: Path) -> Any:
-    try:
+    advice = "name a CSV file with the columns run, criterion, verdict"
+    with explain_file_errors(path, "labels", advice, BadLabels):
         return parse_labels_file(path.read_text("utf-8"))
-    except OSError as error:
-        raise Failure(
-            f"cannot read the labels {path}: {error.strerror}; name a CSV file with the columns run, criterion, verdict"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise Failure(f"{path} is no text in UTF-8, so no labels can be read from it: save it as UTF-8") from error
-    except BadLabels as error:
-        raise Failure(f"{path}: {error}") from error
 
 
 def _agreement(judgements: list[Judgement], labels: Any) -> Agreement:

@@ -4,8 +4,8 @@ import asyncio
 import json
 import os
 import secrets
-import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,15 +31,15 @@ from proxy.cli.testing.trial_options import (
     TIMEOUT,
     CommandAfterDashes,
     command_after_dashes,
-    given_settings,
     require_effects,
     run_until_stopped,
+    scratch_runner,
     show_progress,
     with_live_options,
 )
 from proxy.commands.check import read_spec
 from proxy.commands.override_file import load_overrides
-from proxy.errors import Failure
+from proxy.errors import Failure, explain_file_errors
 from proxy.processes.command_processes import CommandProcesses
 from proxy.processes.user_command import require_command
 from proxy.terminal.table import stdout_sheet
@@ -51,7 +51,6 @@ from proxy.trials.perturb import Perturbation, PerturbationResult
 from proxy.trials.perturb_report import perturbed_json, show_perturbed, write_fixtures
 from proxy.trials.recordings import NamedRecording, find_recordings, is_file, load_recording
 from proxy.trials.tool_answers import FoundAnswer, find_tool_answers, in_step_order, with_shapes
-from proxy.trials.trial import TrialRunner
 from store.bundle.bundle import Bundle
 from store.diff.steps import StepReader
 
@@ -159,37 +158,23 @@ def perturb_command(
     # Nothing that is read here is stored, so any redaction key will do.
     redactor = Redactor(key=secrets.token_bytes(32))
     reading = StepReader(profiles=user_profiles(settings), clean=redactor.redact_text)
-    with tempfile.TemporaryDirectory(prefix="playhead-perturb-", ignore_cleanup_errors=True) as scratch:
-        runner = TrialRunner(
-            settings=settings,
-            flags=given_settings(flags),
-            config=settings.config,
-            command=command,
-            limit_s=limit_s,
-            scratch=Path(scratch),
-            allow_unused=True,
-            isolation=isolation,
-        )
+    with scratch_runner("perturb", settings, flags, command, limit_s, isolation, allow_unused=True) as runner:
 
-        async def perturb() -> tuple[PerturbationResult, NamedRecording, Bundle]:
+        async def perturb() -> tuple[PerturbationResult, _Material]:
             # While it is entered, the store server that it uses stays for the trials.
             async with CommandProcesses(settings) as processes:
-                (varied,) = await find_recordings(processes, [recording], None, Path(scratch, "recording"))
-                bundle = await load_recording(varied, redactor, reading.profiles)
-                answers = list(find_tool_answers(in_step_order(bundle.exchanges), reading))
-                known = ToolShapes(tools=frozenset(one.tool for one in answers))
-                known.learn(answers, varied.name)
-                await _learn_from_files(processes, corpus, known, Path(scratch), redactor, reading)
-                await _learn_from_store(processes, varied, answers, known, learn_s)
+                material = await _find_material(
+                    processes, recording, corpus, learn_s, runner.scratch, redactor, reading
+                )
                 perturbation = Perturbation(
                     runner=runner,
                     reading=reading,
-                    recording=varied.file,
-                    called=varied.name,
-                    bundle=bundle,
-                    answers=with_shapes(answers, known.shapes, shapes),
-                    fork={"at": len(bundle.entries), "effects": list(effects), "offline": origin is None},
-                    upstreams=model_upstreams(bundle.exchanges, origin),
+                    recording=material.recording.file,
+                    called=material.recording.name,
+                    bundle=material.bundle,
+                    answers=with_shapes(material.answers, material.shapes.shapes, shapes),
+                    fork={"at": len(material.bundle.entries), "effects": list(effects), "offline": origin is None},
+                    upstreams=model_upstreams(material.bundle.exchanges, origin),
                     spec=rules,
                     base=base,
                     groups=vary or GROUPS,
@@ -198,12 +183,13 @@ def perturb_command(
                     jobs=jobs or min(8, os.cpu_count() or 1),
                     show_progress=show_progress,
                 )
-                return await perturbation.run(), varied, bundle
+                return await perturbation.run(), material
 
-        perturbed, varied, bundle = run_until_stopped(perturb())
-        fixtures = write_fixtures(keep or Path(f"perturb-{file_stem(varied.name)}"), perturbed, bundle, base, reading)
+        perturbed, material = run_until_stopped(perturb())
+        run, bundle = material.recording.name, material.bundle
+        fixtures = write_fixtures(keep or Path(f"perturb-{file_stem(run)}"), perturbed, bundle, base, reading)
     if as_json:
-        print_json(perturbed_json(perturbed, fixtures, run=varied.name, seed=seed, command=command))
+        print_json(perturbed_json(perturbed, fixtures, run=run, seed=seed, command=command))
     else:
         show_perturbed(perturbed, fixtures, stdout_sheet())
     raise click.exceptions.Exit(_exit_code(perturbed))
@@ -213,6 +199,36 @@ def _exit_code(perturbed: PerturbationResult) -> int:
     if perturbed.has_broken:
         return 1
     return 0 if any(run.finding.effect == "held" for run in perturbed.runs) else 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Material:
+    """The recording to vary, and what is known of the answers in it."""
+
+    recording: NamedRecording
+    bundle: Bundle
+    answers: Sequence[FoundAnswer]
+    shapes: ToolShapes
+
+
+async def _find_material(
+    processes: CommandProcesses,
+    name: str,
+    corpus: Sequence[str],
+    learn_s: float,
+    scratch: Path,
+    redactor: Redactor,
+    reading: StepReader,
+) -> _Material:
+    """Load the recording, and learn the shapes of its tools' answers from it, from the corpus and from the store."""
+    (recording,) = await find_recordings(processes, [name], None, scratch / "recording")
+    bundle = await load_recording(recording, redactor, reading.profiles)
+    answers = list(find_tool_answers(in_step_order(bundle.exchanges), reading))
+    shapes = ToolShapes(tools=frozenset(one.tool for one in answers))
+    shapes.learn(answers, recording.name)
+    await _learn_from_files(processes, corpus, shapes, scratch, redactor, reading)
+    await _learn_from_store(processes, recording, answers, shapes, learn_s)
+    return _Material(recording=recording, bundle=bundle, answers=answers, shapes=shapes)
 
 
 async def _learn_from_files(
@@ -257,15 +273,10 @@ def _read_schema(words: str) -> tuple[str, AnswerShape]:
             f"--schema {words!r} names no tool: write TOOL=FILE, as in 'GET crm.example.com/records=records.json'"
         )
     try:
-        return tool, shape_from_schema(json.loads(Path(name).read_text("utf-8")))
-    except OSError as error:
-        raise Failure(f"cannot read the schema {name}: {error.strerror}; name a file with a JSON Schema") from error
-    except UnicodeDecodeError as error:
-        raise Failure(f"{name} is no text in UTF-8, so no schema can be read from it: save it as UTF-8") from error
+        with explain_file_errors(Path(name), "schema", "name a file with a JSON Schema", BadSchema):
+            return tool, shape_from_schema(json.loads(Path(name).read_text("utf-8")))
     except json.JSONDecodeError as error:
         raise Failure(f"{name}: line {error.lineno}: it is not JSON: {error.msg}") from error
-    except BadSchema as error:
-        raise Failure(f"{name}: {error}") from error
 
 
 COMMANDS = (perturb_command,)

@@ -2,7 +2,6 @@
 
 import os
 import secrets
-import tempfile
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,10 +29,10 @@ from proxy.cli.testing.trial_options import (
     TIMEOUT,
     CommandAfterDashes,
     command_after_dashes,
-    given_settings,
     parse_usd,
     require_effects,
     run_until_stopped,
+    scratch_runner,
     show_progress,
     with_live_options,
 )
@@ -49,7 +48,6 @@ from proxy.trials.judging import PairwiseJudge
 from proxy.trials.recordings import find_recordings
 from proxy.trials.regress import Regression, RunResult, exit_code
 from proxy.trials.regress_report import regression_json, regression_junit, show_regression
-from proxy.trials.trial import TrialRunner
 from store.diff.steps import StepReader
 
 MOST_RUNS: Final = 10_000
@@ -163,35 +161,16 @@ def regress_command(
     settings = settings_from_flags(**flags)
     # Nothing that is read here is stored, so any redaction key will do.
     redactor = Redactor(key=secrets.token_bytes(32))
-    with tempfile.TemporaryDirectory(prefix="playhead-regress-", ignore_cleanup_errors=True) as scratch:
+    with scratch_runner("regress", settings, flags, command, limit_s, isolation, allow_unused=allow_unused) as runner:
         regression = Regression(
-            runner=TrialRunner(
-                settings=settings,
-                flags=given_settings(flags),
-                config=settings.config,
-                command=command,
-                limit_s=limit_s,
-                scratch=Path(scratch),
-                allow_unused=allow_unused,
-                isolation=isolation,
-            ),
+            runner=runner,
             reading=StepReader(profiles=user_profiles(settings), clean=redactor.redact_text),
             redactor=redactor,
             jobs=jobs or _default_jobs(),
             spec=rules,
             show_progress=show_progress,
         )
-        completions = (
-            None
-            if budget is None
-            else Completions(
-                regression=regression,
-                budget=budget,
-                effects=effects,
-                model_origin=parse_model_url(model_url) if model_url else None,
-                directory=keep or Path(f"regress-{datetime.now(UTC):%Y%m%d-%H%M%S}"),
-            )
-        )
+        completions = None if budget is None else _completions(regression, budget, effects, model_url, keep)
         results = run_until_stopped(_replay(regression, recordings, query, limit, completions, pairwise))
     if junit is not None:
         _write_file(junit, regression_junit(results))
@@ -200,11 +179,21 @@ def regress_command(
     else:
         show_regression(results, stdout_sheet())
         if completions and any(result.completion for result in results):
-            click.echo(
-                f"playhead: {budget_text(completions.budget)}; the new runs: {printable(str(completions.directory))}",
-                err=True,
-            )
+            summary = f"{budget_text(completions.budget)}; the new runs: {printable(str(completions.directory))}"
+            click.echo(f"playhead: {summary}", err=True)
     raise click.exceptions.Exit(exit_code(results))
+
+
+def _completions(
+    regression: Regression, budget: Budget, effects: Sequence[str], model_url: str | None, directory: Path | None
+) -> Completions:
+    return Completions(
+        regression=regression,
+        budget=budget,
+        effects=effects,
+        model_origin=parse_model_url(model_url) if model_url else None,
+        directory=directory or Path(f"regress-{datetime.now(UTC):%Y%m%d-%H%M%S}"),
+    )
 
 
 async def _replay(

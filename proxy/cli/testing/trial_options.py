@@ -3,14 +3,20 @@
 import asyncio
 import re
 import signal
-from collections.abc import Callable, Coroutine
+import tempfile
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from decimal import Decimal
+from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from calls.side_effects import BadRule, parse_side_effects
+from proxy.capture.command import IsolationOptions
+from proxy.settings import Settings
 from proxy.terminal.text import printable
+from proxy.trials.trial import TrialRunner
 
 type Command = Callable[..., Any]
 
@@ -35,6 +41,31 @@ def command_after_dashes(example: str) -> tuple[str, ...]:
     if not command:
         raise click.UsageError(f"there is no command to run: write it behind --, as in {example}")
     return command
+
+
+@contextmanager
+def scratch_runner(
+    name: str,
+    settings: Settings,
+    flags: dict[str, Any],
+    command: Sequence[str],
+    limit_s: float,
+    isolation: IsolationOptions,
+    *,
+    allow_unused: bool,
+) -> Iterator[TrialRunner]:
+    """The runner of a command's trials, with a scratch directory that is removed afterwards."""
+    with tempfile.TemporaryDirectory(prefix=f"playhead-{name}-", ignore_cleanup_errors=True) as scratch:
+        yield TrialRunner(
+            settings=settings,
+            flags=given_settings(flags),
+            config=settings.config,
+            command=command,
+            limit_s=limit_s,
+            scratch=Path(scratch),
+            allow_unused=allow_unused,
+            isolation=isolation,
+        )
 
 
 def given_settings(flags: dict[str, Any]) -> dict[str, Any]:
