@@ -29,7 +29,7 @@ class Builder(CPUAttentionMetadataBuilder):
         batch = common_attn_metadata
         requests = batch.num_reqs
         tiles = cut(batch.query_start_loc[: requests + 1].tolist(), batch.seq_lens[:requests].tolist(), self.positions)
-        SWITCH.saw(batch.max_query_len, requests)
+        SWITCH.note_batch(batch.max_query_len, requests)
         return self._described(replace(batch, num_reqs=len(tiles.request)), tiles)
 
     def _described(self, batch: Any, tiles: Tiles) -> CPUAttentionMetadata:

@@ -111,16 +111,16 @@ def _symbol(size: int, rows: Collection[int]) -> int | str:
     return size
 
 
-def is_telling(count: int, sizes: Collection[int]) -> bool:
+def is_distinctive(count: int, sizes: Collection[int]) -> bool:
     """Whether a dimension of this size can only come from the batch: a prime above 10 that divides no size of the model."""
     return (
         count > 10 and all(count % low for low in range(2, int(count**0.5) + 1)) and all(size % count for size in sizes)
     )
 
 
-def telling_counts(sizes: Collection[int], low: int, high: int) -> list[int]:
+def distinctive_counts(sizes: Collection[int], low: int, high: int) -> list[int]:
     """The numbers of rows from `low` to `high` by which a trace can tell the batch from the model."""
-    return [count for count in range(low, high + 1) if is_telling(count, sizes)]
+    return [count for count in range(low, high + 1) if is_distinctive(count, sizes)]
 
 
 def uncovered_operations(verdicts: Sequence[Verdict]) -> list[str]:

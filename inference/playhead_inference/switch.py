@@ -25,8 +25,8 @@ class Switch:
     on: bool = True
     seen: Seen = field(default_factory=Seen)
 
-    def saw(self, longest: int, requests: int) -> None:
-        """Note a batch with this number of requests, the longest of which has `longest` queries."""
+    def note_batch(self, longest: int, requests: int) -> None:
+        """Count a batch of this many requests, the longest of which has `longest` queries."""
         self.seen.batches += 1
         self.seen.largest = max(self.seen.largest, requests)
         self.seen.sizes.add(requests)

@@ -18,4 +18,6 @@ def set_threads() -> None:
         return
     torch.set_num_threads(asked)
     if torch.get_num_threads() != asked:
-        raise RuntimeError(f"OMP_NUM_THREADS asks for {asked} threads and torch runs {torch.get_num_threads()}")
+        raise RuntimeError(
+            f"OMP_NUM_THREADS asks for {asked} threads, and torch runs only {torch.get_num_threads()}: set it to what torch runs"
+        )

@@ -12,7 +12,7 @@ from typing import Any, Final
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from playhead_inference.operations import Verdict, is_telling, kernel_verdict, operation_kind, symbolic_shape
+from playhead_inference.operations import Verdict, is_distinctive, kernel_verdict, operation_kind, symbolic_shape
 from playhead_inference.switch import BLOCK
 
 MIN_ROWS: Final[Mapping[str, int]] = {"_C.onednn_mm": 2}
@@ -58,7 +58,7 @@ class Trace:
     @contextmanager
     def recording(self, tokens: int, requests: int) -> Iterator[None]:
         """Record a step, if its sizes tell the batch from the model."""
-        if not (is_telling(tokens, self.sizes) and is_telling(requests, self.sizes)):
+        if not (is_distinctive(tokens, self.sizes) and is_distinctive(requests, self.sizes)):
             self.skipped += 1
             yield
             return

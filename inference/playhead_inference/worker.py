@@ -9,7 +9,7 @@ import torch
 
 from playhead_inference.cache import cpu_digest
 from playhead_inference.gpu import kernel_choice
-from playhead_inference.operations import coverage, differing_operations, telling_counts, uncovered_operations
+from playhead_inference.operations import coverage, differing_operations, distinctive_counts, uncovered_operations
 from playhead_inference.switch import BLOCK, SWITCH, Seen
 from playhead_inference.trace import Trace, trace_method
 
@@ -43,7 +43,7 @@ class WorkerExtension:
             self._record_steps()
         self._playhead_trace = Trace(sizes) if on else self._playhead_trace
         self._playhead_tracing = on
-        return {"tokens": telling_counts(sizes, 150, BLOCK), "requests": telling_counts(sizes, 11, 100)}
+        return {"tokens": distinctive_counts(sizes, 150, BLOCK), "requests": distinctive_counts(sizes, 11, 100)}
 
     def _record_steps(self) -> None:
         runner = self.model_runner

@@ -6,11 +6,11 @@ from playhead_inference.operations import (
     Verdict,
     coverage,
     differing_operations,
-    is_telling,
+    distinctive_counts,
+    is_distinctive,
     kernel_verdict,
     operation_kind,
     symbolic_shape,
-    telling_counts,
     uncovered_operations,
 )
 
@@ -41,10 +41,10 @@ def test_a_sum_is_exact_for_integers_and_an_addition_only_without_a_factor() -> 
 
 def test_a_number_tells_the_batch_from_the_model_where_no_size_is_its_multiple() -> None:
     sizes = {64, 256, 896, 4096, 13 * 8}
-    assert not is_telling(7, sizes)
-    assert not is_telling(13, sizes)
-    assert not is_telling(15, sizes)
-    assert telling_counts(sizes, 11, 20) == [11, 17, 19]
+    assert not is_distinctive(7, sizes)
+    assert not is_distinctive(13, sizes)
+    assert not is_distinctive(15, sizes)
+    assert distinctive_counts(sizes, 11, 20) == [11, 17, 19]
 
 
 def test_a_shape_shows_what_is_the_batch_s() -> None:
