@@ -74,6 +74,6 @@ def read_root_file(path: Path) -> str:
         raise ValueError(f"cannot read {path}: {error.strerror}; name a PEM file with root certificates") from error
     except ValueError as error:
         raise ValueError(
-            f"{path} is no PEM file with certificates: export the authority's root certificate as PEM"
+            f"{path} is not a PEM file with certificates: export the authority's root certificate as PEM"
         ) from error
     return pem

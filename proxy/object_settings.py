@@ -17,7 +17,7 @@ def _check_url(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in SCHEMES or (not parts.netloc if parts.scheme != "file" else not parts.path.strip("/")):
         raise ValueError(
-            f"{url!r} is no place for objects: use s3://BUCKET/PREFIX, gs://…, az://… or file:///DIRECTORY"
+            f"{url!r} is not a place for objects: use s3://BUCKET/PREFIX, gs://…, az://… or file:///DIRECTORY"
         )
     if parts.username is not None or parts.query or parts.fragment:
         raise ValueError(

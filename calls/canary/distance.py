@@ -45,7 +45,7 @@ def read_vectors(answer: Json, count: int) -> list[list[float]]:
         ordered: Any = sorted(data, key=lambda one: one["index"])
         vectors = [[float(number) for number in one["embedding"]] for one in ordered]
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise InvalidAnswer("the answer is no list of embeddings") from error
+        raise InvalidAnswer("the answer is not a list of embeddings") from error
     if len(vectors) != count or not all(vectors) or len({len(one) for one in vectors}) != 1:
         raise InvalidAnswer(f"the answer has {len(vectors)} embeddings for {count} texts, or of different lengths")
     return vectors
@@ -68,7 +68,7 @@ def judged_distance(answer: Json, reference: str, words: str) -> float:
         message = answer["choices"][0]["message"]  # type: ignore[index, call-overload] # the branch below reports whatever is wrong
         text = message.get("content") or message.get("refusal")  # type: ignore[union-attr]
     except (LookupError, TypeError, AttributeError) as error:
-        raise InvalidAnswer("the answer is no chat completion") from error
+        raise InvalidAnswer("the answer is not a chat completion") from error
     vote = read_vote(text if isinstance(text, str) else None, _transcript(reference, words))
     if vote.word is None:
         # A judge that gives no verdict is itself at fault: the answer that it was asked about has no distance.

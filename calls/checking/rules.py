@@ -181,7 +181,7 @@ class RequireRule(_Selection, tag="require", kw_only=True, frozen=True):
     def mistake(self) -> str | None:
         lowest = self.lowest()
         if lowest < 0 or (self.max is not None and self.max < lowest):
-            return f"between {lowest} and {self.max} is no number: `min` must be 0 or more, and not above `max`"
+            return f"no number is between {lowest} and {self.max}: `min` must be 0 or more, and not above `max`"
         return super().mistake()
 
     def lowest(self) -> int:

@@ -105,7 +105,7 @@ def _check_item(item: Item) -> None:
     if item.get("counts") and (len(item["counts"]) != len(item.get("results", ())) or min(item["counts"]) < 1):
         raise InvalidEffects("an effect has other counts than results: give how often each result came in a row")
     if FIRST in item and not _NANOSECONDS.fullmatch(item[FIRST]):
-        raise InvalidEffects(f"a clock's first result {item[FIRST][:80]!r} is no number of nanoseconds")
+        raise InvalidEffects(f"a clock's first result {item[FIRST][:80]!r} is not a number of nanoseconds")
     if item.get("ns") and not -MOST_INTEGER <= min(item["ns"]) <= max(item["ns"]) <= MOST_INTEGER:
         raise InvalidEffects("a difference between a clock's results is larger than 2^53 ns")
     _check_value([value for name, value in item.items() if name != "ns"], 0)
@@ -135,11 +135,11 @@ def _check_tagged(value: Mapping[str, Any]) -> None:
             try:
                 base64.b64decode(text, validate=True)
             except (TypeError, ValueError):
-                raise InvalidEffects("a $bytes of an effect is no base64") from None
+                raise InvalidEffects("a $bytes of an effect is not base64") from None
         case {"$float": text} if len(value) == 1 and not (isinstance(text, str) and _is_float(text)):
-            raise InvalidEffects("a $float of an effect is no number")
+            raise InvalidEffects("a $float of an effect is not a number")
         case {"$int": text} if len(value) == 1 and not (isinstance(text, str) and _INTEGER.fullmatch(text)):
-            raise InvalidEffects("a $int of an effect is no integer")
+            raise InvalidEffects("a $int of an effect is not an integer")
 
 
 def _is_float(text: str) -> bool:

@@ -43,7 +43,7 @@ def parse_labels_file(text: str) -> dict[tuple[str, str], JudgeVerdict]:
         verdict = next((one for one in _VERDICTS if one == (row["verdict"] or "").strip()), None)
         if verdict is None:
             raise BadLabels(
-                f"line {reader.line_num}: {row['verdict']!r} is no verdict: write pass, fail or cannot tell"
+                f"line {reader.line_num}: {row['verdict']!r} is not a verdict: write pass, fail or cannot tell"
             )
         found[row["run"].strip(), row["criterion"].strip()] = verdict  # type: ignore[assignment] # one of the three
     return found

@@ -97,9 +97,9 @@ def read_effect_value(entry: Mapping[str, Any]) -> EffectValue:
     if form is None:
         raise BadEffectValue(f"effect is {str(name)[:80]!r}: use one of {', '.join(_FORMS)}, such as env:NAME")
     if form.needs_argument and not of:
-        raise BadEffectValue(f"effect {word} needs what it is about: {word}:{(form.argument or '').upper()}")
+        raise BadEffectValue(f"effect {word} needs a {form.argument}: write {word}:{(form.argument or '').upper()}")
     if colon and form.argument is None:
-        raise BadEffectValue(f"effect {word} is about nothing in particular: leave out :{of}")
+        raise BadEffectValue(f"effect {word} has no argument: write {word}, without :{of}")
     if nth is not None and (not isinstance(nth, int) or isinstance(nth, bool) or nth < 1):
         raise BadEffectValue("nth must be a whole number of at least 1")
     if "value" not in entry:
@@ -150,7 +150,7 @@ def _fraction(value: Any, word: str) -> Json:
     except (TypeError, ValueError):
         number = -1.0
     if not 0 <= number < 1:
-        raise BadEffectValue(f"the value of {word} must be a number from 0 to less than 1")
+        raise BadEffectValue(f"the value of {word} must be a number from 0 to less than 1, such as 0.5")
     return {"$float": repr(number)}
 
 
@@ -167,7 +167,7 @@ def _integer(value: Any, word: str) -> Json:
 def _uuid(value: Any, word: str) -> Json:
     text = _text(value, word)
     if not re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", str(text).lower()):
-        raise BadEffectValue(f"the value of {word} is {str(text)[:80]!r}, which is no UUID")
+        raise BadEffectValue(f"the value of {word} is {str(text)[:80]!r}, which is not a UUID")
     return str(text).lower()
 
 
@@ -202,7 +202,7 @@ def _time(value: Any, word: str) -> Json:
     is_leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
     days = _DAYS[month - 1] + (month == 2 and is_leap) if 1 <= month <= 12 else 0
     if not (year >= 1970 and 1 <= day <= days and hour < 24 and minute < 60 and second < 60):
-        raise BadEffectValue(f"the value of {word} is {str(value)[:80]!r}, which is no time after 1970")
+        raise BadEffectValue(f"the value of {word} is {str(value)[:80]!r}, which is not a time after 1970")
     before = year - 1
     whole_years = 365 * (year - 1970) + (before // 4 - before // 100 + before // 400) - 477
     in_year = sum(_DAYS[: month - 1]) + (month > 2 and is_leap) + day - 1

@@ -403,7 +403,7 @@ def _checked_value(value: Any, name: str) -> Json:
         case list():
             return [_checked_value(one, f"{name}[{place}]") for place, one in enumerate(value)]
         case float() if not math.isfinite(value):
-            raise _InvalidEntry(f"{name} is {value}, which JSON cannot represent")
+            raise _InvalidEntry(f"{name} is {value}, which JSON cannot represent: use a finite number")
         case None | bool() | int() | float() | str():
             return value
         case _:

@@ -93,7 +93,7 @@ class SignedNote:
         """The checkpoint in the text. Raises `InvalidNote`."""
         lines = self.text.split("\n")
         if len(lines) < 4 or not lines[0] or not _SIZE.fullmatch(lines[1]):
-            raise InvalidNote("the note is no checkpoint: it must have an origin, a size and a root, a line each")
+            raise InvalidNote("the note is not a checkpoint: it must have an origin, a size and a root, a line each")
         try:
             root = base64.b64decode(lines[2], validate=True)
         except binascii.Error:

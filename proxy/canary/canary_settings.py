@@ -56,7 +56,7 @@ def read_model_url(value: object) -> "ModelAddress":
         url, _, model = value.rpartition("/")
     if not model or "//" not in url or url.endswith("/"):
         raise InvalidValue(
-            f"{value[:200]!r} is no URL/MODEL: write the base URL of an OpenAI-compatible API and the model, such as"
+            f"{value[:200]!r} is not URL/MODEL: write the base URL of an OpenAI-compatible API and the model, such as"
             " https://api.openai.com/v1/text-embedding-3-small"
         )
     return ModelAddress(url=_read_url(url), model=model)
@@ -66,7 +66,7 @@ def _check_url(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
         raise ValueError(
-            f"{url[:200]!r} is no URL of an API or a webhook: write one such as https://api.openai.com/v1, without a password"
+            f"{url[:200]!r} is not a URL of an API or a webhook: write one such as https://api.openai.com/v1, without a password"
         )
     return url
 

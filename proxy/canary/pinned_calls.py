@@ -82,14 +82,14 @@ def _pinned_call(name: str, exchange: Exchange, reading: StepReader, *, is_named
     if key.kind != "model" or exchange.response is None or exchange.response.status >= 300:
         if is_named:
             raise Failure(
-                f"{name} is no call of a model that was answered: pin one that is (`playhead show` lists them)"
+                f"{name} is not a call of a model that was answered: pin one that is (`playhead show` lists them)"
             )
         return []
     if exchange.request.body.truncated:
         raise Failure(f"{name} cannot be asked again: its body was not recorded whole")
     if header(exchange.request.headers, "x-amz-date") is not None:
         raise Failure(f"{name} cannot be asked again: it is signed for AWS, and Playhead has no credentials to sign it")
-    call = reading.call(exchange, key)
+    call = reading.derive_call(exchange, key)
     return [PinnedCall(name=name, key=key.key, model=call.model_requested or "", request=exchange.request)]
 
 

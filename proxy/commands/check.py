@@ -13,7 +13,7 @@ from calls.model import Call, Exchange
 from calls.redaction.redactor import Redactor
 from calls.retry_grouping import attempt_of, group_retries, merge_calls
 from calls.side_effects import is_read_only
-from proxy.errors import Failure
+from proxy.errors import Failure, explain_file_errors
 from proxy.processes.command_processes import CommandProcesses
 from proxy.processes.store_client import Api, NotFound, path_segment, resolve_run_name
 from proxy.run_names import missing_file_failure, recording_path, unknown_run_failure
@@ -26,18 +26,12 @@ from store.query.rest_shapes import path_of
 
 def read_spec(path: Path) -> tuple[SpecRule, ...]:
     """Read a spec. Raise Failure that says what is wrong."""
-    try:
-        return parse_spec(path.read_text("utf-8"))
-    except FileNotFoundError as error:
+    if not path.exists():
         raise Failure(
             f"there is no spec {path}: make one from a good run with playhead check --init RUN -o {path}, or name one with --spec"
-        ) from error
-    except OSError as error:
-        raise Failure(f"cannot read the spec {path}: {error.strerror}; name another one with --spec") from error
-    except UnicodeDecodeError as error:
-        raise Failure(f"{path} is no text in UTF-8, so no spec can be read from it: save it as UTF-8") from error
-    except BadSpec as error:
-        raise Failure(f"{path}: {error}") from error
+        )
+    with explain_file_errors(path, "spec", "name another one with --spec", BadSpec):
+        return parse_spec(path.read_text("utf-8"))
 
 
 async def check_recordings(
@@ -105,7 +99,7 @@ def _in_step_order(exchanges: Sequence[Exchange]) -> list[Exchange]:
 
 def build_checked_run(name: str, exchanges: Sequence[Exchange], reading: StepReader) -> CheckedRun:
     """Derive the calls of a run from its exchanges, given in step order. Retries and polls of one call are one step."""
-    derived = {exchange.id: reading.call(exchange, reading.key(exchange)) for exchange in exchanges}
+    derived = {exchange.id: reading.derive_call(exchange, reading.key(exchange)) for exchange in exchanges}
     numbers = {exchange.id: number for number, exchange in enumerate(exchanges, 1)}
     by_id = {exchange.id: exchange for exchange in exchanges}
     groups = group_retries(attempt_of(exchange, derived[exchange.id]) for exchange in exchanges)

@@ -44,7 +44,7 @@ def _checked_entry(words: str, entry: dict[str, Any]) -> dict[str, Any]:
         try:
             entry["value"] = json.loads(value)
         except ValueError as error:
-            raise Failure(f"--override {words}: its value is no JSON: {error} (docs/effects.md)") from None
+            raise Failure(f"--override {words}: its value is not JSON: {error} (docs/effects.md)") from None
     try:
         read_overrides([entry])
     except BadOverride as error:

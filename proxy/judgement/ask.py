@@ -64,7 +64,7 @@ def _answer_text(content: bytes) -> dict[str, str | None]:
         choice = json.loads(content)["choices"][0]["message"]
         return {"text": choice.get("content") or choice.get("refusal")}
     except (ValueError, LookupError, TypeError, AttributeError):
-        return {"error": f"the answer is no chat completion: {content[:200].decode('utf-8', 'replace')}"}
+        return {"error": f"the answer is not a chat completion: {content[:200].decode('utf-8', 'replace')}"}
 
 
 def main() -> None:

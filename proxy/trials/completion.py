@@ -68,7 +68,7 @@ class LiveCosts:
             exchange = exchanges[name]
             if exchange.response is None or header(exchange.response.headers, "playhead") is not None:
                 continue  # it was answered by Playhead
-            call = self.reading.call(exchange, self.reading.key(exchange))
+            call = self.reading.derive_call(exchange, self.reading.key(exchange))
             self.calls += 1
             if call.kind == "model" and exchange.response.status < 300:
                 self._add_cost(exchange, call)

@@ -100,5 +100,5 @@ def _misfit_reason(call: Call, received: AnswerForm, wanted_form: AnswerForm) ->
     if received != "whole" and not call.complete:
         return "it was recorded as an incomplete stream, and is now requested whole"
     if received == "whole" and not isinstance(call.answer, dict):
-        return "it was recorded whole but is no JSON object, and is now requested as a stream"
+        return "it was recorded whole but is not a JSON object, and is now requested as a stream"
     return f"it was recorded in one form ({received}) and is now requested in another ({wanted_form}), to which it cannot be converted"

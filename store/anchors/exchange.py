@@ -37,7 +37,7 @@ async def post(client: httpx2.AsyncClient, url: str, content: bytes, kind: str) 
                 read += piece
                 if len(read) > LONGEST_ANSWER:
                     raise AnchorFailure(
-                        f"{host} answers with more than {LONGEST_ANSWER} bytes, which is no answer of its kind"
+                        f"{host} answers with more than {LONGEST_ANSWER} bytes, which is not an answer of its kind"
                     )
             media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
             return Answer(response.status_code, media_type, read)

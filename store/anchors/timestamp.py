@@ -23,7 +23,7 @@ from store.anchors.failure import AnchorFailure
 from store.anchors.targets import TimestampTarget
 
 REQUEST_KIND: Final = "application/timestamp-query"
-DAMAGED: Final = "it is no response of RFC 3161 in DER"
+DAMAGED: Final = "it is not a response of RFC 3161 in DER"
 LONGEST_REASON: Final = 200
 """Characters of a refusal that are repeated."""
 

@@ -96,7 +96,7 @@ def _read_cosignature(answer: Answer, key: VerifierKey, note: SignedNote) -> Cos
         signatures = parse_signatures(_lines(answer.content))
     except (InvalidNote, UnicodeDecodeError):
         raise AnchorFailure(
-            f"the witness {key.name} answers 200 with something that is no line of a signature; check its URL"
+            f"the witness {key.name} answers 200 with something that is not a line of a signature; check its URL"
         ) from None
     for name, signature in signatures:
         line = signature_line(name, signature)

@@ -112,7 +112,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """Return the manifest of a backup. Raises BadArchive and OSError."""
     first = next(read_members(path), None)
     if first is None or first.name != MANIFEST:
-        raise BadArchive("it is no backup of Playhead: its first member is not manifest.json")
+        raise BadArchive("it is not a backup of Playhead: its first member is not manifest.json")
     manifest: dict[str, Any] = _parse_object(first)
     if manifest.get("format") != FORMAT:
         raise BadArchive(f"its format is {manifest.get('format')!r}, and this Playhead reads {FORMAT}")
@@ -151,7 +151,7 @@ def check_archive(path: Path) -> int:
 
 def _read_member(tar: tarfile.TarFile, info: tarfile.TarInfo) -> bytes:
     if not info.isreg() or info.size > MAX_MEMBER:
-        raise BadArchive(f"its member {info.name} is no file of a backup, or has more than {MAX_MEMBER >> 20} MiB")
+        raise BadArchive(f"its member {info.name} is not a file of a backup, or has more than {MAX_MEMBER >> 20} MiB")
     file = tar.extractfile(info)
     data = file.read() if file else b""
     if len(data) != info.size:
@@ -163,7 +163,7 @@ def _parse_object(member: Member) -> dict[str, Any]:
     try:
         value = json.loads(member.data)
     except ValueError as error:
-        raise BadArchive(f"its member {member.name} is no JSON ({error})") from error
+        raise BadArchive(f"its member {member.name} is not JSON ({error})") from error
     if not isinstance(value, dict):
-        raise BadArchive(f"its member {member.name} is no JSON object")
+        raise BadArchive(f"its member {member.name} is not a JSON object")
     return value

@@ -122,7 +122,7 @@ def _require_empty(root: Path) -> None:
     if root.is_dir() and any(root.iterdir()):
         raise NotEmpty(f"{root} is not empty")
     if root.exists(follow_symlinks=False) and not root.is_dir():
-        raise NotEmpty(f"{root} is no directory")
+        raise NotEmpty(f"{root} is not a directory")
 
 
 def _require_space(source: Path, root: Path) -> None:

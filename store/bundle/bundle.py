@@ -466,9 +466,15 @@ class _Reader:
             raise BadBundle(number, "its digest does not match the lines before: a line was replaced")
         if (line.exchanges, line.gaps) != (self._exchanges, self._gaps):
             found = f"{self._exchanges} and {self._gaps}"
-            raise BadBundle(number, f"it counts {line.exchanges} exchanges and {line.gaps} gaps, but there are {found}")
+            raise BadBundle(
+                number,
+                f"its last line counts {line.exchanges} exchanges and {line.gaps} gaps, and the lines before have {found}",
+            )
         if (line.effects or 0) != self._effects:
-            raise BadBundle(number, f"it counts {line.effects or 0} batches of effects, but there are {self._effects}")
+            raise BadBundle(
+                number,
+                f"its last line counts {line.effects or 0} batches of effects, and the lines before have {self._effects}",
+            )
         self._is_finished = True
 
 

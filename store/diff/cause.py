@@ -52,7 +52,7 @@ class ComparedCall:
 def examine_call(first: Exchange, last: Exchange, reader: StepReader) -> ComparedCall:
     """Examine a call closely: its first exchange has the request, its last the answer."""
     key = reader.key(first)
-    call = reader.call(last, key if last is first else reader.key(last))
+    call = reader.derive_call(last, key if last is first else reader.key(last))
     return ComparedCall(
         request_exchange=first, key=key, call=call, answer_exchange=last, ignore_plan=reader.ignore_plan(call)
     )

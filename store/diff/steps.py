@@ -39,8 +39,8 @@ class StepReader:
         """Return the parts of its answer to ignore."""
         return self.profiles.ignored_answer_fields(call.profile)
 
-    def call(self, exchange: Exchange, key: KeyResult) -> Call:
-        """Derive its call, redacted for display."""
+    def derive_call(self, exchange: Exchange, key: KeyResult) -> Call:
+        """Derive the call of an exchange, redacted for display."""
         return clean_call(derive_keyed_call(exchange, key), self.clean)
 
 
@@ -106,7 +106,7 @@ class Step:
 def make_gist(exchange: Exchange, reader: StepReader) -> Gist:
     """Make the gist of an exchange."""
     key = reader.key(exchange)
-    call = reader.call(exchange, key)
+    call = reader.derive_call(exchange, key)
     price = call_cost(exchange, call)
     ignored = reader.ignore_plan(call)
     meaning = answer_digest(exchange, call, ignored)

@@ -39,11 +39,11 @@ class ObjectKey:
         return cls(encryption, address, name[:KEY_ID_SIZE])
 
     def address_of(self, data: bytes) -> bytes:
-        """Return the address of bytes."""
+        """Return the address of a body: a digest that only who has the key can compute."""
         return hmac.digest(self.address, data, "sha256")
 
     def path_of(self, address: bytes) -> str:
-        """Return where the object of an address is."""
+        """Return the path of the object with this address in its bucket or directory."""
         return object_path(self.id, address)
 
 

@@ -223,9 +223,9 @@ def _parse_words(name: str, value: object) -> Iterable[str]:
         if not isinstance(word, str) or not word:
             raise BadRule(f"{name} = {one!r} is not a text")
         if name == "status" and not _STATUS.fullmatch(word):
-            raise BadRule(f"status = {one!r} is no status: write 429, or 5xx for all from 500 to 599")
+            raise BadRule(f"status = {one!r} is not a status: write 429, or 5xx for all from 500 to 599")
         if name == "verdict" and word not in VERDICTS:
-            raise BadRule(f"verdict = {one!r} is no verdict of a replay: use {', '.join(VERDICTS)}")
+            raise BadRule(f"verdict = {one!r} is not a verdict of a replay: use {', '.join(VERDICTS)}")
         yield word
 
 

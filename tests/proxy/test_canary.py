@@ -307,7 +307,7 @@ async def test_up_asks_each_canary_when_its_time_has_come() -> None:
 )
 def test_a_model_is_named_with_its_url(text: str, expected: tuple[str, str] | None) -> None:
     if expected is None:
-        with pytest.raises(ValueError, match="is no URL/MODEL"):
+        with pytest.raises(ValueError, match="is not URL/MODEL"):
             read_model_url(text)
     else:
         assert (read_model_url(text).url, read_model_url(text).model) == expected

@@ -61,10 +61,10 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
         load_overrides([str(wrong)])
     for words, why in {
         "clock=noon": "--override clock=noon: the value of clock is 'noon': use RFC 3339",
-        "clock=2027-02-29": "no time after 1970",
-        "env=1": "effect env needs what it is about: env:NAME",
+        "clock=2027-02-29": "not a time after 1970",
+        "env=1": "effect env needs a name: write env:NAME",
         "file:a.txt=@none.txt": "cannot read none.txt",
-        "listing:.=[1": "no JSON",
+        "listing:.=[1": "is not JSON",
         "seed=many": "whole number",
     }.items():
         with pytest.raises(Failure, match=re.escape(why)):

@@ -115,7 +115,7 @@ async def test_a_judgement_is_recorded_and_costs_nothing_the_second_time(
             "cannot read the rubric absent.toml: No such file or directory; name a file with [[criterion]] tables",
         ),
         (["--rubric", "wrong.toml"], 125, "wrong.toml: line 1: Object missing required field `question`"),
-        (["--rubric", "rubric.toml", "--url", "here"], 2, "is no URL"),
+        (["--rubric", "rubric.toml", "--url", "here"], 2, "is not a URL"),
         (["--rubric", "rubric.toml", "--labels", "rubric.toml"], 125, "write run,criterion,verdict"),
         (["--rubric", "rubric.toml", "--votes", "0"], 2, "--votes"),
     ],

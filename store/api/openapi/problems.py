@@ -44,7 +44,7 @@ class ProblemSchema(TypedDict):
 PROBLEMS: Final[Mapping[str, tuple[tuple[int, ...], str]]] = {
     "unknown_parameter": ((400,), "the route has no such query parameter"),
     "repeated_parameter": ((400,), "a parameter that has one value was given several times"),
-    "bad_request": ((400,), "the request is not one that HTTP allows, such as a body that is no JSON"),
+    "bad_request": ((400,), "the request is not one that HTTP allows, such as a body that is not JSON"),
     "token_required": ((401,), "the request has no token that the API accepts"),
     "token_expired": ((401,), "the token has expired"),
     "token_revoked": ((401,), "the token was revoked"),

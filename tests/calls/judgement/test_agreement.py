@@ -51,7 +51,7 @@ def test_labels_are_read_or_refused_with_their_line() -> None:
     labels = parse_labels_file("run,criterion,verdict\nr,c,pass\nr,d,cannot tell\n")
     assert labels == {("r", "c"): "pass", ("r", "d"): "cannot tell"}
     assert labelled_pairs({("r", "c"): NO, ("x", "c"): NO}, labels) == [(NO, YES)]
-    with pytest.raises(BadLabels, match="line 3: 'yes' is no verdict"):
+    with pytest.raises(BadLabels, match="line 3: 'yes' is not a verdict"):
         parse_labels_file("run,criterion,verdict\nr,c,pass\nr,d,yes\n")
     with pytest.raises(BadLabels, match="the columns verdict are missing"):
         parse_labels_file("run,criterion\n")

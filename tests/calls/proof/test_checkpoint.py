@@ -39,7 +39,7 @@ def test_the_published_note_and_keys_are_read_and_made() -> None:
     note = parse_note(NOTE)
     assert note.is_signed_by(key)
     assert not note.is_signed_by(VerifierKey("PeterNeumann", key.public_key[::-1]))
-    with pytest.raises(InvalidNote, match="no checkpoint"):
+    with pytest.raises(InvalidNote, match="not a checkpoint"):
         _ = note.checkpoint
 
 
@@ -112,5 +112,5 @@ def test_an_invalid_note_is_refused(note: str) -> None:
 @pytest.mark.parametrize("size", ["", "-1", "01", "1.0", "9" * 20])
 def test_an_invalid_size_is_refused(size: str) -> None:
     note = sign_checkpoint(CHECKPOINT, [KEY]).replace("\n3\n", f"\n{size}\n")
-    with pytest.raises(InvalidNote, match="no checkpoint"):
+    with pytest.raises(InvalidNote, match="not a checkpoint"):
         _ = parse_note(note).checkpoint

@@ -189,7 +189,7 @@ def test_the_command_line_shows_and_requires_them(
     assert (result.exit_code, "takes the key of a witness" in result.output) == (2, True)
     result = CliRunner().invoke(playhead, [*plain, "--tsa-root", str(file)])
     assert isinstance(result.exception, Failure)
-    assert "is no PEM file with certificates" in str(result.exception)
+    assert "is not a PEM file with certificates" in str(result.exception)
     assert not data.exists(), "to verify a file leaves nothing behind"
 
 

@@ -126,9 +126,9 @@ async def test_a_witness_that_was_shown_more_is_asked_again_from_what_it_knows(
 @pytest.mark.parametrize(
     ("reply", "expected"),
     [
-        (Reply(200, b"\xff\x00 garbage"), "no line of a signature"),
-        (Reply(200, b""), "no line of a signature"),
-        (Reply(200, b"<html>a proxy's error</html>\n"), "no line of a signature"),
+        (Reply(200, b"\xff\x00 garbage"), "not a line of a signature"),
+        (Reply(200, b""), "not a line of a signature"),
+        (Reply(200, b"<html>a proxy's error</html>\n"), "not a line of a signature"),
         (Reply(200, b"x" * 100_000), "answers with more than"),
         (Reply(404), "does not know the log"),
         (Reply(403), "does not trust the key of this log"),
@@ -237,7 +237,7 @@ async def test_each_wrong_answer_of_an_authority_is_one_clear_sentence(
         return authority.answer(path, b"no query")
 
     cases = [
-        (lambda *_: Reply(200, b"garbage"), "no response of RFC 3161"),
+        (lambda *_: Reply(200, b"garbage"), "not a response of RFC 3161"),
         (lambda *_: Reply(503), "answers 503"),
         (other.answer, "no trusted root vouches for its signature"),
         (refuse, "was refused"),

@@ -21,8 +21,8 @@ def install(effects, patch_late):
     _replace_module_functions(effects)
     _replace_unseeded(effects)
     _replace_system_source(effects)
-    patch_late("uuid", lambda module: _replace_uuids(module, effects))
-    patch_late("secrets", lambda module: _replace_secrets(module, effects))
+    patch_late("uuid", lambda module: _replace_in_uuid(module, effects))
+    patch_late("secrets", lambda module: _replace_in_secrets(module, effects))
     patch_late("numpy.random", lambda module: seed(effects, "numpy.seed", module.seed))
     patch_late("torch", lambda module: seed(effects, "torch.seed", module.manual_seed))
 
@@ -115,7 +115,7 @@ def _replace_system_source(effects):
     source.randbytes = lambda _self, n: os.urandom(n)
 
 
-def _replace_secrets(module, effects):
+def _replace_in_secrets(module, effects):
     def token_bytes(nbytes=None):
         size = module.DEFAULT_ENTROPY if nbytes is None else nbytes
         frame, by = _caller(_getframe(1))
@@ -126,7 +126,7 @@ def _replace_secrets(module, effects):
     module.token_bytes = token_bytes
 
 
-def _replace_uuids(module, effects):
+def _replace_in_uuid(module, effects):
     for name in ("uuid1", "uuid4", "uuid6", "uuid7", "uuid8"):
         if (real := getattr(module, name, None)) is not None:
             setattr(module, name, _observed_uuid(module.UUID, "uuid." + name, real, effects))
