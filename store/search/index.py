@@ -143,9 +143,11 @@ class TextIndex:
         async with self._database.connection() as connection, connection.transaction():
             await share_days(connection, {day for _, _, day, *_ in rows})
             # Locked, so that a run that is deleted meanwhile, or a call that is erased from it, leaves no texts.
-            await connection.execute(LOCK_RUNS, project, sorted({run for _, run, *_ in rows}))
+            locked = await connection.fetch(LOCK_RUNS, project, sorted({run for _, run, *_ in rows}))
+            runs = {row["id"] for row in locked}
             calls = sorted({call for _, _, _, _, call, *_ in rows})
-            existing = {(row["run"], row["id"]) for row in await connection.fetch(EXISTING, project, calls)}
+            rows_of_calls = await connection.fetch(EXISTING, project, calls, calls[0], calls[-1])
+            existing = {(row["run"], row["id"]) for row in rows_of_calls if row["run"] in runs}
             if found := [row for row in rows if (row[1], row[4]) in existing]:
                 _, *columns = zip(*found, strict=True)
                 await connection.execute(INSERT, project, *columns)
@@ -200,14 +202,15 @@ SELECT texts.run, texts.day, texts.hash FROM unnest($2::text[], $3::date[], $4::
 JOIN texts ON texts.project = $1 AND texts.run = wanted.run AND texts.day = wanted.day AND texts.hash = wanted.hash
 """
 
+# The bounds of the ids say which days are read, as an array of them does not in a plan for any values.
 EXISTING = """
-SELECT calls.run, calls.id FROM calls JOIN runs ON runs.project = $1 AND runs.id = calls.run
-WHERE calls.project = $1 AND calls.id = ANY ($2::uuid[])
+SELECT run, id FROM calls WHERE project = $1 AND id = ANY ($2::uuid[]) AND id BETWEEN $3 AND $4
 """
 
-# If the host dies before the texts are on disk, the position in the feed is lost with them (`feed.consumer`).
+# If the host dies before the texts are on disk, the position in the feed is lost with them (`feed.consumer`). The other statements are
+# planned once for a connection: over all daily partitions, that takes longer than they do.
 LOCK_RUNS = """
-SELECT set_config('synchronous_commit', 'off', true) FROM runs
+SELECT id, set_config('synchronous_commit', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true) FROM runs
 WHERE project = $1 AND id = ANY ($2::text[]) ORDER BY id FOR KEY SHARE
 """
 
