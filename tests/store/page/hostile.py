@@ -34,7 +34,7 @@ MISSES: Final = ("replay-hostile-1", "replay-hostile-2")
 """The ids of replays in which each text is in a request that missed."""
 
 LONG_LINE: Final = 5 << 20
-MANY_TOOLS: Final = 100_000
+MANY_TOOLS: Final = 25_000
 
 
 def _tool_calls(count: int) -> list[dict[str, Any]]:
@@ -73,7 +73,7 @@ def large_exchanges(run: str) -> list[Exchange]:
 
 
 def crowded_exchanges(run: str) -> list[Exchange]:
-    """An answer with 100,000 tool calls."""
+    """An answer with tens of thousands of tool calls."""
     agent = Agent(run, NOON)
     agent.user("Call everything.")
     agent.answer("x", streamed=False)
