@@ -1,11 +1,14 @@
 """The packages: that their names are ours, what each may import, how they are laid out, and how things are named."""
 
 import ast
+import gc
 import importlib
 import re
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from importlib.metadata import packages_distributions
@@ -111,9 +114,44 @@ SIBLINGS = 16
 """Modules that a folder may hold: what a reader can look through."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Contents:
+    """What a file says of itself. The trees of all files would keep the garbage collector busy, which looks through them again and again."""
+
+    docstring: str
+    classes: tuple[str, ...]
+    """Those of its top level."""
+    imports: frozenset[str]
+    """What it imports, at any place in it, for types too."""
+
+
 @cache
-def _tree(file: Path) -> ast.Module:
-    return ast.parse(file.read_text())
+def _contents(file: Path) -> _Contents:
+    is_collecting = gc.isenabled()
+    gc.disable()
+    try:
+        tree = ast.parse(file.read_text())
+    finally:
+        if is_collecting:
+            gc.enable()
+    imports: set[str] = set()
+    for node in _statements(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            imports |= {f"{node.module}.{one.name}" for one in node.names} | {node.module}
+        elif isinstance(node, ast.Import):
+            imports |= {one.name for one in node.names}
+    classes = tuple(node.name for node in tree.body if isinstance(node, ast.ClassDef))
+    return _Contents(docstring=ast.get_docstring(tree) or "", classes=classes, imports=frozenset(imports))
+
+
+def _statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """Yield the statements of a file, at any depth. Expressions are most of a tree, and hold none."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        inner = (ast.stmt, ast.ExceptHandler, ast.match_case)
+        waiting += [one for one in ast.iter_child_nodes(node) if isinstance(one, inner)]
 
 
 def _modules() -> dict[str, Path]:
@@ -127,15 +165,11 @@ def _modules() -> dict[str, Path]:
 
 
 def _imports(name: str, file: Path, modules: dict[str, Path]) -> set[str]:
-    """The modules that this one imports, at any place in it, for types too."""
-    found = set()
-    for node in ast.walk(_tree(file)):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            found |= {f"{node.module}.{one.name}" for one in node.names} | {node.module}
-        elif isinstance(node, ast.Import):
-            found |= {one.name for one in node.names}
+    """The modules that this one imports."""
     # `from package import module` imports the package as well, which is no dependency on what the package says.
-    return {one for one in found if one in modules and one != name and modules[one].name != "__init__.py"}
+    return {
+        one for one in _contents(file).imports if one in modules and one != name and modules[one].name != "__init__.py"
+    }
 
 
 def _circle(modules: dict[str, Path]) -> list[str]:
@@ -167,7 +201,7 @@ def test_every_package_says_what_each_of_its_modules_is_for() -> None:
         # The module of a dialect says itself what it is for, so that a dialect can be added without a change of other files.
         if not parent or re.search(r"^DIALECT\b", file.read_text(), re.MULTILINE):
             continue
-        said = ast.get_docstring(_tree(ROOT / parent.replace(".", "/") / "__init__.py")) or ""
+        said = _contents(ROOT / parent.replace(".", "/") / "__init__.py").docstring
         if not re.search(rf"(?<!\w){re.escape(base)}(?!\w)", said):
             lacking.append(f"{name} ({file.relative_to(ROOT)})")
     assert lacking == []
@@ -185,11 +219,9 @@ INTERFACE = {"calls.framing": "Decoder"}
 def test_no_two_public_classes_of_a_package_have_one_name() -> None:
     places: dict[tuple[str, str], list[str]] = {}
     for name, file in _modules().items():
-        for node in _tree(file).body:
-            if not isinstance(node, ast.ClassDef) or node.name.startswith("_"):
-                continue
-            if INTERFACE.get(name.rpartition(".")[0]) != node.name:
-                places.setdefault((name.partition(".")[0], node.name), []).append(name)
+        for word in _contents(file).classes:
+            if not word.startswith("_") and INTERFACE.get(name.rpartition(".")[0]) != word:
+                places.setdefault((name.partition(".")[0], word), []).append(name)
     assert {key: names for key, names in places.items() if len(names) > 1} == {}
 
 
