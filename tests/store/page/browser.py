@@ -71,6 +71,12 @@ class PageServer:
         """Return a new token."""
         return self.tokens.create(os.urandom(6).hex(), project, scopes, self.now())[0]
 
+    async def read_call_ids(self, run: str) -> list[str]:
+        """Return the ids of a run's calls."""
+        headers = {"authorization": f"Bearer {FULL_TOKEN}"}
+        found = (await self.house.api.get(f"/v1/runs/{run}/calls", headers=headers)).json()
+        return [one["id"] for one in found["items"]]
+
 
 @asynccontextmanager
 async def serving_page(url: str, directory: Path, now: Callable[[], int]) -> AsyncIterator[PageServer]:

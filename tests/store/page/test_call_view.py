@@ -6,20 +6,17 @@ import pytest
 from playwright.async_api import Page, expect
 
 from store.query.runs import Runs
-from tests.store.page.browser import PageServer, Theme, Visitor, take_screenshot
+from tests.store.page.browser import PageServer, Theme, Visitor, go, take_screenshot
 from tests.store.page.seed import SECOND, Agent, write
-from tests.store.page.test_run_view import call_ids, query_of, writer
+from tests.store.page.test_run_view import query_of, writer
 from tests.store.samples import NOON
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def open_call(visitor: Visitor, place: int, query: str = "", theme: Theme = "light", width: int = 1280) -> Page:
-    page = await visitor.open("/runs/refund-4711", ready="#turn-3", theme=theme, width=width)
-    call = (await call_ids(page, "refund-4711"))[place]
-    await page.goto(f"{visitor.server.url}/runs/refund-4711/calls/{call}{query}")
-    await page.locator("h1").wait_for()
-    return page
+    call = (await visitor.server.read_call_ids("refund-4711"))[place]
+    return await visitor.open(f"/runs/refund-4711/calls/{call}{query}", theme=theme, width=width, ready="h1")
 
 
 @pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 390)])
@@ -95,12 +92,12 @@ async def test_a_body_of_megabytes_is_read_only_where_it_is_opened(visitor: Visi
     agent.answer("long")
     agent.tool("call_x", "search", json.loads(numbers), {"ok": True})
     await write(writer(page_server), agent.exchanges)
+    one, tool = await page_server.read_call_ids("large-body")
     page = await visitor.open("/runs/large-body", ready="#turn-2")
-    one, tool = await call_ids(page, "large-body")
-    await page.goto(f"{page_server.url}/runs/large-body/calls/{one}")
+    await go(page, f"/runs/large-body/calls/{one}")
     await expect(page.locator(".cut-note").first).to_contain_text("984,464 more characters: see the JSON")
     assert await page.evaluate("document.querySelector('main').innerText.length") < 600_000
-    await page.goto(f"{page_server.url}/runs/large-body/calls/{tool}?tab=json")
+    await go(page, f"/runs/large-body/calls/{tool}?tab=json")
     rows = page.locator(".json-row")
     await rows.first.wait_for()
     assert await rows.count() < 100

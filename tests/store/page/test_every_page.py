@@ -1,7 +1,7 @@
 """Every page in both themes and on a phone: nothing goes wrong, axe finds nothing, nothing moves. Pictures are made on the way."""
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 import pytest_asyncio
@@ -62,13 +62,6 @@ SHIFT: Final = """
 """How far anything has moved since the page was opened."""
 
 
-async def first_call(server: PageServer, run: str) -> str:
-    """Return the id of the first call of a run."""
-    headers = {"authorization": "Bearer the-token-of-the-team"}
-    found: dict[str, Any] = (await server.house.api.get(f"/v1/runs/{run}/calls", headers=headers)).json()
-    return str(found["items"][0]["id"])
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="session", autouse=True)
 async def report(page_server: PageServer) -> None:
     """A replay in which every request missed."""
@@ -79,7 +72,7 @@ async def test_each_page_is_for_everybody_to_read(visitor: Visitor, subtests: py
     """On a phone, and in both themes. One page leads to all: to load each, and axe in each, takes most of the time."""
     page = await visitor.open("/drift")
     await page.evaluate(AXE.read_text())
-    call = await first_call(visitor.server, "refund-4711")
+    [call, *_] = await visitor.server.read_call_ids("refund-4711")
     for name, (path, ready) in PAGES.items():
         with subtests.test(name):
             await page.set_viewport_size({"width": 390, "height": 860})
@@ -134,7 +127,7 @@ async def check_page(page: Page, name: str, ready: str) -> None:
 async def test_what_is_shown_first_is_asked_for_first_and_nothing_moves(
     visitor: Visitor, path: str, ready: str, early: str
 ) -> None:
-    call = await first_call(visitor.server, "refund-4711")
+    [call, *_] = await visitor.server.read_call_ids("refund-4711")
     path, early = path.replace("CALL", call), early.replace("CALL", call)
     page = await visitor.open(path, ready=ready)
     if path == "/":

@@ -1,8 +1,6 @@
 """A run on one screen: its waterfall, its conversation, and stepping through both."""
 
-import json
 import re
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -211,11 +209,6 @@ async def test_without_the_scope_no_text_is_shown(visitor: Visitor) -> None:
     page = await visitor.open("/runs/refund-4711", scopes=["runs:read"], ready="#turn-3 .prompt")
     await expect(page.locator("#turn-1 .withheld").first).to_contain_text("which this token may not read")
     assert "kettle (order" not in await page.inner_text("main")
-
-
-async def call_ids(page: Page, run: str) -> Sequence[str]:
-    found: Any = json.loads(await page.evaluate(f"fetch('/v1/runs/{run}/calls').then((one) => one.text())"))
-    return [one["id"] for one in found["items"]]
 
 
 async def test_a_run_of_hundreds_of_calls_is_a_small_document(visitor: Visitor, page_server: PageServer) -> None:
