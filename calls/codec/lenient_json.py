@@ -12,11 +12,14 @@ _NOTHING: Final[Mapping[str, Json]] = {}
 
 def as_object(value: Json) -> Mapping[str, Json]:
     """Return the value if it is an object, else an empty one."""
-    return value if isinstance(value, Mapping) else _NOTHING
+    # To ask whether a value is a mapping takes ten times as long as to compare its type.
+    return value if type(value) is dict or isinstance(value, Mapping) else _NOTHING
 
 
 def as_array(value: Json) -> Sequence[Json]:
     """Return the value if it is an array, else an empty one."""
+    if type(value) is list:
+        return value
     return value if isinstance(value, Sequence) and not isinstance(value, str) else ()
 
 

@@ -211,7 +211,9 @@ def _select_headers(headers: Headers, rules: HeaderRules) -> Json:
         return {}  # true of nearly all requests
     selected: dict[str, Json] = {name: ", ".join(values_by_name[name]) for name in rules.key if name in values_by_name}
     selected |= {name: sorted(_list_items(values_by_name[name])) for name in rules.sets if name in values_by_name}
-    selected |= {name: media for name in rules.media if (media := _selecting_media(values_by_name.get(name, ())))}
+    selected |= {
+        name: media for name in rules.media if (media := _selecting_media(tuple(values_by_name.get(name, ()))))
+    }
     return selected
 
 
@@ -227,10 +229,16 @@ def _list_items(values: Iterable[str]) -> set[str]:
 _ANY_MEDIA: Final = frozenset(("*/*", "application/*", "application/json"))
 
 
-def _selecting_media(values: Iterable[str]) -> list[Json]:
+def _selecting_media(values: tuple[str, ...]) -> list[Json]:
     """Return the media types that select a form of the answer; none if the client accepts anything or JSON."""
+    return [*_media_types(values)]
+
+
+# A client accepts the same with every request.
+@lru_cache(256)
+def _media_types(values: tuple[str, ...]) -> tuple[str, ...]:
     types = {item.partition(";")[0].strip().lower() for item in _list_items(values)}
-    return [] if types & _ANY_MEDIA else [*sorted(types - {"text/event-stream"})]
+    return () if types & _ANY_MEDIA else tuple(sorted(types - {"text/event-stream"}))
 
 
 def _number_placeholders(text: bytes) -> tuple[bytes, Json]:

@@ -3,6 +3,7 @@
 import datetime as dt
 import uuid
 from collections.abc import Iterable
+from functools import lru_cache
 
 import asyncpg
 
@@ -17,6 +18,8 @@ OLDEST_ORDINAL, NEWEST_ORDINAL = OLDEST_DAY.toordinal(), NEWEST_DAY.toordinal()
 EPOCH = dt.date(1970, 1, 1).toordinal()
 
 
+# The row of an exchange and its texts ask for the same.
+@lru_cache(4096)
 def day_of(exchange: str) -> dt.date:
     """The UTC day in which a uuidv7 was made. Raises ValueError for another kind of id and for an implausible day."""
     value = uuid.UUID(exchange)
