@@ -4,7 +4,7 @@ import json
 import re
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,6 +33,7 @@ HOSTILE = (
     "</script><script>window.ran=1</script><!--<script> <img src=x onerror=window.ran=1> <svg onload=window.ran=1>"
     " javascript:window.ran=1 \u202egnp.exe\u2066 \x00\x1b[31m __proto__ constructor &lt; ![x](http://evil.example/?q=)"
 )
+THEMES: tuple[Theme, ...] = ("light", "dark")
 LONG = "a" * (5 << 20)
 
 
@@ -109,13 +110,13 @@ def written_page(bundle: Bundle, path: Path) -> Path:
 
 
 @asynccontextmanager
-async def guarded_page(browser: Browser, allowed: str, *, theme: Theme = "light") -> AsyncIterator[Page]:
-    """A page that must run no foreign script, and ask nobody but `allowed`."""
+async def guarded_page(browser: Browser, *allowed: str, theme: Theme = "light") -> AsyncIterator[Page]:
+    """A page that must run no foreign script, and ask nobody but those `allowed`."""
     context = await browser.new_context(
         viewport={"width": 1280, "height": 860},
         color_scheme=theme,
         reduced_motion="reduce",
-        offline=allowed.startswith("file:"),
+        offline=allowed[0].startswith("file:"),
     )
     context.set_default_timeout(20_000)
     await context.add_init_script(REPORT_VIOLATIONS)
@@ -124,7 +125,7 @@ async def guarded_page(browser: Browser, allowed: str, *, theme: Theme = "light"
     page.on("console", lambda message: troubles.append(message.text) if message.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: troubles.append(str(error.stack or error)))
     page.on("dialog", lambda dialog: troubles.append(dialog.message))
-    page.on("request", lambda one: troubles.append(one.url) if not one.url.startswith((allowed, "data:")) else None)
+    page.on("request", lambda one: troubles.append(one.url) if not one.url.startswith((*allowed, "data:")) else None)
     yield page
     assert await page.evaluate("window.ran") is None
     assert troubles == []
@@ -167,16 +168,20 @@ async def test_view_shows_cassettes_archives_and_large_bundles(browser: Browser,
     redactor = Redactor(key=b"k" * 32, profiles=PROFILES)
     entries = [Entry(exchange=one) for one in exchanges]
     files = {"refund.yaml": Export().vcr(entries), "refund.har": Export().har(entries, "0")}
-    for name, pieces in files.items():
-        (tmp_path / name).write_bytes(b"".join(pieces))
-        with serving_file(load_file(tmp_path / name, redactor, PROFILES)) as server:
-            async with guarded_page(browser, f"http://127.0.0.1:{server.server_port}") as page:
+    with ExitStack() as stack:
+        servers = []
+        for name, pieces in files.items():
+            (tmp_path / name).write_bytes(b"".join(pieces))
+            servers.append(stack.enter_context(serving_file(load_file(tmp_path / name, redactor, PROFILES))))
+        large = stack.enter_context(serving_file(long_bundle()))
+        origins = [f"http://127.0.0.1:{server.server_port}" for server in (*servers, large)]
+        async with guarded_page(browser, *origins) as page:
+            for server in servers:
                 await page.goto(server.address)
                 await page.get_by_text("kettle (order A-10432)").first.wait_for()
-                assert await page.locator("[role=option]").count() >= 7, name
-    with serving_file(long_bundle()) as server:
-        async with guarded_page(browser, f"http://127.0.0.1:{server.server_port}") as page:
-            await page.goto(server.address)
+                assert await page.locator("[role=option]").count() >= 7, server.address
+                assert await page.evaluate("window.ran") is None
+            await page.goto(large.address)
             await page.locator("#turn-1").wait_for()
             await page.get_by_text("601", exact=True).first.wait_for()
             await page.keyboard.press("[")
@@ -201,14 +206,15 @@ async def walk(page: Page, start: str) -> None:
             await page.locator("[role=tab][aria-selected=true]").first.wait_for()
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-async def test_a_page_in_one_file_shows_the_run_offline(browser: Browser, tmp_path: Path, theme: Theme) -> None:
+async def test_a_page_in_one_file_shows_the_run_offline(browser: Browser, tmp_path: Path) -> None:
     file = written_page(good_run(), tmp_path / "run.html")
-    async with guarded_page(browser, "file:", theme=theme) as page:
-        await page.goto(file.as_uri())
-        await page.get_by_text("Refund for a cracked kettle", exact=True).first.wait_for()
-        await page.get_by_text("kettle (order A-10432)").first.wait_for()
-        await take_screenshot(page, f"file-run-{theme}")
+    async with guarded_page(browser, "file:") as page:
+        for theme in THEMES:
+            await page.emulate_media(color_scheme=theme)
+            await page.goto(file.as_uri())
+            await page.get_by_text("Refund for a cracked kettle", exact=True).first.wait_for()
+            await page.get_by_text("kettle (order A-10432)").first.wait_for()
+            await take_screenshot(page, f"file-run-{theme}")
         await page.keyboard.press("]")
         await page.keyboard.press("Enter")
         await page.wait_for_url("**/calls/**")
@@ -216,10 +222,12 @@ async def test_a_page_in_one_file_shows_the_run_offline(browser: Browser, tmp_pa
         await page.get_by_role("button", name="Copy as a command").click()
         await page.get_by_role("menuitem", name="curl").click()
         assert "curl" in await page.get_by_role("region", name="The copy").inner_text()
-        await take_screenshot(page, f"file-call-{theme}")
+        await take_screenshot(page, "file-call-dark")
 
 
-async def test_hostile_texts_in_a_file_are_texts(browser: Browser, tmp_path: Path) -> None:
+async def test_hostile_texts_in_a_file_are_texts_and_what_is_too_large_for_it_is_named(
+    browser: Browser, tmp_path: Path
+) -> None:
     file = written_page(hostile_run(), tmp_path / "hostile.html")
     raw = file.read_bytes()
     assert raw.count(b"</script") == 3, "one for each of the page's own elements"
@@ -231,6 +239,10 @@ async def test_hostile_texts_in_a_file_are_texts(browser: Browser, tmp_path: Pat
         await page.locator("main h1").first.wait_for()
         assert "<script>" in await page.locator("main").inner_text()
         await take_screenshot(page, "file-hostile")
+        left = json.loads(raw.decode().split('"left-out":')[1].split("}")[0] + "}")
+        call = next(name for name in left if name.startswith("/v1/calls/") and name.count("/") == 3)
+        await page.goto(f"{file.as_uri()}#/runs/hostile/calls/{call.removeprefix('/v1/calls/')}?tab=json")
+        await page.get_by_text("it was left out").first.wait_for()
 
 
 async def test_a_run_without_calls_shows_what_its_programs_got(browser: Browser, tmp_path: Path) -> None:
@@ -241,15 +253,6 @@ async def test_a_run_without_calls_shows_what_its_programs_got(browser: Browser,
         await page.locator(".effects summary").first.click()
         await expect(page.locator(".effects td").first).to_have_text("time.time ×5")
         await expect(page.locator("main")).to_contain_text("No calls yet")
-
-
-async def test_what_is_too_large_for_a_file_is_named(browser: Browser, tmp_path: Path) -> None:
-    file = written_page(hostile_run(), tmp_path / "hostile.html")
-    left = json.loads(file.read_text().split('"left-out":')[1].split("}")[0] + "}")
-    call = next(name for name in left if name.startswith("/v1/calls/") and name.count("/") == 3)
-    async with guarded_page(browser, "file:") as page:
-        await page.goto(f"{file.as_uri()}#/runs/hostile/calls/{call.removeprefix('/v1/calls/')}?tab=json")
-        await page.get_by_text("it was left out").first.wait_for()
 
 
 async def test_view_serves_the_same_page_to_its_user_only(browser: Browser, file_server: FileServer) -> None:
