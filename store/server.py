@@ -25,6 +25,7 @@ from store.api.deps import EditCheck
 from store.api.guard import is_loopback
 from store.api.server import run_server
 from store.database.connection import Database, DatabaseError, url_without_password
+from store.database.plans import warm_connections
 from store.database.wait import wait_until_prepared
 from store.datadir import DataDir, DataDirError, open_data_dir
 from store.embedded.early_start import EarlyStart
@@ -126,6 +127,7 @@ async def _serve(
                     group.create_task(_stop_when_unused(data, config.idle_timeout, abandoned, stopped)),
                     group.create_task(parts.auto_sessions.run()),
                     group.create_task(parts.followers.run()),
+                    group.create_task(warm_connections(database)),
                     group.create_task(parts.sealer.run()),
                     group.create_task(parts.anchorer.run()),
                     *([group.create_task(parts.retention.run())] if config.runs_retention else []),

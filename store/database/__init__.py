@@ -5,7 +5,7 @@ asyncio_engine    SQLAlchemy's engine without its ORM
 conflicts         try a transaction again that conflicts with another
 day_locks         keep who writes to a day apart from who replaces its partitions
 run_versions      tell workers of this machine which runs have changed
-plans             choose how Postgres plans statements
+plans             choose how Postgres plans statements, and have its connections know the partitions
 wait              wait until the database is available
 tables            the tables for SQLAlchemy Core
 partition_tables  create the table of a partition

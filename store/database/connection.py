@@ -177,8 +177,9 @@ class Database:
         self.run_versions: RunVersions | None = None
         """Where workers see which runs have changed; None if other store servers write to the database, too."""
 
+        # The connection that was used last is taken first: it has the most plans.
         self.engine: AsyncEngine = create_async_engine(
-            "postgresql+asyncpg://", async_creator=self._connect, pool_pre_ping=True, pool_size=4
+            "postgresql+asyncpg://", async_creator=self._connect, pool_pre_ping=True, pool_size=4, pool_use_lifo=True
         )
         self._pool: asyncpg.Pool | None = None
         self.rewriting = asyncio.Lock()
