@@ -88,7 +88,7 @@ class Assembly(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerPaths:
-    """Where a whole answer has its text and its tool calls: paths of names and indices, with `*` for every index."""
+    """Where a whole answer has its text and its tool calls: names and indices with `/` between them, and `*` for every index."""
 
     texts: tuple[str, ...]
     calls: tuple[str, ...] = ()
