@@ -61,6 +61,14 @@ KERNELS: Final[Mapping[str, str]] = {
     "reduce_segments": "attention over the KV cache",
     "reshape_and_cache_kernel_flash": "the KV cache is written",
     "fused_moe_kernel": "experts, through the engine",
+    "_topk_log_softmax_kernel": "swept by the steps of the sampler",
+    "_ranks_kernel": "swept by the steps of the sampler",
+    "_bias_kernel": "swept by the steps of the sampler",
+    "_temperature_kernel": "swept by the steps of the sampler",
+    "_min_p_kernel": "swept by the steps of the sampler",
+    "_topk_topp_kernel": "swept by the steps of the sampler",
+    "_penalties_kernel": "swept by the steps of the sampler",
+    "_gumbel_sample_kernel": "swept by the steps of the sampler",
 }
 """How Triton kernels are checked. They bypass torch's dispatcher, so their shapes are not known."""
 
@@ -92,9 +100,11 @@ def operation_kind(operation: str, *, integers: bool, scaled: bool) -> Kind:
     return "swept"
 
 
-def kernel_verdict(name: str) -> Verdict:
-    """The verdict on a Triton kernel of this name."""
+def kernel_verdict(name: str, *, integers: bool) -> Verdict:
+    """The verdict on a Triton kernel of this name. `integers`: all tensors that it got are integers."""
     known = KERNELS.get(name)
+    if integers and known is None:
+        return Verdict(operation=f"triton.{name}", shape="", kind="exact", calls=1)
     reason = known or "it is a Triton kernel that no check is known to cover"
     return Verdict(operation=f"triton.{name}", shape="", kind="engine" if known else "none", calls=1, reason=reason)
 

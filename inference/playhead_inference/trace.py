@@ -50,8 +50,8 @@ class Trace:
     operations: dict[tuple[str, str], RecordedOperation] = field(default_factory=dict)
     steps: list[tuple[int, int]] = field(default_factory=list)
     """The numbers of tokens and requests of each recorded step."""
-    kernels: set[str] = field(default_factory=set)
-    """The Triton kernels, which bypass torch's dispatcher."""
+    kernels: dict[str, bool] = field(default_factory=dict)
+    """The Triton kernels, which bypass torch's dispatcher, and whether all of their tensors were integers in each launch."""
     skipped: int = 0
     """The number of steps not recorded, because their sizes could have been the model's."""
 
@@ -99,12 +99,12 @@ class Trace:
             _operation_verdict(found, shape, tokens if found.per_token else requests)
             for (_, shape), found in self.operations.items()
         ]
-        return found + [kernel_verdict(name) for name in sorted(self.kernels)]
+        return found + [kernel_verdict(name, integers=integers) for name, integers in sorted(self.kernels.items())]
 
 
 @contextmanager
-def _collect_triton_kernels(names: set[str]) -> Iterator[None]:
-    """Collect the names of launched Triton kernels, if Triton is installed."""
+def _collect_triton_kernels(kernels: dict[str, bool]) -> Iterator[None]:
+    """Collect the launched Triton kernels and whether they got only integers, if Triton is installed."""
     try:
         from triton.runtime.jit import JITFunction
     except ImportError:
@@ -113,7 +113,8 @@ def _collect_triton_kernels(names: set[str]) -> Iterator[None]:
     run = JITFunction.run
 
     def run_and_record(self: Any, *args: Any, **kwargs: Any) -> Any:
-        names.add(self.fn.__name__)
+        name = self.fn.__name__
+        kernels[name] = kernels.get(name, True) and _is_integral((args, kwargs))
         return run(self, *args, **kwargs)
 
     JITFunction.run = run_and_record
@@ -180,7 +181,7 @@ def _operation_verdict(recorded: RecordedOperation, shape: str, most: int) -> Ve
     most = min(most, BLOCK) if recorded.name in IN_BLOCKS else most
     try:
         differing = _differing_row_counts(recorded, least, most)
-    except (_CannotSweep, RuntimeError, ValueError, TypeError, IndexError) as error:
+    except (_CannotSweep, AssertionError, RuntimeError, ValueError, TypeError, IndexError) as error:
         return Verdict(kind="none", reason=f"it cannot be run at other numbers of rows ({error})"[:300], **common)
     return Verdict(kind="swept", sizes=(least, most), differing=tuple(differing[:SIZES_LISTED]), **common)
 

@@ -10,6 +10,7 @@ import torch
 from playhead_inference.cache import cpu_digest
 from playhead_inference.gpu import kernel_choice
 from playhead_inference.operations import coverage, differing_operations, distinctive_counts, uncovered_operations
+from playhead_inference.sampler import differing_steps
 from playhead_inference.switch import BLOCK, SWITCH, Seen
 from playhead_inference.trace import Trace, trace_method
 
@@ -18,6 +19,9 @@ ROWS: Final = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 64)
 
 MORE_ROWS: Final = (127, 128, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 2 * BLOCK + 1, 1024)
 """Larger batch sizes, tested once for each shape: those at which matmul.py begins another piece."""
+
+MOST_REQUESTS: Final = 256
+"""Requests of the largest batch in which the sampler's steps are tested. One program computes one request or a part of it."""
 
 
 class WorkerExtension:
@@ -64,11 +68,16 @@ class WorkerExtension:
 
     def playhead_sweep(self) -> dict[str, Any]:
         """Run each recorded operation at every number of rows that this configuration allows."""
+        from vllm.forward_context import set_forward_context
+
         trace = self._playhead_trace
         if trace is None:
             return {"differing": [], "uncovered": ["nothing was traced"]}
-        scheduler = self.model_runner.vllm_config.scheduler_config
-        verdicts = trace.verdicts(scheduler.max_num_batched_tokens, scheduler.max_num_seqs)
+        config = self.model_runner.vllm_config
+        scheduler = config.scheduler_config
+        # A mixture of experts on a GPU is one operation, which looks up its layer in this context.
+        with set_forward_context(None, config):
+            verdicts = trace.verdicts(scheduler.max_num_batched_tokens, scheduler.max_num_seqs)
         self._playhead_trace = None
         steps = sorted({tuple(step) for step in trace.steps})
         return {
@@ -91,7 +100,20 @@ class WorkerExtension:
                 swept += 1
                 if not _is_row_invariant(apply, width, _dtype(model), _device(model), rows):
                     differing.append(name)
+            if self._has_second_runner():
+                steps, found = self._differing_steps()
+                swept += steps
+                differing += found
         return {"swept": swept, "shapes": len(seen), "differing": differing}
+
+    def _has_second_runner(self) -> bool:
+        return bool(self.model_runner.vllm_config.use_v2_model_runner)
+
+    def _differing_steps(self) -> tuple[int, list[str]]:
+        """The number of the sampler's steps, and those in which a request depends on the others."""
+        model, config = self.model_runner.get_model(), self.model_runner.vllm_config
+        most = min(config.scheduler_config.max_num_seqs, MOST_REQUESTS)
+        return differing_steps(config.model_config.get_vocab_size(), most, _dtype(model), _device(model))
 
     def playhead_facts(self) -> dict[str, Any]:
         """The facts on which this worker's answers depend besides the request."""

@@ -67,5 +67,9 @@ def test_what_has_no_verdict_and_what_differs_is_named() -> None:
 
 
 def test_a_triton_kernel_that_no_check_covers_has_no_verdict() -> None:
-    assert kernel_verdict("a_kernel_of_tomorrow").kind == "none"
-    assert {kernel_verdict(name).kind for name in KERNELS} == {"engine"}
+    assert kernel_verdict("a_kernel_of_tomorrow", integers=False).kind == "none"
+    assert {kernel_verdict(name, integers=False).kind for name in KERNELS} == {"engine"}
+
+
+def test_a_triton_kernel_that_got_only_integers_is_exact() -> None:
+    assert kernel_verdict("a_kernel_of_tomorrow", integers=True).kind == "exact"
