@@ -16,6 +16,11 @@ def is_degraded() -> bool:
     return os.environ.get("PLAYHEAD_INVARIANCE") == "degrade"
 
 
+def is_mode_on() -> bool:
+    """Whether vLLM's own batch-invariant mode is switched on."""
+    return os.environ.get("VLLM_BATCH_INVARIANT", "0") not in ("", "0")
+
+
 def guard_platform(platform: type[Any]) -> None:
     """Make a platform of vLLM check every configuration against the guard's rules as well. Safe to call twice."""
     if getattr(platform, "_playhead_guards", False):
@@ -59,7 +64,7 @@ def read_facts(vllm_config: Any, device: str) -> Facts:
         kv_heads=model.get_num_kv_heads(parallel),
         attention=backend.name if backend is not None else None,
         eager=bool(model.enforce_eager),
-        mode=os.environ.get("VLLM_BATCH_INVARIANT", "0") not in ("", "0"),
+        mode=is_mode_on(),
         moe=bool(model.is_moe),
         prefix_caching=bool(vllm_config.cache_config.enable_prefix_caching),
         features={
