@@ -39,7 +39,7 @@ def python() -> str:
 @pytest.fixture(scope="session")
 def model(python: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("models")
-    code = "import sys, pathlib; from proof.models import made; made(pathlib.Path(sys.argv[1]), 'dense', 2)"
+    code = "import sys, pathlib; from proof.models import create_model; create_model(pathlib.Path(sys.argv[1]), 'dense', 2)"
     subprocess.run([python, "-c", code, str(place)], cwd=ROOT / "inference", check=True, capture_output=True)
     return place / "dense-2"
 
