@@ -42,6 +42,8 @@ class Element(NamedTuple):
 
 def split_elements(body: bytes) -> tuple[Element, ...]:
     """Split a JSON object into its large members, and arrays among them into their elements, in order."""
+    if len(body) < MIN_SPLIT_SIZE:
+        return ()
     found: list[Element] = []
     try:
         for member, start, raw in large_members(body):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Final, NamedTuple
 
-from calls.codec.elements import Element, NotSplit, large_members, split_items, whole_element
+from calls.codec.elements import MIN_SPLIT_SIZE, Element, NotSplit, large_members, split_items, whole_element
 from calls.codec.json import (
     MAX_DEPTH,
     InvalidJson,
@@ -89,6 +89,8 @@ def read_body(body: bytes, memory: ReadMemory) -> ReadBody | None:
 
     Each element is parsed by itself, or not at all if its value is remembered, and then the text between them.
     """
+    if len(body) < MIN_SPLIT_SIZE:
+        return None
     try:
         return _read_members(body, memory)
     except (NotSplit, InvalidJson):
