@@ -554,6 +554,7 @@ def import_programs() -> None:
         import_module(name)
     for name in (*MODULES, *IMPORTED):
         import_module(name)
+    runpy.run_path(str(Path(__file__).with_name("roots.py")))["use_one_root"]()
     _compute_once()
 
 

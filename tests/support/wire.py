@@ -17,6 +17,7 @@ from proxy.trust.ca import ensure_ca
 from proxy.wire.config import EngineConfig, Limits
 from proxy.wire.engine import Answerer, Engine
 from replay.answer import Answer, Piece
+from tests.support.roots import one_root
 
 type Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 type Side = Literal["request", "response"]
@@ -343,12 +344,15 @@ async def open_worker(
     upstream_ca().cert_pem.write_to_path(str(ca))
     mode = "replay" if answerer else "record" if recorder else "passthrough"
     told: dict[str, Any] = {"mode": mode, "upstream_ca": str(ca), "limits": Limits(grace=0.5)}
-    config = EngineConfig(authority=ensure_ca(directory / "keys"), **(told | settings))
     ready: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    with one_root():
+        config = EngineConfig(authority=ensure_ca(directory / "keys"), **(told | settings))
     async with asyncio.TaskGroup() as group:
         group.create_task(ENGINES[engine](config, recorder, answerer, ready.set_result))
         try:
-            yield Worker(await ready, config)
+            with one_root():
+                port = await ready
+            yield Worker(port, config)
         finally:
             config.stop.set()
 
