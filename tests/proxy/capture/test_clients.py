@@ -292,6 +292,7 @@ async def test_an_unprivileged_user_records_and_replays(scene: Scene) -> None:
         async with keeping(station.data, user=as_user):
             commands = json.loads((scene.place / "clients.json").read_text())
             chosen = {name: commands[name] for name in AS_USER if name in commands}
+            chosen["refund"] += ["plain"]
             _record_and_replay_as_user(station, scene.world, chosen)
 
 
