@@ -1,6 +1,5 @@
 """A foreign test suite, with an upstream that counts the requests that reach it."""
 
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -11,20 +10,16 @@ import pytest
 
 from proxy.demo.servers import start_server
 from tests.clients.stage import CONFIG, FORKING, Stage, Upstream
+from tests.support.shared import shared_process
 
 
 @pytest.fixture(scope="session")
 def forks() -> Iterator[Path]:
-    """The servers that fork pytest and Playhead (`tests/clients/forking.py`), for all suites of this process."""
-    # The path of a socket may have a hundred letters, and pytest's directories have more.
+    """A directory with the sockets of the servers that fork pytest and Playhead (`tests/clients/forking.py`)."""
     with tempfile.TemporaryDirectory(prefix="playhead-forks-") as place, ExitStack() as running:
         for kind in ("pytest", "playhead"):
-            command = [sys.executable, str(FORKING), "serve", kind, f"{place}/{kind}"]
-            process = running.enter_context(
-                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=place)
-            )
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"ready\n"
+            path = running.enter_context(shared_process(kind, [sys.executable, str(FORKING), kind]))
+            (Path(place) / kind).symlink_to(path)
         yield Path(place)
 
 

@@ -1,15 +1,16 @@
 """Run Python programs as forks of a process that has imported them: to import them again takes a second for each.
 
-    forking.py serve KIND SOCKET      import what the kind needs, and fork for each client until stdin ends
-    forking.py run SOCKET ARGUMENT…   run one program: with the directory, environment and files of this process
+    forking.py KIND SOCKET      import what the kind needs, and fork for each client until nobody uses it (tests/support/shared.py)
 
-`run` ends with the exit status of the program. A program whose `run` is killed is stopped. Only the standard library is
-imported here, and none of this checkout's packages, so that a pytest that is forked finds its own suite's.
+A client (`calling.py`, `stage.py`) passes its directory, environment, arguments and files, and is told the exit status; the
+program is stopped when it leaves before. Only the standard library is imported here, and none of this checkout's packages, so
+that a pytest that is forked finds its own suite's.
 """
 
 import gc
-import json
+import marshal
 import os
+import runpy
 import select
 import signal
 import socket
@@ -17,17 +18,38 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 _LONGEST_MESSAGE: Final = 1 << 17
+_SUPPORT: Final = Path(__file__).resolve().parents[1] / "support"
 
 
 def _import_pytest() -> None:
     # No plugin, whose assertions pytest rewrites when it imports it.
     from _pytest.config import default_plugins
 
-    for name in (*(f"_pytest.{plugin}" for plugin in default_plugins), "requests", "httpx"):
+    for name in (*(f"_pytest.{plugin}" for plugin in default_plugins), "requests", "httpx", "openai", *OPENAI):
         import_module(name)
+    # What pytest makes of our plugin's modules is kept beside them, if they may be written: suites themselves write nothing.
+    if (pid := os.fork()) == 0:
+        _collect_nothing()
+    os.waitpid(pid, 0)
+
+
+OPENAI: Final = ("openai.resources.chat.completions.completions", "httpx2", "httpcore2")
+"""What OpenAI's SDK imports with the first call."""
+
+
+def _collect_nothing() -> NoReturn:
+    """Have pytest import the plugin."""
+    import pytest
+
+    sys.dont_write_bytecode = False
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "clients" / "pytest-playhead" / "src"))
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    pytest.main(["-p", "pytest_playhead", "-p", "no:cacheprovider", "--rootdir", "/", "-c", os.devnull, "--version"])
+    os._exit(0)
 
 
 def _run_pytest() -> int:
@@ -42,6 +64,7 @@ def _import_fixtures() -> None:
     import_module("proxy.cli.fixtures")
     for name in ("proxy.lane.lane", "calls.keys.jsonpath"):
         import_module(name)
+    runpy.run_path(str(_SUPPORT / "roots.py"))["use_one_root"]()
     # What depends on no settings is computed once as well: profiles and expressions are cached.
     from calls.redaction.redactor import Redactor
     from store.active_profiles import load_profiles
@@ -62,72 +85,87 @@ KINDS: Final[dict[str, tuple[Callable[[], None], Callable[[], int]]]] = {
 }
 
 
-def serve(kind: str, path: str) -> None:
-    """Serve until stdin ends."""
-    prepare, program = KINDS[kind]
-    prepare()
-    gc.collect()
-    gc.freeze()
-    # Handlers of clients are nobody's to wait for.
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.bind(path)
-        listener.listen(16)
-        sys.stdout.write("ready\n")
-        sys.stdout.flush()
+class Server:
+    """Forks for each client, and tells it how the program ended."""
+
+    def __init__(self, listener: socket.socket, program: Callable[[], int]) -> None:
+        self._listener = listener
+        self._program = program
+        self._running: dict[int, tuple[int, socket.socket]] = {}
+        """By a handle of the process, its number and its client."""
+        self._waiting: dict[socket.socket, int] = {}
+        """The number of each client's program that has not been stopped."""
+
+    def serve(self, path: str) -> None:
+        """Serve until nobody uses this process."""
+        has_no_users = runpy.run_path(str(_SUPPORT / "shared.py"))["has_no_users"]
         while True:
-            ready, _, _ = select.select([listener, sys.stdin], [], [])
-            if sys.stdin in ready:
+            ready, _, _ = select.select([self._listener, sys.stdin, *self._running, *self._waiting], [], [])
+            for one in ready:
+                if one is self._listener:
+                    self._start(self._listener.accept()[0])
+                elif one in self._running:
+                    self._tell_end(one)
+                elif one in self._waiting:
+                    os.kill(self._waiting.pop(one), signal.SIGTERM)
+            if sys.stdin in ready and has_no_users(path):
                 return
-            client, _ = listener.accept()
-            if os.fork() == 0:
-                listener.close()
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                os.setsid()
-                _handle_client(client, program)
+
+    def _start(self, client: socket.socket) -> None:
+        message, files, _, _ = socket.recv_fds(client, _LONGEST_MESSAGE, 3)
+        if not message:
             client.close()
+            return
+        if (pid := os.fork()) == 0:
+            self._become_program(client, marshal.loads(message), files)
+        for file in files:
+            os.close(file)
+        self._running[os.pidfd_open(pid)] = pid, client
+        self._waiting[client] = pid
 
-
-def _handle_client(client: socket.socket, program: Callable[[], int]) -> NoReturn:
-    message, files, _, _ = socket.recv_fds(client, _LONGEST_MESSAGE, 3)
-    request = json.loads(message)
-    child = os.fork()
-    if child == 0:
+    def _become_program(self, client: socket.socket, request: dict[str, Any], files: list[int]) -> NoReturn:
+        for handle, (_, other) in self._running.items():
+            os.close(handle)
+            other.close()
+        self._listener.close()
         client.close()
         for number, file in enumerate(files):
             os.dup2(file, number)
             os.close(file)
+        os.setsid()
         os.chdir(request["directory"])
         os.environ.clear()
         os.environ.update(request["environment"])
         sys.argv = [sys.argv[0], *request["arguments"]]
-        sys.exit(program())
-    for file in files:
-        os.close(file)
-    handle = os.pidfd_open(child)
-    ready, _, _ = select.select([client.fileno(), handle], [], [])
-    if handle not in ready:
-        os.kill(child, signal.SIGTERM)
-    _, status = os.waitpid(child, 0)
-    try:
-        client.send(str(os.waitstatus_to_exitcode(status)).encode())
-    except BrokenPipeError:
-        pass
-    os._exit(0)
+        sys.exit(self._program())
+
+    def _tell_end(self, handle: int) -> None:
+        pid, client = self._running.pop(handle)
+        self._waiting.pop(client, None)
+        os.close(handle)
+        _, status = os.waitpid(pid, 0)
+        try:
+            client.send(str(os.waitstatus_to_exitcode(status)).encode())
+        except BrokenPipeError:
+            pass
+        client.close()
 
 
-def run(path: str, arguments: list[str]) -> int:
-    """Run one program, and return its exit status."""
-    request = {"directory": str(Path.cwd()), "environment": dict(os.environ), "arguments": arguments}
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
-        server.connect(path)
-        socket.send_fds(server, [json.dumps(request).encode()], [0, 1, 2])
-        return int(server.recv(16))
+def main(kind: str, path: str) -> None:
+    """Import, and serve."""
+    prepare, program = KINDS[kind]
+    prepare()
+    gc.collect()
+    gc.freeze()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(path)
+        listener.listen(64)
+        os.write(1, b"ready\n")
+        os.dup2(2, 1)  # whoever started it reads no more
+        Server(listener, program).serve(path)
 
 
 if __name__ == "__main__":
     # This directory is none of the program's.
     del sys.path[0]
-    if sys.argv[1] == "run":
-        sys.exit(run(sys.argv[2], sys.argv[3:]))
-    serve(*sys.argv[2:])
+    main(*sys.argv[1:])

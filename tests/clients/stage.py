@@ -1,13 +1,16 @@
 """A foreign test suite, its upstream, and pytest as a command."""
 
 import json
+import marshal
 import os
 import re
 import select
 import shlex
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http.server import ThreadingHTTPServer
 from pathlib import Path
@@ -22,6 +25,9 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "clients" / "pytest-playhead" / "src"
 PLAYHEAD = str(Path(sys.executable).parent / "playhead")
 FORKING = Path(__file__).with_name("forking.py")
+CALLING = Path(__file__).with_name("calling.py")
+TIME_LIMIT = 100
+"""Of a pytest run, in seconds."""
 
 CONFIG = """
 [upstreams]
@@ -92,7 +98,7 @@ class Stage:
     server: ThreadingHTTPServer
     data: Path
     forks: Path
-    """The directory of the sockets of `tests/clients/forking.py`."""
+    """A directory with the sockets of `tests/clients/forking.py`."""
 
     @property
     def upstream_requests(self) -> list[str]:
@@ -142,18 +148,19 @@ class Stage:
         """
         loaded = [part for name in ("pytest_playhead", *plugins) for part in ("-p", name)]
         is_isolated = "--block-network" in arguments
-        command = [sys.executable, "-m", "pytest"]
-        if forked and not plugins and not is_isolated:
-            command = self._fork_command("pytest")
+        words = [*loaded, "-p", "no:cacheprovider", "--rootdir", ".", *arguments]
         if not is_isolated and not has_child:
             environment = {"PLAYHEAD_COMMAND": self.forked_playhead, **environment}
+        around = self.environment(**environment)
+        if forked and not plugins and not is_isolated:
+            return run_fork(self.forks / "pytest", words, self.directory, around)
         done = subprocess.run(
-            [*command, *loaded, "-p", "no:cacheprovider", "--rootdir", ".", *arguments],
+            [sys.executable, "-m", "pytest", *words],
             cwd=self.directory,
-            env=self.environment(**environment),
+            env=around,
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=TIME_LIMIT,
             check=False,
         )
         return Ran(code=done.returncode, out=done.stdout + done.stderr)
@@ -161,12 +168,34 @@ class Stage:
     @property
     def forked_playhead(self) -> str:
         """A command that does what `playhead` does, as a fork."""
-        return shlex.join(self._fork_command("playhead"))
-
-    def _fork_command(self, kind: str) -> list[str]:
-        return [sys.executable, "-ISu", str(FORKING), "run", str(self.forks / kind)]
+        return shlex.join([sys.executable, "-IS", str(CALLING), str(self.forks / "playhead")])
 
     def recording(self, place: str) -> list[dict[str, Any]]:
         """The exchanges in a recording."""
         lines = (self.directory / place).read_bytes().splitlines()
         return [parsed["exchange"] for line in lines if "exchange" in (parsed := json.loads(line))]
+
+
+def run_fork(path: Path, arguments: Sequence[str], directory: Path, environment: Mapping[str, str]) -> Ran:
+    """Run a program of `tests/clients/forking.py`, and take down what it and its children say until the last has ended."""
+    ends = time.monotonic() + TIME_LIMIT
+    reading, writing = zip(os.pipe(), os.pipe(), strict=True)
+    said: dict[int, bytes] = dict.fromkeys(reading, b"")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server, open(os.devnull) as nothing:
+        server.connect(str(path))
+        request = {"directory": str(directory), "environment": dict(environment), "arguments": list(arguments)}
+        socket.send_fds(server, [marshal.dumps(request)], [nothing.fileno(), *writing])
+        for file in writing:
+            os.close(file)
+        open_files = set(reading)
+        while open_files:
+            ready, _, _ = select.select(open_files, [], [], max(0, ends - time.monotonic()))
+            assert ready, f"pytest did not end in {TIME_LIMIT} s: {b''.join(said.values()).decode()}"
+            for file in ready:
+                piece = os.read(file, 1 << 16)
+                said[file] += piece
+                if not piece:
+                    open_files.remove(file)
+                    os.close(file)
+        server.settimeout(max(1, ends - time.monotonic()))
+        return Ran(code=int(server.recv(16)), out=b"".join(said.values()).decode())
