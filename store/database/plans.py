@@ -11,9 +11,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
 from sqlalchemy import text
+from sqlalchemy.exc import SQLAlchemyError
 
 from store.database.asyncio_engine import AsyncConnection
-from store.database.connection import Database, DatabaseError
+from store.database.connection import ASYNCPG_ERRORS, Database, DatabaseError
 from store.database.tables import PARTITIONED
 
 log = logging.getLogger(__name__)
@@ -57,7 +58,8 @@ async def warm_connections(database: Database) -> None:
                 own = await stack.enter_async_context(database.transaction())
                 for statement in STATEMENTS:
                     await own.execute(text(statement))
-    except DatabaseError as error:
+    except (DatabaseError, SQLAlchemyError, *ASYNCPG_ERRORS) as error:
+        # Also where a partition is replaced at this moment: nobody has asked for anything.
         log.info("the first requests will be slower, since connections could not be opened ahead: %s", error)
 
 

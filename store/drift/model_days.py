@@ -15,6 +15,7 @@ from typing import Final
 import asyncpg
 import msgspec
 
+from store.database.conflicts import TRANSIENT_ERRORS
 from store.database.connection import Database, DatabaseError
 from store.drift.variants import (
     HAS_ANSWER,
@@ -112,7 +113,8 @@ class ModelDays:
         try:
             async with self._database.connection() as connection, connection.transaction(isolation="repeatable_read"):
                 return bool(await step(connection, project, day))
-        except asyncpg.SerializationError:
+        except (*TRANSIENT_ERRORS, asyncpg.UniqueViolationError):
+            # Another store server may have made it a moment ago.
             return False
 
 
