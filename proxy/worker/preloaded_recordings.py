@@ -32,8 +32,8 @@ MOST_EXCHANGES: Final = 100
 """Exchanges of a run that is loaded ahead. A replay of a longer one takes so long that its first request does not matter."""
 
 BATCH_RUNS: Final = 50
-BATCH_LETTERS: Final = 1500
-"""Letters of the names of runs that are loaded together: the audit log has the first 2,000 of a request."""
+BATCH_CHARACTERS: Final = 1500
+"""Characters of the names of runs that are loaded together: the audit log has the first 2,000 of a request."""
 
 REST: Final = 2.0
 """How many times as long as a load took the next one is put off: requests come first."""
@@ -185,10 +185,10 @@ class PreloadedRecordings:
 def _next_batch(waiting: deque[str]) -> list[str]:
     """Take the next names that are loaded together."""
     batch = [waiting.popleft()]
-    letters = len(batch[0])
-    while waiting and len(batch) < BATCH_RUNS and letters + len(waiting[0]) <= BATCH_LETTERS:
+    size = len(batch[0])
+    while waiting and len(batch) < BATCH_RUNS and size + len(waiting[0]) <= BATCH_CHARACTERS:
         batch.append(waiting.popleft())
-        letters += len(batch[-1])
+        size += len(batch[-1])
     return batch
 
 

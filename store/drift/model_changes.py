@@ -25,6 +25,7 @@ from store.drift.variants import (
     Repeats,
     Variant,
     VariantIdentity,
+    make_repeats,
     merge_repeats,
     merge_variants,
     read_variant,
@@ -155,15 +156,8 @@ async def _read_calls(
 
 def _read_repeats(row: asyncpg.Record) -> Repeats:
     provider, requested = row["provider"], row["model_requested"]
-    return Repeats(
-        was=(provider, requested, row["was_model_returned"], row["was_fingerprint"]),
-        now=(provider, requested, row["model_returned"], row["fingerprint"]),
-        again=row["again"],
-        otherwise=row["otherwise"],
-        first_at=row["first_at"],
-        example=row["example"] and str(row["example"]),
-        example_now=row["example_now"] and str(row["example_now"]),
-    )
+    was = provider, requested, row["was_model_returned"], row["was_fingerprint"]
+    return make_repeats(row, was, (provider, requested, row["model_returned"], row["fingerprint"]))
 
 
 def variant_changes(variants: Iterable[Variant]) -> Iterator[Change]:
@@ -270,7 +264,7 @@ SELECT provider, model_requested, was_model_returned, was_fingerprint, model_ret
     min(started_at) FILTER (WHERE differs) AS first_at,
     (array_agg(was_id ORDER BY started_at, id) FILTER (WHERE differs))[1] AS example,
     (array_agg(id ORDER BY started_at, id) FILTER (WHERE differs))[1] AS example_now
-FROM (SELECT *, answer <> was_answer AND NOT (id = ANY ($6::uuid[])) AS differs FROM seen) AS told
+FROM (SELECT *, answer <> was_answer AND NOT (id = ANY ($6::uuid[])) AS differs FROM seen) AS pairs
 WHERE was_id IS NOT NULL AND ($5::bigint IS NULL OR started_at >= $5)
 GROUP BY provider, model_requested, was_model_returned, was_fingerprint, model_returned, fingerprint
 ORDER BY provider, model_requested, model_returned, fingerprint

@@ -24,6 +24,7 @@ from store.drift.variants import (
     Repeats,
     Variant,
     VariantIdentity,
+    make_repeats,
     read_variant,
     select_variants,
 )
@@ -175,15 +176,8 @@ type Identities = dict[int, list[VariantIdentity]]
 
 def read_repeats(row: asyncpg.Record, identities: Identities) -> Repeats:
     """Read a row of repeats, whose variants are named by their days and numbers."""
-    return Repeats(
-        was=identities[row["was_day"]][row["was_variant"]],
-        now=identities[row["now_day"]][row["now_variant"]],
-        again=row["again"],
-        otherwise=row["otherwise"],
-        first_at=row["first_at"],
-        example=row["example"] and str(row["example"]),
-        example_now=row["example_now"] and str(row["example_now"]),
-    )
+    was, now = (identities[row[f"{side}_day"]][row[f"{side}_variant"]] for side in ("was", "now"))
+    return make_repeats(row, was, now)
 
 
 _encoder: Final = msgspec.msgpack.Encoder()

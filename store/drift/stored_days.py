@@ -23,6 +23,7 @@ from store.drift.variants import (
     Variant,
     VariantIdentity,
     load_variants,
+    make_repeats,
 )
 from store.sums.positions import load_changed_runs
 from store.sums.summed_days import DAY
@@ -146,15 +147,7 @@ def _read_repeats(row: asyncpg.Record, identities: dict[int, list[VariantIdentit
         else tuple(row[f"{side}identity"])
         for side in ("was_", "")
     )
-    return Repeats(
-        was=was,
-        now=now,
-        again=row["again"],
-        otherwise=row["otherwise"],
-        first_at=row["first_at"],
-        example=row["example"] and str(row["example"]),
-        example_now=row["example_now"] and str(row["example_now"]),
-    )
+    return make_repeats(row, was, now)
 
 
 _STORED: Final = (
@@ -166,11 +159,11 @@ REPEATS: Final = f"""
 WITH fresh AS MATERIALIZED (
     SELECT substring(key FOR 16) AS key, started_at, id, answer, NULL::bigint AS day, NULL::int AS variant,
         ARRAY[provider, model_requested, model_returned, fingerprint] AS identity, started_at >= $7 AS is_counted
-    FROM unnest($2::bigint[], $3::bigint[]) AS meant (range_begin, range_end) JOIN calls ON {IN_RANGE}
+    FROM unnest($2::bigint[], $3::bigint[]) AS ranges (range_begin, range_end) JOIN calls ON {IN_RANGE}
     WHERE {TELLS} AND {HAS_ANSWER}
 ), counted AS MATERIALIZED (
     SELECT {_STORED}, true AS is_counted
-    FROM unnest($4::bigint[], $5::bigint[]) AS meant (range_begin, range_end) JOIN model_answers ON {IN_RANGE}
+    FROM unnest($4::bigint[], $5::bigint[]) AS ranges (range_begin, range_end) JOIN model_answers ON {IN_RANGE}
     WHERE model_answers.project = $1
 ), earlier AS (
     SELECT last.* FROM (

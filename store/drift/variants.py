@@ -132,6 +132,19 @@ def read_variant(row: asyncpg.Record) -> Variant:
     )
 
 
+def make_repeats(row: asyncpg.Record, was: VariantIdentity, now: VariantIdentity) -> Repeats:
+    """Read the counts and examples of a row of repeats, whose variants were found already."""
+    return Repeats(
+        was=was,
+        now=now,
+        again=row["again"],
+        otherwise=row["otherwise"],
+        first_at=row["first_at"],
+        example=row["example"] and str(row["example"]),
+        example_now=row["example_now"] and str(row["example_now"]),
+    )
+
+
 TELLS: Final = """
     calls.project = $1 AND kind = 'model' AND status < 300 AND model_returned IS NOT NULL
     AND EXISTS (
@@ -163,7 +176,7 @@ ORDER BY provider, model_requested, first_at, model_returned, fingerprint
 """  # noqa: S608 - constants of this package
 
 
-RANGES: Final = "unnest($2::bigint[], $3::bigint[]) AS meant (range_begin, range_end)"
+RANGES: Final = "unnest($2::bigint[], $3::bigint[]) AS ranges (range_begin, range_end)"
 IN_RANGE: Final = "started_at >= range_begin AND started_at < range_end"
 
 VARIANTS_IN_RANGES: Final = select_variants(f"{RANGES} JOIN calls ON {IN_RANGE} WHERE {TELLS}")

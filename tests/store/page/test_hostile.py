@@ -183,7 +183,7 @@ async def test_a_large_answer_does_not_break_the_page(
 ) -> None:
     path = f"/runs/{run}" if view == "run" else f"/runs/{run}/calls/{calls[run]}"
     page = await visitor.open(f"{path}?project={PROJECT}", ready="header.top")
-    # The store server alone takes seconds to link 100,000 tool calls.
+    # The store server alone takes seconds to link so many tool calls.
     await page.locator("main h1").first.wait_for()
     await expect(page.locator(".loading")).to_have_count(0)
     await check_tabs(page, TABS[view])
