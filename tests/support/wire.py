@@ -363,7 +363,11 @@ async def connect_through(
     """A raw connection through the worker: CONNECT, then TLS."""
     reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
     writer.write(f"CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n".encode())
-    head = await reader.readuntil(b"\r\n\r\n")
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+    except (OSError, EOFError):
+        writer.close()
+        raise
     if not head.startswith(b"HTTP/1.1 200"):
         writer.close()
         raise ConnectionRefusedError(head + await reader.read())

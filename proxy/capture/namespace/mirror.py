@@ -93,19 +93,24 @@ class Mirror:
                     inside = {
                         one for one in listening.listening_sockets(self._diagnostics) if one.port not in self._own_ports
                     }
-                    await self._follow(inside)
-                    if self._follows_host and polls % HOST_POLL_EVERY == 0:
+                    self._close_servers(inside)
+                    taken = not self._known_ports.isdisjoint(one.port for one in inside)
+                    if self._follows_host and (taken or polls % HOST_POLL_EVERY == 0):
+                        # Before the host may connect: what is relayed inside would be redirected to the host's own service.
                         await self._send_host_ports(host, inside)
+                    await self._start_servers(inside)
                 except OSError:
                     return  # the namespace or its helper has ended
                 polls += 1
                 await asyncio.sleep(POLL_INTERVAL)
 
-    async def _follow(self, inside: set[ListeningSocket]) -> None:
+    def _close_servers(self, inside: set[ListeningSocket]) -> None:
         for closed_socket in self._servers.keys() - inside:
             server = self._servers.pop(closed_socket)
             if server is not None:
                 server.close()
+
+    async def _start_servers(self, inside: set[ListeningSocket]) -> None:
         for new in sorted(inside - self._servers.keys(), key=lambda one: (one.port, one.address)):
             if len(self._servers) < MAX_LISTENERS:
                 self._servers[new] = await self._start_server(new)

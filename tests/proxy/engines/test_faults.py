@@ -85,11 +85,11 @@ async def test_a_silent_stream_is_not_cut_for_being_idle(tmp_path: Path) -> None
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhe")
-        await asyncio.sleep(0.6)
+        await asyncio.sleep(2.5)
         writer.write(b"llo")
         await reader.read()
 
-    limits = Limits(idle=0.2, grace=0.5)
+    limits = Limits(idle=1, grace=0.5)
     async with (
         serving(handler) as upstream,
         open_worker(tmp_path, MemoryRecorder(), upstreams=_instead(upstream), limits=limits) as worker,

@@ -220,13 +220,13 @@ async def test_h2c_is_not_switched_to(tmp_path: Path) -> None:
 
 
 async def test_a_silent_websocket_is_not_cut_for_being_idle(tmp_path: Path) -> None:
-    limits = Limits(idle=0.4, silence=0.4, grace=0.5)
+    limits = Limits(idle=1, silence=1, grace=0.5)
     async with (
         serving(_echo) as upstream,
         open_worker(tmp_path, MemoryRecorder(), upstreams=_instead(upstream), limits=limits) as worker,
     ):
         socket = await _open(worker)
-        await asyncio.sleep(1)
+        await asyncio.sleep(2.5)
         socket.send(TextMessage("still here"))
         assert (await socket.next()).data == "still here"
         socket.writer.close()

@@ -26,7 +26,7 @@ async def test_a_client_that_never_takes_the_rest_of_an_answer_does_not_keep_its
         answering(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)) as upstream,
         open_worker(
             tmp_path,
-            limits=Limits(idle=0.3, grace=0.5),
+            limits=Limits(idle=1.5, grace=0.5),
             upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"},
         ) as worker,
     ):

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -127,7 +128,7 @@ except ConnectionRefusedError:
 
 SERVE = """
 import socket, sys
-with socket.create_server((sys.argv[2], 0), family=socket.AF_INET6 if ":" in sys.argv[2] else socket.AF_INET) as server:
+with socket.create_server((sys.argv[2], int(sys.argv[3])), family=socket.AF_INET6 if ":" in sys.argv[2] else socket.AF_INET) as server:
     open(sys.argv[1], "w").write(str(server.getsockname()[1]) + "\\n")
     connection, _ = server.accept()
     connection.sendall(connection.recv(100).upper())
@@ -137,14 +138,32 @@ with socket.create_server((sys.argv[2], 0), family=socket.AF_INET6 if ":" in sys
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "::1"])
 async def test_what_it_listens_on_is_reachable_from_the_host(bench: Bench, address: str) -> None:
     os.mkfifo(bench.place / "port")
-    async with Captive([PYTHON, "-c", SERVE, str(bench.place / "port"), address], bench.capture) as captive:
+    async with Captive([PYTHON, "-c", SERVE, str(bench.place / "port"), address, "0"], bench.capture) as captive:
         running = asyncio.get_running_loop().create_task(captive.run(os.environ))
         port = int(await asyncio.to_thread((bench.place / "port").read_text))
-        reader, writer = await _connect_repeatedly("::1" if ":" in address else "127.0.0.1", port)
+        await _ask_from_the_host("::1" if ":" in address else "127.0.0.1", port)
+        assert await running == 0
+
+
+async def test_it_is_reachable_where_a_service_of_the_host_has_the_same_port(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.capture.namespace.mirror.HOST_POLL_EVERY", 1_000_000)
+    os.mkfifo(bench.place / "port")
+    with socket.create_server(("127.0.0.1", 0)) as service:
+        command = [PYTHON, "-c", SERVE, str(bench.place / "port"), "::1", str(service.getsockname()[1])]
+        async with Captive(command, bench.capture) as captive:
+            running = asyncio.get_running_loop().create_task(captive.run(os.environ))
+            port = int(await asyncio.to_thread((bench.place / "port").read_text))
+            await _ask_from_the_host("::1", port)
+            assert await running == 0
+
+
+async def _ask_from_the_host(host: str, port: int) -> None:
+    reader, writer = await _connect_repeatedly(host, port)
+    with closing(writer):
         writer.write(b"from the host")
         assert await reader.read() == b"FROM THE HOST"
-        writer.close()
-        assert await running == 0
 
 
 async def _connect_repeatedly(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -205,7 +224,7 @@ async def test_without_packet_rules_what_it_listens_on_is_reachable_and_our_list
     os.mkfifo(bench.place / "port")
     replay = replace(bench.capture, may_redirect=False, passes_other_tcp=False)
     is_free = {port: _is_refused(port) for port in PORTS_WITHOUT_REDIRECT}
-    async with Captive([PYTHON, "-c", SERVE, str(bench.place / "port"), "127.0.0.1"], replay) as captive:
+    async with Captive([PYTHON, "-c", SERVE, str(bench.place / "port"), "127.0.0.1", "0"], replay) as captive:
         running = asyncio.get_running_loop().create_task(captive.run(os.environ))
         port = int(await asyncio.to_thread((bench.place / "port").read_text))
         with socket.create_server(("127.0.0.1", 0)):  # a new port of the host, which no rule has yet
