@@ -28,6 +28,7 @@ from tests.proxy.capture.grpc_server import METHOD, GrpcServer, serving_grpc
 from tests.proxy.capture.running import Station, bare, needs_namespaces, user_without_rights
 from tests.proxy.capture.standin import ADDRESSES, ZONE, StandIn, standing_in
 from tests.support.service import keeping, surroundings
+from tests.support.shells import started_interpreter
 
 HERE = Path(__file__).parent / "clients"
 
@@ -72,15 +73,21 @@ def _url(name: str) -> str:
     return f"https://{name.replace('_', '-')}.{ZONE}/{name}"
 
 
-def _commands(place: Path) -> tuple[dict[str, list[str]], dict[str, str]]:
-    """Return the clients that are installed, and why others are not."""
-    ask = [sys.executable, str(HERE / "ask.py")]
+IMPORTED = ("openai", "openai.resources.chat.completions.completions", "httpx", "requests", "aiohttp", "botocore.session")
+"""What Python's clients import. One that connects by what this interpreter has itself is started in earnest, and so is gRPC."""
+
+
+def _commands(place: Path, python: Path) -> tuple[dict[str, list[str]], dict[str, str]]:
+    """Return the clients that are installed, and why others are not. `python` has imported what Python's clients need."""
+    ask = [str(python), str(HERE / "ask.py")]
     found = {f"python-{way}": [*ask, way, _url(way)] for way in PYTHON}
+    for name in ("python-http_client", "python-double_fork"):
+        found[name][0] = sys.executable
     found["botocore"] = [*ask, "botocore", f"https://s3.{ZONE}/x"]
     found["ipv4"] = [*ask, "plain_socket", f"http://{ADDRESSES[0]}/ipv4"]
     found["ipv6"] = [*ask, "plain_socket", f"http://[{ADDRESSES[1]}]/ipv6"]
-    found["refund"] = [sys.executable, str(HERE / "refund.py"), ZONE]
-    found["grpc"] = [*ask, "grpc", f"https://{GRPC}{METHOD}"]
+    found["refund"] = [str(python), str(HERE / "refund.py"), ZONE]
+    found["grpc"] = [sys.executable, str(HERE / "ask.py"), "grpc", f"https://{GRPC}{METHOD}"]
     missing: dict[str, str] = {}
     for program, line in {
         "curl": ["-sS", _url("curl")],
@@ -117,7 +124,7 @@ def _add_compiled(found: dict[str, list[str]], missing: dict[str, str], place: P
     builds = {
         "gcc": ["-o", c, str(HERE / "ask.c"), "-lssl", "-lcrypto"],
         "go": ["build", "-o", go, str(HERE / "ask.go")],
-        "javac": ["-d", str(place), str(HERE / "Ask.java")],
+        "javac": [*(f"-J{option}" for option in JAVA_QUICK), "-d", str(place), str(HERE / "Ask.java")],
     }
     clients = {
         "gcc": {"openssl": [c, f"c.{ZONE}", "/openssl"]},
@@ -156,6 +163,8 @@ class Scene:
     world: StandIn
     grpc: GrpcServer
     place: Path
+    python: Path
+    """Python's clients run as its forks (`tests/support/shells.py`), but for those of a user without rights."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -164,18 +173,22 @@ async def scene(module_database_url: str) -> AsyncIterator[Scene]:
     place = Path(tempfile.mkdtemp(prefix="playhead-test-"))
     os.chmod(place, 0o711)
     station = Station(data=place / "d", config=place / "playhead.toml", database_url=module_database_url)
-    with standing_in() as world, serving_grpc(place, GRPC) as grpc:
+    with (
+        standing_in() as world,
+        serving_grpc(place, GRPC) as grpc,
+        started_interpreter(Path(sys.executable), IMPORTED) as python,
+    ):
         first = f'upstream_ca = "{grpc.authority}"\n'
         station.config.write_text(first + world.config + f'"{GRPC}" = "https://127.0.0.1:{grpc.port}"\n')
         async with keeping(station.data, module_database_url):
-            yield Scene(station, world, grpc, place)
+            yield Scene(station, world, grpc, place, python)
     shutil.rmtree(place, ignore_errors=True)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def outcome(scene: Scene) -> Outcome:
     place, world = scene.place, scene.world
-    commands, missing = _commands(place)
+    commands, missing = _commands(place, scene.python)
     (place / "clients.json").write_text(json.dumps(commands))
     drive = [sys.executable, str(HERE / "drive.py"), str(place / "clients.json")]
     required = ("--isolation", "require")
@@ -264,9 +277,8 @@ async def test_a_refund_is_made_once_whatever_is_replayed(scene: Scene, outcome:
     assert shown["isolation"] == "captive"
 
 
-AS_USER = (
+AS_USER = (  # the refund is made by aiohttp
     "curl",
-    "python-aiohttp",
     "python-double_fork",
     "node-fetch",
     "node-http2",

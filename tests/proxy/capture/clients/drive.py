@@ -1,4 +1,4 @@
-"""Run each client of a list with only PATH and HOME, and write its output: `drive.py LIST RESULTS`."""
+"""Run each client of a list with PATH and HOME, without a variable of Playhead's, and write its output: `drive.py LIST RESULTS`."""
 
 import json
 import os
@@ -9,8 +9,9 @@ from pathlib import Path
 
 
 def run(command: list[str]) -> dict[str, object]:
-    names = ("PATH", "HOME", "NODE_EXTRA_CA_CERTS") if command[0].endswith("node") else ("PATH", "HOME")
-    bare = {name: os.environ[name] for name in names}
+    # A client of Python can be the fork of an interpreter only if it is started with the variables that interpreters read.
+    names = "PATH", "HOME", "NODE_EXTRA_CA_CERTS" if command[0].endswith("node") else "PYTHONHASHSEED"
+    bare = {name: os.environ[name] for name in names if name in os.environ}
     try:
         done = subprocess.run(command, env=bare, capture_output=True, timeout=60, stdin=subprocess.DEVNULL, check=False)
     except subprocess.TimeoutExpired as error:
