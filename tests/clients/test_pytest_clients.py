@@ -20,11 +20,11 @@ pytestmark = pytest.mark.slow
 def record_then_replay(
     stage: Stage, *arguments: str, passed: int, plugins: tuple[str, ...] = (), forked: bool = True
 ) -> None:
-    """Record, then replay without a request to the upstream."""
+    """Record, then replay without a request to the upstream. `forked`: whether the first pytest is a fork as well."""
     ran = stage.pytest("--record-mode=once", *arguments, plugins=plugins, forked=forked)
     assert ran.counts == {"passed": passed}, ran.out
     stage.upstream_requests.clear()
-    ran = stage.pytest(*arguments, plugins=plugins, forked=forked)
+    ran = stage.pytest(*arguments, plugins=plugins)
     assert ran.counts == {"passed": passed}, ran.out
     assert not stage.upstream_requests
 
@@ -74,7 +74,7 @@ def test_a_program():
     assert json.loads(done.stdout)["asked"]
 """,
     )
-    # With one engine not as forks: these clients are imported as in a suite of its own.
+    # With one engine the recording pytest is no fork: these clients are imported as in a suite of its own.
     record_then_replay(stage, passed=4, forked=engine == "mitmproxy")
 
 
