@@ -154,9 +154,11 @@ class Server:
 def main(kind: str, path: str) -> None:
     """Import, and serve."""
     prepare, program = KINDS[kind]
+    gc.disable()
     prepare()
     gc.collect()
     gc.freeze()
+    gc.enable()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(path)
         listener.listen(64)

@@ -375,6 +375,7 @@ def main() -> Callable[[], object]:
     """Import the modules, and serve agents."""
     import_module("forks")  # beside this file
     del sys.path[0]
+    gc.disable()
     for name in sys.argv[2:]:
         import_module(name)
     if len(os.listdir("/proc/self/task")) > 1:
@@ -383,6 +384,7 @@ def main() -> Callable[[], object]:
         )
     gc.collect()
     gc.freeze()
+    gc.enable()
     return Door(socket.socket(fileno=int(sys.argv[1])), prepare_agent).serve()
 
 
