@@ -73,7 +73,14 @@ def _url(name: str) -> str:
     return f"https://{name.replace('_', '-')}.{ZONE}/{name}"
 
 
-IMPORTED = ("openai", "openai.resources.chat.completions.completions", "httpx", "requests", "aiohttp", "botocore.session")
+IMPORTED = (
+    "openai",
+    "openai.resources.chat.completions.completions",
+    "httpx",
+    "requests",
+    "aiohttp",
+    "botocore.session",
+)
 """What Python's clients import. One that connects by what this interpreter has itself is started in earnest, and so is gRPC."""
 
 
