@@ -17,7 +17,7 @@ from hypothesis import settings
 from tests.support.cpu import CpuReport
 from tests.support.forks import Forks, forked_workers
 from tests.support.postgres import database, database_url, module_database_url, postgres_server
-from tests.support.shells import started_programs
+from tests.support.shells import started_playhead, started_programs
 
 __all__ = ["database", "database_url", "module_database_url", "postgres_server"]
 
@@ -153,6 +153,13 @@ def programs() -> Iterator[Path]:
     """What to put first on the PATH of a shell, so that it starts `playhead` and agents in Python as forks as well."""
     with started_programs(FORKS) as place:
         yield place
+
+
+@pytest.fixture(scope="session")
+def forking_playhead() -> Iterator[Path]:
+    """A `playhead` for programs that are not Playhead's: what it starts is a fork in their namespaces."""
+    with started_playhead(FORKS) as program:
+        yield program
 
 
 def pytest_unconfigure() -> None:

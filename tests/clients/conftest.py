@@ -24,12 +24,12 @@ def forks() -> Iterator[Path]:
 
 
 @pytest.fixture
-def stage(tmp_path: Path, forks: Path) -> Iterator[Stage]:
+def stage(tmp_path: Path, forks: Path, forking_playhead: Path) -> Iterator[Stage]:
     """An empty suite."""
     server = start_server(Upstream)
     server.asked = []  # type: ignore[attr-defined]
     (tmp_path / "playhead.toml").write_text(CONFIG.format(port=server.server_port))
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    yield Stage(directory=tmp_path, server=server, data=forks / "d", forks=forks)
+    yield Stage(directory=tmp_path, server=server, data=forks / "d", forks=forks, playhead=forking_playhead)
     server.shutdown()
     server.server_close()

@@ -100,6 +100,9 @@ class Stage:
     forks: Path
     """A directory with the sockets of `tests/clients/forking.py`."""
 
+    playhead: Path
+    """A `playhead` whose process is a fork in the namespaces of whoever starts it (`tests/support/shells.py`)."""
+
     @property
     def upstream_requests(self) -> list[str]:
         """The requests that reached the upstream."""
@@ -143,14 +146,15 @@ class Stage:
         """Run pytest on the suite: as a fork with its Playhead as another one, or as processes that import everything.
 
         Isolation and xdist start pytest again by the command line of its process, and further plugins have their assertions
-        rewritten when they are imported, so they need the latter. Their Playhead may be a fork all the same; but not in
-        isolation, nor where a test looks for it among the children of pytest (`has_child`).
+        rewritten when they are imported, so they need the latter. Their Playhead may be a fork all the same, but not where a
+        test looks for it among the children of pytest (`has_child`); in isolation it is one that starts pytest in turn.
         """
         loaded = [part for name in ("pytest_playhead", *plugins) for part in ("-p", name)]
         is_isolated = "--block-network" in arguments
         words = [*loaded, "-p", "no:cacheprovider", "--rootdir", ".", *arguments]
-        if not is_isolated and not has_child:
-            environment = {"PLAYHEAD_COMMAND": self.forked_playhead, **environment}
+        if not has_child:
+            playhead = str(self.playhead) if is_isolated else self.forked_playhead
+            environment = {"PLAYHEAD_COMMAND": playhead, **environment}
         around = self.environment(**environment)
         if forked and not plugins and not is_isolated:
             return run_fork(self.forks / "pytest", words, self.directory, around)

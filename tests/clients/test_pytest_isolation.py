@@ -157,7 +157,7 @@ def test_where_it_cannot_be_it_is_said(stage: Stage, tmp_path_factory: pytest.Te
     # As in a container: no namespace may be created by this pytest and its children.
     limited = tmp_path_factory.mktemp("bin") / "playhead"
     limited.write_text(f"""#!/bin/sh
-exec unshare -Ur sh -c 'echo 0 > /proc/sys/user/max_net_namespaces && exec {stage.environment()["PLAYHEAD_COMMAND"]} "$@"' sh "$@"
+exec unshare -Ur sh -c 'echo 0 > /proc/sys/user/max_net_namespaces && exec {stage.playhead} "$@"' sh "$@"
 """)
     limited.chmod(0o755)
     if not shutil.which("unshare"):

@@ -124,7 +124,18 @@ class Opener(Protocol):
 @contextmanager
 def started_programs(forks: Opener) -> Iterator[Path]:
     """A directory with `playhead` and `python`, for the beginning of a PATH."""
-    real = Path(sys.executable).parent
+    with started_playhead(forks) as playhead:
+        if playhead.parent != Path(sys.executable).parent:
+            with _started_agents(playhead.parent, Path(sys.executable), SDKS):
+                yield playhead.parent
+            return
+        yield playhead.parent
+
+
+@contextmanager
+def started_playhead(forks: Opener) -> Iterator[Path]:
+    """A program that does what `playhead` does, as a fork in the namespaces of whoever starts it."""
+    real = Path(sys.executable).with_name("playhead")
     if sys.platform != "linux" or os.geteuid() != 0:
         yield real
         return
@@ -139,9 +150,7 @@ def started_programs(forks: Opener) -> Iterator[Path]:
             return
         stack.callback(os.waitpid, pid, 0)
         stack.callback(os.kill, pid, signal.SIGKILL)
-        _write_caller(place, "playhead", real / "playhead")
-        stack.enter_context(_started_agents(place, Path(sys.executable), SDKS))
-        yield place
+        yield _write_caller(place, "playhead", real)
 
 
 @contextmanager
