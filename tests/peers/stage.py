@@ -171,11 +171,11 @@ class Service:
         assert answer.status_code < 400, answer.text
         return answer.json() if answer.content else None
 
-    def calls(self, run: str) -> list[dict[str, Any]]:
-        """A run's calls, once all that was acknowledged is in. On a busy machine that takes longer than one question may."""
+    def calls(self, run: str, *, is_summary: bool = False) -> list[dict[str, Any]]:
+        """A run's calls, whole or as lists have them, once all that was acknowledged is in. On a busy machine that takes longer than one question may."""
 
         def fetch_settled() -> list[dict[str, Any]] | None:
-            params = {"settled": "true", "limit": 500, "fields": "*"}
+            params = {"settled": "true", "limit": 500} | ({} if is_summary else {"fields": "*"})
             answer = self.request("GET", f"/runs/{run}/calls", params=params)
             if answer.status_code == 404:
                 return None
@@ -263,7 +263,7 @@ class Stage:
 
     def file(self) -> bytes:
         """The run as a file."""
-        self.calls()
+        self.recorder.calls(self.run, is_summary=True)
         answer = self.recorder.request("GET", f"/runs/{self.run}/bundle")
         return answer.raise_for_status().content
 
