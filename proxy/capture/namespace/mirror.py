@@ -94,8 +94,8 @@ class Mirror:
                         one for one in listening.listening_sockets(self._diagnostics) if one.port not in self._own_ports
                     }
                     self._close_servers(inside)
-                    taken = not self._known_ports.isdisjoint(one.port for one in inside)
-                    if self._follows_host and (taken or polls % HOST_POLL_EVERY == 0):
+                    is_shared = not self._known_ports.isdisjoint(one.port for one in inside)
+                    if self._follows_host and (is_shared or polls % HOST_POLL_EVERY == 0):
                         # Before the host may connect: what is relayed inside would be redirected to the host's own service.
                         await self._send_host_ports(host, inside)
                     await self._start_servers(inside)
