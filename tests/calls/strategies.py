@@ -9,7 +9,10 @@ from calls.model import Body, Chunk, ChunkKind, Exchange, Headers, Json, Outcome
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 
-decimals = st.decimals(allow_nan=False, allow_infinity=False, min_value=Decimal("-1e40"), max_value=Decimal("1e40"))
+# Hypothesis's own decimals take three times as long.
+decimals = st.builds(
+    lambda number, exponent: Decimal(number).scaleb(exponent), st.integers(-(10**20), 10**20), st.integers(-40, 20)
+)
 
 scalars: st.SearchStrategy[Json] = st.one_of(
     st.none(), st.booleans(), st.integers(), st.integers(-(10**40), 10**40), decimals, texts
