@@ -5,6 +5,7 @@ import gzip
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -60,8 +61,16 @@ def cassettes() -> list[Cassette]:
     """All of the corpus, in a fixed order. Skips the test where it is absent."""
     if not CORPUS.is_dir():
         pytest.skip("no corpus beside this checkout (../shared/corpus)")
+    return list(read_cassettes())
+
+
+@cache
+def read_cassettes() -> tuple[Cassette, ...]:
+    """The same, read once: xdist's workers have it of the process that has collected the tests for them."""
+    if not CORPUS.is_dir():
+        return ()
     found = [cassette for file in sorted(CORPUS.glob("*.jsonl.gz")) for cassette in _read(file)]
-    return [cassette for cassette in found if cassette.exchanges]
+    return tuple(cassette for cassette in found if cassette.exchanges)
 
 
 def _read(file: Path) -> Iterator[Cassette]:
