@@ -65,6 +65,7 @@ def _import_fixtures() -> None:
     for name in ("proxy.lane.lane", "calls.keys.jsonpath"):
         import_module(name)
     runpy.run_path(str(_SUPPORT / "roots.py"))["use_one_root"]()
+    runpy.run_path(str(_SUPPORT / "clusters.py"))["use_copies"]()
     # What depends on no settings is computed once as well: profiles and expressions are cached.
     from calls.redaction.redactor import Redactor
     from store.active_profiles import load_profiles

@@ -57,7 +57,10 @@ async def test_stopped_while_its_database_is_silent_it_ends_in_time_and_loses_no
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "stage"), [(signal.SIGTERM, "playhead up"), (signal.SIGINT, "initdb")])
+@pytest.mark.parametrize(
+    ("number", "stage"),
+    [(signal.SIGTERM, "playhead up"), pytest.param(signal.SIGINT, "initdb", marks=pytest.mark.own_interpreter)],
+)
 async def test_stopped_while_it_starts_it_ends_in_time(data: Path, number: int, stage: str) -> None:
     ports = ("--proxy-port", "0", "--api-port", "0")
     process = await asyncio.create_subprocess_exec(

@@ -562,6 +562,7 @@ def import_programs() -> None:
     for name in (*MODULES, *IMPORTED):
         import_module(name)
     runpy.run_path(str(Path(__file__).with_name("roots.py")))["use_one_root"]()
+    runpy.run_path(str(Path(__file__).with_name("clusters.py")))["use_copies"]()
     _compute_once()
 
 

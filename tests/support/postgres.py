@@ -20,12 +20,15 @@ import pytest
 from store.database.asyncio_engine import AsyncEngine
 from store.database.connection import Database
 from store.embedded.postgres import EmbeddedPostgresError, EmbeddedServer, ensure_server, find_bindir
+from tests.support.clusters import use_copies
 
 TEMPLATE = "migrated"
 # Nothing here outlives its test, so nothing has to reach the disk.
 CARELESS = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off", "log_min_messages": "fatal"}
 
 _serial = itertools.count()
+
+use_copies()
 
 
 @pytest.fixture(scope="session")

