@@ -1,6 +1,7 @@
 """Who may have read a secret file: real users, groups and modes, also those that a Kubernetes `fsGroup` leaves behind."""
 
 import os
+import shutil
 import stat
 import tempfile
 import traceback
@@ -48,16 +49,23 @@ def as_user(action: Callable[[], object], groups: Sequence[int]) -> str:
     return found
 
 
+@pytest.fixture(scope="module")
+def made_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory with all secrets. It is made here, so that nothing is left for a process of `US` to import."""
+    root = tmp_path_factory.mktemp("made") / "data"
+    use_secrets(root)
+    return root
+
+
 @pytest.fixture
-def data() -> Iterator[Path]:
-    """A data directory of `US`. It is made here, so that nothing is left for a process of `US` to import.
+def data(made_data: Path) -> Iterator[Path]:
+    """A copy of it, of `US`.
 
     Outside pytest's own directories: each pytest that starts, also one that a test starts, closes those to other users.
     """
     with tempfile.TemporaryDirectory(prefix="playhead-private-") as directory:
         Path(directory).chmod(0o755)
-        root = Path(directory) / "data"
-        use_secrets(root)
+        root = shutil.copytree(made_data, Path(directory) / "data", symlinks=True)
         for path in (root, *root.rglob("*")):
             os.chown(path, US, US)
         yield root
