@@ -7,8 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from calls.derive import derive_call
 from calls.model import Body, Exchange
 from replay.replay_options import rejection_reason
@@ -32,25 +30,25 @@ async def test_a_fork_is_a_run_with_a_parent_and_a_report(tmp_path: Path, databa
         is_problem(await house.api.post(f"/v1/runs/{RUN}/forks", json=wanted), 409, "run_exists")
 
 
-@pytest.mark.parametrize(
-    ("wanted", "name", "words"),
-    [
-        ({"from": 99}, "no_such_step", "cannot be forked at step 99"),
-        ({"from": 1, "effects": ["nothing"]}, "bad_effects", "use serve-recorded, block, allow"),
-        ({"from": 1, "allow": ["a b c"]}, "bad_effects", "write HOST or"),
-        ({"from": 1, "overrides": [{"step": 2, "text": "x"}]}, "bad_override", "there is no step 2: 1 steps"),
-        ({"from": 1, "overrides": [{"step": 1, "tex": "x"}]}, "bad_override", "use step, match, answer, text"),
-        ({"from": -1}, "invalid_request", ""),
-    ],
+REFUSED: tuple[tuple[dict[str, Any], str, str], ...] = (
+    ({"from": 99}, "no_such_step", "cannot be forked at step 99"),
+    ({"from": 1, "effects": ["nothing"]}, "bad_effects", "use serve-recorded, block, allow"),
+    ({"from": 1, "allow": ["a b c"]}, "bad_effects", "write HOST or"),
+    ({"from": 1, "overrides": [{"step": 2, "text": "x"}]}, "bad_override", "there is no step 2: 1 steps"),
+    ({"from": 1, "overrides": [{"step": 1, "tex": "x"}]}, "bad_override", "use step, match, answer, text"),
+    ({"from": -1}, "invalid_request", ""),
 )
-async def test_what_cannot_be_is_refused(
-    tmp_path: Path, database: Database, wanted: dict[str, Any], name: str, words: str
-) -> None:
+
+
+async def test_what_cannot_be_is_refused(tmp_path: Path, database: Database) -> None:
     async with open_house(tmp_path / "spool", database, mode="auto") as house:
         await import_bundle(house)
-        answer = await house.api.post(f"/v1/runs/{RUN}/forks", json=wanted)
-        is_problem(answer, 422, name)
-        assert words in answer.json()["detail"]
+        for wanted, name, words in REFUSED:
+            told = is_problem(await house.api.post(f"/v1/runs/{RUN}/forks", json={**wanted, "id": "alone"}), 422, name)
+            assert words in told["detail"], wanted
+        nowhere = {"from": 1, "id": "alone", "start": True}
+        is_problem(await house.api.post(f"/v1/runs/{RUN}/forks", json=nowhere), 409, "no_fork_agent")
+        assert (await house.api.get("/v1/runs/alone")).status_code == 404
 
 
 async def test_forks_are_made_only_where_workers_may_go_live(tmp_path: Path, database: Database) -> None:
@@ -125,11 +123,3 @@ async def test_a_configured_agent_runs_a_fork(tmp_path: Path, database: Database
     assert b"authorization" not in head.lower()
     assert json.loads(body) == {"fork": "first", "parent": RUN, "from": 1, "project": "default"}
     assert len(asked) == 2
-
-
-async def test_nothing_starts_where_no_agent_is_configured(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database, mode="auto") as house:
-        await import_bundle(house)
-        answer = await house.api.post(f"/v1/runs/{RUN}/forks", json={"from": 1, "id": "alone", "start": True})
-        is_problem(answer, 409, "no_fork_agent")
-        assert (await house.api.get("/v1/runs/alone")).status_code == 404

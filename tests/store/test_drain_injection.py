@@ -28,9 +28,14 @@ from tests.store.failing_calls import CALLS, FailingCalls
 from tests.store.house import PROFILES
 from tests.store.test_spool_injection import clock
 
-ERRORS = (errno.EIO, errno.ENOSPC, errno.EMFILE, errno.EROFS)
 PATTERNS = ((1, 1), (2, 1), (3, 2), (5, 12))
 """The first call that fails, and how many fail."""
+
+FAILURES = (
+    *((error, pattern) for error in (errno.EIO, errno.ENOSPC) for pattern in PATTERNS),
+    *((errno.EMFILE, PATTERNS[0]), (errno.EROFS, PATTERNS[2])),
+)
+"""What reads a spool makes room on a full disk, and does the same after each other error."""
 
 EXCHANGES = 12
 
@@ -143,20 +148,19 @@ async def test_what_a_worker_left_is_stored_whatever_call_fails(
     assert any(": damaged" in reason for reason in reasons(calm.gaps))
 
     met = 0
-    for error in ERRORS:
-        for first, times in PATTERNS:
-            spools = tmp_path / f"{error}-{first}" / "spool"
-            shutil.copytree(damaged_spool, spools / "worker-a")
-            failing = FailingCalls(call, error, spools, first=first, times=times)
-            with failing.injected_into(monkeypatch):
-                found = await drain_all(spools)
-            met += failing.injected
-            about = (call, errno.errorcode[error], first, failing.injected)
-            assert found.exchanges.keys() == calm.exchanges.keys(), about
-            lacking = "; no copy of it could be kept: No space left on device"
-            assert {reason.replace(lacking, "") for reason in reasons(found.gaps)} == reasons(calm.gaps), about
-            kept = {path.name for path in (spools.parent / "damaged").rglob("*") if path.is_file()}
-            assert kept or lacking in "".join(reasons(found.gaps)), about
+    for error, (first, times) in FAILURES:
+        spools = tmp_path / f"{error}-{first}" / "spool"
+        shutil.copytree(damaged_spool, spools / "worker-a")
+        failing = FailingCalls(call, error, spools, first=first, times=times)
+        with failing.injected_into(monkeypatch):
+            found = await drain_all(spools)
+        met += failing.injected
+        about = (call, errno.errorcode[error], first, failing.injected)
+        assert found.exchanges.keys() == calm.exchanges.keys(), about
+        lacking = "; no copy of it could be kept: No space left on device"
+        assert {reason.replace(lacking, "") for reason in reasons(found.gaps)} == reasons(calm.gaps), about
+        kept = {path.name for path in (spools.parent / "damaged").rglob("*") if path.is_file()}
+        assert kept or lacking in "".join(reasons(found.gaps)), about
     assert met
 
 

@@ -22,6 +22,20 @@ from tests.proxy.recorded_exchanges import JSON, URL
 from tests.store.disks import CALLS, InjectingDisk
 
 ERRORS = [errno.EIO, errno.ENOSPC, errno.EMFILE, errno.EROFS, errno.EDQUOT]
+PATTERNS = ((2, 1), (3, 4), (5, 25))
+"""The first call that fails, and how many fail."""
+
+FAILURES = (
+    *((errno.EIO, pattern) for pattern in PATTERNS),
+    *(
+        (errno.ENOSPC, PATTERNS[2]),
+        (errno.EMFILE, PATTERNS[0]),
+        (errno.EROFS, PATTERNS[1]),
+        (errno.EDQUOT, PATTERNS[2]),
+    ),
+)
+"""What writes a spool does the same after each error: each pattern comes once with one of them, and each other error once."""
+
 AT_START = ("free_bytes", "open_directory")
 """Calls that are made only when a spool is opened, which then fails with a message."""
 
@@ -113,14 +127,13 @@ async def test_what_was_acknowledged_is_stored_or_a_gap_says_so(
     tmp_path: Path, call: str, durability: Durability
 ) -> None:
     met = 0
-    for error in ERRORS:
-        for first, times in ((2, 1), (3, 4), (5, 25)):
-            disk = InjectingDisk(call, error, first=first, times=times)
-            directory = tmp_path / f"{error}-{first}"
-            acknowledged, drained = await record(directory, disk, durability)
-            met += disk.injected
-            assert len(acknowledged) == EXCHANGES
-            assert acknowledged - drained.accounted_runs() == set(), (call, error, first, disk.injected, disk.calls)
+    for error, (first, times) in FAILURES:
+        disk = InjectingDisk(call, error, first=first, times=times)
+        directory = tmp_path / f"{error}-{first}"
+        acknowledged, drained = await record(directory, disk, durability)
+        met += disk.injected
+        assert len(acknowledged) == EXCHANGES
+        assert acknowledged - drained.accounted_runs() == set(), (call, error, first, disk.injected, disk.calls)
     # A file is truncated only after a failed write, and the used bytes are measured only if the spool is full.
     assert met or call in ("truncate", "used_bytes")
 

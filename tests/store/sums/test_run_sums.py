@@ -55,10 +55,10 @@ SOME_GROUPINGS = ("run", "tool", "label:team", "model day")
 
 
 def groupings_for(number: int) -> Sequence[str]:
-    """The groupings for one of several filters: all for the first, then a quarter and tools, so that each meets several."""
+    """The groupings for one of several filters: all for the first, then a sixth and tools, so that each meets others too."""
     if number == 0:
         return ALL_GROUPINGS
-    return [name for place, name in enumerate(ALL_GROUPINGS) if place % 4 == number % 4 or name == "tool"]
+    return [name for place, name in enumerate(ALL_GROUPINGS) if place % 6 == number % 6 or name == "tool"]
 
 
 async def compare(
@@ -71,6 +71,8 @@ async def compare(
         assert await statistics(database, served, grouping) == expected, grouping
     # No stored sums have this: it is answered from the calls and their marks.
     unserved = replace(served, min_duration=served.min_duration or 0)
+    if unserved == served:
+        return
     expected = await statistics(database, unserved, groupings[0], uses_sums=False)
     assert await statistics(database, unserved, groupings[0]) == expected
 
