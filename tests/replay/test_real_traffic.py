@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pytest
 
@@ -11,6 +12,7 @@ from calls.model import Body, Exchange, Json, Request, Response
 from calls.redaction.redactor import Redactor
 from replay.replays import Replays, ReplaySource, redact_request
 from replay.session import ReplayOptions
+from store.bundle.bundle import Bundle
 from tests.replay.strategies import PROFILES, body, exchange, run_of
 from tests.support.corpus import Cassette, RecordedExchange, cassettes
 
@@ -26,10 +28,17 @@ def recorded_as(number: int, one: RecordedExchange) -> Exchange:
     return exchange(redact_request(request_of(one), REDACTOR), response, number=number)
 
 
-async def replays_of(cassette: Cassette) -> Replays:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedRun:
+    """A cassette, and the run that Playhead would have recorded."""
+
+    cassette: Cassette
+    bundle: Bundle
+
+
+async def replays_of(run: RecordedRun) -> Replays:
     replays = Replays(redactor=REDACTOR, profiles=PROFILES, options=ReplayOptions(), on_change=lambda _: None)
-    run = run_of(*(recorded_as(number, one) for number, one in enumerate(cassette.exchanges, 1)))
-    await replays.start([ReplaySource(replay=cassette.name, bundle=run)])
+    await replays.start([ReplaySource(replay=run.cassette.name, bundle=run.bundle)])
     return replays
 
 
@@ -47,13 +56,18 @@ def recorded_answers(cassette: Cassette) -> Counter[tuple[int, bytes]]:
 
 
 @pytest.fixture(scope="module")
-def runs() -> list[Cassette]:
-    return cassettes()
+def runs() -> list[RecordedRun]:
+    return [
+        RecordedRun(
+            cassette=one, bundle=run_of(*(recorded_as(number, each) for number, each in enumerate(one.exchanges, 1)))
+        )
+        for one in cassettes()
+    ]
 
 
-async def test_every_recorded_request_gets_its_answer_and_every_replay_is_right(runs: list[Cassette]) -> None:
-    for cassette in runs:
-        replays = await replays_of(cassette)
+async def test_every_recorded_request_gets_its_answer_and_every_replay_is_right(runs: list[RecordedRun]) -> None:
+    for run in runs:
+        cassette, replays = run.cassette, await replays_of(run)
         for one in cassette.exchanges:
             ((given, _),) = (await answers(replays, iter([request_of(one)]))).items()
             assert given == (one.status, b"" if one.method == "HEAD" else one.response_body), (cassette.name, one.url)
@@ -61,11 +75,12 @@ async def test_every_recorded_request_gets_its_answer_and_every_replay_is_right(
         assert (report["verdict"], report["drift"]) == ("right", []), cassette.name
 
 
-async def test_in_another_order_the_same_answers_are_given(runs: list[Cassette]) -> None:
-    for cassette in (cassette for cassette in runs if len(cassette.exchanges) > 1):
+async def test_in_another_order_the_same_answers_are_given(runs: list[RecordedRun]) -> None:
+    for run in (run for run in runs if len(run.cassette.exchanges) > 1):
+        cassette = run.cassette
         requests = [request_of(one) for one in cassette.exchanges]
         random.shuffle(requests)
-        replays = await replays_of(cassette)
+        replays = await replays_of(run)
         assert await answers(replays, iter(requests)) == recorded_answers(cassette), cassette.name
         assert replays.report(cassette.name)["verdict"] == "right"
 
@@ -88,13 +103,14 @@ def in_another_spelling(one: RecordedExchange) -> Request | None:
     return Request(method=one.method, url=one.url, headers=one.request_headers, body=Body(data=data, size=len(data)))
 
 
-async def test_in_another_spelling_the_same_answers_are_given(runs: list[Cassette]) -> None:
+async def test_in_another_spelling_the_same_answers_are_given(runs: list[RecordedRun]) -> None:
     asked = 0
-    for cassette in runs:
+    for run in runs:
+        cassette = run.cassette
         spelled = [in_another_spelling(one) for one in cassette.exchanges]
         if None in spelled:
             continue
-        replays = await replays_of(cassette)
+        replays = await replays_of(run)
         given = await answers(replays, (request for request in spelled if request))
         assert given == recorded_answers(cassette), cassette.name
         asked += len(spelled)
