@@ -49,16 +49,21 @@ class Bench:
         return said
 
 
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> AuthorityFiles:
+    """One CA for all: the first command that is captive copies the system's roots beside it, as in a data directory."""
+    return AuthorityFiles(certificate=ensure_ca(tmp_path_factory.mktemp("ca") / "keys").certificate, java=None)
+
+
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
+def bench(tmp_path: Path, authority: AuthorityFiles) -> Iterator[Bench]:
     needs_namespaces()
-    authority = ensure_ca(tmp_path / "keys")
     with receiving(tmp_path) as receiver:
         capture = CapturePlan(
             control=str(receiver.path),
             run="bench",
             token=None,
-            authority=AuthorityFiles(certificate=authority.certificate, java=None),
+            authority=authority,
             passes_other_tcp=True,
         )
         yield Bench(capture, receiver, tmp_path)
