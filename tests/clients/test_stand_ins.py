@@ -99,7 +99,7 @@ def test_mistral_s_sdk_reads_them_in_an_environment_of_its_own(stage: Stage) -> 
     )
     command = [str(interpreter), "-m", "pytest", "-q", "-p", "pytest_playhead", "-p", "no:cacheprovider"]
     # What is imported here alone would be compiled each time.
-    environment = stage.environment(PYTHONDONTWRITEBYTECODE="")
+    environment = stage.environment(PYTHONDONTWRITEBYTECODE="", PLAYHEAD_COMMAND=stage.forked_playhead)
     ran = subprocess.run(command, cwd=stage.directory, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "9 passed" in ran.stdout
