@@ -73,6 +73,9 @@ TABLE: dict[State, dict[EventName, State]] = {
     "closed": {},
 }
 
+_OTHER_RECORDS = (Gap, ReplayReported, EffectBatch)
+"""Records that are no events of an exchange."""
+
 UNFINISHED = "the recording stops before the end of the exchange"
 
 
@@ -153,7 +156,7 @@ class ExchangeBuilder:
 
     def feed(self, record: Record) -> None:
         """Apply the next event of the exchange. Never raises, whatever the wire or a damaged spool contains."""
-        if isinstance(record, Gap | ReplayReported | EffectBatch):
+        if isinstance(record, _OTHER_RECORDS):
             return
         name = _event_name(record)
         after = TABLE[self.state].get(name)

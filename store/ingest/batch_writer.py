@@ -33,6 +33,7 @@ from store.database.rows import encode_head, storable_text
 from store.feed.entries import FeedEntry, RunBegan, RunChanged, RunDeleted
 from store.feed.feed import append_entries
 from store.feed.signal import FeedSignal
+from store.ingest.array_text import columns_of
 from store.ingest.dedup_cache import DedupCache, Scope
 from store.ingest.insert_rows import (
     CALL_COLUMNS,
@@ -54,7 +55,6 @@ from store.ingest.insert_rows import (
     DerivedExchange,
     call_entry,
     call_row,
-    columns_of,
     effects_row,
     exchange_digests,
     exchange_row,

@@ -25,6 +25,7 @@ from store.database.blobs import pack
 from store.database.rows import body_digest, digest_bytes, storable_text
 from store.database.traits import Trait, trait_numbers
 from store.feed.entries import CallStored, GapStored, ReplayStored
+from store.ingest.array_text import parameter_type
 from store.large.summary import encode_exact_summary, encode_summary
 from store.prices import Cost
 
@@ -376,12 +377,11 @@ CALL_COLUMNS: Final = _columns("""
 def _insert_statement(table: str, columns: Mapping[str, str]) -> str:
     """A statement for all rows of a batch, whose values are given by column: a statement for each takes Postgres twice as long.
 
-    `unnest` would flatten arrays in a column, so these are given as their text.
+    They are given as `store.ingest.array_text` has them.
     """
     names = ", ".join(columns)
     values = ", ".join(f"{name}::{kind}" if kind.endswith("[]") else name for name, kind in columns.items())
-    kinds = ["text" if kind.endswith("[]") else kind for kind in columns.values()]
-    arrays = ", ".join(f"${number}::{kind}[]" for number, kind in enumerate(kinds, 2))
+    arrays = ", ".join(f"${number}::{parameter_type(kind)}" for number, kind in enumerate(columns.values(), 2))
     return f"""
 INSERT INTO {table} (project, {names}) SELECT $1::text, {values} FROM unnest({arrays}) AS new ({names})
 ON CONFLICT DO NOTHING RETURNING id
@@ -390,25 +390,6 @@ ON CONFLICT DO NOTHING RETURNING id
 
 INSERT_EXCHANGES: Final = _insert_statement("exchanges", EXCHANGE_COLUMNS)
 INSERT_CALLS: Final = _insert_statement("calls", CALL_COLUMNS)
-
-
-def columns_of(rows: Sequence[tuple[Any, ...]], columns: Mapping[str, str]) -> list[Sequence[Any]]:
-    """The values of rows by column, without the project that they begin with."""
-    _, *found = zip(*rows, strict=True)
-    return [
-        [None if value is None else _array_text(value) for value in values] if kind.endswith("[]") else values
-        for values, kind in zip(found, columns.values(), strict=True)
-    ]
-
-
-def _array_text(values: Sequence[int | str]) -> str:
-    """An array as Postgres reads it."""
-    return "{" + ",".join([str(one) if isinstance(one, int) else _quote(one) for one in values]) + "}"
-
-
-def _quote(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
 
 
 INSERT_GAP = """

@@ -16,6 +16,7 @@ from store.database.day_locks import share_any_day, share_days
 from store.database.rows import storable_text
 from store.feed.entries import CallStored, RunDeleted
 from store.feed.feed import FeedRow
+from store.ingest.array_text import array_text, columns_of, parameter_type
 from store.ingest.partitions import Partitions, day_of
 from store.large.summary import read_summary
 from store.query.exchanges import ExchangeQueries
@@ -146,11 +147,10 @@ class TextIndex:
             locked = await connection.fetch(LOCK_RUNS, project, sorted({run for _, run, *_ in rows}))
             runs = {row["id"] for row in locked}
             calls = sorted({call for _, _, _, _, call, *_ in rows})
-            rows_of_calls = await connection.fetch(EXISTING, project, calls, calls[0], calls[-1])
+            rows_of_calls = await connection.fetch(EXISTING, project, array_text(calls), calls[0], calls[-1])
             existing = {(row["run"], row["id"]) for row in rows_of_calls if row["run"] in runs}
             if found := [row for row in rows if (row[1], row[4]) in existing]:
-                _, *columns = zip(*found, strict=True)
-                await connection.execute(INSERT, project, *columns)
+                await connection.execute(INSERT, project, *columns_of(found, TEXT_COLUMNS))
 
     def _texts_of(self, exchanges: Iterable[Exchange]) -> dict[_TextPlace, _FoundText]:
         """Return the texts of exchanges, each at the first one of its run and day that has it."""
@@ -204,7 +204,7 @@ JOIN texts ON texts.project = $1 AND texts.run = wanted.run AND texts.day = want
 
 # The bounds of the ids say which days are read, as an array of them does not in a plan for any values.
 EXISTING = """
-SELECT run, id FROM calls WHERE project = $1 AND id = ANY ($2::uuid[]) AND id BETWEEN $3 AND $4
+SELECT run, id FROM calls WHERE project = $1 AND id = ANY ($2::text::uuid[]) AND id BETWEEN $3 AND $4
 """
 
 # If the host dies before the texts are on disk, the position in the feed is lost with them (`feed.consumer`). The other statements are
@@ -214,13 +214,25 @@ SELECT id, set_config('synchronous_commit', 'off', true), set_config('plan_cache
 WHERE project = $1 AND id = ANY ($2::text[]) ORDER BY id FOR KEY SHARE
 """
 
+TEXT_COLUMNS: Final = {
+    "run": "text",
+    "day": "date",
+    "hash": "bytea",
+    "call": "uuid",
+    "started_at": "bigint",
+    "role": "text",
+    "text": "bytea",
+    "words": "tsvector",
+}
+"""The columns of a row after the project."""
+
 # One statement for all rows: a statement for each takes Postgres a fifth longer.
-INSERT = """
+INSERT = f"""
 INSERT INTO texts (project, run, day, hash, call, started_at, role, text, words)
 SELECT $1::text, run, day, hash, call, started_at, role, text, words::tsvector
-FROM unnest($2::text[], $3::date[], $4::bytea[], $5::uuid[], $6::bigint[], $7::text[], $8::bytea[], $9::text[])
+FROM unnest({", ".join(f"${number}::{parameter_type(kind)}" for number, kind in enumerate(TEXT_COLUMNS.values(), 2))})
     AS new (run, day, hash, call, started_at, role, text, words)
 ON CONFLICT DO NOTHING
-"""
+"""  # noqa: S608 - constants
 
 DELETE_MOVED = "DELETE FROM texts WHERE project = $1 AND run = $2 AND call = $3"
