@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Final
 
-from calls.codec.json import make_writer, write_json
+from calls.codec.json import is_plain, make_writer, write_json, write_plain_sorted
 from calls.model import Json
 
 _PLAIN_BELOW = 10**15
@@ -31,7 +31,7 @@ def canonical_parsed_json(value: Json) -> bytes:
     Python's order of names equals that of RFC 8785 unless a name leaves the Basic Multilingual Plane.
     """
     try:
-        data = _write_plain(value).encode()
+        data = write_plain_sorted(value) if is_plain(value) else _write_parsed(value).encode()
     except _NeedsExactNumber:
         return canonical_json(value)
     return data if data.isascii() or len(data.translate(None, _ASTRAL)) == len(data) else canonical_json(value)
@@ -53,7 +53,7 @@ def _plain_number(value: object) -> int | float:
 _ASTRAL: Final = bytes(range(0xF0, 0xF5))
 """The possible first bytes of characters beyond the Basic Multilingual Plane."""
 
-_write_plain: Final = make_writer(_plain_number, sorts=True)
+_write_parsed: Final = make_writer(_plain_number, sorts=True)
 
 
 def digest(domain: str, data: bytes) -> str:

@@ -7,7 +7,7 @@ from types import NoneType
 from typing import Final
 
 from calls.codec.canonical import digest
-from calls.codec.json import InvalidJson, make_writer, parse_json
+from calls.codec.json import InvalidJson, is_plain, make_writer, parse_json, write_plain_sorted
 from calls.codec.lenient_json import as_object
 from calls.comparison.answer_volatile import ignored_values as ignored_values
 from calls.comparison.answer_volatile import without_ignored
@@ -78,7 +78,13 @@ def answer_digest(exchange: Exchange, call: Call, plan: Plan | None = None) -> s
         content = {"bytes": digest(DOMAIN, response.body.data)}
     status = response.status if response else None
     end = client_outcome(exchange, answer_ended=has_answer_ended(call))
-    return digest(DOMAIN, _write([status, end, call.complete, content]).encode())
+    return digest(DOMAIN, _write_answer([status, end, call.complete, content]))
+
+
+def _write_answer(value: Json) -> bytes:
+    if is_plain(value) and (text := write_plain_sorted(value)).isascii() and b"\x7f" not in text:
+        return text
+    return _write(value).encode()
 
 
 def word_set(value: Json) -> set[str]:

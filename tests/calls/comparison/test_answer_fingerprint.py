@@ -1,13 +1,18 @@
 """Which parts of two answers must agree for them to be the same."""
 
 from dataclasses import replace
+from decimal import Decimal
 
 import pytest
+from hypothesis import example, given
 
+from calls.codec.json import dumps, parse_json
+from calls.comparison import answer_fingerprint
 from calls.comparison.answer_fingerprint import answer_digest, answer_meaning, word_set
 from calls.derive import derive_call
-from calls.model import Exchange
+from calls.model import Exchange, Json
 from store.active_profiles import load_profiles
+from tests.calls.strategies import json_values
 from tests.replay import strategies
 from tests.store.agents import Agent
 from tests.store.samples import body, exchange
@@ -41,6 +46,14 @@ def test_what_a_tool_says_counts_whole() -> None:
 
 def test_so_does_an_answer_that_is_no_text() -> None:
     assert digest_of(exchange(response=b"\x89\x00")) != digest_of(exchange(response=b"\x89\x01"))
+
+
+@given(json_values)
+@example({"b": "\x7f", "a": "é", "": ['\x1f/\\"', True, None, 10**20]})
+@example([Decimal("1.50"), Decimal("1E+5"), {}, []])
+def test_the_faster_writer_writes_the_same(value: Json) -> None:
+    read = parse_json(dumps(value))
+    assert answer_fingerprint._write_answer(read) == answer_fingerprint._write(read).encode()
 
 
 def test_a_status_and_a_cut_count() -> None:
