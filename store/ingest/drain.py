@@ -25,6 +25,7 @@ from calls.events import (
     decode_record_heads,
     decode_records,
 )
+from calls.events import Event as RecordedEvent
 from calls.exchange_builder import ExchangeBuilder
 from calls.model import Exchange
 from store.ingest.open_exchange_files import OpenExchangeFiles
@@ -231,15 +232,16 @@ class Drain:
             result.gaps.append(self._new_gap(f"an event in the spool is unknown to this Playhead: {error}{suffix}"))
             return
         for record in records:
-            if isinstance(record, Gap):
+            # One question for most records: for the classes of msgspec, `isinstance` takes three times as long as a comparison of types.
+            if isinstance(record, RecordedEvent):
+                self._process_event(position, record, result)
+            elif isinstance(record, Gap):
                 result.gaps.append(record)
             elif isinstance(record, ReplayReported):
                 result.replays.append(record)
-            elif isinstance(record, EffectBatch):
+            else:
                 result.size += len(record.items)
                 result.effects.append(record)
-            else:
-                self._process_event(position, record, result)
 
     def _park_undecoded(self, position: Position, payload: bytes | memoryview, result: DrainResult) -> bool:
         """Append a large payload to its exchange's file without decoding it; False if it is not of one exchange."""
@@ -288,16 +290,16 @@ class Drain:
                 return
             one = self._open[record.id] = _OpenExchange(self.position)
         one.records.append(record)
-        size = EVENT_WEIGHT + (body_weight(record.data) if isinstance(record, Data) else 0)
+        size = EVENT_WEIGHT + (body_weight(record.data) if type(record) is Data else 0)
         result.size += size
         one.weight += size
         one.memory_weight += size
         self.open_weight += size
         if not one.is_parked:
             one.builder.feed(record)
-        if isinstance(record, MessageEnded) and record.side == "response":
+        if type(record) is MessageEnded and record.side == "response":
             self.unclosed_ids.add(record.id)
-        elif isinstance(record, ExchangeClosed):
+        elif type(record) is ExchangeClosed:
             self._end_exchange(record.id, position, result)
 
     def _end_exchange(self, name: str, position: Position, result: DrainResult, *, is_cut_off: bool = False) -> None:
