@@ -60,14 +60,30 @@ CLAIM_HEADERS: Final = frozenset(name for dialect in DIALECTS for name in dialec
 _JSON_RPC_DIALECTS: Final = tuple((dialect, dialect.claim_json_rpc) for dialect in DIALECTS if dialect.claim_json_rpc)
 
 _LONGEST_REMEMBERED: Final = 1024
-"""Characters of a path and its headers beyond which a claim is not cached."""
+"""Characters of a path and its headers beyond which a route is not cached."""
 
 
 def find_route(method: str, host: str, path: str, headers: Headers = (), body: bytes = b"") -> Route:
     """Find the route of a request by its head. The host can have a port; the body matters only for JSON-RPC."""
     method, host = method.upper(), host.lower()
-    name, _, port = host.rpartition(":") if re.search(r":\d*$", host) else (host, "", "")
-    dialect, claim = _claim_by_body(method, headers, body) or _claim_by_head(method, name, path, headers)
+    if claimed := _claim_by_body(method, headers, body):
+        return _make_route(method, host, path, *claimed)
+    lowered = [(low, value) for name, value in headers if (low := name.lower()) in CLAIM_HEADERS]
+    if len(path) + sum([len(value) for _, value in lowered]) > _LONGEST_REMEMBERED:
+        return _route_by_head(method, host, path, tuple(lowered))
+    return _remembered_route(method, host, path, tuple(lowered))
+
+
+def _route_by_head(method: str, host: str, path: str, headers: Headers) -> Route:
+    return _make_route(method, host, path, *_first_claim(method, _split_host(host)[0], path, headers))
+
+
+# An agent sends requests to the same few places again and again, and each claim takes all dialects.
+_remembered_route = lru_cache(1024)(_route_by_head)
+
+
+def _make_route(method: str, host: str, path: str, dialect: Dialect, claim: Claim) -> Route:
+    name, port = _split_host(host)
     service = _find_service(name)
     return Route(
         provider=(service.provider if service else None) or claim.provider or name,
@@ -83,6 +99,12 @@ def find_route(method: str, host: str, path: str, headers: Headers = (), body: b
         streams=claim.streams,
         polls=claim.polls,
     )
+
+
+def _split_host(host: str) -> tuple[str, str]:
+    """Return a host without its port, and the port."""
+    name, _, port = host.rpartition(":") if re.search(r":\d*$", host) else (host, "", "")
+    return name, port
 
 
 def route_request(request: Request, frame: bytes | None = None) -> Route:
@@ -130,14 +152,6 @@ def _claim_by_body(method: str, headers: Headers, body: bytes) -> tuple[Dialect,
     return next(((dialect, claim) for dialect, claim in claims if claim), None)
 
 
-def _claim_by_head(method: str, host: str, path: str, headers: Headers) -> tuple[Dialect, Claim]:
-    lowered = ((name.lower(), value) for name, value in headers)
-    relevant = tuple((name, value) for name, value in lowered if name in CLAIM_HEADERS)
-    if len(path) + sum(len(value) for _, value in relevant) > _LONGEST_REMEMBERED:
-        return _first_claim(method, host, path, relevant)
-    return _remembered_claim(method, host, path, relevant)
-
-
 def _first_claim(method: str, host: str, path: str, headers: Headers) -> tuple[Dialect, Claim]:
     if (reported := telemetry.report_path(method, host, path, headers)) is not None:
         return generic.DIALECT, Claim(operation=telemetry.OPERATION, kind="other", path=reported)
@@ -148,10 +162,6 @@ def find_claims(method: str, host: str, path: str, headers: Headers) -> Iterator
     """Find every dialect that claims a request with this head, in order. The last one is `generic`, which claims all."""
     claims = ((dialect, dialect.claim(method, host, path, headers)) for dialect in DIALECTS)
     return ((dialect, claim) for dialect, claim in claims if claim)
-
-
-# An agent sends requests to the same few places again and again, and each claim takes all dialects.
-_remembered_claim = lru_cache(1024)(_first_claim)
 
 
 @lru_cache(1024)
