@@ -34,6 +34,9 @@ OBJECT_SIZE: Final = slice(1, 9)
 """Where a form of an object has the size of its bytes."""
 
 LEVEL = 3
+SHORT_LEVEL = 1
+"""Levels of zstd. With a dictionary, short content takes a third less time at level 1, and 2.6 % more bytes."""
+
 MIN_COMPRESSED_SIZE = 32
 MAX_SHORT_SIZE = 8192
 """Bytes up to which a dictionary is used; longer content has enough repetition of its own."""
@@ -103,7 +106,7 @@ class _Codecs(threading.local):
         words = _make_dictionary(b"")
         self.compress = zstandard.ZstdCompressor(level=LEVEL).compress
         self.decompress = zstandard.ZstdDecompressor().decompress
-        self.compress_short = zstandard.ZstdCompressor(level=LEVEL, dict_data=words).compress
+        self.compress_short = zstandard.ZstdCompressor(level=SHORT_LEVEL, dict_data=words).compress
         self.decompress_short = zstandard.ZstdDecompressor(dict_data=words).decompress
         self.compress_primed = lru_cache(CACHED_PRIMERS)(_primed_compressor)
         self.decompress_primed = lru_cache(CACHED_PRIMERS)(_primed_decompressor)
@@ -111,12 +114,12 @@ class _Codecs(threading.local):
 
 def _make_dictionary(primer: bytes) -> zstandard.ZstdCompressionDict:
     dictionary = zstandard.ZstdCompressionDict(FIRST + primer, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
-    dictionary.precompute_compress(level=LEVEL)
+    dictionary.precompute_compress(level=SHORT_LEVEL)
     return dictionary
 
 
 def _primed_compressor(primer: bytes) -> Callable[[bytes], bytes]:
-    return zstandard.ZstdCompressor(level=LEVEL, dict_data=_make_dictionary(primer)).compress
+    return zstandard.ZstdCompressor(level=SHORT_LEVEL, dict_data=_make_dictionary(primer)).compress
 
 
 def _primed_decompressor(primer: bytes) -> Callable[[bytes], bytes]:
