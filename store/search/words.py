@@ -7,7 +7,7 @@ characters that overlap, and the last character by itself: any part of such a te
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 LONGEST_WORD: Final = 64
@@ -61,8 +61,9 @@ def _normal(text: str) -> str:
 
 def word_vector(text: str) -> str:
     """Return the words with their positions, as PostgreSQL reads a tsvector. It joins the positions of equal words, and keeps 255."""
-    if text.isascii() and _are_short(words := text.encode().translate(_SPACED).decode().split()):
+    if text.isascii() and _has_short_words(spaced := text.encode().translate(_SPACED).decode()):
         # Most texts. One join of two lists takes a tenth of the time of a loop over the words.
+        words = spaced.split()
         vector = [""] * (2 * len(words))
         vector[::2] = words
         vector[1::2] = _POSITIONS[: len(words)]
@@ -77,6 +78,14 @@ def _word_texts(text: str) -> list[str]:
     return [word for word, _, _ in find_words(text)]
 
 
-def _are_short(words: Sequence[str]) -> bool:
-    """Whether these words are short enough, and so few, that none of them has to be cut or loses its position."""
-    return len(words) < LAST_POSITION and max(map(len, words), default=0) <= LONGEST_WORD
+def _has_short_words(spaced: str) -> bool:
+    """Whether the words of a text, between spaces, are short enough, and so few, that none of them is cut or loses its position."""
+    if len(spaced) > 2 * LAST_POSITION - 4:
+        return False
+    at, last = -1, len(spaced) - LONGEST_WORD - 1
+    while at < last:
+        # The last space that ends a short word before it. Ten times as fast as the length of each word.
+        at = spaced.rfind(" ", at + 1, at + LONGEST_WORD + 2)
+        if at < 0:
+            return False
+    return True

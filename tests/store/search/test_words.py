@@ -50,6 +50,15 @@ def test_any_text_is_a_query_or_is_refused(text: str) -> None:
 TEXTS = st.text(st.sampled_from("ab '\"\\:*&|!()<->_退款é́ﬁ\u0000\u0e01\n"), max_size=40)
 
 
+@pytest.mark.parametrize("length", [63, 64, 65, 66, 130])
+@pytest.mark.parametrize("frame", ["{}", " {}", "{} ", "a {}", "{} a", "a {} b {}", "{0} {0}"])
+def test_a_long_word_counts_by_its_beginning_wherever_it_is(length: int, frame: str) -> None:
+    text = frame.format(*("w" * length,) * 2)
+    words = [f"{word.text}:{number}" for number, word in enumerate(find_words(text), 1)]
+    assert word_vector(text).replace("'", "").split() == words
+    assert max(map(len, text.split())) < 65 or "w" * 65 not in word_vector(text)
+
+
 async def test_postgres_reads_every_vector_and_every_query(database: Database) -> None:
     vectors, queries = [], []
 
