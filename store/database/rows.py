@@ -180,6 +180,9 @@ def _message_head(message: Request | Response) -> MessageHead:
 
 
 def _pack_chunks(chunks: Sequence[Chunk]) -> ChunkColumns:
+    if len(chunks) == 1 and chunks[0].offset == 0 and chunks[0].kind == "data":
+        # As in `unpack_chunks`.
+        return ChunkColumns([chunks[0].at], [chunks[0].size])
     at = [chunk.at for chunk in chunks]
     sizes = [chunk.size for chunk in chunks]
     offsets = [chunk.offset for chunk in chunks]

@@ -39,4 +39,4 @@ TRAITS_OF_COLUMNS = """(
     ] || ARRAY(SELECT 'tool=' || tool FROM unnest(calls.tools) AS tool)) AS trait
     WHERE trait IS NOT NULL
 )"""
-"""SQL: the numbers of a call's traits, as `store.ingest.insert_rows.call_traits` has them, from the columns of `calls`."""
+"""SQL: the numbers of a call's traits, as `store.ingest.insert_rows.call_trait_numbers` has them, from the columns of `calls`."""

@@ -307,13 +307,13 @@ class BatchWriter:
                 _, *by_column = zip(*parts, strict=True)
                 await connection.execute(INSERT_PARTS, self._project, *by_column)
             stored = await connection.fetch(INSERT_EXCHANGES, self._project, *columns_of(rows, EXCHANGE_COLUMNS))
-            inserted = {str(row["id"]) for row in stored}
+            inserted = {row["id"] for row in stored}
             for one in prepared:
                 if one.record is not None and one.derived.exchange.id in inserted:
                     records.add(incarnations[one.scope[1]], one.record)
             await append_records(connection, self._project, self._database.store_server, records, ends)
             if calls := [one.call for one in prepared if one.call]:
-                await connection.fetch(INSERT_CALLS, self._project, *columns_of(calls, CALL_COLUMNS))
+                await connection.execute(INSERT_CALLS, self._project, *columns_of(calls, CALL_COLUMNS))
             deleted = await self._delete_empty_runs(connection, [name for _, name, _ in moves]) if moves else ()
             entries = [*began, *_stored_entries(one.derived for one in prepared if one.derived.exchange.id in inserted)]
             entries += [RunDeleted(row["id"], time.time_ns()) for row in deleted]

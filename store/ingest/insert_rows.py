@@ -6,8 +6,9 @@ Names and messages that Postgres cannot store as text are changed; the evidence 
 import hashlib
 import re
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -23,7 +24,7 @@ from store.attribution.run_assignment import assignable_trace
 from store.call_graph.call_ids import created_ids, returned_ids
 from store.database.blobs import pack
 from store.database.rows import body_digest, digest_bytes, storable_text
-from store.database.traits import Trait, trait_numbers
+from store.database.traits import Trait, trait_number
 from store.feed.entries import CallStored, GapStored, ReplayStored
 from store.ingest.array_text import parameter_type
 from store.large.summary import encode_exact_summary, encode_summary
@@ -34,6 +35,9 @@ MAX_NAME_LENGTH = 200
 """Characters of an indexed name (host, model) at most; an index entry holds no more than a third of a page."""
 
 MAX_REASON_LENGTH = 1000
+
+LONGEST_REMEMBERED_URL = 1024
+"""Characters of a URL beyond which its host is not cached."""
 
 ANSWER_DIGEST = 16
 """Bytes of the digest of an answer, which is only compared and proves nothing."""
@@ -166,7 +170,7 @@ def call_row(derived: DerivedExchange, call: Call, project: str, *, is_offloaded
         _short_name(exchange.actor),
         exchange.first_byte_at,
         exchange_duration(exchange),
-        trait_numbers(call_traits(exchange, call)),
+        call_trait_numbers(exchange, call),
         is_error(exchange, call) or None,
     )
 
@@ -176,30 +180,59 @@ def exchange_duration(exchange: Exchange) -> int | None:
     return None if exchange.response is not None and exchange.first_byte_at is None else exchange.ended_at
 
 
-def call_traits(exchange: Exchange, call: Call) -> Iterator[Trait]:
-    """Yield the values that a call is filtered by. Migration 0013 does the same in SQL."""
-    host, operation = request_host(exchange.request.url), storable_text(call.operation, MAX_NAME_LENGTH)
-    yield "kind", call.kind
-    yield "provider", storable_text(call.provider, MAX_NAME_LENGTH)
-    yield "dialect", storable_text(call.dialect, MAX_NAME_LENGTH)
-    yield "operation", operation
-    yield "host", host
-    yield from (
-        ("model", name) for name in (_short_name(call.model_requested), _short_name(call.model_returned)) if name
+def call_trait_numbers(exchange: Exchange, call: Call) -> list[int]:
+    """Return the numbers of the values that a call is filtered by. Migration 0013 does the same in SQL."""
+    shared = _shared_trait_numbers(
+        call.kind,
+        storable_text(call.provider, MAX_NAME_LENGTH),
+        storable_text(call.dialect, MAX_NAME_LENGTH),
+        storable_text(call.operation, MAX_NAME_LENGTH),
+        request_host(exchange.request.url),
+        (_short_name(call.model_requested), _short_name(call.model_returned)),
+        tuple([storable_text(tool.name, MAX_NAME_LENGTH) for tool in call.tool_calls]),
+        exchange.response.status if exchange.response else None,
+        _short_name(exchange.actor),
+        call.complete,
+        is_error(exchange, call),
     )
-    yield from (("tool", storable_text(tool.name, MAX_NAME_LENGTH)) for tool in call.tool_calls)
-    if call.kind == "tool":
-        yield from (("tool", operation), ("tool", host))
-    if exchange.response:
-        status = str(exchange.response.status)
-        yield from (("status", status), ("status", f"{status[0]}xx"))
-    yield "key", digest_bytes(call.key).hex()
-    if exchange.actor:
-        yield "actor", storable_text(exchange.actor, MAX_NAME_LENGTH)
-    if not call.complete:
-        yield "incomplete", "true"
-    if is_error(exchange, call):
-        yield "error", "true"
+    return sorted(shared | {trait_number("key", digest_bytes(call.key).hex())})
+
+
+@lru_cache(1024)
+def _shared_trait_numbers(
+    kind: str,
+    provider: str,
+    dialect: str,
+    operation: str,
+    host: str,
+    models: tuple[str | None, str | None],
+    tools: tuple[str, ...],
+    status: int | None,
+    actor: str | None,
+    is_complete: bool,
+    has_failed: bool,
+) -> frozenset[int]:
+    """The numbers of all traits of a call but its key: calls to one place have few different ones."""
+    traits: list[Trait] = [
+        ("kind", kind),
+        ("provider", provider),
+        ("dialect", dialect),
+        ("operation", operation),
+        ("host", host),
+        *(("model", name) for name in models if name),
+        *(("tool", name) for name in tools),
+    ]
+    if kind == "tool":
+        traits += [("tool", operation), ("tool", host)]
+    if status is not None:
+        traits += [("status", str(status)), ("status", f"{str(status)[0]}xx")]
+    if actor:
+        traits.append(("actor", actor))
+    if not is_complete:
+        traits.append(("incomplete", "true"))
+    if has_failed:
+        traits.append(("error", "true"))
+    return frozenset([trait_number(name, value) for name, value in traits])
 
 
 def is_error(exchange: Exchange, call: Call) -> bool:
@@ -242,10 +275,18 @@ def call_entry(derived: DerivedExchange, call: Call) -> CallStored:
 
 def request_host(url: str) -> str:
     """The host of a URL without its port; empty if the URL is invalid."""
+    return _remembered_host(url) if len(url) <= LONGEST_REMEMBERED_URL else _host_of(url)
+
+
+def _host_of(url: str) -> str:
     try:
         return storable_text(urlsplit(url).hostname or "", MAX_NAME_LENGTH)
     except ValueError:
         return ""
+
+
+# It is asked for several times for each exchange.
+_remembered_host = lru_cache(1024)(_host_of)
 
 
 def _short_name(text: str | None) -> str | None:
@@ -384,11 +425,11 @@ def _insert_statement(table: str, columns: Mapping[str, str]) -> str:
     arrays = ", ".join(f"${number}::{parameter_type(kind)}" for number, kind in enumerate(columns.values(), 2))
     return f"""
 INSERT INTO {table} (project, {names}) SELECT $1::text, {values} FROM unnest({arrays}) AS new ({names})
-ON CONFLICT DO NOTHING RETURNING id
+ON CONFLICT DO NOTHING
 """  # noqa: S608 - constants
 
 
-INSERT_EXCHANGES: Final = _insert_statement("exchanges", EXCHANGE_COLUMNS)
+INSERT_EXCHANGES: Final = _insert_statement("exchanges", EXCHANGE_COLUMNS) + "RETURNING id::text"
 INSERT_CALLS: Final = _insert_statement("calls", CALL_COLUMNS)
 
 

@@ -280,7 +280,7 @@ class _Equality(NamedTuple):
     """A filter for equality: one of its values must fit."""
 
     traits: Sequence[Trait]
-    """The traits of calls that fit (`store.ingest.insert_rows.call_traits`)."""
+    """The traits of calls that fit (`store.ingest.insert_rows.call_trait_numbers`)."""
 
     facets: Sequence[Trait]
     """The facets of runs with such a call (`store.sums.run_facets`)."""

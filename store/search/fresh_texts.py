@@ -45,7 +45,7 @@ class FreshCall(NamedTuple):
 
     run: str
     day: dt.date
-    id: uuid.UUID
+    id: str
     started_at: int
     texts: tuple[FreshText, ...]
     noted_at: float
@@ -68,7 +68,8 @@ class FreshTexts:
 
         `elements` are those of its request: one that an earlier call had in the same member has no text that is not held yet.
         """
-        self._drop_old()
+        now = self._now()
+        self._drop_old(now)
         if self._size > MOST_CHARACTERS:
             return
         day = day_of(exchange.id)
@@ -81,9 +82,9 @@ class FreshTexts:
                 hashes.add(digest)
                 texts.append(FreshText(digest, role, stored))
         self._hash_count += len(hashes) - before
-        self._size += sum(len(one.text) for one in texts) + 1
+        self._size += sum([len(one.text) for one in texts]) + 1
         self._calls[project, exchange.id] = FreshCall(
-            exchange.run, day, uuid.UUID(exchange.id), exchange.started_at, tuple(texts), self._now()
+            exchange.run, day, exchange.id, exchange.started_at, tuple(texts), now
         )
         while self._hash_count > MOST_HASHES and len(self._hashes) > 1:
             self._hash_count -= len(self._hashes.popitem(last=False)[1])
@@ -92,17 +93,17 @@ class FreshTexts:
         """Return what is held of these calls, by their ids, and hold it no longer."""
         return {id: call for id in ids if (call := self._take((project, id))) is not None}  # noqa: A001 - what it is
 
-    def _drop_old(self) -> None:
+    def _drop_old(self, now: float) -> None:
         while self._calls:
             key = next(iter(self._calls))
-            if self._calls[key].noted_at > self._now() - HELD_SECONDS:
+            if self._calls[key].noted_at > now - HELD_SECONDS:
                 return
             self._take(key)
 
     def _take(self, key: tuple[str, str]) -> FreshCall | None:
         call = self._calls.pop(key, None)
         if call is not None:
-            self._size -= sum(len(one.text) for one in call.texts) + 1
+            self._size -= sum([len(one.text) for one in call.texts]) + 1
         return call
 
 

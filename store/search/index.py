@@ -39,10 +39,10 @@ type _Scope = tuple[str, dt.date]
 type _TextPlace = tuple[str, dt.date, bytes]
 """Run, day and hash."""
 
-type _FoundText = tuple[_Scope, tuple[uuid.UUID, int], str, str]
+type _FoundText = tuple[_Scope, tuple[str, int], str, str]
 """Scope, call with its time, role and the text as it is stored."""
 
-type _TextRow = tuple[str, str, dt.date, bytes, uuid.UUID, int, str, bytes, str]
+type _TextRow = tuple[str, str, dt.date, bytes, str, int, str, bytes, str]
 
 
 class TextIndex:
@@ -132,7 +132,8 @@ class TextIndex:
         async with self._database.connection() as connection:
             found = await connection.fetch(SUMMARIES, project, ids) if ids else ()
         for row in found:
-            scope, call = (row["run"], day_of(str(row["id"]))), (row["id"], row["started_at"])
+            name = str(row["id"])
+            scope, call = (row["run"], day_of(name)), (name, row["started_at"])
             texts = summary_texts(read_summary(row["summary"]))
             await self._insert(project, _rows_of(project, _found_texts(scope, call, texts)))
 
@@ -156,7 +157,7 @@ class TextIndex:
         """Return the texts of exchanges, each at the first one of its run and day that has it."""
         found: dict[_TextPlace, _FoundText] = {}
         for one in sorted(exchanges, key=lambda one: (one.started_at, one.id)):
-            scope, call = (one.run, day_of(one.id)), (uuid.UUID(one.id), one.started_at)
+            scope, call = (one.run, day_of(one.id)), (one.id, one.started_at)
             for place, text in _found_texts(scope, call, call_texts(self._derive(one))).items():
                 found.setdefault(place, text)
         return found
@@ -176,7 +177,7 @@ async def _load_readable(queries: ExchangeQueries, ids: Sequence[str]) -> tuple[
     return list(loaded.found.values()), list(loaded.unavailable)
 
 
-def _found_texts(scope: _Scope, call: tuple[uuid.UUID, int], texts: Iterable[CallText]) -> dict[_TextPlace, _FoundText]:
+def _found_texts(scope: _Scope, call: tuple[str, int], texts: Iterable[CallText]) -> dict[_TextPlace, _FoundText]:
     """The texts of a call by their places, in the form in which they are stored."""
     stored = [(role, storable_text(text)) for role, text in texts]
     return {(*scope, hash_text(role, text)): (scope, call, role, text) for role, text in stored}
@@ -204,7 +205,7 @@ JOIN texts ON texts.project = $1 AND texts.run = wanted.run AND texts.day = want
 
 # The bounds of the ids say which days are read, as an array of them does not in a plan for any values.
 EXISTING = """
-SELECT run, id FROM calls WHERE project = $1 AND id = ANY ($2::text::uuid[]) AND id BETWEEN $3 AND $4
+SELECT run, id::text FROM calls WHERE project = $1 AND id = ANY ($2::text::uuid[]) AND id BETWEEN $3 AND $4
 """
 
 # If the host dies before the texts are on disk, the position in the feed is lost with them (`feed.consumer`). The other statements are

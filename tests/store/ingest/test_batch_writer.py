@@ -25,6 +25,7 @@ from store.database.blobs import part_hash, unpack
 from store.database.connection import Database, DatabaseUnavailable
 from store.database.rows import encode_head, read_exchange
 from store.embedded.postgres import EmbeddedServer, ensure_server
+from store.ingest.array_text import columns_of, parameter_type
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.ingest.dedup_cache import DedupCache
 from store.ingest.insert_rows import exchange_row, gap_id
@@ -214,6 +215,21 @@ async def test_odd_values_of_a_call_are_made_to_fit(database: Database) -> None:
     assert len(shape["host"]) == 200
     async with database.connection() as connection:
         assert await connection.fetchval("SELECT tools FROM calls") == ["x" * 200, *names[1:]]
+
+
+async def test_postgres_reads_the_columns_of_a_batch(database: Database) -> None:
+    texts = ["", "NULL", "null", None, 'a"b', "\\", "{x,y}", " é\n,", "'", "\\N", 'ends with \\"']
+    arrays = [["a,b", 'c"d', "", "\\"], None, [], ["NULL"], ["{}"], ["x"] * 3, ["é"], ["a"], ["b"], ["c"], ["d"]]
+    rows = [
+        ("default", one, array, n, b"\0", n % 2 == 0) for n, (one, array) in enumerate(zip(texts, arrays, strict=True))
+    ]
+    columns = {"one": "text", "tools": "text[]", "number": "bigint", "data": "bytea", "is_even": "boolean"}
+    values = ", ".join(f"${n}::{parameter_type(kind)}" for n, kind in enumerate(columns.values(), 1))
+    statement = f"SELECT one, tools::text[], number, data, is_even FROM unnest({values}) AS new (one, tools, number, data, is_even)"
+    async with database.connection() as connection:
+        for some in (rows, rows[:1], rows[3:4] * 3):
+            found = await connection.fetch(statement, *columns_of(some, columns))
+            assert [tuple(row.values()) for row in found] == [row[1:] for row in some]
 
 
 async def test_a_gap_without_a_run_or_of_odd_text_is_kept(database: Database) -> None:
