@@ -48,9 +48,11 @@ def _holds(value, depth=5):
             return any(_holds(key, depth - 1) or _holds(one, depth - 1) for key, one in list(value.items())[:200])
         if isinstance(value, (list, tuple, set, frozenset)) or kind.__name__ == "deque":
             return any(_holds(one, depth - 1) for one in list(value)[:200])
-        names = getattr(kind, "__struct_fields__", None)
+        names = None
         # What cannot change is data; what can is a part of the program that data passes through.
-        if hasattr(kind, "__dataclass_params__") and kind.__dataclass_params__.frozen:
+        if hasattr(kind, "__struct_config__") and (kind.__struct_config__.frozen or kind.__struct_config__.array_like):
+            names = kind.__struct_fields__
+        elif hasattr(kind, "__dataclass_params__") and kind.__dataclass_params__.frozen:
             names = kind.__dataclass_fields__
         if names:
             return any(_holds(getattr(value, name, None), depth - 1) for name in names)

@@ -6,9 +6,10 @@ continue on a GET with the id of the last event received (`Last-Event-ID`). In b
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urljoin
+
+import msgspec
 
 from calls.codec.encoding import Undecodable, decode_content
 from calls.codec.json import InvalidJson, parse_json_leniently
@@ -21,8 +22,7 @@ MAX_STREAM_SIZE: Final = 64 << 20
 """A compressed stream that decodes to more bytes is not searched."""
 
 
-@dataclass(frozen=True, slots=True)
-class LateAnswer:
+class LateAnswer(msgspec.Struct, frozen=True):
     """An answer that arrived on a stream."""
 
     message: Mapping[str, Json]

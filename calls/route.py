@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 from urllib.parse import urlsplit
+
+import msgspec
 
 from calls import telemetry
 from calls.codec.canonical import escape_surrogates
@@ -30,8 +31,7 @@ _TELEMETRY: Final = re.compile(
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
+class Route(msgspec.Struct, frozen=True, kw_only=True):
     """The service, dialect and operation of a request."""
 
     provider: str

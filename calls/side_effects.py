@@ -7,9 +7,10 @@ matching rule decides.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final, Literal
+
+import msgspec
 
 from calls.codec.json import InvalidJson, parse_json_leniently
 from calls.dialects import generic
@@ -42,8 +43,7 @@ class BadRule(ValueError):
     """A rule cannot be parsed; the message shows the syntax."""
 
 
-@dataclass(frozen=True, slots=True)
-class SideEffectRule:
+class SideEffectRule(msgspec.Struct, frozen=True):
     """The policy for a host, or for a host and a method."""
 
     policy: Policy
@@ -55,8 +55,7 @@ class SideEffectRule:
         return self.method in (None, route.method) and fnmatchcase(route.host, self.host)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SideEffectPolicy:
+class SideEffectPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """What happens to a fork's requests after its recorded steps: rules for hosts, and a policy for the others."""
 
     rules: tuple[SideEffectRule, ...] = ()

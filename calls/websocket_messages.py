@@ -8,8 +8,9 @@ import base64
 import binascii
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from calls.codec.json import InvalidJson, parse_json
 from calls.model import EMPTY_BODY, Body, Headers, Json, Request, header
@@ -20,8 +21,7 @@ NORMAL_CLOSURE: Final = 1000
 """The close code of a normal closure (RFC 6455 7.4.1)."""
 
 
-@dataclass(frozen=True, slots=True)
-class AudioPiece:
+class AudioPiece(msgspec.Struct, frozen=True):
     """A piece of an audio stream. Consecutive pieces with the same `frame` belong together."""
 
     frame: tuple[str, ...]

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal, Protocol
 
+import msgspec
+
 from calls.model import ChunkKind, Headers
 from calls.project_runs import split_run_name
 
@@ -35,8 +37,7 @@ type MatchTier = Literal["strict", "semantic"]
 
 # Piece and Answer are created for each replayed call, and creating a frozen dataclass takes five times as long. Treat them
 # as immutable.
-@dataclass(slots=True)
-class Piece:
+class Piece(msgspec.Struct):
     """Some bytes of the body, sent separately."""
 
     at: int
@@ -45,8 +46,7 @@ class Piece:
     """Returns the bytes to send instead of `data`, or None while the piece has to wait longer than its time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
+class Frame(msgspec.Struct, frozen=True, kw_only=True):
     """A message for the client of a WebSocket, or an action on its connection."""
 
     kind: Literal["text", "binary", "close", "cut", "wait"]

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -40,8 +39,7 @@ class _State(msgspec.Struct, frozen=True):
     """How often each override was used, by its number."""
 
 
-@dataclass(slots=True, kw_only=True)
-class EffectsReplay:
+class EffectsReplay(msgspec.Struct, kw_only=True):
     """The effects of one replay."""
 
     batches: Sequence[EffectBatch]
@@ -58,7 +56,7 @@ class EffectsReplay:
     connected: int = 0
     """Processes that are connected: until they are gone, how they go has to be noted here."""
 
-    _states: dict[str, _State] = field(default_factory=dict)
+    _states: dict[str, _State] = msgspec.field(default_factory=dict)
 
     def saved_state(self) -> dict[str, _State]:
         """How the replay of each process went. Its position in what was recorded is the hook's."""

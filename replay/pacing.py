@@ -1,14 +1,14 @@
 """Decide when each piece of a recorded body is sent: immediately, at its recorded time, or at a multiple of it."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from calls.model import Body, Exchange
 from replay.answer import Piece
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
+class Pace(msgspec.Struct, frozen=True):
     """The factor by which recorded times are stretched: 0 is instant, 1 as recorded, 2 twice as slow."""
 
     factor: float = 0.0

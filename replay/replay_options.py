@@ -7,8 +7,9 @@
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from calls.keys.profile import Profiles
 from calls.overrides.effect_values import EffectValue

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from calls.effects.questions import questions_for_program
 from calls.keys.profile import Profiles
 from calls.model import Json, Request
@@ -36,8 +38,7 @@ MEMORY_LIMIT = 256 << 20
 """Bytes of recordings from which the replays that were used longest ago are removed, if they can be loaded again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplaySource:
+class ReplaySource(msgspec.Struct, frozen=True, kw_only=True):
     """A recording to replay."""
 
     replay: str

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, Literal
 
+import msgspec
+
 from calls.model import Exchange, Request
 from store.bundle.exchange_summary import ExchangeSummary
 from store.database.blobs import CorruptData
@@ -113,8 +115,7 @@ def _unreadable_exchange(brief: ExchangeSummary) -> Exchange:
     )
 
 
-@dataclass(slots=True)  # not frozen: see replay/answer.py
-class ScriptMatch:
+class ScriptMatch(msgspec.Struct):  # not frozen: see replay/answer.py
     """The exchange that answers, and how certain the match is."""
 
     recorded: RecordedExchange
@@ -128,8 +129,7 @@ class ScriptMatch:
     """True if another exchange of the same key overlapped it in the recording, so their answers may be swapped."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptIndex:
+class ScriptIndex(msgspec.Struct, frozen=True):
     """The recorded exchanges, indexed by lookup keys. Several scripts may share one index."""
 
     entries: tuple[RecordedExchange, ...]

@@ -9,6 +9,8 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 from weakref import WeakSet
 
+import msgspec
+
 from calls.derive import derive_call
 from calls.keys.divergence import shorten_pointer
 from calls.keys.key import make_key, raw_digest
@@ -41,8 +43,7 @@ _UNPLAYED_CONSIDERED = 256
 """Maximum number of unplayed exchanges that are considered in the search for the nearest call."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayOptions:
+class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of one replay."""
 
     pace: Pace = INSTANT
@@ -294,7 +295,7 @@ class Session:
             and not match.is_repeat
             and (closer := await self._swap_for_closer_match(incoming, match.recorded, fit))
         ):
-            match = replace(match, recorded=closer)
+            match = msgspec.structs.replace(match, recorded=closer)
             profiles = self.recording.profiles
             fit = await _run_off_loop(
                 incoming.request, partial(adapt_answer, closer.exchange, incoming.request, profiles)
@@ -373,7 +374,7 @@ class Session:
             self._tally.add_drift(recorded.id, fit.drift)
         tier: MatchTier = "strict" if fit.is_strict_match else "semantic"
         # If several WebSockets have equal opening requests, their messages decide which one is meant.
-        self._tally.add_hit(replace(match, is_ambiguous=False), tier, reframed=False)
+        self._tally.add_hit(msgspec.structs.replace(match, is_ambiguous=False), tier, reframed=False)
         if self.options.lists_answers:
             self._tally.answered_by.append(recorded.id)
 
@@ -459,8 +460,7 @@ class Session:
         self.on_change(self.id)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SuspendedSession:
+class SuspendedSession(msgspec.Struct, frozen=True, kw_only=True):
     """The state of an idle replay, without its recording."""
 
     report: dict[str, Json]

@@ -8,9 +8,10 @@ import json
 import os
 import re
 import secrets
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from store.access.api_tokens import ApiTokens
 from store.lock import Lock
@@ -29,8 +30,7 @@ class DataDirError(Exception):
     """The data directory cannot be used; the message says why and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class DataDir:
+class DataDir(msgspec.Struct, frozen=True):
     """The paths below a data directory. Created by `open_data_dir`."""
 
     root: Path

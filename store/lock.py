@@ -5,8 +5,9 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 TRIES = 6
 """How often a lock is tried, because `is_held` of another process holds a lock for an instant: longer if the machine is busy."""
@@ -19,8 +20,7 @@ class LockTaken(Exception):
     """Another process holds the lock."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lock:
+class Lock(msgspec.Struct, frozen=True):
     """A lock file."""
 
     path: Path

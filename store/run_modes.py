@@ -4,9 +4,10 @@ DIR/replays/DIGEST.mode    the run's own mode, in place of its worker's
 DIR/replays/DIGEST.only    the run is exclusive: a fork or a replay, to which all requests that name it belong
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, get_args
+
+import msgspec
 
 from store.generations.auto_session_file import name_digest
 
@@ -15,8 +16,7 @@ type Mode = Literal["record", "replay", "auto", "passthrough"]
 MODES: Final[frozenset[str]] = frozenset(get_args(Mode.__value__))
 
 
-@dataclass(frozen=True, slots=True)
-class RunModes:
+class RunModes(msgspec.Struct, frozen=True):
     """The run modes of one data directory."""
 
     directory: Path

@@ -4,8 +4,9 @@ Bytes are compared, not hashed: what an array has in common with an earlier one 
 """
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from calls.codec.elements import Element
 from calls.codec.recent_values import RecentValues
@@ -23,8 +24,7 @@ _MOST_SELECTED: Final = 4
 _SPACE: Final = b" \t\r\n"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadArray:
+class ReadArray(msgspec.Struct, frozen=True, kw_only=True):
     """An array that was read item by item. Nobody changes its values."""
 
     text: bytes
@@ -41,10 +41,10 @@ class ReadArray:
     digests: dict[int, bytes]
     """The SHA-256 of the text of items, by the `id` of their values."""
 
-    absent: set[bytes] = field(default_factory=set)
+    absent: set[bytes] = msgspec.field(default_factory=set)
     """Some bytes that do not occur in the text."""
 
-    selected: dict[Hashable, Any] = field(default_factory=dict)
+    selected: dict[Hashable, Any] = msgspec.field(default_factory=dict)
     """What was made of its items, for those who use it."""
 
     def note_absent(self, needle: bytes) -> None:

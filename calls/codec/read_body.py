@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Final, NamedTuple
+
+import msgspec
 
 from calls.codec.elements import MIN_SPLIT_SIZE, Element, NotSplit, large_members, split_items, whole_element
 from calls.codec.json import (
@@ -53,17 +54,16 @@ class BodyArray(NamedTuple):
     """How many of them."""
 
 
-@dataclass(slots=True)
-class ReadBody:
+class ReadBody(msgspec.Struct):
     """A body that was read element by element."""
 
     body: bytes
     value: Json = None
-    elements: list[Element] = field(default_factory=list)
-    digests: dict[int, bytes] = field(default_factory=dict)
+    elements: list[Element] = msgspec.field(default_factory=list)
+    digests: dict[int, bytes] = msgspec.field(default_factory=dict)
     """The SHA-256 of the text of each value that is an element, by the `id` of the value, which lives as long as the body."""
 
-    arrays: dict[int, BodyArray] = field(default_factory=dict)
+    arrays: dict[int, BodyArray] = msgspec.field(default_factory=dict)
     """Its arrays, by the `id` of their values."""
 
     frame: bytes = b""

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+import msgspec
+
 from calls.dialects.parts.answer_composition import AnswerComposer
 from calls.dialects.parts.answer_forms import AnswerForm, FormCriteria, streamed_if_requested
 from calls.dialects.parts.error_bodies import plain_error
@@ -14,8 +16,7 @@ from calls.model import CallKind, Headers, Json, ToolCall, Usage
 _SSE_IF_REQUESTED: Final = streamed_if_requested("sse")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """A dialect's statement that a request is its own."""
 
     operation: str
@@ -35,8 +36,7 @@ class Claim:
     """Whether the answer is streamed, where the path determines it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestSummary:
+class RequestSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What a request asks for."""
 
     model: str | None = None
@@ -86,8 +86,7 @@ class Assembly(Protocol):
         """Whether the body is a stream of messages."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerPaths:
+class AnswerPaths(msgspec.Struct, frozen=True, kw_only=True):
     """Where a whole answer has its text and its tool calls: names and indices with `/` between them, and `*` for every index."""
 
     texts: tuple[str, ...]
@@ -113,8 +112,7 @@ class Service:
     """The kind of a request that no dialect claims, by its method and path."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Dialect:
+class Dialect(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """One API's shape: how its requests are recognised, how requests and answers are read, and how replay writes answers.
 
     A field with a default is needed only where the API differs from it.
@@ -145,7 +143,7 @@ class Dialect:
 
     answer_form: Callable[[FormCriteria], AnswerForm] = _SSE_IF_REQUESTED
     """Determine whether a request asks for a streamed answer, and in which form."""
-    stream_writers: Mapping[AnswerForm, StreamWriter] = field(default_factory=dict)
+    stream_writers: Mapping[AnswerForm, StreamWriter] = msgspec.field(default_factory=dict)
     """How to stream a whole answer, for each form in which replay can."""
     compose_answer: AnswerComposer | None = None
     """How to make a whole answer of a text and tool calls, for a test without a recording."""

@@ -3,9 +3,10 @@
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 from typing import Final, Literal
+
+import msgspec
 
 from calls.codec.json import dumps
 from calls.model import Json
@@ -26,8 +27,7 @@ class AbsentValue:
 ABSENT: Final = AbsentValue()
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(msgspec.Struct, frozen=True):
     """One place at which two values differ."""
 
     path: Path

@@ -5,9 +5,10 @@ A key that is made with a memory is the same as one that is made without.
 
 import hashlib
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from json.encoder import encode_basestring
 from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from calls import placeholder
 from calls.codec.canonical import canonical_parsed_json
@@ -80,8 +81,7 @@ class HashedText(NamedTuple):
     """Bytes of the text of items."""
 
 
-@dataclass(slots=True)
-class SelectedItems:
+class SelectedItems(msgspec.Struct):
     """What a walk selected of the items of an array, and what it noted about them."""
 
     at: At

@@ -5,7 +5,8 @@ value that is left out or changed is noted with the rule that applies.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from calls import placeholder
 from calls.codec.canonical import canonical_parsed_json
@@ -17,16 +18,14 @@ from calls.keys.rules import At, FieldClass, Node
 from calls.model import Json
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOutField:
+class LeftOutField(msgspec.Struct, frozen=True, kw_only=True):
     """A field that is not in the key, and the rule that left it out."""
 
     pointer: str
     rule: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RenamedId:
+class RenamedId(msgspec.Struct, frozen=True, kw_only=True):
     """An id that counts by its first occurrence instead of its value."""
 
     pointer: str
@@ -34,8 +33,7 @@ class RenamedId:
     now: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NormalizedField:
+class NormalizedField(msgspec.Struct, frozen=True, kw_only=True):
     """A field that is in the key in one of several forms that the API treats as equal."""
 
     pointer: str

@@ -1,6 +1,6 @@
 """The places in a JSON document that the paths of rules name."""
 
-from dataclasses import dataclass
+import msgspec
 
 type Place = tuple["str | int | ElementType | None", ...]
 """Member names, indexes and types from the root down; None is every member or element."""
@@ -10,8 +10,7 @@ class BadPath(ValueError):
     """The text is not an RFC 9535 path."""
 
 
-@dataclass(frozen=True, slots=True)
-class ElementType:
+class ElementType(msgspec.Struct, frozen=True):
     """Every element with this `type`."""
 
     name: str

@@ -1,7 +1,8 @@
 """Select the key fields of a client's WebSocket messages one by one, as the key of the whole WebSocket does."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from calls import placeholder
 from calls.codec.canonical import canonical_parsed_json
@@ -13,8 +14,7 @@ from calls.model import Json, Request
 from calls.route import route_request
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyedMessage:
+class KeyedMessage(msgspec.Struct, frozen=True, kw_only=True):
     """A message and its key fields."""
 
     message: Json

@@ -5,8 +5,9 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Literal
+
+import msgspec
 
 from calls.model import Json
 
@@ -14,8 +15,7 @@ type Action = Literal["value", "clock", "seed", "content", "process", "line", "b
 """How the hook makes a result of the value."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EffectValue:
+class EffectValue(msgspec.Struct, frozen=True, kw_only=True):
     """Another result of an effect."""
 
     name: str
@@ -49,8 +49,7 @@ class BadEffectValue(ValueError):
     """An override of an effect is invalid. The message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Form:
+class _Form(msgspec.Struct, frozen=True):
     action: Action
     kinds: tuple[str, ...]
     argument: str | None = None

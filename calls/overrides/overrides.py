@@ -8,9 +8,10 @@ They are only read and validated here; `replay.overrides` applies them.
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
 from itertools import zip_longest
 from typing import Any, Final, Literal
+
+import msgspec
 
 from calls.model import Headers, Json
 from calls.overrides.effect_values import BadEffectValue, EffectValue, read_effect_value
@@ -20,8 +21,7 @@ class BadOverride(ValueError):
     """The overrides are invalid. The message says where, why, and what is allowed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OverrideMatch:
+class OverrideMatch(msgspec.Struct, frozen=True, kw_only=True):
     """The properties that a request must have. Unset ones match everything; host and path may contain `*`."""
 
     host: str | None = None
@@ -38,8 +38,7 @@ class OverrideMatch:
     """The number of one call among the recorded calls that match, from 1. Unset: every match, recorded or not."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WholeAnswer:
+class WholeAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Another answer. Unset parts stay as recorded."""
 
     status: int | None = None
@@ -48,16 +47,14 @@ class WholeAnswer:
     has_body: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Text:
+class Text(msgspec.Struct, frozen=True, kw_only=True):
     """Another text in a model's answer, in place of the whole text or of each occurrence of `find`."""
 
     text: str
     find: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arguments:
+class Arguments(msgspec.Struct, frozen=True, kw_only=True):
     """Other arguments in a tool call that a model requests."""
 
     patch: tuple[Mapping[str, Any], ...]
@@ -66,15 +63,13 @@ class Arguments:
     """The number of the call among several calls of that tool in one answer, from 1."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Patch:
+class Patch(msgspec.Struct, frozen=True, kw_only=True):
     """A JSON Patch (RFC 6902) of the answer in its non-streamed shape."""
 
     patch: tuple[Mapping[str, Any], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolResult:
+class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
     """Another result of a tool: the body of an HTTP tool, the result of an MCP tool."""
 
     value: Json
@@ -83,8 +78,7 @@ class ToolResult:
 type FaultKind = Literal["status", "timeout", "cut", "malformed", "slow"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class Fault(msgspec.Struct, frozen=True, kw_only=True):
     """A failure before or during the answer."""
 
     kind: FaultKind
@@ -105,8 +99,7 @@ type AnswerChange = WholeAnswer | Text | Arguments | Patch | ToolResult | Fault
 type Change = AnswerChange | EffectValue
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Override:
+class Override(msgspec.Struct, frozen=True, kw_only=True):
     """One override."""
 
     number: int
@@ -128,7 +121,7 @@ class Override:
             return f"effect {self.change.name}" + (f"#{self.change.nth}" if self.change.nth else "")
         if self.match is None:
             return f"step {self.step}"
-        criteria = ((field.name, getattr(self.match, field.name)) for field in fields(OverrideMatch))
+        criteria = ((name, getattr(self.match, name)) for name in OverrideMatch.__struct_fields__)
         return ", ".join(f"{name} {value}" for name, value in criteria if value is not None)
 
     @property
@@ -201,7 +194,7 @@ def _build_override(number: int, line: int | None, entry: Mapping[str, Any]) -> 
 
 
 def _read_match(value: Any) -> OverrideMatch:
-    known = tuple(field.name for field in fields(OverrideMatch))
+    known = OverrideMatch.__struct_fields__
     table = _checked_table(value, "match", known)
     if not table:
         raise _InvalidEntry(f"match is empty and would match everything: set at least one of {', '.join(known)}")

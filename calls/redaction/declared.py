@@ -7,9 +7,10 @@ changes. Everything below a path is secret: strings become placeholders, numbers
 import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from calls.placeholder import make_placeholder
 from calls.redaction.scanning.scanner import Edit
@@ -27,8 +28,7 @@ class UnreadableBody(ValueError):
     """A body in which a profile declares secrets is not valid JSON, so the secrets cannot be located."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeclaredSecrets:
+class DeclaredSecrets(msgspec.Struct, frozen=True):
     """The secret paths of a profile."""
 
     paths: tuple[str, ...]

@@ -7,9 +7,10 @@ a secret, `calls.redaction.rules.credentials` the rules.
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import NamedTuple
+
+import msgspec
 
 from calls.keys.profile import Profile, Profiles, QueryRules
 from calls.model import Headers, Request, header
@@ -29,8 +30,7 @@ from calls.redaction.streams.streamed_messages import StreamedMessages
 from calls.redaction.streams.streamed_text import StreamedText
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RedactionRules:
+class RedactionRules(msgspec.Struct, frozen=True, kw_only=True):
     """The rules for what is secret."""
 
     credentials: tuple[SecretRule, ...] = RULES

@@ -6,11 +6,13 @@ import shutil
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlsplit
+
+import msgspec
 
 from proxy.capture.faketime import MovedClock
 from proxy.capture.namespace.isolation import Isolation, Kind, NotCaptive
@@ -48,8 +50,7 @@ MAX_SHOWN: Final = 8
 """Destinations that a summary lists."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IsolationOptions:
+class IsolationOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The user's options for the isolation of a command."""
 
     mode: Isolation = "auto"
@@ -64,8 +65,7 @@ DEFAULT_ISOLATION: Final = IsolationOptions()
 """The options if the user sets none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandPlan:
+class CommandPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A command, and the proxy worker for its traffic."""
 
     command: Sequence[str]
@@ -99,8 +99,7 @@ class CommandPlan:
     """The command's process, if it was started already: without a `stdout` of its own."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandResult:
+class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a command."""
 
     code: int
@@ -108,7 +107,7 @@ class CommandResult:
     not_captive_reason: str | None = None
     """Why the command was not captive, if it should have been."""
 
-    connections: Sequence[Mapping[str, Any]] = field(default=())
+    connections: Sequence[Mapping[str, Any]] = msgspec.field(default=())
     """The connections that were not recorded, or were refused, by destination."""
 
     real_clock_reason: str = ""

@@ -10,9 +10,10 @@ import os
 import socket
 import struct
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
+
+import msgspec
 
 from proxy.errors import Failure
 
@@ -30,8 +31,7 @@ class CaptureRefused(Exception):
     """A capture cannot begin. The message is for the launcher."""
 
 
-@dataclass(frozen=True, slots=True)
-class PassedSocket:
+class PassedSocket(msgspec.Struct, frozen=True):
     """A socket that was created in the command's namespace."""
 
     kind: Kind
@@ -39,8 +39,7 @@ class PassedSocket:
     endpoint: socket.socket
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CaptureRequest:
+class CaptureRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A launcher's first message."""
 
     run: str

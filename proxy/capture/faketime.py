@@ -8,13 +8,14 @@ import os
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from glob import glob
 from hashlib import sha256
 from importlib import import_module
 from itertools import count
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 LIBRARIES: Final = (
     "/usr/lib/*/faketime/libfaketimeMT.so.1",
@@ -58,11 +59,10 @@ class NoFaketime(Exception):
     """A command cannot have another clock. The message is why."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MovedClock:
+class MovedClock(msgspec.Struct, frozen=True, kw_only=True):
     """What a captive command needs for its clock; nothing for the present one."""
 
-    variables: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = msgspec.field(default_factory=dict)
     binds: tuple[tuple[str, str], ...] = ()
     """Bind mounts as (copy, target)."""
 
@@ -128,8 +128,7 @@ def without_functions(data: bytes, names: frozenset[str]) -> bytes:
     return bytes(changed)
 
 
-@dataclass(frozen=True, slots=True)
-class _Symbol:
+class _Symbol(msgspec.Struct, frozen=True):
     entry: int
     texts: int
 

@@ -16,9 +16,12 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from proxy.capture.process import Process, find_agent, read_process, redacted_command, start_of_process
 
@@ -66,8 +69,7 @@ class Owner(str):
         return owner
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
+class Holder(msgspec.Struct, frozen=True, kw_only=True):
     """A process that has opened a connection."""
 
     pid: int

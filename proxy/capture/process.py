@@ -8,9 +8,10 @@ shell are different agents, and what an agent starts (a tool, a shell command) b
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final
+
+import msgspec
 
 SHELLS: Final = frozenset(("sh", "bash", "dash", "zsh", "fish", "ksh", "mksh", "ash", "tcsh", "csh", "nu", "pwsh"))
 INTERPRETERS: Final = re.compile(r"(python|pypy|node|nodejs|bun|deno|ruby|perl|php|uv|uvx|npx|env)[\d.]*")
@@ -33,8 +34,7 @@ _SECRET: Final = re.compile(r"(?i)(key|token|secret|passw|pwd|auth|credential|co
 _ILLEGAL_CHARACTERS: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
+class Process(msgspec.Struct, frozen=True, kw_only=True):
     """A process, identified by its pid and its start time."""
 
     pid: int

@@ -1,8 +1,9 @@
 """Count the connections that passed or were refused, for each destination."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Literal
+
+import msgspec
 
 type Transport = Literal["tcp", "udp", "dns"]
 type Outcome = Literal["passed", "refused"]
@@ -13,8 +14,7 @@ MAX_ENTRIES: Final = 256
 OTHERS: Final = "other destinations"
 
 
-@dataclass(slots=True)
-class Entry:
+class Entry(msgspec.Struct):
     """The counts of one kind of connection to one destination."""
 
     sent: int = 0
@@ -22,8 +22,7 @@ class Entry:
     count: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionKind:
+class ConnectionKind(msgspec.Struct, frozen=True):
     """The attributes of connections that are counted together."""
 
     destination: str

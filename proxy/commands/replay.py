@@ -7,11 +7,12 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
+from msgspec.structs import replace
 
 from proxy.capture.command import (
     DEFAULT_ISOLATION,
@@ -46,8 +47,7 @@ KEPT = 50
 """How many replay reports are kept for `playhead why`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayCommand:
+class ReplayCommand(msgspec.Struct, frozen=True, kw_only=True):
     """What to answer from, and how."""
 
     recording: str

@@ -2,9 +2,10 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from proxy.capture.control_path import effects_path
 from proxy.capture.pinned import variables_to_pin, with_pinned
@@ -15,14 +16,13 @@ HOOK: Final = Path(__file__).parents[1] / "clients" / "effects"
 """The directory with the hook's `sitecustomize`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EffectsOptions:
+class EffectsOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the processes of a command have the hook."""
 
     packages: tuple[str, ...] = ()
     """Installed packages that count as the program itself."""
 
-    pinned: Mapping[str, str] | None = field(default=None)
+    pinned: Mapping[str, str] | None = msgspec.field(default=None)
     """In a replay, the variables that the recording was made with."""
 
 

@@ -1,8 +1,10 @@
 """The base of exchanges: one request, which a subclass relays or replays, and its recording."""
 
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 from calls.model import Headers, Outcome
 from proxy.lane.admission import LaneRequest
@@ -21,8 +23,7 @@ INTERNAL_ERROR: Final = 2
 
 
 # Not frozen: one is created for each call, and creating a frozen one takes five times as long.
-@dataclass(slots=True)
-class DownstreamHead:
+class DownstreamHead(msgspec.Struct):
     """The head of a response. Treat it as immutable."""
 
     status: int

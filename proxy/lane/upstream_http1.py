@@ -1,8 +1,9 @@
 """Send requests to upstreams in HTTP/1.1 and read the responses, for clients of either version."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from calls.model import Headers
 from proxy.lane.admission import LaneRequest, is_connection_auth

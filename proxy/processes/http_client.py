@@ -4,9 +4,10 @@ import http.client
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
+
+import msgspec
 
 PIECE: Final = 1 << 16
 
@@ -31,8 +32,7 @@ class _ContentError(Exception):
         self.error = error
 
 
-@dataclass(frozen=True, slots=True)
-class HttpAnswer:
+class HttpAnswer(msgspec.Struct, frozen=True):
     """A whole response."""
 
     status_code: int

@@ -6,8 +6,9 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from proxy.errors import Failure
 from proxy.processes.store_client import Api
@@ -17,8 +18,7 @@ BACKLOG: Final = 128
 """Connections that wait for a store server that is starting."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reservation:
+class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     """What a store server that is started gets from the command that starts it: so nothing comes between them."""
 
     lock: int

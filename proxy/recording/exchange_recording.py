@@ -11,8 +11,9 @@ event by event.
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, Protocol
+
+import msgspec
 
 from calls.events import Data, ExchangeClosed, MessageEnded, Record, RequestStarted, ResponseStarted, Side
 from calls.model import ChunkKind, Headers, Outcome
@@ -34,8 +35,7 @@ BEHIND_BYTES: Final = 1 << 20
 SWITCHING_PROTOCOLS: Final = 101
 
 
-@dataclass(slots=True, eq=False)
-class _Message:
+class _Message(msgspec.Struct, eq=False):
     """The message of one side while it is being recorded."""
 
     side: Side

@@ -3,10 +3,10 @@
 import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import click
+import msgspec
 
 from proxy.terminal.render_effects import rows_with_effects
 from proxy.terminal.text import count_text, money, next_command, print_table, printable, shorten
@@ -23,8 +23,7 @@ ATTRIBUTION: Final[Mapping[str, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunView:
+class RunView(msgspec.Struct, frozen=True, kw_only=True):
     """A run as the API shows it, with its calls and gaps. Calls of a fork have an `origin`."""
 
     run: Shape

@@ -21,6 +21,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import certifi
+import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -45,8 +46,7 @@ RENEWAL = "delete it and ca.pem to get a new CA"
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\r?\n?", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
+class Leaf(msgspec.Struct, frozen=True):
     """A certificate for one host and its key."""
 
     certificate: x509.Certificate

@@ -9,11 +9,12 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote, urlsplit
+
+import msgspec
 
 from proxy.capture.namespace.trust_files import SYSTEM_FILES
 from proxy.trust import certificate_directory
@@ -74,8 +75,7 @@ SECRET_VARIABLES = ("PLAYHEAD_API_TOKEN", "PLAYHEAD_TOKEN", "PLAYHEAD_DATABASE_U
 """Settings that recorded commands do not get: with them they could read or delete recordings, or record any run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoProxy:
+class NoProxy(msgspec.Struct, frozen=True, kw_only=True):
     """A value of NO_PROXY that does not send calls to model APIs past the worker."""
 
     value: str

@@ -3,8 +3,9 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from calls.project_runs import DEFAULT_PROJECT, full_run_name, split_run_name
 from store.access.api_tokens import ALL_PROJECTS, ApiTokens, TokenFileError, has_token_form
@@ -16,8 +17,7 @@ type Credentials = tuple[str, str] | None
 """The run and token that a client presented; either may be empty."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class Access(msgspec.Struct, frozen=True, kw_only=True):
     """The access rules of one proxy worker."""
 
     tokens: Sequence[str] = ()

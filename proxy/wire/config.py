@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
+import msgspec
+
 from proxy.errors import Failure
 from proxy.trust.ca import CertificateAuthority
 from proxy.wire.access import OPEN_ACCESS, Access
@@ -19,8 +21,7 @@ type Mode = Literal["record", "replay", "auto", "passthrough"]
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(msgspec.Struct, frozen=True):
     """A scheme, a host and a port."""
 
     scheme: str
@@ -49,8 +50,7 @@ class Origin:
         return f"{self.scheme}://{self.authority}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of a worker. Sizes are in bytes, times in seconds."""
 
     buffered_request: int = 1 << 20
@@ -119,7 +119,7 @@ class EngineConfig:
     owner: str = "local"
     """Prefix of the name of a run that the client does not name. There is one per start of a client process."""
 
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
     counts: Counter[str] = field(default_factory=Counter)
     """Counters of connections and requests by outcome (names: store/worker_counters.py)."""
 

@@ -10,8 +10,9 @@ import ipaddress
 import os
 import socket
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from functools import partial
+
+import msgspec
 
 from proxy.wire.listener import RETRY_AFTER, SHORTAGES, is_short_of_files
 from proxy.wire.problem import Problem
@@ -26,8 +27,7 @@ LOOKUP_FILES = 16
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Destinations:
+class Destinations(msgspec.Struct, frozen=True, kw_only=True):
     """The destination rules of one worker."""
 
     ports: frozenset[int]
@@ -44,7 +44,7 @@ class Destinations:
     make_room: Callable[[], None] = lambda: None
     """Closes idle connections when the process has no file left for another one."""
 
-    recent_connections: RecentConnections = field(default_factory=RecentConnections)
+    recent_connections: RecentConnections = msgspec.field(default_factory=RecentConnections)
     """The connections recently made to upstreams."""
 
     def name_refusal(self, host: str, port: int) -> Problem | None:

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import ClassVar
 from urllib.parse import unquote, urlsplit
 
+import msgspec
+
 from proxy.capture.connections.destination import CapturedDestination
 from proxy.capture.owner import Owners
 from proxy.errors import Failure
@@ -167,8 +169,7 @@ class EngineState:
         return self.alpn.get((contact.host, contact.port))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenedTunnel:
+class OpenedTunnel(msgspec.Struct, frozen=True, kw_only=True):
     """A tunnel that the other engine opened and hands over."""
 
     host: str

@@ -6,9 +6,11 @@ The store server decides what becomes of a candidate when its session has ended.
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from calls.keys.profile import Profiles
 from calls.project_runs import full_run_name, split_run_name

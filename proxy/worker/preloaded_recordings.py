@@ -7,9 +7,12 @@ from then on.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from calls.keys.profile import Profiles
 from calls.model import UnknownFormat
@@ -48,8 +51,7 @@ type ListRuns = Callable[[int, int], Awaitable[list[str]]]
 """Returns the full names of the newest runs, so many at most, that have at most so many exchanges."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _PreloadedRecording:
+class _PreloadedRecording(msgspec.Struct, frozen=True, kw_only=True):
     found: FoundRecording
     runs: tuple[str, ...]
     version: tuple[int, ...]

@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from calls.keys.profile import Profiles
 from calls.model import UnknownFormat
@@ -30,8 +31,7 @@ FETCH_TIMEOUT: Final = 60.0
 """Seconds that the store server may take to answer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundRecording:
+class FoundRecording(msgspec.Struct, frozen=True, kw_only=True):
     """What the store has under the name of a run or a replay."""
 
     run: str
@@ -43,7 +43,7 @@ class FoundRecording:
     recording: Recording | None = None
     """The recording as it answers requests, if it was made before."""
 
-    replay_options: RequestedOptions = field(default_factory=dict)
+    replay_options: RequestedOptions = msgspec.field(default_factory=dict)
     is_replay: bool = False
     """Whether the name is that of a replay or fork which was created over REST."""
 

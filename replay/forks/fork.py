@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Literal
 
+import msgspec
+
 from calls.codec.json import dumps
 from calls.derive import derive_call
 from calls.keys.divergence import shorten_pointer
@@ -41,8 +43,7 @@ class BadFork(ValueError):
     """The fork is not possible; the message says why."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForkOptions:
+class ForkOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Where a run is forked, and the policy for side effects."""
 
     at: int | None = None

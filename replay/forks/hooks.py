@@ -4,8 +4,9 @@ A replay without hooks answers from the record or misses. Overrides change recor
 about requests that its prefix does not answer (`MissHook`).
 """
 
-from dataclasses import dataclass
 from typing import Any, Literal, Protocol
+
+import msgspec
 
 from calls.model import Exchange, Json
 from replay.answer import Answer
@@ -14,8 +15,7 @@ from replay.pacing import Pace
 from replay.script import RecordedExchange, ScriptMatch
 
 
-@dataclass(frozen=True, slots=True)
-class HookAnswer:
+class HookAnswer(msgspec.Struct, frozen=True):
     """An answer in place of a recorded one or of a miss."""
 
     answer: Answer

@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from shlex import quote
 from urllib.parse import urlsplit
+
+import msgspec
+from msgspec.structs import replace
 
 from calls.codec.json import dumps
 from calls.keys.divergence import Difference, shorten_pointer
@@ -38,8 +40,7 @@ _NAME_A_RUN = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RepairAdvice:
+class RepairAdvice(msgspec.Struct, frozen=True, kw_only=True):
     """Fixes to suggest when the replay was not started by `playhead replay`."""
 
     record_again: str = _RECORD_AGAIN
@@ -48,8 +49,7 @@ class RepairAdvice:
     """True if other tests use the recording as well: recording it again might lose their calls, so `record_new` comes first."""
 
 
-@dataclass(slots=True, kw_only=True)  # not frozen: see replay/answer.py
-class IncomingRequest:
+class IncomingRequest(msgspec.Struct, kw_only=True):  # not frozen: see replay/answer.py
     """A request to a replay."""
 
     request: Request

@@ -4,9 +4,11 @@ The body is an RFC 9457 problem with an additional `error` member, in which the 
 message. The status is 424, with `x-should-retry: false`, because those SDKs retry on 408, 409, 429 and every 5xx.
 """
 
-from dataclasses import asdict, dataclass
 from typing import Literal
 from urllib.parse import quote
+
+import msgspec
+from msgspec.structs import asdict
 
 from calls.codec.json import dumps
 from calls.keys.divergence import Difference
@@ -43,8 +45,7 @@ MISS_TITLES: dict[Reason, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NearestCall:
+class NearestCall(msgspec.Struct, frozen=True, kw_only=True):
     """The recorded call that is most similar to a request."""
 
     call: str
@@ -54,8 +55,7 @@ class NearestCall:
     """The number of differences that are not listed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MissedRequest:
+class MissedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The beginning of a request, as the report shows it."""
 
     method: str
@@ -68,8 +68,7 @@ class MissedRequest:
     """The beginning of the body, after redaction."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Miss:
+class Miss(msgspec.Struct, frozen=True, kw_only=True):
     """A request that was not answered, with the reason and a fix."""
 
     replay: str

@@ -1,8 +1,9 @@
 """Find the text and tool calls in a model's whole answer, by the paths that its dialect declares."""
 
 from collections.abc import Iterator, Mapping, MutableMapping, MutableSequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from calls.dialects.dialect import AnswerPaths
 from calls.dialects.table import DIALECTS
@@ -15,8 +16,7 @@ type MutableJson = Any
 ANSWER_PATHS: Final = {dialect.name: dialect.answer_paths for dialect in DIALECTS if dialect.answer_paths}
 
 
-@dataclass(frozen=True, slots=True)
-class Spot:
+class Spot(msgspec.Struct, frozen=True):
     """A place in an answer: an object or list, and the name or index in it."""
 
     holder: Any

@@ -6,10 +6,12 @@ retry. An override that selects its calls by a match without a number also answe
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Final
+
+import msgspec
 
 from calls.derive import derive_keyed_call
 from calls.dialects.table import BY_NAME
@@ -32,14 +34,13 @@ from store.bundle.bundle import Bundle, Entry
 _LISTED: Final = 8
 
 
-@dataclass(slots=True)
-class _StepPlan:
+class _StepPlan(msgspec.Struct):
     """The overrides of one step."""
 
-    edits: list[Override] = field(default_factory=list)
+    edits: list[Override] = msgspec.field(default_factory=list)
     """Overrides whose changes are part of the recording."""
 
-    faults: list[tuple[Override, Exchange]] = field(default_factory=list)
+    faults: list[tuple[Override, Exchange]] = msgspec.field(default_factory=list)
     """Faults before the recorded answer, with the faulty exchanges."""
 
     slow: Override | None = None
@@ -213,7 +214,7 @@ def _unrecorded_answer(override: Override, incoming: IncomingRequest, key: KeyRe
         refusal = faults.error_response(change, key.dialect)
         return playback.recorded_answer(replace(empty, response=refusal), INSTANT, header)
     assert isinstance(change, WholeAnswer)
-    body = change if change.has_body else replace(change, body="", has_body=True)
+    body = change if change.has_body else msgspec.structs.replace(change, body="", has_body=True)
     return playback.recorded_answer(
         edits.apply_edit(replace(empty, response=Response(status=200)), key, body), INSTANT, header
     )

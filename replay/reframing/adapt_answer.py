@@ -1,7 +1,9 @@
 """Adapt a recorded answer to a request with the same key: streamed or whole, in its encoding, with its drift."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+import msgspec
 
 from calls import answer_form as forms
 from calls.comparison.drift import drift_pointers
@@ -15,8 +17,7 @@ from replay.reframing import readdress, reframe
 from replay.script import RecordedExchange
 
 
-@dataclass(slots=True, kw_only=True)  # not frozen: see replay/answer.py
-class AdaptedAnswer:
+class AdaptedAnswer(msgspec.Struct, kw_only=True):  # not frozen: see replay/answer.py
     """A recorded exchange with an adapted answer, and how it differs from the request."""
 
     exchange: Exchange
@@ -36,7 +37,9 @@ def adapt_answer(recorded: Exchange, now: Request, profiles: Profiles) -> Adapte
         return AdaptedAnswer(exchange=recorded)
     places = drift_pointers(recorded.request, then_key, now, now_key)
     is_strict_match = not places and then_key.strict_key == now_key.strict_key
-    return replace(_adapt_form(recorded, now, then_key, now_key), drift=tuple(places), is_strict_match=is_strict_match)
+    return msgspec.structs.replace(
+        _adapt_form(recorded, now, then_key, now_key), drift=tuple(places), is_strict_match=is_strict_match
+    )
 
 
 def find_closest(others: Iterable[RecordedExchange], now: Request, profiles: Profiles) -> RecordedExchange | None:

@@ -5,7 +5,8 @@ not recorded stands for the first conversation that starts with the same message
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from calls.codec.lenient_json import as_object, as_text
 from calls.keys.profile import Profiles

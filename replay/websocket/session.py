@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+import msgspec
+
 from calls.codec.json import dumps
 from calls.codec.lenient_json import as_object
 from calls.keys.divergence import AbsentValue, Difference, is_same_json
@@ -259,7 +261,9 @@ _BINARY: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 def _readable_difference(difference: Difference) -> Difference:
     """A readable difference: binary data is replaced by its size and digest."""
     current = _without_piece_of_secret(difference.recorded, difference.now)
-    return replace(difference, recorded=_without_bytes(difference.recorded), now=_without_bytes(current))
+    return msgspec.structs.replace(
+        difference, recorded=_without_bytes(difference.recorded), now=_without_bytes(current)
+    )
 
 
 def _without_piece_of_secret(recorded: Json | AbsentValue, now: Json | AbsentValue) -> Json | AbsentValue:

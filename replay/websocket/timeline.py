@@ -7,9 +7,10 @@ server's messages use the new one. An id that the server generated must come bac
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from heapq import merge
 from typing import Final, Literal, NamedTuple
+
+import msgspec
 
 from calls.keys.divergence import ABSENT, Difference, differences
 from calls.keys.profile import Profiles
@@ -34,8 +35,7 @@ type Kind = Literal["text", "binary", "close"]
 type BreakReason = Literal["no_match", "consumed", "incomplete", "client_left"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Break:
+class Break(msgspec.Struct, frozen=True, kw_only=True):
     """The point at which a client leaves the record."""
 
     reason: BreakReason

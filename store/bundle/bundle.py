@@ -87,8 +87,7 @@ class Entry:
     """`CALL_MEMBERS` of the call, as the API shows them. The key is valid under the bundle's `profiles` only."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BundleHead:
+class BundleHead(msgspec.Struct, frozen=True, kw_only=True):
     """The first line of a bundle."""
 
     run: Mapping[str, Any]
@@ -178,16 +177,15 @@ def read_parts(
     reader.finish(number)
 
 
-@dataclass(slots=True)
-class BundleWriter:
+class BundleWriter(msgspec.Struct):
     """Writes a bundle line by line, without holding the whole run."""
 
     _line: int = 0
     _exchanges: int = 0
     _gaps: int = 0
     _effects: int = 0
-    _sha: Any = field(default_factory=hashlib.sha256)
-    _recent: dict[str, "deque[tuple[int, bytes]]"] = field(default_factory=dict)
+    _sha: Any = msgspec.field(default_factory=hashlib.sha256)
+    _recent: dict[str, "deque[tuple[int, bytes]]"] = msgspec.field(default_factory=dict)
 
     def head(self, run: Mapping[str, Any], profiles: str, *, has_effects: bool = False) -> bytes:
         """Return the first line. Only a bundle with effects has the version that earlier Playheads cannot read."""

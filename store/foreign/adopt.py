@@ -8,7 +8,9 @@ import hashlib
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+
+import msgspec
 
 from calls.events import Gap
 from calls.model import Body, Chunk, ChunkKind, Exchange, Headers, Request, Response, header
@@ -17,8 +19,7 @@ from store.bundle.bundle import BundleWriter, Entry
 from store.foreign.contents import Found, Interaction, NotReadable, SkippedEntry
 
 
-@dataclass(slots=True, kw_only=True)
-class Adoption:
+class Adoption(msgspec.Struct, kw_only=True):
     """Turns the interactions of one file into one run, and collects what to report about it."""
 
     run: str
@@ -31,9 +32,9 @@ class Adoption:
 
     exchanges: int = 0
     redactions: int = 0
-    skipped: list[SkippedEntry] = field(default_factory=list)
-    notes: Counter[str] = field(default_factory=Counter)
-    gaps: list[Gap] = field(default_factory=list)
+    skipped: list[SkippedEntry] = msgspec.field(default_factory=list)
+    notes: Counter[str] = msgspec.field(default_factory=Counter)
+    gaps: list[Gap] = msgspec.field(default_factory=list)
     _latest: int = 0
 
     def adopt(self, entries: Iterable[Found]) -> Iterator[Exchange]:
@@ -41,7 +42,7 @@ class Adoption:
         for one in entries:
             if isinstance(one, SkippedEntry):
                 # A reason may quote the file, and the file may hold secrets.
-                self.skipped.append(replace(one, reason=self.redactor.redact_text(one.reason)))
+                self.skipped.append(msgspec.structs.replace(one, reason=self.redactor.redact_text(one.reason)))
             else:
                 for note in dict.fromkeys(one.notes):
                     self.notes[note] += 1

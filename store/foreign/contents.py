@@ -1,7 +1,8 @@
 """The contents of a foreign file: interactions, and entries that cannot be imported."""
 
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from calls.model import Request, Response
 
@@ -18,8 +19,7 @@ REPACKED = "bodies were kept compressed without a content-encoding: it is added"
 REBUILT = "requests were rebuilt from the arguments of a function"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interaction:
+class Interaction(msgspec.Struct, frozen=True, kw_only=True):
     """One request and its response as the file has them, before redaction."""
 
     place: str
@@ -38,8 +38,7 @@ class Interaction:
     """What differs from the wire: some of the notes above."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SkippedEntry:
+class SkippedEntry(msgspec.Struct, frozen=True, kw_only=True):
     """An entry of the file that cannot be imported."""
 
     place: str

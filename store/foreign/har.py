@@ -270,7 +270,7 @@ def _with_messages(interaction: Interaction, raw: list[Any]) -> Interaction:
         # The messages are in order, even if the clock went back.
         last = max(last, at)
         sides[side].append((last, kind, data))
-    return replace(
+    return msgspec.structs.replace(
         interaction,
         request=replace(interaction.request, body=messages_body(sides["send"])),
         response=replace(interaction.response, body=messages_body(sides["receive"])),

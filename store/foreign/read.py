@@ -149,12 +149,12 @@ def _without_mark(data: Any) -> Any:
 
 
 def _read_items(data: Any, form: Format) -> Iterator[Found]:
+    if form == "bundle":
+        return iter(())
     # Imported here, because most recordings are bundles.
     from store.foreign import har, jsonl, vcr
 
     match form:
-        case "bundle":
-            return iter(())
         case "har":
             return har.read_har(_without_mark(data))
         case "jsonl":

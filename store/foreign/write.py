@@ -6,7 +6,6 @@ Both formats can represent complete answers only. Other exchanges are skipped wi
 import re
 from base64 import b64encode
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
@@ -21,12 +20,11 @@ from store.foreign.contents import SkippedEntry
 from store.foreign.har import WIRE
 
 
-@dataclass(slots=True)
-class Export:
+class Export(msgspec.Struct):
     """Writes one file, and collects what was skipped."""
 
     exported: int = 0
-    skipped: list[SkippedEntry] = field(default_factory=list)
+    skipped: list[SkippedEntry] = msgspec.field(default_factory=list)
 
     def vcr(self, entries: Iterable[Entry]) -> Iterator[bytes]:
         """Yield a cassette in the format of VCR.py."""

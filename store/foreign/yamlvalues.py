@@ -9,9 +9,9 @@ import re
 from base64 import b64decode
 from binascii import Error as NotBase64
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import IO, Any, Final
 
+import msgspec
 import yaml
 from yaml.constructor import SafeConstructor
 
@@ -36,8 +36,7 @@ class BadYaml(ValueError):
     """The file is not YAML, or exceeds a limit."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnknownTag:
+class UnknownTag(msgspec.Struct, frozen=True):
     """A value whose tag denotes an object."""
 
     tag: str

@@ -8,7 +8,6 @@ NAME.done     the session has ended, and the file has its report
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -17,8 +16,7 @@ import msgspec
 from calls.project_runs import DEFAULT_PROJECT, full_run_name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AutoSession:
+class AutoSession(msgspec.Struct, frozen=True, kw_only=True):
     """An auto session, as its worker describes it. Its runs have their ids within its project."""
 
     id: str

@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from calls.model import Call, Exchange
 from store.generations.auto_session_file import AutoSession
 from store.generations.build import FLAWED, FlawFinder
@@ -60,7 +62,7 @@ class Judge:
             return JudgeResult(why=why) if why else JudgeResult(run=session.run)
         name = None if shape is None else next_generation(session.run, newest_generation(session.run, shape))
         if why is None and name is not None:
-            session = replace(session, becomes=name)
+            session = msgspec.structs.replace(session, becomes=name)
             session.write(path)
             await self._write_generation(session, name, on_progress)
             return JudgeResult(run=name)

@@ -7,10 +7,11 @@ verification.
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
+
+from msgspec.structs import asdict
 
 from calls.derive import deriver
 from calls.effects.questions import read_questions

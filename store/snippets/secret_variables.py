@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from calls.placeholder import PATTERN, PREFIX
 
@@ -30,15 +31,13 @@ API_KEYS: Final = {
 _KEY_HEADERS: Final = frozenset(("authorization", "x-api-key", "api-key", "apikey", "x-goog-api-key"))
 
 
-@dataclass(frozen=True, slots=True)
-class Variable:
+class Variable(msgspec.Struct, frozen=True):
     """An environment variable that holds a secret."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class TextSpan:
+class TextSpan(msgspec.Struct, frozen=True):
     """A piece of a text, and where it was."""
 
     start: int
@@ -50,13 +49,12 @@ type Pieces = tuple[bytes | Variable, ...]
 """A text in which variables stand for secrets."""
 
 
-@dataclass(slots=True)
-class SecretVariables:
+class SecretVariables(msgspec.Struct):
     """The variables of one exchange. Equal secrets have the same one."""
 
     provider: str
-    _by_secret: dict[bytes, Variable] = field(default_factory=dict)
-    _names: dict[str, None] = field(default_factory=dict)
+    _by_secret: dict[bytes, Variable] = msgspec.field(default_factory=dict)
+    _names: dict[str, None] = msgspec.field(default_factory=dict)
 
     @property
     def names(self) -> list[str]:

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from calls.codec.encoding import Undecodable, decode_content
 from calls.model import Body, Headers, Request, header
@@ -32,8 +33,7 @@ class NotCopyable(ValueError):
     """The exchange cannot be copied in this form; the message says why, and what to do instead."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SentRequest:
+class SentRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a command must send."""
 
     method: str

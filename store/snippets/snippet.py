@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, get_args
+
+import msgspec
+from msgspec.structs import asdict
 
 from calls.model import Exchange
 from store.snippets.curl import write_curl
@@ -19,8 +21,7 @@ FORMS: Final[tuple[SnippetForm, ...]] = get_args(SnippetForm.__value__)
 _SUFFIXES: Final = {"curl": "sh", "python": "py", "pytest": "py", "jsonl": "jsonl", "har": "har", "vcr": "yaml"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopiedCall:
+class CopiedCall(msgspec.Struct, frozen=True, kw_only=True):
     """The call to copy, and its exchange."""
 
     exchange: Exchange
@@ -32,8 +33,7 @@ class CopiedCall:
     """The digest of the profiles in force."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallCopy:
+class CallCopy(msgspec.Struct, frozen=True, kw_only=True):
     """A copied exchange."""
 
     form: SnippetForm
@@ -41,10 +41,10 @@ class CallCopy:
     """A name to save it under."""
 
     text: str
-    variables: list[str] = field(default_factory=list)
+    variables: list[str] = msgspec.field(default_factory=list)
     """The environment variables that stand for secrets."""
 
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = msgspec.field(default_factory=list)
     """How it differs from what was sent, and what it needs."""
 
     def as_json(self) -> dict[str, Any]:

@@ -3,8 +3,9 @@
 import errno
 import os
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from store.spool import cursor
 from store.spool.disk import close_file, keep_damaged, lock_spool
@@ -27,8 +28,7 @@ _HEAD = 512
 _MAX_DAMAGE_COPY = 16 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Damage:
+class Damage(msgspec.Struct, frozen=True):
     """A part of a spool that could not be read and was skipped."""
 
     at: Position
@@ -40,8 +40,7 @@ class Damage:
         return f"{what} {self.at.segment}: {self.reason}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpoolStats:
+class SpoolStats(msgspec.Struct, frozen=True, kw_only=True):
     """How much of a spool is not committed."""
 
     bytes_pending: int
@@ -52,8 +51,7 @@ class SpoolStats:
     """When the oldest uncommitted segment was created, in nanoseconds since the Unix epoch; None if all are committed."""
 
 
-@dataclass(slots=True)
-class _Segment:
+class _Segment(msgspec.Struct):
     """The segment that is being read."""
 
     number: int

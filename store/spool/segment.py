@@ -10,10 +10,11 @@ import os
 import re
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 from typing import Final, Literal, NamedTuple
+
+import msgspec
 
 from calls.model import UnknownFormat
 
@@ -44,8 +45,7 @@ class Position(NamedTuple):
     records: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentHead:
+class SegmentHead(msgspec.Struct, frozen=True):
     """A segment's first line."""
 
     salt: int

@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from _pytest.mark import ParameterSet
 from hypothesis import HealthCheck, given, settings
@@ -166,13 +167,13 @@ def test_a_dialect_has_all_its_parts(dialect: Dialect) -> None:
 
 def test_every_missing_part_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chat = BY_NAME["openai_chat"]
-    unknown = dataclasses.replace(chat, name="unknown")
+    unknown = msgspec.structs.replace(chat, name="unknown")
     assert [part.partition(" ")[0] for part in missing_parts(unknown)] == ["profile", "captured", "captured"]
 
     (tmp_path / "openai_chat").mkdir()
     (tmp_path / "openai_chat" / "whole.json").write_bytes(content(CAPTURES / "openai_chat" / "whole.json"))
     monkeypatch.setattr("tests.calls.test_conformance.CAPTURES", tmp_path)
-    parts = [part.partition(" ")[0] for part in missing_parts(dataclasses.replace(chat, answer_paths=None))]
+    parts = [part.partition(" ")[0] for part in missing_parts(msgspec.structs.replace(chat, answer_paths=None))]
     assert parts == ["captured", "expected", "answer_paths,"]
 
 

@@ -5,8 +5,9 @@ Jurassic does not.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from calls.codec.lenient_json import as_array, as_count, as_object, as_text, as_text_or_none
 from calls.dialects.dialect import AnswerSummary
@@ -17,8 +18,7 @@ from calls.model import Json, Usage
 type Fields = Mapping[str, Json]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextModelFamily:
+class TextModelFamily(msgspec.Struct, frozen=True, kw_only=True):
     """A family of text models that share a shape."""
 
     piece: str

@@ -4,8 +4,9 @@ It is a carrier: the envelope has the model and the project; the request and the
 """
 
 import re
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from calls.codec.json import dumps
 from calls.codec.lenient_json import as_object, as_text_or_none

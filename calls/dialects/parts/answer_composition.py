@@ -1,15 +1,15 @@
 """Make a whole answer of what it says, where no recording has one."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from decimal import Decimal
+
+import msgspec
 
 from calls.codec.json import dumps
 from calls.model import Headers, Json, ToolCall
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerParts:
+class AnswerParts(msgspec.Struct, frozen=True, kw_only=True):
     """What an answer says, whatever the API."""
 
     operation: str
@@ -31,7 +31,7 @@ class AnswerParts:
     output_tokens: int = 0
     results: tuple[Json, ...] = ()
     """What an answer has that is no turn of a model: vectors, ranks, categories, images, the result of a tool."""
-    request: Mapping[str, Json] = field(default_factory=dict)
+    request: Mapping[str, Json] = msgspec.field(default_factory=dict)
     """The request, where an answer repeats some of it."""
     headers: Headers = ()
     """The headers of the request."""

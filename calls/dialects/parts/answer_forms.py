@@ -1,8 +1,9 @@
 """Determine whether a request asks for a streamed answer, and in which form."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from calls.codec.lenient_json import as_object
 from calls.model import Json
@@ -10,8 +11,7 @@ from calls.model import Json
 type AnswerForm = Literal["whole", "sse", "array", "ndjson", "eventstream"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FormCriteria:
+class FormCriteria(msgspec.Struct, frozen=True, kw_only=True):
     """What of a request can determine the form of its answer."""
 
     body: Json

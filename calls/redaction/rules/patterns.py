@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
 
+import msgspec
+
 JOINT = "~"
 """Matches any separator or none between the words of a name in a `Word`: `api~key` is apikey, api_key, api-key, "api key"."""
 
@@ -33,8 +35,7 @@ class Word:
         return f"(?i:{inner})" if self.nocase else f"(?:{inner})" if inner else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Repeat:
+class Repeat(msgspec.Struct, frozen=True):
     """From `least` to `most` bytes of a character class."""
 
     chars: str
@@ -50,8 +51,7 @@ class Repeat:
         return f"{self.chars}{{1,{self.least - 1}}}" if self.least > 1 else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Either:
+class Either(msgspec.Struct, frozen=True):
     """One of several sequences."""
 
     ways: "tuple[tuple[Part, ...], ...]"

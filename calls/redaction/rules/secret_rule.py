@@ -6,8 +6,9 @@ secret stops; and `is_real`, which makes the final decision.
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from calls.placeholder import PREFIX
 from calls.redaction.rules.patterns import Part
@@ -22,8 +23,7 @@ type Inner = Callable[[bytes, int, int], Iterator[tuple[int, int]]]
 """Yields the spans of the secrets in data[start:stop], which is a list, an object or a tuple of values."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SecretRule:
+class SecretRule(msgspec.Struct, frozen=True, kw_only=True):
     """A rule that recognises one form of secrets."""
 
     kind: str

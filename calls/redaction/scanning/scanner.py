@@ -7,9 +7,10 @@ secrets of any length are replaced.
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from calls.placeholder import PREFIX, is_placeholder, make_placeholder
 from calls.redaction.rules.credentials import RULES, is_in_base64
@@ -70,8 +71,7 @@ class Edit(NamedTuple):
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class _Match:
+class _Match(msgspec.Struct, frozen=True):
     rule: SecretRule
     lead: int
     start: int

@@ -2,13 +2,13 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from proxy.capture.connections.destination import CapturedDestination
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CapturedConnection:
+class CapturedConnection(msgspec.Struct, frozen=True, kw_only=True):
     """A connection that is HTTP or TLS, for the wire engine."""
 
     transport: asyncio.Transport

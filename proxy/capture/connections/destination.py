@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from proxy.capture.report import Entry
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CapturedDestination:
+class CapturedDestination(msgspec.Struct, frozen=True, kw_only=True):
     """The destination of one captured connection."""
 
     host: str

@@ -3,8 +3,9 @@
 import ipaddress
 import socket
 import struct
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from proxy.capture.connections.original_destination import Address, plain_address
 
@@ -15,8 +16,7 @@ _CONTROL_BYTES: Final = 256
 MAX_DATAGRAM_BYTES: Final = 65535
 
 
-@dataclass(frozen=True, slots=True)
-class Datagram:
+class Datagram(msgspec.Struct, frozen=True):
     """One datagram from a client."""
 
     data: bytes

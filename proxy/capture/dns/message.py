@@ -3,8 +3,9 @@
 import ipaddress
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 A: Final = 1
 PTR: Final = 12
@@ -24,8 +25,7 @@ TTL: Final = 30
 type Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
+class Query(msgspec.Struct, frozen=True):
     """A message with one question."""
 
     head: bytes

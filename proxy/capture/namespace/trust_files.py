@@ -9,9 +9,10 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 SYSTEM_FILES: Final = (
     "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Gentoo, Arch; Go, curl, GnuTLS
@@ -56,8 +57,7 @@ MAX_ENTRIES: Final = 3000
 _HASH_NAME: Final = re.compile(r"[0-9a-f]{8}\.\d+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuthorityFiles:
+class AuthorityFiles(msgspec.Struct, frozen=True, kw_only=True):
     """The files of Playhead's CA."""
 
     certificate: Path

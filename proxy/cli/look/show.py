@@ -3,11 +3,11 @@
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
 import click
+import msgspec
 
 from proxy.cli.common import as_json, print_json, query_store, with_settings
 from proxy.cli.run_completion import complete_run
@@ -134,8 +134,7 @@ def _load_envelope(api: Api, run: str) -> dict[str, Any]:
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallView:
+class CallView(msgspec.Struct, frozen=True, kw_only=True):
     """A call with its bodies, and the tool call of a model that it carried out."""
 
     call: dict[str, Any]

@@ -1,10 +1,10 @@
 """`/v1/calls`: calls, and how their keys were made."""
 
 import asyncio
-from dataclasses import asdict
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request, Response
+from msgspec.structs import asdict
 
 from calls.keys.explain import explain_key
 from calls.keys.key import KeyResult, make_key

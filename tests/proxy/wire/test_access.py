@@ -1,9 +1,9 @@
 """Into which project and run a client records, by its credentials."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from proxy.recording.run_identity import identify
 from proxy.wire.access import Access, Credentials

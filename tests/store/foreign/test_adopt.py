@@ -3,6 +3,8 @@
 import gzip
 from dataclasses import replace
 
+import msgspec
+
 from calls.model import Exchange, Request, Response
 from calls.redaction.redactor import Redactor
 from store.active_profiles import load_profiles
@@ -41,7 +43,7 @@ def adopt_run(*found: Interaction | SkippedEntry, run: str = "a") -> tuple[Adopt
 def test_secrets_are_gone_and_counted() -> None:
     packed = gzip.compress(f'{{"api_key": "{SECRET}"}}'.encode())
     found = interaction(asked=f'{{"text": "{SECRET}"}}'.encode(), answered=packed)
-    found = replace(found, response=replace(found.response, headers=(("content-encoding", "gzip"),)))
+    found = msgspec.structs.replace(found, response=replace(found.response, headers=(("content-encoding", "gzip"),)))
     adoption, [made] = adopt_run(found)
     assert made.response is not None
     assert SECRET not in repr(made)
@@ -83,7 +85,7 @@ def test_headers_are_added_where_they_lack_only() -> None:
         run="a", redactor=REDACTOR, default_started_at=NOON, extra_headers=(("anthropic-version", "2023-06-01"),)
     )
     has = interaction()
-    has = replace(has, request=replace(has.request, headers=(("Anthropic-Version", "2026-10-21"),)))
+    has = msgspec.structs.replace(has, request=replace(has.request, headers=(("Anthropic-Version", "2026-10-21"),)))
     lacking, having = adoption.adopt([interaction(), has])
     assert lacking.request.headers[-1] == ("anthropic-version", "2023-06-01")
     assert having.request.headers == (("Anthropic-Version", "2026-10-21"),)
@@ -92,7 +94,7 @@ def test_headers_are_added_where_they_lack_only() -> None:
 def test_a_body_that_cannot_be_looked_through_is_withheld_with_a_gap() -> None:
     hidden = gzip.compress(SECRET.encode()) + b"and bytes that no client reads"
     found = interaction(answered=hidden)
-    found = replace(found, response=replace(found.response, headers=(("content-encoding", "gzip"),)))
+    found = msgspec.structs.replace(found, response=replace(found.response, headers=(("content-encoding", "gzip"),)))
     adoption = Adoption(run="a", redactor=REDACTOR, default_started_at=NOON)
     bundle = read_bundle(adopt_bundle(adoption, [found], PROFILES.digest, "a.yaml"))
     assert SECRET not in repr(bundle)
