@@ -34,7 +34,7 @@ MISSES: Final = ("replay-hostile-1", "replay-hostile-2")
 """The ids of replays in which each text is in a request that missed."""
 
 LONG_LINE: Final = 5 << 20
-MANY_TOOLS: Final = 25_000
+MANY_TOOLS: Final = 10_000
 
 
 def _tool_calls(count: int) -> list[dict[str, Any]]:
