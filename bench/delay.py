@@ -5,6 +5,8 @@ turns. The delay of a call is what it spends on the way (`bench.delay_load`); wh
 delay. An upstream answers at once or after 20 ms, whole or with a stream of six events. HTTPS is TLS on both sides, in a CONNECT
 tunnel for Playhead; HTTP is a base URL. nginx records nothing, and is skipped where it is not installed.
 
+With `--cpu SECONDS`, further turns show the CPU time of each call in the processes of Playhead (`bench.delay_cpu`).
+
 With `--trace FILE`, a traced worker serves a further turn, and FILE gets what a call's path consists of, for `--plot` (an SVG).
 """
 
@@ -16,12 +18,14 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from bench import delay_cpu
+from bench.delay_cpu import Processes
 from bench.delay_path import call_path, plot_path
 from bench.figures import Spread, machine, print_json, quantile
 from bench.load import HOST
@@ -66,6 +70,9 @@ SHARES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 GOAL_MS: Final = 0.3
 """By how much Playhead may add more than nginx to a call's p50."""
 
+STORING_SECONDS: Final = 2.5
+"""Seconds until the last calls of a turn are stored, and what follows the record has seen them."""
+
 MARKS: Final = ("<!-- bench.delay begins: not typed -->\n", "<!-- bench.delay ends -->\n")
 """Lines of a page, between which `--into` writes."""
 
@@ -87,6 +94,8 @@ class Delay:
     """The upstream's port with TLS, and without."""
 
     arms: dict[tuple[str, str], Config]
+    processes: dict[tuple[str, str], Processes] = field(default_factory=dict)
+    """Of the arms whose CPU is measured."""
 
     def add_direct(self) -> None:
         """Let the client ask the upstream itself."""
@@ -114,21 +123,22 @@ class Delay:
             Process("proxy.processes.store_server", {"data": str(house.data.root)}, directory=checkout)
         )
         store.read_line()
-        self.arms[name, "https"] = self._start_worker(house, checkout)
-        reverse = f"http://127.0.0.1:{self.ports[1]}"
-        self.arms[name, "http"] = self._start_worker(house, checkout, reverse=reverse)
+        postgres = int((house.data.postgres / "data" / "postmaster.pid").read_text().split()[0])
+        for scheme, reverse in (("https", None), ("http", f"http://127.0.0.1:{self.ports[1]}")):
+            self.arms[name, scheme], worker = self._start_worker(house, checkout, reverse=reverse)
+            self.processes[name, scheme] = Processes(worker=worker, store_server=store.pid, postgres=postgres)
 
     def _house(self, name: str) -> CommandProcesses:
         upstreams = {HOST: f"https://localhost:{self.ports[0]}"}
         return CommandProcesses(load_settings({"data": self.directory / name, "upstreams": upstreams}, None))
 
-    def _start_worker(self, house: CommandProcesses, checkout: Path, reverse: str | None = None) -> Config:
+    def _start_worker(self, house: CommandProcesses, checkout: Path, reverse: str | None = None) -> tuple[Config, int]:
         config = msgspec.to_builtins(house.worker_config()) | {"upstream_ca": self.ca, "reverse": reverse}
         worker = self.stack.enter_context(Process("proxy.worker.process", config, directory=checkout))
         ready = worker.read_line()
         if reverse:
-            return {"proxy": None, "port": ready["port"], "ca": None}
-        return {"proxy": ready["port"], "port": self.ports[0], "ca": ready["ca"]}
+            return {"proxy": None, "port": ready["port"], "ca": None}, worker.pid
+        return {"proxy": ready["port"], "port": self.ports[0], "ca": ready["ca"]}, worker.pid
 
     def trace(self, seconds: float) -> Mapping[str, Any]:
         """Have a traced worker serve a turn; return what a call's path consists of."""
@@ -177,6 +187,34 @@ def measure(
                 result = delay.ask(delay.arms[name, scheme], kind, wait, seconds, first)
                 first += int(result["asked"])
                 found[workload][name].append(summarize(result["calls"], kind))
+    return found
+
+
+def measure_cpu(
+    delay: Delay, workloads: Sequence[Workload], rounds: int, seconds: float
+) -> dict[Workload, dict[str, list[list[float]]]]:
+    """Ask every Playhead, in turns; return the µs of CPU that a call takes of each of `delay_cpu.PARTS`, by workload and arm.
+
+    A turn ends when the store server has stored its calls. What connecting takes is of the turn too.
+    """
+    names = list(dict.fromkeys(name for name, _ in delay.processes))
+    found: dict[Workload, dict[str, list[list[float]]]] = {
+        workload: {name: [] for name in names} for workload in workloads
+    }
+    first = 10_000_000
+    for number in range(rounds):
+        for workload in workloads:
+            scheme, kind, wait = workload
+            for name in names if number % 2 else names[::-1]:
+                print(f"CPU, round {number + 1}: {scheme}, {kind} after {wait} ms, {name}", file=sys.stderr, flush=True)
+                before = delay.processes[name, scheme].read_cpu()
+                calls = int(delay.ask(delay.arms[name, scheme], kind, wait, seconds, first)["asked"])
+                time.sleep(STORING_SECONDS)
+                after = delay.processes[name, scheme].read_cpu()
+                first += calls
+                found[workload][name].append(
+                    [(late - early) / calls * 1e6 for early, late in zip(before, after, strict=True)]
+                )
     return found
 
 
@@ -237,6 +275,9 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument(
         "--against", type=Path, metavar="CHECKOUT", help="another checkout of Playhead, in turns with it"
     )
+    parser.add_argument(
+        "--cpu", type=float, metavar="SECONDS", help="measure the CPU of each call too, in turns of so many seconds"
+    )
     parser.add_argument("--nginx", default="nginx", metavar="PATH", help="its program, where it is not on the PATH")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="trace a call's path into FILE, as JSON")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the path that --trace found, as SVG")
@@ -269,10 +310,14 @@ def main() -> int:
         time.sleep(5)  # what was started has done its first work
         workloads = [workload for workload in WORKLOADS if not chosen.only or chosen.only in workload[:2]]
         found = measure(delay, workloads, chosen.rounds, chosen.seconds)
+        cpu_workloads = [workload for workload in workloads if workload[0] == "https" and workload[2]]
+        cpu_times = measure_cpu(delay, cpu_workloads, chosen.rounds, chosen.cpu) if chosen.cpu else {}
         path = delay.trace(4 * chosen.seconds) if chosen.trace or chosen.plot else None
     lines = [origin(began, chosen.rounds, chosen.seconds), "", *table(found)]
     if all("nginx" in turns for turns in found.values()):
         lines += ["", goal_line(found)]
+    for (scheme, kind, wait), arms in cpu_times.items():
+        lines += ["", *delay_cpu.table(arms, f"{scheme}, {kind} after {wait} ms: µs of CPU for each call")]
     if chosen.into:
         page = chosen.into.read_text("utf-8")
         chosen.into.write_text(place_table(page, "\n".join(lines), MARKS), "utf-8")

@@ -181,6 +181,7 @@ class PartFactory:
             large=self._make_helper(),
             revive=embedded.revive if embedded else None,
             is_claimed=self._claim_check(),
+            is_read=self._signal.is_read,
         )
 
     def _claim_check(self) -> Callable[[str], bool]:

@@ -84,7 +84,14 @@ def create_app(
     accepted = Tokens(tokens, token_file, api_tokens)
     app.state.tokens = accepted
     app.add_middleware(Spill, directory=deps.spill_directory)
-    app.add_middleware(Guard, tokens=accepted, audit=deps.audit, clean=deps.clean, now=deps.now)
+    app.add_middleware(
+        Guard,
+        tokens=accepted,
+        audit=deps.audit,
+        clean=deps.clean,
+        now=deps.now,
+        note_request=deps.signal.note_request,
+    )
     return app
 
 

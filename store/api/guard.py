@@ -161,9 +161,18 @@ class Guard:
     """
 
     def __init__(
-        self, app: ASGIApp, *, tokens: Tokens, audit: AuditLog | None, clean: Clean, now: Callable[[], int]
+        self,
+        app: ASGIApp,
+        *,
+        tokens: Tokens,
+        audit: AuditLog | None,
+        clean: Clean,
+        now: Callable[[], int],
+        note_request: Callable[[], None],
     ) -> None:
+        """`note_request` is called for each request that passes to what is stored."""
         self._app = app
+        self._note_request = note_request
         self._tokens = tokens
         self._audit = audit
         self._clean = clean
@@ -204,6 +213,8 @@ class Guard:
         if refusal is not None:
             await refusal.response(path)(scope, receive, send_with_safe_headers)
             return
+        if path.startswith("/v1/"):
+            self._note_request()
         scope[GRANT] = granted
         scope[STILL_GRANTED] = lambda: self._admit(scope, headers, matched) == granted
         try:

@@ -1,10 +1,15 @@
 """Tell waiting readers in this process that something was committed. In other processes, `feed_watch` notices it."""
 
 import asyncio
+import time
 from typing import Final
 
 MOST_PROJECTS: Final = 1000
 """Projects that are told apart."""
+
+
+READ_FOR: Final = 5.0
+"""Seconds for which a client that has asked the API is taken to ask again."""
 
 
 class FeedSignal:
@@ -22,8 +27,17 @@ class FeedSignal:
         self.streams = 0
         """How many clients are sent the feed at present."""
 
+        self._asked_at = -READ_FOR
         self.is_closed = False
         """Whether the store server stops: who reads the feed for a client ends."""
+
+    def note_request(self) -> None:
+        """Note that a client has asked the API for what is stored."""
+        self._asked_at = time.monotonic()
+
+    def is_read(self) -> bool:
+        """Return whether a client is sent the feed, or has asked the API a moment ago."""
+        return self.streams > 0 or time.monotonic() - self._asked_at < READ_FOR
 
     def close(self) -> None:
         """Wake everyone who waits, for the last time."""

@@ -50,9 +50,10 @@ COMMIT_EVERY = 1.0
 PASS_PAUSES = (0.02, 0.25)
 """Seconds between two passes: after one that stored something, and at most, while nothing comes."""
 
-BATCH_PAUSE = 0.1
-"""Seconds after a batch that was not full, in which the next one gathers, unless somebody waits for it. A batch of one exchange costs
-several times as much for each as one of ten, and takes the processor from the workers."""
+BATCH_PAUSES = (0.1, 1.0)
+"""Seconds after a batch that was not full, in which the next one gathers, unless somebody waits for it: at first, and at most, while
+there is always something to store and nobody reads. A batch of one exchange costs several times as much for each as one of a hundred,
+and takes the processor from the workers."""
 
 RETRY_PAUSES = (0.1, 5.0)
 """Seconds between two attempts while Postgres is unavailable: at first, and at most."""
@@ -90,7 +91,10 @@ class _Waiter:
 
 
 class Ingester:
-    """Drains the spools until it is stopped. `derive` is a pure function; `revive` restarts an embedded Postgres."""
+    """Drains the spools until it is stopped. `derive` is a pure function; `revive` restarts an embedded Postgres.
+
+    `is_read` tells whether somebody reads what is stored, and so should not find it late.
+    """
 
     def __init__(
         self,
@@ -101,6 +105,7 @@ class Ingester:
         large: JobRunner | None = None,
         revive: Callable[[], None] | None = None,
         is_claimed: Callable[[str], bool] = lambda _run: False,
+        is_read: Callable[[], bool] = lambda: False,
         now: Callable[[], int] = time.time_ns,
     ) -> None:
         self.counts = Counts()
@@ -113,6 +118,7 @@ class Ingester:
         self._spools = spools
         self._derive = derive
         self._is_claimed = is_claimed
+        self._is_read = is_read
         self._large = LargeQueue(
             large or InProcessRunner(writer, derive),
             partial(_write_gap, ProjectWriters(BatchWriter(writer.database), self._derive_in_project)),
@@ -161,17 +167,20 @@ class Ingester:
             storing.cancel()
 
     async def _drain(self) -> None:
-        pause, longest = PASS_PAUSES
+        pause, batch_pause = PASS_PAUSES[0], BATCH_PAUSES[0]
         while not self._stopping.is_set():
             if await self._drain_each():
                 pause = PASS_PAUSES[0]
-                if not (self._is_behind or self._waiters):
-                    await _wait_for(self._wake, BATCH_PAUSE)
-                    self._wake.clear()
+                if self._is_behind or self._waiters:
+                    continue
+                if self._is_read():
+                    batch_pause = BATCH_PAUSES[0]
+                await _wait_for(self._wake, batch_pause)
+                batch_pause = min(batch_pause * 2, BATCH_PAUSES[1])
             else:
                 await _wait_for(self._wake, pause)
-                self._wake.clear()
-                pause = min(pause * 1.5, longest)
+                pause, batch_pause = min(pause * 1.5, PASS_PAUSES[1]), BATCH_PAUSES[0]
+            self._wake.clear()
         await self._drain_before_stop()
 
     def stop(self) -> None:

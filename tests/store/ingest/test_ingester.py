@@ -1,6 +1,7 @@
 """From a worker's spool to Postgres to REST, with processes and the database failing at the worst moments."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from calls.model import Body, Call, Chunk, Exchange
 from store.bundle.bundle import read_bundle
 from store.bundle.rows_bundle import read_rows
 from store.database.connection import Database, DatabaseUnavailable
+from store.feed.signal import FeedSignal
 from store.ingest import ingester
 from store.ingest.batch_writer import BatchResult, BatchWriter, DerivedExchange
 from store.ingest.drain import WORKER_DIED
@@ -243,7 +245,7 @@ async def test_a_living_worker_s_spool_is_left_alone(tmp_path: Path, database: D
 async def test_what_comes_after_a_batch_is_stored_together_unless_somebody_waits(
     tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ingester, "BATCH_PAUSE", 600)
+    monkeypatch.setattr(ingester, "BATCH_PAUSES", (600, 600))
     store_server = make_ingester(tmp_path, database)
     writer = replace_writer(store_server, Flaky(database, []))
     first, *later = conversation(4)
@@ -256,6 +258,36 @@ async def test_what_comes_after_a_batch_is_stored_together_unless_somebody_waits
             assert await store_server.wait_until_settled(30)
     assert [size for size in writer.sizes if size] == [1, 3]
     assert await load_exchanges(database) == [first, *later]
+
+
+async def test_the_pause_after_a_batch_grows_while_nobody_reads(
+    tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signal, stream, idle = FeedSignal(), "a stream begins", "nothing to store"
+    events = deque([*["batch"] * 6, stream, "batch", "batch", "the stream ends", "batch", "batch", idle, "batch"])
+    store_server = make_ingester(tmp_path, database)
+    monkeypatch.setattr(store_server, "_is_read", signal.is_read)
+    pauses: list[float] = []
+
+    async def drain_each() -> bool:
+        while (event := events.popleft()) in (stream, "the stream ends"):
+            signal.streams = event == stream
+        if not events:
+            store_server.stop()
+        return event == "batch"
+
+    async def note_pause(_: asyncio.Event, seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(store_server, "_drain_each", drain_each)
+    monkeypatch.setattr(ingester, "_wait_for", note_pause)
+    monkeypatch.setattr(store_server, "_drain_before_stop", stop_at_once)
+    await store_server._drain()
+    assert pauses == [0.1, 0.2, 0.4, 0.8, 1, 1, 0.1, 0.1, 0.2, 0.4, 0.02, 0.1]
+
+
+async def stop_at_once() -> None:
+    """Drain nothing more."""
 
 
 async def test_gaps_and_replay_reports_go_through(tmp_path: Path, database: Database) -> None:
