@@ -47,7 +47,12 @@ ALONE: Final = {"PLAYHEAD_STORE_IDLE": "0", "PLAYHEAD_DATA": "alone-data"}
 READY_MODULES: Final = (b"proxy.worker.template", b"proxy.processes.store_server")
 """What stays ready between commands."""
 
-COMMAND: Final = "import sys; from proxy.cli import main; sys.argv[0] = 'playhead'; main()"
+COMMAND: Final = (
+    "import importlib.util, sys; sys.argv[0] = 'playhead';"
+    " from importlib import import_module;"
+    " import_module('proxy.main' if importlib.util.find_spec('proxy.main') else 'proxy.cli').main()"
+)
+"""The console script, which was another module before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,6 @@
 """The proxy, the recorder and the command line.
 
+main               the console script
 settings           the settings: files, environment variables and flags
 setting_values     read the values of settings
 export_settings    the setting `[[export]]`

@@ -1,4 +1,4 @@
-"""Start a command's proxy worker before the command has read its settings, because the imports of both take as long as a worker's start.
+"""Start a command's proxy worker before the command imports its code and reads its settings: both take as long as the worker's start.
 
 So it is on Linux, where no process stays ready from which the worker could be forked, as in CI. A command that then needs no worker of
 its own ends this one.
@@ -68,7 +68,9 @@ _waiting: list[EarlyWorker] = []
 
 
 def start_early_worker(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Start the worker of this command line, if it is of a command that will start one."""
+    """Start the worker of this command line, if it is of a command that will start one, and if none was started before."""
+    if _waiting:
+        return
     needs_one = arguments[:1] and arguments[0] in COMMANDS and "--" in arguments
     if sys.platform == "linux" and needs_one and not set(HELP) & set(arguments[: list(arguments).index("--")]):
         if keeps_nothing(environment):

@@ -36,6 +36,8 @@ def test_it_is_started_where_a_command_starts_one_and_none_stays_ready(
 
 def test_one_that_nobody_needs_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     start_early_worker(["record", "--", "true"], IN_CI)
+    # The console script starts it, and the command line would if it were called otherwise.
+    start_early_worker(["record", "--", "true"], IN_CI)
     (worker,) = early_worker._waiting
     end_early_worker()
     end_early_worker()
