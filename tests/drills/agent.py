@@ -100,12 +100,13 @@ class Agent:
 
         return await until(ask_if_reachable)
 
-    async def ask_on(self, stop: asyncio.Event, *targets: str) -> None:
-        """Ask one after the other, and again from the first, until told to stop."""
+    async def ask_on(self, stop: asyncio.Event, *targets: str, pause: float = 0) -> None:
+        """Ask one after the other, and again from the first, until told to stop; with a pause where it asks beside what takes seconds."""
         for target in itertools.cycle(targets):
             if stop.is_set():
                 return
             await self.ask(target)
+            await asyncio.sleep(pause)
 
     async def ask_until_cut(self, *targets: str) -> None:
         """Ask one after the other until an answer breaks off."""

@@ -37,7 +37,7 @@ async def test_a_backup_under_load_is_restored_with_every_acknowledged_call(data
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             for run in RUNS:
-                group.create_task(crew.agent(run).ask_on(stop, "/whole?size=3000", "/stream?pieces=10"))
+                group.create_task(crew.agent(run).ask_on(stop, "/whole?size=3000", "/stream?pieces=10", pause=0.02))
             await source.wait_for_requests(200)
             acknowledged = Ledger(list(crew.ledger.whole))
             code, out, err = await playhead("backup", str(file), "--data", str(data), *database, "--json")

@@ -114,7 +114,9 @@ async def test_a_postgres_that_does_not_answer_is_waited_for(data: Path, databas
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             for n in range(3):
-                group.create_task(crew.agent(f"agent-{n}").ask_on(stop, "/whole?size=3000", "/stream?pieces=5"))
+                group.create_task(
+                    crew.agent(f"agent-{n}").ask_on(stop, "/whole?size=3000", "/stream?pieces=5", pause=0.02)
+                )
             await source.wait_for_requests(20)
             await _hang_database(source, database)
             await source.wait_for_requests(20)
@@ -132,7 +134,7 @@ async def test_our_own_postgres_may_be_stopped_and_killed(data_with_postgres: Pa
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             for n in range(3):
-                group.create_task(crew.agent(f"agent-{n}").ask_on(stop, "/whole?size=3000"))
+                group.create_task(crew.agent(f"agent-{n}").ask_on(stop, "/whole?size=3000", pause=0.02))
             await source.wait_for_requests(20)
             postmaster = house.postmaster
             server = [postmaster, *descendants(postmaster.pid)]

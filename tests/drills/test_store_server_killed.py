@@ -22,7 +22,9 @@ async def test_a_store_server_killed_again_and_again_loses_nothing_and_doubles_n
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             for n in range(5):
-                group.create_task(crew.agent(f"agent-{n}").ask_on(stop, "/whole?size=3000", "/stream?pieces=10"))
+                group.create_task(
+                    crew.agent(f"agent-{n}").ask_on(stop, "/whole?size=3000", "/stream?pieces=10", pause=0.02)
+                )
             for _ in range(2):
                 await source.wait_for_requests(30)
                 await kill_process(house.store_server)
