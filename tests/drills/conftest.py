@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from store.embedded.postgres import EmbeddedServer, ensure_server
-from tests.support.postgres import migrate
+from tests.support.postgres import create_partitions, migrate
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +30,7 @@ def cluster(postgres_server: EmbeddedServer) -> Iterator[Path]:
     server = ensure_server(place / "pg", {"fsync": "off"})
     try:
         asyncio.run(migrate(server.dsn))
+        asyncio.run(create_partitions(server.dsn))
     finally:
         # Its files are copied: it must have stopped, however busy the machine is.
         server.close(60)

@@ -1,6 +1,7 @@
 """A real Postgres for tests: one embedded server for each test process, one fresh migrated database for each test."""
 
 import asyncio
+import datetime as dt
 import fcntl
 import itertools
 import os
@@ -20,9 +21,13 @@ import pytest
 from store.database.asyncio_engine import AsyncEngine
 from store.database.connection import Database
 from store.embedded.postgres import EmbeddedPostgresError, EmbeddedServer, ensure_server, find_bindir
+from store.ingest.partitions import Partitions
 from tests.support.clusters import use_copies
 
 TEMPLATE = "migrated"
+READY = "ready"
+"""A template that has the partitions of these days as well: to make them takes a store server longer than all else of its start."""
+
 # Nothing here outlives its test, so nothing has to reach the disk.
 CARELESS = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off", "log_min_messages": "fatal"}
 
@@ -40,7 +45,7 @@ def postgres_server() -> Iterator[EmbeddedServer]:
 
 @contextmanager
 def running_server() -> Iterator[EmbeddedServer]:
-    """A server with a migrated database `TEMPLATE`.
+    """A server with the migrated databases `TEMPLATE` and `READY`.
 
     What keeps connections while no event loop of theirs runs needs one of its own: a session of Postgres that waits until
     its client reads lets nobody drop a database.
@@ -58,6 +63,8 @@ def running_server() -> Iterator[EmbeddedServer]:
             with ensure_server(base / "pg", CARELESS) as server, console(server):
                 create(server, TEMPLATE)
                 asyncio.run(migrate(url(server, TEMPLATE)))
+                create(server, READY, template=TEMPLATE)
+                asyncio.run(create_partitions(url(server, READY)))
                 yield server
     finally:
         # Where it takes long to stop, it still writes: the next process removes what that leaves.
@@ -84,16 +91,16 @@ def memory_directory() -> Path | None:
 
 
 @pytest.fixture
-def database_url(postgres_server: EmbeddedServer) -> Iterator[str]:
-    """The URL of a database of its own, with all tables and no rows."""
-    with fresh(postgres_server) as address:
+def database_url(request: pytest.FixtureRequest, postgres_server: EmbeddedServer) -> Iterator[str]:
+    """The URL of a database of its own, with all tables and no rows; ready for a store server, unless the test writes itself."""
+    with fresh(postgres_server, TEMPLATE if "database" in request.fixturenames else READY) as address:
         yield address
 
 
 @pytest.fixture(scope="module")
 def module_database_url(postgres_server: EmbeddedServer) -> Iterator[str]:
     """The same, for a service that a whole module shares."""
-    with fresh(postgres_server) as address:
+    with fresh(postgres_server, READY) as address:
         yield address
 
 
@@ -102,10 +109,10 @@ STORE_SERVER: Final = uuid.UUID("0199e2a5-0000-7000-8000-00000000feed")
 
 
 @contextmanager
-def fresh(server: EmbeddedServer) -> Iterator[str]:
+def fresh(server: EmbeddedServer, template: str = TEMPLATE) -> Iterator[str]:
     """The URL of a new database, which goes with the block."""
     name = f"test_{next(_serial)}"
-    create(server, name, template=TEMPLATE)
+    create(server, name, template=template)
     yield url(server, name)
     drop(server, name)
 
@@ -213,4 +220,12 @@ async def migrate(dsn: str) -> None:
     """Make our tables in a database."""
     opened = Database(dsn)
     await opened.prepare()
+    await opened.close()
+
+
+async def create_partitions(dsn: str) -> None:
+    """Make those that a store server makes when it starts."""
+    opened = Database(dsn)
+    await opened.connect()
+    await Partitions(opened).create_upcoming(dt.datetime.now(dt.UTC).date())
     await opened.close()
