@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -30,7 +30,7 @@ NOT_HERE = ("git ", "cd ", "./check", "./playhead demo", "docker ", "python -m b
 ALONE = "README.md"
 """The page whose commands find nothing that runs, as a newcomer's do, and are started in earnest; what stays ready for the next is used.
 
-Those of the others share a store server, in which each page has a project of its own, and are forks, as agents are on all
+Those of the others share a store server, in which pages have projects of their own, and are forks, as agents are on all
 pages (`tests/support/shells.py`)."""
 
 
@@ -63,36 +63,69 @@ async def shared_data(module_data: Path, module_database_url: str, config: str) 
         yield module_data / "data"
 
 
-def _prepare_page(page: str, data: Path, config: str) -> Shell:
-    """A directory with the files that a page shows or asks for."""
+def _prepare_pages(pages: Sequence[str], data: Path, config: str) -> Shell:
+    """A directory with the files that pages show or ask for."""
     shell = prepare_directory(data)
     (data / "tests" / "recordings").mkdir(parents=True)
     (data / "tests" / "test_agent.py").write_text(AGENT_TEST)
-    for name, content in FILE.findall((ROOT / page).read_text("utf-8")):
-        (data / name).write_text(content)
+    for page in pages:
+        for name, content in FILE.findall((ROOT / page).read_text("utf-8")):
+            assert not (data / name).exists(), f"{page} shows another {name}"
+            (data / name).write_text(content)
     (data / "playhead.toml").write_text(config)
     return shell
 
 
+TOGETHER = (
+    ("docs/ci.md", "docs/compare.md", "docs/fixtures.md", "docs/forks.md"),
+    ("docs/check.md", "docs/isolation.md", "docs/proof.md", "docs/trace-format.md", "docs/view.md"),
+)
+"""Pages that are typed one after the other, in one directory and project. What several say to record first is recorded once."""
+
+READ_TOGETHER = [
+    *TOGETHER,
+    *(
+        (page,)
+        for page in PAGES
+        if commands(page) and page not in {ALONE, *OF_THEIR_OWN, *(page for pages in TOGETHER for page in pages)}
+    ),
+]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("page", [page for page in PAGES if commands(page) and page not in (ALONE, *OF_THEIR_OWN)])
-async def test_what_a_page_says_to_type_works(
-    page: str, data: Path, config: str, shared_data: Path, programs: Path
+@pytest.mark.parametrize("pages", READ_TOGETHER, ids=[" ".join(pages) for pages in READ_TOGETHER])
+async def test_what_pages_say_to_type_works(
+    pages: tuple[str, ...], data: Path, config: str, shared_data: Path, programs: Path
 ) -> None:
-    shell = _prepare_page(page, data, config)
+    shell = _prepare_pages(pages, data, config)
     environment = {
         "PATH": f"{programs}{os.pathsep}{shell.environment['PATH']}",
         "PLAYHEAD_DATA": str(shared_data),
-        "PLAYHEAD_PROJECT": Path(page).stem,
+        "PLAYHEAD_PROJECT": Path(pages[0]).stem,
     }
-    await asyncio.to_thread(_run_commands, page, shell, environment)
+    lines = list(dict.fromkeys(line for page in pages for line in commands(page)))
+    await asyncio.to_thread(_run_commands, lines, shell, environment)
+
+
+@pytest.mark.parametrize("pages", TOGETHER, ids=[" ".join(pages) for pages in TOGETHER])
+def test_no_page_needs_what_only_another_one_made(pages: tuple[str, ...]) -> None:
+    names_by_page = {page: {name for line in commands(page) for name in made_names(line)} for page in pages}
+    for page in pages:
+        others = set().union(*(names_by_page[other] for other in pages if other != page)) - names_by_page[page]
+        used = {word for line in commands(page) for word in line.split()}
+        assert not used & others
+
+
+def made_names(line: str) -> list[str]:
+    """The runs and files that a command names as what it makes."""
+    return re.findall(r"(?:--run|-o|>) (\S+)", line)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_what_the_readme_says_to_type_works_for_a_newcomer(data: Path, config: str, programs: Path) -> None:
-    shell = _prepare_page(ALONE, data, config)
+    shell = _prepare_pages([ALONE], data, config)
     # First on the PATH, and alone: `playhead` is started in earnest.
     (data / "agents").mkdir()
     (data / "agents" / "python").symlink_to(programs / "python")
@@ -102,7 +135,7 @@ async def test_what_the_readme_says_to_type_works_for_a_newcomer(data: Path, con
         "PLAYHEAD_STORE_IDLE": "60",
         "CI": "",
     }
-    await asyncio.to_thread(_run_commands, ALONE, shell, environment)
+    await asyncio.to_thread(_run_commands, commands(ALONE), shell, environment)
 
 
 AGENT_TEST = """\
@@ -112,9 +145,9 @@ def test_the_agent_works():
 """
 
 
-def _run_commands(page: str, shell: Shell, environment: Mapping[str, str]) -> None:
-    """Run the commands of a page in its directory."""
-    script = "set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT\n" + "\n".join(commands(page))
+def _run_commands(lines: Sequence[str], shell: Shell, environment: Mapping[str, str]) -> None:
+    """Run commands of pages in their directory."""
+    script = "set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT\n" + "\n".join(lines)
     # As after `pip install ./clients/pytest-playhead`.
     client = str(ROOT / "clients" / "pytest-playhead" / "src")
     ports = {"PLAYHEAD_PROXY_PORT": "0", "PLAYHEAD_API_PORT": "0"}
