@@ -10,7 +10,8 @@ from pathlib import Path
 
 def run(command: list[str]) -> dict[str, object]:
     # A client of Python can be the fork of an interpreter only if it is started with the variables that interpreters read.
-    names = "PATH", "HOME", "NODE_EXTRA_CA_CERTS" if command[0].endswith("node") else "PYTHONHASHSEED"
+    own = ("NODE_EXTRA_CA_CERTS",) if command[0].endswith("node") else ("PYTHONHASHSEED", "PYTHONUNBUFFERED", "LANG")
+    names = ("PATH", "HOME", *own)
     bare = {name: os.environ[name] for name in names if name in os.environ}
     try:
         done = subprocess.run(command, env=bare, capture_output=True, timeout=60, stdin=subprocess.DEVNULL, check=False)
