@@ -82,7 +82,7 @@ values = st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(t
 layouts = st.sampled_from([{}, {"indent": 1}, {"separators": (",", ":")}, {"ensure_ascii": False}])
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     st.lists(st.dictionaries(texts, values, min_size=1), min_size=1, max_size=5),
     st.lists(st.lists(values, max_size=8), max_size=5),
