@@ -41,8 +41,9 @@ SLOW_WRITE: Final = 0.005
 """Seconds from which a write of the event loop's thread counts as slow."""
 
 SLOW_WRITE_BACKOFF: Final = 20.0
-"""After a slow write, only the writing thread writes, for this many times as long as the write took. So slow writes take at
-most a twentieth of the event loop's time, and a machine that was busy for a moment recovers soon."""
+"""After two slow writes in a row, only the writing thread writes, for this many times as long as the last one took. So slow
+writes take little of the event loop's time, and a machine that was busy for a moment recovers soon. A single slow write is
+mostly one during which the thread lost its processor."""
 
 RETRY_INTERVAL: Final = 0.25
 """Seconds between two attempts to write to a disk that refuses."""
@@ -79,6 +80,9 @@ class Spool:
         self._lock = threading.Lock()
         self._write_lock = threading.Lock()
         """Held from taking records off the queue until they are written, so that they are written in order."""
+
+        self._was_slow = False
+        """Whether the last write of the event loop's thread was slow."""
 
         self._slow_until = 0.0
         self._to_write = threading.Condition(self._lock)
@@ -256,8 +260,11 @@ class Spool:
                 self._queue[:0] = batch[failure.frames_written :]
             return False
         self._advance(batch)
-        if (ended_at := time.monotonic()) - started_at > SLOW_WRITE:
+        ended_at = time.monotonic()
+        is_slow = ended_at - started_at > SLOW_WRITE
+        if is_slow and self._was_slow:
             self._slow_until = ended_at + SLOW_WRITE_BACKOFF * (ended_at - started_at)
+        self._was_slow = is_slow
         return True
 
     def close(self) -> int:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from store.spool import Position, Reader, Spool, SpoolBroken, SpoolFull, SpoolTaken
+from store.spool import Position, Reader, Spool, SpoolBroken, SpoolFull, SpoolTaken, writer
 from store.spool.segment import OVERHEAD, segment_numbers
 from tests.store.disks import FaultyDisk
 
@@ -172,6 +172,20 @@ async def test_what_nobody_waits_for_is_written_by_the_loop_a_group_at_a_time(
         assert spool.written_count == 2
         spool.append(b"three")
         assert len(ends) == 1, "another group has begun"
+
+
+async def test_the_loop_s_thread_writes_until_two_writes_in_a_row_are_slow(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "SLOW_WRITE_BACKOFF", 1e9)
+    are_written = []
+    with Spool(directory) as spool:
+        for is_slow in (True, False, True, True, False):
+            monkeypatch.setattr(writer, "SLOW_WRITE", -1 if is_slow else 60)
+            are_written.append(spool.write_now(spool.append(b"x")))
+        async with asyncio.timeout(60):
+            await spool.wait_until_durable(5)
+    assert are_written == [True, True, True, True, False]
 
 
 async def test_whoever_stops_waiting_harms_nobody(directory: Path) -> None:
