@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -114,6 +115,20 @@ class Worker:
 def worker(tmp_path: Path) -> Worker:
     (tmp_path / "notes.txt").write_text("the notes\nof today\n")
     return Worker(tmp_path)
+
+
+async def test_files_in_shared_memory_are_effects_and_devices_are_not(worker: Worker) -> None:
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as shared:
+        shared.write(b"shared")
+        shared.flush()
+        _, err = await worker.run(
+            f"open('/dev/null').read(); open('/proc/self/stat').read(); print(open({shared.name!r}).read())"
+        )
+        assert err == ""
+    recorded = b"".join(batch.items for batch in worker.batches)
+    assert shared.name.encode() in recorded
+    assert b"/dev/null" not in recorded
+    assert b"/proc/self" not in recorded
 
 
 async def test_every_kind_is_recorded_and_replayed(worker: Worker) -> None:

@@ -73,9 +73,12 @@ _KEYS = tuple(
 
 _OTHER_FILES = (
     *(*_STANDARD, *_APART, *_KEYS),
-    *(sys.prefix + os.sep, sys.base_prefix + os.sep, "/proc/", "/sys/", "/dev/"),
+    *(sys.prefix + os.sep, sys.base_prefix + os.sep),
 )
 """Beginnings of the paths of files that are no effects."""
+
+_SHARED_MEMORY = "/dev/shm/"  # noqa: S108 - compared, not written
+"""Where files are as in any directory, often temporary ones."""
 
 classes = {}
 """The class of each file that was asked about."""
@@ -169,4 +172,5 @@ def place(code, line):
 def is_of_interpreter(path):
     """Whether a file is of the interpreter, of installed packages or of Playhead, and its content no effect."""
     path = os.path.realpath(path)
-    return path.startswith(_OTHER_FILES) or any(part in _INSTALLED for part in path.split(os.sep))
+    is_device = path.startswith(("/proc/", "/sys/", "/dev/")) and not path.startswith(_SHARED_MEMORY)
+    return is_device or path.startswith(_OTHER_FILES) or any(part in _INSTALLED for part in path.split(os.sep))
