@@ -3,16 +3,18 @@
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
+from unittest.mock import patch
 
 import trustme
 
 from calls.model import ChunkKind, Headers, Outcome, Request
 from proxy import lane, mitm
+from proxy.capture.owner import Owners
 from proxy.trust.ca import ensure_ca
 from proxy.wire.config import EngineConfig, Limits
 from proxy.wire.engine import Answerer, Engine
@@ -337,9 +339,18 @@ class Worker:
 
 @asynccontextmanager
 async def open_worker(
-    directory: Path, recorder: MemoryRecorder | None = None, answerer: Answerer | None = None, **settings: Any
+    directory: Path,
+    recorder: MemoryRecorder | None = None,
+    answerer: Answerer | None = None,
+    *,
+    finds_owners: bool = False,
+    **settings: Any,
 ) -> AsyncIterator[Worker]:
-    """A worker for as long as the context lasts. It records with a recorder, and trusts `upstream_ca`."""
+    """A worker for as long as the context lasts. It records with a recorder, and trusts `upstream_ca`.
+
+    Mostly the client is this process, in which no owner of a connection is looked for: for each one the worker would read
+    the descriptors of all other processes, which takes half of such a test's CPU.
+    """
     ca = directory / "upstream-ca.pem"
     upstream_ca().cert_pem.write_to_path(str(ca))
     mode = "replay" if answerer else "record" if recorder else "passthrough"
@@ -347,14 +358,16 @@ async def open_worker(
     ready: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     with one_root():
         config = EngineConfig(authority=ensure_ca(directory / "keys"), **(told | settings))
-    async with asyncio.TaskGroup() as group:
-        group.create_task(ENGINES[engine](config, recorder, answerer, ready.set_result))
-        try:
-            with one_root():
-                port = await ready
-            yield Worker(port, config)
-        finally:
-            config.stop.set()
+    search = nullcontext() if finds_owners else patch.object(Owners, "can_find", lambda *_: False)
+    with search:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(ENGINES[engine](config, recorder, answerer, ready.set_result))
+            try:
+                with one_root():
+                    port = await ready
+                yield Worker(port, config)
+            finally:
+                config.stop.set()
 
 
 async def connect_through(

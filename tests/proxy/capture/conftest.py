@@ -139,7 +139,9 @@ def capturing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Capturing:
         known = hosts or {}
         _resolve_with(monkeypatch, known)
         control = tmp_path / "control" / "worker.sock"
-        async with wire.open_worker(tmp_path, recorder, answerer, control=control, **settings) as worker:
+        async with wire.open_worker(
+            tmp_path, recorder, answerer, finds_owners=True, control=control, **settings
+        ) as worker:
             launcher = Launcher(control)
             with listening(1, port) as tcp, listening(2, tcp.getsockname()[1]) as second, _datagrams() as dns:
                 ports = tcp.getsockname()[1], dns.getsockname()[1]

@@ -67,6 +67,7 @@ async def test_a_client_that_names_no_run_is_recorded_under_its_process(
         open_worker(
             tmp_path,
             recorder,
+            finds_owners=True,
             upstreams={"tools.example": f"http://127.0.0.1:{origin.port}"},
             access=Access(tokens=("secret",) if user else ()),
         ) as worker,

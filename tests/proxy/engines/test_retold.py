@@ -105,7 +105,7 @@ async def test_the_next_request_goes_live_and_into_the_same_run(tmp_path: Path) 
     async with answering(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlive") as upstream:
         origin = f"http://127.0.0.1:{upstream.port}"
         answerer = ScriptedAnswerer(RECORDED, None)
-        settings = {"mode": "auto", "upstreams": {"api.example": origin}}
+        settings: dict[str, Any] = {"mode": "auto", "upstreams": {"api.example": origin}}
         async with (
             open_worker(tmp_path, recorder, answerer, **settings) as worker,
             httpx.AsyncClient(timeout=60, proxy=worker.proxy("child"), verify=worker.tls) as client,

@@ -118,7 +118,7 @@ async def main(engine: str, text_format: str, directory: Path) -> dict[str, Any]
         await asyncio.start_server(handler, sock=listener, ssl=context)
     found: dict[str, Any] = {}
     ports = {"connect_ports": (80, 443, 25), "transparent": TRANSPARENT}
-    async with wire.open_worker(directory, recorder, **ports) as worker:
+    async with wire.open_worker(directory, recorder, finds_owners=True, **ports) as worker:
         ca = directory / "ca.pem"
         ca.write_bytes(worker.config.authority.certificate.read_bytes())
         trust = ("curl", "-sS", "-m", "10", "--cacert", str(ca), "-w", "%{http_code}", "-o", "/dev/null")
