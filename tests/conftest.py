@@ -23,7 +23,8 @@ __all__ = ["database", "database_url", "module_database_url", "postgres_server"]
 
 # What is slow on a busy machine is not wrong.
 settings.register_profile("playhead", deadline=None)
-settings.register_profile("check", settings.get_profile("playhead"), derandomize=True)
+# The same examples each time, and half of Hypothesis's usual number, which takes 40 s of CPU less. The soak looks for others.
+settings.register_profile("check", settings.get_profile("playhead"), derandomize=True, max_examples=50)
 settings.register_profile("quick", settings.get_profile("check"), max_examples=15)
 settings.register_profile("soak", settings.get_profile("playhead"), max_examples=5000)
 settings.load_profile("playhead")
@@ -43,6 +44,9 @@ def pytest_configure(config: pytest.Config) -> None:
     os.unsetenv("COLUMNS")
     # Where nothing may be written, each worker and each process of a test would compile what it imports again.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    # Tests that draw at random have generators of their own. To seed the common one three times for each test takes as long as a
+    # small test. (As `--randomly-dont-reset-seed`, which pytest refuses where somebody leaves the plugin out.)
+    config.option.randomly_reset_seed = False
     sys.dont_write_bytecode = False
     # A store server that is kept ready for the next command would outlive its test.
     os.environ["PLAYHEAD_STORE_IDLE"] = "0"
