@@ -50,7 +50,8 @@ def _holds(value, depth=5):
             return any(_holds(one, depth - 1) for one in list(value)[:200])
         names = None
         # What cannot change is data; what can is a part of the program that data passes through.
-        if hasattr(kind, "__struct_config__") and (kind.__struct_config__.frozen or kind.__struct_config__.array_like):
+        config = getattr(kind, "__struct_config__", None)  # of a class itself, a descriptor
+        if getattr(config, "frozen", False) or getattr(config, "array_like", False):
             names = kind.__struct_fields__
         elif hasattr(kind, "__dataclass_params__") and kind.__dataclass_params__.frozen:
             names = kind.__dataclass_fields__
