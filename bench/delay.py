@@ -179,15 +179,24 @@ def measure(
     names = list(dict.fromkeys(name for name, _ in delay.arms))
     found: dict[Workload, dict[str, list[Delays]]] = {workload: {name: [] for name in names} for workload in workloads}
     first = 0
+    for workload, name in take_turns("round", workloads, rounds, names):
+        scheme, kind, wait = workload
+        result = delay.ask(delay.arms[name, scheme], kind, wait, seconds, first)
+        first += int(result["asked"])
+        found[workload][name].append(summarize(result["calls"], kind))
+    return found
+
+
+def take_turns(
+    title: str, workloads: Sequence[Workload], rounds: int, names: Sequence[str]
+) -> Iterator[tuple[Workload, str]]:
+    """Yield what to ask next, and whom, and print it. The order of the names turns round."""
     for number in range(rounds):
         for workload in workloads:
             scheme, kind, wait = workload
             for name in names if number % 2 else names[::-1]:
-                print(f"round {number + 1}: {scheme}, {kind} after {wait} ms, {name}", file=sys.stderr, flush=True)
-                result = delay.ask(delay.arms[name, scheme], kind, wait, seconds, first)
-                first += int(result["asked"])
-                found[workload][name].append(summarize(result["calls"], kind))
-    return found
+                print(f"{title} {number + 1}: {scheme}, {kind} after {wait} ms, {name}", file=sys.stderr, flush=True)
+                yield workload, name
 
 
 def measure_cpu(
@@ -202,19 +211,14 @@ def measure_cpu(
         workload: {name: [] for name in names} for workload in workloads
     }
     first = 10_000_000
-    for number in range(rounds):
-        for workload in workloads:
-            scheme, kind, wait = workload
-            for name in names if number % 2 else names[::-1]:
-                print(f"CPU, round {number + 1}: {scheme}, {kind} after {wait} ms, {name}", file=sys.stderr, flush=True)
-                before = delay.processes[name, scheme].read_cpu()
-                calls = int(delay.ask(delay.arms[name, scheme], kind, wait, seconds, first)["asked"])
-                time.sleep(STORING_SECONDS)
-                after = delay.processes[name, scheme].read_cpu()
-                first += calls
-                found[workload][name].append(
-                    [(late - early) / calls * 1e6 for early, late in zip(before, after, strict=True)]
-                )
+    for workload, name in take_turns("CPU, round", workloads, rounds, names):
+        scheme, kind, wait = workload
+        before = delay.processes[name, scheme].read_cpu()
+        calls = int(delay.ask(delay.arms[name, scheme], kind, wait, seconds, first)["asked"])
+        time.sleep(STORING_SECONDS)
+        after = delay.processes[name, scheme].read_cpu()
+        first += calls
+        found[workload][name].append([(late - early) / calls * 1e6 for early, late in zip(before, after, strict=True)])
     return found
 
 
@@ -271,7 +275,11 @@ def options() -> argparse.ArgumentParser:
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2.0, help="length of each turn (%(default)s)")
-    parser.add_argument("--only", metavar="WORD", help="only workloads with this word, such as https or json")
+    parser.add_argument(
+        "--only",
+        choices=sorted({word for workload in WORKLOADS for word in workload[:2]}),
+        help="only workloads with this word",
+    )
     parser.add_argument(
         "--against", type=Path, metavar="CHECKOUT", help="another checkout of Playhead, in turns with it"
     )

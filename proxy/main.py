@@ -1,4 +1,4 @@
-"""The console script: it starts a command's proxy worker before it imports the command line, which takes a third of the worker's start."""
+"""The console script: it starts a command's proxy worker, and imports the command line while that starts."""
 
 import os
 import sys
