@@ -32,6 +32,10 @@ from tests.support.shells import started_interpreter
 
 HERE = Path(__file__).parent / "clients"
 
+# The recording and the replay take ten seconds of CPU, in each of xdist's workers that runs one of these tests. Modules with a
+# longer limit than usual are started first, and so are not divided.
+pytestmark = pytest.mark.timeout(240)
+
 PYTHON = (
     *("requests", "httpx_transport", "urllib3", "http_client", "aiohttp", "ssl_socket"),
     *("double_fork", "own_resolver", "listening"),
