@@ -29,7 +29,6 @@ import click
 from click.shell_completion import CompletionItem
 
 from proxy.errors import FAILURE_EXIT_CODE, Failure
-from proxy.processes.early_worker import end_early_worker, start_early_worker
 from proxy.terminal.text import printable
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT)
@@ -212,7 +211,6 @@ def main() -> None:
     """Run the console script. Playhead's own failures exit with 125, a wrong command line with 2."""
     _reopen_missing_streams()
     try:
-        start_early_worker(sys.argv[1:], os.environ)
         if COMPLETION_VARIABLE in os.environ:
             import_module("proxy.cli.completion")
         code: Any = playhead.main(standalone_mode=False, complete_var=COMPLETION_VARIABLE)
@@ -233,8 +231,6 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         click.echo(f"playhead: cannot write: {error.strerror}; make room, and try again", err=True)
         code = FAILURE_EXIT_CODE
-    finally:
-        end_early_worker()
     # Python would look for garbage before it ends, which takes longer than anything else that it does then.
     gc.freeze()
     sys.exit(code if isinstance(code, int) else 0)

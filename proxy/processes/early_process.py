@@ -2,9 +2,28 @@
 
 import asyncio
 import os
-import subprocess
+import signal
 
 from proxy.processes.forked_process import OneWayWriter
+
+
+class ForkedChild:
+    """A child of this process, with what Playhead uses of `subprocess.Popen`."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def wait(self) -> int:
+        """Wait until it ends, and return its exit status."""
+        if self.returncode is None:
+            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.returncode
+
+    def kill(self) -> None:
+        """Kill it if nobody has waited for it, so that no other process can have its number."""
+        if self.returncode is None:
+            os.kill(self.pid, signal.SIGKILL)
 
 
 class EarlyProcess:
@@ -12,7 +31,7 @@ class EarlyProcess:
 
     def __init__(
         self,
-        process: "subprocess.Popen[bytes]",
+        process: ForkedChild,
         stdio: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         stderr: int,
         log: int,

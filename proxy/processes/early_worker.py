@@ -1,15 +1,17 @@
 """Start a command's proxy worker before the command imports its code and reads its settings: both take as long as the worker's start.
 
-So it is on Linux, where no process stays ready from which the worker could be forked, as in CI. A command that then needs no worker of
-its own ends this one.
+So it is on Linux, where no process stays ready from which the worker could be forked, as in CI. The worker is a fork of the command's
+own process, which has then imported what both need: no second interpreter starts, and these modules are imported once. A command that
+then needs no worker of its own ends this one.
 """
 
+import gc
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, NoReturn
 
 if TYPE_CHECKING:
     from proxy.processes.early_process import EarlyProcess
@@ -20,6 +22,18 @@ COMMANDS: Final = ("record", "replay")
 HELP: Final = ("-h", "--help")
 MODULE: Final = "proxy.worker.process"
 
+NEEDED_BY_BOTH: Final = (
+    "asyncio",
+    "tempfile",
+    "tomllib",
+    "proxy.processes.child_process",
+    "proxy.worker_config",
+    "store.datadir",
+    "store.log_format",
+    "store.run_tokens",
+)
+"""What the worker and the command line import in any case, with all that these import: a third of either's imports."""
+
 
 class EarlyWorker:
     """A worker that waits for its configuration. It is taken once, or ended."""
@@ -29,16 +43,14 @@ class EarlyWorker:
         # Until the configuration names its log.
         self._stderr = os.memfd_create("early-worker")
         self._log: int | None = None
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", MODULE],
-                stdin=theirs.fileno(),
-                stdout=theirs.fileno(),
-                stderr=self._stderr,
-                # As `child_process` starts one.
-                start_new_session=True,
-                env=os.environ | {"PYTHONSAFEPATH": "1"},
-            )
+        pid = os.fork()
+        if pid == 0:
+            self._stdio.detach()
+            _run_worker(theirs.detach(), self._stderr)
+        from proxy.processes.early_process import ForkedChild
+
+        theirs.close()
+        self._process = ForkedChild(pid)
 
     def request(self, log: int) -> "EarlyWorker":
         """Return what `child_process` waits for, given the descriptor of its log."""
@@ -64,17 +76,37 @@ class EarlyWorker:
         os.close(self._stderr)
 
 
+def _run_worker(stdio: int, stderr: int) -> NoReturn:
+    """Be a worker's process, as `child_process` starts one, in this fork."""
+    os.setsid()
+    for source, target in ((stdio, 0), (stdio, 1), (stderr, 2)):
+        os.dup2(source, target)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    os.environ["PYTHONSAFEPATH"] = "1"
+    # For people who list processes: it has the command's arguments.
+    with open("/proc/self/comm", "w", encoding="ascii") as name:
+        name.write("playhead-worker")
+    run_worker = import_module(MODULE).run_worker
+    # What is imported lives to the end.
+    gc.freeze()
+    gc.enable()
+    sys.exit(run_worker())
+
+
 _waiting: list[EarlyWorker] = []
 
 
 def start_early_worker(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Start the worker of this command line, if it is of a command that will start one, and if none was started before."""
-    if _waiting:
-        return
+    """Start the worker of this command line, if it is of a command that will start one. In the worker this raises SystemExit."""
     needs_one = arguments[:1] and arguments[0] in COMMANDS and "--" in arguments
     if sys.platform == "linux" and needs_one and not set(HELP) & set(arguments[: list(arguments).index("--")]):
         if keeps_nothing(environment):
+            # The collector would take a tenth of the time of imports, and look in vain.
+            gc.disable()
+            for name in NEEDED_BY_BOTH:
+                import_module(name)
             _waiting.append(EarlyWorker())
+            gc.enable()
 
 
 def keeps_nothing(environment: Mapping[str, str]) -> bool:

@@ -112,11 +112,10 @@ assert urllib.request.urlopen("http://tools.example/a").read() == b"A"
 parent = os.getppid()
 for pid in filter(str.isdigit, os.listdir("/proc")):
     try:
-        stat = open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()
-        line = open(f"/proc/{pid}/cmdline").read()
+        name, _, stat = open(f"/proc/{pid}/stat").read().rpartition(")")
     except OSError:
         continue
-    if int(stat[1]) == parent and int(pid) != os.getpid() and "proxy.worker.process" in line:
+    if int(stat.split()[1]) == parent and int(pid) != os.getpid() and name.endswith("(playhead-worker"):
         os.kill(int(pid), signal.SIGKILL)
 try:
     urllib.request.urlopen("http://tools.example/not-recorded")

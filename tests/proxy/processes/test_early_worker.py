@@ -1,16 +1,46 @@
 """A worker that is started before its command has read its settings."""
 
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from proxy.processes import early_worker
-from proxy.processes.child_process import ChildFailure, ChildProcess
-from proxy.processes.early_worker import EarlyWorker, end_early_worker, start_early_worker, take_early_worker
+from proxy.processes.early_worker import start_early_worker, take_early_worker
 
 IN_CI = {"CI": "true"}
+
+ONE_ENDS_UNUSED_AND_ONE_KNOWS_NO_LOG = """
+import asyncio, sys, msgspec
+from pathlib import Path
+from proxy.processes import early_worker
+from proxy.processes.early_worker import end_early_worker, start_early_worker, take_early_worker
+
+def start():
+    start_early_worker(["record", "--", "true"], {"CI": "true"})
+
+start()
+(worker,) = early_worker._waiting
+end_early_worker()
+end_early_worker()
+assert worker._process.returncode == -9, worker._process.returncode
+
+start()
+# Only now: what a fork has imported is no part of this.
+from proxy.processes.child_process import ChildFailure, ChildProcess
+
+class Config(msgspec.Struct):
+    other: str = "version"
+
+worker = take_early_worker()
+try:
+    asyncio.run(ChildProcess.start("proxy.worker.process", Config(), log=Path(sys.argv[1]), request_fork=worker.request))
+except ChildFailure as failure:
+    print(failure)
+assert worker._process.returncode == 1, worker._process.returncode
+"""
 
 
 @pytest.mark.parametrize(
@@ -34,23 +64,11 @@ def test_it_is_started_where_a_command_starts_one_and_none_stays_ready(
     assert take_early_worker() is None
 
 
-def test_one_that_nobody_needs_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    start_early_worker(["record", "--", "true"], IN_CI)
-    # The console script starts it, and the command line would if it were called otherwise.
-    start_early_worker(["record", "--", "true"], IN_CI)
-    (worker,) = early_worker._waiting
-    end_early_worker()
-    end_early_worker()
-    assert worker._process.returncode is not None
-
-
-async def test_the_log_says_why_one_ended_that_did_not_know_its_log(tmp_path: Path) -> None:
-    class Config(msgspec.Struct):
-        other: str = "version"
-
-    worker = EarlyWorker()
+@pytest.mark.own_interpreter
+def test_one_that_nobody_needs_ends_and_one_that_fails_before_it_knows_its_log_says_why(tmp_path: Path) -> None:
+    # In a process of its own: a worker is a fork of it.
     log = tmp_path / "worker.log"
-    with pytest.raises(ChildFailure, match="ended before it was ready"):
-        await ChildProcess.start("proxy.worker.process", Config(), log=log, request_fork=worker.request)
+    code = [sys.executable, "-c", ONE_ENDS_UNUSED_AND_ONE_KNOWS_NO_LOG, str(log)]
+    ran = subprocess.run(code, capture_output=True, text=True, check=True, timeout=60)
+    assert "ended before it was ready" in ran.stdout
     assert "ValidationError" in log.read_text()
-    assert worker._process.returncode is not None
