@@ -249,6 +249,7 @@ async def test_a_websocket_within_tls_passes(tmp_path: Path) -> None:
 
 async def test_messages_do_not_pile_up(tmp_path: Path) -> None:
     """mitmproxy keeps all messages of a WebSocket until it ends."""
+    gc.freeze()  # to look through what the process had before takes a second
     async with (
         serving(_echo) as upstream,
         open_worker(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker,
