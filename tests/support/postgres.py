@@ -28,6 +28,9 @@ TEMPLATE = "migrated"
 READY = "ready"
 """A template that has the partitions of these days as well: to make them takes a store server longer than all else of its start."""
 
+SAMPLES_DAY: Final = dt.date(2026, 11, 21)
+"""The day of most exchanges that tests make. `TEMPLATE` has its partitions: to make them takes longer than to store an exchange."""
+
 # Nothing here outlives its test, so nothing has to reach the disk.
 CARELESS = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off", "log_min_messages": "fatal"}
 
@@ -65,6 +68,7 @@ def running_server() -> Iterator[EmbeddedServer]:
                 asyncio.run(migrate(url(server, TEMPLATE)))
                 create(server, READY, template=TEMPLATE)
                 asyncio.run(create_partitions(url(server, READY)))
+                asyncio.run(create_partitions(url(server, TEMPLATE), SAMPLES_DAY))
                 yield server
     finally:
         # Where it takes long to stop, it still writes: the next process removes what that leaves.
@@ -223,9 +227,10 @@ async def migrate(dsn: str) -> None:
     await opened.close()
 
 
-async def create_partitions(dsn: str) -> None:
-    """Make those that a store server makes when it starts."""
+async def create_partitions(dsn: str, day: dt.date | None = None) -> None:
+    """Make those of a day, or those that a store server makes when it starts."""
     opened = Database(dsn)
     await opened.connect()
-    await Partitions(opened).create_upcoming(dt.datetime.now(dt.UTC).date())
+    partitions = Partitions(opened)
+    await (partitions.create_missing([day]) if day else partitions.create_upcoming(dt.datetime.now(dt.UTC).date()))
     await opened.close()
