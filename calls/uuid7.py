@@ -6,8 +6,13 @@ _MILLISECOND = 1_000_000
 _COUNTER = 12 + 30
 """Bits of the counter, without the version and variant (RFC 9562 6.2, method 1: fixed-length dedicated counter)."""
 _RANDOM = 32
-_BITS_PER_DRAW = 4096
-"""Random bits that one draw provides: each draw is a system call."""
+_LOW = (1 << _RANDOM) - 1
+_HALF_COUNTER = (1 << _COUNTER - 1) - 1
+_DRAWN = (_COUNTER - 1 + _RANDOM + 7) // 8
+"""Random bytes for one identifier."""
+
+_PER_DRAW = 32
+"""Identifiers for which one draw provides: each draw is a system call."""
 
 
 class Uuid7:
@@ -18,30 +23,27 @@ class Uuid7:
         self._randbits = randbits
         self._millisecond = -1
         self._count = 0
-        self._pool = self._bits_left = 0
+        self._pool, self._used = b"", 0
+        """Random bytes, and how many of them were used: each only once."""
 
-    def __call__(self) -> str:
-        """Return the next identifier as text."""
-        millisecond = self._now() // _MILLISECOND
+    def __call__(self, at: int | None = None) -> str:
+        """Return the next identifier as text. `at` is the time, if the caller has read the clock."""
+        millisecond = (self._now() if at is None else at) // _MILLISECOND
+        start = self._used
+        if start == len(self._pool):
+            start, self._pool = 0, self._randbits(8 * _DRAWN * _PER_DRAW).to_bytes(_DRAWN * _PER_DRAW)
+        self._used = start + _DRAWN
+        random = int.from_bytes(self._pool[start : self._used])
         if millisecond > self._millisecond:
             self._millisecond = millisecond
             # The top bit stays free, so that the counter does not overflow within a millisecond.
-            self._count = self._take_random(_COUNTER - 1)
+            self._count = random >> _RANDOM & _HALF_COUNTER
         else:
             self._count += 1
             if self._count >> _COUNTER:
                 self._millisecond, self._count = self._millisecond + 1, 0
-        random = self._take_random(_RANDOM)
         high, low = self._count >> 30, self._count & ((1 << 30) - 1)
-        early, late = self._millisecond >> 16, self._millisecond & 0xFFFF
-        end = (low & 0xFFFF) << _RANDOM | random
-        return f"{early:08x}-{late:04x}-{7 << 12 | high:04x}-{2 << 14 | low >> 16:04x}-{end:012x}"
-
-    def _take_random(self, bits: int) -> int:
-        """Return random bits, each only once."""
-        if self._bits_left < bits:
-            self._pool, self._bits_left = self._randbits(_BITS_PER_DRAW), _BITS_PER_DRAW
-        found = self._pool & (1 << bits) - 1
-        self._pool >>= bits
-        self._bits_left -= bits
-        return found
+        head = self._millisecond << 16 | 7 << 12 | high
+        tail = (2 << 30 | low) << _RANDOM | random & _LOW
+        text = f"{head << 64 | tail:032x}"
+        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"

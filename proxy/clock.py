@@ -6,6 +6,7 @@ what was recorded in between, and to everything after it that has to keep its or
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 SECOND: Final = 1_000_000_000
@@ -17,10 +18,10 @@ LASTING: Final = 60 * SECOND
 """Nanoseconds after which a jump is accepted as the right time."""
 
 
-def elapsed_time() -> int:
-    """Return nanoseconds on a clock that is never set, and that also counts while the machine is suspended if possible."""
-    boot_time = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic_ns() if boot_time is None else time.clock_gettime_ns(boot_time)
+elapsed_time: Final[Callable[[], int]] = (
+    partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic_ns
+)
+"""Returns nanoseconds on a clock that is never set, and that also counts while the machine is suspended if possible."""
 
 
 class SteadyClock:

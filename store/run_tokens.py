@@ -62,8 +62,21 @@ class RunTokens:
 
 def is_claimed(directory: Path, run: str) -> bool:
     """Whether the run has a claim in this directory."""
+    return _has_claim(_claim_paths(str(directory), run))
+
+
+def _has_claim(paths: tuple[str, ...]) -> bool:
     # Not cached: a claim holds from the moment in which it is made.
-    return any(os.access(f"{directory}/{_claim_file(name)}", os.F_OK) for name in _run_and_owner(run))
+    for path in paths:  # noqa: SIM110 - `any` would make a generator for each request
+        if os.access(path, os.F_OK):
+            return True
+    return False
+
+
+@lru_cache(1024)
+def _claim_paths(directory: str, run: str) -> tuple[str, ...]:
+    # Cached because a proxy worker looks for the claims of the same few runs for each request.
+    return tuple(f"{directory}/{_claim_file(name)}" for name in _run_and_owner(run))
 
 
 def _claim_file(run: str) -> str:

@@ -94,8 +94,9 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
 
     def can_write(self, run: str, credentials: Credentials) -> bool:
         """Return whether requests of this client may be recorded into a run, by its full name (`calls.project_runs`)."""
-        if self.has_ended_token(credentials):
-            # Its connection may have been admitted before.
+        presented = credentials[1] if credentials else ""
+        # As in `has_ended_token`, but without further calls for nearly every request: its connection may have been admitted before.
+        if has_token_form(presented) and self.has_ended_token(credentials):
             return False
         known = self.run_tokens
         if known is None:

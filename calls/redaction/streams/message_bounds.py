@@ -44,6 +44,8 @@ def detect_kind(head: bytes, essence: str, *, is_whole: bool) -> StreamKind | Li
 
 def has_messages(data: bytes) -> bool:
     """Return whether a whole body is a stream of several messages, or of one that lists the pieces of a text."""
+    if data[:1] == b"{" and b"\n" not in data and b"\0" not in data:
+        return False  # one object, as `detect_kind` would find: this is nearly every body
     kind = detect_kind(data, "", is_whole=True)
     if kind == "sse":
         return data.count(b"data:") > 1 or b'"token"' in data
