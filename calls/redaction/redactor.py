@@ -64,6 +64,9 @@ class RedactedHead(NamedTuple):
     is_plain: bool
     """Whether the body needs no redaction if `Redactor.is_clean` returns true for it."""
 
+    length_at: int | None = None
+    """The index of the Content-Length, of which another number changes nothing else; None if there is not exactly one."""
+
 
 class RedactedAnswerHead(NamedTuple):
     """A redacted response head."""
@@ -131,8 +134,8 @@ class Redactor:
         if length is None:
             return self._redact_head_cached(method, url, headers)
         head = self._redact_head_cached(method, url, other_headers)
-        new_headers = head.headers
-        return RedactedHead(head.url, (*new_headers[:length], headers[length], *new_headers[length:]), *head[2:])
+        new_headers = (*head.headers[:length], headers[length], *head.headers[length:])
+        return head._replace(headers=new_headers, length_at=length)
 
     def _redact_head(self, method: str, url: str, headers: Headers) -> RedactedHead:
         redactor = self.for_request(method, url, headers)

@@ -14,6 +14,7 @@ from proxy.capture.connections.destination import CapturedDestination
 from proxy.capture.connections.first_bytes import host_name
 from proxy.lane.heads import Fields, RequestHead, body_framing, without_fields
 from proxy.lane.upstream import UpstreamAddress
+from proxy.recording.request_start import HeadMemo
 from proxy.recording.run_identity import Identity, identify, is_run_named, parse_credentials
 from proxy.wire.access import Credentials
 from proxy.wire.config import Origin
@@ -62,6 +63,9 @@ class LaneRequest(NamedTuple):
     credentials: Credentials
     h2_fields: Fields
     """The fields for an HTTP/2 upstream."""
+
+    memo: HeadMemo | None
+    """What the recorder knows of a head that repeats; None if nobody recognises this one."""
 
     headers: Headers
     """Without Playhead's own headers."""
@@ -161,6 +165,7 @@ def admitted_request(
         tunnel and tunnel.captured,
         destination.credentials,
         (),
+        None,
         identity.headers,
         head.raw if identity.headers is head.fields else _head_without_own_fields(head),
         frame.length or 0,

@@ -188,6 +188,7 @@ class LaneExchange:
                 http_version=self.downstream.version,
                 headers=request.headers,
                 buffers_request=buffers_request,
+                memo=request.memo,
             )
 
         self.recording = RecordingGuard(self.engine.recorder, request.identity.run, begin)

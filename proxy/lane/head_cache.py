@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from calls.model import Headers
 from proxy.lane.admission import LaneRequest
+from proxy.recording.request_start import HeadMemo
 
 MAX_HEADS: Final = 16
 MAX_HEAD_BYTES: Final = 8 << 10
@@ -82,6 +83,7 @@ class HeadCache:
         name = request.headers[place][0] if at else ""
         head = request.http1_head[:to_at], request.http1_head[to_end:]
         start, stop = (raw[:at], raw[end:]) if at else (raw, b"")
+        request = request._replace(memo=HeadMemo())
         self._last = _CachedHead(start, stop, request, request[:-3], before, name, after, head)
         self._heads[raw[:at] + raw[end:]] = self._last
 

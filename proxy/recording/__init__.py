@@ -5,4 +5,5 @@ exchange_recording    record one exchange
 ordered_queue         keep events in order while a body is redacted on a thread
 spool_outbox          write records to the spool, and report gaps
 run_identity          find the run, step and actor that a request names
+request_start         remember what redaction gave for a head that repeats
 """

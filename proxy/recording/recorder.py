@@ -17,6 +17,7 @@ from calls.redaction.body import BodyRedactor, Piece
 from calls.redaction.redactor import Redactor
 from calls.uuid7 import Uuid7
 from proxy.recording.exchange_recording import Policy, Recording
+from proxy.recording.request_start import Evidence, HeadMemo, RedactedStart
 from proxy.recording.spool_outbox import Journal, SpoolOutbox
 
 BODY_LIMIT: Final = 32 << 20
@@ -26,8 +27,6 @@ IDENTITIES_KEPT: Final = 256
 
 RUNS_TIMED: Final = 4096
 """Number of runs whose last start time is remembered."""
-
-type Evidence = tuple[tuple[str, str], ...]
 
 
 class Recorder:
@@ -78,23 +77,43 @@ class Recorder:
         http_version: str,
         headers: Headers,
         buffers_request: bool = False,
+        memo: HeadMemo | None = None,
     ) -> Recording:
         """Begin to record an exchange when the head of its request arrives.
 
         `buffers_request`: the engine forwards nothing of the request before it is complete, so nothing needs to be recorded
-        before that either.
+        before that either. `memo`: that of this head, if it is the same as for earlier requests but for its Content-Length.
         """
-        run, evidence, actor = self._redacted_identity(self.recording_run(run, url), run_evidence, actor)
+        run = self.recording_run(run, url)
+        start = memo.start if memo is not None else None
+        if start is None or start.named_run != run:
+            start = self._redact_start(run, run_evidence, actor, method, url, headers)
+            if memo is not None:
+                memo.start = start
+        run, head = start.run, start.head
         started_at = self._next_start_time(run)
-        head = self.redactor.redact_request_head(method, url, headers)
         self.outbox.check_faults(run)
-        name = self._new_id()
-        details = evidence, step, actor, head.redactions
-        started = RequestStarted(name, run, started_at, method, head.url, http_version, head.headers, *details)
+        details = start.evidence, step, start.actor, head.redactions
+        started = RequestStarted(
+            self._new_id(started_at),
+            run,
+            started_at,
+            method,
+            head.url,
+            http_version,
+            start.headers_of(headers),
+            *details,
+        )
         recording = Recording(self, started, head)
         if not buffers_request:
             recording.flush_request()
         return recording
+
+    def _redact_start(
+        self, run: str, evidence: Evidence, actor: str | None, method: str, url: str, headers: Headers
+    ) -> RedactedStart:
+        head = self.redactor.redact_request_head(method, url, headers)
+        return RedactedStart(run, *self._redacted_identity(run, evidence, actor), head)
 
     def _next_start_time(self, run: str) -> int:
         """Return the current time, or just after the start of the run's last exchange if the clock was set back since."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final, Literal, Protocol
 
 from calls.model import ChunkKind, Headers, Outcome
+from proxy.recording.request_start import HeadMemo
 
 type Side = Literal["request", "response"]
 
@@ -70,6 +71,7 @@ class RecorderInterface(Protocol):
         http_version: str,
         headers: Headers,
         buffers_request: bool = False,
+        memo: HeadMemo | None = None,
     ) -> RecordingInterface: ...
     def record_gap(self, run: str, reason: str, exchange: str | None = None) -> None: ...
     def call_soon(self, work: Callable[[], None]) -> None: ...

@@ -67,6 +67,7 @@ def admitted_h2_request(
         is_connection_bound=is_connection_auth(header(headers, "authorization") or ""),
         credentials=tunnel.credentials,
         h2_fields=_fields_for_upstream(fields, origin.scheme.encode(), headers, identity.headers),
+        memo=None,
         headers=identity.headers,
         http1_head=b"",
         length=int(length or 0),

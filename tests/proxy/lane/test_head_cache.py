@@ -44,7 +44,7 @@ def test_what_is_remembered_is_what_would_be_found(engine: EngineState, heads: l
     repeated = HeadCache()
     for raw in heads:
         fresh, known = _parse_head(engine, raw), repeated.find(raw)
-        assert known is None or known == fresh
+        assert known is None or known._replace(memo=None) == fresh
         if known is None and fresh is not None:
             repeated.remember(raw, fresh)
 

@@ -9,6 +9,7 @@ import brotli
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from calls.codec.encoding import decode_content
 from calls.events import Data, ExchangeClosed, MessageEnded, RequestStarted, Side
@@ -18,8 +19,9 @@ from calls.model import Chunk, Headers
 from calls.redaction.redactor import Redactor
 from proxy.recording.exchange_recording import REDACT_INLINE_BYTES, Recording
 from proxy.recording.recorder import Recorder
+from proxy.recording.request_start import HeadMemo
 from tests.calls.secrets import KEY, TOKENS
-from tests.proxy.recorded_exchanges import JSON, Desk, desk
+from tests.proxy.recorded_exchanges import JSON, URL, Desk, desk
 
 SSE: Headers = (("Content-Type", "text/event-stream"),)
 TOKEN = TOKENS[2].encode()
@@ -60,14 +62,39 @@ async def test_an_exchange_comes_out_as_it_passed(directory: Path) -> None:
 
 
 def test_a_clock_that_goes_back_takes_no_exchange_with_it(directory: Path) -> None:
-    # The clock is read twice for each exchange: for its start, and for its id.
-    times = (second * 10**9 for second in (10, 50, 20, 20, 60) for _ in range(2))
+    times = (second * 10**9 for second in (10, 50, 20, 20, 60))
     with desk(directory) as at:
         recorder = Recorder(at.spool, at.recorder.redactor, now=lambda: next(times))
         for _ in range(5):
             recorder.begin(run="r", method="GET", url="https://a.test/", http_version="HTTP/1.1", headers=())
     starts = [record.started_at for record in at.records() if isinstance(record, RequestStarted)]
     assert starts == [10 * 10**9, 50 * 10**9, 50 * 10**9 + 1, 50 * 10**9 + 2, 60 * 10**9]
+
+
+def test_a_head_that_repeats_is_recorded_as_if_it_were_new(directory: Path) -> None:
+    def record(recorder: Recorder, length: str, run: str, memo: HeadMemo | None) -> None:
+        headers = (("Authorization", "Bearer sk-secret"), ("Content-Length", length), ("X-Odd", "Ada"), *JSON)
+        recorder.begin(
+            run=run,
+            run_evidence=(("credentials", run),),
+            actor="sk-ant-api03-" + "a1B2" * 20,
+            method="POST",
+            url=f"{URL}?api_key=hunter2",
+            http_version="HTTP/1.1",
+            headers=headers,
+            memo=memo,
+        )
+
+    memo = HeadMemo()
+    with desk(directory) as at:
+        for known in (memo, None):
+            for length, run in (("5", "r"), ("17", "r"), ("4711", "other"), ("5", "other")):
+                record(at.recorder, length, run, known)
+    starts = [replace(one, id="", started_at=0) for one in at.records() if isinstance(one, RequestStarted)]
+    assert len(starts) == 8
+    assert starts[:4] == starts[4:]
+    assert [dict(one.headers)["Content-Length"] for one in starts[:4]] == ["5", "17", "4711", "5"]
+    assert not any(secret in str(starts) for secret in ("sk-secret", "sk-ant", "hunter2", "Ada"))
 
 
 async def test_kept_means_written(directory: Path) -> None:

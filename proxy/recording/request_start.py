@@ -1,0 +1,34 @@
+"""Remember what redaction gave for a request head that a client sends again and again."""
+
+from typing import NamedTuple
+
+import msgspec
+
+from calls.model import Headers
+from calls.redaction.redactor import RedactedHead
+
+type Evidence = tuple[tuple[str, str], ...]
+
+
+class RedactedStart(NamedTuple):
+    """What the requests with one head have in common, redacted. Only the value of Content-Length may differ."""
+
+    named_run: str
+    """The run for which this was made, before redaction."""
+
+    run: str
+    evidence: Evidence
+    actor: str | None
+    head: RedactedHead
+    """The head of the first of them."""
+
+    def headers_of(self, headers: Headers) -> Headers:
+        """Return the redacted headers of one of them."""
+        redacted, at = self.head.headers, self.head.length_at
+        return redacted if at is None else (*redacted[:at], headers[at], *redacted[at + 1 :])
+
+
+class HeadMemo(msgspec.Struct):
+    """A place for what the recorder knows of a head, kept with the head by whoever recognises it by all of its bytes."""
+
+    start: RedactedStart | None = None
