@@ -169,8 +169,8 @@ async def test_python_clients_and_curl_are_recorded_as_they_were_answered(matrix
     await check(matrix, BYTES, [sys.executable, str(CLIENTS / "ask.py")])
 
 
-async def test_python_sdks_get_the_same_answer_through_us(matrix: Matrix) -> None:
-    await check(matrix, SDKS, [sys.executable, str(CLIENTS / "ask.py")])
+async def test_python_sdks_get_the_same_answer_through_us(matrix: Matrix, programs: Path) -> None:
+    await check(matrix, SDKS, [str(programs / "python"), str(CLIENTS / "ask.py")])
 
 
 async def test_clients_of_nodes_own_are_recorded_as_they_were_answered(matrix: Matrix) -> None:
@@ -181,15 +181,15 @@ async def test_node_packages_get_the_same_answer_through_us(matrix: Matrix) -> N
     await check(matrix, NODE_PACKAGES, [npm.node(), str(CLIENTS / "ask.mjs")], cwd=npm.packages())
 
 
-async def test_plain_http_is_recorded_too(matrix: Matrix) -> None:
-    line = [sys.executable, str(CLIENTS / "ask.py"), "requests", f"http://{HOSTS[1]}"]
+async def test_plain_http_is_recorded_too(matrix: Matrix, programs: Path) -> None:
+    line = [str(programs / "python"), str(CLIENTS / "ask.py"), "requests", f"http://{HOSTS[1]}"]
     await run_client(line, matrix.environment("live-plain"))
     (call,) = await matrix.calls("live-plain")
     assert (await matrix.exchange(call)).json()["url"] == f"http://{HOSTS[1]}/v1/chat/completions"
 
 
-async def test_a_secret_that_the_client_sent_is_not_in_the_record(matrix: Matrix) -> None:
-    line = [sys.executable, str(CLIENTS / "ask.py"), "requests", f"https://{HOSTS[0]}"]
+async def test_a_secret_that_the_client_sent_is_not_in_the_record(matrix: Matrix, programs: Path) -> None:
+    line = [str(programs / "python"), str(CLIENTS / "ask.py"), "requests", f"https://{HOSTS[0]}"]
     await run_client(line, matrix.environment("live-secret"))
     (call,) = await matrix.calls("live-secret")
     told = (await matrix.exchange(call)).text
@@ -197,8 +197,8 @@ async def test_a_secret_that_the_client_sent_is_not_in_the_record(matrix: Matrix
     assert "uthorization" in told or "redact" in told.lower()
 
 
-async def test_aiohttp_that_was_told_nothing_escapes_and_leaves_no_record(matrix: Matrix) -> None:
-    line = [sys.executable, str(CLIENTS / "ask.py"), "aiohttp_alone", f"https://{HOSTS[0]}"]
+async def test_aiohttp_that_was_told_nothing_escapes_and_leaves_no_record(matrix: Matrix, programs: Path) -> None:
+    line = [str(programs / "python"), str(CLIENTS / "ask.py"), "aiohttp_alone", f"https://{HOSTS[0]}"]
     with pytest.raises(AssertionError, match="Cannot connect to host"):
         await run_client(line, matrix.environment("live-escaped"))
     assert await matrix.calls("live-escaped") == []

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -343,7 +342,8 @@ def test_a_fork_made_over_rest_is_used_by_its_name(place: Place, streamed_run: t
     proxy = place.proxy.replace("http://", f"http://{child}:x@")
     env = {"HTTPS_PROXY": proxy, "PLAYHEAD_PROXY": proxy, "SSL_CERT_FILE": place.ca, "PYTHONPATH": str(THIN_CLIENT)}
     # What the program calls its runs does not lead out of the fork.
-    ran = place(sys.executable, "-c", BOUND, str(AGENT), *words, env=env)
+    (place.directory / "bound.py").write_text(BOUND)
+    ran = place(str(place.programs / "python"), "bound.py", str(AGENT), *words, env=env)
     assert ran.tools == [("search_tickets", 200), ("add_note", 403)], ran.err
     assert place.world.take_requests() == [
         "GET /v2/tickets?query=login&status=open&limit=3",

@@ -92,7 +92,9 @@ async def require_stored_workflow(playhead: Callable[..., Awaitable[ShellResult]
     assert "now in `route` makes the difference" in again.out
 
 
-async def test_a_run_waits_for_a_person_and_goes_on_from_rewritten_code(data: Path, database_url: str) -> None:
+async def test_a_run_waits_for_a_person_and_goes_on_from_rewritten_code(
+    data: Path, database_url: str, programs: Path
+) -> None:
     shell = prepare_directory(data)
     program = data / "agent.py"
     servers = shell.background_command([sys.executable, "-m", "proxy.demo.servers"], "servers.log")
@@ -103,7 +105,7 @@ async def test_a_run_waits_for_a_person_and_goes_on_from_rewritten_code(data: Pa
         return result
 
     async def execute(*words: str, code: int = 0) -> ShellResult:
-        return await playhead(*words, "--", "sh", "-c", "python agent.py </dev/null", code=code)
+        return await playhead(*words, "--", "sh", "-c", f"{programs}/python agent.py </dev/null", code=code)
 
     async with servers as line, keeping(data / "data", database_url):
         (data / "playhead.toml").write_text('project = "team"\n' + CONFIG.format(**json.loads(line)))

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import ssl
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,11 +15,23 @@ import trustme
 
 from tests.live import sockets
 from tests.support.service import command, keeping, surroundings
+from tests.support.shells import started_interpreter
 
 # Any of them may be the first of its worker, and then records what all replay.
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow, pytest.mark.timeout(300)]
 
 CLIENT = Path(__file__).parent / "clients" / "sockets.py"
+
+IMPORTED = (
+    "openai",
+    "openai.resources.realtime.realtime",
+    "openai.resources.responses.responses",
+    "websockets.asyncio.client",
+    "websockets.sync.client",
+    "google.genai.live",
+    "google.genai.types",
+)
+"""What clients import, or their SDKs with the first call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +78,11 @@ class Home:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def home(
-    tmp_path_factory: pytest.TempPathFactory, module_database_url: str, programs: Path
-) -> AsyncIterator[Home]:
+async def home(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -> AsyncIterator[Home]:
     path = tmp_path_factory.mktemp("sockets")
-    async with keeping(path / "data", module_database_url):
-        yield Home(path, str(programs / "python"))
+    with started_interpreter(Path(sys.executable), IMPORTED) as python:
+        async with keeping(path / "data", module_database_url):
+            yield Home(path, str(python))
 
 
 async def record_client(home: Home, what: str) -> Any:

@@ -43,14 +43,19 @@ SCRIPT: Final = str(Path(sys.executable).with_name("playhead"))
 STARTING_OTHERS: Final = "proxy.trials.process"
 """A module that starts Playhead's programs in turn."""
 
+STORE_SERVER: Final = "proxy.processes.store_server"
+FORKED_HELPERS: Final = "TEST_FORKS_HELPERS"
+"""A variable of store servers that start their helpers as forks. Those of others are started in earnest: their memory is measured."""
+
 MODULES: Final = (
     "proxy.worker.process",
-    "proxy.processes.store_server",
+    STORE_SERVER,
+    "proxy.processes.store_helper",
     "store.server",
     "proxy.demo.servers",
     STARTING_OTHERS,
 )
-"""What is started with `python -m` or `python -P -m`. Helpers of the store server are not: their memory is measured."""
+"""What is started with `python -m` or `python -P -m`."""
 
 WORKER: Final = ["-u", "-c", "import sys;exec(eval(sys.stdin.readline()))"]
 """How execnet starts a worker of xdist."""
@@ -72,10 +77,13 @@ IMPORTED: Final = (
     "greenlet",
     "encodings.idna",
     "replay.replay_options",
+    "store.api.render",
+    "store.large.worker",
+    "store.proof.signing_keys",
 )
 """What programs import only when they need it."""
 
-HARMLESS: Final = frozenset({"PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE", "TZ", "LD_PRELOAD"})
+HARMLESS: Final = frozenset({"PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE", "TZ", "LD_PRELOAD", "MALLOC_ARENA_MAX"})
 STARTING: Final = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "GLIBC_", "OPENSSL_", "SSL_", "TZ")
 """The beginnings of names of variables that an interpreter reads when it starts. Where they differ, one is started."""
 
@@ -86,6 +94,7 @@ PR_SET_NAME: Final = 15
 PR_SET_MM: Final = 35
 PR_SET_MM_MAP: Final = 14
 PR_SET_MM_MAP_SIZE: Final = 15
+M_ARENA_MAX: Final = -8
 LONGEST_COMMAND: Final = 1 << 14
 LONGEST_MESSAGE: Final = 1 << 17
 MOST_FILES: Final = 32
@@ -404,7 +413,9 @@ def prepare_program(request: Mapping[str, Any], files: Sequence[int]) -> Callabl
     copy_limits()
     os.umask(request["umask"])
     connection = None
-    if not is_worker and module in (None, STARTING_OTHERS):
+    is_starting_others = module in (None, STARTING_OTHERS)
+    is_starting_others |= module == STORE_SERVER and FORKED_HELPERS in request["environment"]
+    if is_starting_others and not is_worker:
         # It starts others, which must be its children, so it has a template of its own.
         connection, others = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if os.fork() == 0:
@@ -420,6 +431,8 @@ def prepare_program(request: Mapping[str, Any], files: Sequence[int]) -> Callabl
     os.environ.clear()
     os.environ.update(request["environment"])
     time.tzset()
+    if arenas := request["environment"].get("MALLOC_ARENA_MAX"):
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, int(arenas))
     place_files(files[1:], list(map(int, request["files"])), connection)
     replace_fork_exec(_start_in_earnest if connection is None else Template(connection).fork_exec)
     open_standard_streams()
@@ -607,9 +620,10 @@ def main() -> Callable[[], object]:
     gc.disable()
     if sys.argv[3:4] == ["--collect"]:
         import_tests(sys.argv[4], sys.argv[5:])
+        gc.collect()
     else:
         import_programs()
-    gc.collect()
+    # To collect what imports have left takes a fifth of a second, and would free little.
     gc.freeze()
     gc.enable()
     return serve(socket.socket(fileno=int(sys.argv[1])))

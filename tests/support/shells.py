@@ -3,7 +3,7 @@
 `tests/support/forks.py` sees only what Python starts. A shell, and a command in namespaces of its own, find two small programs
 first on their PATH: `playhead` and `python`. Each connects to a process that has imported what its program needs, passes it its
 words, environment, directory and streams, and has it fork: the fork enters the caller's namespaces. The small program passes on
-signals, and ends as the fork does.
+signals, and ends as the fork does. The workers of a test run share the processes that have imported SDKs (`shared.py`).
 
 What such a fork cannot be is started in earnest, by the same small program: `python -c` and `-m`, other variables that an
 interpreter reads when it starts, other open files, another user, a system call filter. Linux and root only; elsewhere the PATH
@@ -12,6 +12,7 @@ leads to the real programs.
 
 import ctypes
 import gc
+import hashlib
 import marshal
 import os
 import runpy
@@ -20,7 +21,6 @@ import shutil
 import signal
 import socket
 import stat
-import subprocess
 import sys
 import tempfile
 import time
@@ -143,14 +143,15 @@ def started_playhead(forks: Opener) -> Iterator[Path]:
     place.chmod(0o711)
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, place, ignore_errors=True)
-        with _listening(place / "playhead.sock") as door:
+        path = place / "playhead.sock"
+        with _listening(path) as door:
             pid = forks.open_door(door)
         if pid is None:
             yield real
             return
         stack.callback(os.waitpid, pid, 0)
         stack.callback(os.kill, pid, signal.SIGKILL)
-        yield _write_caller(place, "playhead", real)
+        yield _write_caller(place, "playhead", real, path)
 
 
 @contextmanager
@@ -181,29 +182,26 @@ def _listening(path: Path) -> Iterator[socket.socket]:
 
 @contextmanager
 def _started_agents(place: Path, interpreter: Path, modules: Sequence[str]) -> Iterator[Path]:
-    """A `python` in this place that has a process of this interpreter fork, which has imported the modules."""
-    with _listening(place / "python.sock") as door:
-        process = subprocess.Popen(
-            [str(interpreter), __file__, str(door.fileno()), *modules],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            pass_fds=[door.fileno()],
-            cwd="/",
-            # NumPy's OpenBLAS starts a thread for each core when it is imported.
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
-        )
-    with process:
-        yield _write_caller(place, "python", interpreter)
-        process.kill()
+    """A `python` in this place that has a process of this interpreter fork, which has imported the modules once for all workers."""
+    from tests.support.shared import shared_process  # likewise
+
+    digest = hashlib.sha256("\n".join((str(interpreter), *modules)).encode()).hexdigest()[:12]
+    with ExitStack() as stack:
+        try:
+            process = shared_process(f"agents-{digest}", [str(interpreter), __file__, *modules])
+            door = stack.enter_context(process)
+        except ChildProcessError:
+            door = place / "none.sock"  # everything is started in earnest
+        yield _write_caller(place, "python", interpreter, door)
 
 
-def _write_caller(place: Path, name: str, real: Path) -> Path:
+def _write_caller(place: Path, name: str, real: Path, door: Path) -> Path:
     text = CALLER.format(
         python=sys.executable,
         real=str(real),
         namespaces=NAMESPACES,
         seccomp=_seccomp(),
-        door=str(place / f"{name}.sock"),
+        door=str(door),
     )
     (place / name).write_text(text)
     (place / name).chmod(stat.S_IRUSR | stat.S_IXUSR | stat.S_IRGRP | stat.S_IXGRP | stat.S_IROTH | stat.S_IXOTH)
@@ -223,16 +221,20 @@ type Prepare = Callable[[dict[str, Any], Sequence[int]], Callable[[], object]]
 class Door:
     """Forks for each caller, and tells it how the fork ended. `serve` returns in each fork, with what it has to run."""
 
-    def __init__(self, listener: socket.socket, prepare: Prepare) -> None:
+    def __init__(self, listener: socket.socket, prepare: Prepare, *, is_over: Callable[[], bool] | None = None) -> None:
         self._listener = listener
         self._prepare = prepare
+        self._is_over = is_over
         self._callers: dict[int, socket.socket] = {}
         self._selector = selectors.DefaultSelector()
         self._woken, self._wake = os.pipe()
 
     def serve(self) -> Callable[[], object]:
-        """Serve until this process's parent has ended."""
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+        """Serve until this process's parent has ended; or, where several use it, until something comes on stdin and it is over."""
+        if self._is_over is None:
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+        else:
+            self._selector.register(0, selectors.EVENT_READ)
         os.set_blocking(self._wake, False)
         os.set_blocking(self._woken, False)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
@@ -246,6 +248,9 @@ class Door:
                         return program
                 elif key.fileobj == self._woken:
                     self._reap()
+                elif key.fileobj == 0:
+                    if self._is_over is not None and self._is_over():
+                        os._exit(0)
                 else:
                     self._pass_on_signal(key.data)
 
@@ -381,20 +386,26 @@ def prepare_agent(request: dict[str, Any], files: Sequence[int]) -> Callable[[],
 
 
 def main() -> Callable[[], object]:
-    """Import the modules, and serve agents."""
+    """Import the modules, and serve agents until nobody uses this process (`shared.py`)."""
     import_module("forks")  # beside this file
+    *modules, path = sys.argv[1:]
+    has_no_users = runpy.run_path(str(Path(__file__).with_name("shared.py")))["has_no_users"]
     del sys.path[0]
+    os.chdir("/")
+    # NumPy's OpenBLAS starts a thread for each core when it is imported.
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
     gc.disable()
-    for name in sys.argv[2:]:
+    for name in modules:
         import_module(name)
     if len(os.listdir("/proc/self/task")) > 1:
-        sys.exit(
-            f"{sys.executable} is started in earnest: {', '.join(sys.argv[2:])} start threads, which a fork would lack"
-        )
-    gc.collect()
+        sys.exit(f"{', '.join(modules)} start threads in {sys.executable}, which a fork would lack")
     gc.freeze()
     gc.enable()
-    return Door(socket.socket(fileno=int(sys.argv[1])), prepare_agent).serve()
+    with _listening(Path(path)) as bound:
+        listener = bound.dup()
+    os.write(1, b"ready\n")
+    os.dup2(2, 1)  # whoever started it reads no more
+    return Door(listener, prepare_agent, is_over=lambda: bool(has_no_users(path))).serve()
 
 
 if __name__ == "__main__":
