@@ -1,6 +1,8 @@
 """A stage on which the bugs of other recorders are played again: upstreams that say what a test wants, one worker that
 records and one that replays, both real processes. What is recorded at the one is carried to the other as a file."""
 
+import base64
+import http.client
 import json
 import re
 import signal
@@ -17,11 +19,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 
 from store.bundle.bundle import Bundle, read_bundle
 from tests.support.api import authorization, ready_words
+from tests.support.forks import FORKED_HELPERS
 from tests.support.service import READY, command, surroundings
 
 OPENAI, BEDROCK, TOOLS = "api.openai.com", "bedrock-runtime.us-east-1.amazonaws.com", "tools.example.com"
@@ -159,10 +163,20 @@ class Service:
             proxy=self.proxy.replace("//", f"//{run}:@"), verify=context, trust_env=False, timeout=60, **more
         )
 
+    def connection(self, run: str, host: str) -> http.client.HTTPSConnection:
+        """The same for many or large calls of one host, of which httpx takes most of the time."""
+        context = ssl.create_default_context(cafile=self.ca)
+        place = urlsplit(self.proxy)
+        connection = http.client.HTTPSConnection(place.hostname or "", place.port, context=context, timeout=60)
+        credentials = base64.b64encode(f"{run}:".encode()).decode()
+        connection.set_tunnel(host, headers={"proxy-authorization": f"Basic {credentials}"})
+        return connection
+
     def request(self, method: str, path: str, **what: Any) -> httpx.Response:
         """What the REST interface answers."""
+        headers = authorization(self.api) | what.pop("headers", {})
         return httpx.request(
-            method, f"{self.api}/v1{path}", headers=authorization(self.api), trust_env=False, timeout=60, **what
+            method, f"{self.api}/v1{path}", headers=headers, trust_env=False, verify=False, timeout=60, **what
         )
 
     def ask(self, method: str, path: str, **what: Any) -> Any:
@@ -191,7 +205,7 @@ def service(data: Path, *flags: str, config: str) -> Iterator[Service]:
     file = data.with_suffix(".toml")
     file.write_text(config)
     place = ("--data", str(data), "--config", str(file), "--proxy-port", "0", "--api-port", "0")
-    around = surroundings()
+    around = surroundings() | {FORKED_HELPERS: "1"}
     process = subprocess.Popen(command("up", *place, *flags), stdout=subprocess.PIPE, text=True, env=around)
     assert process.stdout
     try:
@@ -275,7 +289,10 @@ class Stage:
         """Carry the run to the player, and begin a replay. The upstream answers nothing any more."""
         self.upstream.answers = defaultdict(lambda: [whole(b"the upstream was asked in a replay", status=500)])
         self.upstream.asked.clear()
-        self.player.ask("POST", "/import", content=file or self.file())
+        content = memoryview(file or self.file())
+        # httpx copies what is left of a large body each time that a part of it was sent.
+        pieces = (content[start : start + (1 << 20)].tobytes() for start in range(0, len(content), 1 << 20))
+        self.player.ask("POST", "/import", content=pieces, headers={"content-length": str(len(content))})
         made = self.player.ask("POST", "/replays", json={"run": self.run})
         return Replay(id=made["id"], at=self.player)
 

@@ -1,16 +1,13 @@
 """Streams, cuts and large bodies, where other recorders dropped events, filled up memory, or replayed half an answer as whole."""
 
 import asyncio
-import base64
 import hashlib
-import http.client
 import json
 import ssl
 import struct
 import zlib
 from contextlib import closing
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -188,11 +185,7 @@ def test_10_a_100_mb_body(stage: Stage) -> None:
 
 def fetch_digest(at: Service, run: str, path: str) -> str:
     """The digest of a body, by a client that takes in a megabyte at a time: httpx takes a second for a hundred of them."""
-    context = ssl.create_default_context(cafile=at.ca)
-    place = urlsplit(at.proxy)
-    connection = http.client.HTTPSConnection(place.hostname or "", place.port, context=context, timeout=60)
-    credentials = base64.b64encode(f"{run}:".encode()).decode()
-    connection.set_tunnel(TOOLS, headers={"proxy-authorization": f"Basic {credentials}"})
+    connection = at.connection(run, TOOLS)
     with closing(connection):
         connection.request("GET", path)
         answer = connection.getresponse()
