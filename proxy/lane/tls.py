@@ -11,11 +11,14 @@ import tempfile
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from cryptography.hazmat.primitives import serialization
+from proxy.trust.ca import CertificateAuthority
 
-from proxy.trust.ca import MAX_CACHED_LEAVES, CertificateAuthority, Leaf
+if TYPE_CHECKING:
+    from proxy.trust.leaves import Leaf
+
+MAX_CACHED_CONTEXTS: Final = 1024
 
 _READ_BYTES: Final = 16 << 10
 """Maximum length of a record (RFC 8446 5.1). A larger buffer would be allocated and freed by the system at each read."""
@@ -205,7 +208,7 @@ class LeafContexts:
             leaf_and_context = leaf, server_context(leaf, alpn=alpn)
             self._made[host, alpn] = leaf_and_context
         self._made.move_to_end((host, alpn))
-        while len(self._made) > MAX_CACHED_LEAVES:
+        while len(self._made) > MAX_CACHED_CONTEXTS:
             self._made.popitem(last=False)
         return leaf_and_context[1]
 
@@ -224,7 +227,7 @@ def rehearse_handshake(context: ssl.SSLContext) -> None:
                 pass
 
 
-def server_context(leaf: Leaf, *, alpn: str | None) -> ssl.SSLContext:
+def server_context(leaf: "Leaf", *, alpn: str | None) -> ssl.SSLContext:
     """Return the context of a server with this certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _load(context, leaf)
@@ -235,8 +238,10 @@ def server_context(leaf: Leaf, *, alpn: str | None) -> ssl.SSLContext:
     return context
 
 
-def _load(context: ssl.SSLContext, leaf: Leaf) -> None:
+def _load(context: ssl.SSLContext, leaf: "Leaf") -> None:
     """Load a leaf into a context. OpenSSL reads keys only from files: this one is encrypted, in memory, and deleted at once."""
+    from cryptography.hazmat.primitives import serialization
+
     password = os.urandom(16).hex().encode()
     pem = leaf.certificate.public_bytes(serialization.Encoding.PEM) + leaf.key.private_bytes(
         serialization.Encoding.PEM,

@@ -8,7 +8,7 @@ from typing import Any
 from mitmproxy.net import tls as net_tls
 from OpenSSL import SSL
 
-from proxy.trust.ca import Leaf
+from proxy.trust.leaves import Leaf
 
 HTTP_ALPNS = (b"h2", b"http/1.1", b"http/1.0")
 

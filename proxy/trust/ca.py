@@ -5,124 +5,76 @@ has the system's roots, for the many variables that replace all roots by one fil
 directory.
 """
 
+import base64
 import datetime
 import fcntl
 import hashlib
-import ipaddress
 import os
 import re
 import ssl
 import stat
-from collections import OrderedDict
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
-
-import certifi
-import msgspec
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from typing import TYPE_CHECKING, Final
 
 from proxy.errors import Failure
 from proxy.trust.certificate_directory import write_directory
 from store.private_file import NotPrivate, read_private, require_unwritable
 
-CA_LIFE = datetime.timedelta(days=730)
-LEAF_LIFE = datetime.timedelta(days=14)
-BACKDATING = datetime.timedelta(days=1)
-"""Certificates begin this long ago, because clients' clocks may be slow."""
+if TYPE_CHECKING:
+    # `cryptography` takes 35 ms to import: it is imported to create a CA, and by the first leaf.
+    from proxy.trust.leaves import Leaf, LeafSigner
 
-CA_BACKDATING = datetime.timedelta(days=3650)
-"""A CA begins this long ago: the clock of a replay may be that of its recording, which can be older than the CA."""
-
-MAX_CACHED_LEAVES = 1024
-
-RENEWAL = "delete it and ca.pem to get a new CA"
+RENEWAL: Final = "delete it and ca.pem to get a new CA"
 
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\r?\n?", re.DOTALL)
 
-
-class Leaf(msgspec.Struct, frozen=True):
-    """A certificate for one host and its key."""
-
-    certificate: x509.Certificate
-    key: ec.EllipticCurvePrivateKey
+_PLAIN_KEY: Final = re.compile(rb"-----BEGIN PRIVATE KEY-----\s([A-Za-z0-9+/=\s]+)-----END PRIVATE KEY-----\s*")
+_ELLIPTIC_CURVE: Final = bytes.fromhex("06072a8648ce3d0201")
+"""The object identifier id-ecPublicKey (RFC 5480 2.1.1) in DER."""
 
 
-@dataclass(frozen=True, slots=True)
 class CertificateAuthority:
     """The CA of a data directory: its files, and the means to sign with it. Created by `ensure_ca`."""
 
-    certificate: Path
-    """The file with the CA's certificate, which clients trust."""
+    def __init__(
+        self, certificate: Path, bundle: Path, pem: tuple[bytes, bytes], valid_since: datetime.datetime
+    ) -> None:
+        """`pem`: the content of the certificate's and the key's file. `valid_since`: when the certificate begins."""
+        self.certificate = certificate
+        """The file with the CA's certificate, which clients trust."""
 
-    bundle: Path
-    """The file with the CA's certificate and the system's roots."""
+        self.bundle = bundle
+        """The file with the CA's certificate and the system's roots."""
 
-    _issuer: x509.Certificate = field(repr=False)
-    _key: ec.EllipticCurvePrivateKey = field(repr=False)
-    _leaf_key: ec.EllipticCurvePrivateKey = field(
-        repr=False, default_factory=lambda: ec.generate_private_key(ec.SECP256R1())
-    )
-    """The key of all leaves of this process. It is never written to disk."""
-
-    _leaves: OrderedDict[str, Leaf] = field(repr=False, default_factory=OrderedDict)
-    _is_backdated: bool = False
-    """Whether leaves are valid as long as the CA has been."""
-
-    @property
-    def valid_since(self) -> datetime.datetime:
-        """When the CA's certificate begins."""
-        return self._issuer.not_valid_before_utc
+        self.valid_since = valid_since
+        self._pem = pem
+        self._is_backdated = False
+        self._signer: LeafSigner | None = None
+        self._preparing = threading.Lock()
 
     def for_recorded_clocks(self) -> "CertificateAuthority":
         """Return the authority with leaves for clients that may have the clock of a recording."""
-        return replace(self, _is_backdated=True)
+        backdated = CertificateAuthority(self.certificate, self.bundle, self._pem, self.valid_since)
+        backdated._is_backdated = True
+        return backdated
 
-    def leaf(self, host: str) -> Leaf:
+    def leaf(self, host: str) -> "Leaf":
         """Return a certificate for a host name or address. It is renewed when half its life is over."""
-        leaf = self._leaves.get(host)
-        if leaf is None or self._is_soon_over(leaf.certificate):
-            leaf = Leaf(self._sign_leaf(host), self._leaf_key)
-            self._leaves[host] = leaf
-        self._leaves.move_to_end(host)
-        while len(self._leaves) > MAX_CACHED_LEAVES:
-            self._leaves.popitem(last=False)
-        return leaf
+        return (self._signer or self.prepare()).leaf(host)
 
-    def _is_soon_over(self, leaf: x509.Certificate) -> bool:
-        start, end = leaf.not_valid_before_utc, leaf.not_valid_after_utc
-        now = datetime.datetime.now(datetime.UTC)
-        if self._is_backdated:
-            return end - now < LEAF_LIFE / 2 and end < self._issuer.not_valid_after_utc
-        return now > start + (end - start) / 2
+    def prepare(self) -> "LeafSigner":
+        """Import and make what the first leaf needs. Any thread may call this."""
+        from proxy.trust.leaves import LeafSigner
 
-    def _sign_leaf(self, host: str) -> x509.Certificate:
-        name = _general_name(host)
-        # RFC 5280 allows 64 characters in the common name. Clients look at the alternative name only.
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, str(name.value)[:64])])
-        ski = self._issuer.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
-        usage = _key_usage(digital_signature=True)
-        return (
-            _certificate_builder(
-                LEAF_LIFE,
-                since=self.valid_since if self._is_backdated else None,
-                until=self._issuer.not_valid_after_utc,
-            )
-            .subject_name(subject)
-            .issuer_name(self._issuer.subject)
-            .public_key(self._leaf_key.public_key())
-            .add_extension(x509.SubjectAlternativeName([name]), critical=False)
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(usage, critical=True)
-            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(ski), critical=False)
-            .sign(self._key, hashes.SHA256())
-        )
+        with self._preparing:
+            if self._signer is None:
+                self._signer = LeafSigner(*self._pem, is_backdated=self._is_backdated)
+            return self._signer
 
 
 def ensure_ca(directory: Path) -> CertificateAuthority:
@@ -136,22 +88,14 @@ def ensure_ca(directory: Path) -> CertificateAuthority:
     with _hold_lock(directory):
         if not key_file.exists(follow_symlinks=False):
             _create_ca(key_file, certificate)
-        key = _read_key(key_file)
-        issuer = _read_certificate(certificate, key)
+        pem = _read_ca(certificate, key_file)
+        valid_since = _check_quickly(certificate, key_file, pem[1]) or _check_thoroughly(certificate, key_file, pem)
         roots = merge_roots([certificate])
         if not _is_written(bundle, roots, 0o644):
             # Only then: a Java truststore is made again, in 0.2 s, whenever the bundle was written.
             _write_whole(bundle, roots, 0o644)
         write_directory(bundle)
-    return CertificateAuthority(certificate, bundle, issuer, key)
-
-
-def self_signed_leaf(host: str) -> Leaf:
-    """Return a certificate that nobody trusts."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
-    builder = _certificate_builder(LEAF_LIFE).subject_name(name).issuer_name(name).public_key(key.public_key())
-    return Leaf(builder.sign(key, hashes.SHA256()), key)
+    return CertificateAuthority(certificate, bundle, pem, valid_since)
 
 
 def merge_roots(own: Iterable[Path]) -> bytes:
@@ -189,7 +133,9 @@ def _root_files() -> Iterator[Path]:
     system = ssl.get_default_verify_paths().cafile
     if system is not None:
         yield Path(system)
-    yield Path(certifi.where())
+    # As `certifi.where` does, whose imports take 7 ms.
+    if (found := find_spec("certifi")) is not None and found.origin is not None:
+        yield Path(found.origin).with_name("cacert.pem")
 
 
 @contextmanager
@@ -204,29 +150,71 @@ def _hold_lock(directory: Path) -> Iterator[None]:
 
 
 def _create_ca(key_file: Path, certificate: Path) -> None:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name(
-        [
-            x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Playhead"),
-            x509.NameAttribute(NameOID.COMMON_NAME, "Playhead CA"),
-        ]
-    )
-    ca_certificate = (
-        _certificate_builder(CA_LIFE, since=datetime.datetime.now(datetime.UTC) - CA_BACKDATING)
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        # Python 3.13 verifies with X509_STRICT, which refuses a CA without these two.
-        .add_extension(_key_usage(key_cert_sign=True, crl_sign=True), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    pem = serialization.Encoding.PEM
+    from proxy.trust.leaves import create_ca
+
+    pem, secret = create_ca()
     # The certificate is written first, so that there is never a key without one.
-    _write_whole(certificate, ca_certificate.public_bytes(pem), 0o644)
-    secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    _write_whole(certificate, pem, 0o644)
     _write_whole(key_file, secret, 0o600)
+
+
+def _read_ca(certificate: Path, key_file: Path) -> tuple[bytes, bytes]:
+    """Read the files of the CA. Raises Failure."""
+    try:
+        key = read_private(key_file, "the CA key", RENEWAL)
+    except NotPrivate as error:
+        raise Failure(str(error)) from error
+    try:
+        return certificate.read_bytes(), key
+    except OSError as error:
+        raise _unreadable_certificate(certificate, error) from error
+
+
+def _check_quickly(certificate: Path, key_file: Path, key: bytes) -> datetime.datetime | None:
+    """Return when the certificate begins; None unless OpenSSL says that it is valid now and has this key, an unencrypted EC key."""
+    plain = _PLAIN_KEY.fullmatch(key)
+    if plain is None or _ELLIPTIC_CURVE not in base64.b64decode(plain[1]):
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        # With a password, so that OpenSSL asks nobody for one if the file has changed.
+        context.load_cert_chain(certificate, key_file, password="")
+        context.load_verify_locations(certificate)
+        (found,) = context.get_ca_certs()
+        begin, end = (ssl.cert_time_to_seconds(str(found[name])) for name in ("notBefore", "notAfter"))
+    except (OSError, ValueError, KeyError):
+        return None
+    now = datetime.datetime.now(datetime.UTC)
+    since, until = (datetime.datetime.fromtimestamp(seconds, datetime.UTC) for seconds in (begin, end))
+    return since if until > now else None
+
+
+def _check_thoroughly(certificate: Path, key_file: Path, pem: tuple[bytes, bytes]) -> datetime.datetime:
+    """Return when the certificate begins. Raises Failure with what is wrong with it or its key."""
+    from proxy.trust.leaves import read_certificate, read_key
+
+    try:
+        key = read_key(pem[1])
+    except ValueError as error:
+        raise Failure(f"the CA key {key_file} {error}; restore it, or {RENEWAL}") from error
+    try:
+        found = read_certificate(pem[0])
+    except ValueError as error:
+        raise _unreadable_certificate(certificate, error) from error
+    if found.public_key() != key.public_key():
+        raise Failure(
+            f"the certificate {certificate} does not belong to ca.key beside it; delete ca.key to get a new CA"
+        )
+    if found.not_valid_after_utc < datetime.datetime.now(datetime.UTC):
+        raise Failure(
+            f"the CA {certificate} expired on {found.not_valid_after_utc:%Y-%m-%d}; delete ca.key beside it to get a new one, "
+            "and trust that where you trusted this one by hand"
+        )
+    return found.not_valid_before_utc
+
+
+def _unreadable_certificate(path: Path, error: Exception) -> Failure:
+    return Failure(f"the CA certificate {path} cannot be read ({error}); delete ca.key beside it to get a new CA")
 
 
 def _write_whole(path: Path, data: bytes, mode: int) -> None:
@@ -248,67 +236,3 @@ def _is_written(path: Path, data: bytes, mode: int) -> bool:
         return stat.S_ISREG(status.st_mode) and stat.S_IMODE(status.st_mode) == mode and path.read_bytes() == data
     except OSError:
         return False
-
-
-def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    try:
-        data = read_private(path, "the CA key", RENEWAL)
-    except NotPrivate as error:
-        raise Failure(str(error)) from error
-    try:
-        key = serialization.load_pem_private_key(data, None)
-    except (ValueError, TypeError) as error:
-        raise Failure(f"the CA key {path} is not an unencrypted PEM key; restore it, or {RENEWAL}") from error
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise Failure(f"the CA key {path} is not an elliptic-curve key; {RENEWAL}")
-    return key
-
-
-def _read_certificate(path: Path, key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
-    try:
-        found = x509.load_pem_x509_certificate(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise Failure(
-            f"the CA certificate {path} cannot be read ({error}); delete ca.key beside it to get a new CA"
-        ) from error
-    if found.public_key() != key.public_key():
-        raise Failure(f"the certificate {path} does not belong to ca.key beside it; delete ca.key to get a new CA")
-    if found.not_valid_after_utc < datetime.datetime.now(datetime.UTC):
-        raise Failure(
-            f"the CA {path} expired on {found.not_valid_after_utc:%Y-%m-%d}; delete ca.key beside it to get a new one, "
-            "and trust that where you trusted this one by hand"
-        )
-    return found
-
-
-def _certificate_builder(
-    life: datetime.timedelta, since: datetime.datetime | None = None, until: datetime.datetime | None = None
-) -> x509.CertificateBuilder:
-    now = datetime.datetime.now(datetime.UTC)
-    start = now - BACKDATING if since is None else since
-    end = now + life if until is None else min(now + life, until)
-    serial = x509.random_serial_number()
-    return x509.CertificateBuilder().not_valid_before(start).not_valid_after(end).serial_number(serial)
-
-
-def _general_name(host: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        return x509.DNSName(host.encode("idna").decode() if not host.isascii() else host)
-
-
-def _key_usage(
-    *, digital_signature: bool = False, key_cert_sign: bool = False, crl_sign: bool = False
-) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=digital_signature,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=key_cert_sign,
-        crl_sign=crl_sign,
-        encipher_only=False,
-        decipher_only=False,
-    )

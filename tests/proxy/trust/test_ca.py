@@ -15,7 +15,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from proxy.errors import Failure
-from proxy.trust import ca
+from proxy.trust import ca, leaves
 
 
 def _certificate(path: Path) -> x509.Certificate:
@@ -45,6 +45,16 @@ def test_no_file_that_clients_trust_holds_the_key(tmp_path: Path) -> None:
 def test_it_is_made_once(tmp_path: Path) -> None:
     first = ca.ensure_ca(tmp_path).certificate.read_bytes()
     assert ca.ensure_ca(tmp_path).certificate.read_bytes() == first
+
+
+def test_one_that_is_usable_is_checked_without_what_takes_long_to_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = ca.ensure_ca(tmp_path)
+    monkeypatch.setattr(ca, "_check_thoroughly", None)
+    found = ca.ensure_ca(tmp_path)
+    assert found.valid_since == made.valid_since == _certificate(found.certificate).not_valid_before_utc
+    assert found.prepare() is found.prepare()
 
 
 def test_it_is_made_once_though_many_start_together(tmp_path: Path) -> None:
@@ -115,9 +125,14 @@ def test_a_damaged_certificate_is_named(tmp_path: Path, damage: bytes) -> None:
         ca.ensure_ca(tmp_path)
 
 
-def test_a_damaged_key_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", [b"nonsense", b"encrypted"])
+def test_a_damaged_key_is_named(tmp_path: Path, damage: bytes) -> None:
     ca.ensure_ca(tmp_path)
-    (tmp_path / "ca.key").write_bytes(b"nonsense")
+    if damage == b"encrypted":
+        key = serialization.load_pem_private_key((tmp_path / "ca.key").read_bytes(), None)
+        pem, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+        damage = key.private_bytes(pem, form, serialization.BestAvailableEncryption(b"password"))
+    (tmp_path / "ca.key").write_bytes(damage)
     with pytest.raises(Failure, match=r"ca\.key is not an unencrypted PEM key"):
         ca.ensure_ca(tmp_path)
 
@@ -131,7 +146,7 @@ def test_a_key_and_a_certificate_of_two_authorities_are_refused(tmp_path: Path) 
 
 
 def test_an_expired_authority_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ca, "CA_LIFE", -ca.BACKDATING / 2)
+    monkeypatch.setattr(leaves, "CA_LIFE", -leaves.BACKDATING / 2)
     with pytest.raises(Failure, match="expired on"):
         ca.ensure_ca(tmp_path)
 
@@ -167,7 +182,7 @@ def test_a_leaf_is_made_once_for_a_host(tmp_path: Path) -> None:
 
 
 def test_leaves_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ca, "MAX_CACHED_LEAVES", 3)
+    monkeypatch.setattr(leaves, "MAX_CACHED_LEAVES", 3)
     authority = ca.ensure_ca(tmp_path)
     first = authority.leaf("a.test")
     for host in ("b.test", "c.test", "d.test"):
@@ -176,7 +191,7 @@ def test_leaves_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_leaf_whose_life_is_half_over_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ca, "LEAF_LIFE", ca.BACKDATING / 2)
+    monkeypatch.setattr(leaves, "LEAF_LIFE", leaves.BACKDATING / 2)
     authority = ca.ensure_ca(tmp_path)
     assert authority.leaf("api.test") is not authority.leaf("api.test")
 
