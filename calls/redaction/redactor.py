@@ -20,6 +20,7 @@ from calls.redaction.body import BodyRedactor, apply_edits, create_body_redactor
 from calls.redaction.declared import DeclaredSecrets
 from calls.redaction.head import Replace, Treatment
 from calls.redaction.rules.credentials import RULES
+from calls.redaction.rules.named_values import compile_expressions
 from calls.redaction.rules.personal_data import PERSONAL_DATA
 from calls.redaction.rules.personal_names import rules_for_names
 from calls.redaction.rules.secret_rule import SecretRule
@@ -120,13 +121,18 @@ class Redactor:
             {profile.name: self._for_profile(profile) for profile in profiles.profiles} if profiles else {}
         )
 
-    def prepare_streams(self) -> None:
-        """Compile the expressions for streams now, and not when the first one is redacted."""
-        self._table.prepare_streams()
+    def prepare(self) -> None:
+        """Compile all expressions now, and not when the first text or stream is redacted."""
+        for compile_next in (*self.preparations(), *self.stream_preparations()):
+            compile_next()
+
+    def preparations(self) -> Sequence[Callable[[], object]]:
+        """Return the first part of `prepare` in parts: what every text needs, in replay too."""
+        return self._table.preparations()
 
     def stream_preparations(self) -> Sequence[Callable[[], object]]:
-        """Return what `prepare_streams` does, in parts."""
-        return self._table.stream_preparations()
+        """Return the rest of it in parts: what streams need, and values before their names."""
+        return *self._table.stream_preparations(), compile_expressions
 
     def redact_request_head(self, method: str, url: str, headers: Headers) -> RedactedHead:
         """Redact a request head. Heads of one client mostly differ in Content-Length only, so the rest is cached."""

@@ -16,7 +16,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -56,8 +56,8 @@ if TYPE_CHECKING:
 REST_CHECK_INTERVAL = 60.0
 """Seconds between two checks for idle replays."""
 
-STREAMS_AFTER = 0.1
-"""Seconds from when the worker is ready until what streams need is compiled. An earlier stream compiles it itself."""
+PREPARING_AFTER = 0.1
+"""Seconds from when the worker is ready until what requests need is imported and compiled. An earlier request does it itself."""
 
 ENGINES: dict[str, Engine] = {"mitmproxy": mitm.run, "lane": lane.run}
 
@@ -134,7 +134,9 @@ async def _serve(config: WorkerConfig, stop: asyncio.Event, orphaned: asyncio.Ev
             background_work += [auto_sessions.watch(replays)] if replays and auto_sessions else []
             background_work += [keep_writing_counts(engine_config.counts, spool.directory)] if spool else []
             announced = asyncio.Event()
-            background_work += [_prepare_streams(redactor, announced)] if recorder else []
+            preparations = [*redactor.preparations(), authority.prepare]
+            preparations += redactor.stream_preparations() if recorder else []
+            background_work.append(_prepare_for_requests(preparations, announced))
             background_work.append(use_huge_pages())
             background_tasks = [group.create_task(work) for work in background_work]
             engine = ENGINES[config.engine]
@@ -199,12 +201,12 @@ def _only_run(config: WorkerConfig) -> str | None:
     return run and full_run_name(config.project, run)
 
 
-async def _prepare_streams(redactor: Redactor, announced: asyncio.Event) -> None:
-    """Compile what the first stream needs, while the command that waited for the worker starts."""
+async def _prepare_for_requests(preparations: Sequence[Callable[[], object]], announced: asyncio.Event) -> None:
+    """Import and compile what the first requests need, while the command that waited for the worker starts."""
     await announced.wait()
-    await asyncio.sleep(STREAMS_AFTER)
-    for compile_next in redactor.stream_preparations():
-        await asyncio.to_thread(compile_next)
+    await asyncio.sleep(PREPARING_AFTER)
+    for prepare_next in preparations:
+        await asyncio.to_thread(prepare_next)
 
 
 def _build_reports(config: WorkerConfig, data: DataDir, spool: Spool | None) -> "ReplayReports":

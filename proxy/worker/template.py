@@ -34,7 +34,8 @@ from proxy.capture.process import count_as_own
 from proxy.lane.tls import rehearse_handshake, server_context
 from proxy.processes.forked_process import peer_of
 from proxy.processes.process_context import describe_context
-from proxy.trust.ca import merge_roots, self_signed_leaf
+from proxy.trust.ca import merge_roots
+from proxy.trust.leaves import self_signed_leaf
 from proxy.worker.process import run_worker
 from store.active_profiles import load_profiles
 
@@ -83,6 +84,8 @@ class Template:
         _import_all(NEEDED_BY_ALL)
         # What it compiles is used by every redactor of this process, whatever its key is.
         self._redactor = Redactor(key=secrets.token_bytes(32), profiles=load_profiles())
+        for compile_next in self._redactor.preparations():
+            compile_next()
         merge_roots(())
         self.code = _read_code_state()
         self.used_at = time.monotonic()
@@ -111,7 +114,7 @@ class Template:
     def prepare_more(self) -> None:
         """Import and compile what only some workers need."""
         _import_all(NEEDED_BY_REPLAYS)
-        self._redactor.prepare_streams()
+        self._redactor.prepare()
         make_key(SAMPLE, load_profiles())
         rehearse_handshake(server_context(self_signed_leaf("localhost"), alpn="http/1.1"))
         self.code = _read_code_state()

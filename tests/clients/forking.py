@@ -70,7 +70,7 @@ def _import_fixtures() -> None:
     from calls.redaction.redactor import Redactor
     from store.active_profiles import load_profiles
 
-    Redactor(key=bytes(32), profiles=load_profiles(None)).prepare_streams()
+    Redactor(key=bytes(32), profiles=load_profiles(None)).prepare()
 
 
 def _run_playhead() -> int:

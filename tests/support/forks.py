@@ -586,7 +586,7 @@ def _compute_once() -> None:
     for profile in profiles.profiles:
         _ = profile.plan
     redactor = redactor_module.Redactor(key=bytes(32), profiles=profiles)
-    redactor.prepare_streams()
+    redactor.prepare()
     # RE2 builds parts of its automata when they are first needed.
     redactor.redact_text("a text")
     for content_type, data in (("application/json", b'{"text": "a text"}'), ("text/event-stream", SMALL_STREAM)):
