@@ -8,7 +8,7 @@ import pytest
 
 from calls.keys.profile import NEVER_KEYS, BadProfile, Profiles
 from calls.keys.profile_toml import parse_profiles
-from store.active_profiles import BUILT_IN, load_profiles, profile_text
+from store.active_profiles import BUILT_IN, BUILT_IN_FILE, built_in_json, load_profiles, profile_text
 from tests.calls.asking import ANTHROPIC, OPENAI, TICKETS, asking
 
 CONTRACT = """
@@ -111,6 +111,13 @@ def test_headers_of_one_sending_are_never_keys(name: str) -> None:
 def test_ours_are_written_as_anybodys_must_be(name: str) -> None:
     """The built-in profiles are checked here, because no process checks them when it starts."""
     assert parse_profiles(profile_text(name)) == parse_profiles(profile_text(name), is_trusted=True) != ()
+
+
+def test_the_file_that_is_quick_to_read_has_the_profiles_of_the_toml_files() -> None:
+    assert BUILT_IN_FILE.read_bytes() == built_in_json(), "run: python -m store.active_profiles"
+    profiles = tuple(profile for name in BUILT_IN for profile in parse_profiles(profile_text(name)))
+    assert load_profiles() == Profiles(profiles)
+    assert load_profiles().digest == Profiles(profiles).digest
 
 
 def test_the_draft_of_field_classes_is_honoured() -> None:
