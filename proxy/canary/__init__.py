@@ -2,6 +2,7 @@
 
 canary_settings  the setting `[[canary]]`
 pinned_calls     the calls that a canary asks, from recordings
+credentials      the key of an environment variable in place of the redacted one
 ask              the program that sends them; it is recorded as a run
 traffic          what ordinary traffic says of the models
 shots            one shot of a canary: ask, add what was found, tell

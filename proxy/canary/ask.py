@@ -36,7 +36,7 @@ from calls.codec.json import dumps
 from calls.derive import derive_call
 from calls.keys.profile import Profiles
 from calls.model import Body, Call, Exchange, Json, Request, Response
-from proxy.canary.pinned_calls import Question, with_credentials
+from proxy.canary.credentials import with_credentials
 from store.active_profiles import load_profiles
 from store.prices import call_cost
 
@@ -46,6 +46,10 @@ MOST_FAILURES: Final = 3
 
 KINDS: Final = ("embedding", "judged")
 """The distances, as an observation has them."""
+
+
+type Question = Mapping[str, Any]
+"""A call, as `PinnedCall.as_question` gives it."""
 
 
 class NoAnswer(Exception):

@@ -1,8 +1,8 @@
-"""The calls that a canary asks: requests of recordings, with the key of an environment variable in place of the redacted one."""
+"""The calls that a canary asks: requests of recordings."""
 
 import base64
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -10,7 +10,6 @@ from typing import Any, Final
 from calls.keys.key import make_key
 from calls.model import Exchange, Request, header
 from calls.own_fields import is_own_field
-from calls.placeholder import is_placeholder
 from calls.redaction.redactor import Redactor
 from proxy.commands.replay import fetch_recording
 from proxy.errors import Failure
@@ -22,8 +21,6 @@ _STEP: Final = re.compile(r"(.+)#([1-9]\d{0,6})")
 
 _NOT_SENT: Final = frozenset(("host", "content-length", "connection", "accept-encoding", "transfer-encoding", "expect"))
 """Headers that the client which sends a request again makes itself."""
-
-_PLACEHOLDER: Final = re.compile(r"PLAYHEAD_[A-Z2-7]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,19 +88,3 @@ def _pinned_call(name: str, exchange: Exchange, reading: StepReader, *, is_named
         raise Failure(f"{name} cannot be asked again: it is signed for AWS, and Playhead has no credentials to sign it")
     call = reading.derive_call(exchange, key)
     return [PinnedCall(name=name, key=key.key, model=call.model_requested or "", request=exchange.request)]
-
-
-def with_credentials(headers: Sequence[Sequence[str]], url: str, key: str | None) -> tuple[list[tuple[str, str]], str]:
-    """Put the key in place of redacted credentials, in headers and in the URL. Without a key they are left out."""
-    new_headers: list[tuple[str, str]] = []
-    for name, value in headers:
-        secret = value.rpartition(" ")[2]
-        if is_placeholder(secret.encode("latin-1", "replace")) or set(secret) == {"*"}:
-            if key is not None:
-                new_headers.append((name, f"{value[: len(value) - len(secret)]}{key}"))
-        else:
-            new_headers.append((name, value))
-    return new_headers, _PLACEHOLDER.sub(key or "", url)
-
-
-type Question = Mapping[str, Any]

@@ -14,7 +14,7 @@ import pytest
 
 from proxy.canary.ask import ask_all
 from proxy.canary.canary_settings import CanarySettings, read_model_url
-from proxy.canary.pinned_calls import with_credentials
+from proxy.canary.credentials import with_credentials
 from proxy.canary.schedule import repeat_canaries
 from proxy.canary.traffic import look_at_traffic
 from proxy.demo.servers import Handler
