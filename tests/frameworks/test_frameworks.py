@@ -109,13 +109,13 @@ async def playhead(place: Path, *arguments: str) -> EndedCommand:
     return EndedCommand(code=process.returncode, out=out.decode(), err=err.decode())
 
 
-async def recorded_then_replayed(place: Path, port: int, name: str, interpreters: Sequence[str], file: Path) -> str:
-    """What the program said both times. There is an interpreter for each of the two."""
+async def recorded_then_replayed(place: Path, port: int, name: str, lines: Sequence[Sequence[str]]) -> str:
+    """What the program said both times. There is a command line for each of the two."""
     with serve_scripted(port):
-        first = await playhead(place, "record", "--run", name, "--", interpreters[0], str(file))
+        first = await playhead(place, "record", "--run", name, "--", *lines[0])
         asked = len(ScriptedApi.asked)
     assert first.code == 0, first.err
-    second = await playhead(place, "replay", name, "--", interpreters[-1], str(file))
+    second = await playhead(place, "replay", name, "--", *lines[-1])
     assert second.out == first.out, second.err
     assert second.served_count >= asked > 0
     return first.out
@@ -126,8 +126,12 @@ async def test_a_framework_s_agent_is_replayed_without_a_miss(
     framework: str, place: Path, port: int, service: Service, interpreters: Interpreters
 ) -> None:
     """It is recorded as a user starts it, with all that the framework does when it is imported."""
-    both = str(python(*FRAMEWORKS[framework].requirements)), interpreters.forking(FRAMEWORKS[framework])
-    out = await recorded_then_replayed(place, port, framework, both, PROGRAMS / f"{framework}.py")
+    interpreter = str(python(*FRAMEWORKS[framework].requirements))
+    forking = interpreters.forking(FRAMEWORKS[framework])
+    program = str(PROGRAMS / f"{framework}.py")
+    in_earnest = (interpreter, str(PROGRAMS / "uncollected.py"), program)
+    replayed = in_earnest if forking == interpreter else (forking, program)
+    out = await recorded_then_replayed(place, port, framework, (in_earnest, replayed))
     assert "Both are fine." in out or "fine" in json.dumps(json.loads(out))
 
 
@@ -157,7 +161,8 @@ async def test_a_large_framework_s_agent_is_replayed_without_a_miss(
     if pytestconfig.getoption("--frameworks") != "all":
         pytest.skip(f"{', '.join(LARGE[framework])} takes long to install: pytest tests/frameworks --frameworks=all")
     interpreter = str(python(*LARGE[framework], limit=500))
-    out = await recorded_then_replayed(place, port, framework, [interpreter], PROGRAMS / f"{framework}.py")
+    line = (interpreter, str(PROGRAMS / f"{framework}.py"))
+    out = await recorded_then_replayed(place, port, framework, [line])
     assert "It is fine." in out
 
 
@@ -165,7 +170,7 @@ async def test_node_s_ai_sdk_is_replayed_without_a_miss(place: Path, port: int, 
     modules = install_packages(VERCEL)
     program = modules / "vercel.mjs"  # Node looks for packages from where a module lies
     program.write_bytes((PROGRAMS / "vercel.mjs").read_bytes())
-    out = await recorded_then_replayed(place, port, "vercel", [node()], program)
+    out = await recorded_then_replayed(place, port, "vercel", [(node(), str(program))])
     told = json.loads(out)
     assert told["said"] == "Both are fine."
     assert len(told["results"]) == 2
