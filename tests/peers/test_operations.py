@@ -7,6 +7,7 @@ import shlex
 import ssl
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -14,7 +15,7 @@ import pytest
 
 from tests.drills.house import load_exchanges, until, up
 from tests.drills.relay import relay
-from tests.peers.stage import CHAT, TOOLS, Stage, config, model_answer, resident, whole, worker
+from tests.peers.stage import CHAT, OPENAI, TOOLS, Stage, config, model_answer, resident, whole, worker
 from tests.support.service import command, surroundings
 
 pytestmark = pytest.mark.slow
@@ -31,10 +32,12 @@ def test_13_each_client_is_recorded_or_reported_as_bypass(tmp_path: Path) -> Non
     )
     found = {one["client"]: one for one in json.loads(done.stdout)}
     assert {"curl", "git", "python httpx", "python requests", "python aiohttp"} <= set(found), done.stderr
-    through = {client for client, one in found.items() if one["verdict"] == "through"}
-    python = {f"python {client}" for client in ("requests", "httpx", "openai", "anthropic")}
-    assert {"git", "node fetch", "node https"} | python <= through, found
+    python = ("urllib", "requests", "httpx", "httpx2", "openai", "anthropic", "aiohttp, trust_env")
+    for client in ("curl", "git", "node fetch", "node https", *(f"python {package}" for package in python)):
+        one = found[client]
+        assert (one["verdict"], one["names_run"], one["fix"]) == ("through", True, None), one
     assert found["python aiohttp"]["verdict"] == "escapes"
+    assert "trust_env=True" in found["python aiohttp"]["fix"]
     # On a busy machine a client may not answer in time; its row says so.
     assert all(one["fix"] or one["said"] for one in found.values() if one["verdict"] not in ("through", "missing")), (
         found
@@ -49,9 +52,12 @@ def test_17_a_soak_leaves_the_memory_flat(stage: Stage) -> None:
 
     def work(runs: range) -> None:
         for number in runs:
-            with stage.recorder.client(f"{stage.run}-{number}") as agent:
+            with closing(stage.recorder.connection(f"{stage.run}-{number}", OPENAI)) as agent:
                 for step in range(20):
-                    agent.post(CHAT, json={**asked, "seed": step}).raise_for_status()
+                    body = json.dumps({**asked, "seed": step})
+                    agent.request("POST", "/v1/chat/completions", body, {"content-type": "application/json"})
+                    answer = agent.getresponse()
+                    assert (answer.status, answer.read() != b"") == (200, True)
 
     work(range(10))
     before = resident(worker(stage.recorder))
@@ -100,7 +106,7 @@ for path in ("/a", "/b", "/a"):
 """
 
 
-def test_20_replay_with_the_network_namespace_cut(stage: Stage, tmp_path: Path) -> None:
+def test_20_replay_with_the_network_namespace_cut(stage: Stage, tmp_path: Path, forking_playhead: Path) -> None:
     """No route, no name that resolves: the same answers, and nothing that was asked in vain."""
     stage.answers("/a", whole(b"first", media="text/plain"), whole(b"second", media="text/plain"))
     stage.answers("/b", whole(b"other", media="text/plain"))
@@ -108,8 +114,8 @@ def test_20_replay_with_the_network_namespace_cut(stage: Stage, tmp_path: Path) 
         live = [agent.get(f"https://{TOOLS}{path}").text for path in ("/a", "/b", "/a")]
     (tmp_path / "run.jsonl").write_bytes(stage.file())
     (tmp_path / "client.py").write_text(CLIENT)
-    replay = command("replay", "--data", str(tmp_path / "data"), "run.jsonl", "--", sys.executable, "client.py")
-    done = _cut_off([*replay, f"https://{TOOLS}"], tmp_path)
+    replay = (str(forking_playhead), "replay", "--data", str(tmp_path / "data"), "run.jsonl")
+    done = _cut_off([*replay, "--", sys.executable, "client.py", f"https://{TOOLS}"], tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == live == ["first", "other", "second"]
     assert "3 served, 0 missed, 0 live, 0 unused" in done.stderr

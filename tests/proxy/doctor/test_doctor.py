@@ -1,4 +1,7 @@
-"""The doctor judges each client correctly: real clients, and clients made to fail in each way."""
+"""The doctor judges each client correctly: real clients, and clients made to fail in each way.
+
+Those that go through, and those that escape, are judged all at once by `tests/peers/test_operations.py`.
+"""
 
 import os
 import shutil
@@ -61,25 +64,9 @@ async def find_client(worker: ProbedWorker, client: str, base: dict[str, str] | 
     return finding
 
 
-@pytest.mark.parametrize(
-    "client",
-    ["curl", "git", "python urllib", "python requests", "python httpx", "python httpx2", "python openai", "node fetch"],
-)
-async def test_a_client_that_obeys_goes_through_and_names_its_run(worker: ProbedWorker, client: str) -> None:
-    finding = await find_client(worker, client)
-    assert (finding.verdict, finding.names_run, finding.fix) == ("through", True, None), finding.said
-
-
 async def test_java_goes_through_with_our_truststore_but_cannot_name_its_run(worker: ProbedWorker) -> None:
     finding = await find_client(worker, "java HttpClient")
     assert (finding.verdict, finding.names_run) == ("through", False), finding.said
-
-
-async def test_aiohttp_escapes_until_it_is_told(worker: ProbedWorker) -> None:
-    escaping = await find_client(worker, "python aiohttp")
-    assert escaping.verdict == "escapes"
-    assert "trust_env=True" in str(escaping.fix)
-    assert (await find_client(worker, "python aiohttp, trust_env")).verdict == "through"
 
 
 @pytest.mark.parametrize("client", ["curl", "python urllib", "python requests", "python anthropic", "node https"])
@@ -200,9 +187,10 @@ def test_a_python_without_a_package_says_so(package: str) -> None:
 
 
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="util-linux is not installed")
-def test_a_machine_that_cannot_reach_itself_is_told_so_and_no_client_is_blamed(tmp_path: Path) -> None:
-    playhead = f"{Path(sys.executable).parent}/playhead"
-    both = f"{playhead} doctor; {playhead} replay r -- true"
+def test_a_machine_that_cannot_reach_itself_is_told_so_and_no_client_is_blamed(
+    tmp_path: Path, forking_playhead: Path
+) -> None:
+    both = f"{forking_playhead} doctor; {forking_playhead} replay r -- true"
     ran = subprocess.run(
         ["unshare", "--user", "--map-root-user", "--net", "sh", "-c", both],
         env={**HERE, "PLAYHEAD_DATA": str(tmp_path)},
