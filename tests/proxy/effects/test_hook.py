@@ -250,11 +250,12 @@ async def test_what_was_not_recorded_is_a_miss_with_its_line_and_the_nearest(wor
     assert replay.report()["output_differs"] == ["0"]
 
 
-async def test_a_million_readings_of_a_clock_are_a_few_batches(worker: Worker) -> None:
-    code = "import time\nlast = [time.time() for _ in range(1_000_000)]\nprint(sum(last))\n"
+async def test_many_readings_of_a_clock_are_a_few_batches(worker: Worker) -> None:
+    """More than a batch may have, and than the worker takes at once."""
+    code = "import time\nlast = [time.time() for _ in range(250_000)]\nprint(sum(last))\n"
     recorded, _ = await worker.run(code)
-    assert sum(batch.count for batch in worker.batches) == 1_000_000
-    assert sum(len(batch.items) for batch in worker.batches) < 8_000_000
+    assert sum(batch.count for batch in worker.batches) == 250_000
+    assert sum(len(batch.items) for batch in worker.batches) < 2_000_000
     worker.begin_replay()
     assert (await worker.run(code))[0] == recorded
 
