@@ -84,7 +84,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize(("program", "calls"), [(MIXED, 3), (BRANCHES, 20)], ids=["mixed", "branches"])
 async def test_replays_write_the_same_bytes_and_nothing_goes_out(
-    program: str, calls: int, data: Path, database_url: str
+    program: str, calls: int, data: Path, database_url: str, forking_playhead: Path
 ) -> None:
     shell = prepare_directory(data)
     (data / "program.py").write_text(program)
@@ -111,7 +111,7 @@ async def test_replays_write_the_same_bytes_and_nothing_goes_out(
             )
             shown = await shell.run(["playhead", "show", "leap", "3"])
             assert "no, by Bob said so at 18354" in shown.out
-            await require_pinned_surroundings(shell)
+            await require_pinned_surroundings(shell, str(forking_playhead))
 
 
 ANY_PROGRAM = """
@@ -122,16 +122,19 @@ python3 -c 'print(hash("text"))'
 """
 
 
-async def require_pinned_surroundings(shell: Shell) -> None:
-    """Require that programs of any language have the hash seeds, the time zone and the clock of their recording."""
+async def require_pinned_surroundings(shell: Shell, playhead: str) -> None:
+    """Require that programs of any language have the hash seeds, the time zone and the clock of their recording.
+
+    This `playhead` may be a fork. It cannot have another hash seed than the process that forks.
+    """
     (shell.directory / "any.sh").write_text(ANY_PROGRAM)
-    recorded = await shell.run(["env", "TZ=Asia/Tokyo", "playhead", "record", "--run", "any", "--", "sh", "any.sh"])
+    recorded = await shell.run(["env", "TZ=Asia/Tokyo", playhead, "record", "--run", "any", "--", "sh", "any.sh"])
     assert (await shell.run(["playhead", "export", "any", "-o", "any.jsonl"])).code == 0
     bundle = load_bundle(shell.directory / "any.jsonl")
     old = replace(bundle, run={**bundle.run, "started_at": "2024-02-29T20:00:00Z"})
     (shell.directory / "old.jsonl").write_bytes(b"".join(bundle_lines(old)))
-    replay = ["env", "TZ=Europe/Paris", "PYTHONHASHSEED=7", "playhead", "replay", "old.jsonl"]
-    replayed = await shell.run([*replay, "--", "sh", "any.sh"])
+    replay = ["env", "TZ=Europe/Paris", "PYTHONHASHSEED=7", "playhead", "replay", "old.jsonl", "--", "sh", "any.sh"]
+    replayed = await shell.run(replay)
     _, zone, *hashes = recorded.out.splitlines()
     day, *others = replayed.out.splitlines()
     assert (zone, others) == ("JST", ["JST", *hashes])
@@ -140,7 +143,8 @@ async def require_pinned_surroundings(shell: Shell) -> None:
         why_not = "requests may go out"
     else:
         why_not = "libfaketime is not installed"
-    clocked = await shell.run([*replay, "--clock", "recorded", "--on-miss", "live", "--", "date", "+%Y"])
+    clock = ("--clock", "recorded", "--on-miss", "live")
+    clocked = await shell.run([playhead, "replay", "old.jsonl", *clock, "--", "date", "+%Y"])
     assert f"the clock was not that of the recording: {why_not}" in clocked.error
     assert int(clocked.out) > 2024
 
