@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.forks import DEMO_PROGRAMS
 from tests.support.service import command, surroundings
 
 
@@ -32,8 +33,8 @@ def processes_in(home: Path) -> list[str]:
 
 
 @pytest.mark.slow
-async def test_a_newcomer_sees_a_recording_replayed_and_a_question_refused(home: Path) -> None:
-    env = surroundings()
+async def test_a_newcomer_sees_a_recording_replayed_and_a_question_refused(home: Path, programs: Path) -> None:
+    env = surroundings() | {DEMO_PROGRAMS: str(programs)}
     line = command("demo", "--home", str(home))
     process = await asyncio.create_subprocess_exec(*line, env=env, stdout=asyncio.subprocess.PIPE)
     out, _ = await asyncio.wait_for(process.communicate(), 110)

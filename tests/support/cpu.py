@@ -8,8 +8,10 @@ little on a machine that is busy with other work, and many processes end where n
 import json
 import os
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,9 +48,14 @@ class CpuReport:
     def pytest_unconfigure(self) -> None:
         """Write the last module, and leave the group."""
         self._write()
-        for process in (self._group / "cgroup.procs").read_text().split():
-            (self._group.parent / "cgroup.procs").write_text(process)
-        self._group.rmdir()
+        # What workers share may end just now, or start something.
+        for _ in range(100):
+            with suppress(OSError):
+                for process in (self._group / "cgroup.procs").read_text().split():
+                    (self._group.parent / "cgroup.procs").write_text(process)
+                self._group.rmdir()
+                return
+            time.sleep(0.05)
 
     def _write(self) -> None:
         used = self._read_cpu()

@@ -47,6 +47,9 @@ STORE_SERVER: Final = "proxy.processes.store_server"
 FORKED_HELPERS: Final = "TEST_FORKS_HELPERS"
 """A variable of store servers that start their helpers as forks. Those of others are started in earnest: their memory is measured."""
 
+DEMO_PROGRAMS: Final = "TEST_DEMO_PROGRAMS"
+"""A variable with the directory (`shells.py`) of the `playhead` and `python` that `playhead demo` runs."""
+
 MODULES: Final = (
     "proxy.worker.process",
     STORE_SERVER,
@@ -56,6 +59,9 @@ MODULES: Final = (
     STARTING_OTHERS,
 )
 """What is started with `python -m` or `python -P -m`."""
+
+BARE: Final = "--bare"
+"""A template that imports nothing: it starts at once, and what it forks imports what it needs."""
 
 WORKER: Final = ["-u", "-c", "import sys;exec(eval(sys.stdin.readline()))"]
 """How execnet starts a worker of xdist."""
@@ -449,6 +455,8 @@ def prepare_program(request: Mapping[str, Any], files: Sequence[int]) -> Callabl
         sys.argv = ["-c"]
         sys.path.insert(0, "")
         return lambda: exec(WORKER[-1], vars(sys.modules["__main__"]))
+    if programs := request["environment"].get(DEMO_PROGRAMS):
+        import_module("proxy.demo.service").Shell.__init__.__kwdefaults__["programs"] = Path(programs)
     sys.argv = [SCRIPT, *words[1:]]
     sys.path.insert(0, str(Path(SCRIPT).parent))
     return lambda: runpy.run_path(SCRIPT, run_name="__main__")
@@ -621,7 +629,7 @@ def main() -> Callable[[], object]:
     if sys.argv[3:4] == ["--collect"]:
         import_tests(sys.argv[4], sys.argv[5:])
         gc.collect()
-    else:
+    elif sys.argv[3:4] != [BARE]:
         import_programs()
     # To collect what imports have left takes a fifth of a second, and would free little.
     gc.freeze()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.forks import SCRIPT, Forks, Template, can_fork, started_template
+from tests.support.forks import BARE, SCRIPT, Forks, Template, can_fork, started_template
 
 pytestmark = [
     pytest.mark.own_interpreter,
@@ -135,7 +135,7 @@ def test_what_asks_for_something_unusual_is_started(forks: Forks, monkeypatch: p
 
 
 def test_a_template_ends_with_its_parent() -> None:
-    with started_template() as template:
+    with started_template([BARE]) as template:
         pid = template.pid
         assert Path(f"/proc/{pid}").exists()
     assert not Path(f"/proc/{pid}").exists()
