@@ -7,6 +7,7 @@ import asyncio
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -123,8 +124,14 @@ def h2_port(place: Path, authority: trustme.CA) -> Iterator[int]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def matrix(port: int, place: Path, module_database_url: str) -> AsyncIterator[Matrix]:
-    config = "[upstreams]\n" + "".join(f'"{host}" = "http://127.0.0.1:{port}"\n' for host in HOSTS)
+async def matrix(
+    port: int, place: Path, authority: trustme.CA, module_database_url: str, request: pytest.FixtureRequest
+) -> AsyncIterator[Matrix]:
+    origins = dict.fromkeys(HOSTS, f"http://127.0.0.1:{port}")
+    if shutil.which("node"):
+        origins[OVER_H2] = f"https://127.0.0.1:{request.getfixturevalue('h2_port')}"
+    lines = "".join(f'"{host}" = "{origin}"\n' for host, origin in origins.items())
+    config = f'upstream_ca = "{place / "upstream-ca.pem"}"\n[upstreams]\n{lines}'
     async with running(place / "data", "--database-url", module_database_url, config=config) as service:
         yield Matrix(service=service, port=port)
 
@@ -204,10 +211,7 @@ async def test_aiohttp_that_was_told_nothing_escapes_and_leaves_no_record(matrix
     assert await matrix.calls("live-escaped") == []
 
 
-async def test_http2_is_spoken_on_both_sides_and_recorded(
-    place: Path, authority: trustme.CA, h2_port: int, database_url: str
-) -> None:
-    config = f'upstream_ca = "{place / "upstream-ca.pem"}"\n[upstreams]\n"{OVER_H2}" = "https://127.0.0.1:{h2_port}"\n'
+async def test_http2_is_spoken_on_both_sides_and_recorded(matrix: Matrix) -> None:
     expected = upstream.response_body("/v1/chat/completions", streamed=True)
     lines = {
         "curl_h2": [sys.executable, str(CLIENTS / "ask.py")],
@@ -215,11 +219,9 @@ async def test_http2_is_spoken_on_both_sides_and_recorded(
         # Last, because it names HTTP/1.1 first: it gets HTTP/2 from a worker that has learnt that the upstream has it.
         "httpx_h2": [sys.executable, str(CLIENTS / "ask.py")],
     }
-    async with running(place / "h2", "--database-url", database_url, config=config) as service:
-        matrix = Matrix(service=service, port=h2_port)
-        for client, line in lines.items():
-            (got,) = await run_client([*line, client, f"https://{OVER_H2}"], matrix.environment(f"live-{client}"))
-            assert got["sha256"] == hashlib.sha256(expected).hexdigest(), client
-            (call,) = await matrix.calls(f"live-{client}")
-            assert (await matrix.exchange(call)).json()["http_version"].startswith("HTTP/2"), client
-            assert (await matrix.exchange(call, "/response")).content == expected
+    for client, line in lines.items():
+        (got,) = await run_client([*line, client, f"https://{OVER_H2}"], matrix.environment(f"live-{client}"))
+        assert got["sha256"] == hashlib.sha256(expected).hexdigest(), client
+        (call,) = await matrix.calls(f"live-{client}")
+        assert (await matrix.exchange(call)).json()["http_version"].startswith("HTTP/2"), client
+        assert (await matrix.exchange(call, "/response")).content == expected
