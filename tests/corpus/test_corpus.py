@@ -9,6 +9,7 @@ import json
 import ssl
 import urllib.request
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from calls.model import Exchange, Headers
-from calls.proof.checkpoint import parse_verifier_key
+from calls.proof.checkpoint import VerifierKey, parse_verifier_key
 from store.bundle.bundle import read_bundle
 from store.proof.bundle_proof import verify_bundle
 from tests.support.corpus import HOP_BY_HOP, Cassette, RecordedExchange, cassettes
@@ -138,26 +139,30 @@ async def _ask_run(
 
 
 async def _load_exchanges(service: Service, number: int) -> tuple[Exchange, ...]:
-    """The run's exchanges as the service kept them, by way of its bundle, which proves that it is as it was recorded."""
+    """The run's exchanges as the service stored them, by way of its bundle, which proves that it is as it was recorded."""
 
-    def fetch() -> tuple[bytes, dict[str, Any], list[str]]:
+    def fetch() -> tuple[bytes, dict[str, Any]]:
         base = f"/v1/runs/tape-{number}"
         with _get_json(service, f"{base}/calls?settled=true&limit=1") as settled:
             settled.read()
         with _get_json(service, f"{base}/bundle") as answer:
             bundle = bytes(answer.read())
         with _get_json(service, f"{base}/verify") as answer:
-            verified = json.load(answer)
-        with _get_json(service, "/v1/checkpoint") as answer:
-            return bundle, verified, json.load(answer)["keys"]
+            return bundle, json.load(answer)
 
-    bundle, verified, keys = await asyncio.to_thread(fetch)
+    bundle, verified = await asyncio.to_thread(fetch)
     lines = bundle.splitlines(keepends=True)
     exchanges = tuple(read_bundle(lines).exchanges)
     assert verified["findings"] == []
     assert (verified["verdict"], verified["findings"], verified["proven"]) == ("verified", [], len(exchanges))
-    assert verify_bundle(lines, [parse_verifier_key(key) for key in keys]).verdict == "verified"
+    assert verify_bundle(lines, await asyncio.to_thread(_load_keys, service)).verdict == "verified"
     return exchanges
+
+
+@cache
+def _load_keys(service: Service) -> list[VerifierKey]:
+    with _get_json(service, "/v1/checkpoint") as answer:
+        return [parse_verifier_key(key) for key in json.load(answer)["keys"]]
 
 
 def _get_json(service: Service, path: str) -> Any:
