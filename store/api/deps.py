@@ -203,7 +203,7 @@ class Deps:
         return deriver(self.profiles, self.clean)
 
 
-def _deps(request: Request) -> Deps:
+async def _deps(request: Request) -> Deps:
     deps: Deps = request.app.state.deps
     scope = request.scope
     return replace(deps, grant=scope[GRANT], is_still_granted=scope.get(STILL_GRANTED, deps.is_still_granted))

@@ -1,4 +1,8 @@
-"""Read and check the parameters of a request before anything is looked up: names, filters, pages."""
+"""Read and check the parameters of a request before anything is looked up: names, filters, pages.
+
+What FastAPI calls here is `async` also where it awaits nothing: it calls other functions in threads, one after the other, and to
+switch threads takes longer than any of these.
+"""
 
 import asyncio
 import contextlib
@@ -8,10 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Annotated, Literal, get_origin
+from typing import Annotated, Final, Literal, get_origin
 
 from fastapi import Depends, Path, Query, Request
 from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
 from pydantic import StringConstraints
 
 from calls.project_runs import PROJECT_NAME
@@ -129,7 +134,7 @@ type Failed = Annotated[
 type Parent = Annotated[str | None, Query(min_length=1, max_length=255, pattern=_TEXT, description="forks of this run")]
 
 
-def _checked_cursor(cursor: Next = None) -> str | None:
+async def _checked_cursor(cursor: Next = None) -> str | None:
     """Return the cursor, before anything is looked up. Raises `BadCursor` for what no list returned."""
     if cursor is not None:
         Cursor.parse(cursor)
@@ -139,7 +144,7 @@ def _checked_cursor(cursor: Next = None) -> str | None:
 type PageCursor = Annotated[str | None, Depends(_checked_cursor)]
 
 
-def _checked_search_cursor(cursor: Next = None) -> str | None:
+async def _checked_search_cursor(cursor: Next = None) -> str | None:
     """Return the cursor, before anything is looked up. Raises `BadCursor` for what no search returned."""
     if cursor is not None:
         SearchWindow.parse(cursor)
@@ -158,11 +163,11 @@ type StepOrder = Annotated[
 ]
 
 
-def _sort(sort: SortBy = "time", order: Order = None) -> Sort:
+async def _sort(sort: SortBy = "time", order: Order = None) -> Sort:
     return Sort(sort, order != "asc") if sort != "time" or order else NEWEST_FIRST
 
 
-def _step_sort(sort: SortBy = "time", order: StepOrder = None) -> Sort:
+async def _step_sort(sort: SortBy = "time", order: StepOrder = None) -> Sort:
     return Sort(sort, order != "asc") if sort != "time" or order else STEP_ORDER
 
 
@@ -171,7 +176,7 @@ type TheStepSort = Annotated[Sort, Depends(_step_sort)]
 """As `TheSort`, in the order of steps by default."""
 
 
-def _filters(
+async def _filters(
     deps: TheDeps,
     since: Time = None,
     until: Time = None,
@@ -221,7 +226,7 @@ def _filters(
     )
 
 
-def _event_filters(
+async def _event_filters(
     type: EventTypes = [],  # noqa: A002, B006 - the parameter's name; FastAPI copies these
     label: Labels = [],  # noqa: B006
     run: Values = [],  # noqa: B006
@@ -258,7 +263,7 @@ def _event_filters(
     )
 
 
-def _requested_fields(
+async def _requested_fields(
     deps: TheDeps,
     fields: Annotated[
         str | None,
@@ -276,7 +281,7 @@ def _requested_fields(
     return parsed
 
 
-def _requested_run_fields(
+async def _requested_run_fields(
     fields: Annotated[
         str | None,
         Query(max_length=1000, description="members of a run, comma-separated; without it or with *, all of them"),
@@ -377,19 +382,31 @@ def parse_times(since: str | None, until: str | None) -> tuple[int | None, int |
     return begin, end
 
 
-def refuse_unknown_parameters(request: Request, project: ProjectName = None) -> None:  # noqa: ARG001 - `store.api.guard` reads it
+async def refuse_unknown_parameters(request: Request, project: ProjectName = None) -> None:  # noqa: ARG001 - `store.api.guard` reads it
     """Refuse query parameters that the route does not have: a misspelt filter would filter nothing."""
     if is_page_path(request.scope["path"]):
         return  # The page keeps the state of its views there.
-    allowed = {*_query_names(request.scope["route"].dependant), "project"}
+    allowed, lists = _query_parameters(request.scope["route"])
     if strange := sorted(set(request.query_params) - allowed):
         detail = f"{request.url.path} has no query parameter {strange[0][:80]!r}; it has {', '.join(sorted(allowed))}"
         raise Problem(400, "unknown_parameter", detail, known=sorted(allowed))
-    lists = set(_query_names(request.scope["route"].dependant, lists_only=True))
     counts = Counter(name for name, _ in request.query_params.multi_items() if name not in lists)
     if repeated := sorted(name for name, count in counts.items() if count > 1):
         detail = f"{repeated[0]} is given {counts[repeated[0]]} times: give it once; may be repeated: {', '.join(sorted(lists))}"
         raise Problem(400, "repeated_parameter", detail)
+
+
+_KNOWN_PARAMETERS: Final[dict[str, tuple[frozenset[str], frozenset[str]]]] = {}
+"""By the route's unique id."""
+
+
+def _query_parameters(route: APIRoute) -> tuple[frozenset[str], frozenset[str]]:
+    """The names of the route's query parameters, and of those that may be repeated."""
+    if (known := _KNOWN_PARAMETERS.get(route.unique_id)) is None:
+        lists = frozenset(_query_names(route.dependant, lists_only=True))
+        known = frozenset({*_query_names(route.dependant), "project"}), lists
+        _KNOWN_PARAMETERS[route.unique_id] = known
+    return known
 
 
 def _query_names(dependant: Dependant, *, lists_only: bool = False) -> Iterator[str]:

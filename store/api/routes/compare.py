@@ -74,7 +74,9 @@ async def _load_side(deps: Deps, run: str, reader: StepReader) -> Side:
     return await asyncio.to_thread(make_side, run, gists)
 
 
-def _drift_question(since: Time = None, until: Time = None, model: Text = None, provider: Text = None) -> DriftQuestion:
+async def _drift_question(
+    since: Time = None, until: Time = None, model: Text = None, provider: Text = None
+) -> DriftQuestion:
     begin, end = parse_times(since, until)
     return DriftQuestion(since=begin, until=end, model=model, provider=provider)
 
