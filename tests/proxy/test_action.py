@@ -15,10 +15,11 @@ import pytest
 import yaml
 
 from tests.proxy.test_files import AGENT, SAID, cassette
+from tests.support.shells import starting_variables
 
 ACTION = Path(__file__).resolve().parents[2] / "deploy" / "action"
 
-HARMLESS = ("PATH", "HOME", "LANG", "TMPDIR")
+HARMLESS = ("PATH", "HOME", "TMPDIR")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,17 +83,20 @@ def _assignments(text: str) -> Iterator[tuple[str, str]]:
 
 
 @pytest.fixture
-def runner(tmp_path: Path) -> Runner:
+def runner(tmp_path: Path, programs: Path) -> Runner:
     """A checkout of ours whose `playhead` is the one under test, and a job that knows no key."""
     shutil.copytree(ACTION, tmp_path / "ours" / "deploy" / "action")
     ours = tmp_path / "ours" / "playhead"
-    ours.write_text(f'#!/bin/sh\nexec "{Path(sys.executable).parent / "playhead"}" "$@"\n')
+    ours.write_text(f'#!/bin/sh\nexec "{programs / "playhead"}" "$@"\n')
     ours.chmod(0o755)
     (tmp_path / "temp").mkdir()
     (tmp_path / "agent.py").write_text(AGENT.replace('api_key="none", ', ""))
     cassette(tmp_path / "talk.yaml")
-    kept = {name: os.environ[name] for name in HARMLESS if name in os.environ}
-    return Runner(root=tmp_path, environment=kept | {"PATH": f"{Path(sys.executable).parent}:{kept['PATH']}"})
+    # Forks stand only for interpreters that are started with the same variables.
+    kept = {name: os.environ[name] for name in HARMLESS if name in os.environ} | starting_variables(os.environ)
+    return Runner(
+        root=tmp_path, environment=kept | {"PATH": f"{programs}:{Path(sys.executable).parent}:{kept['PATH']}"}
+    )
 
 
 def action(runner: Runner) -> Path:
@@ -142,7 +146,8 @@ def test_the_steps_that_follow_are_answered_until_the_last(runner: Runner) -> No
 @pytest.mark.slow
 def test_what_was_not_asked_for_fails_the_last_step(runner: Runner) -> None:
     assert runner.uses(action(runner), recording="talk.yaml") == 0
-    assert runner.runs("python -c 'import httpx; httpx.get(\"https://tools.example.com/v1/time?zone=utc\")'") == 0
+    (runner.root / "asks.py").write_text('import httpx; httpx.get("https://tools.example.com/v1/time?zone=utc")')
+    assert runner.runs("python asks.py") == 0
     assert runner.uses(action(runner) / "finish") == 1
     assert "Recorded, and not asked for" in runner.read("GITHUB_STEP_SUMMARY")
 
