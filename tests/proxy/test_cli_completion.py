@@ -18,6 +18,7 @@ import pytest
 
 from proxy.cli.run_completion import complete_run
 from store.datadir import open_data_dir
+from tests.support.shells import starting_variables
 
 SHELLS: Mapping[str, Sequence[str]] = {
     "bash": ("bash", "--norc", "--noprofile", "-i"),
@@ -43,16 +44,15 @@ def data_with_claims(tmp_path: Path) -> Path:
     return data
 
 
-def surroundings(tmp_path: Path, data: Path) -> dict[str, str]:
+@pytest.fixture
+def environment(tmp_path: Path, data_with_claims: Path, forking_playhead: Path) -> dict[str, str]:
     """An environment in which `playhead` is on the PATH, and the home is empty."""
     place = tmp_path / "bin"
     place.mkdir()
-    program = place / "playhead"
-    program.write_text(f"#!{sys.executable}\nfrom proxy.cli import main\nmain()\n")
-    program.chmod(0o755)
+    (place / "playhead").symlink_to(forking_playhead)
     path = os.pathsep.join((str(place), os.environ["PATH"]))
-    root = str(Path(__file__).parents[2])
-    return {"PATH": path, "PYTHONPATH": root, "HOME": str(tmp_path), "PLAYHEAD_DATA": str(data), "TERM": "xterm"}
+    own = {"HOME": str(tmp_path), "PLAYHEAD_DATA": str(data_with_claims), "TERM": "xterm"}
+    return {"PATH": path, **own, **starting_variables(os.environ)}
 
 
 class Terminal:
@@ -86,10 +86,12 @@ class Terminal:
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_a_shell_completes_the_names_of_runs(shell: str, data_with_claims: Path, tmp_path: Path) -> None:
+def test_a_shell_completes_the_names_of_runs(
+    shell: str, environment: Mapping[str, str], data_with_claims: Path, tmp_path: Path
+) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
-    terminal = Terminal(shell, surroundings(tmp_path, data_with_claims), tmp_path)
+    terminal = Terminal(shell, environment, tmp_path)
     try:
         terminal.type(f"{PREPARE[shell]}; echo rea''dy\r", "ready\r\n")
         assert "show" in terminal.type("playhead sho\tnight\t", "-shift")
@@ -118,8 +120,7 @@ def completions(line: str, environment: Mapping[str, str], *words: str) -> list[
     return done.stdout.split("\n")[:-1]
 
 
-def test_bash_is_offered_commands_options_runs_and_files(data_with_claims: Path, tmp_path: Path) -> None:
-    environment = surroundings(tmp_path, data_with_claims)
+def test_bash_is_offered_commands_options_runs_and_files(environment: Mapping[str, str]) -> None:
     assert completions("playhead re", environment) == [
         "record",
         "replay",
@@ -137,8 +138,7 @@ def test_bash_is_offered_commands_options_runs_and_files(data_with_claims: Path,
     assert completions("playhead show 'ni", environment) == ["night-shift"]
 
 
-def test_bash_is_offered_what_follows_the_last_colon(data_with_claims: Path, tmp_path: Path) -> None:
-    environment = surroundings(tmp_path, data_with_claims)
+def test_bash_is_offered_what_follows_the_last_colon(environment: Mapping[str, str]) -> None:
     assert completions("playhead show ticket:9", environment) == ["904:g2"]
     assert completions("playhead token --run=ticket:904:", environment) == ["g2"]
     assert completions("playhead show ticket:9", environment, 'COMP_WORDBREAKS=" "') == ["ticket:904:g2"]
