@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -124,11 +123,13 @@ async def test_a_cassette_answers_real_clients_as_it_lies(tmp_path: Path, data: 
     assert "3 served, 0 missed" in done.err
 
 
-async def test_a_fixture_of_llm_fixture_replay_answers_the_sdk_whose_call_it_is(tmp_path: Path, data: Path) -> None:
+async def test_a_fixture_of_llm_fixture_replay_answers_the_sdk_whose_call_it_is(
+    tmp_path: Path, data: Path, agent: list[str]
+) -> None:
     told = {"hash": "0" * 64, "args_repr": "()", "kwargs_repr": repr(QUESTION), "response_json": ANSWER}
     (tmp_path / "llm.jsonl").write_text(json.dumps(told) + "\n")
-    agent = "\n".join(AGENT.splitlines()[:4])
-    done = await playhead(data, "replay", tmp_path / "llm.jsonl", "--", sys.executable, "-c", agent)
+    (tmp_path / "agent.py").write_text("\n".join(AGENT.splitlines()[:4]))
+    done = await playhead(data, "replay", tmp_path / "llm.jsonl", "--", *agent)
     assert (done.out.splitlines(), done.code) == (SAID[:1], 0), done.err
 
 
@@ -221,11 +222,11 @@ async def test_a_secret_that_only_the_rules_of_today_know_keeps_a_run_in_the_hou
 
 
 @pytest.mark.slow
-async def test_headers_that_a_recorder_left_out_can_be_given(tmp_path: Path, desk: Desk) -> None:
-    agent = (
+async def test_headers_that_a_recorder_left_out_can_be_given(tmp_path: Path, desk: Desk, agent: list[str]) -> None:
+    (tmp_path / "agent.py").write_text(
         'import httpx; print(httpx.post("https://api.anthropic.com/v1/messages", json={"model": "m", "messages": []},'
+        ' headers={"anthropic-version": "2023-06-01"}).status_code)'
     )
-    agent += ' headers={"anthropic-version": "2023-06-01"}).status_code)'
     told: dict[str, dict[str, object]] = {
         "request": {"method": "POST", "uri": "https://api.anthropic.com/v1/messages", "headers": {}},
         "response": {"status": {"code": 200, "message": "OK"}, "headers": {}, "body": {"string": "{}"}},
@@ -234,11 +235,11 @@ async def test_headers_that_a_recorder_left_out_can_be_given(tmp_path: Path, des
     file = tmp_path / "bare.yaml"
     file.write_text(yaml.safe_dump({"interactions": [told]}))
     await desk("import", file)
-    missed = await desk("replay", "bare", "--", sys.executable, "-c", agent)
+    missed = await desk("replay", "bare", "--", *agent)
     assert (missed.out.strip(), missed.code) == ("424", 1)
     assert "anthropic-version" in missed.err
     assert (await desk("import", file, "--run", "given", "--header", "anthropic-version: 2023-06-01")).code == 0
-    hit = await desk("replay", "given", "--", sys.executable, "-c", agent)
+    hit = await desk("replay", "given", "--", *agent)
     assert (hit.out.strip(), hit.code) == ("200", 0)
 
 
