@@ -1,9 +1,14 @@
 """Load the profiles in force: the user's own, then the built-in ones in the order of the dialects.
 
-The built-in ones are read from one JSON file, which takes a tenth of the time that their TOML takes. After a change of the TOML,
-`python -m store.active_profiles` writes that file anew; a test compares the two.
+To parse the TOML of the built-in ones takes 25 ms, so what it says is stored as JSON where Python stores compiled modules, and under
+the same rules: it is made again when a source is younger, and where nothing can or may be written, nothing is.
 """
 
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -11,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
+import calls.keys
 import calls.profiles
 from calls.dialects.table import DIALECTS
 from calls.keys.profile import (
@@ -28,8 +34,8 @@ from calls.keys.profile import (
 BUILT_IN = tuple(dialect.name for dialect in DIALECTS)
 """The names of the profile files: each dialect has one. The last, `generic`, has the profile that matches everything."""
 
-BUILT_IN_FILE: Final = Path(calls.profiles.__path__[0], "built_in.json")
-"""All of them, with their digest."""
+PARSED: Final = Path(calls.profiles.__path__[0], "__pycache__", "profiles.json")
+"""The built-in profiles as JSON, and the state of the files that they are made of and by."""
 
 _PARTS: Final[dict[str, type]] = {
     "match": ProfileMatch,
@@ -46,6 +52,7 @@ def load_profiles(extra_toml: str | None = None) -> Profiles:
     built_in = _built_in_profiles()
     if not extra_toml:
         return built_in
+    # It is imported with tomllib.
     from calls.keys.profile_toml import parse_profiles
 
     return Profiles((*parse_profiles(extra_toml, built_in.profiles), *built_in.profiles))
@@ -53,8 +60,41 @@ def load_profiles(extra_toml: str | None = None) -> Profiles:
 
 @lru_cache(maxsize=1)
 def _built_in_profiles() -> Profiles:
-    found = msgspec.json.decode(BUILT_IN_FILE.read_bytes())
-    return Profiles(tuple(map(_build_profile, found["profiles"])), found["digest"])
+    sources = _source_files()
+    with suppress(OSError, msgspec.DecodeError):
+        found = msgspec.json.decode(PARSED.read_bytes())
+        if found["sources"] == sources:
+            return Profiles(tuple(map(_build_profile, found["profiles"])))
+    profiles = parse_built_in()
+    if not sys.dont_write_bytecode:
+        with suppress(OSError):
+            _store_parsed(profiles, sources)
+    return Profiles(profiles)
+
+
+def parse_built_in() -> tuple[Profile, ...]:
+    """Parse the built-in profiles from their TOML."""
+    from calls.keys.profile_toml import parse_profiles
+
+    return tuple(profile for name in BUILT_IN for profile in parse_profiles(profile_text(name), is_trusted=True))
+
+
+def _source_files() -> list[list[str | int]]:
+    """The names, times and sizes of the TOML files, and of the code that reads them."""
+    folders = (PARSED.parent.parent, Path(calls.keys.__path__[0]))
+    files = sorted((file for folder in folders for file in os.scandir(folder) if file.is_file()), key=os.fspath)
+    return [[file.name, file.stat().st_mtime_ns, file.stat().st_size] for file in files]
+
+
+def _store_parsed(profiles: Sequence[Profile], sources: Sequence[object]) -> None:
+    content = msgspec.json.encode(
+        {"sources": sources, "profiles": [_without_defaults(profile) for profile in profiles]}
+    )
+    PARSED.parent.mkdir(exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=PARSED.parent, delete=False) as file:
+        file.write(content)
+    Path(file.name).chmod(0o644)
+    Path(file.name).replace(PARSED)
 
 
 def _build_profile(table: dict[str, Any]) -> Profile:
@@ -70,15 +110,6 @@ def _build_part(kind: type | None, value: Any) -> Any:
     return kind(**{name: tuple(texts) for name, texts in value.items()})
 
 
-def built_in_json() -> bytes:
-    """Return what the JSON file has to contain: the profiles of the TOML files, with what they do not leave at its default."""
-    from calls.keys.profile_toml import parse_profiles
-
-    profiles = [profile for name in BUILT_IN for profile in parse_profiles(profile_text(name), is_trusted=True)]
-    lines = b",\n".join(msgspec.json.encode(_without_defaults(profile)) for profile in profiles)
-    return b'{"digest":"%s","profiles":[\n%s\n]}\n' % (Profiles(tuple(profiles)).digest.encode(), lines)
-
-
 def _without_defaults(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_without_defaults(one) for one in value]
@@ -91,7 +122,3 @@ def _without_defaults(value: Any) -> Any:
 def profile_text(name: str) -> str:
     """Return the TOML of a built-in profile. A test checks its paths, so that no process has to at its start."""
     return Path(calls.profiles.__path__[0], f"{name}.toml").read_text("utf-8")
-
-
-if __name__ == "__main__":
-    BUILT_IN_FILE.write_bytes(built_in_json())

@@ -198,17 +198,14 @@ class Profiles:
     """Profiles in order of precedence: the first one that matches a request applies."""
 
     profiles: tuple[Profile, ...]
-    digest: str = ""
-    """Of all that affects keys: computed unless it is known."""
-
+    digest: str = field(init=False)
     _by_route: dict[Route, Profile] = field(init=False, repr=False, compare=False, default_factory=dict)
     _ignored_by_name: dict[str, Plan | None] = field(init=False, repr=False, compare=False, default_factory=dict)
     """Caches by profile name and by route: agents call the same few endpoints repeatedly."""
 
     def __post_init__(self) -> None:
-        if not self.digest:
-            value = [_as_json(profile) for profile in self.profiles]
-            object.__setattr__(self, "digest", digest("profiles/2", canonical_json(value)))
+        value = [_as_json(profile) for profile in self.profiles]
+        object.__setattr__(self, "digest", digest("profiles/2", canonical_json(value)))
 
     @property
     def key_headers(self) -> frozenset[str]:

@@ -2,13 +2,15 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 from calls.keys.profile import NEVER_KEYS, BadProfile, Profiles
 from calls.keys.profile_toml import parse_profiles
-from store.active_profiles import BUILT_IN, BUILT_IN_FILE, built_in_json, load_profiles, profile_text
+from store import active_profiles
+from store.active_profiles import BUILT_IN, load_profiles, parse_built_in, profile_text
 from tests.calls.asking import ANTHROPIC, OPENAI, TICKETS, asking
 
 CONTRACT = """
@@ -113,11 +115,29 @@ def test_ours_are_written_as_anybodys_must_be(name: str) -> None:
     assert parse_profiles(profile_text(name)) == parse_profiles(profile_text(name), is_trusted=True) != ()
 
 
-def test_the_file_that_is_quick_to_read_has_the_profiles_of_the_toml_files() -> None:
-    assert BUILT_IN_FILE.read_bytes() == built_in_json(), "run: python -m store.active_profiles"
-    profiles = tuple(profile for name in BUILT_IN for profile in parse_profiles(profile_text(name)))
-    assert load_profiles() == Profiles(profiles)
-    assert load_profiles().digest == Profiles(profiles).digest
+def test_what_was_parsed_before_is_used_until_a_source_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored, wanted = tmp_path / "__pycache__" / "profiles.json", Profiles(parse_built_in())
+    monkeypatch.setattr(active_profiles, "PARSED", stored)
+    for name in BUILT_IN:
+        (tmp_path / f"{name}.toml").write_text(profile_text(name))
+    load = active_profiles._built_in_profiles.__wrapped__
+    assert not stored.exists()
+    assert load() == wanted == load()
+    first = stored.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.delattr(active_profiles, "parse_built_in")
+        assert (load(), load().digest) == (wanted, wanted.digest)
+    for content in (b"", b'{"sources":[],"profiles":[]}', first[:-9]):
+        stored.write_bytes(content)
+        assert load() == wanted
+        assert stored.read_bytes() == first
+    (tmp_path / "new.toml").touch()
+    assert load() == wanted
+    assert stored.read_bytes() != first
+    stored.unlink()
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    assert load() == wanted
+    assert not stored.exists()
 
 
 def test_the_draft_of_field_classes_is_honoured() -> None:
