@@ -16,7 +16,7 @@ from hypothesis import settings
 
 from tests.support.cpu import CpuReport
 from tests.support.forks import Forks, forked_workers
-from tests.support.postgres import database, database_url, module_database_url, postgres_server
+from tests.support.postgres import database, database_url, memory_directory, module_database_url, postgres_server
 from tests.support.shells import started_playhead, started_programs
 
 __all__ = ["database", "database_url", "module_database_url", "postgres_server"]
@@ -263,7 +263,8 @@ def module_data() -> Iterator[Path]:
 @contextmanager
 def reachable_directory() -> Iterator[Path]:
     """A directory through which other users may pass."""
-    place = Path(tempfile.mkdtemp(prefix="playhead-test-"))
+    # A file system of a disk takes ten times the CPU of memory to make and remove files.
+    place = Path(tempfile.mkdtemp(prefix="playhead-test-", dir=memory_directory()))
     if os.geteuid() == 0:
         place.chmod(0o711)
     yield place

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from store.embedded.postgres import EmbeddedServer, ensure_server
-from tests.support.postgres import create_partitions, migrate
+from tests.support.postgres import create_partitions, memory_directory, migrate
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def _linux() -> None:
 @pytest.fixture(scope="session")
 def cluster(postgres_server: EmbeddedServer) -> Iterator[Path]:
     """An embedded Postgres that has our tables and is at rest: making one takes longer than a drill."""
-    place = Path(tempfile.mkdtemp(prefix="playhead-test-"))
+    place = Path(tempfile.mkdtemp(prefix="playhead-test-", dir=memory_directory()))
     if os.geteuid() == 0:
         place.chmod(0o711)
     server = ensure_server(place / "pg", {"fsync": "off"})
