@@ -172,10 +172,22 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def forks() -> Forks:
+    """What starts Playhead's processes as forks; not in use for tests that ask for interpreters of their own."""
+    return FORKS
+
+
+@pytest.fixture(scope="session")
 def programs() -> Iterator[Path]:
     """What to put first on the PATH of a shell, so that it starts `playhead` and agents in Python as forks as well."""
     with started_programs(FORKS) as place:
         yield place
+
+
+@pytest.fixture(scope="session")
+def python(programs: Path) -> str:
+    """What runs an agent's file in an interpreter that has imported `urllib.request` and SDKs: a fork of such a one."""
+    return str(programs / "python")
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import sys
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -189,11 +188,11 @@ sys.exit(%s)
 
 
 @pytest.mark.slow
-async def test_the_answer_that_makes_a_command_fail_is_found(home: Path) -> None:
+async def test_the_answer_that_makes_a_command_fail_is_found(home: Path, python: str) -> None:
     save_agent(home, "good", finding())
     save_agent(home, "bad", finding(1))
     (home / "agent.py").write_text(AGENT % (False, "bool(bad)"))
-    done = await run_playhead(home, "bisect", "good.jsonl", "bad.jsonl", "--", sys.executable, "agent.py")
+    done = await run_playhead(home, "bisect", "good.jsonl", "bad.jsonl", "--", python, "agent.py")
     assert done.code == 0, done.err
     assert done.out == "step 4 (POST tools.example.com/search): with the answer of BAD the command fails\n"
     assert "trial 1: no answer of BAD: exit 0: good" in done.err
@@ -203,14 +202,14 @@ async def test_the_answer_that_makes_a_command_fail_is_found(home: Path) -> None
 
 
 @pytest.mark.slow
-async def test_of_several_answers_the_first_that_turns_the_outcome_is_found(home: Path) -> None:
+async def test_of_several_answers_the_first_that_turns_the_outcome_is_found(home: Path, python: str) -> None:
     """The tool finds other things at four turns; the command minds only that of turn 3, and does not mind any two."""
     save_agent(home, "good", Agent(turns=6, grows=False))
     save_agent(
         home, "bad", Agent(turns=6, grows=False, finds=lambda turn: {"found": "omega" if turn != 2 else "alpha 2 beta"})
     )
     (home / "agent.py").write_text(AGENT % (True, "3 in bad"))
-    done = await run_playhead(home, "bisect", "good.jsonl", "bad.jsonl", "--json", "--", sys.executable, "agent.py")
+    done = await run_playhead(home, "bisect", "good.jsonl", "bad.jsonl", "--json", "--", python, "agent.py")
     told = json.loads(done.out)
     assert done.code == 0, done.err
     assert told["verdict"] == "found"
@@ -228,11 +227,13 @@ async def test_of_several_answers_the_first_that_turns_the_outcome_is_found(home
         ("125", "it exited with 125, which means that it cannot be judged"),
     ],
 )
-async def test_a_command_that_does_not_behave_as_the_runs_did_is_said_to(home: Path, judges: str, why: str) -> None:
+async def test_a_command_that_does_not_behave_as_the_runs_did_is_said_to(
+    home: Path, judges: str, why: str, python: str
+) -> None:
     save_agent(home, "good", finding())
     save_agent(home, "bad", finding(1))
     (home / "agent.py").write_text(AGENT % (False, judges))
-    done = await run_playhead(home, "bisect", "good.jsonl", "bad.jsonl", "--", sys.executable, "agent.py")
+    done = await run_playhead(home, "bisect", "good.jsonl", "bad.jsonl", "--", python, "agent.py")
     assert done.code == 125
     assert why in done.err
 
@@ -253,12 +254,12 @@ def stamping_agent(offset: int, *turns: int, **more: Any) -> Agent:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("minds", ["found", "nothing but the time"])
-async def test_a_time_in_each_answer_does_not_hide_the_answer_that_matters(home: Path, minds: str) -> None:
+async def test_a_time_in_each_answer_does_not_hide_the_answer_that_matters(home: Path, minds: str, python: str) -> None:
     save_agent(home, "good", stamping_agent(0))
     save_agent(home, "bad", stamping_agent(4000, 1))
     judges = "bool(bad)" if minds == "found" else "'T13:' in messages[-1]['content']"
     (home / "agent.py").write_text(AGENT % (False, judges))
-    done = await run_playhead(home, "bisect", "good.jsonl", "bad.jsonl", "--", sys.executable, "agent.py")
+    done = await run_playhead(home, "bisect", "good.jsonl", "bad.jsonl", "--", python, "agent.py")
     if minds == "found":
         assert done.out == "step 4 (POST tools.example.com/search): with the answer of BAD the command fails\n", (
             done.err
@@ -289,11 +290,11 @@ sys.exit("omega" in json.dumps(messages))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stamps", [False, True])
-async def test_of_two_tools_in_parallel_the_one_that_matters_is_found(home: Path, stamps: bool) -> None:
+async def test_of_two_tools_in_parallel_the_one_that_matters_is_found(home: Path, stamps: bool, python: str) -> None:
     side_by_side(home, "good", offset=0, stamps=stamps, swapped=False)
     side_by_side(home, "bad", offset=4000, stamps=stamps, swapped=True, omega=(1, "b"))
     (home / "agent.py").write_text(PARALLEL)
-    done = await run_playhead(home, "bisect", "good.jsonl", "bad.jsonl", "--", sys.executable, "agent.py")
+    done = await run_playhead(home, "bisect", "good.jsonl", "bad.jsonl", "--", python, "agent.py")
     assert done.out == "step 6 (of B: 5) (POST tools.example.com/search): with the answer of BAD the command fails\n", (
         done.err
     )

@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import pty
-import sys
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -165,12 +164,12 @@ for question in ("a", "b"):
 
 @pytest.mark.slow
 async def test_an_agent_that_makes_up_ids_is_replayed_after_its_recordings_were_compared(
-    data: Path, tmp_path: Path, database_url: str
+    data: Path, tmp_path: Path, database_url: str, python: str
 ) -> None:
     (tmp_path / "agent.py").write_text(AGENT)
     config = tmp_path / "playhead.toml"
     house = ("--data", str(data), "--database-url", database_url)
-    agent = ("--", sys.executable, "agent.py")
+    agent = ("--", python, "agent.py")
 
     def answer(asked: Message) -> Message:
         told = json.dumps({"found": json.loads(asked.body)["q"] * 3}).encode()

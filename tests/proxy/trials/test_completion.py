@@ -1,7 +1,6 @@
 """Diverged runs are completed live: by a stand-in for a model whose calls have a price, and judged against the old ones."""
 
 import json
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -89,15 +88,13 @@ def upstream(model: LiveModel) -> str:
 
 @pytest.mark.slow
 async def test_a_run_that_is_completed_and_judged_no_worse_passed(
-    home: Path, data: Path, database_url: str, model: LiveModel
+    home: Path, data: Path, database_url: str, model: LiveModel, python: str
 ) -> None:
     write_agent(home, "Be kind.")
     line = ["regress", "one.jsonl", "--live-budget", "1.00USD", "--keep", "new", "--spec", "checks.toml", "--json"]
     judge = ["--rubric", "rubric.toml", "--judge-model", "judge", "--judge-url", f"{model.url}/v1"]
     async with keeping(data, database_url):
-        done = await run_playhead(
-            home, *line, *judge, "--", sys.executable, "agent.py", PLAYHEAD_UPSTREAMS=upstream(model)
-        )
+        done = await run_playhead(home, *line, *judge, "--", python, "agent.py", PLAYHEAD_UPSTREAMS=upstream(model))
     assert done.code == 0, done.err + done.out
     (run,) = json.loads(done.out)["runs"]
     assert (run["status"], run["completion"]["live_calls"], run["completion"]["finished"]) == ("passed", 1, True)
@@ -110,14 +107,14 @@ async def test_a_run_that_is_completed_and_judged_no_worse_passed(
 
 
 @pytest.mark.slow
-async def test_the_budget_stops_a_run_in_the_middle_and_the_rest_is_not_run(home: Path, model: LiveModel) -> None:
+async def test_the_budget_stops_a_run_in_the_middle_and_the_rest_is_not_run(
+    home: Path, model: LiveModel, python: str
+) -> None:
     model.tokens = 1_000_000
     more = "\nwhile True:\n    post('https://api.openai.com/v1/chat/completions', {'model': 'gpt-5', 'messages': messages})\n"
     write_agent(home, "Be kind.", more)
     line = ["regress", "one.jsonl", "two.jsonl", "--live-budget", "0.50USD", "--keep", "new", "--spec", "checks.toml"]
-    done = await run_playhead(
-        home, *line, "--json", "--", sys.executable, "agent.py", PLAYHEAD_UPSTREAMS=upstream(model)
-    )
+    done = await run_playhead(home, *line, "--json", "--", python, "agent.py", PLAYHEAD_UPSTREAMS=upstream(model))
     found = json.loads(done.out)
     first, second = found["runs"]
     assert (first["status"], first["reason"]) == (
@@ -132,12 +129,12 @@ async def test_the_budget_stops_a_run_in_the_middle_and_the_rest_is_not_run(home
 
 
 @pytest.mark.slow
-async def test_only_what_the_policy_allows_goes_out(home: Path, model: LiveModel) -> None:
+async def test_only_what_the_policy_allows_goes_out(home: Path, model: LiveModel, python: str) -> None:
     more = "\npost('https://mail.example.com/send', {'to': 'x'})\n"
     write_agent(home, "Be kind.", more)
     upstreams = json.dumps({"mail.example.com": model.url})
     line = ["regress", "one.jsonl", "--live-budget", "1USD", "--keep", "new", "--model-url", model.url]
-    done = await run_playhead(home, *line, "--", sys.executable, "agent.py", PLAYHEAD_UPSTREAMS=upstreams)
+    done = await run_playhead(home, *line, "--", python, "agent.py", PLAYHEAD_UPSTREAMS=upstreams)
     assert done.code == 125, done.err
     assert "after POST https://mail.example.com/send was blocked; see --side-effects" in done.out
     assert model.paths == ["/v1/chat/completions"]

@@ -1,7 +1,6 @@
 """perturb as a person uses it, and what it says of a trial."""
 
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -36,10 +35,10 @@ def home(data: Path) -> Path:
 
 
 @pytest.mark.slow
-async def test_the_smallest_variation_that_breaks_is_a_fixture_that_replays(home: Path) -> None:
+async def test_the_smallest_variation_that_breaks_is_a_fixture_that_replays(home: Path, python: str) -> None:
     write_agent(home, more="\nprint('first', found['records'][0]['id'])\n")
     line = ["perturb", "one.jsonl", "-n", "10", "--seed", "1", "--vary", "tools", "--vary", "chunks", "--json"]
-    done = await run_playhead(home, *line, "--", sys.executable, "agent.py")
+    done = await run_playhead(home, *line, "--", python, "agent.py")
     assert done.code == 1, done.err
     told = json.loads(done.out)
     assert len(told["variations"]) == 10
@@ -51,21 +50,21 @@ async def test_the_smallest_variation_that_breaks_is_a_fixture_that_replays(home
     assert told["counts"]["broke"] + told["counts"]["held"] == 10
 
     again = await run_playhead(
-        home, "replay", smallest["recording"], "--override", smallest["override"], "--", sys.executable, "agent.py"
+        home, "replay", smallest["recording"], "--override", smallest["override"], "--", python, "agent.py"
     )
     assert (again.code, "IndexError" in again.err) == (1, True), again.err
     # The broken run is a recording of its own: it needs no override, and no model.
-    again = await run_playhead(home, "replay", smallest["run"], "--", sys.executable, "agent.py")
+    again = await run_playhead(home, "replay", smallest["run"], "--", python, "agent.py")
     assert (again.code, "was right" in again.err) == (1, True), again.err
 
 
 @pytest.mark.slow
-async def test_nothing_goes_out_without_a_model(home: Path) -> None:
+async def test_nothing_goes_out_without_a_model(home: Path, python: str) -> None:
     more = (
         "\npost('https://api.openai.com/v1/chat/completions', {'model': 'gpt-5', 'messages': [*messages, message]})\n"
     )
     write_agent(home, more=more)
-    done = await run_playhead(home, "perturb", "one.jsonl", "-n", "2", "--", sys.executable, "agent.py")
+    done = await run_playhead(home, "perturb", "one.jsonl", "-n", "2", "--", python, "agent.py")
     assert done.code == 125
     assert (
         "it cannot go on without any variation: POST https://api.openai.com/v1/chat/completions was not recorded"

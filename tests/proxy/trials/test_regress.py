@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,7 +12,7 @@ from proxy.cli import playhead
 from tests.proxy.test_compare import run_playhead, save_agent
 from tests.proxy.trials.agent_script import write_agent
 from tests.store.agents import Agent
-from tests.support.service import command, surroundings
+from tests.support.service import surroundings
 
 SPEC = """
 [[rule]]
@@ -42,13 +41,13 @@ def save(home: Path, name: str, **changes: object) -> None:
 
 
 @pytest.mark.slow
-async def test_recordings_are_replayed_at_once_and_what_diverges_alike_is_grouped(home: Path) -> None:
+async def test_recordings_are_replayed_at_once_and_what_diverges_alike_is_grouped(home: Path, python: str) -> None:
     save(home, "a-same")
     save(home, "b-other", system="Be kind.")
     save(home, "c-other", system="Be quick.")
     (home / "checks.toml").write_text(SPEC)
     line = ["regress", "recordings", "--jobs", "2", "--json", "--junit", "out.xml", "--spec", "checks.toml"]
-    done = await run_playhead(home, *line, "--", sys.executable, "agent.py")
+    done = await run_playhead(home, *line, "--", python, "agent.py")
     assert done.code == 1, done.err
     found = json.loads(done.out)
     names = [f"recordings/{name}.jsonl" for name in ("a-same", "b-other", "c-other")]
@@ -67,11 +66,11 @@ async def test_recordings_are_replayed_at_once_and_what_diverges_alike_is_groupe
 
 
 @pytest.mark.slow
-async def test_a_broken_rule_is_found_in_a_replay_that_is_the_same(home: Path) -> None:
+async def test_a_broken_rule_is_found_in_a_replay_that_is_the_same(home: Path, python: str) -> None:
     save(home, "odd", asks=lambda _turn: "everything")
     (home / "checks.toml").write_text(SPEC)
     line = ["regress", "recordings/odd.jsonl", "--spec", "checks.toml"]
-    done = await run_playhead(home, *line, "--", sys.executable, "agent.py")
+    done = await run_playhead(home, *line, "--", python, "agent.py")
     assert done.code == 1, done.err
     assert "broken" in done.out
     assert 'looks for details: step 1: search/q is "everything"' in done.out
@@ -105,7 +104,9 @@ async def git(home: Path, *words: str) -> str:
 
 
 @pytest.mark.slow
-async def test_git_bisect_finds_the_commit_that_changed_what_the_agent_asks(home: Path) -> None:
+async def test_git_bisect_finds_the_commit_that_changed_what_the_agent_asks(
+    home: Path, forking_playhead: Path, python: str
+) -> None:
     save(home, "release")
     await git(home, "init", "-q")
     for number, system in enumerate(("Be brief.", "Be brief.", "Be nice.", "Be nice."), 1):
@@ -113,7 +114,7 @@ async def test_git_bisect_finds_the_commit_that_changed_what_the_agent_asks(home
         await git(home, "add", "agent.py")
         await git(home, "commit", "-q", "-m", f"commit {number}")
     await git(home, "bisect", "start", "HEAD", "HEAD~3")
-    regress = [*command("regress", "--data", str(home / "d")), "recordings", "--", sys.executable, "agent.py"]
+    regress = [str(forking_playhead), "regress", "--data", str(home / "d"), "recordings", "--", python, "agent.py"]
     said = await git(home, "bisect", "run", *regress)
     assert "is the first bad commit" in said
     assert "commit 3" in said.partition("is the first bad commit")[2]
