@@ -21,13 +21,6 @@ pytestmark = [
 SERVERS = [sys.executable, "-m", "proxy.demo.servers"]
 
 
-@pytest.fixture(scope="module")
-def forks() -> Iterator[Forks]:
-    made = Forks()
-    yield made
-    made.close()
-
-
 @contextmanager
 def program(words: list[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
     """A running program that has written its first line."""
