@@ -55,13 +55,11 @@ async def playhead(*arguments: str | Path, **variables: str) -> tuple[int, str, 
     return process.returncode or 0, out.decode(), err.decode()
 
 
-def recording(
-    data: Path, run: str, first: int, last: int, pause: float = 0, *, is_named: bool = True
-) -> list[str | Path]:
-    """The command line that records requests `first` to `last` of a run."""
-    flags = ("--data", data, "--config", data.with_suffix(".toml"), *(("--run", run) if is_named else ()))
+def recording(data: Path, run: str, first: int, last: int, pause: float = 0, *, more: Sequence[str] = ()) -> list[str]:
+    """The command line that records requests `first` to `last` of a run; the asker names them so, whatever the run's name."""
     asker = (sys.executable, "-c", ASKER, HOST, TARGET, NAME, run)
-    return ["record", *flags, "--", *asker, *map(str, (first, last, pause))]
+    line = ["record", "--data", str(data), "--config", str(data.with_suffix(".toml")), *more, "--", *asker]
+    return [*line, *map(str, (first, last, pause))]
 
 
 def answered_requests(run: str, count: int) -> Ledger:
@@ -77,26 +75,24 @@ def answered_requests(run: str, count: int) -> Ledger:
 
 
 @pytest.mark.slow
-async def test_two_recordings_at_once_and_one_that_goes_on_are_all_there(data_with_postgres: Path) -> None:
+async def test_two_recordings_at_once_and_one_that_goes_on_are_all_there(data: Path, database_url: str) -> None:
+    store = ("--database-url", database_url)
     async with upstream() as source:
-        data_with_postgres.with_suffix(".toml").write_text(source.config)
+        data.with_suffix(".toml").write_text(source.config)
         # Without a run's name nobody has to ask the store before the command begins.
-        unstored = await playhead(*recording(data_with_postgres, "unstored", 0, 3, is_named=False), **NO_POSTGRES)
-        early = await playhead("record", "--data", data_with_postgres, "--", sys.executable, "-c", EARLY)
+        unstored = await playhead(*recording(data, "unstored", 0, 3), **NO_POSTGRES)
+        early = await playhead("record", "--data", data, *store, "--", sys.executable, "-c", EARLY)
         both = await asyncio.gather(
-            playhead(*recording(data_with_postgres, "long", 0, 30, pause=0.1)),
-            playhead(*recording(data_with_postgres, "short", 0, 5)),
+            playhead(*recording(data, "long", 0, 30, pause=0.1, more=("--run", "long", *store))),
+            playhead(*recording(data, "short", 0, 5, more=("--run", "short", *store))),
         )
-        name, *rest = recording(data_with_postgres, "short", 5, 9)
-        later = await playhead(name, "--append", *rest)
+        later = await playhead(*recording(data, "short", 5, 9, more=("--run", "short", "--append", *store)))
     assert unstored[0] == FAILURE_EXIT_CODE
     assert "the store server could not be started: /nowhere has no postgres" in unstored[2]
     assert "waits in the spool" in unstored[2]
     assert [done[0] for done in (early, *both, later)] == [0, 0, 0, 0], (early, both, later)
-    assert not list((data_with_postgres / "log").glob("worker-*.log")), (
-        "workers that had nothing to say left an empty file each"
-    )
-    async with up(data_with_postgres) as house:
+    assert not list((data / "log").glob("worker-*.log")), "workers that had nothing to say left an empty file each"
+    async with up(data, *store) as house:
         listed = (await get(house.api, "/runs"))["items"]
         found = {run: await bundle(house.api, run) for run in ("long", "short")}
     wanted = {"long": (30, True), "short": (9, True)}

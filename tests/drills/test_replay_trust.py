@@ -275,12 +275,11 @@ for path in sys.argv[1:]:
 
 
 @pytest.mark.slow
-async def test_what_a_bundle_lacks_is_recorded_and_then_replayed(data_with_postgres: Path) -> None:
-    data = data_with_postgres
+async def test_what_a_bundle_lacks_is_recorded_and_then_replayed(data: Path, database_url: str) -> None:
     recording = data.with_suffix(".jsonl")
     async with upstream() as source:
         data.with_suffix(".toml").write_text(source.config)
-        config = ("--config", str(data.with_suffix(".toml")))
+        config = ("--config", str(data.with_suffix(".toml")), "--database-url", database_url)
         agent = (sys.executable, "-c", RECORDER)
         old = exchange(Request(method="GET", url=f"http://{HOST}/whole?size=10"), ok(b"recorded!!"), number=1)
         write_bundle(recording, old, step("/gone", b"G", 2))
