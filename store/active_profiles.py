@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -113,10 +113,14 @@ def _build_part(kind: type | None, value: Any) -> Any:
 def _without_defaults(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_without_defaults(one) for one in value]
-    if not is_dataclass(value):
+    if isinstance(value, Profile):
+        parts = {part.name: part.default for part in fields(value) if part.init}
+    elif isinstance(value, msgspec.Struct):
+        parts = {part.name: part.default for part in msgspec.structs.fields(value)}
+    else:
         return value
-    members = ((part, getattr(value, part.name)) for part in fields(value) if part.init)
-    return {part.name: _without_defaults(member) for part, member in members if member != part.default}
+    members = {name: getattr(value, name) for name in parts}
+    return {name: _without_defaults(member) for name, member in members.items() if member != parts[name]}
 
 
 def profile_text(name: str) -> str:

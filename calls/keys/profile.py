@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Any, Final, Literal, get_args
 
+import msgspec
+
 from calls.codec.canonical import canonical_json, digest
 from calls.keys.rules import FieldClass, Plan, RuleAtPath, compile_rules
 from calls.model import Json, Request
@@ -30,8 +32,7 @@ class BadProfile(ValueError):
     """A profile is invalid. The message names the line."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileMatch:
+class ProfileMatch(msgspec.Struct, frozen=True, kw_only=True):
     """The requests a profile applies to: each non-empty list must have a matching pattern (`*` matches any text)."""
 
     host: tuple[str, ...] = ()
@@ -41,8 +42,7 @@ class ProfileMatch:
     operation: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueryRules:
+class QueryRules(msgspec.Struct, frozen=True, kw_only=True):
     """The classes of query parameters, by name or pattern."""
 
     key: tuple[str, ...] = ()
@@ -63,8 +63,7 @@ class QueryRules:
         return next(exact, None) or next(fitting, None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeaderRules:
+class HeaderRules(msgspec.Struct, frozen=True, kw_only=True):
     """The headers that are in the key; no others are."""
 
     key: tuple[str, ...] = ()
@@ -74,24 +73,21 @@ class HeaderRules:
     """Headers with accepted media types; left out if the client accepts anything or JSON."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Nonce:
+class Nonce(msgspec.Struct, frozen=True, kw_only=True):
     """The first line of a text if the client generates it anew for each request; it is left out of the key."""
 
     path: str
     starts: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Default:
+class Default(msgspec.Struct, frozen=True, kw_only=True):
     """A value that is the same as a missing member."""
 
     path: str
     value: Json
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Folds:
+class Folds(msgspec.Struct, frozen=True, kw_only=True):
     """Paths at which the API treats several forms of a value as equal."""
 
     null: tuple[str, ...] = ()
@@ -122,8 +118,7 @@ class Folds:
     nonces: tuple[Nonce, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerRules:
+class AnswerRules(msgspec.Struct, frozen=True, kw_only=True):
     """Rules for the comparison of two answers; they do not affect keys."""
 
     ignore: tuple[str, ...] = ()
@@ -153,15 +148,15 @@ class Profile:
 
     name: str
     """The name with its version: `openai_chat/1`."""
-    match: ProfileMatch = ProfileMatch()
+    match: ProfileMatch = field(default_factory=ProfileMatch)
     key: tuple[str, ...] = ()
     transient: tuple[str, ...] = ()
     identity: tuple[str, ...] = ()
     secret: tuple[str, ...] = ()
-    query: QueryRules = QueryRules()
-    headers: HeaderRules = HeaderRules()
-    folds: Folds = Folds()
-    answer: AnswerRules = AnswerRules()
+    query: QueryRules = field(default_factory=QueryRules)
+    headers: HeaderRules = field(default_factory=HeaderRules)
+    folds: Folds = field(default_factory=Folds)
+    answer: AnswerRules = field(default_factory=AnswerRules)
     unknown: Unknown = "key"
     told: bool = False
     """Whether the service only receives reports: bodies are not in the key, the last recorded answer serves all further
@@ -245,12 +240,16 @@ _FIELDS_WITHOUT_KEY: Final = ("_plan", "answer")
 
 
 def _as_json(value: Any) -> Any:
-    """Convert a dataclass to JSON."""
-    if not hasattr(value, "__dataclass_fields__"):
-        return [_as_json(item) for item in value] if isinstance(value, tuple) else value
-    return {
-        part.name: _as_json(getattr(value, part.name)) for part in fields(value) if part.name not in _FIELDS_WITHOUT_KEY
-    }
+    """Convert a profile, or a part of one, to JSON."""
+    if isinstance(value, tuple):
+        return [_as_json(item) for item in value]
+    if isinstance(value, Profile):
+        names = [part.name for part in fields(value) if part.name not in _FIELDS_WITHOUT_KEY]
+    elif isinstance(value, msgspec.Struct):
+        names = list(value.__struct_fields__)
+    else:
+        return value
+    return {name: _as_json(getattr(value, name)) for name in names}
 
 
 def _is_profile_for(match: ProfileMatch, route: Route) -> bool:

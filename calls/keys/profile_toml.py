@@ -9,6 +9,8 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, get_args
 
+import msgspec
+
 from calls.keys.places import BadPath
 from calls.keys.profile import (
     NEVER_KEYS,
@@ -84,10 +86,7 @@ def extend_profile(
         name=own.name,
         **classes,
         match=ProfileMatch(
-            **{
-                part.name: getattr(own.match, part.name) or getattr(base.match, part.name)
-                for part in fields(ProfileMatch)
-            }
+            **{name: getattr(own.match, name) or getattr(base.match, name) for name in ProfileMatch.__struct_fields__}
         ),
         query=_merge_lists(QueryRules, base.query, own.query),
         headers=_merge_lists(HeaderRules, base.headers, own.headers, dropped_headers),
@@ -100,7 +99,7 @@ def extend_profile(
 
 def _merge_lists[T: QueryRules | HeaderRules](kind: type[T], base: T, own: T, dropped: Container[str] = ()) -> T:
     """Merge the lists of both; a name in a list of `own` is removed from the lists of `base`."""
-    names = [part.name for part in fields(kind)]
+    names = kind.__struct_fields__
     own_names = {header for name in names for header in getattr(own, name)}
     inherited = {
         name: (one for one in getattr(base, name) if one not in own_names and one not in dropped) for name in names
@@ -211,7 +210,7 @@ class _ProfileTable:
     def _parse_folds(self, table: Any) -> Folds:
         if not isinstance(table, dict):
             raise self.error_near("fold must be a table of lists", "fold")
-        self._check_names(table, {part.name for part in fields(Folds)}, "fold")
+        self._check_names(table, set(Folds.__struct_fields__), "fold")
         lists = {name: self._parse_texts(table.get(name, []), name) for name in PLAIN_FOLDS}
         for paths in lists.values():
             self._check_paths(paths)
@@ -228,10 +227,10 @@ class _ProfileTable:
         self._check_paths([one.path for one in rules])
         return rules
 
-    def _parse_lists(self, table: Any, kind: type, name: str) -> dict[str, tuple[str, ...]]:
+    def _parse_lists(self, table: Any, kind: type[msgspec.Struct], name: str) -> dict[str, tuple[str, ...]]:
         if not isinstance(table, dict):
             raise self.error_near(f"{name} must be a table of lists", name)
-        self._check_names(table, {part.name for part in fields(kind)}, name)
+        self._check_names(table, set(kind.__struct_fields__), name)
         return {key: self._parse_texts(value, key) for key, value in table.items()}
 
     def _parse_texts(self, value: object, name: str) -> tuple[str, ...]:
