@@ -12,7 +12,6 @@ from proxy.capture.connections.destination import handshake_rejection
 from proxy.lane.admission import TunnelTarget, origin_in_tunnel, upstream_address
 from proxy.lane.client import Http1Connection
 from proxy.lane.connection_base import ClientConnection, LaneContext
-from proxy.lane.h2.client import Http2Client
 from proxy.lane.tls import Tls
 from proxy.lane.upstream_http1 import ClientPool
 from proxy.wire.alpn import choose_protocol, has_common_protocol, must_ask_upstream_first
@@ -130,6 +129,9 @@ class TunnelHandshake(ClientConnection, asyncio.Protocol):
         elif self._transport.get_extra_info("ssl_object").selected_alpn_protocol() != "h2":
             self._continue_http1(target, b"")
         else:
+            # Imported by the first connection, as in `h2.routes`.
+            from proxy.lane.h2.client import Http2Client
+
             self.engine.config.counts["connections/lane_http2"] += 1
             Http2Client(self.lane, self.owner, self._tunnel, target).begin(self._transport)
             self._leave_lane()

@@ -38,6 +38,9 @@ _ELLIPTIC_CURVE: Final = bytes.fromhex("06072a8648ce3d0201")
 """The object identifier id-ecPublicKey (RFC 5480 2.1.1) in DER."""
 
 
+_MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
 class CertificateAuthority:
     """The CA of a data directory: its files, and the means to sign with it. Created by `ensure_ca`."""
 
@@ -181,12 +184,17 @@ def _check_quickly(certificate: Path, key_file: Path, key: bytes) -> datetime.da
         context.load_cert_chain(certificate, key_file, password="")
         context.load_verify_locations(certificate)
         (found,) = context.get_ca_certs()
-        begin, end = (ssl.cert_time_to_seconds(str(found[name])) for name in ("notBefore", "notAfter"))
+        since, until = (_parse_time(str(found[name])) for name in ("notBefore", "notAfter"))
     except (OSError, ValueError, KeyError):
         return None
-    now = datetime.datetime.now(datetime.UTC)
-    since, until = (datetime.datetime.fromtimestamp(seconds, datetime.UTC) for seconds in (begin, end))
-    return since if until > now else None
+    return since if until > datetime.datetime.now(datetime.UTC) else None
+
+
+def _parse_time(text: str) -> datetime.datetime:
+    """Parse OpenSSL's form: `Nov  6 13:05:00 2026 GMT`. `ssl.cert_time_to_seconds` does so as well, and imports for 4 ms. Raises ValueError."""
+    month, day, time, year, _ = text.split()
+    hour, minute, second = map(int, time.split(":"))
+    return datetime.datetime(int(year), _MONTHS.index(month) + 1, int(day), hour, minute, second, tzinfo=datetime.UTC)
 
 
 def _check_thoroughly(certificate: Path, key_file: Path, pem: tuple[bytes, bytes]) -> datetime.datetime:

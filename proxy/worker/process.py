@@ -18,6 +18,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,6 +59,9 @@ REST_CHECK_INTERVAL = 60.0
 
 PREPARING_AFTER = 0.1
 """Seconds from when the worker is ready until what requests need is imported and compiled. An earlier request does it itself."""
+
+NEEDED_BY_FIRST_REQUESTS = ("proxy.lane.h2.client", "proxy.lane.h2.upstreams")
+"""What a worker imports when it is ready."""
 
 ENGINES: dict[str, Engine] = {"mitmproxy": mitm.run, "lane": lane.run}
 
@@ -136,6 +140,7 @@ async def _serve(config: WorkerConfig, stop: asyncio.Event, orphaned: asyncio.Ev
             announced = asyncio.Event()
             preparations = [*redactor.preparations(), authority.prepare]
             preparations += redactor.stream_preparations() if recorder else []
+            preparations += [partial(importlib.import_module, name) for name in NEEDED_BY_FIRST_REQUESTS]
             background_work.append(_prepare_for_requests(preparations, announced))
             background_work.append(use_huge_pages())
             background_tasks = [group.create_task(work) for work in background_work]

@@ -1,19 +1,14 @@
-"""Load the recordings that a worker replays: from a file of any format, or from the store server."""
+"""Load the recordings that a worker replays from a file of any format. `stored_recordings` loads those of the store server."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
 from calls.keys.profile import Profiles
 from calls.model import UnknownFormat
-from calls.project_runs import full_run_name, split_run_name
 from calls.redaction.redactor import Redactor
 from proxy.errors import Failure
-from proxy.processes.http_client import HttpClient, HttpError
-from proxy.processes.store_client import path_segment
 from replay.recording import Recording, pause_gc
 from replay.replay_options import RequestedOptions
 from store.bundle import rows_bundle
@@ -22,13 +17,6 @@ from store.database.blobs import CorruptData
 from store.foreign.adopt import Adoption, adopt_bundle
 from store.foreign.contents import NotReadable
 from store.foreign.read import default_run_name, open_plain, open_source
-from store.generations.build import FLAWED
-
-LISTED: Final = 500
-"""Runs of a page of a list."""
-
-FETCH_TIMEOUT: Final = 60.0
-"""Seconds that the store server may take to answer."""
 
 
 class FoundRecording(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,97 +68,3 @@ def load_file(path: Path, redactor: Redactor, profiles: Profiles) -> Bundle:
         raise Failure(f"cannot read the bundle {path}: {error.strerror}") from error
     except (BadBundle, CorruptData, UnknownFormat, NotReadable) as error:
         raise Failure(f"{path}: {error}") from error
-
-
-def store_loader(api: str, token: str | None) -> Fetch:
-    """Return a loader of runs, and of replays and forks that were created over REST with their options, by their full names."""
-    headers = {"authorization": f"Bearer {token}"} if token else {}
-    read = pause_gc()(rows_bundle.read_named_recording)
-
-    def fetch(project: str, name: str) -> FoundRecording:
-        http = HttpClient(api, params={"project": project}, headers=headers)
-        answer = http.request("GET", f"/v1/replays/{path_segment(name)}/rows", timeout=FETCH_TIMEOUT)
-        if answer.status_code == 404:
-            return FoundRecording(run=name)
-        if answer.status_code != 200:
-            text = answer.content.decode("utf-8", "replace")[:300]
-            raise Failure(f"cannot fetch run {name}: the store server at {api} answered {answer.status_code}: {text}")
-        head, bundle = read(answer.content)
-        return FoundRecording(
-            run=head.run,
-            bundle=bundle,
-            replay_options=head.requested or {},
-            is_replay=head.requested is not None,
-            is_flawed=FLAWED in head.labels,
-        )
-
-    async def load(full_name: str) -> FoundRecording:
-        project, name = split_run_name(full_name)
-        try:
-            # In a thread, so that other requests are answered meanwhile.
-            return await asyncio.to_thread(fetch, project, name)
-        except HttpError as error:
-            raise Failure(
-                f"cannot fetch run {name}: the store server at {api} cannot be reached ({error}); is it running?"
-            ) from error
-
-    return load
-
-
-def preloader(api: str, token: str | None, secret: str) -> FetchMany:
-    """Return a function that fetches several runs by one request, which the audit log has as one that nobody asked for."""
-    headers = {rows_bundle.PRELOAD_HEADER: secret} | ({"authorization": f"Bearer {token}"} if token else {})
-
-    @pause_gc()
-    def fetch(full_names: Sequence[str]) -> dict[str, FoundRecording | None]:
-        project = split_run_name(full_names[0])[0]
-        http = HttpClient(api, params={"project": project}, headers=headers)
-        names = [split_run_name(one)[1] for one in full_names]
-        answer = http.request("GET", "/v1/preload", params={"run": names}, timeout=FETCH_TIMEOUT)
-        if answer.status_code != 200:
-            text = answer.content.decode("utf-8", "replace")[:300]
-            raise Failure(f"cannot load runs ahead: the store server at {api} answered {answer.status_code}: {text}")
-        return {
-            full_run_name(project, head.run): FoundRecording(
-                run=head.run, bundle=bundle, is_flawed=FLAWED in head.labels
-            )
-            if bundle
-            else None
-            for head, bundle in rows_bundle.read_named_recordings(answer.content)
-        }
-
-    async def load(full_names: Sequence[str]) -> Mapping[str, FoundRecording | None]:
-        try:
-            return await asyncio.to_thread(fetch, full_names)
-        except HttpError as error:
-            raise Failure(f"cannot load runs ahead: the store server at {api} cannot be reached ({error})") from error
-
-    return load
-
-
-def run_lister(api: str, token: str | None, project: str) -> Callable[[int, int], Awaitable[list[str]]]:
-    """Return a function that lists the newest runs of a project (`preloaded_recordings.ListRuns`)."""
-    headers = {"authorization": f"Bearer {token}"} if token else {}
-
-    def list_runs(limit: int, most_exchanges: int) -> list[str]:
-        http = HttpClient(api, params={"project": project, "fields": "id,exchanges"}, headers=headers)
-        names: list[str] = []
-        cursor: dict[str, str] = {}
-        while len(names) < limit:
-            answer = http.request("GET", "/v1/runs", params={"limit": str(LISTED), **cursor}, timeout=FETCH_TIMEOUT)
-            if answer.status_code != 200:
-                raise Failure(f"cannot list the runs: the store server at {api} answered {answer.status_code}")
-            page = answer.json()
-            names += [full_run_name(project, one["id"]) for one in page["items"] if one["exchanges"] <= most_exchanges]
-            if not page["next"]:
-                break
-            cursor = {"cursor": page["next"]}
-        return names[:limit]
-
-    async def list_in_thread(limit: int, most_exchanges: int) -> list[str]:
-        try:
-            return await asyncio.to_thread(list_runs, limit, most_exchanges)
-        except HttpError as error:
-            raise Failure(f"cannot list the runs: the store server at {api} cannot be reached ({error})") from error
-
-    return list_in_thread

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from calls.keys.profile import Profiles
 from calls.project_runs import full_run_name
@@ -12,8 +13,7 @@ from proxy.errors import Failure
 from proxy.run_names import recording_path
 from proxy.wire.config import EngineConfig
 from proxy.worker.auto_sessions import AutoSessions
-from proxy.worker.preloaded_recordings import PreloadedRecordings
-from proxy.worker.recordings import Fetch, load_file, preloader, run_lister, store_loader
+from proxy.worker.recordings import Fetch, load_file
 from proxy.worker.replay_reports import ReplayReports
 from proxy.worker_config import WorkerConfig
 from replay.pacing import parse_pace
@@ -23,11 +23,18 @@ from replay.session import ReplayOptions
 from store.bundle.bundle import Bundle
 from store.datadir import DataDir
 
+if TYPE_CHECKING:
+    # A worker that replays a file imports none of this.
+    from proxy.worker.preloaded_recordings import PreloadedRecordings
 
-def set_up_preloading(config: WorkerConfig, profiles: Profiles) -> PreloadedRecordings | None:
+
+def set_up_preloading(config: WorkerConfig, profiles: Profiles) -> "PreloadedRecordings | None":
     """Set up what loads recordings ahead, where the store server of this `up` says which runs have changed."""
     if config.api is None or config.run_versions is None or config.preload_secret is None:
         return None
+    from proxy.worker.preloaded_recordings import PreloadedRecordings
+    from proxy.worker.stored_recordings import preloader, run_lister, store_loader
+
     return PreloadedRecordings(
         fetch=store_loader(config.api, config.api_token),
         fetch_many=preloader(config.api, config.api_token, config.preload_secret),
@@ -45,11 +52,15 @@ async def set_up_replays(
     profiles: Profiles,
     reports: ReplayReports,
     auto_sessions: AutoSessions | None,
-    preloaded: PreloadedRecordings | None = None,
+    preloaded: "PreloadedRecordings | None" = None,
 ) -> Replays:
     """Set up and start the replays of a worker. Raises Failure."""
     replay_options, options = config.replay_options, _session_options(config, engine_config)
-    fetch = store_loader(config.api, config.api_token) if config.api else None
+    fetch: Fetch | None = None
+    if config.api:
+        from proxy.worker.stored_recordings import store_loader
+
+        fetch = store_loader(config.api, config.api_token)
     if fetch and preloaded:
         fetch = preloaded.fetch_or_take
 

@@ -36,7 +36,7 @@ from proxy.processes.forked_process import peer_of
 from proxy.processes.process_context import describe_context
 from proxy.trust.ca import merge_roots
 from proxy.trust.leaves import self_signed_leaf
-from proxy.worker.process import run_worker
+from proxy.worker.process import NEEDED_BY_FIRST_REQUESTS, run_worker
 from store.active_profiles import load_profiles
 
 FILES: Final = 3
@@ -51,8 +51,12 @@ LOOK_INTERVAL: Final = 2.0
 QUIET: Final = 0.5
 """Seconds without a request after which the modules are imported that not every worker needs."""
 
-NEEDED_BY_ALL: Final = ("proxy.lane.lane", "proxy.effects.channel", "uvloop")
-NEEDED_BY_REPLAYS: Final = ("proxy.worker.replay_reports", "proxy.worker.replay_setup")
+NEEDED_BY_ALL: Final = ("proxy.lane.lane", *NEEDED_BY_FIRST_REQUESTS, "proxy.effects.channel", "uvloop")
+NEEDED_BY_REPLAYS: Final = (
+    "proxy.worker.replay_reports",
+    "proxy.worker.replay_setup",
+    "proxy.worker.stored_recordings",
+)
 
 _BODY: Final = b'{"model":"gpt-5","messages":[{"role":"user","content":"What is the capital of France?"}]}'
 SAMPLE: Final = Request(

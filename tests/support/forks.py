@@ -69,6 +69,8 @@ WORKER: Final = ["-u", "-c", "import sys;exec(eval(sys.stdin.readline()))"]
 IMPORTED: Final = (
     "store.api.app",
     "proxy.lane.lane",
+    "proxy.lane.h2.client",
+    "proxy.worker.stored_recordings",
     "proxy.capture.namespace.launch",
     "proxy.effects.channel",
     "proxy.trust.truststore",

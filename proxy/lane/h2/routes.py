@@ -7,14 +7,17 @@ or Negotiate anyway gets connections of its own.
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from proxy.lane.h2.upstreams import Http2Carrier, SharedConnection
 from proxy.lane.receive_queue import ReceiveQueue
 from proxy.lane.upstream import UpstreamAddress, Upstreams
 from proxy.lane.upstream_http1 import Carrier, ClientPool, ReframedForHttp2
 from proxy.wire.engine_state import EngineState
 from proxy.wire.problem import Problem
+
+if TYPE_CHECKING:
+    # Imported by the first connection: most workers have none over HTTP/2, and each starts without libnghttp2.
+    from proxy.lane.h2.upstreams import SharedConnection
 
 KEEP_SECONDS: Final = 15.0
 """Seconds to keep a connection without streams. An upstream that closes it sooner says which requests it has not processed."""
@@ -53,7 +56,7 @@ class RouteTable:
         """Return a carrier on an existing connection, if there is one."""
         if not self._is_http1(key.address):
             shared = next((shared for shared in self._shared.get(key, ()) if shared.has_room), None)
-            return None if shared is None else Http2Carrier(shared)
+            return None if shared is None else shared.new_carrier()
         upstream = pool.lend(key.address, is_repeatable=is_repeatable)
         return None if upstream is None else ReframedForHttp2(upstream, pool)
 
@@ -110,10 +113,12 @@ class RouteTable:
         if upstream.is_gone:
             # The end of the connection would not be reported again.
             raise Problem(502, "connect_failed", f"{address.server_name} closed the connection as soon as it was made")
+        from proxy.lane.h2.upstreams import SharedConnection
+
         shared = SharedConnection(self._call_last, self._receive_queue)
         shared.begin(*upstream.detach_tls())
         self._shared.setdefault(key, []).append(shared)
-        return Http2Carrier(shared)
+        return shared.new_carrier()
 
     def retire_private(self, owner: object) -> None:
         """Retire the connections of one client, because it has left."""

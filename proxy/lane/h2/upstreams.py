@@ -58,6 +58,10 @@ class SharedConnection(Wire):
         """Whether there are no streams."""
         return not self._flows
 
+    def new_carrier(self) -> "Http2Carrier":
+        """Return the carrier of one more request."""
+        return Http2Carrier(self)
+
     def open_stream(self, carrier: "Http2Carrier", fields: Fields, *, ends_stream: bool) -> bool:
         """Open a stream with a request. Return False if the connection takes no more."""
         try:

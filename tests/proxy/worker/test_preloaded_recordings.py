@@ -11,7 +11,7 @@ from calls.events import EffectBatch, ReplayReported
 from calls.redaction.redactor import Redactor
 from proxy.worker import preloaded_recordings
 from proxy.worker.preloaded_recordings import PreloadedRecordings
-from proxy.worker.recordings import preloader, run_lister, store_loader
+from proxy.worker.stored_recordings import preloader, run_lister, store_loader
 from replay.replays import LoadSource, Replays, ReplaySource
 from replay.session import ReplayOptions
 from store.api.routes import replays as replays_route
