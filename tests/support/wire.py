@@ -239,7 +239,7 @@ class MemoryRecorder:
         self.begun = asyncio.Event()
         self.changed = asyncio.Event()
 
-    def begin(self, *, buffers_request: bool = False, **head: Any) -> ToldExchange:
+    def begin(self, *, buffers_request: bool = False, memo: object = None, **head: Any) -> ToldExchange:
         told = ToldExchange(str(len(self.exchanges)), head, self)
         self.exchanges.append(told)
         self.begun.set()

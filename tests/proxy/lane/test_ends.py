@@ -42,7 +42,7 @@ class Holding(MemoryRecorder):
         self.held = held
         self.gate.clear()
 
-    def begin(self, *, buffers_request: bool = False, **head: Any) -> ToldExchange:
+    def begin(self, *, buffers_request: bool = False, memo: object = None, **head: Any) -> ToldExchange:
         self.exchanges.append(HeldRecorder(str(len(self.exchanges)), head, self))
         self.begun.set()
         return self.exchanges[-1]
