@@ -47,7 +47,10 @@ MAX_CACHED_LENGTH = 4096
 """Longer values, in characters, are not cached."""
 
 HEAD_CACHE_SIZE = 256
-"""The number of request heads that a redactor caches."""
+"""The number of request heads that a redactor caches, and of response heads with different names."""
+
+MAX_JOINED_BODY = 16 << 10
+"""Longer bodies, in bytes, are not copied to be searched together with their head."""
 
 
 class RedactedHead(NamedTuple):
@@ -78,6 +81,31 @@ class RedactedAnswerHead(NamedTuple):
     content_encoding: str | None
     is_plain: bool
     """Whether the body needs no redaction if `Redactor.is_clean` returns true for it."""
+
+
+class _ResponseShape(msgspec.Struct):
+    """What response heads with the same field names have in common."""
+
+    is_kept: bool
+    """Whether all values are kept, as far as the names decide, and no name contains a secret."""
+
+    type_at: int | None
+    encoding_at: int | None
+    """The indexes of Content-Type and Content-Encoding."""
+
+    clean_values: tuple[str, ...] = ()
+    """The values of the last head in which no secret was found, unless they are long."""
+
+    def new_values(self, values: tuple[str, ...]) -> list[str]:
+        """Return the values that are not those of the last head, in the same place."""
+        old_values = self.clean_values
+        if not old_values:
+            return list(values)
+        return [value for value, old in zip(values, old_values, strict=True) if value != old]
+
+    def remember(self, values: tuple[str, ...]) -> None:
+        """Remember values in which no secret was found."""
+        self.clean_values = values if sum(map(len, values)) <= MAX_CACHED_LENGTH else ()
 
 
 @lru_cache(4)
@@ -113,7 +141,7 @@ class Redactor:
         self._treat_cached = lru_cache(CACHE_SIZE)(self._treat)
         self._redact_name_cached = lru_cache(CACHE_SIZE)(self._redact_name)
         self._search_cached = lru_cache(CACHE_SIZE)(self._has_no_secret)
-        self._are_names_clean = lru_cache(CACHE_SIZE)(lambda names: self._has_no_secret("\n".join(names)))
+        self._response_shapes: dict[tuple[str, ...], _ResponseShape] = {}
         self._request_treatment = lru_cache(CACHE_SIZE)(self._request_header_treatment)
         self._redact_head_cached = lru_cache(HEAD_CACHE_SIZE)(self._redact_head)
         self._declared_secrets: DeclaredSecrets | None = None
@@ -155,19 +183,45 @@ class Redactor:
 
     def redact_response_head(self, headers: Headers) -> RedactedAnswerHead:
         """Redact a response head."""
-        names, values = zip(*headers, strict=True) if headers else ((), ())
-        is_all_seen, kind_at, encoding_at = self._response_fields(names)
-        kind = None if kind_at is None else values[kind_at]
-        encoding = None if encoding_at is None else values[encoding_at]
+        shape, values = self._response_parts(headers)
+        kind, encoding = _value_at(values, shape.type_at), _value_at(values, shape.encoding_at)
         plain = self._declared_secrets is None and is_plain(kind, encoding)
-        # True of most responses; a single search is then sufficient.
-        if is_all_seen and self._has_no_secret("\n".join(values)):
-            return RedactedAnswerHead(headers, 0, kind, encoding, plain)
+        # True of most responses; a single search through the values that are new is then sufficient.
+        if shape.is_kept:
+            new_values = shape.new_values(values)
+            if not new_values or self._has_no_secret("\n".join(new_values)):
+                shape.remember(values)
+                return RedactedAnswerHead(headers, 0, kind, encoding, plain)
         return RedactedAnswerHead(*self.redact_response_headers(headers), kind, encoding, plain)
 
-    def _response_fields(self, names: tuple[str, ...]) -> tuple[bool, int | None, int | None]:
-        is_all_seen, kind_at, encoding_at = _response_fields(names)
-        return is_all_seen and self._are_names_clean(names), kind_at, encoding_at
+    def redact_whole_response(self, headers: Headers, body: bytes) -> RedactedAnswerHead | None:
+        """Redact the head of a complete response whose body needs no redaction; return None if the body may need it.
+
+        Line ends separate what is searched together. A secret in one part is found in the whole as well: to the rules, a line
+        end before it is the same as the start of the text, and what follows it hides no match.
+        """
+        shape, values = self._response_parts(headers)
+        kind, encoding = _value_at(values, shape.type_at), _value_at(values, shape.encoding_at)
+        if self._declared_secrets is not None or not is_plain(kind, encoding):
+            return None
+        if shape.is_kept and len(body) <= MAX_JOINED_BODY:
+            data = b"\n".join([*[_encode(value)[0] for value in shape.new_values(values)], body])
+            if self._table.is_clean(data) and not self._has_streamed_secret(body):
+                shape.remember(values)
+                return RedactedAnswerHead(headers, 0, kind, encoding, is_plain=True)
+        return self.redact_response_head(headers) if self.is_clean(body) else None
+
+    def _response_parts(self, headers: Headers) -> tuple[_ResponseShape, tuple[str, ...]]:
+        """Return what is known by the names of a response head, and its values."""
+        names, values = zip(*headers, strict=True) if headers else ((), ())
+        shape = self._response_shapes.get(names)
+        if shape is None:
+            is_kept, type_at, encoding_at = _response_fields(names)
+            shape = _ResponseShape(is_kept and self._has_no_secret("\n".join(names)), type_at, encoding_at)
+            if len(self._response_shapes) >= HEAD_CACHE_SIZE:
+                self._response_shapes.clear()
+            self._response_shapes[names] = shape
+        return shape, values
 
     def is_clean(self, data: bytes) -> bool:
         """Whether a single search finds no secret in a whole body, which is true of nearly all."""
@@ -307,12 +361,15 @@ def redact_whole_body(body: BodyRedactor, data: bytes) -> tuple[bytes, int, bool
     return b"".join([piece.data for piece in pieces]), sum([piece.redactions for piece in pieces]), body.is_reencoded
 
 
-@lru_cache(CACHE_SIZE)
 def _response_fields(names: tuple[str, ...]) -> tuple[bool, int | None, int | None]:
     """Return whether all response headers of these names are kept, and the indexes of Content-Type and -Encoding."""
     lowered = [name.lower() for name in names]
     kind, encoding = (lowered.index(name) if name in lowered else None for name in ("content-type", "content-encoding"))
     return {redact_head.response_treatment(name) for name in names} <= {"seen"}, kind, encoding
+
+
+def _value_at(values: tuple[str, ...], place: int | None) -> str | None:
+    return None if place is None else values[place]
 
 
 def _split_content_length(headers: Headers) -> tuple[int | None, Headers]:

@@ -21,6 +21,11 @@ _STATUS_LINE: Final = re.compile(r"HTTP/(1\.[01]) ([1-9][0-9][0-9])(?: ([\t -~\x
 # half the time.
 _FIELD: Final = re.compile(r"([^:]+):[ \t]*([^\r]*)\r\n")
 
+_FRAMING_FIELDS: Final = frozenset(
+    {"content-length", "transfer-encoding", "connection", "proxy-connection", "keep-alive", "upgrade", "trailer"}
+)
+"""Fields that say how a body is framed or what becomes of the connection."""
+
 CACHED_HEAD_BYTES: Final = 8 << 10
 """Maximum length of a head whose parsed status line and field names are cached."""
 
@@ -43,6 +48,20 @@ class FieldNames(NamedTuple):
 
     withheld_names: frozenset[str]
     """The names of response fields that are not forwarded to the client."""
+
+
+class BodyFraming(NamedTuple):
+    """What a head says about the framing of its body and about the connection."""
+
+    length: int | None
+    """None if there is no Content-Length."""
+
+    is_chunked: bool
+    closes_connection: bool
+    """Whether a Connection field contains `close`."""
+
+    is_unsupported: bool
+    """Whether the lane does not support the framing, or it is invalid."""
 
 
 class RequestHead(NamedTuple):
@@ -71,25 +90,12 @@ class ResponseHead(NamedTuple):
     reason: str
     fields: Headers
     field_names: FieldNames
+    framing: BodyFraming
 
     @property
     def names(self) -> tuple[str, ...]:
         """The field names in lower case."""
         return self.field_names.lowered
-
-
-class BodyFraming(NamedTuple):
-    """What a head says about the framing of its body and about the connection."""
-
-    length: int | None
-    """None if there is no Content-Length."""
-
-    is_chunked: bool
-    closes_connection: bool
-    """Whether a Connection field contains `close`."""
-
-    is_unsupported: bool
-    """Whether the lane does not support the framing, or it is invalid."""
 
 
 class _HeadListener:
@@ -119,7 +125,60 @@ def response_head(raw: bytes) -> ResponseHead | None:
     if line is None or not _is_sound(httptools.HttpResponseParser, raw):
         return None
     fields = _fields(text, end)
-    return ResponseHead(raw, *line, fields, _field_names(raw, fields))
+    names = _field_names(raw, fields)
+    return ResponseHead(raw, *line, fields, names, _framing_of(names, fields))
+
+
+class ResponseHeadReader:
+    """Parses the response heads of one connection: each mostly has the lines of the one before, but for a few values.
+
+    Only values of fields that do not affect the framing may differ, and a Content-Length; any other head is parsed as a whole.
+    """
+
+    __slots__ = ("_head", "_lines")
+
+    def __init__(self) -> None:
+        self._head: ResponseHead | None = None
+        """The last head, if it can be compared with the next one."""
+
+        self._lines: list[bytes] = []
+        """Its lines, and what follows the last line end."""
+
+    def read(self, raw: bytes) -> ResponseHead | None:
+        """Parse a head, including its empty line. Return None if the lane does not accept it."""
+        lines = raw.split(b"\r\n")
+        last = self._head
+        head = self._changed_head(last, raw, lines) if last is not None and len(lines) == len(self._lines) else None
+        if head is None:
+            head = response_head(raw)
+            if head is None or len(raw) > CACHED_HEAD_BYTES or head.framing.is_unsupported:
+                self._head, self._lines = None, []
+                return head
+            assert len(head.fields) == len(lines) - 3
+        self._head, self._lines = head, lines
+        return head
+
+    def _changed_head(self, last: ResponseHead, raw: bytes, lines: list[bytes]) -> ResponseHead | None:
+        """Return the head with these lines, as many as the last one has. Return None if it must be parsed as a whole."""
+        if lines[0] != self._lines[0] or len(raw) > CACHED_HEAD_BYTES:
+            return None
+        _, version, status, reason, old_fields, names, framing = last
+        fields, at, lowered = list(old_fields), -1, names.lowered
+        for line, old in zip(lines, self._lines, strict=True):
+            if line != old:
+                # Anything else than printable ASCII is left to llhttp, and so is every spelling but the usual one.
+                text, name = line.decode("latin-1"), fields[at][0]
+                start, _, value = text.partition(": ")
+                if start != name or not (text.isascii() and text.isprintable()):
+                    return None
+                value = value.strip(" ")
+                if lowered[at] == "content-length" and is_length(value):
+                    framing = BodyFraming(int(value), framing.is_chunked, framing.closes_connection, False)
+                elif lowered[at] in _FRAMING_FIELDS:
+                    return None
+                fields[at] = name, value
+            at += 1
+        return ResponseHead(raw, version, status, reason, tuple(fields), names, framing)
 
 
 @lru_cache(256)
@@ -173,9 +232,12 @@ def _fields(text: str, start: int) -> Headers:
     return tuple(fields)
 
 
-def body_framing(head: RequestHead | ResponseHead) -> BodyFraming:
-    """Return the framing of a head that llhttp accepted."""
-    names, fields = head.field_names, head.fields
+def body_framing(head: RequestHead) -> BodyFraming:
+    """Return the framing of a request head that llhttp accepted."""
+    return _framing_of(head.field_names, head.fields)
+
+
+def _framing_of(names: FieldNames, fields: Headers) -> BodyFraming:
     length: int | None = None
     odd, chunked = not names.is_unambiguous, names.coding_index is not None
     if names.length_index is not None:

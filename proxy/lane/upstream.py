@@ -13,6 +13,7 @@ from collections import deque
 from functools import cached_property
 from typing import Final, NamedTuple, Protocol, cast
 
+from proxy.lane.heads import ResponseHeadReader
 from proxy.lane.tls import Tls, upstream_context
 from proxy.wire.destinations import Destinations
 from proxy.wire.problem import Problem
@@ -70,6 +71,7 @@ class Upstream(asyncio.Protocol):
 
         self.is_gone = False
         self.idle_since = 0.0
+        self.head_reader = ResponseHeadReader()
         self._is_reading = True
         self._is_full = False
         self._early_data = b""

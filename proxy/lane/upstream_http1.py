@@ -10,7 +10,7 @@ from proxy.lane.admission import LaneRequest, is_connection_auth
 from proxy.lane.exchange import INTERNAL_ERROR, DownstreamHead
 from proxy.lane.framing import Body, BodyPart, BodyUntilClose, ChunkedBody, MalformedBody, SizedBody
 from proxy.lane.h2.heads import h2_response_fields, http1_request_head
-from proxy.lane.heads import BodyFraming, ResponseHead, body_framing, is_withheld, response_head, without_fields
+from proxy.lane.heads import BodyFraming, ResponseHead, is_withheld, without_fields
 from proxy.lane.upstream import Upstream, UpstreamAddress, Upstreams
 from proxy.wire.destinations import Destinations
 from proxy.wire.http1_heads import HEAD_END, partial_head_fault, response_head_fault
@@ -204,7 +204,7 @@ class Http1Carrier:
         self._has_answered = True
         while (end := data.find(HEAD_END)) >= 0:
             raw, data = data[: end + 4], data[end + 4 :]
-            head = response_head(raw)
+            head = self._upstream.head_reader.read(raw)
             if head is None or head.status == 101:
                 wrong = (
                     f"invalid head ({response_head_fault(raw)})"
@@ -225,7 +225,7 @@ class Http1Carrier:
             self._report_malformed(fault)
 
     def _begin_response(self, head: ResponseHead, data: bytes) -> None:
-        frame, method = body_framing(head), self._request.method
+        frame, method = head.framing, self._request.method
         # RFC 9112 6.1: neither an HTTP/1.0 response nor one of status 204 has a transfer coding.
         if frame.is_unsupported or (frame.is_chunked and (head.version == "1.0" or head.status == 204)):
             self._report_malformed("its framing is ambiguous or invalid")

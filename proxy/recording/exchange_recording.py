@@ -301,8 +301,10 @@ class Recording:
         if self._request is not None or self._request_pieces is not None or self._response is not None:
             return False
         recorder, name = self._recorder, self.id
-        head = recorder.redactor.redact_response_head(headers)
-        if self._is_closed or self.loss_reason or not (head.is_plain and self._can_store_unchanged(body)):
+        if self._is_closed or self.loss_reason or len(body) > recorder.body_limit:
+            return False
+        head = recorder.redactor.redact_whole_response(headers, body)
+        if head is None:
             return False
         started = ResponseStarted(
             name, at, status, recorder.redactor.redact_text(reason), version, head.headers, head.redactions

@@ -27,6 +27,13 @@ values = st.one_of(
     st.text(max_size=8),
 )
 heads = st.lists(st.tuples(names, values), max_size=6).map(tuple)
+heads_alike = st.lists(names, max_size=3).flatmap(
+    lambda found: st.lists(st.tuples(*[st.tuples(st.just(name), values) for name in found]), min_size=2, max_size=5)
+)
+bodies = st.lists(
+    st.sampled_from([*SECRETS[:3], *TOKENS[:3], "=", "password", " ", "key: ", "\n", "a", "{", "data: x\n\n", "é"]),
+    max_size=4,
+).map(lambda pieces: "".join(pieces).encode("latin-1", "replace"))
 
 
 def redact_request(*headers: tuple[str, str]) -> Headers:
@@ -219,6 +226,33 @@ def test_what_was_redacted_passes_unchanged(headers: Headers) -> None:
 
         assert redact(once) == (once, 0)
         assert [name for name, _ in once] == [name for name, _ in headers]
+
+
+@given(heads_alike, st.lists(bodies, min_size=5, max_size=5))
+def test_heads_of_responses_are_redacted_the_same_beside_any_others(
+    said: list[Headers], with_bodies: list[bytes]
+) -> None:
+    remembering = Redactor(key=KEY)
+    for _ in range(2):
+        for headers, body in zip(said, with_bodies, strict=False):
+            expected = REDACTOR.redact_response_headers(headers)
+            assert remembering.redact_response_head(headers)[:2] == expected
+            whole = remembering.redact_whole_response(headers, body)
+            assert whole is None or whole[:2] == expected
+            assert (whole is None) is not (
+                REDACTOR.is_clean(body) and remembering.redact_response_head(headers).is_plain
+            )
+
+
+def test_a_value_that_changes_is_searched_again() -> None:
+    remembering = Redactor(key=KEY)
+    for value in ("a", TOKENS[0], "b", TOKENS[1], TOKENS[0]):
+        headers = (("Date", "today"), ("X-Note", value), ("Content-Type", "application/json"))
+        for body in (b"{}", b""):
+            whole = remembering.redact_whole_response(headers, body)
+            assert whole is not None
+            assert whole[:2] == REDACTOR.redact_response_headers(headers)
+            assert (value in str(whole.headers)) is (len(value) == 1)
 
 
 @given(st.text(max_size=40), st.sampled_from(["https://x/?", "https://u:p@x/?key=", "/?sig=", "a#token="]))

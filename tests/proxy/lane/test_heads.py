@@ -1,10 +1,13 @@
 """Which heads the lane accepts, and how it parses them."""
 
+from itertools import product
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.lane.heads import body_framing, request_head, response_head, without_fields
+from proxy.lane import heads
+from proxy.lane.heads import ResponseHeadReader, body_framing, request_head, response_head, without_fields
 from proxy.wire.http1_heads import response_head_fault
 
 TOKEN = st.text("abcXYZ019-_!~", min_size=1, max_size=12)
@@ -58,6 +61,36 @@ def test_what_is_wrong_with_an_upstream_s_head_is_said(head: str, wrong: str) ->
     raw = f"{head}\r\n\r\n".encode()
     assert response_head(raw) is None
     assert (response_head_fault(raw) or "").startswith(wrong)
+
+
+FIELD_NAMES = ("X-A", "X-A ", "Content-Length", "Transfer-Encoding", "Connection", "Alt-Svc")
+SPELLED_VALUES = (
+    *(": 5", ": 17", ": 05", ":5", ":  5", ": ", ": a: b", ": a b ", ": \xe9", ": x\x01", ": x\t"),
+    *(": chunked", ": close", ": gzip, chunked"),
+)
+
+
+@pytest.mark.parametrize("name", FIELD_NAMES)
+@pytest.mark.parametrize("others", [[], ["Content-Length: 9"], ["Transfer-Encoding: chunked", "Connection: x"]])
+def test_a_head_is_read_the_same_after_any_other(name: str, others: list[str]) -> None:
+    def answer(value: str, line: str = "HTTP/1.1 200 OK") -> bytes:
+        return "\r\n".join([line, f"{name}{value}", "Date: today", *others, "", ""]).encode("latin-1")
+
+    for first, second in product(SPELLED_VALUES, repeat=2):
+        reader = ResponseHeadReader()
+        for raw in (answer(first), answer(second), answer(first, "HTTP/1.0 404 Gone"), answer(second)):
+            assert reader.read(raw) == response_head(raw)
+
+
+def test_a_head_that_differs_in_values_is_not_parsed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(date: str, length: int) -> bytes:
+        return _raw("HTTP/1.1 200 OK", [("Date", date), ("Content-Length", str(length)), ("X-A", "b")])
+
+    expected = [response_head(answer(*values)) for values in (("today", 5), ("tomorrow", 17), ("tomorrow", 17))]
+    reader = ResponseHeadReader()
+    assert reader.read(answer("today", 5)) == expected[0]
+    monkeypatch.setattr(heads, "_is_sound", lambda *_: pytest.fail("llhttp was asked again"))
+    assert [reader.read(answer("tomorrow", 17)) for _ in range(2)] == expected[1:]
 
 
 @given(st.binary(max_size=200))

@@ -13,6 +13,7 @@ from calls.model import Headers
 from proxy.lane.admission import LaneRequest, TunnelTarget
 from proxy.lane.exchange import DownstreamHead
 from proxy.lane.h2.heads import admitted_h2_request
+from proxy.lane.heads import ResponseHeadReader
 from proxy.lane.upstream import Upstream
 from proxy.lane.upstream_http1 import ClientPool, Http1Carrier, ReframedForHttp2
 from proxy.wire.access import OPEN_ACCESS
@@ -26,6 +27,7 @@ class FakeUpstream:
     def __init__(self) -> None:
         self.is_gone = self.is_bound = self.dropped = self.returned_ = False
         self.exchange_count = 1
+        self.head_reader = ResponseHeadReader()
         self.sent = b""
 
     def lend(self, _: Any) -> None:
