@@ -74,19 +74,20 @@ class Output:
 
     def _write(self, data: bytes, payloads: Sequence[bytes]) -> None:
         assert self.handle is not None
-        rest = memoryview(data)
+        written, size = 0, len(data)
         try:
-            while rest:
-                count = self._disk.write(self.handle, rest)
+            while written < size:
+                # Nearly every write is whole: no view is needed for the first one.
+                count = self._disk.write(self.handle, memoryview(data)[written:] if written else data)
                 if count == 0:
                     raise OSError(0, "no bytes were written")
-                rest = rest[count:]
+                written += count
         except OSError as error:
-            done, whole = _whole_frames(payloads, len(data) - len(rest))
+            done, whole = _whole_frames(payloads, written)
             self._truncate(self.size + whole)
             self._progress.add(done)
             raise WriteFailed(done, f"writing failed: {error.strerror}") from error
-        self.size += len(data)
+        self.size += size
 
     def _truncate(self, size: int) -> None:
         """Cut off an incomplete frame and finish the segment, so that the reader can delete it.

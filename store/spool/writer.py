@@ -232,26 +232,26 @@ class Spool:
             return False
         if sequence <= self._written:
             return not self._failed_range[0] < sequence <= self._failed_range[1]
+        now = time.monotonic()
         if (
             self._queued_bytes > MAX_INLINE_WRITE
-            or time.monotonic() < self._slow_until
+            or now < self._slow_until
             or not self._write_lock.acquire(blocking=False)
         ):
             return False
         try:
             ready = self._trouble is None and not self._is_closing
-            return ready and self._write_quickly() and sequence <= self._written
+            return ready and self._write_quickly(now) and sequence <= self._written
         finally:
             self._write_lock.release()
 
-    def _write_quickly(self) -> bool:
+    def _write_quickly(self, started_at: float) -> bool:
         """Write the queue to the current segment. Records that are not written stay at the front of the queue."""
         handle, size = self._output.handle, self._output.size + self._queued_bytes
         if handle is None or handle in self._syncer.poisoned_handles or size > self._segment_bytes:
             return False
         with self._lock:
             batch, self._queue = self._queue, []
-        started_at = time.monotonic()
         try:
             self._output.write(batch)
         except WriteFailed as failure:
