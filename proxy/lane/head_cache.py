@@ -50,18 +50,31 @@ class _CachedHead(NamedTuple):
 class HeadCache:
     """The heads of one connection."""
 
-    __slots__ = ("_heads", "_last")
+    __slots__ = ("_heads", "_last", "_last_raw", "_last_request")
 
     def __init__(self) -> None:
         self._heads: dict[bytes, _CachedHead] = {}
         self._last: _CachedHead | None = None
         """The head that was found last, which is mostly the next one too."""
 
+        self._last_raw = b""
+        self._last_request: LaneRequest | None = None
+        """The bytes of the last request that was found, and the request: one of the same length needs no comparison in parts."""
+
     def find(self, raw: bytes) -> LaneRequest | None:
         """Return the request of a head, if it is cached."""
         last = self._last
         if last is None:
             return None
+        if raw == self._last_raw:
+            return self._last_request
+        request = self._find_similar(raw, last)
+        if request is not None:
+            self._last_raw, self._last_request = raw, request
+        return request
+
+    def _find_similar(self, raw: bytes, last: _CachedHead) -> LaneRequest | None:
+        """Return the request of a head that equals a cached one but for its length."""
         if (request := last.request_for(raw)) is not None:
             return request
         at, end = _length_span(raw)
