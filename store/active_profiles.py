@@ -60,7 +60,7 @@ def load_profiles(extra_toml: str | None = None) -> Profiles:
 
 @lru_cache(maxsize=1)
 def _built_in_profiles() -> Profiles:
-    sources = _source_files()
+    sources = _source_state()
     with suppress(OSError, msgspec.DecodeError):
         found = msgspec.json.decode(PARSED.read_bytes())
         if found["sources"] == sources:
@@ -79,11 +79,12 @@ def parse_built_in() -> tuple[Profile, ...]:
     return tuple(profile for name in BUILT_IN for profile in parse_profiles(profile_text(name), is_trusted=True))
 
 
-def _source_files() -> list[list[str | int]]:
-    """The names, times and sizes of the TOML files, and of the code that reads them."""
+def _source_state() -> list[list[str] | list[str | int]]:
+    """The order of the profiles, and the names, times and sizes of the TOML files and of the code that reads them."""
     folders = (PARSED.parent.parent, Path(calls.keys.__path__[0]))
     files = sorted((file for folder in folders for file in os.scandir(folder) if file.is_file()), key=os.fspath)
-    return [[file.name, file.stat().st_mtime_ns, file.stat().st_size] for file in files]
+    states: list[list[str | int]] = [[file.name, file.stat().st_mtime_ns, file.stat().st_size] for file in files]
+    return [[*BUILT_IN], *states]
 
 
 def _store_parsed(profiles: Sequence[Profile], sources: Sequence[object]) -> None:

@@ -134,6 +134,9 @@ def test_what_was_parsed_before_is_used_until_a_source_changes(tmp_path: Path, m
     (tmp_path / "new.toml").touch()
     assert load() == wanted
     assert stored.read_bytes() != first
+    monkeypatch.setattr(active_profiles, "BUILT_IN", BUILT_IN[::-1])
+    assert load() == Profiles(parse_built_in()) != wanted
+    monkeypatch.setattr(active_profiles, "BUILT_IN", BUILT_IN)
     stored.unlink()
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     assert load() == wanted
