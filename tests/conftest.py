@@ -142,7 +142,8 @@ JUDGES: Final = (
 
 TESTS: Final = Path(__file__).parent
 
-FRAMEWORKS: Final = TESTS / "frameworks"
+TOGETHER: Final = (TESTS / "frameworks", TESTS / "peers")
+"""Folders whose modules share what takes long to start: a worker runs all tests of one, one after another."""
 
 LONG: Final = 120
 """The usual time limit of a test, in seconds. Tests with a longer one are started first."""
@@ -223,18 +224,19 @@ def order_for_workers(items: list[pytest.Item], workers: int) -> list[pytest.Ite
 
     Else one of them may be the last test, for which all other workers wait. xdist's `worksteal` gives each worker an equal
     part of the list. Modules in which official SDKs judge go to one worker, so that each SDK is imported once, and so do those of
-    FRAMEWORKS; the tests of the page go to another, which starts a browser and a store server with runs for them.
+    a folder of TOGETHER; the tests of the page go to another, which starts a browser and a store server with runs for them.
     """
     longest: dict[Path, list[pytest.Item]] = {}
     judging: list[pytest.Item] = []
     looking: list[pytest.Item] = []
     others: list[pytest.Item] = []
     judges = {TESTS / name for name in JUDGES}
-    frameworks = {path for path in {item.path for item in items} if path.is_relative_to(FRAMEWORKS)}
+    paths = {item.path for item in items}
+    together = {path: folder for folder in TOGETHER for path in paths if path.is_relative_to(folder)}
     for item in items:
         limit = item.get_closest_marker("timeout")
-        if item.path in frameworks:
-            longest.setdefault(FRAMEWORKS, []).append(item)
+        if item.path in together:
+            longest.setdefault(together[item.path], []).append(item)
         elif limit is not None and limit.args[0] > LONG:
             longest.setdefault(item.path, []).append(item)
         elif item.path in judges:

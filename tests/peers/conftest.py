@@ -1,4 +1,4 @@
-"""The stage stands as long as the tests of a module run: an idle store server still takes a hundredth of a core."""
+"""The stage stands as long as the tests of this folder run in a worker, one after another: an idle store server still takes a hundredth of a core."""
 
 import os
 import shutil
@@ -13,13 +13,13 @@ from tests.peers.stage import Service, Stage, Upstream, config, service, upstrea
 from tests.support.postgres import fresh
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def _upstream() -> Iterator[Upstream]:
     with upstreams() as upstream:
         yield upstream
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def _place() -> Iterator[Path]:
     place = Path(tempfile.mkdtemp(prefix="playhead-test-"))
     if os.geteuid() == 0:
@@ -28,7 +28,7 @@ def _place() -> Iterator[Path]:
     shutil.rmtree(place, ignore_errors=True)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def _recorder(_upstream: Upstream, _place: Path, postgres_server: EmbeddedServer) -> Iterator[Service]:
     with fresh(postgres_server) as database:
         flags = ("--database-url", database)
@@ -36,7 +36,7 @@ def _recorder(_upstream: Upstream, _place: Path, postgres_server: EmbeddedServer
             yield recorder
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def _player(_upstream: Upstream, _place: Path, postgres_server: EmbeddedServer) -> Iterator[Service]:
     with fresh(postgres_server) as database:
         flags = ("--database-url", database, "--mode", "replay")
