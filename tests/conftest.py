@@ -1,5 +1,6 @@
 """What the tests of all packages share."""
 
+import fcntl
 import gc
 import os
 import shutil
@@ -255,6 +256,29 @@ def order_for_workers(items: list[pytest.Item], workers: int) -> list[pytest.Ite
         part += others[: max(0, free)]
         del others[: max(0, free)]
     return [item for part in parts for item in part] + others
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _spread_directories(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Have ext4 make each test's directory in another part of the disk, as it does those of a root directory (chattr(1), T).
+
+    Beside the last tests' directories, each new file has it read all inodes that were in use a moment ago: up to 0.7 ms of CPU.
+    """
+    if sys.platform != "linux":
+        return
+    directory = os.open(tmp_path_factory.getbasetemp(), os.O_RDONLY)
+    flags = bytearray(8)
+    with suppress(OSError):
+        fcntl.ioctl(directory, FS_IOC_GETFLAGS, flags)
+        fcntl.ioctl(
+            directory, FS_IOC_SETFLAGS, (int.from_bytes(flags, sys.byteorder) | FS_TOPDIR).to_bytes(8, sys.byteorder)
+        )
+    os.close(directory)
+
+
+FS_IOC_GETFLAGS: Final = 0x80086601
+FS_IOC_SETFLAGS: Final = 0x40086602
+FS_TOPDIR: Final = 0x00020000
 
 
 @pytest.fixture

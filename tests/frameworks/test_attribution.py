@@ -24,6 +24,7 @@ from proxy.demo.servers import start_server
 from proxy.processes.ports import free_port
 from tests.frameworks.environments import AGENTS_SDK, LANGGRAPH, PYDANTIC_AI, Interpreters
 from tests.frameworks.scripted import ScriptedApi
+from tests.support.postgres import memory_directory
 from tests.support.service import Service, command, running
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow, pytest.mark.timeout(300)]
@@ -75,7 +76,7 @@ def port() -> Iterator[int]:
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def service(port: int, module_database_url: str) -> AsyncIterator[tuple[Service, Path]]:
-    with tempfile.TemporaryDirectory(prefix="playhead-attribution-") as directory:
+    with tempfile.TemporaryDirectory(prefix="playhead-attribution-", dir=memory_directory()) as directory:
         os.chmod(directory, 0o711)
         hosts = "".join(f'"{host}" = "http://127.0.0.1:{port}"\n' for host in ("api.openai.com", "shop.example"))
         data = Path(directory) / "data"

@@ -29,6 +29,7 @@ from tests.frameworks.environments import (
 )
 from tests.frameworks.scripted import ScriptedApi, serve_scripted
 from tests.live.npm import install_packages, node
+from tests.support.postgres import memory_directory
 from tests.support.service import Service, command, running
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
@@ -66,7 +67,7 @@ class EndedCommand:
 @pytest.fixture(scope="module")
 def place() -> Iterator[Path]:
     """Outside pytest's own directories: as root Postgres runs as another user, who must be able to pass through."""
-    with tempfile.TemporaryDirectory(prefix="playhead-frameworks-") as directory:
+    with tempfile.TemporaryDirectory(prefix="playhead-frameworks-", dir=memory_directory()) as directory:
         Path(directory).chmod(0o711)
         yield Path(directory)
 

@@ -23,6 +23,7 @@ import trustme
 
 from proxy.trust.client_environment import proxy_url_for_run, proxy_variables
 from tests.live import npm, upstream
+from tests.support.postgres import memory_directory
 from tests.support.service import Service, running
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
@@ -98,7 +99,7 @@ def port() -> Iterator[int]:
 @pytest.fixture(scope="module")
 def place() -> Iterator[Path]:
     """Outside pytest's own directories: as root Postgres runs as another user, who must be able to pass through."""
-    with tempfile.TemporaryDirectory(prefix="playhead-live-") as directory:
+    with tempfile.TemporaryDirectory(prefix="playhead-live-", dir=memory_directory()) as directory:
         Path(directory).chmod(0o711)
         yield Path(directory)
 

@@ -14,6 +14,7 @@ import pytest
 
 from proxy.demo.servers import ModelHandler, TicketHandler, start_server
 from tests.support.api import authorization, ready_words
+from tests.support.postgres import memory_directory
 from tests.support.service import command, surroundings
 
 AGENT = Path(__file__).parent / "clients" / "desk.py"
@@ -113,7 +114,8 @@ class Place:
 @pytest.fixture(scope="module")
 def place(module_database_url: str, programs: Path) -> Iterator[Place]:
     """A running `up --mode auto`, so that forks can be made over REST too; commands share its store server."""
-    directory = Path("/tmp") / f"playhead-forks-{os.getpid()}"  # Postgres drops to another user, who must reach it
+    # Postgres drops to another user, who must reach it.
+    directory = (memory_directory() or Path("/tmp")) / f"playhead-forks-{os.getpid()}"
     directory.mkdir(mode=0o711)
     world = World()
 

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.forks import DEMO_PROGRAMS
+from tests.support.postgres import memory_directory
 from tests.support.service import command, surroundings
 
 
 @pytest.fixture
 def home() -> Iterator[Path]:
     """Outside pytest's own directories: as root Postgres runs as another user, who must be able to pass through."""
-    with tempfile.TemporaryDirectory(prefix="playhead-demo-test-") as directory:
+    with tempfile.TemporaryDirectory(prefix="playhead-demo-test-", dir=memory_directory()) as directory:
         Path(directory).chmod(0o711)
         yield Path(directory) / "home"
 

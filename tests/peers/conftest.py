@@ -10,7 +10,7 @@ import pytest
 
 from store.embedded.postgres import EmbeddedServer
 from tests.peers.stage import Service, Stage, Upstream, config, service, upstreams
-from tests.support.postgres import fresh
+from tests.support.postgres import fresh, memory_directory
 
 
 @pytest.fixture(scope="package")
@@ -21,7 +21,7 @@ def _upstream() -> Iterator[Upstream]:
 
 @pytest.fixture(scope="package")
 def _place() -> Iterator[Path]:
-    place = Path(tempfile.mkdtemp(prefix="playhead-test-"))
+    place = Path(tempfile.mkdtemp(prefix="playhead-test-", dir=memory_directory()))
     if os.geteuid() == 0:
         place.chmod(0o711)
     yield place
