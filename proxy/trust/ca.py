@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 RENEWAL: Final = "delete it and ca.pem to get a new CA"
 
-_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\r?\n?", re.DOTALL)
+_BEGIN: Final = b"-----BEGIN CERTIFICATE-----"
+_END: Final = b"-----END CERTIFICATE-----"
 
 _PLAIN_KEY: Final = re.compile(rb"-----BEGIN PRIVATE KEY-----\s([A-Za-z0-9+/=\s]+)-----END PRIVATE KEY-----\s*")
 _ELLIPTIC_CURVE: Final = bytes.fromhex("06072a8648ce3d0201")
@@ -105,16 +106,22 @@ def merge_roots(own: Iterable[Path]) -> bytes:
     """Merge the system's roots, those of certifi and these files, each certificate once."""
     blocks: dict[bytes, None] = {}
     for path in (*_root_files(), *own):
-        status = path.stat()
-        blocks |= dict.fromkeys(_read_certificates(path, (status.st_mtime_ns, status.st_size, status.st_ino)))
+        blocks |= dict.fromkeys(_read_certificates(path, _state(path)))
     return b"".join(blocks)
+
+
+def _state(path: Path) -> tuple[int, int, int]:
+    status = path.stat()
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 @lru_cache(8)
 def _read_certificates(path: Path, _state: tuple[int, int, int]) -> tuple[bytes, ...]:
     """Read the certificates of a file. A worker needs the system's twice, and one that was forked has them already."""
-    found = _CERTIFICATE.findall(path.read_bytes())
-    return tuple(block.replace(b"\r", b"").rstrip(b"\n") + b"\n" for block in found)
+    # Without a regular expression, which takes 2 ms for the system's file.
+    pieces = path.read_bytes().replace(b"\r", b"").split(_END)[:-1]
+    found = (piece[begin:] for piece in pieces if (begin := piece.find(_BEGIN)) >= 0)
+    return tuple(block + _END + b"\n" for block in found)
 
 
 def write_roots_file(authority: CertificateAuthority, own: Iterable[Path]) -> Path:
@@ -124,7 +131,7 @@ def write_roots_file(authority: CertificateAuthority, own: Iterable[Path]) -> Pa
     """
     own = tuple(own)
     roots = merge_roots(own)
-    if bare := next((path for path in own if not _CERTIFICATE.search(path.read_bytes())), None):
+    if bare := next((path for path in own if not _read_certificates(path, _state(path))), None):
         raise Failure(f"the private CA file {bare} holds no certificate in PEM form: correct upstream_ca")
     path = authority.certificate.with_name(f"roots-{hashlib.sha256(roots).hexdigest()[:16]}.pem")
     if not path.exists():

@@ -43,7 +43,12 @@ def _write_files(directory: Path, roots: bytes) -> None:
     names: Counter[str] = Counter()
     for pem in _CERTIFICATE.findall(roots):
         if name := subject_hash(pem):
-            (directory / f"{name}.{names[name]}").write_bytes(pem)
+            # Without the layers of a Path and a file object, which take four times as long: there are 150 of them.
+            file = os.open(f"{directory}/{name}.{names[name]}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+            try:
+                os.write(file, pem)
+            finally:
+                os.close(file)
             names[name] += 1
 
 
