@@ -25,7 +25,6 @@ MODULE: Final = "proxy.worker.process"
 NEEDED_BY_BOTH: Final = (
     "asyncio",
     "tempfile",
-    "tomllib",
     "proxy.processes.child_process",
     "proxy.worker_config",
     "store.datadir",

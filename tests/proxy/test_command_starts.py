@@ -12,16 +12,32 @@ ONE_BY_ONE = """
 import gc, os, sys
 from importlib import import_module
 import proxy.cli
+from proxy.processes.early_worker import NEEDED_BY_BOTH
 
 gc.disable()
-# Each in a fork of this interpreter, which has imported the command line alone.
-for name in sys.argv[1:]:
+
+def import_in_fork(*names):
+    # Each in a fork of this interpreter, which has imported the command line alone.
     if (pid := os.fork()) == 0:
-        import_module(f"proxy.cli.{name}")
+        for name in names:
+            import_module(name)
+        if names == WORKER or names in FORKING:
+            if unneeded := [name for name in NEEDED_BY_BOTH if name not in sys.modules]:
+                os._exit(bool(os.write(2, f"imported before the fork, and not needed: {unneeded}".encode())))
+        if names == WORKER and (late := [name for name in LATE if name in sys.modules]):
+            os._exit(bool(os.write(2, f"imported before the worker is ready: {late}".encode())))
         os._exit(0)
     if status := os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
-        sys.exit(f"{name}: {status}")
+        sys.exit(f"{names}: {status}")
+
+WORKER = ("proxy.worker.process", "proxy.lane.lane", "proxy.worker.replay_reports", "proxy.worker.replay_setup")
+LATE = ("cryptography", "ngh2", "http.client", "importlib.resources", "tomllib", "calendar", "proxy.worker.preloaded_recordings")
+FORKING = (("proxy.cli.record",), ("proxy.cli.replay",))
+for name in sys.argv[1:]:
+    import_in_fork(f"proxy.cli.{name}")
+import_in_fork(*WORKER)
 """
+"""`LATE`: what workers import when they are ready or when they need it, which took a third of their start."""
 
 
 @pytest.mark.own_interpreter
