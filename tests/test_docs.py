@@ -14,6 +14,7 @@ import pytest_asyncio
 
 from proxy.demo.demo import CONFIG, prepare_directory
 from proxy.demo.service import Shell
+from tests.support.forks import SCRIPT
 from tests.support.service import keeping
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -126,9 +127,13 @@ def made_names(line: str) -> list[str]:
 @pytest.mark.timeout(300)
 async def test_what_the_readme_says_to_type_works_for_a_newcomer(data: Path, config: str, programs: Path) -> None:
     shell = _prepare_pages([ALONE], data, config)
-    # First on the PATH, and alone: `playhead` is started in earnest.
+    # First on the PATH. All of `playhead` is started in earnest, but for the token that each of five lines asks for.
     (data / "agents").mkdir()
     (data / "agents" / "python").symlink_to(programs / "python")
+    (data / "agents" / "playhead").write_text(
+        f'#!/bin/sh\ncase $1 in token) exec {programs}/playhead "$@" ;; *) exec {SCRIPT} "$@" ;; esac\n'
+    )
+    (data / "agents" / "playhead").chmod(0o755)
     environment = {
         "PATH": f"{data / 'agents'}{os.pathsep}{shell.environment['PATH']}",
         # As where nobody has switched it off. What is ready ends with the directory.
