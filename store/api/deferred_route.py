@@ -18,6 +18,7 @@ class DeferredRoute(APIRoute):
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         self._options = options
         self._is_begun = False
+        self._prefixed: dict[tuple[Any, ...], Self] = {}
         self.path = path
         self.endpoint = endpoint
         self.name = options.get("name") or get_name(endpoint)
@@ -36,6 +37,12 @@ class DeferredRoute(APIRoute):
                 raise AttributeError(name) from None
 
     def with_prefix(self, prefix: str, dependencies: list[params.Depends]) -> Self:
-        """Return the same route below a prefix, with further dependencies, which come first."""
-        own = self._options.get("dependencies") or ()
-        return type(self)(prefix + self.path, self.endpoint, **{**self._options, "dependencies": [*dependencies, *own]})
+        """Return the same route below a prefix, with further dependencies, which come first.
+
+        It is the same object each time: apps of one process share what is built.
+        """
+        key = (prefix, *dependencies)
+        if key not in self._prefixed:
+            options = {**self._options, "dependencies": [*dependencies, *(self._options.get("dependencies") or ())]}
+            self._prefixed[key] = type(self)(prefix + self.path, self.endpoint, **options)
+        return self._prefixed[key]

@@ -26,7 +26,10 @@ def test_a_route_is_built_once_by_the_first_of_many_threads(monkeypatch: pytest.
         build(self, path, *args, **options)
 
     monkeypatch.setattr(APIRoute, "__init__", note)
-    route = DeferredRoute("/count/{count}", number).with_prefix("/v1", [])
+    bare = DeferredRoute("/count/{count}", number)
+    route = bare.with_prefix("/v1", [])
+    assert bare.with_prefix("/v1", []) is route, "another app of this process builds nothing"
+    assert bare.with_prefix("/v1", [Depends(number)]) is not route
     assert (route.path, route.methods, built) == ("/v1/count/{count}", {"GET"}, [])
     together = Barrier(4)
 
