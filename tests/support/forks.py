@@ -597,14 +597,32 @@ def _compute_once() -> None:
         _ = profile.plan
     redactor = redactor_module.Redactor(key=bytes(32), profiles=profiles)
     redactor.prepare()
-    # RE2 builds parts of its automata when they are first needed.
-    redactor.redact_text("a text")
-    for content_type, data in (("application/json", b'{"text": "a text"}'), ("text/event-stream", SMALL_STREAM)):
+    # Some expressions are compiled when text looks like a secret, and RE2 builds parts of its automata when they are needed.
+    redactor.redact_text(SECRET_TEXT)
+    events = b"".join(EVENT % word for word in (b"The", b" token", b" is", *SECRET_TEXT.encode().split()))
+    whole = b'{"api_key": "%s", "text": "You are brief.", "at": "2026-11-26T10:00:00Z"}' % SECRET_TEXT.encode()
+    for content_type, data in (
+        ("application/json", whole),
+        ("text/event-stream", events),
+        ("text/plain", b"x" * 2000),
+    ):
         redactor_module.redact_whole_body(redactor.new_body_redactor(content_type), data)
+    # What a worker, an ingester or an export does with a recorded exchange.
+    derive_call, find_leaks = import_module("calls.derive").derive_call, import_module("store.bundle.leaks").find_leaks
+    example = (ROOT / "docs" / "trace-format.example.jsonl").read_bytes().splitlines(keepends=True)
+    for exchange in import_module("store.bundle.bundle").read_bundle(example).exchanges:
+        list(find_leaks(1, exchange, redactor))
+        derive_call(exchange, profiles)
     vars(import_module("store.prices"))["_tables"]()
+    app = import_module("store.api.app")
+    dependencies = [import_module("fastapi").Depends(app.refuse_unknown_parameters)]
+    for prefix, router in app.ROUTERS:
+        for route in router.routes:
+            _ = route.with_prefix(prefix, dependencies).dependant
 
 
-SMALL_STREAM: Final = b'data: {"choices": [{"index": 0, "delta": {"content": "a text"}}]}\n\n'
+EVENT: Final = b'data: {"choices": [{"index": 0, "delta": {"content": "%s"}}]}\n\n'
+SECRET_TEXT: Final = "Authorization: Bearer abc key=sk-proj-01234567890123456789012345678901"
 
 
 def import_tests(directory: str, arguments: list[str]) -> None:
