@@ -397,6 +397,8 @@ def main() -> Callable[[], object]:
     gc.disable()
     for name in modules:
         import_module(name)
+    if tuple(modules) == SDKS:
+        runpy.run_path(str(Path(__file__).with_name("warm_sdks.py")))["warm_sdks"]()
     if len(os.listdir("/proc/self/task")) > 1:
         sys.exit(f"{', '.join(modules)} start threads in {sys.executable}, which a fork would lack")
     gc.freeze()
